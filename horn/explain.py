@@ -7,6 +7,7 @@ from horn.compiler.program import Loop, Matmul, Update
 from horn.language import derive, ir
 from horn.language.layers import read_layer
 from horn.network import Layer, Network
+from horn.neuron import mentions
 from horn.optimizers import SGD, Direct, Optimizer
 
 
@@ -65,6 +66,18 @@ def kind(layer: Layer) -> str:
     if forward.pushes:
         return "local rule"
     return "weighted sum" if derive.weighted_sum(forward.output, layer.weights)[0] else "other"
+
+
+def prints(network: Network) -> list[str]:
+    """A sentence for each class whose methods print: compiled neurons do not."""
+    classes = dict.fromkeys(layer.neuron for layer in network.layers[1:])
+    return [
+        f"{cls.__name__} prints, which is left out where neurons are compiled: horn trace shows "
+        f'what one neuron does, backend="python" runs all of it'
+        for cls in classes
+        if not cls.interpreted
+        and any(mentions(cls, kind, "print") for kind in ("forward", "backward"))
+    ]
 
 
 def never_learn(network: Network) -> list[str]:

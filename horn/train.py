@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn import html, summary
+from horn import explain, html, summary
 from horn.backends import Engine, Setup, in_use, is_compiled, load, make
 from horn.checkpoint import Checkpoints
 from horn.compiler.placement import Placement
@@ -229,6 +229,8 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
     if is_compiled(backend, job.network):
         for aggregate in job.aggregates.values():  # now, not after the first epoch
             read_aggregate(aggregate)
+        for sentence in explain.prints(job.network):
+            logger.warning("%s", sentence)
     strategy.check(job, topology)
     hooks = callbacks_of(job, strategy, topology, backend)
     schedule = settings.schedule()
@@ -595,8 +597,6 @@ def _check_metrics(job: Job) -> None:
 
 def _check_backwards(job: Job, backend: str) -> None:
     """Compare written backward methods with finite differences, and warn of what never learns."""
-    from horn import explain
-
     try:
         for sentence in explain.never_learn(job.network):
             logger.warning("%s", sentence)

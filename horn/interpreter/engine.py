@@ -16,7 +16,7 @@ from horn.interpreter import passes
 from horn.interpreter.calls import Moment
 from horn.interpreter.language import Translator
 from horn.interpreter.layers import Stage
-from horn.interpreter.passes import LearnedNumbers, Numbers
+from horn.interpreter.passes import Gradients, LearnedNumbers, Numbers, Sample
 from horn.interpreter.tape import number
 from horn.network import Network
 from horn.optimizers import Direct, Optimizer
@@ -253,31 +253,16 @@ class Engine:
         if self._data is None:
             raise ModelError("bind(data) comes before step and probe")
         memory, states = self._memory(training=True), _flat(self._states)
-        lr = self.optimizer.rate(iteration) if self.optimizer is not None else 0.0
         gradients = {name: np.zeros(self._arrays[name].size) for name in self._learning}
         last_states = {name: np.zeros(array.size) for name, array in self._states.items()}
         silent: dict[tuple[int, int], int] = {}
         loss, sent, deltas = 0.0, [], []
-        keep = self.network.layers[0].keep
         together = len(rows) if any(stage.asks_batch for stage in self.stages[1:]) else 1
         for first in range(0, len(rows), max(together, 1)):
-            xs, moments, targets = [], [], []
-            for k in range(first, min(first + together, len(rows))):
-                x, target = self._read(self._data, int(rows[k]))
-                moment = Moment(self.network.seed, True, iteration, first_sample + k, lr)
-                if keep < 1.0:
-                    mask = self._input_mask(moment)
-                    x = [v * m for v, m in zip(x, mask, strict=True)]
-                    if self.network.layers[0].per == "batch":
-                        silent |= {(0, i): len(rows) for i, m in enumerate(mask) if m == 0.0}
-                xs.append(x)
-                moments.append(moment)
-                targets.append(target)
-            samples = passes.forward(self.stages, xs, moments, memory, states, targets)
-            if (weight := self._data.weight) is not None:
-                for sample, row in zip(samples, rows[first : first + together], strict=True):
-                    sample.weight = float(weight[row])
-            backs = passes.backward(self.stages, samples, memory, self._loss, want_deltas)
+            these = range(first, min(first + together, len(rows)))
+            samples, backs = self._pass(
+                rows, these, iteration, first_sample, memory, states, silent, want_deltas
+            )
             for sample, back in zip(samples, backs, strict=True):
                 for name in gradients:
                     gradients[name] += back.arrays[name]
@@ -302,6 +287,45 @@ class Engine:
             sent,
             deltas,
         )
+
+    def _pass(
+        self, rows: Array, these: Sequence[int], iteration: int, first_sample: int,
+        memory: LearnedNumbers, states: Numbers, silent: dict[tuple[int, int], int],
+        want_deltas: bool,
+    ) -> tuple[list[Sample], list[Gradients]]:  # fmt: skip
+        """Some samples of a batch, together, forward and back. silent : input neurons that sit the
+        batch out are added.
+        """
+        assert self._data is not None
+        xs, moments, targets = [], [], []
+        keep = self.network.layers[0].keep
+        lr = self.optimizer.rate(iteration) if self.optimizer is not None else 0.0
+        for k in these:
+            x, target = self._read(self._data, int(rows[k]))
+            moment = Moment(self.network.seed, True, iteration, first_sample + k, lr)
+            if keep < 1.0:
+                mask = self._input_mask(moment)
+                x = [v * m for v, m in zip(x, mask, strict=True)]
+                if self.network.layers[0].per == "batch":
+                    silent |= {(0, i): len(rows) for i, m in enumerate(mask) if m == 0.0}
+            xs.append(x)
+            moments.append(moment)
+            targets.append(target)
+        samples = passes.forward(self.stages, xs, moments, memory, states, targets)
+        if (weight := self._data.weight) is not None:
+            for sample, k in zip(samples, these, strict=True):
+                sample.weight = float(weight[rows[k]])
+        return samples, passes.backward(self.stages, samples, memory, self._loss, want_deltas)
+
+    def look(
+        self, rows: Array, k: int, *, iteration: int, first_sample: int
+    ) -> tuple[Sample, Gradients]:
+        """What every neuron does for sample k of a training batch. Changes nothing."""
+        these = range(len(rows)) if any(stage.asks_batch for stage in self.stages[1:]) else [k]
+        memory, states = self._memory(training=True), _flat(self._states)
+        samples, backs = self._pass(rows, these, iteration, first_sample, memory, states, {}, True)
+        at = list(these).index(k)
+        return samples[at], backs[at]
 
     def _sits_out(self, silent: set[tuple[int, int]]) -> dict[str, Array]:
         """The numbers that belong to neurons which sat the batch out: their synapses, in and out,

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import builtins
 import math as python_math
+import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from horn import math
@@ -74,8 +76,33 @@ def _length(value: Any) -> Any:
     return Traced(0.0) if found == 0 and isinstance(value, ReceivedMessages) else found
 
 
+# Who may print, asked with the neuron; the last one decides.
+_speakers: list[Callable[[Any], bool]] = []
+
+
+@contextmanager
+def printing(may: Callable[[Any], bool]) -> Iterator[None]:
+    """``with printing(f)``: only neurons print of which f says so. Of walks, in which a method's
+    kind is looked at, nobody asked.
+    """
+    _speakers.append(may)
+    try:
+        yield
+    finally:
+        _speakers.pop()
+
+
+def _print(*values: Any, **named: Any) -> None:
+    frame: Any = sys._getframe(1)
+    while frame is not None and not isinstance(frame.f_locals.get("self"), Neuron):
+        frame = frame.f_back
+    speaker = None if frame is None else frame.f_locals["self"]
+    if not _speakers or _speakers[-1](speaker):
+        print(*values, **named)
+
+
 _BUILTINS: dict[str, Any] = {
-    "float": _Float, "max": _extreme("max", -python_math.inf),
+    "print": _print, "float": _Float, "max": _extreme("max", -python_math.inf),
     "min": _extreme("min", python_math.inf), "len": _length,
 }  # fmt: skip
 

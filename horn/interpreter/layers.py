@@ -13,7 +13,7 @@ from typing import Any
 from horn.errors import HornError, ModelError
 from horn.interpreter import neuron_kinds, user_text
 from horn.interpreter.calls import Call, Deltas, Guard, Heard, Message, Moment
-from horn.interpreter.language import Translator
+from horn.interpreter.language import Translator, printing
 from horn.interpreter.tape import Traced
 from horn.network import Layer, Network
 from horn.neuron import STATISTICS, WEIGHT, Neuron, SynapseState, declared, has_backward
@@ -137,7 +137,8 @@ class Stage:
         """The paths of a method, or None if it breaks a rule: the run that comes will say so, with
         the neuron's own numbers."""
         try:
-            return list(neuron_kinds.walk(lambda: self._probe(kind)))
+            with printing(lambda neuron: False):
+                return list(neuron_kinds.walk(lambda: self._probe(kind)))
         except HornError:
             return None
 

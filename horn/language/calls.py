@@ -46,7 +46,8 @@ _INSTEAD: dict[Any, str] = {
     **dict.fromkeys((enumerate, zip, sorted, reversed, list, tuple, iter, next, map), _ORDER),
     sorted: f"{_ORDER}, or put @horn.interpreted on the class, which runs it with all of Python",
     complex: _REAL,
-    print: 'leave it out here; a job with backend="python" runs the neuron as it is written',
+    print: "it gives nothing: write it on a line of its own, which is left out where neurons are "
+    "compiled",
     round: "write horn.math.floor(x + 0.5)",
     int: "write horn.math.floor(x)",
     super: "call the base class by its name: Base.forward(self, messages)",

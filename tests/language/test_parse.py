@@ -529,10 +529,9 @@ REFUSED = {
     "print": (
         """
         def forward(self, messages):
-            «print»(1.0)
-            self.feedforward(1.0)
+            self.feedforward(«print»(1.0))
         """,
-        'a job with backend="python" runs the neuron as it is written',
+        "write it on a line of its own, which is left out where neurons are compiled",
     ),
     "super": (
         """

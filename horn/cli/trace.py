@@ -1,0 +1,105 @@
+"""horn trace: what one neuron does for one sample of one step."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from horn.training.neuron_trace import NeuronTrace
+
+
+@click.command(
+    short_help="What one neuron does, message by message.", context_settings={"show_default": True}
+)
+@click.argument("target")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option("--neuron", required=True, metavar="LAYER:NUMBER", help="Such as layer1:17.")
+@click.option("--sample", default=0, type=click.IntRange(min=0), help="Of the batch, from 0.")
+@click.option("--step", default=0, type=click.IntRange(min=0), help="Which update, from 0.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As in horn submit.")
+@click.option("--seed", type=click.IntRange(min=0), help="Instead of the network's own.")
+@click.option("--backend", default="kernels", help="What makes the steps before.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")
+def command(target: str, args: tuple[str, ...], neuron: str, sample: int, step: int,
+            settings: tuple[str, ...], seed: int | None, backend: str, as_json: bool,
+            verbose: bool) -> None:  # fmt: skip
+    """Train the job of TARGET up to a step, and show what one neuron does for a sample of it.
+
+    Each message that comes in, with its weight and the gradient of that; what is fed forward; each
+    synapse to the layers above, with the delta that comes back and what is pushed. The neuron runs
+    in the interpreter, as it is written, and what it prints goes to stderr. Nothing is saved.
+    """
+    import contextlib
+    import sys
+
+    from horn import settings as _settings
+    from horn import target as _target
+    from horn.backends import make
+    from horn.cli import _screen
+    from horn.training import neuron_trace
+
+    job = _settings.apply(_target.load(target, args).job, settings)
+    if seed is not None:
+        job = job.with_settings(network=job.network.rebuilt(seed=seed))
+    job.check_data()
+    with contextlib.redirect_stdout(sys.stderr):
+        found = neuron_trace.trace(job, lambda setup: make(backend, setup), neuron, sample, step)
+    if as_json:
+        _screen.print_json({"schema": "horn.trace/1", **dataclasses.asdict(found)})
+        return
+    _show(found)
+
+
+def _show(found: NeuronTrace) -> None:
+    from horn.cli import _screen
+
+    click.echo(
+        f"{found.neuron} ({found.kind}), step {found.step}, sample {found.sample} of the batch: "
+        f"row {found.row} of the data\n"
+    )
+    names = list(found.incoming[0].weights) if found.incoming else []
+    _screen.table(
+        ["Message from", "input", *names, *(f"gradient of {name}" for name in names)],
+        [
+            [m.source, _said(m.input), *map(_said, m.weights.values()),
+             *map(_said, m.gradients.values())]
+            for m in found.incoming
+        ],
+        err=False,
+    )  # fmt: skip
+    click.echo()
+    facts: list[tuple[str, Any]] = [("fed forward", found.fed)]
+    if found.output != found.fed:
+        facts.append(("after the interlayer", found.output))
+    facts += [(f"delta{'' if len(found.delta) == 1 else f' of {name}'}", value)
+              for name, value in found.delta.items()]  # fmt: skip
+    facts += [] if found.target is None else [("target", found.target)]
+    facts += [("loss of the sample", found.loss), ("learning rate", found.learning_rate)]
+    for name, (value, gradient) in found.parameters.items():
+        facts += [(f"Parameter {name}", value), ("  its gradient", gradient)]
+    for name, (before, after) in found.states.items():
+        facts += [(f"State {name} before", before), ("  and after", after)]
+    for name, value in facts:
+        click.echo(f"{name:<22}{_said(value)}")
+    if found.outgoing:
+        click.echo()
+        several = list(found.outgoing[0].weights)
+        pushed = [f"pushed to {name}" for name in found.outgoing[0].pushed]
+        _screen.table(
+            ["Synapse to", *several, "delta", "gradient", *pushed],
+            [
+                [m.receiver, *map(_said, m.weights.values()),
+                 " ".join(map(_said, m.deltas.values())) or "–", _said(m.gradient),
+                 *map(_said, m.pushed.values())]
+                for m in found.outgoing
+            ],
+            err=False,
+        )  # fmt: skip
+
+
+def _said(value: float) -> str:
+    return f"{value:.6g}"

@@ -1,0 +1,175 @@
+"""One neuron, one sample, one step of a training: every message, and what it made of them.
+
+The steps before are made by the job's backend, this one by the interpreter, as the neuron is
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from horn.backends import Engine, Setup
+from horn.errors import JobError
+from horn.interpreter import Engine as Interpreter
+from horn.interpreter.language import printing
+from horn.interpreter.layers import Wire
+from horn.interpreter.tape import number
+from horn.job import Job
+from horn.network import Layer, Network
+from horn.training.diagnosis import batch
+
+
+@dataclass(frozen=True)
+class IncomingMessage:
+    """A message in forward, and what comes back along it. source : "layer0:3", or "bias".
+    gradient : by weight, of the loss of this sample, or what the neuron pushes.
+    """
+
+    source: str
+    input: float
+    weights: dict[str, float]
+    gradients: dict[str, float]
+
+
+@dataclass(frozen=True)
+class OutgoingMessage:
+    """A synapse to a neuron above: the delta of its receiver by weight, the gradient of the loss by
+    what was sent along it, and what is pushed to its weights.
+    """
+
+    receiver: str
+    weights: dict[str, float]
+    deltas: dict[str, float]
+    gradient: float
+    pushed: dict[str, float]
+
+
+@dataclass(frozen=True)
+class NeuronTrace:
+    """What one neuron did for one sample of one step.
+
+    row : of the data. fed : what forward fed forward; output : what it sent (of a layer with an
+    interlayer, what that made of it). delta : by weight; empty where nobody asks for one. states :
+    before and after.
+    """
+
+    neuron: str
+    kind: str
+    step: int
+    sample: int
+    row: int
+    learning_rate: float
+    loss: float
+    incoming: list[IncomingMessage]
+    outgoing: list[OutgoingMessage]
+    fed: float
+    output: float
+    delta: dict[str, float]
+    target: float | None
+    parameters: dict[str, tuple[float, float]] = field(default_factory=dict)
+    states: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+def find(network: Network, name: str) -> tuple[Layer, int]:
+    """The layer and the index of "layer1:17". Raises JobError."""
+    layer_name, _, index = name.rpartition(":")
+    layers = {layer.name: layer for layer in network.layers[1:]}
+    if layer_name not in layers:
+        raise JobError(
+            f"neuron {name!r} is written LAYER:NUMBER, as in {network.last.name}:0; the layers are "
+            f"{', '.join(layers)}"
+        )
+    layer = layers[layer_name]
+    if not index.isdecimal() or int(index) >= layer.size:
+        raise JobError(f"{layer_name} has the neurons 0 to {layer.size - 1}, got {index!r}")
+    return layer, int(index)
+
+
+def trace(
+    job: Job, make: Callable[[Setup], Engine], neuron: str, sample: int = 0, step: int = 0
+) -> NeuronTrace:
+    """What a neuron does for a sample of a step. make : the engine of the steps before.
+
+    sample : of the batch, from 0. step : the number of the update, from 0.
+
+    Raises
+    ------
+    JobError : there is no such neuron, sample or step.
+    """
+    layer, o = find(job.network, neuron)
+    if not 0 <= step < job.n_iterations:
+        raise JobError(f"the job has the steps 0 to {job.n_iterations - 1}, got {step}")
+    rows, first = batch(job, step)
+    if not 0 <= sample < len(rows):
+        raise JobError(f"the batch of step {step} has the samples 0 to {len(rows) - 1}, got "
+                       f"{sample}")  # fmt: skip
+    size = min(job.batch_size, len(job.data))
+    setup = Setup(job.network, job.optimizer, job.target, size, job.dtype)
+    engine = make(setup)
+    engine.bind(job.data)
+    for iteration in range(step):
+        before, first_sample = batch(job, iteration)
+        engine.step(before, iteration=iteration, first_sample=first_sample)
+    looking = Interpreter(setup)
+    looking.bind(job.data)
+    looking.load(engine.parameters(), engine.states(), engine.slots(), engine.updates)
+    place = (layer.index, o)
+    with printing(lambda who: who is not None and (who.layer_index, who.index) == place):
+        seen, back = looking.look(rows, sample, iteration=step, first_sample=first)
+    fired, names = seen.fired[layer.index][o], [each.name for each in job.network.layers]
+    arrays = {**engine.parameters()}
+    incoming = [
+        IncomingMessage(
+            "bias" if wire.source < 0 else f"{names[wire.source_layer]}:{wire.source}",
+            number(x),
+            {name: number(w) for name, w in weights.items()},
+            {name: back.arrays[array][wire.place] for name, array in wire.arrays},
+        )
+        for wire, x, weights in fired.leaves
+    ]
+    stages = looking.stages
+    pushes = stages[layer.index].writes_backward and stages[layer.index].pushes
+
+    def pushed(wire: Wire) -> dict[str, float]:
+        return {name: back.arrays[array][wire.place] for name, array in wire.arrays}
+
+    outgoing = []
+    for wire in stages[layer.index].outgoing[o]:
+        gradient, deltas = back.arrived.get(wire, (0.0, {}))
+        flat = {name: float(np.ravel(arrays[array])[wire.place]) for name, array in wire.arrays}
+        outgoing.append(
+            OutgoingMessage(
+                f"{names[wire.layer]}:{wire.neuron}",
+                flat,
+                deltas,
+                gradient,
+                pushed(wire) if pushes else {},
+            )  # fmt: skip
+        )
+    states = engine.states()
+    return NeuronTrace(
+        neuron=neuron,
+        kind=layer.neuron.__name__,
+        step=step,
+        sample=sample,
+        row=int(rows[sample]),
+        learning_rate=job.optimizer.rate(step),
+        loss=back.loss,
+        incoming=incoming,
+        outgoing=outgoing,
+        fed=number(fired.call.fed),
+        output=seen.sent[layer.index][o],
+        delta=back.deltas[layer.index][o],
+        target=seen.target[o] if layer is job.network.last and seen.target is not None else None,
+        parameters={
+            name: (float(arrays[array][o]), back.arrays[array][o])
+            for name, array in stages[layer.index].parameters.items()
+        },
+        states={
+            name: (float(states[array][o]), seen.states[array][o])
+            for name, array in stages[layer.index].states.items()
+        },
+    )

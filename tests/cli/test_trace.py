@@ -1,0 +1,133 @@
+"""horn trace: one neuron, one sample, one step, as the interpreter sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn import target
+from horn.backends import Setup, make
+from horn.training.diagnosis import batch
+
+TALKING = """
+import numpy as np
+import horn
+
+class Talking(horn.Neuron):
+    gain = horn.Parameter(1.5)
+    mean = horn.State(0.25)
+
+    def forward(self, messages):
+        total = 0.0
+        for m in messages:
+            total += m.input * m.weight
+        print("forward", self.index)
+        self.mean = 0.5 * self.mean + 0.5 * total
+        self.feedforward(self.gain * self.activation(total))
+
+class Pushing(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    def backward(self, messages):
+        error = 0.0
+        for m in messages:
+            error += m.delta * m.weight
+            self.push(m.delta * self.output)
+        print("backward", self.index)
+        self.backpropagate(error * self.activation.derivative(self.output))
+
+def job():
+    net = horn.Network(seed=3)
+    net.input(3)
+    net.layer(4, neuron=Talking, activation="tanh")
+    net.layer(3, neuron=Pushing, activation="tanh")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((40, 3)).astype("float32")
+    y = (x[:, 0] > 0).astype(int)
+    return horn.Job(net, (x, y), optimizer=horn.SGD(0.5, momentum=0.5), batch_size=1, epochs=3)
+"""
+
+
+@pytest.fixture
+def job(folder: Path) -> horn.Job:
+    (folder / "talking.py").write_text(TALKING)
+    return target.load("talking.py").job
+
+
+def probed(job: horn.Job, step: int) -> tuple[Any, dict[str, np.ndarray]]:
+    engine = make("kernels", Setup(job.network, job.optimizer, job.target, 1, job.dtype))
+    engine.bind(job.data)
+    for iteration in range(step):
+        rows, first = batch(job, iteration)
+        engine.step(rows, iteration=iteration, first_sample=first)
+    rows, first = batch(job, step)
+    return engine, engine.probe(rows, iteration=step, first_sample=first)
+
+
+def test_it_is_what_the_compiled_step_computes(run: Any, job: horn.Job) -> None:
+    engine, seen = probed(job, 5)
+    found = run("trace", "talking.py", "--neuron", "layer2:1", "--step", "5", "--json").json
+    assert found["schema"] == "horn.trace/1" and found["kind"] == "Pushing"
+    near = {"rel": 1e-4, "abs": 1e-6}
+    weights = engine.parameters()
+    assert found["fed"] == pytest.approx(seen["layer2.output"][0, 1], **near)
+    assert found["delta"]["weight"] == pytest.approx(seen["layer2.delta"][0, 1], **near)
+    sources = [m["source"] for m in found["incoming"]]
+    assert sources == ["layer1:0", "layer1:1", "layer1:2", "layer1:3", "bias"]
+    for k, m in enumerate(found["incoming"][:4]):
+        assert m["input"] == pytest.approx(seen["layer1.output"][0, k], **near)
+        assert m["weights"]["weight"] == pytest.approx(weights["layer2.weight"][1, k], **near)
+        expected = seen["layer2.weight.gradient"][1, k]
+        assert m["gradients"]["weight"] == pytest.approx(expected, **near)
+    assert [m["receiver"] for m in found["outgoing"]] == ["layer3:0", "layer3:1"]
+    for k, m in enumerate(found["outgoing"]):
+        assert m["weights"]["weight"] == pytest.approx(weights["layer3.weight"][k, 1], **near)
+        assert m["deltas"]["weight"] == pytest.approx(seen["layer3.delta"][0, k], **near)
+        expected = seen["layer3.weight.gradient"][k, 1]
+        assert m["pushed"]["weight"] == pytest.approx(expected, **near)
+
+
+def test_the_table_has_every_message_parameter_and_state(run: Any, job: horn.Job) -> None:
+    engine, seen = probed(job, 2)
+    done = run("trace", "talking.py", "--neuron", "layer1:3", "--step", "2")
+    assert done.code == 0 and done.files == set()
+    assert done.out.startswith("layer1:3 (Talking), step 2, sample 0 of the batch: row ")
+    rows = [line.split()[0] for line in done.out.splitlines() if line]
+    wanted = ["layer0:0", "layer0:1", "layer0:2", "bias", "layer2:0", "layer2:1", "layer2:2"]
+    assert [row for row in rows if ":" in row or row == "bias"][1:] == wanted
+    facts = dict(line.rsplit(None, 1) for line in done.out.splitlines() if len(line.split()) > 1)
+    gain = float(engine.parameters()["layer1.gain"][3])
+    assert float(facts["Parameter gain"]) == pytest.approx(gain, rel=1e-4)
+    assert float(facts["  its gradient"]) == pytest.approx(
+        seen["layer1.gain.gradient"][3], rel=1e-3, abs=1e-6
+    )
+    assert float(facts["State mean before"]) == pytest.approx(
+        engine.states()["layer1.mean"][3], rel=1e-4
+    )
+    assert done.err.splitlines() == ["forward 3"]
+
+
+def test_only_the_neuron_that_is_asked_about_prints(run: Any, job: horn.Job) -> None:
+    done = run("trace", "talking.py", "--neuron", "layer2:0")
+    assert done.err == "backward 0\n" and "backward" not in done.out
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["--neuron", "layer9:0"], "the layers are layer1, layer2, layer3"),
+        (["--neuron", "layer1"], "is written LAYER:NUMBER, as in layer3:0"),
+        (["--neuron", "layer1:4"], "layer1 has the neurons 0 to 3, got '4'"),
+        (["--neuron", "layer1:0", "--step", "120"], "the job has the steps 0 to 119, got 120"),
+        (["--neuron", "layer1:0", "--sample", "1"], "has the samples 0 to 0, got 1"),
+    ],
+)
+def test_what_is_not_there(run: Any, job: horn.Job, arguments: list[str], said: str) -> None:
+    done = run("trace", "talking.py", *arguments)
+    assert done.code == 2 and said in done.err and "Traceback" not in done.err
