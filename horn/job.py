@@ -21,6 +21,7 @@ from horn.data import (
     check_labels,
 )
 from horn.data.normalization import measure
+from horn.data.stream import Stream, as_stream, is_stream, read
 from horn.errors import DataError, JobError, ModelError
 from horn.initial import Beginning, beginning
 from horn.metrics import Metric, checked_answers, resolve
@@ -63,8 +64,10 @@ class EarlyStopping:
 class Job:
     """What to train, on what, and how.
 
-    data, validation : a ``horn.data`` dataset, or arrays (x, y); validation may also be a fraction
-    of data that is held out.
+    data, validation : a ``horn.data`` dataset, or arrays (x, y), or a stream: an iterator, a
+    function that returns one, a DataLoader of PyTorch, a ``horn.data.Stream`` (one process reads
+    it; of validation and test data all at once). validation may also be a fraction of data that is
+    held out.
     batch_size : samples per update.
     epochs, iterations : how long; one of the two (10 epochs by default).
     target : "labels" (y), "input" (autoencoder), or None where there is no loss.
@@ -148,7 +151,10 @@ class Job:
         if self.target not in ("labels", "input", None):
             raise ModelError(f'Job: target must be "labels", "input" or None, got {self.target!r}')
         set_ = object.__setattr__
-        data, validation = as_dataset(self.data, "data"), self.validation
+        if is_stream(self.data):
+            data, validation = self._streamed(), self.validation
+        else:
+            data, validation = as_dataset(self.data, "data"), self.validation
         if self.sample_weight is not None:
             data = weighed(data, self.sample_weight)
         if isinstance(validation, float):
@@ -156,10 +162,17 @@ class Job:
                 raise ModelError(f"Job: validation={validation} must be a fraction between 0 and 1")
             data, validation = data.split(validation, self.network.seed)
         elif validation is not None:
-            validation = as_dataset(validation, "validation")
-        test = None if self.test is None else as_dataset(self.test, "test")
+            validation = read(validation, "validation")
+        test = None if self.test is None else read(self.test, "test")
         begun = None if self.initial is None else beginning(self.initial, self.network)
-        data = self._weighed(self._as_seen(data, begun))
+        if not isinstance(data, Stream):
+            data = self._weighed(self._as_seen(data, begun))
+        elif begun is not None and (begun.classes or begun.normalization):
+            raise ModelError(
+                "Job: the model that it begins with has names of classes, or normalizes, and a "
+                "stream does neither; pass arrays, or begin with its arrays: "
+                "initial=model.parameters"
+            )
         set_(self, "sample_weight", None)  # they are in data now, of its part that is not held out
         set_(self, "class_weight", None)
         set_(self, "data", data)
@@ -267,6 +280,31 @@ class Job:
                 )
             elif net.loss.name == "binary_cross_entropy":
                 _check_between_0_and_1(data, what)
+
+    def _streamed(self) -> Any:
+        """The stream, with the length of an epoch; what it cannot do is said."""
+        data = as_stream(self.data, "data")
+        cannot = {
+            "normalize=True": self.normalize,
+            "sample_weight": self.sample_weight is not None,
+            "class_weight": self.class_weight is not None,
+            "aggregates": self.aggregates,
+            "a validation fraction": isinstance(self.validation, float),
+        }
+        for what, is_asked in cannot.items():
+            if is_asked:
+                raise ModelError(
+                    f"Job: {what} needs all samples before training, and a stream does not have "
+                    "them; pass arrays, or do it in the stream"
+                )
+        if data.samples is None:
+            if self.iterations is None:
+                raise ModelError(
+                    "Job: a stream has no length, so give iterations=, how many updates to make; "
+                    "or say how many samples are an epoch: horn.data.Stream(source, samples=60000)"
+                )
+            data = data.with_samples(self.iterations * self.batch_size)
+        return data
 
     def _as_seen(self, data: Dataset, begun: Beginning | None) -> Dataset:
         """The training data, coded and normalized as what the job begins with was."""

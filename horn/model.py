@@ -29,13 +29,13 @@ from horn.connections.sparse import Sparse
 from horn.data import (
     Dataset,
     Normalization,
-    as_dataset,
     check_classes,
     check_features,
     check_labels,
     check_targets,
 )
 from horn.data.classes import Classes, as_array, to_json
+from horn.data.stream import read
 from horn.errors import ModelError
 from horn.initial import seen, sparse_edges
 from horn.initializers import Initializer
@@ -301,7 +301,7 @@ class Model:
         return Translation(self.network, arrays, self.dtype, updates, self.normalization)
 
     def _dataset(self, data: Any, what: str) -> Dataset:
-        found = as_dataset(data, what)
+        found = read(data, what)
         check_features(found, self.network.n_inputs, "this model")
         scale = self.facts.get("scale")
         if scale is None or found.x.dtype != np.uint8:

@@ -28,6 +28,7 @@ from horn import explain, html, summary
 from horn.backends import Engine, Setup, in_use, is_compiled, load, make
 from horn.checkpoint import Checkpoints
 from horn.compiler.placement import Placement
+from horn.data.stream import Feed, Stream
 from horn.errors import CompileError, Diverged, JobError, Stopped
 from horn.job import Job
 from horn.language.layers import read_aggregate
@@ -244,6 +245,14 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
     if code.problem:
         logger.warning("the model will not be saved: %s", code.problem)
     is_alone = topology.n_workers == 1 and isinstance(strategy, AllReduce)
+    if isinstance(job.data, Stream):
+        is_here = is_alone and on_cluster is None
+        if not is_here or schedule is not None or settings.resume is not False:
+            raise JobError(
+                "a stream is read by one process on this machine, once: tasks=1, groups=1 and no "
+                "checkpoints; write it to a file that all can read, np.save, and pass "
+                'horn.data.load("x.npy,y.npy")'
+            )
     if is_alone and (on_cluster is None or not is_compiled(backend, job.network)):
         settings.check_alone()
         recovery = _recovery(job, settings, schedule, on_cluster)
@@ -381,7 +390,11 @@ def _train_here(
     engine = _engine(job, settings)
     if job.check:
         _check_backwards(job, settings.backend)
-    engine.bind(job.data)
+    feed = None
+    if isinstance(job.data, Stream):
+        n_epochs, rest = divmod(job.n_iterations, job.iterations_per_epoch)
+        feed = Feed(job.data, job.batch_size, n_epochs * len(job.data) + rest * job.batch_size)
+    engine.bind(job.data if feed is None else feed.ring)
     alone: LocalCheckpoints | None = None
     start, plan = recovery.start, recovery.plan
     if plan is not None:
@@ -389,7 +402,13 @@ def _train_here(
             plan, recovery.mine, 0 if start is None else start.attempt + 1, recovery.asked
         )
     loop = TrainingLoop(
-        job, engine, watcher, begun, settings.timeout, at_boundary=alone or recovery.asked.is_set
+        job,
+        engine,
+        watcher,
+        begun,
+        settings.timeout,
+        at_boundary=alone or recovery.asked.is_set,
+        take=None if feed is None else feed.take,
     )
     if start is not None:
         restore(loop, start, part_name(0))
@@ -406,6 +425,8 @@ def _train_here(
     finally:
         if alone is not None:
             alone.close()
+        if feed is not None:
+            feed.close()
         watcher.end()
     trained = _Trained(loop.finish(), loop.history, engine.parameters(), engine.states())
     if loop.is_halted:
@@ -431,7 +452,7 @@ def _explained(
     """The error with its cause and the model from before it, where these can be found: the steps
     are repeated in this process. Tasks that share every batch have the answer of one.
     """
-    is_as_one = isinstance(settings.kind, AllReduce)
+    is_as_one = isinstance(settings.kind, AllReduce) and not isinstance(job.data, Stream)
     if error.met is None or not is_as_one or (recovery.start is not None and error.kept is None):
         return error
     from horn.training import diagnosis
@@ -607,6 +628,8 @@ def _check_backwards(job: Job, backend: str) -> None:
         return
     from horn.check import check_job
 
+    if isinstance(job.data, Stream):
+        job = job.with_settings(data=job.data.head)
     try:
         check_job(job)
     except CompileError:

@@ -4,6 +4,7 @@
     as_dataset(data)        a Dataset from arrays, checked
     digits, mnist, cifar10  known sets; digits comes with horn and needs no network
     convert(csv, folder)    a large .csv file as arrays that are memory-mapped
+    Stream(source)          samples that come one after another: generators, DataLoaders
     load(spec)              a known set by name, or files: IDX, .npy, .npz, .csv, folders of shards
     permutation             the order of an epoch, by (seed, epoch)
 
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
     from horn.data.convert import convert
     from horn.data.known import cifar10, digits, mnist
     from horn.data.loading import load
+    from horn.data.stream import Stream
 
 __all__ = [
     "Dataset",
     "Normalization",
+    "Stream",
     "as_dataset",
     "check_classes",
     "check_features",
@@ -51,6 +54,7 @@ __all__ = [
 
 # A task is given its data, so the readers of files are imported when somebody asks for one.
 _READERS = {
+    "Stream": "stream",
     "cifar10": "known",
     "convert": "convert",
     "digits": "known",

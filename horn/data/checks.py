@@ -67,6 +67,14 @@ def check_not_negative(y: np.ndarray | None, name: str) -> None:
         )
 
 
+def check_rows(x: np.ndarray, y: np.ndarray | None, name: str) -> None:
+    """Some samples of a stream: no negative labels, no NaN and no infinity. Raises DataError."""
+    check_not_negative(y, name)
+    _check_finite(x, "x", name)
+    if y is not None and y.ndim == 2:
+        _check_finite(y, "y", name)
+
+
 def check_finite(dataset: Dataset) -> None:
     """No NaN and no infinity in x and in the targets; bytes, labels and datasets that
     ``as_dataset`` has checked are skipped. Reads in chunks of about 1 MiB.

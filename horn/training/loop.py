@@ -157,8 +157,9 @@ class TrainingLoop:
     together have the same. at_boundary : called after each update, before anything else; returns
     whether to stop there, and then ``is_halted``. on_batch : called after each update, before that,
     with its epoch, the updates so far and its loss; returns whether its epoch, and training, end
-    with it. With the arrays and the ``cursor`` of that moment
-    ``go_on``, before ``run``, gives the same rows and the same model.
+    with it. take : the next rows of a stream, which has an order of its own; of what it gave
+    nothing can be measured again. With the arrays and the ``cursor`` of that moment ``go_on``,
+    before ``run``, gives the same rows and the same model.
 
     Raises
     ------
@@ -186,6 +187,7 @@ class TrainingLoop:
         at_boundary: Callable[[], bool] | None = None,
         deal: int = 0,
         on_batch: Callable[[int, int, float], bool] | None = None,
+        take: Callable[[int], Array] | None = None,
     ) -> None:
         self.job, self.engine, self.watcher = job, engine, watcher
         self.begun, self.timeout = begun, timeout
@@ -195,6 +197,7 @@ class TrainingLoop:
         self.part, self.deal = part, deal
         self.is_changed_at_end, self.at_boundary = is_changed_at_end, at_boundary
         self.on_batch, self.is_ended = on_batch, False
+        self.take = take
         self.callbacks: Callable[[], dict[str, Any]] = dict  # what they remember, for the cursor
         self.recalled: dict[str, Any] = {}  # of the cursor that it went on from
         self.look = look or engine.parameters
@@ -209,7 +212,8 @@ class TrainingLoop:
         self.stopped_early = False
         self.trouble: NonFinite | None = None
         self.has_answers = checked_answers(job.network, job.data, job.target) is not None
-        self.sample = _sample(job) if self.has_answers or job.aggregates else None
+        is_wanted = take is None and (self.has_answers or job.aggregates)
+        self.sample = _sample(job) if is_wanted else None
 
     def cursor(self) -> Cursor:
         best = self.best
@@ -320,13 +324,15 @@ class TrainingLoop:
             self.total, self.unseen, self.own = 0.0, 0, OwnLoss()
             self._keep(KEPT_EVERY)
         epoch, done_before, begun = self.epoch, self.done, perf_counter()
-        order = permutation(n, job.network.seed + DEALS_APART * self.deal, epoch - 1)
+        take, order = self.take, np.empty(0, np.int64)
+        if take is None:
+            order = permutation(n, job.network.seed + DEALS_APART * self.deal, epoch - 1)
         sample = (epoch - 1) * n
         n_before = -(-self.done // size)  # batches; at its end the last may be smaller
         n_steps = min(job.iterations_per_epoch, job.n_iterations - self.iteration + n_before)
         next_look = begun + self.watcher.interval_s
         for start in range(n_before * size, n_steps * size, size):
-            rows = order[start : start + size]
+            rows = order[start : start + size] if take is None else take(min(size, n - start))
             if self.on_iteration is not None:
                 self.on_iteration(self.iteration)
             self._expect(order[start + size : min(start + 2 * size, n_steps * size)])
@@ -400,6 +406,8 @@ class TrainingLoop:
             names = ("loss", "acc", *(metric.name for metric in job.metrics))
             found = {name: row[f"val_{name}"] for name in names}
             return {"validation": {k: v for k, v in found.items() if v is not None}}
+        if self.take is not None:
+            return {}
         return {"training": _measure(self.engine, job, job.data)}
 
     def _check_finite(self) -> None:

@@ -1,0 +1,301 @@
+"""Samples that come one after another: generators, iterators, DataLoaders of PyTorch.
+
+A thread reads ahead into a buffer of fixed size, from which batches are taken: what is in memory
+does not grow. The order is the stream's own, not a permutation; an epoch is so many samples.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from horn.data import arrays, checks
+from horn.data.dataset import Dataset
+from horn.errors import DataError, HornError
+
+AHEAD = 4  # batches in the buffer
+JOIN_S = 5.0  # for the thread to see that it is to end; it is a daemon
+
+Item = tuple[np.ndarray, np.ndarray | None]  # rows of x and of y
+
+
+class Stream:
+    """Samples that are read while training needs them.
+
+    source : a function that returns an iterator (it is called again when one has ended, so that
+    epochs can go on), something that can be iterated again and again, such as a
+    ``torch.utils.data.DataLoader``, or an iterator, which is read once. It gives (x, y), or x
+    alone: one sample (x (features,), y a number or (targets,)), or some (x (k, ...), y (k,) or
+    (k, targets)); arrays, tensors or lists. They are cut into the job's batches anew.
+    samples : of an epoch; by default those of a DataLoader's data set, else the job needs
+    ``iterations``, and they are one epoch. ``head`` : the first item, which says what comes.
+
+    Raises
+    ------
+    DataError : the source gives nothing, or what is no sample; what it raises itself is told.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        samples: int | None = None,
+        *,
+        name: str = "data",
+        scale: float | None = None,
+    ) -> None:
+        if samples is not None and (
+            not isinstance(samples, (int, np.integer)) or isinstance(samples, bool) or samples < 1
+        ):
+            raise DataError(
+                f"{name}: samples is how many are an epoch, a whole number from 1, got {samples!r}"
+            )
+        self.source, self.samples, self.name, self._scale = source, samples, name, scale
+        if samples is None:
+            self.samples = _length(source)
+        if not callable(source) and not hasattr(source, "__iter__"):
+            raise DataError(
+                f"{name}: a stream is a function that returns an iterator, an iterator, or what "
+                f"can be iterated, got {source!r:.80}"
+            )
+        self.is_once = isinstance(source, Iterator)
+        items = self._pass()
+        try:
+            first = next(items)
+        except StopIteration:
+            raise DataError(f"{name}: the stream gives no samples") from None
+        # With the head, for the first that reads it; shared with those that ``with_samples`` makes.
+        self._waiting: list[Iterator[Item]] = [itertools.chain([first], items)]
+        self.head = self._dataset(first)
+
+    def __len__(self) -> int:
+        assert self.samples is not None
+        return self.samples
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "head":
+            raise AttributeError(name)
+        return getattr(self.head, name)  # n_features, x, y: what the samples look like
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name}, {self.samples or '?'} samples an epoch>"
+
+    def with_samples(self, samples: int) -> Stream:
+        """The same with so many samples in an epoch."""
+        other = object.__new__(Stream)
+        vars(other).update(vars(self), samples=samples)
+        return other
+
+    def whole(self) -> Dataset:
+        """All samples of an epoch in memory. DataError : it has no length, or ends before."""
+        if self.samples is None:
+            raise DataError(
+                f"{self.name}: a stream without a length cannot be read whole; say how many "
+                f"samples, horn.data.Stream(source, samples=1000), or pass arrays"
+            )
+        xs, ys, n = [], [], 0
+        for x, y in self.items():
+            xs.append(x[: self.samples - n])
+            if y is not None:
+                ys.append(y[: self.samples - n])
+            if (n := n + len(xs[-1])) == self.samples:
+                break
+        y = arrays.join(ys) if ys else None
+        return Dataset(arrays.join(xs), y, self.head.scale, self.name)
+
+    def items(self) -> Iterator[Item]:
+        """Rows without end; those that were looked at come first. DataError : they end."""
+        n = 0
+        while True:
+            items = self._waiting.pop() if self._waiting else self._pass()
+            before = n
+            for item in items:
+                n += len(item[0])
+                yield item
+            if self.is_once or n == before:
+                remedy = (
+                    "give a function that returns an iterator, which is called for each pass, or "
+                    "fewer epochs"
+                    if self.is_once
+                    else "give one that does not end at once"
+                )
+                raise DataError(f"{self.name}: the stream ended after {n:,} samples; {remedy}")
+
+    def _pass(self) -> Iterator[Item]:
+        """Rows of one pass, checked."""
+        kind: tuple[Any, ...] | None = None
+        try:
+            made = self.source() if callable(self.source) else self.source
+            for item in made:
+                x, y = self._rows(item)
+                now = (x.shape[1], x.dtype == np.uint8, None if y is None else y.shape[1:],
+                       None if y is None else y.dtype.kind)  # fmt: skip
+                kind = kind or now
+                if now != kind:
+                    raise DataError(
+                        f"{self.name}: an item of the stream has x {x.dtype} {x.shape} and y "
+                        f"{None if y is None else (str(y.dtype), y.shape)}, other than those "
+                        "before; give all items one kind"
+                    )
+                yield x, y
+        except HornError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"{self.name}: the stream raised {type(error).__name__}: {error}"
+            ) from error
+
+    def _rows(self, item: Any) -> Item:
+        is_pair = isinstance(item, (tuple, list)) and len(item) == 2
+        x, y = item if is_pair else (item, None)
+        if isinstance(item, (tuple, list)) and not is_pair:
+            raise DataError(
+                f"{self.name}: the stream gives {type(item).__name__}s of {len(item)}, but x or "
+                "(x, y) is expected"
+            )
+        x = np.asarray(_plain(x))
+        if y is not None:
+            y = np.asarray(_plain(y))
+        is_one = x.ndim == 1 or (y is not None and y.ndim == 0)
+        if is_one:
+            x, y = x[None], None if y is None else y[None]
+        x, _ = arrays.as_features(x, self.name)
+        if y is None:
+            checks.check_rows(x, None, self.name)
+            return x, None
+        y, classes = arrays.as_labels_or_targets(y, self.name)
+        if classes not in (None, (False, True)):
+            raise DataError(
+                f"{self.name}: labels of a stream are whole numbers, since nobody knows which "
+                "names will come; number them, as in ['cat', 'dog'].index(name)"
+            )
+        arrays.check_shapes(x, y, self.name)
+        checks.check_rows(x, y, self.name)
+        return x, y
+
+    def _dataset(self, item: Item) -> Dataset:
+        x, y = item
+        scale = self._scale
+        if scale is None:
+            scale = arrays.BYTE_SCALE if x.dtype == np.uint8 else 1.0
+        return Dataset(x, y, scale, self.name)
+
+
+class Feed:
+    """A stream's buffer, and the thread that fills it. ``ring`` : the data set that the rows of
+    ``take`` are rows of. limit : samples, after which the stream is asked for no more. Close it.
+    """
+
+    def __init__(self, stream: Stream, batch_size: int, limit: int | None = None) -> None:
+        head = stream.head
+        self.stream, self.size, self.limit = stream, AHEAD * batch_size, limit
+        x = np.zeros((self.size, head.n_features), head.x.dtype)
+        y = None if head.y is None else np.zeros((self.size, *head.y.shape[1:]), head.y.dtype)
+        self.ring = Dataset(x, y, head.scale, head.name)
+        self._turn = threading.Condition()
+        self._written = self._taken = self._freed = 0
+        self._is_closed = False
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def take(self, n: int) -> np.ndarray:
+        """The rows of the next n samples, (n,) int64; those of the last time may be overwritten
+        from now on. Raises what the stream raised.
+        """
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._fill, name="horn-stream", daemon=True)
+            self._thread.start()
+        with self._turn:
+            self._freed = self._taken
+            self._turn.notify_all()
+            while self._written - self._taken < n:
+                if self._error is not None:
+                    raise self._error
+                self._turn.wait()
+            rows = np.arange(self._taken, self._taken + n, dtype=np.int64) % self.size
+            self._taken += n
+            return rows
+
+    def close(self) -> None:
+        with self._turn:
+            self._is_closed = True
+            self._turn.notify_all()
+        if self._thread is not None:
+            self._thread.join(JOIN_S)
+
+    def _fill(self) -> None:
+        try:
+            for x, y in self.stream.items():
+                if not self._put(x, y):
+                    return
+        except BaseException as error:
+            with self._turn:
+                self._error = error
+                self._turn.notify_all()
+
+    def _put(self, x: np.ndarray, y: np.ndarray | None) -> bool:
+        """Copy rows into the buffer when there is room; whether more are wanted."""
+        start = 0
+        while start < len(x):
+            with self._turn:
+                while not self._is_closed and self._written - self._freed == self.size:
+                    self._turn.wait()
+                if self._is_closed:
+                    return False
+                at = self._written % self.size
+                room = min(self.size - at, self.size - (self._written - self._freed))
+            n = min(room, len(x) - start)
+            self.ring.x[at : at + n] = x[start : start + n]
+            if self.ring.y is not None and y is not None:
+                self.ring.y[at : at + n] = y[start : start + n]
+            with self._turn:
+                self._written += n
+                self._turn.notify_all()
+            start += n
+        return self.limit is None or self._written < self.limit
+
+
+def is_stream(thing: Any) -> bool:
+    """Whether it is data that come one after another: no array, no table, no file's name."""
+    if isinstance(thing, (Stream, Iterator)) or inspect.isgeneratorfunction(thing):
+        return True
+    if isinstance(thing, (Dataset, np.ndarray, list, tuple, dict, str, bytes, type)):
+        return False
+    is_array = any(hasattr(thing, name) for name in ("__array__", "__array_interface__", "dtypes"))
+    if is_array or hasattr(thing, "__fspath__"):
+        return False
+    return isinstance(thing, Iterable) or callable(thing)
+
+
+def as_stream(thing: Any, name: str) -> Stream:
+    return thing if isinstance(thing, Stream) else Stream(thing, name=name)
+
+
+def read(data: Any, what: str) -> Dataset:
+    """As ``as_dataset``, also of a stream that has a length, which is read whole."""
+    return as_stream(data, what).whole() if is_stream(data) else checks.as_dataset(data, what)
+
+
+def _length(source: Any) -> int | None:
+    """Samples of one pass, where the source says so."""
+    if type(source).__module__.partition(".")[0] == "torch" or hasattr(source, "batch_sampler"):
+        try:
+            n = len(source.dataset)
+            if getattr(source, "drop_last", False) and source.batch_size:
+                n -= n % source.batch_size
+            sampler = getattr(source, "sampler", None)
+            return min(n, len(sampler)) if sampler is not None else n
+        except (TypeError, AttributeError, NotImplementedError):
+            return None  # an IterableDataset
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """An array of a tensor of PyTorch, wherever it is."""
+    if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
+        return value.detach().cpu().numpy()
+    return value

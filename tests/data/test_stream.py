@@ -1,0 +1,251 @@
+"""Samples that come one after another: what is taken, in which order, with how much memory."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.data import Dataset, Stream, permutation
+from horn.data.stream import AHEAD, Feed, is_stream
+from horn.errors import DataError, JobError, ModelError
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(70, 4)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(int)
+
+
+def network(n: int = 4, last: int = 2, **output: Any) -> horn.Network:
+    net = horn.Network(seed=3)
+    net.input(n)
+    net.layer(5, activation="tanh")
+    net.output(last, **({"activation": "softmax", "loss": "cross_entropy"} | output))
+    return net
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "horn-stream"]
+
+
+def by_order(size: int, epochs: int) -> Iterator[Any]:
+    """The samples as an array job of the network's seed visits them, in pieces."""
+    order = np.concatenate([permutation(len(X), 3, epoch) for epoch in range(epochs)])
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
+        yield X[rows], Y[rows]
+
+
+@pytest.mark.parametrize("backend", ["kernels", "reference", "python"])
+@pytest.mark.parametrize("size", [1, 7, 64, 140])
+def test_a_stream_of_the_same_order_gives_the_same_bits(size: int, backend: str) -> None:
+    """Whatever its items are: the job cuts them into its batches."""
+    expected = horn.train(horn.Job(network(), (X, Y), epochs=2, batch_size=16), backend=backend)
+    stream = Stream(by_order(size, 2), samples=len(X))
+    run = horn.train(horn.Job(network(), stream, epochs=2, batch_size=16), backend=backend)
+    for name, array in expected.model.parameters.items():
+        np.testing.assert_array_equal(run.model.parameters[name], array)
+    assert run.history["loss"] == expected.history["loss"] and run.iterations == 10
+    assert run.history["acc"] == [None, None] and run.metrics == {}
+    assert not threads()
+
+
+def test_samples_one_by_one_and_functions_that_are_called_for_each_pass() -> None:
+    passes = itertools.count()
+
+    def samples() -> Iterator[Any]:
+        next(passes)
+        yield from zip(X, Y, strict=True)
+
+    job = horn.Job(network(), Stream(samples, samples=len(X)), epochs=3, validation=(X, Y))
+    run = horn.train(job)
+    assert next(passes) == 3 and len(run.history) == 3
+    assert run.model.evaluate(X, Y) == run.metrics["validation"]
+    again = horn.train(job)  # from its beginning
+    np.testing.assert_array_equal(again.model.predict(X), run.model.predict(X))
+
+
+def test_bare_generators_need_iterations() -> None:
+    def endless() -> Iterator[Any]:
+        while True:
+            yield X[:10], Y[:10]
+
+    for source in (endless, endless()):
+        run = horn.train(horn.Job(network(), source, iterations=7, batch_size=8))
+        assert run.iterations == 7 and len(run.history) == 1
+        assert not threads()
+    with pytest.raises(ModelError, match="a stream has no length, so give iterations=.* or say how "
+                       "many samples are an epoch: horn.data.Stream"):  # fmt: skip
+        horn.Job(network(), endless(), epochs=2)
+
+
+def test_no_more_is_read_ahead_than_the_buffer_has() -> None:
+    read = itertools.count()
+
+    def counted() -> Iterator[Any]:
+        while True:
+            next(read)
+            yield X[0], Y[0]
+
+    feed = Feed(Stream(counted()), 8)
+    feed.take(8)
+    with feed._turn:  # the thread waits for room
+        assert feed._turn.wait_for(lambda: feed._written == feed.size, 10)
+    feed.close()
+    assert not threads()
+    assert next(read) == AHEAD * 8 + 1 and len(feed.ring) == AHEAD * 8
+
+
+def test_rows_of_a_batch_stay_until_the_next() -> None:
+    numbers = ((np.full(2, k, np.float32), 0) for k in itertools.count())
+    feed = Feed(Stream(numbers), 5)
+    for k in range(0, 300, 5):
+        rows = feed.take(5)
+        np.testing.assert_array_equal(feed.ring.x[rows, 0], np.arange(k, k + 5))
+    feed.close()
+
+
+def test_bytes_are_worth_what_bytes_are() -> None:
+    x = RNG.integers(0, 255, (32, 4)).astype(np.uint8)
+    order = permutation(32, 3, 0)
+    stream = Stream(lambda: iter([(x[order], Y[:32][order])]), samples=32)
+    expected = horn.train(horn.Job(network(), (x, Y[:32]), epochs=1)).model
+    found = horn.train(horn.Job(network(), stream, epochs=1)).model
+    assert found.facts["scale"] == expected.facts["scale"] == 1 / 255
+    np.testing.assert_array_equal(found.predict(x), expected.predict(x))
+
+
+def test_an_autoencoder_and_targets() -> None:
+    kinds: list[tuple[Any, dict[str, Any], int]] = [
+        (X, {"target": "input"}, 4),
+        ((X, X[:, :2]), {}, 2),
+    ]
+    for data, more, last in kinds:
+        net = network(4, last, activation="identity", loss="squared_error")
+        run = horn.train(horn.Job(net, lambda d=data: iter([d]), iterations=5, **more))
+        assert run.history[-1]["loss"] > 0
+        expected = Dataset(X, data[1] if isinstance(data, tuple) else None)
+        assert run.model.evaluate(expected)["loss"] > 0
+
+
+def test_what_is_read_whole() -> None:
+    """Validation data, and what a model is asked about."""
+    stream = Stream(lambda: by_order(9, 1), samples=60)
+    job = horn.Job(network(), (X, Y), epochs=1, validation=stream)
+    assert len(job.validation) == 60 and job.validation.y.shape == (60,)
+    model = horn.train(job).model
+    rows = permutation(len(X), 3, 0)[:60]
+    assert model.evaluate(stream) == model.evaluate(X[rows], Y[rows])
+    with pytest.raises(DataError, match="a stream without a length cannot be read whole; say how"):
+        model.predict(by_order(9, 1))
+
+
+@pytest.mark.parametrize(
+    "items, words",
+    [
+        ([], "data: the stream gives no samples"),
+        ([(X, Y), (X[:, :3], Y)], r"x float32 \(70, 3\) and y \('int64', \(70,\)\), other than"),
+        ([(X, Y), X], "y None, other than those before; give all items one kind"),
+        ([(X, Y, Y)], "the stream gives tuples of 3, but x or .x, y. is expected"),
+        ([(X, Y[:3])], "x has 70 samples, but y has 3"),
+        ([(X, Y), (X * np.nan, Y)], "data: x has NaN at row 0, column 0"),
+        ([(X, Y), (X, Y - 1)], "data: label -1 in row"),
+        ([(X, ["a"] * 70)], "labels of a stream are whole numbers, since nobody knows"),
+        ([("a", 0)], "data: x holds text, but numbers are expected"),
+    ],
+)
+def test_items_that_are_no_samples(items: list[Any], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        horn.train(horn.Job(network(), iter(items), iterations=20))
+    assert not threads()
+
+
+def test_what_the_stream_raises_and_its_end_are_said() -> None:
+    def broken() -> Iterator[Any]:
+        yield X, Y
+        raise KeyError("colour")
+
+    with pytest.raises(DataError, match="data: the stream raised KeyError: 'colour'") as caught:
+        horn.train(horn.Job(network(), broken(), iterations=20))
+    assert isinstance(caught.value.__cause__, KeyError)
+    with pytest.raises(DataError, match="ended after 70 samples; give a function that returns an "
+                       "iterator, which is called for each pass, or fewer epochs"):  # fmt: skip
+        horn.train(horn.Job(network(), iter([(X, Y)]), iterations=20))
+    with pytest.raises(DataError, match="samples is how many are an epoch, a whole number from 1"):
+        Stream(broken, samples=0)
+    with pytest.raises(DataError, match="a stream is a function that returns an iterator, an"):
+        Stream(3)
+    assert not threads()
+
+
+@pytest.mark.parametrize(
+    "settings, what",
+    [
+        ({"normalize": True}, "normalize=True"),
+        ({"validation": 0.2}, "a validation fraction"),
+        ({"sample_weight": Y}, "sample_weight"),
+        ({"class_weight": "balanced"}, "class_weight"),
+    ],
+)
+def test_what_needs_all_samples_is_refused(settings: Any, what: str) -> None:
+    with pytest.raises(ModelError, match=f"Job: {what} needs all samples before training"):
+        horn.Job(network(), iter([(X, Y)]), iterations=1, **settings)
+
+
+def test_one_process_reads_it(tmp_path: Any) -> None:
+    job = horn.Job(network(), lambda: iter([(X, Y)]), iterations=3)
+    for settings in ({"tasks": 2}, {"groups": 2}, {"checkpoints": tmp_path, "checkpoint_every": 1}):
+        with pytest.raises(JobError, match="a stream is read by one process on this machine, once"):
+            horn.train(job, **settings)  # type: ignore[arg-type]
+
+
+def test_what_is_a_stream() -> None:
+    class Epochs:
+        def __iter__(self) -> Iterator[Any]:
+            return iter([(X, Y)])
+
+    assert all(map(is_stream, (iter([X]), (x for x in X), Epochs(), lambda: iter([X]), open)))
+    assert not any(map(is_stream, (X, X.tolist(), (X, Y), "x.npy", {"x": X}, Dataset(X, None), 3)))
+    run = horn.train(horn.Job(network(), Epochs(), iterations=10))
+    assert run.iterations == 10
+
+
+def test_weights_that_diverge_are_told_without_repeating() -> None:
+    net = network(4, 2, activation="identity", loss="squared_error")
+    job = horn.Job(net, lambda: iter([(X * 1e6, X[:, :2])]), iterations=200,
+                   optimizer=horn.SGD(1e3))  # fmt: skip
+    with pytest.raises(horn.Diverged, match="became"):
+        horn.train(job)
+    assert not threads()
+
+
+def test_a_loader_of_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+    data = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    job = horn.Job(network(), DataLoader(data, batch_size=9), epochs=2, batch_size=16,
+                   validation=DataLoader(data, batch_size=50))  # fmt: skip
+    assert len(job.data) == 70 and len(job.validation) == 70
+    np.testing.assert_array_equal(job.validation.x, X)
+    run = horn.train(job)
+    expected = horn.train(horn.Job(network(), lambda: iter([(X, Y)]), iterations=10, batch_size=16))
+    assert run.iterations == 10
+    assert run.history[-1]["val_loss"] == run.model.evaluate(X, Y)["loss"]
+    np.testing.assert_array_equal(run.model.predict(DataLoader(data)), run.model.predict(X))
+    assert expected.iterations == 10
+    short = DataLoader(data, batch_size=16, shuffle=True, drop_last=True)
+    assert len(horn.Job(network(), short).data) == 64
+
+    class Endless(IterableDataset):
+        def __iter__(self) -> Iterator[Any]:
+            while True:
+                yield X[0], Y[0]
+
+    with pytest.raises(ModelError, match="a stream has no length"):
+        horn.Job(network(), DataLoader(Endless(), batch_size=4))
+    assert horn.train(horn.Job(network(), DataLoader(Endless()), iterations=3)).iterations == 3
