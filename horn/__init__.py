@@ -13,13 +13,14 @@ _OF_MODULE = {
     "activations": "Activation",
     "aggregates": "Aggregate",
     "callbacks": "CSVLogger Callback ModelCheckpoint ReduceOnPlateau TensorBoard",
+    "cluster.handles": "Cluster",
     "connections.convolution": "Convolution",
     "connections.dense": "Dense",
     "connections.local": "Local",
     "connections.one_to_one": "OneToOne",
     "connections.sparse": "Sparse",
     "connections.window": "Window",
-    "errors": "CallbackError CompileError DataError Diverged HornError ModelError",
+    "errors": "CallbackError CompileError DataError Diverged HornError JobFailed ModelError",
     "initializers": "Constant Glorot He LeCun Normal Uniform",
     "job": "EarlyStopping Job",
     "losses": "Loss",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from horn.callbacks import ModelCheckpoint as ModelCheckpoint
     from horn.callbacks import ReduceOnPlateau as ReduceOnPlateau
     from horn.callbacks import TensorBoard as TensorBoard
+    from horn.cluster.handles import Cluster as Cluster
     from horn.connections.convolution import Convolution as Convolution
     from horn.connections.dense import Dense as Dense
     from horn.connections.local import Local as Local
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from horn.errors import DataError as DataError
     from horn.errors import Diverged as Diverged
     from horn.errors import HornError as HornError
+    from horn.errors import JobFailed as JobFailed
     from horn.errors import ModelError as ModelError
     from horn.initializers import Constant as Constant
     from horn.initializers import Glorot as Glorot

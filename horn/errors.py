@@ -11,6 +11,7 @@ HornError
 ├─ CheckpointError   cannot be written, read or used    look at the file that it names
 ├─ Diverged          NaN or infinity in training        what it says: line, cause, remedy
 ├─ Timeout           a deadline passed                  raise it, or look at who is late
+├─ JobFailed         a cluster's job failed             look at its log
 ├─ Stopped           somebody asked for it              resume it
 ├─ CallbackError     a callback raised                  fix it (has the run so far)
 ├─ ProtocolError     peers disagree                     a bug, or mixed versions
@@ -106,6 +107,10 @@ class Timeout(HornError):
     """A deadline passed."""
 
     exit_code = 124
+
+
+class JobFailed(HornError):
+    """A job of a cluster failed; the sentence has the cause that its workers found."""
 
 
 class Stopped(HornError):

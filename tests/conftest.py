@@ -87,7 +87,7 @@ def cluster_of(tmp_path):
 @pytest.fixture
 def client(cluster_of):
     """Who asks that cluster."""
-    from horn.cluster.client import Cluster
+    from horn.cluster.client import ClusterClient
 
-    with Cluster(cluster_of.hosts, timeout_s=20.0) as cluster:
+    with ClusterClient(cluster_of.hosts, timeout_s=20.0) as cluster:
         yield cluster

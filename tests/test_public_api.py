@@ -25,10 +25,11 @@ NAMES = {
     # strategies that have settings
     "ParallelDropout", "Averaging", "EASGD",
     # running and keeping
-    "plan", "train", "Run", "Model", "Strategy", "Downpour",
+    "plan", "train", "Run", "Model", "Cluster", "Strategy", "Downpour",
     "Callback", "ModelCheckpoint", "ReduceOnPlateau", "CSVLogger", "TensorBoard",
     # errors
-    "HornError", "CallbackError", "ModelError", "DataError", "CompileError", "Diverged",
+    "HornError", "CallbackError", "JobFailed", "ModelError", "DataError", "CompileError",
+    "Diverged",
     "data", "math", "plot", "__version__",
 }  # fmt: skip
 

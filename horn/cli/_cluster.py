@@ -12,7 +12,7 @@ import click
 from horn.errors import JobError
 
 if TYPE_CHECKING:
-    from horn.cluster.client import Cluster, JobStatus
+    from horn.cluster.client import ClusterClient, JobStatus
     from horn.coordination.jobs import JobState
     from horn.security.keys import Key
 
@@ -65,16 +65,16 @@ def key_of(path: str | None) -> Key | None:
     return Key.from_environment() if path is None else Key.from_file(path)
 
 
-def open_cluster(zk_hosts: str | None, key_file: str | None) -> Cluster:
+def open_cluster(zk_hosts: str | None, key_file: str | None) -> ClusterClient:
     """The cluster that a command is about."""
-    from horn.cluster.client import Cluster
+    from horn.cluster.client import ClusterClient
 
     if not zk_hosts:
         raise JobError(
             "no cluster is named: give --zk host:port, or set HORN_ZK. A cluster on this machine "
             "alone is started with  horn up"
         )
-    return Cluster(zk_hosts, key_of(key_file))
+    return ClusterClient(zk_hosts, key_of(key_file))
 
 
 def age(seconds: float) -> str:
@@ -109,18 +109,9 @@ def n_groups(status: JobStatus) -> int | None:
     return len(status.record.groups) or (found.groups if found else None)
 
 
-def reached(status: JobStatus) -> Mapping[str, Any]:
-    """The progress, or at the end the result, which is newer."""
-    at, result = status.progress, status.result
-    if status.state.value != "SUCCEEDED":
-        return at
-    ends = {"iteration": result.get("iterations"), "epoch": result.get("epochs")}
-    return {**at, **{name: n for name, n in ends.items() if isinstance(n, int)}}
-
-
 def row(status: JobStatus) -> list[str]:
     """A job's line of horn status and horn list."""
-    found, at = status.submission, reached(status)
+    found, at = status.submission, status.reached
     of = f"/{at['n_epochs']}" if "n_epochs" in at else ""
     return [
         status.job,
@@ -142,7 +133,7 @@ def as_json(status: JobStatus) -> dict[str, Any]:
     from horn.aggregates import named
 
     submitted = datetime.fromtimestamp(status.submitted_s, UTC)
-    found, at, result = status.submission, reached(status), status.result
+    found, at, result = status.submission, status.reached, status.result
     metrics = {k: at[k] for k in ("loss", "acc", "val_loss", "val_acc") if k in at} | named(at)
     return {
         "schema": "horn.job/1",

@@ -16,7 +16,7 @@ from horn.cli import _cluster, _screen
 from horn.errors import ClusterError, JobError, NotFound
 
 if TYPE_CHECKING:
-    from horn.cluster.client import Cluster, JobStatus
+    from horn.cluster.client import ClusterClient, JobStatus
     from horn.cluster.submission import Submission
     from horn.training.progress import Progress
 
@@ -160,7 +160,7 @@ class _Length:
 class JobWatcher:
     """Shows the progress of a job: rows from the log of its primary host, steps from ZooKeeper."""
 
-    def __init__(self, cluster: Cluster, job: str, progress: Progress, quiet: bool) -> None:
+    def __init__(self, cluster: ClusterClient, job: str, progress: Progress, quiet: bool) -> None:
         self.cluster, self.job, self.progress, self.quiet = cluster, job, progress, quiet
         self.is_begun = False
         self._epoch, self._at = 0, (0, -1)
@@ -168,7 +168,7 @@ class JobWatcher:
         self._partial: dict[str, bytes] = {}
         self._told = ""
 
-    def look(self, cluster: Cluster) -> bool:
+    def look(self, cluster: ClusterClient) -> bool:
         """Show what is new, in this session; whether the job has ended."""
         from horn.coordination.jobs import ENDED
 
@@ -239,7 +239,13 @@ class JobWatcher:
 
 
 def attach(
-    cluster: Cluster, job: str, path: Path, *, as_json: bool, quiet: bool, trace: str | None = None
+    cluster: ClusterClient,
+    job: str,
+    path: Path,
+    *,
+    as_json: bool,
+    quiet: bool,
+    trace: str | None = None,
 ) -> int:
     """Show a job until it ends, fetch its model and, into a file, its trace; the exit code."""
     watch = JobWatcher(cluster, job, _screen.progress(quiet), quiet)
@@ -256,7 +262,7 @@ def attach(
     return _ended(watch.cluster, job, path, as_json=as_json, quiet=quiet)
 
 
-def _fetch_trace(cluster: Cluster, job: str, path: Path) -> None:
+def _fetch_trace(cluster: ClusterClient, job: str, path: Path) -> None:
     from horn.cluster.store import TRACE
 
     for host, sizes in cluster.files(job).items():
@@ -267,7 +273,7 @@ def _fetch_trace(cluster: Cluster, job: str, path: Path) -> None:
 
 
 def until_over(
-    cluster: Cluster, job: str, look: Callable[[Cluster], bool], pause_s: float = LOOK_S
+    cluster: ClusterClient, job: str, look: Callable[[ClusterClient], bool], pause_s: float = LOOK_S
 ) -> None:
     """Look again and again until the job is over, in a new session when one is lost. Raises
     ClusterError: no ZooKeeper for AGAIN_S.
@@ -290,13 +296,13 @@ def until_over(
             time.sleep(pause_s)
 
 
-def _again(cluster: Cluster) -> Cluster | None:
+def _again(cluster: ClusterClient) -> ClusterClient | None:
     """A new session in place of one that is over; None if there is none to be had now."""
-    from horn.cluster.client import Cluster
+    from horn.cluster.client import ClusterClient
 
     time.sleep(LOOK_S)
     try:
-        made = Cluster(cluster.hosts, cluster.key)
+        made = ClusterClient(cluster.hosts, cluster.key)
         made.__enter__()
         click.get_current_context().call_on_close(lambda: made.__exit__())
         return made
@@ -304,7 +310,7 @@ def _again(cluster: Cluster) -> Cluster | None:
         return None
 
 
-def _ended(cluster: Cluster, job: str, path: Path, *, as_json: bool, quiet: bool) -> int:
+def _ended(cluster: ClusterClient, job: str, path: Path, *, as_json: bool, quiet: bool) -> int:
     status = cluster.status(job)
     result, state = status.result, status.state.value
     if state == "SUCCEEDED":

@@ -13,7 +13,7 @@ import click
 from horn.cli import _cluster
 
 if TYPE_CHECKING:
-    from horn.cluster.client import Cluster
+    from horn.cluster.client import ClusterClient
 
 
 @click.command(short_help="Get the model of a job, or all that it has left.")
@@ -54,7 +54,7 @@ def command(
         click.echo(str(path))
 
 
-def _fetch_all(cluster: Cluster, job: str, folder: Path) -> None:
+def _fetch_all(cluster: ClusterClient, job: str, folder: Path) -> None:
     from horn.cluster.store import MODEL, PROGRESS, TRACE
     from horn.errors import JobError
 

@@ -11,7 +11,7 @@ import click
 from horn.cli import _cluster
 
 if TYPE_CHECKING:
-    from horn.cluster.client import Cluster
+    from horn.cluster.client import ClusterClient
 
 TAIL = 200  # lines, unless told otherwise
 LOOK_S = 0.3  # between two looks for more
@@ -83,7 +83,7 @@ class _Reader:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         job: str,
         task: str | None,
         tail: int | None,
@@ -98,7 +98,7 @@ class _Reader:
         self.seen: set[tuple[str, str]] = set()
         self._has_ended = False
 
-    def follow(self, cluster: Cluster) -> bool:
+    def follow(self, cluster: ClusterClient) -> bool:
         """Look for more, in this session; whether it is over: nothing is written after the end."""
         from horn.coordination.jobs import ENDED
 

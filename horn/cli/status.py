@@ -10,7 +10,7 @@ import click
 from horn.cli import _cluster
 
 if TYPE_CHECKING:
-    from horn.cluster.client import Cluster, JobStatus
+    from horn.cluster.client import ClusterClient, JobStatus
 
 
 @click.command(short_help="How a cluster, or one job of it, is doing.")
@@ -57,7 +57,7 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
             time.sleep(_screen.duration(watch_s))
 
 
-def _show_cluster(cluster: Cluster, as_json: bool) -> None:
+def _show_cluster(cluster: ClusterClient, as_json: bool) -> None:
     from horn.cli import _screen
     from horn.coordination.jobs import ENDED
 

@@ -61,9 +61,18 @@ class JobStatus:
     def age_s(self) -> float:
         return max(time.time() - self.submitted_s, 0.0)
 
+    @property
+    def reached(self) -> Mapping[str, Any]:
+        """The progress, or at the end the result, which is newer."""
+        at, result = self.progress, self.result
+        if self.state.value != "SUCCEEDED":
+            return at
+        ends = {"iteration": result.get("iterations"), "epoch": result.get("epochs")}
+        return {**at, **{name: n for name, n in ends.items() if isinstance(n, int)}}
+
 
 @dataclass
-class Cluster:
+class ClusterClient:
     """A client's session with a cluster, a context. Raises Unreachable, AccessDenied."""
 
     hosts: str
@@ -71,7 +80,7 @@ class Cluster:
     timeout_s: float = SHORT_S
     _stack: ExitStack = field(default_factory=ExitStack)
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> ClusterClient:
         credential = tls.credential(self.key, self.hosts)
         self.coord = self._stack.enter_context(
             Session(self.hosts, timeout_s=self.timeout_s, credential=credential)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from horn.cluster.client import Cluster, JobStatus
+from horn.cluster.client import ClusterClient, JobStatus
 from horn.cluster.file_service import CheckpointList, CheckpointsRequest
 from horn.coordination.jobs import NEXT, JobState, listing
 from horn.coordination.records import Put, Step
 from horn.errors import ClusterError, Conflict, JobError, NotApplied, NotFound
 
 
-def resume(cluster: Cluster, job: str, begin: str = "", changed: bool = False) -> int:
+def resume(cluster: ClusterClient, job: str, begin: str = "", changed: bool = False) -> int:
     """Resume a job, from "last", "best" or an iteration; returns the iteration, -1 for the
     beginning. changed : even if the job was changed. Raises Conflict: it runs, or succeeded.
     NotFound: no such checkpoint. JobError: it has none to choose from.
@@ -43,7 +43,7 @@ def resume(cluster: Cluster, job: str, begin: str = "", changed: bool = False) -
     return record.checkpoint
 
 
-def _chosen(cluster: Cluster, status: JobStatus, begin: str) -> int:
+def _chosen(cluster: ClusterClient, status: JobStatus, begin: str) -> int:
     """The iteration that "last", "best" or a number means."""
     job = status.job
     if status.submission is not None and status.submission.servers:
@@ -72,7 +72,7 @@ def _chosen(cluster: Cluster, status: JobStatus, begin: str) -> int:
     return iteration
 
 
-def saved(cluster: Cluster, job: str, wants_best: bool = False) -> tuple[list[int], int]:
+def saved(cluster: ClusterClient, job: str, wants_best: bool = False) -> tuple[list[int], int]:
     """Iterations of its checkpoints, the newest last, and that of its best model or -1."""
     found = CheckpointList([])
     for name, member in cluster.workers().items():

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import horn
-from horn.cluster.client import Cluster
+from horn.cluster.client import ClusterClient
 from tests.cluster.agents import ROOT, Agents, agents
 
 LIMIT_S, LIMIT_RATIO = 2.0, 0.6
@@ -70,7 +70,7 @@ dist.destroy_process_group()
 """
 
 
-def horn_once(made: Agents, cluster: Cluster, folder: Path) -> tuple[float, float]:
+def horn_once(made: Agents, cluster: ClusterClient, folder: Path) -> tuple[float, float]:
     """Seconds until the first step was over, and its loss."""
     before = set(cluster.coord.children(cluster.paths.jobs()))
     env = {**os.environ, "HORN_ZK": made.hosts, "PYTHONPATH": str(ROOT)}

@@ -17,7 +17,7 @@ import pytest
 from horn.cli._remote import JobWatcher
 from horn.cli.logs import _Reader
 from horn.cli.up import first_node, slurm
-from horn.cluster.client import Cluster
+from horn.cluster.client import ClusterClient
 from horn.cluster.resume import saved
 from horn.cluster.store import MARK
 from horn.coordination.jobs import JobState
@@ -296,7 +296,7 @@ def sessions_of(monkeypatch: pytest.MonkeyPatch, whom: type, name: str) -> list[
     sessions: list[int] = []
     look = getattr(whom, name)
 
-    def looked(self: object, found: Cluster) -> bool:
+    def looked(self: object, found: ClusterClient) -> bool:
         sessions.append(found.coord.session)
         is_over: bool = look(self, found)
         if len(sessions) > 1:

@@ -16,7 +16,7 @@ from typing import Any
 import horn
 import zk
 from horn.cluster import packing
-from horn.cluster.client import Cluster, JobStatus
+from horn.cluster.client import ClusterClient, JobStatus
 from horn.cluster.submission import Submission
 from horn.cluster.versions import versions
 from horn.coordination.jobs import ENDED, JobState
@@ -85,8 +85,8 @@ class Agents:
     def let_go(self) -> None:
         (self.folder / "go").touch()
 
-    def client(self) -> Cluster:
-        return Cluster(self.hosts, self.key, timeout_s=20.0)
+    def client(self) -> ClusterClient:
+        return ClusterClient(self.hosts, self.key, timeout_s=20.0)
 
     def start(self, *names: str, slots: int = 2, shared: bool = False) -> None:
         """Start agents and wait until they are registered."""
@@ -111,7 +111,7 @@ class Agents:
         with self.client() as cluster:
             self.wait(lambda: set(names) <= self.living(cluster))
 
-    def living(self, cluster: Cluster) -> set[str]:
+    def living(self, cluster: ClusterClient) -> set[str]:
         """Agents that are registered with the process that was started last."""
         pids = {name: process.pid for name, process in self.processes.items()}
         found = cluster.workers()
@@ -119,12 +119,12 @@ class Agents:
         assert not dead, f"agents {dead} ended\n{self.said()}"
         return {name for name, m in found.items() if m.info.get("pid") == pids.get(name)}
 
-    def wait_known(self, cluster: Cluster) -> None:
+    def wait_known(self, cluster: ClusterClient) -> None:
         """Until a client has heard of all agents that run: ``start`` asked in another session."""
         running = {name for name, process in self.processes.items() if process.poll() is None}
         self.wait(lambda: running <= self.living(cluster))
 
-    def submit(self, cluster: Cluster, *arguments: str, **fields: Any) -> str:
+    def submit(self, cluster: ClusterClient, *arguments: str, **fields: Any) -> str:
         target = str(fields.pop("target", self.folder / "job.py"))
         package = packing.pack(target)
         options = {**{k: str(v) for k, v in versions().items()}, **fields.pop("options", {})}
@@ -142,11 +142,11 @@ class Agents:
             time.sleep(0.03)  # between two looks
         return value
 
-    def wait_ended(self, cluster: Cluster, job: str) -> JobStatus:
+    def wait_ended(self, cluster: ClusterClient, job: str) -> JobStatus:
         self.wait(lambda: cluster.jobs.state(job) in ENDED)
         return cluster.status(job)
 
-    def wait_running(self, cluster: Cluster, job: str, iteration: int = 1) -> JobStatus:
+    def wait_running(self, cluster: ClusterClient, job: str, iteration: int = 1) -> JobStatus:
         """Until its tasks have come so far."""
 
         def there() -> JobStatus | None:

@@ -14,7 +14,7 @@ import zk
 from horn.cluster import job_controller
 from horn.cluster.agent import Agent
 from horn.cluster.capacity import HostCapacity
-from horn.cluster.client import Cluster
+from horn.cluster.client import ClusterClient
 from horn.cluster.resume import resume
 from horn.cluster.scheduler import ResourceRequest
 from horn.coordination.jobs import ENDED, JobState
@@ -26,7 +26,7 @@ from tests.cluster.agents import FOREVER, Agents, alive, own_port
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 
-def weights(cluster: Cluster, job: str, folder: Path) -> str:
+def weights(cluster: ClusterClient, job: str, folder: Path) -> str:
     """A hash of a job's model."""
     import horn
 
@@ -39,7 +39,7 @@ def weights(cluster: Cluster, job: str, folder: Path) -> str:
 
 
 def test_a_job_runs_on_one_worker_and_leaves_its_model_and_logs(
-    cluster_of: Agents, client: Cluster, tmp_path: Path
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     cluster_of.start("a")
     job = cluster_of.submit(client, tasks=2)
@@ -54,7 +54,7 @@ def test_a_job_runs_on_one_worker_and_leaves_its_model_and_logs(
 
 
 def test_groups_on_two_workers_give_the_answer_of_one(
-    cluster_of: Agents, client: Cluster, tmp_path: Path
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     cluster_of.start("a", "b")
     job = cluster_of.submit(client, groups=2, tasks=2)
@@ -72,7 +72,7 @@ def test_groups_on_two_workers_give_the_answer_of_one(
 
 
 def test_an_error_in_the_users_file_is_the_cause_and_is_not_repeated(
-    cluster_of: Agents, client: Cluster, tmp_path: Path
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     (tmp_path / "bad.py").write_text("def job():\n    return nonsense\n")
     cluster_of.start("a")
@@ -83,7 +83,7 @@ def test_an_error_in_the_users_file_is_the_cause_and_is_not_repeated(
 
 
 def test_the_death_of_a_task_costs_an_attempt_and_the_model_is_the_same(
-    cluster_of: Agents, client: Cluster, tmp_path: Path
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     cluster_of.start("a")
     calm = cluster_of.submit(client, "--epochs", "120", tasks=2)
@@ -100,7 +100,7 @@ def test_the_death_of_a_task_costs_an_attempt_and_the_model_is_the_same(
 
 
 def test_a_job_whose_tasks_always_die_fails_with_the_first_cause(
-    cluster_of: Agents, client: Cluster, tmp_path: Path
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     text = (tmp_path / "job.py").read_text()
     (tmp_path / "poison.py").write_text(text + "    \nimport os, signal\n")
@@ -122,7 +122,7 @@ def test_a_job_whose_tasks_always_die_fails_with_the_first_cause(
 
 
 def test_stop_saves_and_resume_goes_on_to_the_same_model(
-    cluster_of: Agents, client: Cluster, tmp_path: Path
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     cluster_of.start("a")
     calm = cluster_of.submit(client, "--epochs", "150", tasks=2)
@@ -140,7 +140,7 @@ def test_stop_saves_and_resume_goes_on_to_the_same_model(
     assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
 
 
-def test_stop_now_ends_a_job_at_once_and_rm_forgets_it(cluster_of: Agents, client: Cluster):
+def test_stop_now_ends_a_job_at_once_and_rm_forgets_it(cluster_of: Agents, client: ClusterClient):
     cluster_of.start("a")
     job = cluster_of.submit(client, "--epochs", FOREVER, tasks=2)
     cluster_of.wait_running(client, job)
@@ -153,7 +153,7 @@ def test_stop_now_ends_a_job_at_once_and_rm_forgets_it(cluster_of: Agents, clien
     assert not list(cluster_of.folder.glob("a/jobs/*"))
 
 
-def test_nothing_of_an_agent_that_is_killed_is_left(cluster_of: Agents, client: Cluster):
+def test_nothing_of_an_agent_that_is_killed_is_left(cluster_of: Agents, client: ClusterClient):
     cluster_of.start("a")
     job = cluster_of.submit(client, "--epochs", FOREVER, tasks=2)
     cluster_of.wait_running(client, job)
@@ -164,7 +164,7 @@ def test_nothing_of_an_agent_that_is_killed_is_left(cluster_of: Agents, client: 
 
 
 def test_a_job_outlives_the_agent_that_was_killed_and_comes_to_the_same_model(
-    cluster_of: Agents, client: Cluster, tmp_path: Path
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     """With its master: the agent that is alone first leads every job."""
     cluster_of.session_s = 2.0
@@ -184,7 +184,7 @@ def test_a_job_outlives_the_agent_that_was_killed_and_comes_to_the_same_model(
 
 
 def test_an_agent_that_is_started_again_takes_its_place_at_once(
-    cluster_of: Agents, client: Cluster
+    cluster_of: Agents, client: ClusterClient
 ):
     cluster_of.session_s = 2.0
     cluster_of.start("a")
@@ -199,7 +199,9 @@ def test_an_agent_that_is_started_again_takes_its_place_at_once(
     assert status.record.n_restarts >= 1
 
 
-def test_an_agent_that_is_told_to_leave_hands_its_jobs_over(cluster_of: Agents, client: Cluster):
+def test_an_agent_that_is_told_to_leave_hands_its_jobs_over(
+    cluster_of: Agents, client: ClusterClient
+):
     cluster_of.start("a", shared=True)
     held = cluster_of.held(20)
     job = cluster_of.submit(client, "--epochs", "150", *held, tasks=2, max_restarts=0)
@@ -213,7 +215,7 @@ def test_an_agent_that_is_told_to_leave_hands_its_jobs_over(cluster_of: Agents, 
 
 
 def test_a_job_waits_for_slots_says_why_and_begins_when_they_come(
-    cluster_of: Agents, client: Cluster
+    cluster_of: Agents, client: ClusterClient
 ):
     cluster_of.start("a", slots=1)
     job = cluster_of.submit(client, tasks=2)
@@ -226,7 +228,7 @@ def test_a_job_waits_for_slots_says_why_and_begins_when_they_come(
     assert cluster_of.wait_ended(client, job).state is JobState.SUCCEEDED, cluster_of.said()
 
 
-def test_a_worker_of_another_version_is_not_used(cluster_of: Agents, client: Cluster):
+def test_a_worker_of_another_version_is_not_used(cluster_of: Agents, client: ClusterClient):
     cluster_of.start("a")
     job = cluster_of.submit(client, options={"python": "3.99"})
     cluster_of.wait(lambda: client.status(job).record.reason)
@@ -249,7 +251,7 @@ def test_with_a_key_a_job_runs_on_two_workers_and_without_it_nothing_can_be_read
         made_by_tasks = cluster.coord._acl_of(cluster.paths.members(job, 1), 10.0)
         whose = [cluster_of.key.zookeeper(), cluster_of.key.zookeeper_of(job)]
         assert [entry.id.id for entry in made_by_tasks] == [one.id for one in whose]
-    with pytest.raises(AccessDenied), Cluster(cluster_of.hosts) as stranger:
+    with pytest.raises(AccessDenied), ClusterClient(cluster_of.hosts) as stranger:
         stranger.status(job)
 
 
@@ -345,7 +347,7 @@ def test_while_zookeeper_is_gone_tasks_end_and_afterwards_the_job_goes_on(
 
 @pytest.mark.slow
 def test_of_downpour_only_the_group_that_lost_a_task_starts_again(
-    cluster_of: Agents, client: Cluster
+    cluster_of: Agents, client: ClusterClient
 ):
     cluster_of.start("a", slots=4)
     job = cluster_of.submit(
@@ -361,7 +363,7 @@ def test_of_downpour_only_the_group_that_lost_a_task_starts_again(
 
 
 def test_a_job_leaves_a_host_on_which_every_task_dies_and_finishes_elsewhere(
-    cluster_of: Agents, client: Cluster
+    cluster_of: Agents, client: ClusterClient
 ):
     cluster_of.start("a", "b")
     held = cluster_of.held()
@@ -397,7 +399,7 @@ def stopped_runner(cluster_of: Agents, name: str) -> int:
 
 @pytest.mark.parametrize("late", ["a", "b"])
 def test_a_job_whose_host_does_not_come_is_placed_on_others(
-    late: str, cluster_of: Agents, client: Cluster, tmp_path: Path
+    late: str, cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     cluster_of.start("a", "b", "c")
     cluster_of.wait_known(client)
@@ -414,7 +416,7 @@ def test_a_job_whose_host_does_not_come_is_placed_on_others(
 
 
 def test_a_job_on_one_host_whose_runner_is_stopped_goes_on(
-    cluster_of: Agents, client: Cluster, tmp_path: Path
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     cluster_of.start("a")
     cluster_of.wait_known(client)

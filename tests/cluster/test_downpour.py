@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import horn
-from horn.cluster.client import Cluster, JobStatus
+from horn.cluster.client import ClusterClient, JobStatus
 from horn.cluster.resume import resume
 from horn.coordination.jobs import ENDED, JobState
 from tests.cluster import ones
@@ -53,12 +53,12 @@ def notes(made: Agents, job: str) -> list[str]:
     return [one["note"] for one in told(made, job) if "note" in one]
 
 
-def pushes(client: Cluster, job: str, folder: Path) -> int:
+def pushes(client: ClusterClient, job: str, folder: Path) -> int:
     client.fetch_model(job, folder / f"{job}.horn")
     return ones.n_pushes(horn.Model.load(folder / f"{job}.horn"))
 
 
-def ended_well(made: Agents, client: Cluster, job: str, epochs: int) -> JobStatus:
+def ended_well(made: Agents, client: ClusterClient, job: str, epochs: int) -> JobStatus:
     status = made.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, made.said())
     assert status.record.attempt == 1 and status.record.n_restarts == 0, "all have started again"
@@ -76,7 +76,7 @@ def ended_well(made: Agents, client: Cluster, job: str, epochs: int) -> JobStatu
     ],
 )
 def test_on_two_hosts_only_what_ended_starts_again(
-    cluster_of: Agents, client: Cluster, tmp_path: Path, rank: int, unit: str
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path, rank: int, unit: str
 ):
     cluster_of.start("a", "b", shared=True)
     job = cluster_of.submit(
@@ -110,7 +110,7 @@ def unit_of(rank: int) -> str:
 
 
 def test_a_group_that_always_dies_fails_the_job_though_the_other_goes_on(
-    cluster_of: Agents, client: Cluster
+    cluster_of: Agents, client: ClusterClient
 ):
     cluster_of.start("a", "b", slots=1, shared=True)
     job = cluster_of.submit(
@@ -136,7 +136,7 @@ def test_a_group_that_always_dies_fails_the_job_though_the_other_goes_on(
 
 
 def test_when_a_worker_is_lost_all_go_on_from_what_servers_were_told(
-    cluster_of: Agents, client: Cluster, tmp_path: Path
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     cluster_of.start("a", "b", slots=1, shared=True)
     job = cluster_of.submit(
@@ -159,7 +159,7 @@ def horn_says(made: Agents, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_groups_come_and_leave_while_a_job_trains(
-    cluster_of: Agents, client: Cluster, tmp_path: Path
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     """1 -> 2 -> 1 through the command line: history tells of both, and every push counts once."""
     cluster_of.start("a", slots=4)
@@ -204,7 +204,7 @@ def trains(made: Agents, job: str, group: int, rank: int) -> list[int]:
 
 @pytest.mark.slow
 def test_a_group_that_came_to_another_host_starts_again_alone(
-    cluster_of: Agents, client: Cluster, tmp_path: Path
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     """2 -> 1 -> 2 on two hosts: the new one reads the part of the data that nobody had."""
     cluster_of.start("a", "b", shared=True)
@@ -236,7 +236,7 @@ def test_a_group_that_came_to_another_host_starts_again_alone(
 
 @pytest.mark.slow
 def test_a_job_that_is_stopped_goes_on_with_the_groups_that_it_had(
-    cluster_of: Agents, client: Cluster, tmp_path: Path
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     cluster_of.start("a", slots=2)
     job = cluster_of.submit(client, "--epochs", "150", groups=1, servers=1, **DOWNPOUR)
@@ -256,7 +256,7 @@ def test_a_job_that_is_stopped_goes_on_with_the_groups_that_it_had(
 
 
 def test_who_is_to_leave_before_a_job_begins_leaves_after_an_epoch(
-    cluster_of: Agents, client: Cluster, tmp_path: Path
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     """Servers count on every group that the job was submitted with."""
     cluster_of.start("a", slots=1, shared=True)
@@ -275,7 +275,7 @@ def test_who_is_to_leave_before_a_job_begins_leaves_after_an_epoch(
     assert pushes(client, job, tmp_path) == (150 + 1) * PER_EPOCH
 
 
-def test_what_cannot_be_scaled_says_why(cluster_of: Agents, client: Cluster):
+def test_what_cannot_be_scaled_says_why(cluster_of: Agents, client: ClusterClient):
     cluster_of.start("a", slots=2)
     job = cluster_of.submit(client, "--epochs", FOREVER, groups=1, servers=1, **DOWNPOUR)
     other = cluster_of.submit(client, "--epochs", FOREVER, strategy="averaging")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import horn
-from horn.cluster.client import Cluster
+from horn.cluster.client import ClusterClient
 from horn.coordination.jobs import JobState
 from horn.errors import Conflict
 from tests.cluster.agents import DEADLINE_S, Agents
@@ -17,14 +17,14 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 EPOCHS = 60
 
 
-def parameters(client: Cluster, job: str, folder: Path) -> dict[str, np.ndarray]:
+def parameters(client: ClusterClient, job: str, folder: Path) -> dict[str, np.ndarray]:
     client.fetch_model(job, folder / f"{job}.horn")
     return dict(horn.Model.load(folder / f"{job}.horn").parameters)
 
 
 @pytest.mark.parametrize("before, then", [(1, (3,)), (2, (1, 2))])
 def test_groups_come_and_leave_without_changing_the_result(
-    cluster_of: Agents, client: Cluster, tmp_path: Path, before: int, then: tuple[int, ...]
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path, before: int, then: tuple[int, ...]
 ):
     cluster_of.start("a", slots=3)
     calm = cluster_of.submit(client, "--epochs", str(EPOCHS))
@@ -52,7 +52,9 @@ def test_groups_come_and_leave_without_changing_the_result(
         np.testing.assert_allclose(array, whole[name], rtol=1e-3, atol=1e-4, err_msg=name)
 
 
-def test_more_groups_than_a_batch_has_samples_are_not_taken(cluster_of: Agents, client: Cluster):
+def test_more_groups_than_a_batch_has_samples_are_not_taken(
+    cluster_of: Agents, client: ClusterClient
+):
     cluster_of.start("a", slots=3)
     job = cluster_of.submit(
         client, "--epochs", "10", *cluster_of.held(100), groups=2, settings=(("batch_size", "2"),)

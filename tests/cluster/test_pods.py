@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from horn.cluster.client import Cluster
+from horn.cluster.client import ClusterClient
 from horn.security.keys import Key
 from tests.apache import CODEC_JAR, LOGGER_JAR, is_available
 from tests.cluster.agents import JOB, ROOT
@@ -92,7 +92,7 @@ def test_a_job_on_an_ensemble_and_workers_as_the_manifests_have_them(tmp_path: P
             stack.callback(ended, pod.start(HORN, PYTHONPATH=str(ROOT)))
             workers.append(pod)
         zk = ",".join(f"{host.address}:2181" for host in places)
-        with net.hosts[-1].inside(), Cluster(zk, key, timeout_s=60.0) as cluster:
+        with net.hosts[-1].inside(), ClusterClient(zk, key, timeout_s=60.0) as cluster:
             wait_until(lambda: len(cluster.workers()) == N_WORKERS, 60)
         (tmp_path / "shared" / "job.py").write_text(JOB)
         words = ["submit", "/shared/job.py", "--groups", "2", "--tasks", "2", "--output",

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from horn.cluster.client import Cluster
+from horn.cluster.client import ClusterClient
 from horn.security.keys import Key
 from tests.cluster.agents import JOB, ROOT
 from tests.cluster.helpers import wait_until
@@ -128,13 +128,13 @@ def test_three_hosts_with_horn_zk_and_a_key_nothing_else(net: Network, key: Key,
             words = ["worker", "--host", host.address, "--slots", "2", "--name", f"w{host.number}"]
             places = ["--dir", str(tmp_path / f"d{host.number}"), "--shared", str(tmp_path / "s")]
             stack.enter_context(started(host, tmp_path, *words, *places, **more))
-        with b.inside(), Cluster(zk, key, timeout_s=20.0) as cluster:
+        with b.inside(), ClusterClient(zk, key, timeout_s=20.0) as cluster:
             wait_until(lambda: len(cluster.workers()) == 3, 60)
         words = ["submit", "job.py", "--groups", "3", "--tasks", "2", "--output", "m.horn"]
         done = c.run(*HORN, *words, env=environment(tmp_path, **more), cwd=tmp_path, timeout=120)
         assert done.returncode == 0, (done.stderr, said(tmp_path))
         assert (tmp_path / "m.horn").exists()
-        with b.inside(), Cluster(zk, key, timeout_s=20.0) as cluster:
+        with b.inside(), ClusterClient(zk, key, timeout_s=20.0) as cluster:
             (job,) = cluster.coord.children(cluster.paths.jobs())
             assert len(cluster.status(job).record.allocations or cluster.files(job)) >= 1
         doctor = b.run(*HORN, "doctor", "--cluster", env=environment(tmp_path, **more), timeout=60)
@@ -159,7 +159,7 @@ def test_without_tls_the_capture_sees_the_password(net: Network, key: Key, tmp_p
         try:
             with net.hosts[1].inside(), pytest.MonkeyPatch.context() as patch:
                 patch.setenv("HORN_ZK_TLS", "off")
-                with Cluster(server.hosts, key, timeout_s=20.0) as cluster:
+                with ClusterClient(server.hosts, key, timeout_s=20.0) as cluster:
                     cluster.workers()
         finally:
             server.stop()

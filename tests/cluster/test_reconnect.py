@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import zk
-from horn.cluster.client import Cluster
+from horn.cluster.client import ClusterClient
 from horn.cluster.job_controller import JobController, JobTerms
 from horn.cluster.resume import resume
 from horn.cluster.scheduler import ResourceRequest
@@ -170,7 +170,7 @@ def test_masters_watch_no_job_that_has_ended_and_hear_when_one_goes_on(tmp_path)
             try:
                 assert read.get(timeout=20) == "new-0001"
                 assert _watched_jobs(server) == {"new-0001"}
-                with Cluster(server.hosts) as cluster:
+                with ClusterClient(server.hosts) as cluster:
                     resume(cluster, "old-0007")
                 while read.get(timeout=20) != "old-0007":
                     pass
@@ -195,7 +195,7 @@ def _watched_jobs(server: zk.EmbeddedServer) -> set[str]:
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize("fault", [Relay.cut, Relay.freeze, Relay.deafen], ids=lambda f: f.__name__)
 def test_sigterm_ends_an_agent_whose_zookeeper_is_silent_and_what_it_runs(
-    cluster_of: Agents, client: Cluster, fault
+    cluster_of: Agents, client: ClusterClient, fault
 ):
     cluster_of.session_s = 2.0
     with Relay(cluster_of.hosts) as relay:

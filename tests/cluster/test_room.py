@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import horn
-from horn.cluster.client import Cluster
+from horn.cluster.client import ClusterClient
 from horn.coordination.jobs import JobState
 from tests.cluster.agents import Agents
 from tests.cluster.test_strategies import job_of, parameters
@@ -20,7 +20,7 @@ __all__ = ["small_disk"]  # a fixture
 EPOCHS, PER_EPOCH = 8, 20
 
 
-def begun(made: Agents, client: Cluster, disk: Path, **more: Any) -> str:
+def begun(made: Agents, client: ClusterClient, disk: Path, **more: Any) -> str:
     """A job that is near its end when its disk gets full, behind its last checkpoint."""
     made.options += ["--shared", str(disk / "s")]
     made.start("a")
@@ -40,7 +40,7 @@ def waits(made: Agents) -> bool:
 
 
 def test_a_model_waits_for_room_and_nothing_is_computed_again(
-    cluster_of: Agents, client: Cluster, small_disk: Path, tmp_path: Path
+    cluster_of: Agents, client: ClusterClient, small_disk: Path, tmp_path: Path
 ):
     job = begun(cluster_of, client, small_disk)
     cluster_of.wait(lambda: waits(cluster_of))
@@ -55,7 +55,7 @@ def test_a_model_waits_for_room_and_nothing_is_computed_again(
 
 
 def test_who_does_not_want_to_wait_for_room_stops_the_job(
-    cluster_of: Agents, client: Cluster, small_disk: Path
+    cluster_of: Agents, client: ClusterClient, small_disk: Path
 ):
     """Then it has failed for that reason."""
     job = begun(cluster_of, client, small_disk)

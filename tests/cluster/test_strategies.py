@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import horn
-from horn.cluster.client import Cluster
+from horn.cluster.client import ClusterClient
 from horn.coordination.jobs import JobState
 from tests.cluster.agents import JOB, Agents, alive
 from tests.cluster.test_downpour import ended_well, horn_says, notes, ranks, trains
@@ -32,14 +32,14 @@ def job_of(epochs: int) -> horn.Job:
     return made
 
 
-def parameters(client: Cluster, job: str, folder: Path) -> dict[str, np.ndarray]:
+def parameters(client: ClusterClient, job: str, folder: Path) -> dict[str, np.ndarray]:
     client.fetch_model(job, folder / f"{job}.horn")
     return dict(horn.Model.load(folder / f"{job}.horn").parameters)
 
 
 @pytest.mark.parametrize("what", ["task", "worker"])
 def test_a_kill_changes_no_bit_of_averaging(
-    cluster_of: Agents, client: Cluster, tmp_path: Path, what: str
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path, what: str
 ):
     """Two groups on a host each, whose means are every ten batches: between two of them no group
     has what another has, so each goes on from its own part of the checkpoint.
@@ -68,7 +68,7 @@ def test_a_kill_changes_no_bit_of_averaging(
 
 @pytest.mark.parametrize("rank, unit", [(1, "group 1"), (2, "server 0")])
 def test_of_elastic_averaging_only_what_ended_starts_again(
-    cluster_of: Agents, client: Cluster, tmp_path: Path, rank: int, unit: str
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path, rank: int, unit: str
 ):
     cluster_of.start("a", "b", slots=1, shared=True)
     job = cluster_of.submit(
@@ -91,12 +91,12 @@ def test_of_elastic_averaging_only_what_ended_starts_again(
     assert model.evaluate(given.data.x, given.data.y)["acc"] > 0.9
 
 
-def _fetched(client: Cluster, job: str, folder: Path) -> Path:
+def _fetched(client: ClusterClient, job: str, folder: Path) -> Path:
     client.fetch_model(job, folder / "m.horn")
     return folder / "m.horn"
 
 
-def test_groups_of_elastic_averaging_come_and_leave(cluster_of: Agents, client: Cluster):
+def test_groups_of_elastic_averaging_come_and_leave(cluster_of: Agents, client: ClusterClient):
     """1 -> 2 -> 1 through the command line."""
     cluster_of.start("a", slots=2)
     job = cluster_of.submit(
@@ -121,7 +121,7 @@ def test_groups_of_elastic_averaging_come_and_leave(cluster_of: Agents, client: 
     assert losses[-1]["loss"] < losses[0]["loss"]
 
 
-def test_groups_of_averaging_are_part_of_it(cluster_of: Agents, client: Cluster):
+def test_groups_of_averaging_are_part_of_it(cluster_of: Agents, client: ClusterClient):
     """So it keeps them, and says so; the job goes on as if nobody had asked."""
     cluster_of.start("a", slots=3)
     job = cluster_of.submit(

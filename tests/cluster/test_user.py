@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from horn.cluster.client import Cluster
+from horn.cluster.client import ClusterClient
 from horn.cluster.file_service import FileService, ReadRequest
 from horn.cluster.resume import resume
 from horn.cluster.store import HostStore, LogFile
@@ -240,7 +240,7 @@ def _of(pid: int, what: str) -> tuple[int, ...]:
     return tuple(map(int, found.split()))
 
 
-def _log(client: Cluster, job: str) -> str:
+def _log(client: ClusterClient, job: str) -> str:
     return client.read(job, "a", "g0.t0")[1].decode()
 
 

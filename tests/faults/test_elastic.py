@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from horn.cluster.client import Cluster
+from horn.cluster.client import ClusterClient
 from horn.coordination.jobs import JobState
 from tests.cluster.agents import Agents
 from tests.cluster.test_agent import weights
@@ -31,24 +31,24 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 EPOCHS = "300"
 
 
-def calm(cluster_of: Agents, client: Cluster, folder: Path) -> str:
+def calm(cluster_of: Agents, client: ClusterClient, folder: Path) -> str:
     """What nothing disturbed comes to."""
     job = cluster_of.submit(client, "--epochs", EPOCHS, tasks=2)
     assert cluster_of.wait_ended(client, job).state is JobState.SUCCEEDED, cluster_of.said()
     return weights(client, job, folder)
 
 
-def submit(cluster_of: Agents, client: Cluster, *more: str) -> str:
+def submit(cluster_of: Agents, client: ClusterClient, *more: str) -> str:
     arguments = ("--epochs", EPOCHS, *more)
     return cluster_of.submit(client, *arguments, tasks=2, checkpoint_every=100)
 
 
-def iteration(client: Cluster, job: str) -> int:
+def iteration(client: ClusterClient, job: str) -> int:
     return int(client.status(job).progress.get("iteration", 0))
 
 
 @pytest.mark.slow
-def test_all_tasks_may_die_at_once(cluster_of: Agents, client: Cluster, tmp_path: Path):
+def test_all_tasks_may_die_at_once(cluster_of: Agents, client: ClusterClient, tmp_path: Path):
     cluster_of.start("a")
     expected = calm(cluster_of, client, tmp_path)
     job = submit(cluster_of, client)
@@ -64,7 +64,9 @@ def test_all_tasks_may_die_at_once(cluster_of: Agents, client: Cluster, tmp_path
 
 
 @pytest.mark.slow
-def test_a_second_failure_while_it_recovers(cluster_of: Agents, client: Cluster, tmp_path: Path):
+def test_a_second_failure_while_it_recovers(
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
+):
     """The tasks of the second attempt are killed as soon as they are there."""
     cluster_of.start("a")
     expected = calm(cluster_of, client, tmp_path)
@@ -80,7 +82,9 @@ def test_a_second_failure_while_it_recovers(cluster_of: Agents, client: Cluster,
     assert weights(client, job, tmp_path) == expected
 
 
-def test_a_job_moves_on_as_workers_come_and_go(cluster_of: Agents, client: Cluster, tmp_path: Path):
+def test_a_job_moves_on_as_workers_come_and_go(
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
+):
     """Killed or told to leave, each worker is followed by one that came while it worked."""
     cluster_of.start("a", shared=True)
     expected = calm(cluster_of, client, tmp_path)
@@ -101,7 +105,7 @@ def test_a_job_moves_on_as_workers_come_and_go(cluster_of: Agents, client: Clust
 
 @pytest.mark.slow
 def test_a_job_that_lost_its_only_worker_waits_for_another(
-    cluster_of: Agents, client: Cluster, tmp_path: Path
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     cluster_of.start("a", shared=True)
     expected = calm(cluster_of, client, tmp_path)

@@ -27,7 +27,7 @@ import pytest
 
 import horn
 import zk
-from horn.cluster.client import Cluster, JobStatus
+from horn.cluster.client import ClusterClient, JobStatus
 from horn.cluster.resume import resume
 from horn.coordination.jobs import JobState
 from horn.errors import TaskFailed
@@ -449,7 +449,7 @@ class Stage:
 
     made: Agents
     server: zk.EmbeddedServer
-    client: Cluster
+    client: ClusterClient
     folder: Path
     clock: clock.Clock | None  # of the agents
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from horn.cluster.client import Cluster
+from horn.cluster.client import ClusterClient
 from horn.cluster.resume import resume
 from horn.coordination.jobs import JobState
 from horn.errors import NotFound
@@ -55,7 +55,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
         yield found
 
 
-def _run(made: Agents, cluster: Cluster) -> Traces:
+def _run(made: Agents, cluster: ClusterClient) -> Traces:
     job = made.submit(cluster, "--epochs", FOREVER, groups=2, tasks=2, checkpoint_every=50)
     made.wait_running(cluster, job, 120)
     places: dict[str, bytes] = {}
@@ -78,7 +78,7 @@ def _run(made: Agents, cluster: Cluster) -> Traces:
     return Traces(made.folder, job, places, runners, tasks, {})
 
 
-def _read_tree(made: Agents, cluster: Cluster, job: str, places: dict[str, bytes]) -> None:
+def _read_tree(made: Agents, cluster: ClusterClient, job: str, places: dict[str, bytes]) -> None:
     """Every node below the root, and its ACL."""
     todo = [cluster.paths.root]
     while todo:

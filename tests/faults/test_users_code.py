@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from horn.cluster.client import Cluster
+from horn.cluster.client import ClusterClient
 from horn.coordination.jobs import ENDED, JobState
 from tests.cluster.agents import Agents, agents, alive
 from tests.passable import can_be_another_user, open_folder, passable
@@ -145,7 +145,7 @@ def test_a_job_that_misbehaves_costs_itself_only(how: str, cluster: Agents):
         client.remove(job)
 
 
-def run_next(cluster: Agents, client: Cluster) -> None:
+def run_next(cluster: Agents, client: ClusterClient) -> None:
     """A job that does nothing wrong."""
     job = cluster.submit(client, tasks=2)
     assert cluster.wait_ended(client, job).state is JobState.SUCCEEDED, cluster.said()

@@ -125,7 +125,7 @@ class HornServer:
             self._folder = None
 
 
-class Cluster:
+class ClusterClient:
     """One server with the face of kazoo's ZookeeperCluster."""
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ def pytest_configure(config: Any) -> None:
     from kazoo.testing import harness
 
     if os.environ["KAZOO_SUITE_SERVER"] == "horn":
-        cluster: Any = Cluster()
+        cluster: Any = ClusterClient()
     else:
         from kazoo.testing.common import ZookeeperCluster
 

@@ -1,0 +1,327 @@
+"""A cluster from Python: ``horn.Cluster(zk).submit(job)`` gives a handle to wait for, to look at,
+to cancel; in asyncio it is awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from horn import strategies
+from horn.cluster import packing
+from horn.cluster.client import ClusterClient, user
+from horn.cluster.submission import Submission
+from horn.cluster.versions import versions
+from horn.coordination.jobs import ENDED
+from horn.errors import ClusterError, Conflict, Diverged, JobError, JobFailed, Stopped, Timeout
+from horn.process import job_files
+from horn.security.keys import Key
+
+if TYPE_CHECKING:
+    from horn.cluster.packing import PackedJob
+    from horn.job import Job
+    from horn.strategies import Strategy
+    from horn.train import Run
+    from horn.training.loop import History
+
+LOOK_S = 0.1  # between two looks at a job that is waited for
+AGAIN_S = 60.0  # for which ZooKeeper may be gone meanwhile
+T = TypeVar("T")
+
+
+class Cluster:
+    """A cluster, and what is to be done with it; a context, or ``close`` it.
+
+    zk : its ZooKeeper, as host:port[,host:port]; HORN_ZK by default. key : the file of its key;
+    HORN_KEY by default. May be used by several threads.
+
+    Raises
+    ------
+    Unreachable, AccessDenied : at the first use.
+    """
+
+    def __init__(self, zk: str | None = None, key: str | os.PathLike[str] | None = None) -> None:
+        self.zk = zk or os.environ.get("HORN_ZK", "")
+        if not self.zk:
+            raise JobError(
+                'no cluster is named: write horn.Cluster("host:port"), or set HORN_ZK. A cluster '
+                "on this machine alone is started with  horn up"
+            )
+        self._key = Key.from_environment() if key is None else Key.from_file(os.fspath(key))
+        self._client: ClusterClient | None = None
+        self._lock = threading.RLock()
+
+    def submit(
+        self,
+        job: Job | str | os.PathLike[str],
+        *,
+        groups: int = 1,
+        tasks: int = 1,
+        servers: int | None = None,
+        strategy: str | Strategy = "allreduce",
+        backend: str = "kernels",
+        seed: int | None = None,
+        threads: int | None = None,
+        timeout: float | None = None,
+        checkpoint_every: int | None = None,
+        checkpoint_seconds: float | None = None,
+        max_restarts: int = 3,
+        name: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        arguments: Sequence[str] = (),
+        working_dir: str | os.PathLike[str] | None = None,
+    ) -> SubmittedJob:
+        """Hand a job in; it goes on whatever becomes of this process.
+
+        job : a ``horn.Job`` (its neurons go as source, its data with it; callbacks cannot), or what
+        ``horn submit`` takes: file.py, file.py:name. Of these ``arguments`` are its sys.argv,
+        ``settings`` as of --set, and ``working_dir`` is what is sent. name : the first part of the
+        job's id. The rest is as for ``horn.train``.
+
+        Raises
+        ------
+        JobError : it cannot travel, or be run there. ClusterError : no worker takes it.
+        """
+        kind = strategies.make(strategy)
+        package, stem = _packed(job, kind, working_dir)
+        options: dict[str, Any] = {k: str(v) for k, v in versions().items()}
+        options["backend"] = backend
+        if threads:
+            options["threads"] = threads
+        n_servers = servers or kind.default_servers
+        if n_servers and servers == 0:
+            options["guests"] = True
+        of_job = [(key, str(value)) for key, value in (settings or {}).items()]
+        wanted = Submission(
+            job="new",
+            name=name or stem,
+            target=package.target,
+            package=package.digest,
+            arguments=tuple(arguments),
+            groups=groups,
+            tasks=tasks,
+            servers=n_servers,
+            strategy=strategy if isinstance(strategy, str) else _named(kind),
+            settings=(*_settings(kind), *of_job),
+            seed=seed,
+            checkpoint_every=checkpoint_every,
+            checkpoint_s=checkpoint_seconds,
+            max_restarts=max_restarts,
+            timeout_s=timeout,
+            options=options,
+            user=user(),
+        )
+        with self._lock:
+            return SubmittedJob(self, self._session().submit(wanted, package))
+
+    def job(self, word: str = "@last") -> SubmittedJob:
+        """A job that is there: by its id, the beginning of one, or your last. Raises NotFound."""
+        return SubmittedJob(self, self.look(lambda client: client.find(word)))
+
+    def jobs(self) -> list[SubmittedJob]:
+        """Newest first."""
+        found = self.look(lambda client: client.all_statuses())
+        return [SubmittedJob(self, status.job) for status in found]
+
+    def look(self, action: Callable[[ClusterClient], T]) -> T:
+        """Do something that may be done twice; in a new session when one is lost."""
+        since: float | None = None
+        while True:
+            try:
+                with self._lock:
+                    return action(self._session())
+            except ClusterError:
+                now = time.monotonic()
+                since = since or now
+                if self._client is None or now - since > AGAIN_S:  # it was never there
+                    raise
+                self.close()
+                time.sleep(LOOK_S)
+
+    def _session(self) -> ClusterClient:
+        if self._client is None:
+            self._client = ClusterClient(self.zk, self._key).__enter__()
+        return self._client
+
+    def close(self) -> None:
+        with self._lock:
+            client, self._client = self._client, None
+            if client is not None:
+                client.__exit__(None, None, None)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self.zk}>"
+
+
+class SubmittedJob:
+    """A job of a cluster. ``await`` gives its result; an await that is cancelled leaves it running.
+
+    id : as ``horn status`` and ``horn logs`` have it.
+    """
+
+    def __init__(self, cluster: Cluster, id: str) -> None:
+        self.cluster, self.id = cluster, id
+
+    @property
+    def state(self) -> str:
+        """PENDING RUNNING RESTARTING STOPPING SUCCEEDED FAILED STOPPED."""
+        return self.cluster.look(lambda client: client.jobs.state(self.id)).value
+
+    @property
+    def is_over(self) -> bool:
+        return self.cluster.look(lambda client: client.jobs.state(self.id)) in ENDED
+
+    @property
+    def progress(self) -> Mapping[str, Any]:
+        """How far it is: epoch, iteration, n_epochs, n_iterations, loss and what is known else."""
+        return self.cluster.look(lambda client: client.status(self.id)).reached
+
+    @property
+    def history(self) -> History:
+        """The epochs so far."""
+        from horn.training.loop import History
+
+        return History(self.cluster.look(lambda client: client.history(self.id)))
+
+    def wait(self, timeout: float | None = None) -> str:
+        """Wait until it is over; its state. timeout : seconds, after which horn's Timeout comes."""
+        ends = None if timeout is None else time.monotonic() + timeout
+        while not self.is_over:
+            if ends is not None and time.monotonic() > ends:
+                raise Timeout(f"job {self.id} is {self.state} after {timeout:g} s")
+            time.sleep(LOOK_S)
+        return self.state
+
+    def result(self, timeout: float | None = None) -> Run:
+        """Wait for it; its run, as ``horn.train`` returns one.
+
+        Raises
+        ------
+        JobFailed, Diverged : what its workers say. Stopped : somebody stopped it. Timeout : it is
+        not over yet.
+        """
+        self.wait(timeout)
+        return self._result()
+
+    def _result(self) -> Run:
+        from horn.model import Model
+        from horn.train import Run
+        from horn.training.loop import History
+
+        status = self.cluster.look(lambda client: client.status(self.id))
+        result, state = status.result, status.state.value
+        if state == "STOPPED":
+            raise Stopped(max(int(result.get("checkpoint", -1)), 0), "")
+        if state != "SUCCEEDED":
+            cause = str(result.get("cause", "the reason is not known"))
+            kind = Diverged if result.get("code") == 7 else JobFailed
+            raise kind(f"job {self.id} {state}: {cause}\nFull log: horn logs {self.id}")
+        with tempfile.TemporaryDirectory(prefix="horn-result-") as folder:
+            path = Path(folder) / "model.horn"
+            self.cluster.look(lambda client: client.fetch_model(self.id, path))
+            model = Model.load(path)
+        return Run(
+            model,
+            History(result.get("history") or []),
+            state,
+            float(result.get("seconds") or 0.0),
+            int(result.get("epochs") or 0),
+            int(result.get("iterations") or 0),
+            bool(result.get("stopped_early")),
+            result.get("best_epoch"),
+            (result.get("metrics") or {}).get("test"),
+            dict(result.get("metrics") or {}),
+            list(result.get("counters") or []),
+            {int(late): n for late, n in (result.get("staleness") or {}).items()},
+        )
+
+    def cancel(self, now: bool = False) -> bool:
+        """Stop it at the next iteration, with a checkpoint, or ``now`` without; False if it is over
+        already. ``horn resume`` goes on with it.
+        """
+        try:
+            self.cluster.look(lambda client: client.stop(self.id, now))
+        except Conflict:
+            return False
+        return True
+
+    def logs(self) -> dict[str, str]:
+        """What its processes have printed, by their names."""
+
+        def read(client: ClusterClient) -> dict[str, str]:
+            found = {}
+            for host, sizes in client.files(self.id).items():
+                for name in sizes:
+                    if not name.endswith((".horn", ".jsonl", ".json")):
+                        found[name] = client.read_all(self.id, host, name).decode(errors="replace")
+            return found
+
+        return self.cluster.look(read)
+
+    def __await__(self) -> Generator[Any, None, Run]:
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> Run:
+        while not await asyncio.to_thread(lambda: self.is_over):
+            await asyncio.sleep(LOOK_S)
+        return await asyncio.to_thread(self._result)
+
+    def __repr__(self) -> str:
+        return f"<SubmittedJob {self.id}>"
+
+
+def _packed(
+    job: Any, strategy: Strategy, working_dir: str | os.PathLike[str] | None
+) -> tuple[PackedJob, str]:
+    """What is sent, and the stem of its name."""
+    from horn.job import Job
+
+    if isinstance(job, Job):
+        with tempfile.TemporaryDirectory(prefix="horn-job-") as folder:
+            job_files.save(job, Path(folder), strategy)
+            return packing.pack(job_files.NAME, folder), job.name or "job"
+    if not isinstance(job, (str, os.PathLike)):
+        raise JobError(f"submit takes a horn.Job, or the path of a file that has one; got {job!r}")
+    package = packing.pack(os.fspath(job), working_dir)
+    place = package.target.partition(":")[0]
+    return package, Path(place).stem if place.endswith(".py") else place.split(".")[-1]
+
+
+def _named(strategy: Strategy) -> str:
+    """The name that a worker finds it by."""
+    kind = type(strategy)
+    if kind.name in strategies.names() and strategies.load(kind.name) is kind:
+        return kind.name
+    raise JobError(
+        f"{kind.__name__} is a strategy of yours, which workers find by its file: submit a file, "
+        f"with strategy='module:{kind.__name__}'"
+    )
+
+
+def _settings(strategy: Strategy) -> list[tuple[str, str]]:
+    """Those that are not the defaults, as --set has them."""
+    found = []
+    for field in dataclasses.fields(strategy):
+        value = getattr(strategy, field.name)
+        if value == field.default:
+            continue
+        if not isinstance(value, (bool, int, float, str)):
+            raise JobError(
+                f"strategy {strategy.name}: {field.name} is {value!r}; a cluster is told numbers "
+                f"and texts"
+            )
+        found.append((f"strategy.{field.name}", str(value)))
+    return found

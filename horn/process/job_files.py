@@ -1,0 +1,77 @@
+"""A job as the files of a folder, which another machine makes the same job of: what a payload has
+(``job_spec.py``), in files instead of shared memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+from horn.callbacks import name_of
+from horn.compiler.placement import Placement
+from horn.data.classes import from_json, to_json
+from horn.errors import JobError
+from horn.job import Job
+from horn.process.job_spec import RunSpec, draft, open_payload, pack
+from horn.strategies import Strategy
+
+NAME, FACTS = "job.py", "job.json"
+TARGET = '''"""Written by horn.Cluster.submit."""
+
+from pathlib import Path
+
+from horn.process.job_files import load
+
+
+def job():
+    return load(Path(__file__).parent)
+'''
+# How it is run is said elsewhere; a payload wants something.
+_NO_RUN = RunSpec(
+    n_tasks=1, n_groups=1, hosts="", job="", url="", backend="kernels", threads=1,
+    barrier="message", begun=0.0, interval_s=1.0, superstep_timeout_s=1.0, start_timeout_s=1.0,
+    max_trace_events=0,
+)  # fmt: skip
+
+
+def save(job: Job, folder: Path, strategy: Strategy | None = None) -> None:
+    """Write a job into an empty folder, with job.py, which gives it back. Raises JobError: what of
+    it cannot travel.
+    """
+    if job.callbacks:
+        names = ", ".join(name_of(callback) for callback in job.callbacks)  # type: ignore[arg-type]
+        raise JobError(
+            f"the callbacks of this job ({names}) live in this process; write the job into a file, "
+            f"and submit that:  cluster.submit('train.py')"
+        )
+    memory = pack(draft(job, strategy), job, _NO_RUN, Placement.default(job.network))
+    try:
+        for number, descriptor in enumerate(memory.descriptors):
+            with open(folder / f"{number}.bin", "wb") as file:
+                left, at = os.fstat(descriptor).st_size, 0
+                while left:
+                    n = os.sendfile(file.fileno(), descriptor, at, left)
+                    left, at = left - n, at + n
+        n_files = len(memory.descriptors)
+    finally:
+        memory.close()
+    classes = job.data.classes
+    facts = {"files": n_files, "check": job.check,
+             "classes": None if classes is None else to_json(classes)}  # fmt: skip
+    (folder / FACTS).write_text(json.dumps(facts))
+    (folder / NAME).write_text(TARGET)
+
+
+def load(folder: Path) -> Job:
+    """The job of a folder. Runs its sources."""
+    facts = json.loads((folder / FACTS).read_text())
+    names = [folder / f"{number}.bin" for number in range(facts["files"])]
+    opened = open_payload([os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in names])
+    job = opened.job
+    data = job.data
+    if facts["classes"] is not None:
+        data = dataclasses.replace(data, classes=from_json(facts["classes"]))
+    network = job.network.beginning_with(opened.parameters, opened.states)
+    return job.with_settings(network=network, data=data, check=facts["check"])

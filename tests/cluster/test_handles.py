@@ -1,0 +1,158 @@
+"""``horn.Cluster``: jobs of a real cluster from Python, and from asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.errors import JobError, NotFound, Stopped, Timeout
+from tests.cluster.agents import FOREVER, Agents, agents
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+
+class Leaky(horn.Neuron):
+    leak = 0.1
+
+    def forward(self, messages: Any) -> None:
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(total if total > 0.0 else self.leak * total)
+
+
+def falling(iteration: int) -> float:
+    return 0.3 / (1 + iteration / 40)
+
+
+def job(**more: Any) -> horn.Job:
+    net = horn.Network(seed=5)
+    net.input(64)
+    net.layer(8, neuron=Leaky, init="he")
+    net.output(10, activation="softmax", loss="cross_entropy")
+    given = {"epochs": 3, "optimizer": horn.SGD(falling), "validation": 0.2, "name": "digits"}
+    return horn.Job(net, **({"data": horn.data.digits().take(400)} | given | more))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+    """One worker with three slots."""
+    with agents(tmp_path_factory.mktemp("cluster")) as made:
+        made.start("a", slots=3)
+        yield made
+
+
+@pytest.fixture
+def cluster(made: Agents) -> Iterator[horn.Cluster]:
+    with horn.Cluster(made.hosts) as cluster:
+        yield cluster
+
+
+def same(one: horn.Model, other: horn.Model) -> None:
+    for name, array in other.parameters.items():
+        np.testing.assert_allclose(one.parameters[name], array, rtol=2e-4, atol=2e-6)
+
+
+def test_a_job_of_this_process_is_run_there_and_its_run_comes_back(
+    cluster: horn.Cluster, made: Agents
+):
+    here = horn.train(job())
+    handle = cluster.submit(job(), tasks=2)
+    assert handle.id.startswith("digits-")
+    run = handle.result(timeout=90)
+    assert handle.state == "SUCCEEDED" and handle.is_over and handle.wait() == "SUCCEEDED"
+    same(run.model, here.model)
+    assert run.epochs == 3 and run.iterations == here.iterations
+    assert run.metrics["validation"]["acc"] == pytest.approx(here.metrics["validation"]["acc"])
+    assert handle.history["loss"] == run.history["loss"]
+    np.testing.assert_allclose(run.history["loss"], here.history["loss"], rtol=1e-4)
+    assert handle.progress["iteration"] == run.iterations
+    assert "Epoch 3/3" in handle.logs()["a"], made.said()
+    assert cluster.job(handle.id[:-1]).id == cluster.job().id == handle.id
+    assert handle.id in [each.id for each in cluster.jobs()]
+    assert "SubmittedJob digits-" in repr(handle)
+
+
+def test_labels_that_are_text_and_what_it_begins_with_travel(cluster: horn.Cluster):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((120, 4)).astype("float32")
+    y = np.where(x[:, 0] > 0, "up", "down")
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    first = horn.train(horn.Job(net, (x, y), epochs=2, normalize=True))
+    again = horn.Job(first.model.network, (x, y), epochs=1, initial=first.model)
+    run = cluster.submit(again).result(timeout=90)
+    same(run.model, horn.train(again).model)
+    assert list(run.model.predict(x, labels=True)[:5]) == list(
+        horn.train(again).model.predict(x, labels=True)[:5]
+    )
+    assert list(run.model.classes_) == ["down", "up"]
+
+
+def test_several_are_awaited_side_by_side(cluster: horn.Cluster):
+    async def all_of_them() -> list[horn.Run]:
+        handles = [cluster.submit(job(epochs=n)) for n in (1, 2, 3)]
+        return list(await asyncio.gather(*handles))
+
+    runs = asyncio.run(all_of_them())
+    assert [run.epochs for run in runs] == [1, 2, 3]
+
+
+def test_an_await_that_is_cancelled_leaves_the_job(cluster: horn.Cluster, made: Agents):
+    handle = cluster.submit(made.folder / "job.py", arguments=["--epochs", FOREVER])
+
+    async def impatient() -> None:
+        async with asyncio.timeout(0.5):
+            await handle
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(impatient())
+    assert not handle.is_over
+    with pytest.raises(Timeout, match=f"job {handle.id} is [A-Z]+ after 0.2 s"):
+        handle.wait(timeout=0.2)
+    made.wait(lambda: handle.history.rows)  # while it runs
+    assert handle.cancel()
+    with pytest.raises(Stopped):
+        handle.result(timeout=90)
+    assert handle.state == "STOPPED" and not handle.cancel()
+
+
+def test_a_file_with_settings_and_a_strategy_object(cluster: horn.Cluster, made: Agents):
+    handle = cluster.submit(
+        made.folder / "job.py", groups=2, strategy=horn.Averaging(every=7), name="mine",
+        arguments=["--epochs", "2"], settings={"layer1.size": 5}, seed=9,
+    )  # fmt: skip
+    run = handle.result(timeout=90)
+    assert handle.id.startswith("mine-") and run.model.network.layers[1].size == 5
+    assert run.model.facts["seed"] == 9 and len(run.history[0]["group_loss"]) == 2
+    submission = cluster.look(lambda client: client.status(handle.id)).submission
+    assert submission is not None and submission.settings[0] == ("strategy.every", "7")
+
+
+def test_what_fails_there_is_raised_here(cluster: horn.Cluster, tmp_path: Path):
+    (tmp_path / "bad.py").write_text("def job():\n    raise ValueError('not today')\n")
+    with pytest.raises(horn.JobFailed, match=r"FAILED: bad.py:2(.|\n)*not today"):
+        cluster.submit(tmp_path / "bad.py").result(timeout=90)
+    with pytest.raises(horn.Diverged):
+        cluster.submit(job(optimizer=horn.SGD(1e38))).result(timeout=90)
+
+
+def test_what_cannot_be_sent_is_said_at_once(
+    cluster: horn.Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    with pytest.raises(JobError, match=r"callbacks of this job \(print\) live in this process"):
+        cluster.submit(job(callbacks=[print]))
+    with pytest.raises(JobError, match="submit takes a horn.Job, or the path"):
+        cluster.submit(3)  # type: ignore[arg-type]
+    with pytest.raises(NotFound, match="nothing.py: no such file"):
+        cluster.submit("nothing.py")
+    with pytest.raises(NotFound):
+        cluster.job("nobody-0000")
+    monkeypatch.delenv("HORN_ZK", raising=False)
+    with pytest.raises(JobError, match="no cluster is named"):
+        horn.Cluster()
