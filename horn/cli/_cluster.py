@@ -176,7 +176,7 @@ def failure(job: str, result: Mapping[str, Any]) -> list[str]:
         lines.append(f"Last checkpoint: iteration {checkpoint:,}.")
     lines.append(
         f"Full log: horn logs {job}      Continue with the files it has: horn resume {job}; "
-        f"after a change of its files, submit it again"
+        f"with mended ones: horn resume {job} --with FILE"
     )
     return lines
 

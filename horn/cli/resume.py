@@ -29,15 +29,40 @@ def _checked(context: click.Context, option: click.Parameter, value: str) -> str
     is_flag=True,
     help="Go on though the job is no more what wrote the checkpoint, as where its data changed.",
 )
+@click.option(
+    "--with",
+    "target",
+    metavar="TARGET",
+    help="With other files: this file, as mended, and what it imports. Its arguments and settings "
+    "are those of before.",
+)
+@click.option("--working-dir", type=click.Path(file_okay=False), metavar="DIR",
+              help="With --with: send this folder.")  # fmt: skip
 def command(
-    job: str, zk_hosts: str | None, key_file: str | None, begin: str, changed: bool
+    job: str,
+    zk_hosts: str | None,
+    key_file: str | None,
+    begin: str,
+    changed: bool,
+    target: str | None,
+    working_dir: str | None,
 ) -> None:
-    """Have JOB go on from its last checkpoint, with the files that it was submitted with."""
+    """Have JOB go on from its last checkpoint, with the files that it was submitted with, or others
+    (--with). What its checkpoint is of must be the same, but with --changed.
+    """
     from horn.cli import _screen
     from horn.cluster.resume import resume
 
+    if working_dir is not None and target is None:
+        raise click.UsageError("--working-dir is for other files: add --with TARGET.")
+    package = None
+    if target is not None:
+        from horn.cluster import packing
+
+        package = packing.pack(target, working_dir)
+
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = cluster.find(job)
-        checkpoint = resume(cluster, name, begin, changed)
+        checkpoint = resume(cluster, name, begin, changed, package)
         where = f"from iteration {checkpoint:,}" if checkpoint >= 0 else "from the beginning"
         _screen.say(f"Job {name} goes on {where}. horn logs -f {name} · horn status {name}")

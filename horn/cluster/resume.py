@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
+from horn.cluster import submission
 from horn.cluster.client import ClusterClient, JobStatus
 from horn.cluster.file_service import CheckpointList, CheckpointsRequest
 from horn.coordination.jobs import NEXT, JobState, listing
 from horn.coordination.records import Put, Step
 from horn.errors import ClusterError, Conflict, JobError, NotApplied, NotFound
 
+if TYPE_CHECKING:
+    from horn.cluster.packing import PackedJob
 
-def resume(cluster: ClusterClient, job: str, begin: str = "", changed: bool = False) -> int:
+
+def resume(
+    cluster: ClusterClient,
+    job: str,
+    begin: str = "",
+    changed: bool = False,
+    package: PackedJob | None = None,
+) -> int:
     """Resume a job, from "last", "best" or an iteration; returns the iteration, -1 for the
-    beginning. changed : even if the job was changed. Raises Conflict: it runs, or succeeded.
-    NotFound: no such checkpoint. JobError: it has none to choose from.
+    beginning. changed : even if the job was changed. package : other files for it. Raises Conflict:
+    it runs, or succeeded. NotFound: no such checkpoint. JobError: it has none to choose from.
     """
     state = cluster.jobs.state(job)
     if JobState.PENDING not in NEXT[state]:
@@ -30,7 +42,9 @@ def resume(cluster: ClusterClient, job: str, begin: str = "", changed: bool = Fa
         of_order = -1 if begin == "last" else iteration
         record = msgspec.structs.replace(record, begin=of_order, checkpoint=iteration)
     record = msgspec.structs.replace(record, changed=changed)
+    other = [] if package is None else [_with(cluster, job, package)]
     steps: list[Step] = [
+        *other,
         Put(at.state(job), JobState.PENDING.value.encode(), nodes[0].version),
         Put(at.record(job), msgspec.json.encode(record), nodes[1].version),
         Put(at.result(job), b""),
@@ -41,6 +55,21 @@ def resume(cluster: ClusterClient, job: str, begin: str = "", changed: bool = Fa
     except NotApplied as error:
         raise Conflict(f"job {job!r} left {state.value} in the meantime") from error
     return record.checkpoint
+
+
+def _with(cluster: ClusterClient, job: str, package: PackedJob) -> Put:
+    """The job's description, with a package that some worker has then."""
+    path = cluster.paths.spec(job)
+    node = cluster.coord.get(path)
+    if node is None:
+        raise NotFound(f"no job {job!r}")
+    key = cluster.key
+    found = submission.read(key, job, node)
+    found = msgspec.structs.replace(found, package=package.digest, target=package.target)
+    cluster.upload(package)
+    if key is None:
+        return Put(path, msgspec.json.encode(found), node.version)
+    return Put(path, submission.sign(key, found, submission.Origin.of(node)), node.version)
 
 
 def _chosen(cluster: ClusterClient, status: JobStatus, begin: str) -> int:

@@ -359,7 +359,7 @@ def test_a_job_that_fails_ends_with_its_cause_and_exit_code(
     )
     done = run("submit", "wild.py", "--set", "optimizer.learning_rate=1e30", "--set", "epochs=50")
     assert done.code == 7, done.err
-    assert "after a change of its files, submit it again" in done.err
+    assert "with mended ones: horn resume" in done.err
     assert run("status", "@last", "--wait").code == 7
     assert run("status", "@last", "--wait", "failed").code == 0  # what was waited for is there
     assert run("status", "@last", "--wait", "succeeded", "--timeout", "60s").code == 7

@@ -18,7 +18,7 @@ import pytest
 import horn
 from horn.cli import _screen
 from tests.cli.test_cluster import Agents, Run, cluster
-from tests.cluster.agents import ROOT, own_port
+from tests.cluster.agents import ROOT, agents, own_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 __all__ = ["cluster"]  # a fixture
@@ -134,3 +134,42 @@ def test_the_bar_ends_at_its_end(monkeypatch: pytest.MonkeyPatch):
         shown.append((bar.rich.tasks[0].description, bar.rich.tasks[0].completed))
     assert shown == [("Epoch 2/2", 0), ("Epoch 2/2", 4)]
     os.close(ours)
+
+
+def test_resume_with_a_mended_file(cluster: Agents, run: Run, folder: Path):
+    """It fails in its third epoch, by a helper beside it, and goes on from its checkpoint."""
+    text = (folder / "job.py").read_text().replace("epochs=3)", "epochs=5, callbacks=[look])")
+    text = text.replace("import horn\n", "import horn\nfrom helper import look\n", 1)
+    (folder / "job.py").write_text(text)
+    (folder / "helper.py").write_text("def look(c):\n    assert c.epoch < 3, 'a mistake'\n")
+    done = run("submit", "job.py", "-n", "2", "--checkpoint-every", "4")
+    assert done.code == 1 and "a mistake" in done.err and "--with FILE" in done.err
+    job = run("status", "@last", "--json").json["id"]
+    assert run("resume", job).code == 0  # with what it has
+    assert run("status", job, "--wait", "--timeout", "90s").code == 1
+    (folder / "helper.py").write_text("def look(c):\n    print('looked at', c.epoch)\n")
+    wrong = run("resume", job, "--with", "nothing.py")
+    assert wrong.code == 4 and "nothing.py: no such file" in wrong.err
+    done = run("resume", job, "--with", "job.py")
+    assert done.code == 0 and "goes on from iteration" in done.err
+    assert run("status", job, "--wait", "--timeout", "90s").code == 0, run("status", job).err
+    assert "looked at 5" in run("logs", job).out and "looked at 1" not in run("logs", job).out
+    assert run("fetch", job, "-o", "m.horn").code == 0
+    assert horn.Model.load(folder / "m.horn").facts["iteration"] == 20
+    assert run("resume", job, "--working-dir", ".").code == 2
+
+
+def test_resume_with_other_files_is_signed_with_the_clusters_key(
+    tmp_path_factory: pytest.TempPathFactory, run: Run, folder: Path
+):
+    with agents(tmp_path_factory.mktemp("cluster")) as made:
+        made.make_key()
+        made.start("a")
+        there = ["--zk", made.hosts, "--key", str(made.key_file)]
+        (folder / "bad.py").write_text("def job():\n    raise ValueError('not today')\n")
+        job = run("submit", "bad.py", "--detach", *there).out.strip()
+        assert run("status", job, "--wait", "--timeout", "90s", *there).code == 1
+        done = run("resume", job, "--with", "job.py", *there)
+        assert done.code == 0, done.err
+        assert run("status", job, "--wait", "--timeout", "90s", *there).code == 0, made.said()
+        assert run("fetch", job, *there).files == {f"{job}.horn"}
