@@ -20,6 +20,7 @@ from horn.data import (
     check_finite,
     check_labels,
 )
+from horn.data.inputs import side_by_side
 from horn.data.normalization import measure
 from horn.data.stream import Stream, as_stream, is_stream, read
 from horn.errors import DataError, JobError, ModelError
@@ -154,7 +155,8 @@ class Job:
         if is_stream(self.data):
             data, validation = self._streamed(), self.validation
         else:
-            data, validation = as_dataset(self.data, "data"), self.validation
+            data = as_dataset(side_by_side(self.data, self.network.inputs, "data"), "data")
+            validation = self.validation
         if self.sample_weight is not None:
             data = weighed(data, self.sample_weight)
         if isinstance(validation, float):
@@ -162,8 +164,8 @@ class Job:
                 raise ModelError(f"Job: validation={validation} must be a fraction between 0 and 1")
             data, validation = data.split(validation, self.network.seed)
         elif validation is not None:
-            validation = read(validation, "validation")
-        test = None if self.test is None else read(self.test, "test")
+            validation = self._read(validation, "validation")
+        test = None if self.test is None else self._read(self.test, "test")
         begun = None if self.initial is None else beginning(self.initial, self.network)
         if not isinstance(data, Stream):
             data = self._weighed(self._as_seen(data, begun))
@@ -280,6 +282,9 @@ class Job:
                 )
             elif net.loss.name == "binary_cross_entropy":
                 _check_between_0_and_1(data, what)
+
+    def _read(self, data: Any, what: str) -> Dataset:
+        return read(side_by_side(data, self.network.inputs, what), what)
 
     def _streamed(self) -> Any:
         """The stream, with the length of an epoch; what it cannot do is said."""

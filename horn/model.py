@@ -35,6 +35,7 @@ from horn.data import (
     check_targets,
 )
 from horn.data.classes import Classes, as_array, to_json
+from horn.data.inputs import side_by_side
 from horn.data.stream import read
 from horn.errors import ModelError
 from horn.initial import seen, sparse_edges
@@ -301,7 +302,7 @@ class Model:
         return Translation(self.network, arrays, self.dtype, updates, self.normalization)
 
     def _dataset(self, data: Any, what: str) -> Dataset:
-        found = read(data, what)
+        found = read(side_by_side(data, self.network.inputs, what), what)
         check_features(found, self.network.n_inputs, "this model")
         scale = self.facts.get("scale")
         if scale is None or found.x.dtype != np.uint8:
@@ -425,7 +426,8 @@ def network_to_json(network: Network, capture: SourceCapture) -> dict[str, Any]:
 def _layer_to_json(layer: Layer, capture: SourceCapture) -> dict[str, Any]:
     if layer.kind == "input":
         names = ("name", "size", "kind", "keep", "per")
-        return {name: getattr(layer, name) for name in names} | _shape_to_json(layer)
+        parts = {"parts": layer.parts} if layer.parts else {}
+        return {name: getattr(layer, name) for name in names} | _shape_to_json(layer) | parts
     constants = {
         name: getattr(layer.neuron, name)
         for base in layer.neuron.__mro__
@@ -469,6 +471,13 @@ def _shape_to_json(layer: Layer) -> dict[str, Any]:
     """What a flat layer, each of whose neurons is of its own kind, does not have."""
     found: dict[str, Any] = {"shape": layer.extents} if layer.extents else {}
     return found | ({"kinds": layer.kinds} if layer.kinds else {})
+
+
+def _parts_from_json(found: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    parts = tuple((str(name), _number(n, int, 1, MAX_SIZE)) for name, n in found.get("parts", ()))
+    if parts and sum(n for _, n in parts) != found["size"]:
+        raise ValueError(f"inputs of {found['size']} features in parts {parts!r:.80}")
+    return parts
 
 
 def _shape_from_json(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -549,7 +558,7 @@ def rebuild(
             identity = activations.ACTIVATIONS["identity"]
             layer = Layer(
                 *described, InputNeuron, identity, "identity", keep=keep, per=found["per"],
-                **_shape_from_json(found),
+                parts=_parts_from_json(found), **_shape_from_json(found),
             )  # fmt: skip
         else:
             layer = Layer(

@@ -26,6 +26,7 @@ from horn import activations, html, initializers, losses, mistakes
 from horn.activations import Activation
 from horn.connections import Connection, Edges, PlacedConnection
 from horn.connections.dense import Dense
+from horn.connections.part import Part
 from horn.connections.placed import PLACED
 from horn.connections.sparse import as_connection
 from horn.errors import ModelError
@@ -45,7 +46,7 @@ from horn.neuron import (
     reads_weights,
     weights_of,
 )
-from horn.neurons import Standard
+from horn.neurons import Relay, Standard
 
 Interlayer = Callable[[Any], Any]
 Connects = Connection | PlacedConnection
@@ -115,6 +116,7 @@ class Layer:
     ``kind`` is "input", "hidden" or "output". ``keep`` and ``per`` are the input's dropout.
     ``extents`` is its shape if it is not flat. ``kinds``: neuron o is of kind o % kinds, as of the
     maps of a convolution, all positions of which are one neuron; None where each is of its own.
+    ``parts`` are the inputs of a network with several, name and size, side by side.
     """
 
     index: int
@@ -132,6 +134,7 @@ class Layer:
     per: str = "sample"
     extents: tuple[int, ...] = ()
     kinds: int | None = None
+    parts: tuple[tuple[str, int], ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -267,6 +270,7 @@ class Network:
     _given: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     frozen: ClassVar[frozenset[str]] = frozenset()  # arrays that training leaves as they are
     is_of_file: ClassVar[bool] = False
+    _inputs: ClassVar[tuple[Layer, ...]] = ()  # what net.input returned, if it was called again
 
     if not TYPE_CHECKING:  # who checks types is told without it
 
@@ -282,33 +286,83 @@ class Network:
         name: str | None = None,
     ) -> Layer:
         """The layer that holds one sample of ``size`` features, or of a shape with channels last:
-        (28, 28, 1). Samples of that shape are read flat, row by row.
+        (28, 28, 1). Samples of that shape are read flat, row by row. Called again, before other
+        layers, it is one more input: the data are {"x": a, "z": b} by their names, or have their
+        columns side by side in the order of the calls. The next layer listens to all of them,
+        unless its ``inputs`` names some.
 
         ``keep`` below 1 silences each feature with probability 1 - keep in training, per sample or
         per batch; at inference the features are scaled by keep.
         """
-        if self.layers:
-            raise ModelError(f"input comes first and once; this network has {self.layers[0]!r}")
+        if len(self.layers) > 1:
+            raise ModelError(
+                f"input comes first, before other layers; this network has {self.layers[-1]!r}"
+            )
         if not 0.0 < keep <= 1.0:
             raise ModelError(
                 f"input: keep is the probability to keep, above 0 and up to 1; got {keep!r}"
             )
         if per not in ("sample", "batch"):
             raise ModelError(f'input: per must be "sample" or "batch", got {per!r}')
-        return self._add(
-            Layer(
-                0,
-                name or "layer0",
-                math.prod(extents := _extents(size, "input")),
-                "input",
-                InputNeuron,
-                activations.ACTIVATIONS["identity"],
-                "identity",
-                keep=float(keep),
-                per=per,
-                extents=extents if len(extents) > 1 else (),
-            )
+        made = Layer(
+            0,
+            name or ("layer0" if not self.layers else f"input{len(self._inputs or (0,)) + 1}"),
+            math.prod(extents := _extents(size, "input")),
+            "input",
+            InputNeuron,
+            activations.ACTIVATIONS["identity"],
+            "identity",
+            keep=float(keep),
+            per=per,
+            extents=extents if len(extents) > 1 else (),
         )
+        return self._beside(made) if self.layers else self._add(made)
+
+    def _beside(self, other: Layer) -> Layer:
+        """One more input: all of them are one layer, side by side, and the handle stands for its
+        part of it.
+        """
+        first = self.layers[0]
+        inputs = (*(self._inputs or (first,)), other)
+        if (other.keep, other.per) != (first.keep, first.per):
+            raise ModelError(
+                f"input {other.name!r}: keep and per are those of all inputs, {first.keep:g} and "
+                f"{first.per!r}; give the same, or drop out in a layer behind it"
+            )
+        parts = tuple((each.name, each.size) for each in inputs)
+        names = [name for name, _ in parts]
+        if len(set(names)) < len(names) or "inputs" in names or "." in other.name:
+            raise ModelError(
+                f"input {other.name!r}: inputs have names of their own, without a dot, and not "
+                f"'inputs', which is all of them; got {', '.join(map(repr, names))}"
+            )
+        whole = replace(
+            first, name="inputs", size=sum(size for _, size in parts), extents=(), parts=parts
+        )
+        self.layers = (whole,)
+        vars(self)["_inputs"] = inputs
+        return other
+
+    def _source(self, given: Any) -> Any:
+        """What a layer listens to that names one of several inputs: a layer that hands it on."""
+        places = [k for k, each in enumerate(self._inputs) if each is given]
+        if not places:
+            return given
+        known = {layer.name: layer for layer in self.layers}
+        if given.name in known:
+            return known[given.name]
+        start = sum(each.size for each in self._inputs[: places[0]])
+        part = Part(start, given.shape)
+        return self._hidden(
+            "hidden", None, Relay, "identity", None, self.layers[0], part, None, False, given.name,
+            None,
+        )  # fmt: skip
+
+    @property
+    def inputs(self) -> tuple[tuple[str, int], ...]:
+        """Name and size of each input, in the order of their columns."""
+        first = self.layers[0]
+        return first.parts or ((first.name, first.size),)
 
     def layer(
         self,
@@ -376,6 +430,11 @@ class Network:
         name: str | None,
         loss: Loss | None,
     ) -> Layer:
+        if self._inputs and inputs is not None:
+            given = (inputs,) if isinstance(inputs, Layer) else tuple(inputs)
+            inputs = [self._source(each) for each in given]
+            if isinstance(connect, Mapping):
+                connect = {self._source(key): value for key, value in connect.items()}
         index = len(self.layers)
         name = name or f"layer{index}"
         where = f"layer {index} {name!r}"

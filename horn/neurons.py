@@ -18,6 +18,13 @@ class Standard(Neuron):
         self.feedforward(self.activation(total))
 
 
+class Relay(Neuron):
+    """What its sources send, summed: of one source that is the same."""
+
+    def forward(self, messages: Iterable[Any]) -> None:
+        self.feedforward(sum(m.input for m in messages))
+
+
 class Dropout(Neuron):
     """A standard neuron that is silent with probability 1 - keep, per sample; at inference its
     output is scaled by keep.

@@ -9,6 +9,9 @@ from typing import Any
 from horn.connections.convolution import Convolution
 from horn.connections.local import Local
 from horn.connections.one_to_one import OneToOne
+from horn.connections.part import Part
 from horn.connections.window import Window
 
-PLACED: dict[str, Any] = {kind.__name__: kind for kind in (Convolution, Local, OneToOne, Window)}
+PLACED: dict[str, Any] = {
+    kind.__name__: kind for kind in (Convolution, Local, OneToOne, Part, Window)
+}

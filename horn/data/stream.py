@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -156,6 +156,11 @@ class Stream:
             raise DataError(
                 f"{self.name}: the stream gives {type(item).__name__}s of {len(item)}, but x or "
                 "(x, y) is expected"
+            )
+        if isinstance(x, Mapping):
+            raise DataError(
+                f"{self.name}: the stream gives several inputs by name; put their columns side by "
+                "side, numpy.hstack([x, z]), in the order of net.input"
             )
         x = np.asarray(_plain(x))
         if y is not None:

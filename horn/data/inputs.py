@@ -1,0 +1,62 @@
+"""Several inputs by name, {"x": a, "z": b}: their columns side by side, as the network has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from horn.data import arrays
+from horn.data.checks import as_dataset
+from horn.errors import DataError
+
+Parts = Sequence[tuple[str, int]]  # inputs in the order of net.input: name, features
+
+
+def side_by_side(data: Any, parts: Parts, what: str) -> Any:
+    """A dataset of {"x": a, "z": b}, or of ({...}, y); anything else as it is.
+
+    parts : the inputs of the network. Bytes stay bytes if all inputs are bytes, else they become
+    floating point with what they are worth.
+
+    Raises
+    ------
+    DataError : an input is missing or unknown, of another size, or has another number of samples.
+    """
+    x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+    if not isinstance(x, Mapping):
+        return data
+    names = [name for name, _ in parts]
+    if sorted(map(str, x)) != sorted(names):
+        missing = [repr(name) for name in names if name not in x]
+        unknown = [repr(name) for name in x if name not in names]
+        said = [f"{', '.join(missing)} missing"] * bool(missing)
+        said += [f"{', '.join(unknown)} not known"] * bool(unknown)
+        raise DataError(
+            f"{what}: the inputs of the network are {', '.join(map(repr, names))}, but of the data "
+            f"{' and '.join(said)}; they are named by net.input(n, name=...)"
+        )
+    found = {}
+    for name, size in parts:
+        array, scale = arrays.as_features(x[name], f"{what}: input {name!r}")
+        if array.shape[1] != size:
+            raise DataError(
+                f"{what}: input {name!r} has {array.shape[1]:,} features per sample, but the "
+                f"network declares input({size}, name={name!r}); x.shape is {array.shape}"
+            )
+        found[name] = array, scale
+    counts = {name: len(array) for name, (array, _) in found.items()}
+    if len(set(counts.values())) > 1:
+        raise DataError(
+            f"{what}: the inputs have {', '.join(f'{n:,} ({k!r})' for k, n in counts.items())} "
+            "samples; give each of them the same"
+        )
+    if len({(array.dtype == np.uint8, scale) for array, scale in found.values()}) > 1:
+        found = {name: (_real(*pair), 1.0) for name, pair in found.items()}
+    whole = np.concatenate([array for array, _ in found.values()], axis=1)
+    return as_dataset(whole if y is None else (whole, y), what, scale=next(iter(found.values()))[1])
+
+
+def _real(array: np.ndarray, scale: float) -> np.ndarray:
+    return array.astype(np.float32) * np.float32(scale) if array.dtype == np.uint8 else array
