@@ -101,7 +101,7 @@ def stranger():
 @pytest.mark.parametrize(
     "build, message",
     [
-        (lambda n: n.input(2), "input comes first and once"),
+        (lambda n: (n.layer(2), n.input(2)), "input comes first, before other layers"),
         (lambda n: n.layer(0), "layer 1 'layer1': the number of neurons must be a whole number"),
         (lambda n: n.layer(2.5), "must be a whole number from 1, got 2.5"),
         (lambda n: n.layer(True), "must be a whole number from 1, got True"),
