@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import sys
 from typing import Any
@@ -48,13 +49,21 @@ class LivePlot(Callback):
             self._show()
 
     def _show(self) -> None:
+        """As a picture: a notebook draws figures by itself only after it was told to."""
         from IPython import display  # a notebook has it
 
+        drawn = io.BytesIO()
+        self.figure.savefig(drawn, format="png")
         show: Any = display.display
+        make: Any = display.Image
+        picture = make(data=drawn.getvalue(), format="png")
         if self._handle is None:
-            self._handle = show(self.figure, display_id=True)
+            self._handle = show(picture, display_id=True)
         else:
-            self._handle.update(self.figure)
+            self._handle.update(picture)
+
+    def on_train_begin(self, context: TrainingContext) -> None:
+        self._handle = None  # another run is another picture
 
 
 def _shell() -> Any:

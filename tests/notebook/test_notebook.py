@@ -142,3 +142,25 @@ def test_outside_of_a_notebook_nothing_of_it_is_imported():
     )
     assert done.stdout.split()[0] == "False"
     assert not notebook.is_here()
+
+
+def test_a_live_plot_is_one_picture_that_is_drawn_again(tmp_path):
+    """Also where the callbacks are of a cell, and the tasks elsewhere."""
+    pytest.importorskip("matplotlib")
+    job = (
+        "import horn\n"
+        "seen = []\n"
+        "class Note(horn.Callback):\n"
+        "    def on_epoch_end(self, context):\n"
+        "        seen.append((context.epoch, context.model.facts['iteration']))\n"
+        "net = horn.Network(seed=1)\n"
+        "net.input(64)\n"
+        "net.output(10, activation='softmax', loss='cross_entropy')\n"
+        "job = horn.Job(net, horn.data.digits().take(320), epochs=3, validation=0.2,\n"
+        "               callbacks=[horn.plot.live(), Note()])"
+    )
+    train = "horn.train(job, progress=False, tasks=2)\nprint(seen)"
+    cell = execute(cells(job, train), tmp_path).cells[1]
+    shown = [out for out in cell.outputs if out.output_type == "display_data"]
+    assert len(shown) == 1 and shown[0].data["image/png"]
+    assert text(cell).strip() == "[(1, 8), (2, 16), (3, 24)]"
