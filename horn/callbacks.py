@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -122,6 +123,8 @@ def as_callbacks(given: Any) -> tuple[Callback, ...]:
 
 def _as_callback(one: Any) -> Callback:
     if isinstance(one, Callback):
+        for hook in HOOKS:
+            _check_hook(one, hook)
         return one
     if isinstance(one, type) and issubclass(one, Callback):
         raise ModelError(f"Job: callbacks has the class {one.__name__}; write {one.__name__}()")
@@ -131,6 +134,23 @@ def _as_callback(one: Any) -> Callback:
             f"context), ...), or a function of the context that is called after each epoch"
         )
     return EpochFunction(one)
+
+
+def _check_hook(callback: Callback, hook: str) -> None:
+    """Raises ModelError for a method that does not take one context, as those of Keras."""
+    try:
+        parameters = list(inspect.signature(getattr(callback, hook)).parameters.values())
+    except ValueError:  # written in C
+        return
+    names = [p.name for p in parameters]
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters if p.kind in kinds and p.default is p.empty]
+    takes_one = any(p.kind in (*kinds, inspect.Parameter.VAR_POSITIONAL) for p in parameters)
+    if "logs" in names or len(needed) > 1 or not takes_one:
+        raise ModelError(
+            f"{name_of(callback)}.{hook}({', '.join(['self', *names])}): horn passes one context; "
+            f"write  def {hook}(self, context):  and use context.epoch, context.row, context.model"
+        )
 
 
 def name_of(callback: Callback) -> str:

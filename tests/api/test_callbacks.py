@@ -180,9 +180,21 @@ def test_every_hook_is_named(hook):
     assert len(later.lines) == {"on_train_begin": 0, "on_batch_end": 1, "on_train_end": 5}[hook]
 
 
+class OfKeras(horn.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        print(logs["loss"])
+
+
+class Bare(horn.Callback):
+    def on_train_begin(self):
+        pass
+
+
 @pytest.mark.parametrize(
     "given, words",
     [
+        ([OfKeras()], r"OfKeras.on_epoch_end\(self, epoch, logs\): horn passes one context"),
+        ([Bare()], r"Bare.on_train_begin\(self\): horn passes one context; write  def on_train_be"),
         (print, "callbacks is a list"),
         (Diary(), "callbacks is a list"),
         ([Diary], r"has the class Diary; write Diary\(\)"),
