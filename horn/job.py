@@ -233,6 +233,8 @@ class Job:
         n, every = len(self.data), self.looks_at_every
         if every == 1 or checked_answers(self.network, self.data, self.target) is None:
             return ""
+        if isinstance(self.data, Stream):
+            return "acc is not measured on the training samples of a stream; loss is of all"
         return (
             f"acc is of {-(-n // every):,} of the {n:,} training samples, after the epoch and "
             f"without dropout; loss is of all"

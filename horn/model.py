@@ -41,7 +41,7 @@ from horn.errors import ModelError
 from horn.initial import seen, sparse_edges
 from horn.initializers import Initializer
 from horn.losses import Loss
-from horn.metrics import Metric, checked_answers, n_answers, score
+from horn.metrics import Metric, answers, checked_answers, n_answers, score
 from horn.metrics import check as check_metrics
 from horn.metrics import resolve as resolved
 from horn.network import Connects, InputNeuron, Layer, Link, Network
@@ -157,7 +157,8 @@ class Model:
         engine = self._ready()
         n, n_outputs = len(data), self.network.last.size
         found = np.empty(n if labels else (n, n_outputs), np.int64 if labels else self.dtype)
-        is_yes = n_outputs == 1 and self.classes is not None
+        is_side = answers(self.network, self.target, np.empty((0, 1))) == "side"
+        is_yes = n_outputs == 1 and (is_side or self.classes is not None)
         rows = np.arange(n)
         buffer = np.empty((min(n, CHUNK_ROWS), data.n_features), self.dtype)
         for start in range(0, n, CHUNK_ROWS):

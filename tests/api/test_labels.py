@@ -97,6 +97,13 @@ def test_two_classes_may_share_an_output() -> None:
     assert (model.predict(X, labels=True) == y).mean() > 0.95
 
 
+def test_one_output_says_0_or_1() -> None:
+    y = (CODES == 1).astype(int)
+    model = trained(y, net=network(1, "binary_cross_entropy", "sigmoid"), epochs=20).model
+    found = model.predict(X, labels=True)
+    assert found.dtype == np.int64 and (found == y).mean() == model.evaluate(X, y)["acc"] > 0.95
+
+
 def test_objects_that_are_whole_numbers_stay_numbers() -> None:
     job = horn.Job(network(), (X, objects(CODES.tolist())))
     assert job.data.classes is None

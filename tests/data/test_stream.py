@@ -51,6 +51,8 @@ def test_a_stream_of_the_same_order_gives_the_same_bits(size: int, backend: str)
         np.testing.assert_array_equal(run.model.parameters[name], array)
     assert run.history["loss"] == expected.history["loss"] and run.iterations == 10
     assert run.history["acc"] == [None, None] and run.metrics == {}
+    job = horn.Job(network(), Stream(by_order(size, 1), samples=3000))
+    assert job.acc_is_of.startswith("acc is not measured on the training samples of a stream")
     assert not threads()
 
 
