@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from horn import explain
+from horn.activations import ACTIVATIONS, Activation
 from horn.backends import Array, Setup
 from horn.backends.reference import Engine, Runner
 from horn.compiler import lower
-from horn.errors import ModelError
+from horn.errors import CompileError, ModelError
 from horn.job import Job
 from horn.language.scope import push_of
 from horn.network import Layer, Network
@@ -93,6 +94,55 @@ def check_job(job: Job) -> None:
         for entry in _compare(job, layer):
             if entry.error > TOLERANCE:
                 raise ModelError(describe(layer, entry))
+
+
+POINTS = tuple(0.5 * k - 2.9 for k in range(13))  # z where derivatives are compared; not 0
+
+
+def check_activations(network: Network) -> None:
+    """Raise ModelError at the first activation whose written derivative is not that of its f, by
+    central differences in double precision.
+    """
+    for layer in network.layers[1:]:
+        activation = layer.activation
+        if ACTIVATIONS.get(activation.name) is activation:
+            continue
+        for what, written in (("df", activation.df), ("df_at", activation.df_at)):
+            if written is None:
+                continue
+            for z in POINTS:
+                place = _differs(activation, what, z)
+                if place:
+                    raise ModelError(f"{layer.name}: activation {activation.name!r}: {place}")
+
+
+def _differs(activation: Activation, what: str, z: float) -> str:
+    """In words, where a written derivative is not the slope at z; "" where it is, or where there is
+    none.
+    """
+    try:
+        y = float(activation(z))
+        given = float(activation.df(y) if what == "df" else activation.df_at(z))  # type: ignore
+        wide, narrow = (
+            (float(activation(z + h)) - float(activation(z - h))) / (2 * h)
+            for h in (STEP, STEP / 2)
+        )
+    except (ArithmeticError, ValueError, TypeError, AttributeError, CompileError):
+        return ""  # f has no number here, or is for the compiler alone
+    if not np.isfinite([y, given, wide, narrow]).all():
+        return ""
+    scale = max(abs(given), abs(narrow), 1e-3)
+    if abs(wide - narrow) > 0.1 * TOLERANCE * scale or abs(given - narrow) <= TOLERANCE * scale:
+        return ""
+    of = f"df({y:.6g}), of the output," if what == "df" else f"df_at({z:.6g})"
+    hint = ""
+    if what == "df":
+        hint = "; df takes the output y = f(z): one that takes z is df_at"
+    return (
+        f"{of} is {given:.6g}, but f has the slope {narrow:.6g} at z = {z:.6g} by finite "
+        f"differences{hint}. Correct it, leave it out and horn derives it, or pass check=False to "
+        f"the Job if it is meant to differ"
+    )
 
 
 def describe(layer: Layer, entry: ComparedNumber) -> str:

@@ -654,6 +654,13 @@ class Network:
                 "the network has no layers to compute; add net.layer(...) or net.output(...)"
             )
         loss, last = self.loss, self.last
+        hidden = {layer.neuron for layer in self.layers[1:] if layer.kind == "hidden"}
+        if last.kind == "output" and has_backward(last.neuron) and last.neuron not in hidden:
+            raise ModelError(
+                f"{last.name}: {last.neuron.__name__} writes backward, but what comes back to an "
+                f"output neuron is derived from the loss, and no hidden layer has this class: "
+                f"nobody would call it. Leave backward out, or use the class for hidden layers"
+            )
         if loss is not None and loss.name == "cross_entropy" and last.interlayer is None:
             raise ModelError(
                 f"{last.name}: cross_entropy needs outputs that are positive and sum to "
@@ -837,10 +844,7 @@ def _extents(size: int | Sequence[int], where: str) -> tuple[int, ...]:
 
 def _size(size: int, where: str) -> int:
     if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
-        remedy = ""
-        if isinstance(size, (tuple, list)) and all(isinstance(n, int) for n in size):
-            remedy = f"; neurons lie in a row: write {math.prod(size)} (samples are flattened)"
         raise ModelError(
-            f"{where}: the number of neurons must be a whole number from 1, got {size!r}{remedy}"
+            f"{where}: the number of neurons must be a whole number from 1, got {size!r}"
         )
     return int(size)

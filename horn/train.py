@@ -55,6 +55,7 @@ from horn.training.hooks import of as callbacks_of
 from horn.training.identity import identity
 from horn.training.journals import JournalFolder
 from horn.training.loop import History, LoopResult, TrainingLoop, grown, when
+from horn.training.profile import Profile, Profiler
 from horn.training.progress import FunctionProgress, LineProgress, Progress
 from horn.training.run_settings import RunSettings
 
@@ -100,6 +101,7 @@ class Run:
     staleness: dict[int, int] = field(default_factory=dict)
     stopped: bool = False
     checkpoint: str = ""
+    profile: Profile | None = None
 
     def _repr_html_(self) -> str:
         said = {"state": self.state, "seconds": self.seconds, "updates": self.iterations,
@@ -134,6 +136,7 @@ class _Trained:
     counters: list[dict[str, Any]] = field(default_factory=list)
     staleness: dict[int, int] = field(default_factory=dict)
     stopped: Stopped | None = None
+    profile: Profile | None = None
 
 
 def train(
@@ -152,6 +155,7 @@ def train(
     transport: str = "shm",
     pins: Mapping[str, str] | None = None,
     trace: str | os.PathLike[str] | None = None,
+    profile: bool | str | os.PathLike[str] = False,
     superstep_timeout: float = 60.0,
     start_timeout: float = 60.0,
     checkpoints: str | os.PathLike[str] | None = None,
@@ -179,9 +183,11 @@ def train(
     sub-models. See docs/strategies.md. barrier : how tasks pass supersteps, by counting "message"s
     or through "zookeeper". transport : what carries blocks, "shm", "ipc" or "tcp". pins : where
     weights live, {"layer1": "receiver", "sender" or "replicated"}; the rest is chosen. trace : a
-    file for a Chrome trace. superstep_timeout : seconds that a task waits for the others before it
-    says who is late. start_timeout : seconds for each step of the tasks' start
-    (docs/from-network-to-job.md), after which who is late in it is named.
+    file for a Chrome trace. profile : True for ``run.profile``, the time of every statement of one
+    process; a file's name for that and a Chrome trace of a mean step. superstep_timeout :
+    seconds that a task waits for the others before it says who is late. start_timeout : seconds for
+    each step of the tasks' start (docs/from-network-to-job.md), after which who is late in it is
+    named.
 
     checkpoints : a folder for what is needed to go on exactly where training stopped, written every
     ``checkpoint_every`` iterations, every ``checkpoint_seconds``, and on Ctrl-C; the newest
@@ -255,6 +261,8 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
             )
     if is_alone and (on_cluster is None or not is_compiled(backend, job.network)):
         settings.check_alone()
+        if not isinstance(settings.profile, bool):
+            check_writable(settings.profile)
         recovery = _recovery(job, settings, schedule, on_cluster)
         with interrupts(recovery.asked, on_cluster is None or schedule is not None):
             try:
@@ -326,6 +334,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         trained.staleness,
         trained.stopped is not None,
         "" if trained.stopped is None else trained.stopped.checkpoint,
+        trained.profile,
     )
     if hooks is not None:
         if hooks.failure is None:
@@ -395,6 +404,7 @@ def _train_here(
         n_epochs, rest = divmod(job.n_iterations, job.iterations_per_epoch)
         feed = Feed(job.data, job.batch_size, n_epochs * len(job.data) + rest * job.batch_size)
     engine.bind(job.data if feed is None else feed.ring)
+    profiler = None if settings.profile is False else Profiler(engine)
     alone: LocalCheckpoints | None = None
     start, plan = recovery.start, recovery.plan
     if plan is not None:
@@ -429,6 +439,10 @@ def _train_here(
             feed.close()
         watcher.end()
     trained = _Trained(loop.finish(), loop.history, engine.parameters(), engine.states())
+    if profiler is not None:
+        trained.profile = profiler.profile()
+        if not isinstance(settings.profile, bool):
+            trained.profile.write(settings.profile)
     if loop.is_halted:
         trained.stopped = stopped(alone.last if alone is not None else None, loop.iteration)
     return trained
@@ -624,10 +638,11 @@ def _check_backwards(job: Job, backend: str) -> None:
     except CompileError:
         if load(backend).runner is not None:
             raise
+    from horn.check import check_activations, check_job
+
+    check_activations(job.network)
     if not any(has_backward(layer.neuron) for layer in job.network.layers[1:-1]):
         return
-    from horn.check import check_job
-
     if isinstance(job.data, Stream):
         job = job.with_settings(data=job.data.head)
     try:

@@ -66,6 +66,9 @@ TRAIN = {
     "barrier": guard('barrier = "message"', PROCESSES + "test_barrier_is_what_supersteps_pass"),
     "transport": guard('transport = "shm"', PROCESSES + "test_transport_is_what_carries_blocks"),
     "pins": guard("pins = None", PROCESSES + "test_pins_are_where_weights_are"),
+    "profile": guard(
+        "profile = False", "tests/api/test_profile.py::test_every_statement_has_its_time_and_line"
+    ),
     "trace": guard("trace = None", LAUNCH + "test_progress_and_counters_of_a_group"),
     "superstep_timeout": guard(
         "superstep_timeout = 60.0", LAUNCH + "test_a_stopped_task_is_named_with_what_it_owes"
@@ -217,6 +220,9 @@ SUBMIT = {
     "transport": told("transport", 'options["transport"] = "shm"'),
     "pins": told("pins", "pins = ()"),
     "trace": guard('options["trace"] = None', f"{HERE}[trace]"),
+    "profile": guard(
+        'options["profile"] = None', f"{HERE}[profile]", f"{HERE}[profile in a file]"
+    ),
     "superstep_timeout": told("superstep_timeout", 'superstep_timeout = "60s"'),
     "start_timeout": told("start_timeout", 'options["start_timeout"] = "60s"'),
     "checkpoint_every": told(

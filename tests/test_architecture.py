@@ -22,7 +22,7 @@ RANKS = [
     {"weights"},
     {"job", "plot"},
     {"compiler"},
-    {"backends", "explain"},
+    {"backends", "explain", "readable"},
     {"interpreter", "runtime", "summary", "check", "export"},
     {"planner", "parameter_server", "sub_models", "model"},
     {"strategies"},

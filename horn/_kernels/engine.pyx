@@ -741,6 +741,14 @@ cdef class Tape:
         return [(self.labels[i], self.t.ins[i].ns * 1e-9 / max(1, runs))
                 for i in range(self.t.n_ins)]
 
+    def clock(self, on):
+        """From now on the seconds of each instruction are summed up, or no longer."""
+        self.t.profile = 1 if on else 0
+
+    def times(self):
+        """The seconds that each instruction took while the clock was on, barriers included."""
+        return [self.t.ins[i].ns * 1e-9 for i in range(self.t.n_ins)]
+
     # ---- inside ----
 
     cdef ins_t *_append(self, int kind, label, gemm_t *g, loop_t *l) except NULL:

@@ -156,6 +156,11 @@ class CompiledEngine:
         runner = self._bound(self._runner("train", target), data)
         self._data, self._training = data, (runner, runner.program.loss)
 
+    @property
+    def training_runner(self) -> Runner | None:
+        """What a step runs, once data are bound."""
+        return None if self._training is None else self._training[0]
+
     def _run(
         self, runner: Runner, rows: Array, scalars: Mapping[str, float], first_sample: int
     ) -> None:

@@ -148,10 +148,13 @@ class Runner:
         self.first = len(self.tape)
         self.anchors: dict[str, Anchor] = {}  # of buffers that move
         self.bounds: list[tuple[int, int]] = []  # of each segment, in instructions
+        self.made: list[tuple[int, int]] = []  # of each statement between exchanges, likewise
         for segment in self.segments:
             first = len(self.tape)
             for statement in segment:
+                before = len(self.tape)
                 self._lower(statement)
+                self.made.append((before, len(self.tape)))
             self.bounds.append((first, len(self.tape)))
 
     def _allocate(self, name: str) -> Array:

@@ -31,13 +31,15 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed:
     from horn import explain
     from horn import settings as _settings
     from horn import target as _target
-    from horn.check import check_network, describe
+    from horn.check import check_activations, check_network, describe
     from horn.cli import _screen
 
     job = _settings.apply(_target.load(target, args).job, settings)
     if seed is not None:
         job = job.with_settings(network=job.network.rebuilt(seed=seed))
     job.check_data()
+    if job.check:
+        check_activations(job.network)
     rows = check_network(job)
     # check=False is how a job says that a backward means to differ.
     wrong = [row for row in rows if not row.ok and job.check]

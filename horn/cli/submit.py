@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from horn.job import Job
     from horn.planner.plan import Plan
     from horn.train import Run
+    from horn.training.profile import Profile
     from horn.training.run_settings import RunSettings
 
 
@@ -75,6 +76,14 @@ def _transport(context: click.Context, parameter: click.Parameter, name: str) ->
     type=click.Path(dir_okay=False),
     metavar="FILE",
     help="Write what every task did when, for chrome://tracing.",
+)
+@click.option(
+    "--profile",
+    is_flag=False,
+    flag_value="",
+    metavar="[FILE]",
+    help="Print where the time of one process goes, statement by statement; in FILE, for "
+    "chrome://tracing.",
 )
 @click.option(
     "--superstep-timeout",
@@ -205,6 +214,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     if seed is not None:
         job = job.with_settings(network=job.network.rebuilt(seed=seed))
     _checkpoints(options, found.stem)
+    options["profile"] = False if options["profile"] is None else options["profile"] or True
     options["start_timeout"] = _screen.duration(str(options["start_timeout"]))
     asked = RunSettings(
         backend=backend,
@@ -238,6 +248,8 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         raise click.exceptions.Exit(Stopped.exit_code)
     if not quiet:
         _say_end(run, str(path))
+        if run.profile is not None:
+            _say_profile(run.profile)
         if verbose and run.counters:
             _say_counters(run.counters)
     code = 7 if run.state == "DIVERGED" else None  # as of NaN; the model is saved
@@ -310,10 +322,7 @@ def _show_plan(job: Job, asked: RunSettings) -> None:
     rows = summary.layers(job.network, asked.backend)
     _screen.table(
         ["Layer", "Neuron", "Units", "Params", "Runs as"],
-        [
-            [f"{r.index} {r.name}", r.neuron, r.extent, f"{r.parameters:,}", r.runs_as]
-            for r in rows
-        ],
+        [[f"{r.index} {r.name}", r.neuron, r.extent, f"{r.parameters:,}", r.runs_as] for r in rows],
         err=True,
     )
     memory = summary.memory_bytes(job)
@@ -403,6 +412,16 @@ def _say_counters(counters: list[dict[str, Any]]) -> None:
         ],
         err=True,
     )  # fmt: skip
+
+
+def _say_profile(profile: Profile) -> None:
+    """A row per statement of a step, the longest first."""
+    from horn.cli import _screen
+
+    _screen.say()
+    _screen.table(
+        ["Share", "us/step", "Layer", "Phase", "Line", "Statement"], profile.rows(), err=True
+    )
 
 
 def _dry_run(job: Job, asked: RunSettings, as_json: bool, assume: str | None) -> None:

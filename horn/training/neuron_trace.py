@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from horn.backends import Engine, Setup
+from horn.data import Stream
 from horn.errors import JobError
 from horn.interpreter import Engine as Interpreter
 from horn.interpreter.language import printing
@@ -100,6 +101,8 @@ def trace(
     JobError : there is no such neuron, sample or step.
     """
     layer, o = find(job.network, neuron)
+    if isinstance(job.data, Stream):
+        raise JobError("a stream is read once, and cannot be traced: trace on arrays or a file")
     if not 0 <= step < job.n_iterations:
         raise JobError(f"the job has the steps 0 to {job.n_iterations - 1}, got {step}")
     rows, first = batch(job, step)

@@ -40,6 +40,7 @@ class RunSettings:
     transport: str = transport.DEFAULT
     pins: Mapping[str, str] | None = None
     trace: str | os.PathLike[str] | None = None
+    profile: bool | str | os.PathLike[str] = False
     superstep_timeout: float = 60.0
     start_timeout: float = 60.0
     checkpoints: str | os.PathLike[str] | None = None
@@ -114,6 +115,8 @@ class RunSettings:
         for what in ("superstep_timeout", "start_timeout"):
             if not getattr(self, what) > 0:
                 raise JobError(f"{what} must be above 0, got {getattr(self, what)!r}")
+        if self.profile is not False:
+            raise JobError("profile is of one process; trace tells what several tasks do when")
         if not is_compiled:
             raise JobError(
                 f"asked for {self.groups * self.tasks} tasks, but a network that is interpreted "

@@ -168,3 +168,61 @@ def test_an_interpreted_neuron_is_left_alone():
     rows = check_network(job(Odd))
     assert {r.runs_as for r in rows} == {"message by message"}
     assert rows[0].kind == "interpreted" and rows[0].ok
+
+
+def bent(z):
+    return horn.math.tanh(z) + 0.5 * z
+
+
+def with_activation(activation, neuron=horn.Standard, **given):
+    rng = np.random.default_rng(0)
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.layer(4, neuron=neuron, activation=activation)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    x = rng.standard_normal((20, 3))
+    return horn.Job(net, (x, (x[:, 0] > 0).astype(int)), epochs=1, **given)
+
+
+@pytest.mark.parametrize(
+    "activation, said",
+    [
+        (horn.Activation("bent", bent, lambda y: 1.0 - y * y), "but f has the slope"),
+        (horn.Activation("bent", bent, None, lambda z: 1.0 - horn.math.tanh(z) ** 2), "df_at"),
+        # of z, where the output was meant
+        (horn.Activation("s", horn.math.sigmoid, lambda z: horn.math.sigmoid(z)), "df takes the"),
+    ],
+)
+def test_a_wrong_derivative_of_an_activation_is_refused(activation, said):
+    with pytest.raises(ModelError, match=f"layer1: activation .*{said}") as caught:
+        horn.train(with_activation(activation))
+    assert "leave it out and horn derives it, or pass check=False" in str(caught.value)
+    assert horn.train(with_activation(activation, check=False)).state == "SUCCEEDED"
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        horn.Activation("bent", bent, None, lambda z: 1.5 - horn.math.tanh(z) ** 2),
+        horn.Activation("s", horn.math.sigmoid, lambda y: y * (1.0 - y)),
+        horn.Activation("kink", horn.math.relu, lambda y: horn.math.where(y > 0.0, 1.0, 0.0)),
+        horn.Activation("bare", bent),
+        horn.Activation("logs", lambda z: horn.math.log(1.0 + z * z)),
+    ],
+    ids=lambda a: a.name,
+)
+def test_a_right_derivative_of_an_activation_is_let_through(activation):
+    assert horn.train(with_activation(activation)).state == "SUCCEEDED"
+
+
+def test_a_backward_that_nobody_would_call_is_refused():
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(2, neuron=Right, activation="softmax", loss="cross_entropy")
+    with pytest.raises(ModelError, match="layer1: Right writes backward, .* nobody would call it"):
+        horn.Job(net, (np.ones((4, 3)), np.array([0, 1, 0, 1])))
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.layer(4, neuron=Right, activation="tanh")
+    net.output(2, neuron=Right, activation="softmax", loss="cross_entropy")
+    horn.Job(net, (np.ones((4, 3)), np.array([0, 1, 0, 1])))  # it is called for layer1

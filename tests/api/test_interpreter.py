@@ -296,14 +296,19 @@ def test_a_backward_that_does_not_push_leaves_the_weights_to_the_derived_gradien
         np.testing.assert_allclose(a[name], b[name], rtol=1e-12, err_msg=name)
 
 
-def test_backward_of_an_output_neuron_is_not_called():
-    class Loud(WeightedSum):
+def test_backward_of_an_output_neuron_is_derived_where_hidden_ones_call_theirs():
+    class Both(WeightedSum):
         def backward(self, messages):
-            raise AssertionError("called")
+            error = 0.0
+            for m in messages:
+                error += m.delta * m.weight
+                self.push(m.delta * self.output)
+            self.backpropagate(error * self.activation.derivative(self.output))
 
     net = horn.Network(seed=1)
     net.input(2)
-    net.output(2, neuron=Loud, activation="softmax", loss="cross_entropy")
+    net.layer(3, neuron=Both, activation="tanh")
+    net.output(2, neuron=Both, activation="softmax", loss="cross_entropy")
     assert_gradients_are_true(engine(net, dataset(2, 2, 2)), 2)
 
 

@@ -118,8 +118,8 @@ JOBS = {
     "images": M(SAMPLES, "    x = rng.random((40, 28, 28))",
         ("input has 784 features per sample, but the network declares input(2)",
          "Use net.input(784)"), place=False),
-    "a shape for input": M(INPUT, "    net.input((28, 28))",
-        ("must be a whole number from 1, got (28, 28)", "write 784 (samples are flattened)")),
+    "half a neuron": M(LAYER, "    net.layer(4.5)",
+        ("must be a whole number from 1, got 4.5",), remedy="    net.layer(4)"),
     # PyTorch
     "nn.Linear": M(LAYER, "    net.layers += [horn.nn.Linear(2, 4)]",
         ("horn has no 'nn'", "net = horn.Network()"), 1),

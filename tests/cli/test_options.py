@@ -54,6 +54,8 @@ WORDS: dict[str, tuple[list[str], str, Any]] = {
 }
 HERE: dict[str, tuple[list[str], str, Any]] = {
     "trace": (["--trace", "t.json"], "trace", "t.json"),
+    "profile": (["--profile"], "profile", True),
+    "profile in a file": (["--profile", "p.json"], "profile", "p.json"),
     "checkpoints": (["--checkpoints", "there"], "checkpoints", "there"),
     "resume": (["--resume"], "resume", True),
     "resume from": (["--resume", "run1"], "resume", "run1"),

@@ -1,0 +1,182 @@
+"""A program in words: per statement what it makes of what, whose it is, and the user's line."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from horn.compiler.program import (
+    Draw,
+    Input,
+    Live,
+    Loop,
+    Matmul,
+    Pick,
+    Program,
+    Rank,
+    Statement,
+    Take,
+    Target,
+    Update,
+    layer_of,
+    writes,
+)
+from horn.errors import CompileError
+from horn.language.ir import Node, Op
+from horn.language.source import source_of
+from horn.network import Layer
+from horn.neuron import has_backward
+from horn.sources import is_user_file
+
+_SIGNS = {
+    Op.ADD: "+", Op.SUB: "-", Op.MUL: "*", Op.DIV: "/", Op.LT: "<", Op.LE: "<=", Op.GT: ">",
+    Op.GE: ">=", Op.EQ: "==", Op.NE: "!=", Op.AND: "and", Op.OR: "or", Op.FLOORDIV: "//",
+    Op.MOD: "%", Op.POW: "**",
+}  # fmt: skip
+_OVER = {"b": "samples", "o": "neurons", "i": "messages"}
+_LONGEST = 2000  # characters of an expression
+
+
+@dataclass(frozen=True)
+class ReadableStatement:
+    """layer : its name, or "" of none. phase : "forward", "loss", "backward" or "update". text : as
+    "layer1.sum = sum over messages of ...". place : "file.py:12", the loop or the last call of the
+    method that it comes from, or "".
+    """
+
+    layer: str
+    phase: str
+    text: str
+    place: str
+
+
+def readable(program: Program) -> list[ReadableStatement]:
+    """Each statement of a batch, in their order."""
+    found, phase = [], "forward"
+    names = {layer.name: layer for layer in program.network.layers}
+    for statement in program.statements:
+        phase = _phase(program, statement, phase)
+        layer = _layer(program, statement, names)
+        place = "" if layer is None else place_of(layer, phase, _folds(statement))
+        name = "" if layer is None else layer.name
+        found.append(ReadableStatement(name, phase, said(statement), place))
+    return found
+
+
+def _phase(program: Program, statement: Statement, before: str) -> str:
+    roles = {program.buffers[name].role for name in writes(statement) if name in program.buffers}
+    if isinstance(statement, Update) or roles & {"learned", "slot", "state"}:
+        return "update"
+    if program.loss is None or before in ("backward", "update"):
+        return "backward" if before in ("backward", "update") else "forward"
+    if isinstance(statement, Target):
+        return "loss"
+    if before == "loss" and any(".delta" in name or ".gradient" in name
+                                for name in writes(statement)):  # fmt: skip
+        return "backward"
+    return before
+
+
+def _layer(program: Program, statement: Statement, names: dict[str, Layer]) -> Layer | None:
+    for name in writes(statement):
+        if name.partition(".")[0].partition("/")[0] in names:
+            return names[name.partition(".")[0]]
+    if isinstance(statement, (Loop, Matmul, Rank)):
+        return program.network.layers[statement.frame.layer]
+    for name in writes(statement):
+        for axis in program.buffers[name].axes if name in program.buffers else ():
+            if layer_of(axis) >= 0:
+                return program.network.layers[layer_of(axis)]
+    return None
+
+
+def _folds(statement: Statement) -> bool:
+    """Whether it sums, or the like, over messages."""
+    frame = getattr(statement, "frame", None)
+    return frame is not None and frame.link is not None
+
+
+def place_of(layer: Layer, phase: str, folds: bool) -> str:
+    """The line of the neuron's method: of its loop over messages, or of the call that ends it."""
+    if layer.kind == "input" or phase in ("update", "loss"):
+        return ""
+    written = phase == "backward" and layer.kind == "hidden" and has_backward(layer.neuron)
+    method = getattr(layer.neuron, "backward" if written else "forward")
+    code = getattr(method, "__code__", None)
+    if code is None or not is_user_file(code.co_filename):
+        return ""
+    try:
+        source = source_of(method)
+    except CompileError:
+        return ""
+    nodes = list(ast.walk(source.tree))
+    loops = [n for n in nodes if isinstance(n, (ast.For, ast.GeneratorExp))]
+    calls = [
+        n for n in nodes
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
+        and n.func.attr in ("feedforward", "backpropagate")
+    ]  # fmt: skip
+    chosen: Sequence[ast.expr | ast.stmt] = loops if folds and loops else calls
+    line = chosen[0].lineno if chosen else 1
+    return f"{Path(source.file).name}:{source.first_line + line - 1}"
+
+
+def said(s: Statement) -> str:
+    """A statement as a line of text."""
+    if isinstance(s, Input):
+        return f"{s.out} = the samples of the batch"
+    if isinstance(s, Target):
+        return f"{s.out} = the {s.kind} of each sample"
+    if isinstance(s, Draw):
+        return f"{s.out} = {s.kind} draws, one per {s.per}"
+    if isinstance(s, Matmul):
+        return f"{s.out} = sum over {_OVER[s.axis]} of {s.a} * {s.b}   (matrix product)"
+    if isinstance(s, Update):
+        parts = "".join(f" + {part}" for part in s.parts)
+        change = f"learning_rate * mean over samples of {s.a} * {s.b}{parts}"
+        if s.velocity is None:
+            return f"{s.weight} -= {change}   (matrix product)"
+        return (f"{s.velocity} = {s.momentum:g} * {s.velocity} - {change}; {s.weight} += "
+                f"{s.velocity}   (matrix product)")  # fmt: skip
+    if isinstance(s, Loop):
+        return "; ".join(_output(o.buffer, o.node, o.axis, o.monoid) for o in s.outputs)
+    if isinstance(s, Rank):
+        return f"{s.out} = how many neurons have more {s.array}"
+    if isinstance(s, Live):
+        return f"the live neurons are those of {s.mask}"
+    if isinstance(s, (Take, Pick)):
+        return f"{s.out} = the part of {s.array} that is needed"
+    return type(s).__name__.lower()
+
+
+def _output(buffer: str, node: Node, axis: str, monoid: str) -> str:
+    text = expression(node)
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]} ..."
+    return f"{buffer} = {monoid} over {_OVER[axis]} of {text}" if axis else f"{buffer} = {text}"
+
+
+def expression(node: Node) -> str:
+    """A node as a formula."""
+    if node.op is Op.LOAD or node.op is Op.SCALAR:
+        return str(node.value)
+    if node.op is Op.CONST:
+        return f"{node.value:g}"
+    if node.op is Op.MESSAGE_DRAW:
+        return f"{node.value[0]} draw"
+    inside = [expression(a) for a in node.args]
+    if node.op in _SIGNS:
+        sign = f" {_SIGNS[node.op]} "
+        return sign.join(
+            f"({text})" if a.op in _SIGNS and (a.op is not node.op or node.op is not Op.ADD)
+            else text for a, text in zip(node.args, inside, strict=True)
+        )  # fmt: skip
+    if node.op is Op.NEG:
+        return f"-({inside[0]})" if node.args[0].op in _SIGNS else f"-{inside[0]}"
+    if node.op is Op.NOT:
+        return f"not ({inside[0]})"
+    if node.op is Op.SELECT:
+        return f"({inside[1]} if {inside[0]} else {inside[2]})"
+    return f"{node.op.value}({', '.join(inside)})"
