@@ -13,7 +13,12 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.errno cimport errno
 from libc.string cimport memcpy
-from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.buffer cimport (
+    PyBUF_WRITABLE,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
 
 cdef extern from "sys/mman.h" nogil:
     int PROT_READ, PROT_WRITE, MAP_SHARED, MAP_POPULATE
@@ -186,7 +191,7 @@ cdef class Mailboxes:
 
     def __cinit__(self, int task, list segments, list channels, bint may_spin):
         """channels: (src, offset, stride) of each."""
-        cdef unsigned char[::1] view
+        cdef Py_buffer view
         cdef int n_words = max(len(channels), len(segments)) + 1
         self.task, self.n_tasks, self.n_channels = task, len(segments), len(channels)
         self.may_spin, self.segments = may_spin, segments
@@ -202,8 +207,9 @@ cdef class Mailboxes:
                 and self.collected and self.words and self.targets):
             raise MemoryError
         for i, segment in enumerate(segments):
-            view = segment
-            self.base[i] = <char *>&view[0]
+            PyObject_GetBuffer(segment, &view, PyBUF_WRITABLE)
+            self.base[i] = <char *>view.buf  # as long as self.segments
+            PyBuffer_Release(&view)
         for i, (src, offset, stride) in enumerate(channels):
             self.src[i], self.offset[i], self.stride[i] = src, offset, stride
 

@@ -6,7 +6,12 @@ linked: who imports zmq gives the addresses of the library that pyzmq has loaded
 Used from one thread, as the socket itself.
 """
 
-from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.buffer cimport (
+    PyBUF_SIMPLE,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EAGAIN, EINTR
@@ -158,47 +163,47 @@ cdef class Socket:
         written again.
         """
         cdef Sent sent = None
-        cdef const unsigned char[::1] view
+        cdef Py_buffer view
         cdef Py_ssize_t n = len(parts), at
         cdef const void *data
         cdef size_t size
         cdef Msg msg
-        cdef int flags, rc
+        cdef int flags, rc, error = 0
         self.settle()
         for at in range(n):
             flags = DONTWAIT | (SNDMORE if at < n - 1 else 0)
-            view = parts[at]
-            size = <size_t>view.shape[0]
-            data = &view[0] if size else <const void *>b""
-            if size <= COPY_BYTES:
-                rc = send_bytes(self.handle, data, size, flags)
-                while rc < 0 and last_error() == EINTR:
+            PyObject_GetBuffer(parts[at], &view, PyBUF_SIMPLE)
+            try:
+                size = <size_t>view.len
+                data = <const void *>view.buf if size else <const void *>b""
+                if size <= COPY_BYTES:
                     rc = send_bytes(self.handle, data, size, flags)
-            else:
-                if sent is None:
-                    sent = Sent.__new__(Sent)
-                    sent.views = []
-                sent.views.append(memoryview(parts[at]))
-                sent.n_left += 1  # before the library may see it
-                msg_init_data(&msg, <void *>data, size, horn_gone, &sent.n_left)
-                if len(sent.views) == 1:  # the library reads it, whatever becomes of this object
-                    Py_INCREF(sent)
-                    self.flying.append(sent)
-                rc = msg_send(&msg, self.handle, flags)
-                while rc < 0 and last_error() == EINTR:
+                    while rc < 0 and last_error() == EINTR:
+                        rc = send_bytes(self.handle, data, size, flags)
+                    if rc < 0:
+                        error = last_error()
+                else:
+                    if sent is None:
+                        sent = Sent.__new__(Sent)
+                        sent.views = []
+                    sent.views.append(memoryview(parts[at]))
+                    sent.n_left += 1  # before the library may see it
+                    msg_init_data(&msg, <void *>data, size, horn_gone, &sent.n_left)
+                    if len(sent.views) == 1:  # the library reads it, whatever becomes of this
+                        Py_INCREF(sent)
+                        self.flying.append(sent)
                     rc = msg_send(&msg, self.handle, flags)
-                if rc < 0:
-                    rc = last_error()
-                    msg_close(&msg)
-                    if rc == EAGAIN and at == 0:
-                        return None
-                    raise OSError(rc, os.strerror(rc))
-                continue
-            if rc < 0:
-                rc = last_error()
-                if rc == EAGAIN and at == 0:  # a message is taken whole or not at all
-                    return None
-                raise OSError(rc, os.strerror(rc))
+                    while rc < 0 and last_error() == EINTR:
+                        rc = msg_send(&msg, self.handle, flags)
+                    if rc < 0:
+                        error = last_error()
+                        msg_close(&msg)
+            finally:
+                PyBuffer_Release(&view)
+            if error == EAGAIN and at == 0:  # a message is taken whole or not at all
+                return None
+            if error:
+                raise OSError(error, os.strerror(error))
         return True if sent is None else sent
 
     def settle(self):
