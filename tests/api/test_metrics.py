@@ -209,7 +209,8 @@ def job(**more: Any) -> horn.Job:
         "batch_size": 20, "epochs": 3, "validation": (x[:40], y[:40]),
         "metrics": ["accuracy", "f1", "auc", "top2", off_by], "dtype": "float64",
     } | more  # fmt: skip
-    return horn.Job(network(), (x[40:], y[40:]), horn.SGD(0.3), **made)
+    data = made.pop("data", (x[40:], y[40:]))
+    return horn.Job(network(), data, horn.SGD(0.3), **made)
 
 
 @pytest.fixture(scope="module")
@@ -430,3 +431,38 @@ def test_the_first_line_says_what_the_accuracy_of_training_is_of() -> None:
     )
     assert second.startswith("Epoch 1/1  loss ")
     assert len(said(100)) == 1 and len(said(500, "number")) == 1  # all of them, and none
+
+
+def test_they_are_what_scikit_learn_computes() -> None:
+    judge = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(4)
+    p = rng.random((60, 3))
+    p /= p.sum(axis=1, keepdims=True)
+    y, said = np.concatenate([[0, 1, 2], rng.integers(0, 3, 57)]), p.argmax(axis=1)
+    for name in ("precision", "recall", "f1"):
+        expected = getattr(judge, f"{name}_score")(y, said, average="macro")
+        assert of(name, "label", y, p) == pytest.approx(expected)
+        one = (y > 0).astype(int)
+        expected = getattr(judge, f"{name}_score")(one, p[:, 0] > 0.5)
+        assert of(name, "side", one, p[:, :1]) == pytest.approx(expected)
+        several = np.eye(3)[y] + np.eye(3)[::-1][y] > 0
+        expected = getattr(judge, f"{name}_score")(several, p > 0.5, average="macro")
+        assert of(name, "each", several.astype(float), p) == pytest.approx(expected)
+    assert of("auc", "label", y, p) == pytest.approx(judge.roc_auc_score(y, p, multi_class="ovr"))
+    assert of("top2", "label", y, p) == pytest.approx(judge.top_k_accuracy_score(y, p, k=2))
+    t, o = rng.random((2, 60, 3))
+    for name, function in (("r2", "r2_score"), ("mae", "mean_absolute_error"),
+                           ("mse", "mean_squared_error")):  # fmt: skip
+        assert of(name, "numbers", t, o) == pytest.approx(getattr(judge, function)(t, o))
+    # one of scikit-learn's own is a metric too, kept by its name
+    kept = metrics.to_json(resolve([judge.r2_score], "here"), SourceCapture())
+    assert kept[0]["import"] == "sklearn.metrics._regression:r2_score"
+
+
+def test_labels_by_name_are_scored_as_their_codes() -> None:
+    x, y = samples("label")
+    names = np.array(["cat", "dog", "eel"])
+    run = horn.train(job(data=(x[40:], names[y[40:]]), validation=(x[:40], names[y[:40]])))
+    plain = horn.train(job())
+    assert run.metrics == plain.metrics
+    assert run.model.evaluate(x[:40], names[y[:40]])["f1"] == plain.metrics["validation"]["f1"]
