@@ -201,11 +201,6 @@ class Job:
             set_(self, "initial", begun)
             set_(self, "network", self.network.beginning_with(begun.parameters, begun.states))
 
-    if not TYPE_CHECKING:  # who checks types is told without it
-
-        def __getattr__(self, name: str) -> Any:
-            raise mistakes.no_attribute("a horn.Job", name, dir(type(self)))
-
     @property
     def n_iterations(self) -> int:
         """Updates in the whole job."""
@@ -351,6 +346,11 @@ class Job:
             return other
         check_features(other, data.n_features, "the training data")
         return other.with_fields(normalization=data.normalization)
+
+    if not TYPE_CHECKING:  # who checks types is told without it
+
+        def __getattr__(self, name: str) -> Any:
+            raise mistakes.no_attribute("a horn.Job", name, dir(type(self)))
 
     def _repr_html_(self) -> str:
         settings = {
