@@ -622,6 +622,11 @@ def _check_monitor(job: Job) -> None:
 
 def _check_metrics(job: Job) -> None:
     """Check that metrics fit what they will be measured on."""
+    if job.metrics and isinstance(job.data, Stream) and not (job.validation or job.test):
+        raise JobError(
+            "metrics need all samples at once, and a stream does not have them; give "
+            "validation=(x, y) or test=(x, y), or leave metrics out"
+        )
     for what in ("validation", "test") if job.validation or job.test else ("data",):
         data = getattr(job, what)
         if data is not None:

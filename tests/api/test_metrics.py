@@ -466,3 +466,12 @@ def test_labels_by_name_are_scored_as_their_codes() -> None:
     plain = horn.train(job())
     assert run.metrics == plain.metrics
     assert run.model.evaluate(x[:40], names[y[:40]])["f1"] == plain.metrics["validation"]["f1"]
+
+
+def test_a_stream_is_not_scored_but_what_is_beside_it() -> None:
+    x, y = samples("label")
+    stream = horn.data.Stream(lambda: iter([(x, y)]), samples=120)
+    with pytest.raises(JobError, match="a stream does not have them; give validation="):
+        horn.train(horn.Job(network(), stream, epochs=1, metrics=["f1"]))
+    run = horn.train(horn.Job(network(), stream, epochs=1, metrics=["f1"], validation=(x, y)))
+    assert run.metrics["validation"]["f1"] == run.model.evaluate(x, y)["f1"]
