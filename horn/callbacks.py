@@ -33,7 +33,8 @@ class TrainingContext:
 
     job : what is trained. epoch : from 1; iteration : updates so far. history : of the epochs so
     far; row : of the epoch that has just ended, else None. loss : of the batch that has just been
-    learned from, else None. n_epochs, n_iterations : of the whole job.
+    learned from, else None. n_epochs, n_iterations : of the whole job. group, task : whose process
+    this is, of a callback that runs everywhere; else 0.
     """
 
     def __init__(self, job: Job, history: History) -> None:
@@ -44,6 +45,8 @@ class TrainingContext:
         self.n_iterations = job.n_iterations
         self.n_epochs = -(-job.n_iterations // job.iterations_per_epoch)
         self.is_stopping = False
+        self.group = self.task = 0
+        self.is_watching = False  # everywhere: it may not decide
         self._model: Callable[[], Model] | None = None
         self._rate: tuple[Callable[[], float], Callable[[float], None]] | None = None
 
@@ -52,6 +55,8 @@ class TrainingContext:
         """The model as it is now; a copy, which training no longer changes. In ``on_train_end`` it
         is the one that ``run.model`` will be.
         """
+        if self.is_watching:
+            raise JobError("a task has its share of the model: leave everywhere out to have all")
         if self._model is None:
             raise JobError("there is a model from the first update on, and none before it")
         return self._model()
@@ -73,6 +78,8 @@ class TrainingContext:
         """End training after this update; its epoch ends with it, and is measured. Of groups that
         do not share every batch (averaging, downpour, easgd), after the epoch.
         """
+        if self.is_watching:
+            raise JobError("a callback that runs everywhere only looks; another may end training")
         self.is_stopping = True
 
 
@@ -80,13 +87,17 @@ class Callback:
     """What is called while a job trains: define the methods that you need.
 
     remembers : the attributes that a checkpoint keeps (numbers, texts, lists and dicts of them), so
-    that a resumed run goes on with them. changes_rate : it sets the learning rate.
+    that a resumed run goes on with them. changes_rate : it sets the learning rate. everywhere : it
+    runs in every task of every group instead (``context.group``, ``context.task``), as a copy made
+    of its source and of its attributes, which are plain; it looks at its process, and has neither
+    the model nor a say.
 
     An exception ends training with CallbackError, which has the run so far in ``run``.
     """
 
     remembers: ClassVar[tuple[str, ...]] = ()
     changes_rate: ClassVar[bool] = False
+    everywhere: ClassVar[bool] = False
 
     def check(self, job: Job) -> None:
         """Before anything starts. Raises ModelError for a job that it cannot be used with."""

@@ -284,6 +284,7 @@ class Attempts:
         self.coordinator: CheckpointCoordinator | None = None
         self.hooks = hooks
         if hooks is not None:
+            hooks.leave_to_tasks()
             self._recall(hooks)
             hooks.begin(History(self.record.rows), self.record.iteration)
         self._n_failed = 0  # since the last new checkpoint
@@ -324,8 +325,13 @@ class Attempts:
             journals="" if journals is None else str(journals.path.absolute()),
             groups=here.groups or (),
             silence_s=here.silence_s,
-            callbacks=0 if self.hooks is None else BY_BATCH if self.hooks.is_by_batch else BY_EPOCH,
+            callbacks=self._kind_of_callbacks(),
         )
+
+    def _kind_of_callbacks(self) -> int:
+        if self.hooks is None or not self.hooks.callbacks:
+            return 0
+        return BY_BATCH if self.hooks.is_by_batch else BY_EPOCH
 
     def monitor(self, on_ready: Callable[[], None] | None = None) -> TaskMonitor:
         """The monitor of the present pool, which has been started; sets ``coordinator``."""

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 
 from horn.aggregates import Aggregate
+from horn.callbacks import Callback
 from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.data import Dataset, Normalization
 from horn.errors import JobError, ModelError, ProtocolError
@@ -104,6 +105,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     test: DataSpec | None
     aggregates: dict[str, AggregateSpec] = {}
     frozen: tuple[str, ...] = ()
+    callbacks: list[dict[str, Any]] = []  # those that run everywhere
     metrics: list[dict[str, Any]] = []
 
 
@@ -261,6 +263,7 @@ class JobDraft:
     strategy: dict[str, Any]
     aggregates: dict[str, AggregateSpec]
     metrics: list[dict[str, Any]]
+    callbacks: list[dict[str, Any]]
 
 
 def draft(job: Job, strategy: Strategy | None = None) -> JobDraft:
@@ -277,9 +280,15 @@ def draft(job: Job, strategy: Strategy | None = None) -> JobDraft:
             for name, a in job.aggregates.items()
         }
         metrics = metrics_to_json(job.metrics, capture)
+        # as they are: vars, since they need not be dataclasses
+        watching = [
+            {"class": capture.reference(type(one)), "fields": dict(vars(one))}
+            for one in job.callbacks
+            if isinstance(one, Callback) and one.everywhere
+        ]
         sources = capture.sources(whole_paths=True)
-        found = JobDraft(network, sources, optimizer, plan, aggregates, metrics)
-        json.dumps([network, sources, optimizer, plan, metrics])
+        found = JobDraft(network, sources, optimizer, plan, aggregates, metrics, watching)
+        json.dumps([network, sources, optimizer, plan, metrics, watching])
         json.dumps(msgspec.to_builtins(aggregates))
     except (ModelError, TypeError, ValueError) as error:
         raise JobError(
@@ -310,6 +319,7 @@ def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> Share
             None if job.test is None else memory.add_data(job.test),
             draft.aggregates,
             tuple(map(str, job.frozen)),
+            callbacks=draft.callbacks,
             metrics=draft.metrics,
         )
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
@@ -481,7 +491,20 @@ def _job(
         aggregates,
         frozen=spec.frozen,
         metrics=from_json(spec.metrics, code),
+        callbacks=[_callback(found, code) for found in spec.callbacks],
     )
+
+
+def _callback(found: Mapping[str, Any], code: CapturedCode) -> Callback:
+    try:
+        kind = code.resolve(found["class"])
+        if not (isinstance(kind, type) and issubclass(kind, Callback)):
+            raise ProtocolError(f"payload: {kind!r} is no callback")
+        made: Callback = kind.__new__(kind)
+        vars(made).update(found["fields"])
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ProtocolError(f"payload: {type(error).__name__}: {error}") from error
+    return made
 
 
 def _placement(text: JobText, network: Network) -> Placement:

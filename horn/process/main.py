@@ -41,7 +41,7 @@ from horn.sources import line_of
 from horn.strategies import TaskEngine, Topology
 from horn.strategies._replica import Replica
 from horn.training.checkpointing import part_name, restore
-from horn.training.hooks import settable
+from horn.training.hooks import in_task, settable
 from horn.training.loop import OwnLoss, TrainingLoop
 from horn.training.progress import Progress
 from horn.transport import PeerLost
@@ -195,6 +195,7 @@ class TaskProcess:
 
     def _train(self, start: control.StartTask, opened: OpenedPayload, stack: ExitStack) -> None:
         run, job, rank = opened.run, opened.job, start.task
+        watching = in_task(job, *divmod(rank, run.n_tasks))
         if run.callbacks:
             job, rate = settable(job)
         recorder = TraceRecorder(run.max_trace_events) if run.max_trace_events else None
@@ -271,9 +272,19 @@ class TaskProcess:
             if guest is not None:
                 guest.check()
             group.cross()
+            if watching is not None:
+                watching.look("on_epoch_end", loop)
             if decisions is not None:
                 stop = decisions.epoch(loop.iteration) or stop
             return engine.agree(epoch, stop or (saver is None and self._is_leaving(group_index)))
+
+        on_batch = decisions.batch if decisions and run.callbacks == BY_BATCH else None
+        if watching is not None and watching.is_by_batch:
+            decided = on_batch
+
+            def on_batch(epoch: int, iteration: int, loss: float) -> bool:
+                watching.look("on_batch_end", loop, loss)
+                return decided is not None and decided(epoch, iteration, loss)
 
         self.loop = loop = TrainingLoop(
             job,
@@ -292,7 +303,7 @@ class TaskProcess:
             deal=group_index // n_first,
             is_changed_at_end=not opened.strategy.is_joined,
             at_boundary=saver,
-            on_batch=decisions.batch if decisions and run.callbacks == BY_BATCH else None,
+            on_batch=on_batch,
         )
         if decisions is not None:
             loop.callbacks = lambda: decisions.memory
@@ -308,7 +319,11 @@ class TaskProcess:
         self.enter(control.MEETING)
         group.cross()
         self._ready("")
+        if watching is not None:
+            watching.look("on_train_begin", loop)
         loop.run()
+        if watching is not None:
+            watching.look("on_train_end", loop)
         self.line.send(control.StartPhase(control.ENDING))
         if saver is not None:
             saver.close()

@@ -75,6 +75,11 @@ class Hooks:
                 kept.append([name_of(callback), {}])
         return {"rate": self.rate.number, "callbacks": kept}
 
+    def leave_to_tasks(self) -> None:
+        """Those that run everywhere run in task processes."""
+        self.callbacks = tuple(one for one in self.callbacks if not one.everywhere)
+        self._first = self.memory()
+
     def recall(self, memory: Mapping[str, Any], history: History) -> None:
         """Go back to a ``memory``, or to the beginning if it is empty."""
         memory = memory or self._first
@@ -120,6 +125,16 @@ class Hooks:
         self._model = model
         self.context._model = lambda: model
         self._call("on_train_end", is_kept=True)
+
+    def look(self, hook: str, loop: TrainingLoop, loss: float | None = None) -> None:
+        """One hook, in a task. Raises CallbackError."""
+        context = self.context
+        context.history, context.epoch, context.iteration = loop.history, loop.epoch, loop.iteration
+        context.loss = loss
+        context.row = loop.history[-1] if hook == "on_epoch_end" else None
+        self._call(hook)
+        if self.failure is not None:
+            raise self.failure
 
     def _call(self, hook: str, is_kept: bool = False) -> None:
         context = self.context
@@ -183,6 +198,16 @@ class Hooks:
         if self.why_fixed:
             raise JobError(f"the learning rate cannot be set: {self.why_fixed}")
         self.rate.set(value, self.context.iteration)
+
+
+def in_task(job: Job, group: int, task: int) -> Hooks | None:
+    """The callbacks that run everywhere, in one of the tasks."""
+    if not job.callbacks:
+        return None
+    hooks = Hooks(job, "a callback that runs everywhere only looks")
+    context = hooks.context
+    context.group, context.task, context.is_watching = group, task, True
+    return hooks
 
 
 def attach(hooks: Hooks, loop: TrainingLoop) -> None:

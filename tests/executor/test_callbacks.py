@@ -208,3 +208,66 @@ def test_progress_and_callbacks_see_the_same_rows():
     given = job(epochs=3, callbacks=[lambda context: seen.append(dict(context.row))])
     run = horn.train(given, groups=2, progress=rows.append)
     assert seen == [dict(row) for row in rows] == list(run.history)
+
+
+class Everywhere(horn.Callback):
+    """A line per hook into a file per task."""
+
+    everywhere = True
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def _say(self, context: TrainingContext, word: str) -> None:
+        with open(f"{self.folder}/{context.group}-{context.task}", "a") as file:
+            file.write(f"{word} {os.getpid()} {context.iteration}\n")
+
+    def on_train_begin(self, context: TrainingContext) -> None:
+        self._say(context, "begin")
+
+    def on_batch_end(self, context: TrainingContext) -> None:
+        assert context.loss is not None
+        self._say(context, "batch")
+
+    def on_epoch_end(self, context: TrainingContext) -> None:
+        assert context.row is not None and context.learning_rate > 0
+        self._say(context, "epoch")
+
+    def on_train_end(self, context: TrainingContext) -> None:
+        self._say(context, "end")
+
+
+@pytest.mark.parametrize("beside", [[], [Halve]])
+def test_a_callback_may_run_in_every_task(beside, tmp_path):
+    made = [Everywhere(str(tmp_path)), *(kind() for kind in beside)]
+    run = horn.train(job(epochs=2, callbacks=made), groups=2, tasks=2)
+    lines = {path.name: path.read_text().split("\n") for path in tmp_path.iterdir()}
+    assert sorted(lines) == ["0-0", "0-1", "1-0", "1-1"]
+    words = ["begin", *["batch"] * 4, "epoch", *["batch"] * 4, "epoch", "end"]
+    for found in lines.values():
+        assert [line.split()[0] for line in found[:-1]] == words
+    assert len({found[0].split()[1] for found in lines.values()} - {str(os.getpid())}) == 4
+    plain = horn.train(job(epochs=2, callbacks=[kind() for kind in beside]), groups=2, tasks=2)
+    assert bits(run) == bits(plain)
+    alone = horn.train(job(epochs=1, callbacks=[Everywhere(str(tmp_path))]))  # here, with one task
+    assert alone.epochs == 1 and f"end {os.getpid()} 4" in (tmp_path / "0-0").read_text()
+
+
+class Deciding(horn.Callback):
+    everywhere = True
+
+    def on_epoch_end(self, context: TrainingContext) -> None:
+        context.stop()
+
+
+def test_a_callback_in_every_task_only_looks():
+    with pytest.raises(TaskFailed, match="callback Deciding, on_epoch_end of epoch 1: a callback "
+                       "that runs everywhere only looks"):  # fmt: skip
+        horn.train(job(callbacks=[Deciding()]), tasks=2)
+
+
+def test_attributes_that_cannot_travel_are_said_before():
+    odd = Everywhere("here")
+    odd.folder = object()  # type: ignore[assignment]
+    with pytest.raises(JobError, match="cannot be given to other processes: .*object"):
+        horn.train(job(callbacks=[odd]), tasks=2)
