@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from horn.compiler import lower
-from horn.compiler.program import Loop, Matmul, Update
+from horn.compiler.program import Convolve, Loop, Matmul, Update
 from horn.language import derive, ir
 from horn.language.layers import read_layer
 from horn.network import Layer, Network
@@ -35,6 +35,9 @@ def runs_as(network: Network) -> dict[str, str]:
         parts = []
         if products:
             parts.append("matrix products")
+        convolved = (s for s in program.statements if isinstance(s, Convolve))
+        if any(s.frame.layer == layer.index for s in convolved):
+            parts.append("windows")
         if loops:
             sparse = all(link.edges is not None for link in layer.links)
             parts.append("loop over edges" if sparse else "fused loop")

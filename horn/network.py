@@ -25,6 +25,7 @@ import numpy as np
 from horn import activations, html, initializers, losses, mistakes
 from horn.activations import Activation
 from horn.connections import Connection, Edges, PlacedConnection
+from horn.connections.convolution import Convolution
 from horn.connections.dense import Dense
 from horn.connections.part import Part
 from horn.connections.placed import PLACED
@@ -86,6 +87,11 @@ class Link:
     def is_placed(self) -> bool:
         """Whether the connection goes by the shapes of the layers, and says them."""
         return hasattr(self.connection, "at")
+
+    @property
+    def convolves(self) -> bool:
+        """Whether sums of products over its windows have kernels of their own."""
+        return type(self.connection) is Convolution and self.connection.groups == 1
 
     @property
     def is_known(self) -> bool:

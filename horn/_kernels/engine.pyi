@@ -144,6 +144,30 @@ class Tape:
         n: Extent | None = None,
         label: str = "",
     ) -> int: ...
+    def windows(
+        self,
+        x: Array,
+        w: Array,
+        out: Array,
+        *,
+        ptr: NDArray[np.int64],
+        src: NDArray[np.int32],
+        row: NDArray[np.int32],
+        base: NDArray[np.int64],
+        step: int,
+        rows: Extent | None = None,
+        label: str = "",
+    ) -> int: ...
+    def window_gradients(
+        self,
+        x: Array,
+        y: Array,
+        out: Array,
+        *,
+        src: NDArray[np.int32],
+        rows: Extent | None = None,
+        label: str = "",
+    ) -> int: ...
     def anchor(self, array: Array) -> Anchor: ...
     def pick(self, rows: Array, picks: NDArray[np.int64], limit: int) -> bool: ...
     def total(self, numbers: Array) -> float: ...

@@ -136,6 +136,18 @@ cdef extern from "tape.h":
         int32_t *list
         uint16_t *bits
         int32_t dim
+    ctypedef struct conv_t:
+        int32_t kind
+        char *x
+        char *w
+        char *out
+        char *packed
+        int64_t ldx, ldw, ldo, n_groups, n_r, n_rows, step
+        extent_t rows
+        const int64_t *ptr
+        const int64_t *base
+        const int32_t *src
+        const int32_t *row
     ctypedef struct ins_t:
         int32_t kind, numpy
         int64_t ns
@@ -144,6 +156,7 @@ cdef extern from "tape.h":
         draw_t *draw
         load_t *load
         live_t *live
+        conv_t *conv
     ctypedef void (*gemm_numpy_t)(void *, const gemm_t *, int64_t, int64_t, int64_t, double,
                                   double) noexcept nogil
     ctypedef struct tape_t:
@@ -165,7 +178,7 @@ cdef extern from "tape.h":
         int64_t pid
     int FEW_VIEWS, STRIP_BYTES, LEVEL_USED, MAX_PARTS
     int IOTA, DRAWN
-    int K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE
+    int K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS
     void choose_level(int) nogil
     int is_intel() nogil
     int start_threads(tape_t *) nogil
@@ -631,6 +644,99 @@ cdef class Tape:
         ins.live = g
         return self.t.n_ins - 1
 
+    def windows(self, x, w, out, *, ptr, src, row, base, step, rows=None, label=""):
+        """Rows of out in groups: result r of group k is the sum over its pairs j, from ptr[k] to
+        ptr[k + 1], of w[base[row[j]] + r * step] * x[src[j]].
+
+        x (n, batch) and out (groups * results, batch) are contiguous along the batch, w is
+        contiguous; ptr and base are int64, src and row int32.
+        """
+        x, w = self._rows_of(x, "x"), self._flat(w, "w", self.dtype)
+        out = self._rows_of(out, "out", writes=True)
+        ptr, base = self._flat(ptr, "ptr", np.int64), self._flat(base, "base", np.int64)
+        src, row = self._flat(src, "src", np.int32), self._flat(row, "row", np.int32)
+        n_groups = len(ptr) - 1
+        n_r = len(out) // max(n_groups, 1)
+        if n_groups < 1 or n_r * n_groups != len(out) or n_r < 1:
+            raise ValueError(f"{len(out)} rows of out are no {n_groups} groups")
+        if len(src) != len(row) or ptr[0] != 0 or ptr[len(ptr) - 1] != len(src) or np.any(np.diff(ptr) < 0):
+            raise ValueError("ptr goes from 0 to the number of pairs, and src and row have those")
+        for what, index, n in (("src", src, len(x)), ("row", row, len(base))):
+            if len(index) and not 0 <= index.min() <= index.max() < n:
+                raise ValueError(f"{what} names places outside of 0 to {n - 1}")
+        reach = (n_r - 1) * step
+        if len(base) and not 0 <= base.min() <= base.max() + reach < len(w):
+            raise ValueError(f"base and step reach beyond the {len(w)} weights")
+        packed = np.zeros((len(base), n_r), self.dtype)
+        cdef conv_t *g = self._conv(x, w, out, packed, rows)
+        g.kind, g.step, g.n_groups, g.n_r, g.n_rows = 0, step, n_groups, n_r, len(base)
+        g.ptr = <const int64_t *><uintptr_t>ptr.ctypes.data
+        g.base = <const int64_t *><uintptr_t>base.ctypes.data
+        g.src = <const int32_t *><uintptr_t>src.ctypes.data
+        g.row = <const int32_t *><uintptr_t>row.ctypes.data
+        self.keep += [packed, ptr, base, src, row]
+        return self._append_conv(g, label or "windows")
+
+    def window_gradients(self, x, y, out, *, src, rows=None, label=""):
+        """out[m, k] = the sum over positions p and the batch of y[p * maps + m] * x[src[p, k]].
+
+        x (n, batch) and y (positions * maps, batch) are contiguous along the batch, out (maps,
+        places) is contiguous; src (positions, places) is int32, -1 for none.
+        """
+        x, y = self._rows_of(x, "x"), self._rows_of(y, "y")
+        out = self._array(out, "out", writes=True)
+        src = self._array(src, "src")
+        if src.dtype != np.int32 or src.ndim != 2 or not src.flags.c_contiguous \
+                or src.size and not -1 <= src.min() <= src.max() < len(x):
+            raise ValueError(f"src is contiguous int32 (positions, places) from -1 to {len(x) - 1}")
+        if out.dtype != self.dtype or out.ndim != 2 or not out.flags.c_contiguous \
+                or out.shape[1] != src.shape[1] or len(y) != out.shape[0] * src.shape[0]:
+            raise ValueError(f"y {y.shape} and src {src.shape} do not give out {out.shape}")
+        zeros = np.zeros(x.shape[1] + 64, self.dtype)
+        cdef conv_t *g = self._conv(x, y, out, zeros, rows)
+        g.kind, g.ldw, g.n_groups = 1, strides(y)[0], src.shape[0]
+        g.n_r, g.n_rows = out.shape
+        g.src = <const int32_t *><uintptr_t>src.ctypes.data
+        self.keep += [zeros, src]
+        return self._append_conv(g, label or "window gradients")
+
+    def _rows_of(self, array, name, writes=False):
+        """An array of this tape's type whose rows are contiguous."""
+        array = self._array(array, name, writes=writes)
+        if array.dtype != self.dtype or array.ndim != 2 \
+                or array.size and array.strides[1] != array.itemsize:
+            raise ValueError(f"{name} is a matrix of {self.dtype} with contiguous rows, got "
+                             f"{array.shape} of {array.dtype}")
+        return array
+
+    def _flat(self, array, name, dtype):
+        array = self._array(array, name)
+        if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
+            raise ValueError(f"{name} is a contiguous vector of {np.dtype(dtype)}, got "
+                             f"{array.shape} of {array.dtype}")
+        return array
+
+    cdef conv_t *_conv(self, x, w, out, packed, rows) except NULL:
+        cdef conv_t *g = <conv_t *>calloc(1, sizeof(conv_t))
+        if not g:
+            raise MemoryError
+        try:
+            g.x = <char *><uintptr_t>x.ctypes.data
+            g.w = <char *><uintptr_t>w.ctypes.data
+            g.out = <char *><uintptr_t>out.ctypes.data
+            g.packed = <char *><uintptr_t>packed.ctypes.data
+            g.ldx, g.ldo = strides(x)[0], strides(out)[0]
+            g.rows = self._extent(rows, x.shape[1], "rows")
+        except BaseException:
+            free(g)
+            raise
+        return g
+
+    cdef int _append_conv(self, conv_t *g, label) except -1:
+        cdef ins_t *ins = self._append(K_WINDOWS, label, NULL, NULL)
+        ins.conv = g
+        return self.t.n_ins - 1
+
     def anchor(self, array):
         """Where the instructions so far point into a C-contiguous array: for ``settle``."""
         array = self._array(array, "array")
@@ -642,6 +748,7 @@ cdef class Tape:
         cdef int i, j
         cdef gemm_t *g
         cdef loop_t *l
+        cdef conv_t *c
         if not array.flags.c_contiguous:
             raise ValueError("only a C-contiguous array can be moved")
         for i in range(self.t.n_ins):
@@ -658,6 +765,11 @@ cdef class Tape:
                 for j in range(l.n_in + l.n_out):
                     if l.view[j].dtype < IOTA:
                         found.note(&l.view[j].data, begin, size)
+            c = self.t.ins[i].conv
+            if c:
+                found.note(&c.x, begin, size)
+                found.note(&c.w, begin, size)
+                found.note(&c.out, begin, size)
             if self.t.ins[i].draw or self.t.ins[i].load or self.t.ins[i].live:
                 found.refuse(self.t.ins[i].draw.out if self.t.ins[i].draw else
                              self.t.ins[i].load.out if self.t.ins[i].load else

@@ -32,5 +32,5 @@
 #undef K
 
 #define OF(name, type) PASTE(name, PASTE(type, LEVEL))
-const body_t BODY[2] = {{OF(loop, _f32_l), OF(draw, _f32_l), OF(load, _f32_l)},
-                        {OF(loop, _f64_l), OF(draw, _f64_l), OF(load, _f64_l)}};
+#define BODIES_OF(type) {OF(loop, type), OF(draw, type), OF(load, type), OF(windows, type)}
+const body_t BODY[2] = {BODIES_OF(_f32_l), BODIES_OF(_f64_l)};

@@ -602,6 +602,7 @@ static int K(copy_rows)(const domain_t *d) {
 }
 
 #include "tiles.h"
+#include "windows.h"
 
 static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch) {
     const int64_t n0 = d->n[0], n1 = d->n[1], n2 = d->n[2];

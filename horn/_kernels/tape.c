@@ -311,6 +311,16 @@ static void run_live(tape_t *t, const live_t *v) {
     t->dims[v->dim] = count;
 }
 
+static void wait_all(tape_t *t, int nt);
+
+static void run_windows(tape_t *t, const conv_t *g, int tid, int nt) {
+    if (g->kind == 0) {
+        BODIES[t->dtype].windows(t, g, 0, tid, nt);
+        wait_all(t, nt);
+    }
+    BODIES[t->dtype].windows(t, g, 1, tid, nt);
+}
+
 /* ---- threads: one region per run, a barrier after each instruction ---- */
 static inline void relax(void) {
 #ifdef HORN_X86
@@ -367,6 +377,7 @@ static int is_solo(const tape_t *t, const ins_t *ins) {
     case K_LOAD: return ins->load->out_dtype != t->dtype
                         || ins->load->rows.fixed * ins->load->cols.fixed < 4096;
     case K_LIVE: return 1;
+    case K_WINDOWS: return ins->conv->n_groups * ins->conv->n_r * ins->conv->n_rows < 4096;
     }
     return 0;
 }
@@ -385,6 +396,7 @@ static void run_all(tape_t *t, int tid, int nt) {
         case K_DRAW: BODIES[t->dtype].draw(t, ins->draw, tid, nt); break;
         case K_LOAD: BODIES[t->dtype].load(t, ins->load, tid, nt); break;
         case K_LIVE: if (tid == 0) run_live(t, ins->live); break;
+        case K_WINDOWS: run_windows(t, ins->conv, solo ? 0 : tid, solo ? 1 : nt); break;
         }
         if (!solo || i + 1 == last || !is_solo(t, ins + 1)) wait_all(t, nt);
         if (t->profile && tid == 0) ins->ns += now_ns() - start;
@@ -449,7 +461,7 @@ void tape_free(tape_t *t) {
     stop_threads(t);
     for (int32_t i = 0; i < t->n_ins; i++) {
         free(t->ins[i].gemm); free_loop(t->ins[i].loop); free(t->ins[i].draw);
-        free(t->ins[i].load); free(t->ins[i].live);
+        free(t->ins[i].load); free(t->ins[i].live); free(t->ins[i].conv);
     }
     free(t->ins);
     if (t->scratch) for (int i = 0; i < t->n_threads; i++) free(t->scratch[i]);

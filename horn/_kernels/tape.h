@@ -24,7 +24,7 @@ enum { F32, F64, U8, I32, I64, IOTA, DRAWN };
 /* From one element to the next; of an IOTA and of what is DRAWN the data are a number, not memory. */
 static const int64_t ITEM_SIZE[] = {4, 8, 1, 4, 8, 1, 1};
 
-enum { K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE };
+enum { K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS };
 
 enum {
     OP_COPY, OP_NEG, OP_ABS, OP_SQRT, OP_EXP, OP_LOG, OP_LOG1P, OP_EXPM1, OP_TANH, OP_SIGMOID,
@@ -133,10 +133,23 @@ typedef struct {
     int32_t *list; uint16_t *bits; int32_t dim;
 } live_t;
 
+/* Sums over windows (windows.h). kind 0: results in n_groups groups of n_r rows from pairs ptr[k] to
+ * ptr[k + 1] of rows of x and of the n_rows rows of weights, which are packed from w[base + r step].
+ * kind 1: gradients of n_r maps by n_rows places: w has the rows of what flows back (ldw), src the
+ * row of x of each (position, place), -1 for none; packed is a row of zeros. */
+typedef struct {
+    int32_t kind;
+    char *x, *w, *out, *packed;
+    int64_t ldx, ldw, ldo, n_groups, n_r, n_rows, step;
+    extent_t rows;
+    const int64_t *ptr, *base;
+    const int32_t *src, *row;
+} conv_t;
+
 typedef struct {
     int32_t kind, numpy;        /* numpy: this GEMM goes back to Python */
     int64_t ns;                 /* profile */
-    gemm_t *gemm; loop_t *loop; draw_t *draw; load_t *load; live_t *live;
+    gemm_t *gemm; loop_t *loop; draw_t *draw; load_t *load; live_t *live; conv_t *conv;
 } ins_t;
 
 typedef struct tape_s tape_t;
@@ -193,6 +206,7 @@ typedef struct {
     void (*loop)(const tape_t *, const loop_t *, domain_t *, char *);
     void (*draw)(const tape_t *, const draw_t *, int, int);
     void (*load)(const tape_t *, const load_t *, int, int);
+    void (*windows)(const tape_t *, const conv_t *, int, int, int);
 } body_t;
 
 /* Shared by the files of this extension, not beyond it. */

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from horn.compiler.program import (
+    Convolve,
     Draw,
     Expand,
     Input,
@@ -26,6 +27,8 @@ from horn.compiler.program import (
 from horn.language import ir
 from horn.network import Network
 
+# Statements that write one buffer.
+MADE = (Convolve, Expand, Input, Target, Draw, Matmul, Pick, Rank, ScatterAdd, Take)
 # Below 4 million multiplications a batch takes tens of microseconds: barriers would cost more.
 MIN_WORK_PER_THREAD = 2_000_000
 # Products read live weights in place (Tape.live_gemm) for so many samples at most, and so many
@@ -83,11 +86,7 @@ def parts_of_wholes(program: Program) -> dict[str, str]:
     for move in moves:
         arrays.setdefault(move.out, set()).add(move.array)
     written = {o.buffer for s in program.statements if isinstance(s, Loop) for o in s.outputs}
-    written |= {
-        s.out
-        for s in program.statements
-        if isinstance(s, (Expand, Input, Target, Draw, Matmul, Pick, Rank, ScatterAdd, Take))
-    }
+    written |= {s.out for s in program.statements if isinstance(s, MADE)}
     found: dict[str, str] = {}
     for move in moves:
         if move.array in found or move.array in found.values() or move.out in written:

@@ -26,8 +26,10 @@ from horn.backends._choices import (
 )
 from horn.backends._compiled import CompiledEngine, constant
 from horn.backends._passes import Pass, passes
+from horn.backends._windows import WindowLists
 from horn.compiler.program import (
     Buffer,
+    Convolve,
     Draw,
     Expand,
     Frame,
@@ -340,6 +342,8 @@ class Runner:
             self._update(s)
         elif isinstance(s, Rank):
             self._rank(s)
+        elif isinstance(s, Convolve):
+            self._convolve(s)
         elif isinstance(s, Expand):
             self._expand(s)
         elif isinstance(s, ScatterAdd):
@@ -462,6 +466,20 @@ class Runner:
             return
         self.tape.gemm(a, b, c, beta=0.0, m=extent[left], n=extent[right], k=extent[s.axis],
                        thin=s.frame.grouped, label=s.out)  # fmt: skip
+
+    def _convolve(self, s: Convolve) -> None:
+        layer = self.network.layers[s.frame.layer]
+        link = layer.links[s.frame.link or 0]
+        rows = self._extent(letter_axes(self.network, s.frame, "b")[0])
+        windows = WindowLists.of(link)
+        a, b, out = self.arrays[s.a].T, self.arrays[s.b], self.arrays[s.out]
+        here: dict[str, Any] = {"rows": rows, "label": s.out}
+        if s.axis == "b":
+            grid = out.reshape(-1, windows.sources.shape[1])
+            self.tape.window_gradients(b.T, a, grid, src=windows.sources, **here)
+        else:
+            lists = windows.forward if s.axis == "i" else windows.backward
+            self.tape.windows(a, b, out.T, **lists, **here)
 
     def _expand(self, s: Expand) -> None:
         (axis,) = self.program.buffers[s.out].axes

@@ -11,6 +11,7 @@ from horn import math, random
 from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine, constant
 from horn.compiler.program import (
+    Convolve,
     Draw,
     Expand,
     Frame,
@@ -246,6 +247,26 @@ class Runner:
     def expand(self, s: Expand) -> None:
         (axis,) = self.program.buffers[s.out].axes
         self.env[s.out] = self.array(s.array)[self.share.numbers(axis)]
+
+    def convolve(self, s: Convolve) -> None:
+        """Synapse by synapse."""
+        frame = s.frame
+        edges = self.share.edges(frame.layer, frame.link or 0, frame.split)
+        numbers = self.share.numbers(letter_axes(self.network, frame, "oi")[0])
+        a, b = self.array(s.a), self.array(s.b)
+        if s.axis == "b":
+            each = (a[:, edges.receivers] * b[:, edges.sources]).sum(axis=0)
+            (shared,) = self.program.buffers[s.out].axes
+            out = np.zeros(self.share.length(shared, 0), self.dtype)
+            np.add.at(out, numbers, each)
+            self.env[s.out] = out
+            return
+        here, there = edges.receivers, edges.sources
+        here, there = (here, there) if s.axis == "i" else (there, here)
+        (_, axis) = self.program.buffers[s.out].axes
+        out = np.zeros((self.share.length(axis, 0), len(a)), self.dtype)
+        np.add.at(out, here, (a[:, there] * b[numbers]).T)
+        self.env[s.out] = np.ascontiguousarray(out.T)
 
     def scatteradd(self, s: ScatterAdd) -> None:
         (axis,), (shared,) = (self.program.buffers[name].axes for name in (s.array, s.out))

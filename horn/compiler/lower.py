@@ -81,6 +81,7 @@ class Builder:
             self.training.run()
         for layer in net.layers:
             storage.probes.setdefault(f"{layer.name}.output", self.messages.output_name(layer))
+        storage.drop_unread()
         program = Program(
             net,
             storage.buffers,

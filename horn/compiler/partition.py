@@ -16,6 +16,7 @@ from horn.compiler import group_sums
 from horn.compiler.placement import Placement
 from horn.compiler.program import (
     Buffer,
+    Convolve,
     Draw,
     Expand,
     Frame,
@@ -101,6 +102,8 @@ class Partition:
                 self.update(statement)
             elif isinstance(statement, Rank):
                 self.rank(statement)
+            elif isinstance(statement, Convolve):
+                self.convolve(statement)
             elif isinstance(statement, Expand):
                 self.expand(statement)
             elif isinstance(statement, ScatterAdd):
@@ -160,6 +163,41 @@ class Partition:
         array = self.operand(s.array, "bo", frame)
         out = self.result(s.out, Form(letter_axes(self.network, frame, "bo")))
         self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
+
+    def convolve(self, s: Convolve) -> None:
+        """Where tasks divide the neurons, synapse by synapse, as what is shared by other sums."""
+        frame, letters = self.placement.at(s.frame), {"i": "bi", "o": "bo", "b": "bo"}[s.axis]
+        whole = dataclasses.replace(frame, shared=True)
+        if frame.split in ("o", "i"):
+            self.convolve_edges(s, letters)
+            return
+        a = self.operand(s.a, letters, frame)
+        if s.axis != "b":
+            b = self.operand(s.b, "o", whole)
+            out = letter_axes(self.network, frame, {"i": "bo", "o": "bi"}[s.axis])
+            form = Form(out)
+        else:
+            b = self.operand(s.b, "bi", frame)
+            monoid = "sum" if frame.split == "b" else ""
+            across = "sum" if self.n_groups > 1 else ""
+            form = Form(letter_axes(self.network, whole, "o"), monoid, across)
+        name = self.result(s.out, form)
+        self.statements.append(dataclasses.replace(s, frame=frame, a=a, b=b, out=name))
+
+    def convolve_edges(self, s: Convolve, letters: str) -> None:
+        synapses = letter_axes(self.network, s.frame, "oi")
+        a = load(s.a, letters)
+        if s.axis == "b":
+            each = f"{s.out}.each"
+            self.program.buffers.setdefault(each, Buffer(each, synapses))
+            self.loop(Loop(s.frame, (Output(each, a * load(s.b, "bi"), "b", "sum"),)))
+            self.scatter_add(ScatterAdd(s.frame, s.out, each))
+            return
+        each = f"{s.b}.each"
+        if each not in self.forms:
+            self.program.buffers.setdefault(each, Buffer(each, synapses))
+            self.expand(Expand(s.frame, each, s.b))
+        self.loop(Loop(s.frame, (Output(s.out, a * load(each, "oi"), s.axis, "sum"),)))
 
     def expand(self, s: Expand) -> None:
         frame = self.placement.at(s.frame)

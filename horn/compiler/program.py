@@ -318,6 +318,22 @@ class ScatterAdd(Statement):
 
 
 @dataclass(frozen=True)
+class Convolve(Statement):
+    """A sum of products over the windows of the frame's link, whose weights are shared.
+
+    axis "i": out (b, o) = the sum over messages of a (b, i) and the weights b; "o": out (b, i) =
+    the sum over receivers of a (b, o) and the weights b; "b": out, shared as the weights are, = the
+    sum over the batch and all that share a weight of a (b, o) and b (b, i).
+    """
+
+    frame: Frame
+    out: str
+    a: str
+    b: str
+    axis: str
+
+
+@dataclass(frozen=True)
 class Pick(Statement):
     """out = the places of an array (whole along its axes) that out's axes name. Local."""
 
@@ -409,7 +425,7 @@ def reads(statement: Statement) -> tuple[str, ...]:
     """The buffers that a statement reads."""
     if isinstance(statement, Loop):
         return _loads(*(o.node for o in statement.outputs))
-    if isinstance(statement, Matmul):
+    if isinstance(statement, (Convolve, Matmul)):
         return (statement.a, statement.b)
     if isinstance(statement, Update):
         return (statement.a, statement.b, *statement.parts, *writes(statement))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from horn.compiler.contraction import contract, taken_out
+from horn.compiler.contraction import contract, monomials, taken_out
 from horn.compiler.program import (
     Buffer,
+    Convolve,
     ErrorLink,
     Expand,
     Frame,
@@ -23,6 +24,7 @@ from horn.compiler.program import (
     letter_axes,
     letters_of,
     link_of,
+    reads,
 )
 from horn.language import ir
 from horn.language.ir import Node, Op, Scalar, const, load, mul
@@ -240,6 +242,10 @@ class Storage:
         left. exact : not by products in which digits are lost.
         """
         link = self.link(frame)
+        if monoid == "sum" and isinstance(link, Link) and link.convolves:
+            found = self.convolved(node, axis, frame, link, stem)
+            if found is not None:
+                return found
         if monoid == "sum" and link.edges is None and not exact:
             found = contract(node, axis, self.count(frame, axis))
             if found is not None:
@@ -251,6 +257,43 @@ class Storage:
             if letter not in node.axes:
                 node = self.spread(node, letter, frame)
         return self.reduction_loop(node, axis, monoid, frame, stem)
+
+    def convolved(self, node: Node, axis: str, frame: Frame, link: Link, stem: str) -> Node | None:
+        """A sum of one product over windows, by one statement; None if it is none."""
+        terms = monomials(node)
+        if terms is None or len(terms) != 1 or len(terms[0][1]) != 2:
+            return None
+        factor, (a, b) = terms[0]
+        if axis == "b":
+            a, b = (a, b) if a.axes == "bo" else (b, a)
+            if (a.axes, b.axes) != ("bo", "bi"):
+                return None
+            stored = [self.store(x, frame, x.axes, "factor").value for x in (a, b)]
+        else:
+            each = {f"{array}.each": array for array in link.weights.values()}
+            a, b = (b, a) if a.op is Op.LOAD and a.value in each else (a, b)
+            wanted = "bi" if axis == "i" else "bo"
+            if b.op is not Op.LOAD or b.value not in each or a.axes != wanted:
+                return None
+            stored = [self.store(a, frame, a.axes, "factor").value, each[b.value]]
+        key = (frame, f"convolve {axis}", node)
+        if key not in self.stored:
+            out = {"i": frame, "o": frame, "b": replace(frame, shared=True)}[axis]
+            letters = {"i": "bo", "o": "bi", "b": "o"}[axis]
+            name = self.buffer(self.fresh(stem), self.axes_of(out, letters))
+            self.emit(Convolve(frame, name, stored[0], stored[1], axis))
+            self.stored[key] = load(name, letters)
+        return mul(const(factor), self.stored[key])
+
+    def drop_unread(self) -> None:
+        """Leave out what was expanded for nobody."""
+        read = {name for s in self.statements for name in reads(s)}
+        unread = {s.out for s in self.statements if isinstance(s, Expand)} - read
+        self.statements = [
+            s for s in self.statements if not (isinstance(s, Expand) and s.out in unread)
+        ]
+        for name in unread:
+            del self.buffers[name]
 
     def spread(self, node: Node, letter: str, frame: Frame) -> Node:
         """The same value, made to vary (in name) along an axis, so that a loop meets it once per

@@ -78,6 +78,12 @@ class Updates:
             return self.mean(node, frame, stem)
         if (live := self.thinning.live_synapse(frame)) is not None:
             node = select(live, node, ZERO)
+        elif frame.link is not None and node.axes == "boi":
+            link = self.storage.link(frame)
+            if isinstance(link, Link) and link.convolves:
+                found = self.storage.convolved(node, "b", frame, link, stem)
+                if found is not None:
+                    return mul(found, Scalar("inv_rows"))
         is_mean = "b" in node.axes
         if is_mean:
             node = self.storage.reduction_loop(node, "b", "sum", frame, f"{stem}.sum")

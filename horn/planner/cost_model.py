@@ -23,6 +23,7 @@ from horn.backends._passes import Pass, Shape, passes
 from horn.compiler.program import (
     Buffer,
     Collect,
+    Convolve,
     Draw,
     Expand,
     Frame,
@@ -305,11 +306,24 @@ class Costs:
                 found = found + self._pass_s(statement.frame, each, buffers)
             return found
         is_sum = isinstance(statement, ScatterAdd)
+        if isinstance(statement, Convolve):
+            return self._windows_s(statement)
         size = self.size(buffers[statement.array if is_sum else statement.out].axes)  # type: ignore[attr-defined]
         if isinstance(statement, Draw):
             return machine.call_s + size * machine.draw_s[statement.kind]
         is_given = isinstance(statement, (Input, Target))
         return machine.call_s + size * (machine.input_s if is_given else machine.fetch_s["copy"])
+
+    def _windows_s(self, s: Convolve) -> Array:
+        """As of a product with a row for each position and sample."""
+        layer = self.network.layers[s.frame.layer]
+        shape = layer.links[s.frame.link or 0].shape(layer.size)
+        kind = {"i": "forward", "o": "backward", "b": "gradient"}[s.axis]
+        weights = np.full(self.n_tasks, float(np.prod(shape)))
+        rows = self.size(letter_axes(self.network, s.frame, "b")) * (layer.size / shape[0])
+        once = self._at_size(self.machine.weight_s[kind], weights)
+        each = self._at_size(self.machine.row_s[kind], weights)
+        return np.asarray(self.machine.product_s[kind] + weights * (once + rows * each))
 
     def _product_s(self, s: Matmul | Update) -> Array:
         machine = self.machine
@@ -476,7 +490,7 @@ class Costs:
 
 
 def _layer(statement: Statement) -> int:
-    if isinstance(statement, (Expand, Loop, Matmul, Rank, ScatterAdd, Update)):
+    if isinstance(statement, (Convolve, Expand, Loop, Matmul, Rank, ScatterAdd, Update)):
         return statement.frame.layer
     return statement.layer if isinstance(statement, Draw) else 0
 

@@ -14,7 +14,19 @@ from typing import Any
 
 from horn.compiler.partition import Form, Partition, partition, scheduled
 from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement
-from horn.compiler.program import Buffer, Loop, Matmul, Program, Statement, Update
+from horn.compiler.program import (
+    Buffer,
+    Convolve,
+    Expand,
+    Loop,
+    Matmul,
+    Program,
+    ScatterAdd,
+    Statement,
+    Update,
+    reads,
+    writes,
+)
 from horn.errors import CompileError
 from horn.language import ir
 from horn.network import Network
@@ -55,7 +67,7 @@ def _touched(s: Statement) -> tuple[str, ...]:
     if isinstance(s, Update):
         slots = () if s.velocity is None else (s.velocity,)
         return (s.a, s.b, s.weight, *slots, f"{s.weight}.gradient")
-    return ()
+    return (*reads(s), *writes(s)) if isinstance(s, (Convolve, Expand, ScatterAdd)) else ()
 
 
 class CachingPartition(Partition):
@@ -77,6 +89,26 @@ class CachingPartition(Partition):
 
     def update(self, s: Update) -> None:
         self.again(super().update, s)
+
+    def expand(self, s: Expand) -> None:
+        self.anew(super().expand, s)
+
+    def scatter_add(self, s: ScatterAdd) -> None:
+        self.anew(super().scatter_add, s)
+
+    def convolve(self, s: Convolve) -> None:
+        self.anew(super().convolve, s)
+
+    def anew(self, method: Callable[[Any], None], s: Any) -> None:
+        """Partition a statement that is not looked up, and note the forms that there are now."""
+        before, self.is_inside = self.is_inside, True
+        try:
+            method(s)
+        finally:
+            self.is_inside = before
+        names = {*_touched(s), *(f"{name}.each" for name in _touched(s))}
+        for name in names & self.forms.keys():
+            self.states[name] = self.memory.state(self.forms[name])
 
     def again(self, method: Callable[[Any], None], s: Loop | Matmul | Update) -> None:
         if self.is_inside:  # an update that becomes a product and a loop
