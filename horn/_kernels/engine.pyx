@@ -142,7 +142,9 @@ cdef extern from "tape.h":
         char *w
         char *out
         char *packed
-        int64_t ldx, ldw, ldo, n_groups, n_r, n_rows, step
+        char *turned
+        char *room
+        int64_t ldx, ldw, ldo, n_groups, n_r, n_rows, step, n_x, room_bytes, laid_bytes
         extent_t rows
         const int64_t *ptr
         const int64_t *base
@@ -692,12 +694,20 @@ cdef class Tape:
         if out.dtype != self.dtype or out.ndim != 2 or not out.flags.c_contiguous \
                 or out.shape[1] != src.shape[1] or len(y) != out.shape[0] * src.shape[0]:
             raise ValueError(f"y {y.shape} and src {src.shape} do not give out {out.shape}")
-        zeros = np.zeros(x.shape[1] + 64, self.dtype)
-        cdef conv_t *g = self._conv(x, y, out, zeros, rows)
+        turned = np.zeros((x.shape[1], len(x)), self.dtype)
+        across = src.shape[1] + 64  # a thread's, whole vectors
+        laid_bytes = -(-x.shape[1] * across * x.itemsize // 64) * 64
+        room_bytes = laid_bytes + out.shape[0] * across * 8 + 64
+        room_bytes = -(-room_bytes // 64) * 64
+        room = np.zeros(self.t.n_threads * room_bytes + 64, np.uint8)
+        cdef conv_t *g = self._conv(x, y, out, turned, rows)
+        g.turned, g.n_x = g.packed, len(x)
+        g.room = <char *><uintptr_t>(room.ctypes.data + -room.ctypes.data % 64)
+        g.room_bytes, g.laid_bytes = room_bytes, laid_bytes
         g.kind, g.ldw, g.n_groups = 1, strides(y)[0], src.shape[0]
         g.n_r, g.n_rows = out.shape
         g.src = <const int32_t *><uintptr_t>src.ctypes.data
-        self.keep += [zeros, src]
+        self.keep += [turned, room, src]
         return self._append_conv(g, label or "window gradients")
 
     def _rows_of(self, array, name, writes=False):

@@ -314,10 +314,8 @@ static void run_live(tape_t *t, const live_t *v) {
 static void wait_all(tape_t *t, int nt);
 
 static void run_windows(tape_t *t, const conv_t *g, int tid, int nt) {
-    if (g->kind == 0) {
-        BODIES[t->dtype].windows(t, g, 0, tid, nt);
-        wait_all(t, nt);
-    }
+    BODIES[t->dtype].windows(t, g, 0, tid, nt);
+    wait_all(t, nt);
     BODIES[t->dtype].windows(t, g, 1, tid, nt);
 }
 

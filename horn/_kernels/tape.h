@@ -136,11 +136,12 @@ typedef struct {
 /* Sums over windows (windows.h). kind 0: results in n_groups groups of n_r rows from pairs ptr[k] to
  * ptr[k + 1] of rows of x and of the n_rows rows of weights, which are packed from w[base + r step].
  * kind 1: gradients of n_r maps by n_rows places: w has the rows of what flows back (ldw), src the
- * row of x of each (position, place), -1 for none; packed is a row of zeros. */
+ * row of x of each (position, place), -1 for none; turned is x (n_x rows) the other way round, room
+ * each thread's: one position's batch, and totals. */
 typedef struct {
     int32_t kind;
-    char *x, *w, *out, *packed;
-    int64_t ldx, ldw, ldo, n_groups, n_r, n_rows, step;
+    char *x, *w, *out, *packed, *turned, *room;
+    int64_t ldx, ldw, ldo, n_groups, n_r, n_rows, step, n_x, room_bytes, laid_bytes;
     extent_t rows;
     const int64_t *ptr, *base;
     const int32_t *src, *row;

@@ -5,8 +5,8 @@
  * Forward a group is a position and its maps, backward a position and its channels: no window is
  * ever laid out. Gradients: out[m, k] = the sum over positions p and the batch of y[p, m] x[p, k].
  *
- * Tiles of WR results by two vectors of the batch are in registers. Sums are float along one window,
- * and double from FLUSH positions to the next of a gradient.
+ * Tiles of WR results by two vectors are in registers. Sums are float along one window, or one
+ * position's batch of a gradient, and double beyond.
  */
 #if LEVEL == 2
 #define TILE_BYTES 64
@@ -20,8 +20,6 @@
 #endif
 #define LN ((int64_t)(TILE_BYTES / sizeof(REAL)))
 #define VEC_T K(vec_t)
-#define FLUSH 32
-#define GT 4
 
 static inline VEC_T K(part_load)(const REAL *p, int64_t n) {
 #if LEVEL == 2 && IS_F32
@@ -98,75 +96,87 @@ static void K(window_pack)(const conv_t *g, int64_t lo, int64_t hi) {
         for (int64_t r = 0; r < g->n_r; r++) to[k * g->n_r + r] = w[g->base[k] + r * g->step];
 }
 
-/* n_m by n_k (constants) gradients: of maps m and places k of the window. */
-static inline __attribute__((always_inline)) void K(gradient_tile)(
-    const int n_m, const int n_k, const conv_t *g, int64_t rows, int64_t m, int64_t k) {
-    VEC_T sum[GT][GT];
-    double total[GT][GT] = {{0}};
-    const REAL *y = (const REAL *)g->w, *x = (const REAL *)g->x, *zero = (const REAL *)g->packed;
-    const int64_t n_maps = g->n_r, n_each = g->n_rows;
-    for (int i = 0; i < n_m; i++)
-        for (int j = 0; j < n_k; j++) sum[i][j] = (VEC_T){0};
-    const int64_t last = rows - rows % LN, some = rows - last;
-    for (int64_t p = 0; p < g->n_groups; p++) {
-        const REAL *ys[GT], *xs[GT];
-        int any = 0;
-        for (int i = 0; i < n_m; i++) ys[i] = y + (p * n_maps + m + i) * g->ldw;
-        for (int j = 0; j < n_k; j++) {
-            const int32_t at = g->src[p * n_each + k + j];
-            any |= at >= 0;
-            xs[j] = at < 0 ? zero : x + at * g->ldx;
+/* A window's rows of the batch, the places side by side: place k of position p is row src[p][k] of x,
+ * which `turned` has along its columns. Places that are neighbours there are copied together. */
+static void K(window_lay)(const conv_t *g, int64_t p, int64_t rows, int64_t lo, int64_t hi,
+                          REAL *to, int64_t ldt) {
+    const REAL *turned = (const REAL *)g->turned;
+    const int32_t *src = g->src + p * g->n_rows;
+    for (int64_t k = lo; k < hi;) {
+        int64_t end = k + 1;
+        if (src[k] < 0) while (end < hi && src[end] < 0) end++;
+        else while (end < hi && src[end] == src[end - 1] + 1) end++;
+        REAL *out = to + (k - lo);
+        const int64_t size = (end - k) * (int64_t)sizeof(REAL);
+        if (src[k] < 0)
+            for (int64_t b = 0; b < rows; b++) memset(out + b * ldt, 0, size);
+        else {
+            const REAL *from = turned + src[k];
+            for (int64_t b = 0; b < rows; b++) memcpy(out + b * ldt, from + b * g->n_x, size);
         }
-        if (any) {
-            for (int64_t b = 0; b < last; b += LN) {
-                VEC_T ya[GT];
-                for (int i = 0; i < n_m; i++) ya[i] = K(vec_load)(ys[i] + b);
-                for (int j = 0; j < n_k; j++) {
-                    const VEC_T xa = K(vec_load)(xs[j] + b);
-                    for (int i = 0; i < n_m; i++) sum[i][j] += ya[i] * xa;
-                }
-            }
-            if (some) {
-                VEC_T ya[GT];
-                for (int i = 0; i < n_m; i++) ya[i] = K(part_load)(ys[i] + last, some);
-                for (int j = 0; j < n_k; j++) {
-                    const VEC_T xa = K(part_load)(xs[j] + last, some);
-                    for (int i = 0; i < n_m; i++) sum[i][j] += ya[i] * xa;
-                }
-            }
-        }
-        if (p % FLUSH == FLUSH - 1 || p == g->n_groups - 1)
-            for (int i = 0; i < n_m; i++)
-                for (int j = 0; j < n_k; j++) {
-                    REAL lanes[TILE_BYTES / sizeof(REAL)];
-                    double each = 0.0;
-                    K(vec_store)(lanes, sum[i][j]);
-                    for (int64_t l = 0; l < LN; l++) each += (double)lanes[l];
-                    total[i][j] += each;
-                    sum[i][j] = (VEC_T){0};
-                }
+        k = end;
     }
-    for (int i = 0; i < n_m; i++)
-        for (int j = 0; j < n_k; j++)
-            ((REAL *)g->out)[(m + i) * n_each + k + j] = (REAL)total[i][j];
+}
+
+/* n_m (a constant) maps by two vectors of places: the sum over rows, added to totals. */
+static inline __attribute__((always_inline)) void K(gradient_tile)(
+    const int n_m, const REAL *const *ys, int64_t rows, const REAL *laid, int64_t ldt,
+    double *total, int64_t ld) {
+    VEC_T sum[WR][2];
+    for (int i = 0; i < n_m; i++) sum[i][0] = sum[i][1] = (VEC_T){0};
+    for (int64_t b = 0; b < rows; b++) {
+        const VEC_T x0 = K(vec_load)(laid + b * ldt), x1 = K(vec_load)(laid + b * ldt + LN);
+        for (int i = 0; i < n_m; i++) {
+            const VEC_T y = K(vec_of)(ys[i][b]);
+            sum[i][0] += y * x0; sum[i][1] += y * x1;
+        }
+    }
+    for (int i = 0; i < n_m; i++) {
+        REAL lanes[2 * TILE_BYTES / sizeof(REAL)];
+        K(vec_store)(lanes, sum[i][0]); K(vec_store)(lanes + LN, sum[i][1]);
+        for (int64_t l = 0; l < 2 * LN; l++) total[i * ld + l] += (double)lanes[l];
+    }
 }
 
 #define GRADIENT_ROWS(M) \
-    case M: switch (n_k) { \
-        case 1: K(gradient_tile)(M, 1, g, rows, m, k); break; \
-        case 2: K(gradient_tile)(M, 2, g, rows, m, k); break; \
-        case 3: K(gradient_tile)(M, 3, g, rows, m, k); break; \
-        default: K(gradient_tile)(M, 4, g, rows, m, k); } break;
+    case M: K(gradient_tile)(M, ys, rows, laid + k, ldt, total + m * ldt + k, ldt); break;
 
-/* Tiles lo to hi of the maps by places. */
-static void K(window_gradients)(const conv_t *g, int64_t rows, int64_t lo, int64_t hi) {
-    const int64_t across = (g->n_rows + GT - 1) / GT;
-    for (int64_t tile = lo; tile < hi; tile++) {
-        const int64_t m = tile / across * GT, k = tile % across * GT;
-        const int64_t n_m = g->n_r - m < GT ? g->n_r - m : GT;
-        const int64_t n_k = g->n_rows - k < GT ? g->n_rows - k : GT;
-        switch (n_m) { GRADIENT_ROWS(1) GRADIENT_ROWS(2) GRADIENT_ROWS(3) GRADIENT_ROWS(4) }
+/* Places lo to hi, for all maps. */
+static void K(window_gradients)(const conv_t *g, int64_t rows, int64_t lo, int64_t hi, int tid) {
+    const REAL *y = (const REAL *)g->w;
+    const int64_t n = hi - lo, ldt = (n + 2 * LN - 1) / (2 * LN) * 2 * LN;
+    REAL *laid = (REAL *)(g->room + tid * g->room_bytes);
+    double *total = (double *)(g->room + tid * g->room_bytes + g->laid_bytes);
+    if (n <= 0) return;
+    memset(total, 0, g->n_r * ldt * sizeof(double));
+    for (int64_t b = 0; b < rows; b++) memset(laid + b * ldt + n, 0, (ldt - n) * sizeof(REAL));
+    for (int64_t p = 0; p < g->n_groups; p++) {
+        K(window_lay)(g, p, rows, lo, hi, laid, ldt);
+        for (int64_t k = 0; k < n; k += 2 * LN)
+            for (int64_t m = 0; m < g->n_r; m += WR) {
+                const int64_t left = g->n_r - m < WR ? g->n_r - m : WR;
+                const REAL *ys[WR];
+                for (int64_t i = 0; i < left; i++) ys[i] = y + (p * g->n_r + m + i) * g->ldw;
+                switch (left) {
+                GRADIENT_ROWS(1) GRADIENT_ROWS(2) GRADIENT_ROWS(3) GRADIENT_ROWS(4)
+#if WR == 8
+                GRADIENT_ROWS(5) GRADIENT_ROWS(6) GRADIENT_ROWS(7) GRADIENT_ROWS(8)
+#endif
+                }
+            }
     }
+    for (int64_t m = 0; m < g->n_r; m++)
+        for (int64_t k = 0; k < n; k++)
+            ((REAL *)g->out)[m * g->n_rows + lo + k] = (REAL)total[m * ldt + k];
+}
+
+/* Rows lo to hi of x, as columns. */
+static void K(window_turn)(const conv_t *g, int64_t rows, int64_t lo, int64_t hi) {
+    REAL *turned = (REAL *)g->turned;
+    for (int64_t first = lo; first < hi; first += 16)
+        for (int64_t b = 0; b < rows; b++)
+            for (int64_t i = first; i < (first + 16 < hi ? first + 16 : hi); i++)
+                turned[b * g->n_x + i] = ((const REAL *)g->x)[i * g->ldx + b];
 }
 
 /* phase 0: pack; 1: compute. */
@@ -174,13 +184,19 @@ static void K(windows)(const tape_t *t, const conv_t *g, int phase, int tid, int
     const int64_t rows = resolve(t, g->rows);
     int64_t lo, hi;
     if (phase == 0) {
-        if (g->kind == 0) { share(g->n_rows, tid, nt, 1, &lo, &hi); K(window_pack)(g, lo, hi); }
+        if (g->kind == 0) {
+            share(g->n_rows, tid, nt, 1, &lo, &hi);
+            K(window_pack)(g, lo, hi);
+        } else {
+            share(g->n_x, tid, nt, 16, &lo, &hi);
+            K(window_turn)(g, rows, lo, hi);
+        }
     } else if (g->kind == 0) {
         share(g->n_groups, tid, nt, 1, &lo, &hi);
         K(window_sums)(g, rows, lo, hi);
     } else {
-        share((g->n_r + GT - 1) / GT * ((g->n_rows + GT - 1) / GT), tid, nt, 1, &lo, &hi);
-        K(window_gradients)(g, rows, lo, hi);
+        share(g->n_rows, tid, nt, 2 * LN, &lo, &hi);
+        K(window_gradients)(g, rows, lo, hi, tid);
     }
 }
 
@@ -188,8 +204,6 @@ static void K(windows)(const tape_t *t, const conv_t *g, int phase, int tid, int
 #undef WR
 #undef LN
 #undef VEC_T
-#undef FLUSH
-#undef GT
 #undef WINDOW_TILE
 #undef WINDOW_ROWS
 #undef GRADIENT_ROWS

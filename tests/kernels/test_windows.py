@@ -1,0 +1,139 @@
+"""Sums over windows against NumPy: at every level, batches that no vector fits, and borders."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import horn
+from horn._kernels.engine import LEVEL, Tape
+from horn.backends._windows import WindowLists
+
+RTOL = {np.float32: 2e-5, np.float64: 1e-12}
+# shape below, maps, what else the windows are told
+SHAPES = [
+    ((6, 5, 3), 7, {"kernel": 3, "padding": "same"}),
+    ((9, 2), 20, {"kernel": 4, "stride": 2}),
+    ((4, 4, 1), 9, {"kernel": (3, 2), "dilation": 2, "padding": 2}),
+    ((1, 1, 5), 1, {"kernel": 1}),
+    ((3, 3, 17), 33, {"kernel": 3, "padding": 3, "stride": 3}),
+]
+BATCHES = [(1, 1), (16, 16), (33, 40), (47, 47), (3, 64)]  # rows, of how many
+
+
+@pytest.fixture(params=[np.float32, np.float64], ids=["float32", "float64"])
+def dtype(request):
+    return request.param
+
+
+@pytest.fixture(params=[1, 2])
+def n_threads(request):
+    return request.param
+
+
+@pytest.mark.parametrize("below, maps, told", SHAPES)
+@pytest.mark.parametrize("rows, size", BATCHES)
+def test_sums_and_gradients(below, maps, told, rows, size, dtype, n_threads, kernel_rng):
+    net = horn.Network()
+    net.input(below)
+    link = net.layer(connect=horn.Convolution(maps, **told)).links[0]
+    lists, n = WindowLists.of(link), int(np.prod(below))
+    n_positions, n_places = lists.sources.shape
+
+    def drawn(*shape):
+        return kernel_rng.standard_normal(shape).astype(dtype)
+
+    x, w, y = drawn(n, size), drawn(maps, n_places), drawn(n_positions * maps, size)
+    sent, back, gradient = np.full_like(y, 7), np.full_like(x, 7), np.full_like(w, 7)
+    tape = Tape(dtype, n_threads)
+    extent = tape.dim(size)
+    tape.windows(x, w.reshape(-1), sent, **lists.forward, rows=extent)
+    tape.windows(y, w.reshape(-1), back, **lists.backward, rows=extent)
+    tape.window_gradients(x, y, gradient, src=lists.sources, rows=extent)
+    tape.dims[extent.index] = rows
+    tape.run()
+
+    padded = np.concatenate([x, np.zeros((1, size), dtype)]).astype(np.float64)[:, :rows]
+    seen = padded[lists.sources]  # (positions, places, rows)
+    flows = y.astype(np.float64).reshape(n_positions, maps, size)[:, :, :rows]
+    wide = w.astype(np.float64)
+    expected = np.einsum("pkb,mk->pmb", seen, wide).reshape(-1, rows)
+    near = {"rtol": RTOL[dtype], "atol": RTOL[dtype] * 10}
+    np.testing.assert_allclose(sent[:, :rows], expected, **near)
+    np.testing.assert_array_equal(sent[:, rows:], 7)
+    into = np.zeros((n + 1, rows))
+    each = np.einsum("pmb,mk->pkb", flows, wide)
+    np.add.at(into, lists.sources.reshape(-1), each.reshape(-1, rows))
+    np.testing.assert_allclose(back[:, :rows], into[:-1], **near)
+    np.testing.assert_array_equal(back[:, rows:], 7)
+    np.testing.assert_allclose(gradient, np.einsum("pkb,pmb->mk", seen, flows), **near)
+
+
+def test_threads_change_no_bit(kernel_rng):
+    net = horn.Network()
+    net.input((8, 8, 4))
+    link = net.layer(connect=horn.Convolution(10, 3, padding="same")).links[0]
+    lists = WindowLists.of(link)
+    x = kernel_rng.standard_normal((256, 50)).astype(np.float32)
+    y = kernel_rng.standard_normal((640, 50)).astype(np.float32)
+    w = kernel_rng.standard_normal(360).astype(np.float32)
+    found = []
+    for n_threads in (1, 2, 3):
+        sent, gradient = np.zeros_like(y), np.zeros((10, 36), np.float32)
+        tape = Tape(np.float32, n_threads)
+        tape.windows(x, w, sent, **lists.forward)
+        tape.window_gradients(x, y, gradient, src=lists.sources)
+        tape.run()
+        found.append(sent.tobytes() + gradient.tobytes())
+    assert len(set(found)) == 1
+
+
+def lists(**changes):
+    found = {
+        "ptr": np.array([0, 1, 2]), "src": np.array([0, 2], np.int32),
+        "row": np.array([0, 1], np.int32), "base": np.array([0, 1]), "step": 2,
+    }  # fmt: skip
+    return found | changes
+
+
+@pytest.mark.parametrize(
+    "changes, sentence",
+    [
+        ({"ptr": np.array([0, 1, 3])}, "ptr goes from 0 to the number of pairs"),
+        ({"src": np.array([0, 3], np.int32)}, "src names places outside of 0 to 2"),
+        ({"row": np.array([0, 2], np.int32)}, "row names places outside of 0 to 1"),
+        ({"step": 3}, "base and step reach beyond the 4 weights"),
+        ({"ptr": np.array([0, 1, 1, 2])}, "4 rows of out are no 3 groups"),
+        ({"src": np.array([0, 2])}, "src is a contiguous vector of int32"),
+    ],
+)
+def test_lists_that_do_not_fit_are_refused(changes, sentence):
+    x, w, out = np.zeros((3, 8)), np.zeros(4), np.zeros((4, 8))
+    Tape(np.float64).windows(x, w, out, **lists())
+    with pytest.raises(ValueError, match=sentence):
+        Tape(np.float64).windows(x, w, out, **lists(**changes))
+
+
+def test_gradients_that_do_not_fit_are_refused():
+    x, y, out = np.zeros((3, 8)), np.zeros((4, 8)), np.zeros((2, 5))
+    src = np.zeros((2, 5), np.int32)
+    Tape(np.float64).window_gradients(x, y, out, src=src)
+    with pytest.raises(ValueError, match="from -1 to 2"):
+        Tape(np.float64).window_gradients(x, y, out, src=src + 3)
+    with pytest.raises(ValueError, match="do not give out"):
+        Tape(np.float64).window_gradients(x, y[:3], out, src=src)
+    with pytest.raises(ValueError, match="contiguous rows"):
+        Tape(np.float64).window_gradients(np.zeros((3, 16))[:, ::2], y, out, src=src)
+
+
+@pytest.mark.parametrize("level", range(LEVEL))
+@pytest.mark.skipif("HORN_SIMD" in os.environ, reason="it is one of these levels")
+def test_all_this_at_lower_levels(level):
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__],
+        env={**os.environ, "HORN_SIMD": str(level)}, capture_output=True, text=True, check=False,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
