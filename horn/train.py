@@ -35,7 +35,7 @@ from horn.language.layers import read_aggregate
 from horn.metrics import check, check_defined, checked_answers
 from horn.model import Array, Description, Model
 from horn.modelfile import check_writable
-from horn.neuron import has_backward
+from horn.neuron import has_backward, mentions
 from horn.strategies import Strategy
 from horn.strategies.allreduce import AllReduce
 from horn.topology import largest_share
@@ -637,6 +637,13 @@ def _check_metrics(job: Job) -> None:
 
 def _check_backwards(job: Job, backend: str) -> None:
     """Compare written backward methods with finite differences, and warn of what never learns."""
+    classes = [layer.neuron for layer in job.network.layers[1:]]
+    learns = any(mentions(cls, "forward", "push") or has_backward(cls) for cls in classes)
+    if job.network.loss is None and not learns and getattr(job.data, "y", None) is not None:
+        logger.warning(
+            "the data have labels, but the network has no loss and no neuron that pushes: nothing "
+            "is learned; end it with net.output(n, loss=...)"
+        )
     try:
         for sentence in explain.never_learn(job.network):
             logger.warning("%s", sentence)

@@ -283,6 +283,14 @@ def test_a_mistake_at_the_prompt(run: Any, folder: Path, what: str) -> None:
     assert "Traceback" not in done.err and done.files == set()
 
 
+def test_a_network_that_cannot_learn_is_warned_of(
+    run: Any, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    written(folder, OUTPUT, "    pass")
+    assert run("submit", "job.py", "-q").code == 0
+    assert "nothing is learned; end it with net.output(n, loss=...)" in caplog.text
+
+
 def test_of_a_model() -> None:
     net = horn.Network(seed=1)
     net.input(2)
