@@ -39,7 +39,7 @@ DESCRIPTIONS = [
 # Dataclasses in there which are no part of a job's description.
 OTHERS = {
     "Accumulate", "AveragingMemory", "DownpourMemory", "EasgdMemory", "Moving", "Optimizer",
-    "SynapseArray",
+    "Placed", "SynapseArray", "_Wired",
 }  # fmt: skip
 
 
