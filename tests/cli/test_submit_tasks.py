@@ -86,7 +86,7 @@ def test_what_cannot_be_is_said(run: Any, arguments: list[str], code: int, words
 
 def test_divergence_has_its_exit_code(run: Any) -> None:
     done = run("submit", "job.py", "-n", "2", "--set", "optimizer.learning_rate=1e200")
-    assert done.code == 7 and done.files == set()
+    assert done.code == 7 and done.files == {"job.before.horn"}
     assert "at iteration" in done.err and "learning rate is too high" in done.err
 
 

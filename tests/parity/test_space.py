@@ -463,4 +463,4 @@ def test_sub_models_are_of_dense_networks():
 
 def test_every_connection_that_goes_by_shapes_is_known():
     kinds = {"Convolution", "Local", "OneToOne", "Window"}
-    assert PLACED.keys() == kinds and all(getattr(horn, name) is PLACED[name] for name in kinds)
+    assert PLACED.keys() >= kinds and all(getattr(horn, name) is PLACED[name] for name in kinds)
