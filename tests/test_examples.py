@@ -46,18 +46,20 @@ JUDGES: dict[str, Callable[[str], bool]] = {
     "akka_xor": akka_xor_is_learned,
     "digits": accuracy(0.95),
     "feedback_alignment": accuracy(0.94),
+    "lenet": accuracy(0.97),
     "maxout": accuracy(0.95),
     "mnist": accuracy(0.98),
     "oja": component_is_found,
     "own_neuron": accuracy(0.945),
     "paper": accuracy(0.95),
     "rbf": accuracy(0.98),
+    "rbf_conv": accuracy(0.95),
     "sparse_graph": accuracy(0.95),
     "xor": xor_is_learned,
 }
 
-# A quarter of its iterations: all of them are what docs/results.md tells of.
-SHORTER = {"paper": ["--", "--iterations", "2500"]}
+# A part of what they do: all of it is what docs/results.md tells of.
+SHORTER = {"paper": ["--", "--iterations", "2500"], "lenet": ["--set", "epochs=1"]}
 
 
 def test_every_example_is_judged_and_short() -> None:
@@ -71,7 +73,7 @@ def test_every_example_is_judged_and_short() -> None:
 def test_example_learns(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if path.stem in ("mnist", "paper"):
+    if path.stem in ("lenet", "mnist", "paper"):
         need_mnist()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
