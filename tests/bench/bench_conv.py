@@ -1,0 +1,218 @@
+"""Training steps of nets that look through windows, against PyTorch's best, after answers agree.
+
+    python -m tests.bench.bench_conv [--compile] [--threads 1] [--seconds 3] [NAME ...]
+
+A step is forward, loss, backward and momentum update, float32. PyTorch runs eager in both memory
+formats, NCHW and NHWC, with --compile also torch.compile of each (it needs a C++ compiler and a
+minute); pooling alone is forward and backward. Both sides begin with the same weights, and the
+losses of the first three steps are compared. All run by turns in one process; milliseconds are the
+fastest tenth of each side's steps, since other work on the machine only adds. Exit code 1 if losses
+differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import horn
+from horn.backends import Setup, make
+from horn.data import Dataset
+
+RATE, MOMENTUM = 0.01, 0.9
+Step = Callable[[], float]
+
+
+class MaxPool(horn.Neuron):
+    def forward(self, messages: Any) -> None:
+        self.feedforward(max(m.input for m in messages))
+
+
+class Pattern(horn.Neuron):
+    def forward(self, messages: Any) -> None:
+        distance = sum((m.input - m.weight) ** 2 for m in messages)
+        self.feedforward(horn.math.exp(-0.05 * distance))
+
+
+def lenet(net: horn.Network) -> None:
+    net.input((28, 28, 1))
+    net.layer(connect=horn.Convolution(20, 5), activation="relu")
+    net.layer(connect=horn.Window(2, stride=2), neuron=MaxPool)
+    net.layer(connect=horn.Convolution(50, 5), activation="relu")
+    net.layer(connect=horn.Window(2, stride=2), neuron=MaxPool)
+    net.layer(500, activation="relu")
+
+
+def deep(net: horn.Network) -> None:
+    """64 channels to 64, below a layer that needs the gradient of its outputs, too."""
+    net.input((16, 16, 8))
+    net.layer(connect=horn.Convolution(64, 1), activation="relu")
+    net.layer(connect=horn.Convolution(64, 3, padding="same"), activation="relu")
+    net.layer(connect=horn.Window(4, stride=4), neuron=MaxPool)
+
+
+def patterns(net: horn.Network) -> None:
+    net.input((12, 12, 4))
+    net.layer(connect=horn.Convolution(16, 3), neuron=Pattern, bias=False)
+
+
+CASES: dict[str, tuple[Callable[[horn.Network], None], int]] = {
+    "lenet 16": (lenet, 16),
+    "lenet 100": (lenet, 100),
+    "64 to 64, 32": (deep, 32),
+    "patterns 100": (patterns, 100),
+}
+
+
+def network(build: Callable[[horn.Network], None]) -> horn.Network:
+    net = horn.Network(seed=1)
+    build(net)
+    net.output(10, activation="softmax", loss="cross_entropy")
+    return net
+
+
+def samples(net: horn.Network, batch: int) -> Dataset:
+    rng = np.random.default_rng(0)
+    x = rng.random((batch, net.n_inputs), np.float32)
+    return Dataset(x, rng.integers(0, 10, batch))
+
+
+def ours(net: horn.Network, data: Dataset, threads: int) -> Step:
+    optimizer = horn.SGD(RATE, momentum=MOMENTUM)
+    engine = make("kernels", Setup(net, optimizer, "labels", len(data), "float32", threads))
+    engine.bind(data)
+    rows = np.arange(len(data))
+    return lambda: engine.step(rows, iteration=0, first_sample=0)
+
+
+def theirs(net: horn.Network, data: Dataset, is_last: bool, compiles: bool) -> Step:
+    """The same network in PyTorch, channels last in memory or first."""
+    import torch
+    from torch.nn import functional as f
+
+    arrays = net.initial_parameters()
+    learned: list[Any] = []
+    stages: list[Callable[[Any], Any]] = []
+
+    def parameter(array: Any) -> Any:
+        made = torch.tensor(np.ascontiguousarray(array))
+        if is_last and made.ndim == 4:
+            made = made.contiguous(memory_format=torch.channels_last)
+        learned.append(made.requires_grad_())
+        return learned[-1]
+
+    flat = False
+    for layer in net.layers[1:]:
+        link = layer.links[0]
+        connection: Any = link.connection
+        if isinstance(connection, horn.Window):
+            stages.append(lambda x, k=connection.kernel: f.max_pool2d(x, k, k))
+            continue
+        if isinstance(connection, horn.Convolution) and layer.neuron is Pattern:
+            w = parameter(arrays[link.weight].transpose(0, 3, 1, 2).reshape(layer.shape[-1], -1))
+            stages.append(lambda x, w=w, k=connection.kernel, s=layer.shape: _patterns(x, w, k, s))
+            continue
+        if isinstance(connection, horn.Convolution):
+            w = parameter(arrays[link.weight].transpose(0, 3, 1, 2))
+            b = parameter(arrays[f"{layer.name}.bias"])
+            pad = connection.kernel // 2 if connection.padding == "same" else 0
+            stages.append(lambda x, w=w, b=b, p=pad: torch.relu(f.conv2d(x, w, b, padding=p)))
+            continue
+        weights = arrays[link.weight]
+        if not flat and len(link.source.shape) == 3:  # its order is (channel, row, column)
+            h, w_, c = link.source.shape
+            weights = weights.reshape(-1, h, w_, c).transpose(0, 3, 1, 2).reshape(len(weights), -1)
+        w, b = parameter(weights), parameter(arrays[f"{layer.name}.bias"])
+        flat, last = True, layer is net.last
+        stages.append(
+            lambda x, w=w, b=b, last=last: (lambda z: z if last else torch.relu(z))(
+                f.linear(x.flatten(1), w, b)
+            )
+        )
+
+    x = torch.tensor(data.x.reshape(-1, *net.layers[0].shape).transpose(0, 3, 1, 2).copy())
+    if is_last:
+        x = x.contiguous(memory_format=torch.channels_last)
+    y = torch.tensor(data.y)
+
+    def loss_of(x: Any, y: Any) -> Any:
+        for stage in stages:
+            x = stage(x)
+        return f.cross_entropy(x, y)
+
+    judged = torch.compile(loss_of) if compiles else loss_of
+    optimizer = torch.optim.SGD(learned, RATE, momentum=MOMENTUM, foreach=True)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = judged(x, y)
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
+
+    return step
+
+
+def _patterns(x: Any, w: Any, kernel: int, shape: tuple[int, ...]) -> Any:
+    """The distances by products, the best that PyTorch's words allow."""
+    import torch
+    from torch.nn import functional as f
+
+    patches = f.unfold(x, kernel)  # (b, places, positions)
+    squares = (patches * patches).sum(1, keepdim=True) + (w * w).sum(1)[None, :, None]
+    distance = squares - 2.0 * torch.einsum("mk,bkp->bmp", w, patches)
+    return torch.exp(-0.05 * distance).reshape(len(x), shape[-1], *shape[:-1])
+
+
+def fastest(times: list[float]) -> float:
+    return 1e3 * float(np.percentile(times, 10))
+
+
+def main() -> int:
+    import torch
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--compile", action="store_true")
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    is_wrong = False
+    for name, (build, batch) in CASES.items():
+        if asked.names and not any(word in name for word in asked.names):
+            continue
+        net = network(build)
+        data = samples(net, batch)
+        sides = {"horn": ours(net, data, asked.threads)}
+        for how in (False, True) if asked.compile else (False,):
+            for is_last in (False, True):
+                label = ("NHWC" if is_last else "NCHW") + (", compiled" if how else "")
+                sides[label] = theirs(net, data, is_last, how)
+        losses = {label: [step() for _ in range(3)] for label, step in sides.items()}
+        for label, found in losses.items():
+            if not np.allclose(found, losses["horn"], rtol=2e-4):
+                print(f"{name}: losses differ: horn {losses['horn']}, {label} {found}")
+                is_wrong = True
+        times: dict[str, list[float]] = {label: [] for label in sides}
+        ends = time.perf_counter() + asked.seconds * len(sides)
+        while time.perf_counter() < ends:
+            for label, step in sides.items():
+                for _ in range(3):
+                    begun = time.perf_counter()
+                    step()
+                    times[label].append(time.perf_counter() - begun)
+        said = {label: fastest(found) for label, found in times.items()}
+        best = min(ms for label, ms in said.items() if label != "horn")
+        rest = "  ".join(f"{label} {ms:.2f}" for label, ms in said.items() if label != "horn")
+        print(f"{name:14} horn {said['horn']:7.2f} ms  {rest}  ratio {best / said['horn']:.2f}")
+    return int(is_wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
