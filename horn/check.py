@@ -20,7 +20,8 @@ from horn.compiler import lower
 from horn.errors import CompileError, ModelError
 from horn.job import Job
 from horn.language.scope import push_of
-from horn.network import Layer, Network
+from horn.layers import Layer
+from horn.network import Network
 from horn.neuron import has_backward
 from horn.optimizers import SGD, Direct
 

@@ -6,7 +6,8 @@ from horn.compiler import lower
 from horn.compiler.program import Convolve, Loop, Matmul, Update
 from horn.language import derive, ir
 from horn.language.layers import read_layer
-from horn.network import Layer, Network
+from horn.layers import Layer
+from horn.network import Network
 from horn.neuron import mentions
 from horn.optimizers import SGD, Direct, Optimizer
 

@@ -25,8 +25,9 @@ from horn.data.normalization import measure
 from horn.data.stream import Stream, as_stream, is_stream, read
 from horn.errors import DataError, JobError, ModelError
 from horn.initial import Beginning, beginning
+from horn.layers import Layer
 from horn.metrics import Metric, checked_answers, resolve
-from horn.network import Layer, Network
+from horn.network import Network
 from horn.optimizers import SGD, Optimizer
 from horn.weights import by_class, weighed
 

@@ -40,11 +40,12 @@ from horn.data.stream import read
 from horn.errors import ModelError
 from horn.initial import seen, sparse_edges
 from horn.initializers import Initializer
+from horn.layers import Connects, InputNeuron, Layer, Link
 from horn.losses import Loss
 from horn.metrics import Metric, answers, checked_answers, n_answers, score
 from horn.metrics import check as check_metrics
 from horn.metrics import resolve as resolved
-from horn.network import Connects, InputNeuron, Layer, Link, Network
+from horn.network import Network
 from horn.neuron import Neuron
 from horn.sources import CapturedCode, Reference, SourceCapture
 

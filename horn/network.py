@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,244 +23,24 @@ import numpy as np
 
 from horn import activations, html, initializers, losses, mistakes
 from horn.activations import Activation
-from horn.connections import Connection, Edges, PlacedConnection
-from horn.connections.convolution import Convolution
+from horn.connections import Connection, Edges
 from horn.connections.dense import Dense
 from horn.connections.part import Part
-from horn.connections.placed import PLACED
 from horn.connections.sparse import as_connection
 from horn.errors import ModelError
 from horn.initializers import Initializer
+from horn.layers import Connects, InputNeuron, Interlayer, Layer, Link, SynapseArray
 from horn.losses import Loss
 from horn.neuron import (
-    WEIGHT,
     Neuron,
     Parameter,
-    State,
     SynapseState,
-    Weight,
     check_class,
     declared,
     has_backward,
     mentions,
-    reads_weights,
-    weights_of,
 )
 from horn.neurons import Relay, Standard
-
-Interlayer = Callable[[Any], Any]
-Connects = Connection | PlacedConnection
-
-
-@dataclass(frozen=True, eq=False)
-class Link:
-    """One connection into a layer: from which layer, how, and with what initial weights.
-
-    ``edges`` is None for a dense connection.
-    """
-
-    source: Layer
-    connection: Connects
-    edges: Edges | None
-    init: Initializer
-    weight: str  # the name of its weight array, or what the names of several begin with
-    names: tuple[str, ...] = (WEIGHT,)  # of the weights of each synapse
-
-    @property
-    def weights(self) -> dict[str, str]:
-        """The arrays of its weights by their names."""
-        return {name: _array_name(self.weight, name) for name in self.names}
-
-    def shape(self, n_receivers: int) -> tuple[int, ...]:
-        """The shape of a weight array."""
-        if self.edges is None:
-            return (n_receivers, self.source.size)
-        return self.edges.weight_shape or (len(self.edges.indices),)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether synapses share weights."""
-        return self.edges is not None and self.edges.weight is not None
-
-    @property
-    def is_placed(self) -> bool:
-        """Whether the connection goes by the shapes of the layers, and says them."""
-        return hasattr(self.connection, "at")
-
-    @property
-    def convolves(self) -> bool:
-        """Whether sums of products over its windows have kernels of their own."""
-        return type(self.connection) is Convolution and self.connection.groups == 1
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it is one of horn's that go by shapes: what it was told says its synapses."""
-        return PLACED.get(type(self.connection).__name__) is type(self.connection)
-
-    @property
-    def kept_edges(self) -> dict[str, Any]:
-        """What a file keeps of its synapses, by the ends of its arrays' names."""
-        if self.edges is None or self.is_known:
-            return {}
-        found = {"indptr": self.edges.indptr, "indices": self.edges.indices}
-        return found | ({} if self.edges.weight is None else {"weight": self.edges.weight})
-
-    def fan_out(self, n_receivers: int) -> int:
-        """Synapses per source, or what initialisers take for it."""
-        if self.edges is None or not self.is_placed:
-            return n_receivers
-        if (shape := self.edges.weight_shape) is not None:
-            return math.prod(shape) // shape[-1]
-        return -(-len(self.edges.indices) // self.source.size)
-
-
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """A set of neurons of one class with one activation. Made by ``Network``; read-only.
-
-    ``kind`` is "input", "hidden" or "output". ``keep`` and ``per`` are the input's dropout.
-    ``extents`` is its shape if it is not flat. ``kinds``: neuron o is of kind o % kinds, as of the
-    maps of a convolution, all positions of which are one neuron; None where each is of its own.
-    ``parts`` are the inputs of a network with several, name and size, side by side.
-    """
-
-    index: int
-    name: str
-    size: int
-    kind: str
-    neuron: type[Neuron]
-    activation: Activation
-    activation_name: str
-    interlayer: Interlayer | None = None
-    links: tuple[Link, ...] = ()
-    bias: Initializer | None = None
-    loss: Loss | None = None
-    keep: float = 1.0
-    per: str = "sample"
-    extents: tuple[int, ...] = ()
-    kinds: int | None = None
-    parts: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of its neurons, channels last; (size,) of a flat layer."""
-        return self.extents or (self.size,)
-
-    @property
-    def n_kinds(self) -> int:
-        """How many biases and numbers of each Parameter there are: neurons of a kind share them."""
-        return self.kinds or self.size
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether its synapses have weights: those of windows only if the class reads them."""
-        if not self.links or not all(link.is_placed for link in self.links):
-            return True
-        return has_backward(self.neuron) or self.neuron.interpreted or reads_weights(self.neuron)
-
-    @cached_property
-    def fan_in(self) -> int:
-        """Synapses per neuron, the bias apart (the largest, where they differ)."""
-        total = np.zeros(self.size, np.int64)
-        for link in self.links:
-            total += link.source.size if link.edges is None else np.diff(link.edges.indptr)
-        return int(total.max(initial=0))
-
-    @cached_property
-    def typical_fan_in(self) -> int:
-        """Synapses per neuron over all links, the bias apart: the mean, rounded up, where they
-        differ. What initialisers go by.
-        """
-        total = 0
-        for link in self.links:
-            if link.edges is None:
-                total += link.source.size * self.size
-            elif (shape := link.edges.weight_shape) is not None:
-                total += math.prod(shape[1:]) * self.size
-            else:
-                total += len(link.edges.indices)
-        return -(-total // self.size)
-
-    @cached_property
-    def parameters(self) -> dict[str, Parameter]:
-        """The learned numbers that the neuron class declares."""
-        return declared(self.neuron, Parameter)
-
-    @cached_property
-    def states(self) -> dict[str, Parameter]:
-        """The remembered numbers that the neuron class declares."""
-        return declared(self.neuron, State)
-
-    @cached_property
-    def weights(self) -> dict[str, Weight]:
-        """The weights of each incoming synapse."""
-        return weights_of(self.neuron)
-
-    @property
-    def biases(self) -> dict[str, str]:
-        """The arrays of the bias synapse's weights by their names; none without a bias."""
-        if self.bias is None:
-            return {}
-        return {name: _array_name(f"{self.name}.bias", name) for name in self.weights}
-
-    def key_of(self, weight: str) -> tuple[int, ...]:
-        """What its initial draws are keyed by, besides the link: each weight draws its own."""
-        return () if weight == WEIGHT else (1 + list(self.weights).index(weight),)
-
-    @property
-    def vertex_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of what each neuron learns that belongs to none of its links: biases, Parameters."""
-        names = (*self.biases.values(), *(f"{self.name}.{name}" for name in self.parameters))
-        return dict.fromkeys(names, (self.n_kinds,))
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of all learned arrays."""
-        weights = {
-            array: link.shape(self.size) for link in self.links for array in link.weights.values()
-        }
-        return {**weights, **self.vertex_shapes}
-
-    def incoming(self, state: str, position: int | None) -> str:
-        """The array of a SynapseState in forward: of one link, or (None) the bias synapses."""
-        if position is None:
-            return f"{self.name}.bias.{state}"
-        several = len(self.links) > 1
-        return f"{self.name}.{state}" + (f".{self.links[position].source.name}" if several else "")
-
-    def outgoing(self, state: str, receiver: Layer) -> str:
-        """The array of a SynapseState in backward."""
-        return f"{self.name}.{state}.to.{receiver.name}"
-
-    def __repr__(self) -> str:
-        return f"<{self.name}: {self.size} {self.neuron.__name__}>"
-
-
-@dataclass(frozen=True)
-class SynapseArray:
-    """What neurons of the ``owner`` remember of synapses: the numbers of one SynapseState, of which
-    it is the ``place``-th, of one link of the receiver ``layer``, or of its bias synapses (None).
-    """
-
-    name: str
-    state: SynapseState
-    layer: Layer
-    position: int | None
-    owner: Layer
-    place: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        if self.position is None:
-            return (self.layer.size,)
-        return self.layer.links[self.position].shape(self.layer.size)
-
-
-class InputNeuron(Neuron):
-    """The neurons that hold a sample. They send what the data say."""
-
-    def forward(self, messages: Any) -> None:
-        raise ModelError("an input neuron has no messages")
 
 
 @dataclass(eq=False)
@@ -826,10 +605,6 @@ class _Wired:
     shape: tuple[int, ...]
     edges: list[Edges | None]
     kinds: int | None
-
-
-def _array_name(stem: str, weight: str) -> str:
-    return stem if weight == WEIGHT else f"{stem}.{weight}"
 
 
 def _given(own: Any, of_layer: Initializer, where: str) -> Initializer:

@@ -26,7 +26,7 @@ from horn.compiler.program import (
 from horn.errors import CompileError
 from horn.language.ir import Node, Op
 from horn.language.source import source_of
-from horn.network import Layer
+from horn.layers import Layer
 from horn.neuron import has_backward
 from horn.sources import is_user_file
 

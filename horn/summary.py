@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horn.backends import Setup, is_compiled, make
-from horn.network import Layer, Network
+from horn.layers import Layer
+from horn.network import Network
 from horn.neuron import has_backward
 from horn.neurons import Standard
 

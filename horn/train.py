@@ -27,7 +27,6 @@ import numpy as np
 from horn import explain, html, summary
 from horn.backends import Engine, Setup, in_use, is_compiled, load, make
 from horn.checkpoint import Checkpoints
-from horn.compiler.placement import Placement
 from horn.data.stream import Feed, Stream
 from horn.errors import CompileError, Diverged, JobError, Stopped
 from horn.job import Job
@@ -36,6 +35,7 @@ from horn.metrics import check, check_defined, checked_answers
 from horn.model import Array, Description, Model
 from horn.modelfile import check_writable
 from horn.neuron import has_backward, mentions
+from horn.partition.placement import Placement
 from horn.strategies import Strategy
 from horn.strategies.allreduce import AllReduce
 from horn.topology import largest_share

@@ -15,10 +15,11 @@ from horn.aggregates import Aggregate
 from horn.backends import Array, Memory, Places, Setup, combined, fitting, target_kind
 from horn.compiler import lower
 from horn.compiler.program import Program
-from horn.compiler.share import Share
 from horn.data import Dataset
 from horn.errors import ModelError
-from horn.network import Layer, Network
+from horn.layers import Layer
+from horn.network import Network
+from horn.partition.share import Share
 
 PREDICT_ROWS = 256  # samples per batch of inference, at most,
 PREDICT_NUMBERS = 1 << 20  # and outputs of all neurons in a batch, about

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from horn.connections.convolution import Convolution
-from horn.network import Link
+from horn.layers import Link
 
 Array = np.ndarray[Any, Any]
 

@@ -52,9 +52,9 @@ from horn.compiler.program import (
     link_of,
     segments,
 )
-from horn.compiler.share import LocalEdges, Share, edge_link
 from horn.data import Dataset
 from horn.language.ir import Node, Op
+from horn.partition.share import LocalEdges, Share, edge_link
 
 SCALARS = ("learning_rate", "iteration", "updates", "rows", "inv_rows")
 # Bytes of a cache line and of a vector register. NumPy aligns to 16: then every vector access of a

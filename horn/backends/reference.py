@@ -34,10 +34,10 @@ from horn.compiler.program import (
     link_of,
     segments,
 )
-from horn.compiler.share import Share, count
 from horn.data import Dataset
 from horn.language import ir
 from horn.language.ir import Node, Op
+from horn.partition.share import Share, count
 
 CHUNK = 1 << 21  # elements of a (b, o, i) domain that are computed at once
 

@@ -3,8 +3,7 @@
 The rooms in the order of the work, each importing only those before it: ``program`` (what comes
 out), ``contraction`` (sums of products into matrix products), ``layer_code`` (the IR of each
 layer), ``storage``, ``messages``, ``thinning``, ``updates`` and ``backward``, which are parts of
-the builder in ``lower``, ``explain`` (in a user's words); and from one task to several:
-``placement``, ``share``, ``partition``, ``group_sums``, ``supersteps``, ``segment_marks``.
+the builder in ``lower``. From one task to several is ``horn.partition``'s.
 The contract is two functions of ``lower``:
 ``training_program`` and ``inference_program``. See docs/notes/0003.
 """

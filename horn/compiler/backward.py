@@ -10,7 +10,7 @@ from horn.compiler.thinning import Thinning
 from horn.compiler.updates import Updates
 from horn.language import ir
 from horn.language.ir import UPSTREAM, ZERO, Node, Op, const, leaf, load, select
-from horn.network import Layer
+from horn.layers import Layer
 
 
 class Backward:

@@ -10,7 +10,8 @@ from horn.language import derive
 from horn.language.ir import ZERO, Node, Op
 from horn.language.layers import read_layer
 from horn.language.neuron_ir import BackwardIR, ForwardIR
-from horn.network import Layer, Link, Network
+from horn.layers import Layer, Link
+from horn.network import Network
 from horn.neuron import WEIGHT
 
 

@@ -29,7 +29,7 @@ from horn.language.ir import (
     mul,
     select,
 )  # fmt: skip
-from horn.network import Layer
+from horn.layers import Layer
 from horn.neuron import WEIGHT
 from horn.optimizers import Direct, Optimizer
 

@@ -37,7 +37,8 @@ from typing import Any
 
 from horn.language import ir
 from horn.language.ir import Node, Op
-from horn.network import Layer, Link, Network
+from horn.layers import Layer, Link
+from horn.network import Network
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from horn.compiler.program import (
 )
 from horn.language import ir
 from horn.language.ir import Node, Op, Scalar, const, load, mul
-from horn.network import Link, Network
+from horn.layers import Link
+from horn.network import Network
 
 _CHEAP = ir.BOOLEAN | {Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SELECT}
 

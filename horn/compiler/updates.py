@@ -14,7 +14,7 @@ from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
 from horn.language import ir
 from horn.language.ir import ZERO, Node, Op, Scalar, leaf, load, make, mul, select
-from horn.network import Link
+from horn.layers import Link
 from horn.optimizers import Optimizer
 
 Gradient = tuple[str, Frame, Node]  # of which array, in which frame

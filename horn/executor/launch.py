@@ -29,7 +29,6 @@ import msgspec
 import zk
 from horn import transport as transports
 from horn.checkpoint import Checkpoints
-from horn.compiler.placement import Placement
 from horn.coordination.jobs import Jobs, JobState
 from horn.coordination.session import Session
 from horn.errors import ClusterError, Conflict, HornError, JobError, MemberLost, Stopped
@@ -41,6 +40,7 @@ from horn.executor.restarts import Restarts, unit_of
 from horn.executor.stalls import MARGIN_S, StallDetector
 from horn.executor.task_pool import TaskPool
 from horn.job import Job
+from horn.partition.placement import Placement
 from horn.process.control import BatchDone, CallbackDecision, ModelRequest, PartSaved, SaveReply
 from horn.process.decisions import BY_BATCH, BY_EPOCH
 from horn.process.job_spec import JobDraft, RunSpec

@@ -21,8 +21,9 @@ LEAST = 4  # tasks; reading takes as long as it saves two of them
 PACKAGES = ("horn", "numpy", "kazoo", "zmq", "msgspec")
 # What tasks import of horn; who starts them has not imported all of it.
 PARTS = ("horn._kernels", "horn.backends", "horn.checkpoint", "horn.compiler", "horn.language",
-         "horn.process", "horn.runtime", "horn.strategies", "horn.parameter_server",
-         "horn.sub_models", "horn.training", "horn.transport", "horn.wire")  # fmt: skip
+         "horn.partition", "horn.process", "horn.runtime", "horn.strategies",
+         "horn.parameter_server", "horn.sub_models", "horn.training", "horn.transport",
+         "horn.wire")  # fmt: skip
 MORE = ("horn.coordination.barrier", "horn.coordination.membership", "horn.coordination.roster")
 
 # What a task runs first; memory and start are given.

@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from horn.compiler.placement import Placement
 from horn.errors import HornError, ProtocolError
 from horn.executor.task_pool import TaskPool
 from horn.job import Job
+from horn.partition.placement import Placement
 from horn.process import control
 from horn.process.control import ControlMessage
 from horn.process.job_spec import JobDraft, RunSpec

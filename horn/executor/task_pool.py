@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from horn.compiler.placement import Placement
 from horn.executor import preload
 from horn.executor.processes import ChildProcess
 from horn.job import Job
+from horn.partition.placement import Placement
 from horn.process.control import ControlMessage, StartTask
 from horn.process.job_spec import JobDraft, RunSpec, pack
 from horn.security.keys import Credential

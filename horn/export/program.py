@@ -36,7 +36,8 @@ from horn.data.normalization import Normalization
 from horn.errors import CompileError, ModelError
 from horn.language import ir
 from horn.language.ir import BOOLEAN, Node, Op
-from horn.network import Layer, Network
+from horn.layers import Layer
+from horn.network import Network
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")

@@ -15,7 +15,8 @@ from horn.interpreter import neuron_kinds, user_text
 from horn.interpreter.calls import Call, Deltas, Guard, Heard, Message, Moment
 from horn.interpreter.language import Translator, printing
 from horn.interpreter.tape import Traced
-from horn.network import Layer, Network
+from horn.layers import Layer
+from horn.network import Network
 from horn.neuron import STATISTICS, WEIGHT, Neuron, SynapseState, declared, has_backward
 
 

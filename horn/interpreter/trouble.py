@@ -24,7 +24,7 @@ from horn.interpreter.language import Translator
 from horn.interpreter.layers import Stage
 from horn.interpreter.passes import LearnedNumbers
 from horn.job import Job
-from horn.network import Layer
+from horn.layers import Layer
 
 Array = np.ndarray[Any, Any]
 MOST_SYNAPSES = 2_000_000  # of a layer whose neurons are made: about a second

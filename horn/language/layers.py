@@ -8,7 +8,7 @@ from horn.aggregates import Aggregate
 from horn.language import derive, ir, parse
 from horn.language.ir import OUTPUT, Node, Op
 from horn.language.neuron_ir import BackwardIR, ForwardIR, NeuronContext
-from horn.network import Layer
+from horn.layers import Layer
 from horn.neuron import has_backward
 
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from horn.backends import Array
-from horn.compiler.partition import homes
-from horn.compiler.placement import Placement
-from horn.compiler.share import Share
 from horn.network import Network
+from horn.partition.placement import Placement
+from horn.partition.rewrite import homes
+from horn.partition.share import Share
 from horn.topology import Topology
 from horn.topology import share as share_of
 from horn.transport import Channel

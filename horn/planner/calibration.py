@@ -33,7 +33,6 @@ from horn._kernels.operands import MONOIDS, OPS, Iota, View
 from horn._kernels.walks import STRIP_BYTES
 from horn.backends import Setup
 from horn.backends.kernels import Runner
-from horn.compiler.placement import Placement
 from horn.compiler.program import (
     Buffer,
     Draw,
@@ -53,6 +52,7 @@ from horn.language import ir
 from horn.language.ir import Op, load
 from horn.network import Network
 from horn.optimizers import SGD
+from horn.partition.placement import Placement
 from horn.planner.cost_model import PRODUCTS, Machine
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group, TaskTimes

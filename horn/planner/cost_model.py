@@ -41,8 +41,8 @@ from horn.compiler.program import (
     base,
     letter_axes,
 )
-from horn.compiler.share import Places, Share
 from horn.network import Network
+from horn.partition.share import Places, Share
 from horn.transport import DEFAULT, load, names
 
 Array = np.ndarray[Any, Any]

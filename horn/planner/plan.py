@@ -15,12 +15,12 @@ from horn import summary
 from horn import transport as transports
 from horn.backends import target_kind
 from horn.compiler import lower
-from horn.compiler.partition import homes
-from horn.compiler.placement import Placement, pinned
 from horn.compiler.program import Program
 from horn.errors import JobError, check_whole
 from horn.job import Job
-from horn.network import Layer
+from horn.layers import Layer
+from horn.partition.placement import Placement, pinned
+from horn.partition.rewrite import homes
 from horn.planner.assumptions import Assumption
 from horn.planner.calibration import calibrate
 from horn.planner.cost_model import Array, Costs, Machine, Superstep

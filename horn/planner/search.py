@@ -12,8 +12,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from horn.compiler.partition import Form, Partition, partition, scheduled
-from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.compiler.program import (
     Buffer,
     Convolve,
@@ -30,6 +28,8 @@ from horn.compiler.program import (
 from horn.errors import CompileError
 from horn.language import ir
 from horn.network import Network
+from horn.partition.placement import LAYER_SPLITS, LINK_SPLITS, Placement
+from horn.partition.rewrite import Form, Partition, partition, scheduled
 from horn.planner.cost_model import Costs
 
 MAX_ALL = 100  # placements that are simply all tried

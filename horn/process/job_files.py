@@ -10,10 +10,10 @@ import os
 from pathlib import Path
 
 from horn.callbacks import name_of
-from horn.compiler.placement import Placement
 from horn.data.classes import from_json, to_json
 from horn.errors import JobError
 from horn.job import Job
+from horn.partition.placement import Placement
 from horn.process.job_spec import RunSpec, draft, open_payload, pack
 from horn.strategies import Strategy
 

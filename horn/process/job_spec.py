@@ -24,7 +24,6 @@ import numpy as np
 
 from horn.aggregates import Aggregate
 from horn.callbacks import Callback
-from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.data import Dataset, Normalization
 from horn.errors import JobError, ModelError, ProtocolError
 from horn.job import EarlyStopping, Job
@@ -33,6 +32,7 @@ from horn.metrics import to_json as metrics_to_json
 from horn.model import network_to_json, rebuild
 from horn.network import Network
 from horn.optimizers import Optimizer
+from horn.partition.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.sources import CapturedCode, SourceCapture
 from horn.strategies import Strategy
 from horn.strategies.allreduce import AllReduce

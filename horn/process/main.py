@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from horn.checkpoint import Checkpoints
-from horn.compiler.partition import homes
-from horn.compiler.share import Share
 from horn.errors import BarrierTimeout, MemberLost
 from horn.parameter_server.pieces import pieces
+from horn.partition.rewrite import homes
+from horn.partition.share import Share
 from horn.process import control
 from horn.process.checkpoints import TaskCheckpoints
 from horn.process.decisions import BY_BATCH, Decisions

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from horn.compiler.placement import Placement
 from horn.job import Job
+from horn.partition.placement import Placement
 from horn.runtime.group import Group, TaskTimes
 from horn.topology import Topology
 from horn.transport import Identity, Transport

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from horn.backends._compiled import Runner
-from horn.compiler.share import Array
+from horn.partition.share import Array
 from horn.runtime.blocks import Index
 
 COMBINE: dict[str, Any] = {

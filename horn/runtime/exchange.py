@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from horn.backends._compiled import Runner
-from horn.compiler import group_sums
 from horn.compiler.program import Collect, Mark, Move, Post, base, segments, writes
-from horn.compiler.share import Array, Share
-from horn.compiler.supersteps import rendezvous, roots
 from horn.language import ir
+from horn.partition import group_sums
+from horn.partition.share import Array, Share
+from horn.partition.supersteps import rendezvous, roots
 from horn.runtime.blocks import Block, Index, blocks_of, is_turned
 from horn.runtime.copies import COMBINE, ArrayRegion, ReadInPlace, SumBundle, Unpacking
 from horn.runtime.task import CollectInstruction, ComputeInstruction, Instruction, PostInstruction

@@ -20,7 +20,8 @@ from horn.job import Job
 from horn.language import derive, ir
 from horn.language.ir import Op
 from horn.language.layers import asks, read_layer
-from horn.network import Layer, Network
+from horn.layers import Layer
+from horn.network import Network
 from horn.neuron import SynapseState, declared
 from horn.optimizers import Direct
 from horn.strategies import Strategy, TaskEngine, Topology, in_words

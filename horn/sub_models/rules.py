@@ -10,7 +10,8 @@ import numpy as np
 
 from horn import random
 from horn.backends import Array
-from horn.network import Layer, Link, Network
+from horn.layers import Layer, Link
+from horn.network import Network
 from horn.topology import share
 
 # Draws of members have keys of their own, far from those of layers.

@@ -21,7 +21,7 @@ from horn.data import permutation
 from horn.errors import HornError
 from horn.interpreter import trouble
 from horn.job import Job
-from horn.network import Layer
+from horn.layers import Layer
 from horn.training.loop import KeptArrays, NonFinite
 
 MOST_S = 60.0  # a longer repetition is not begun,

@@ -23,8 +23,8 @@ from horn import summary
 from horn.data import Dataset
 from horn.errors import CheckpointError, ModelError
 from horn.job import Job
+from horn.layers import Layer, Link
 from horn.model import shapes
-from horn.network import Layer, Link
 from horn.neuron import Neuron, Parameter
 from horn.sources import SourceCapture, is_horn
 from horn.training.digest import digest

@@ -19,7 +19,8 @@ from horn.interpreter.language import printing
 from horn.interpreter.layers import Wire
 from horn.interpreter.tape import number
 from horn.job import Job
-from horn.network import Layer, Network
+from horn.layers import Layer
+from horn.network import Network
 from horn.training.diagnosis import batch
 
 

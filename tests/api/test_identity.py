@@ -32,8 +32,8 @@ from horn.training.identity import (
 )
 
 DESCRIPTIONS = [
-    "horn.job", "horn.network", "horn.data.dataset", "horn.optimizers", "horn.schedules",
-    "horn.initializers", "horn.activations", "horn.losses", "horn.connections",
+    "horn.job", "horn.network", "horn.layers", "horn.data.dataset", "horn.optimizers",
+    "horn.schedules", "horn.initializers", "horn.activations", "horn.losses", "horn.connections",
     *(f"horn.strategies.{name.replace('-', '_')}" for name in strategies.names()),
 ]  # fmt: skip
 # Dataclasses in there which are no part of a job's description.

@@ -24,8 +24,8 @@ import numpy as np
 import horn
 from horn._kernels import blas
 from horn.backends import Setup, make
-from horn.compiler.placement import Placement
 from horn.job import Job
+from horn.partition.placement import Placement
 from horn.runtime.context import TaskContext
 from horn.runtime.group import Group
 from horn.strategies import Topology

@@ -29,9 +29,9 @@ import numpy as np
 import horn
 from horn import math
 from horn.backends import Setup, make
-from horn.compiler.partition import homes
-from horn.compiler.placement import Placement
-from horn.compiler.share import Share
+from horn.partition.placement import Placement
+from horn.partition.rewrite import homes
+from horn.partition.share import Share
 from horn.planner import calibration, plan
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group

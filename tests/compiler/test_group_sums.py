@@ -2,7 +2,7 @@
 
 import pytest
 
-from horn.compiler.group_sums import MAX_DIRECT, WIDTH, handing, is_tree, levels
+from horn.partition.group_sums import MAX_DIRECT, WIDTH, handing, is_tree, levels
 
 
 @pytest.mark.parametrize("n_groups", [*range(1, 70), 127, 128, 129, 200, 1000])

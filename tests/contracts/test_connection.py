@@ -12,9 +12,9 @@ import pytest
 import horn
 from horn import backends, connections
 from horn.backends import Setup
-from horn.compiler.share import Share, count
 from horn.connections.sparse import Sparse
 from horn.data import Dataset
+from horn.partition.share import Share, count
 
 # Connections that need to be told something.
 MADE = {Sparse: lambda: Sparse(fan_in=2)}

@@ -15,9 +15,9 @@ import pytest
 import horn
 from horn import strategies
 from horn.aggregates import COLUMNS
-from horn.compiler.placement import Placement
 from horn.data import digits, permutation
 from horn.errors import JobError
+from horn.partition.placement import Placement
 from horn.strategies import Mean, Requests, Strategy, Topology, View
 from horn.strategies.downpour import Downpour
 from tests.strategies.together import TIMEOUT_S, together

@@ -12,8 +12,8 @@ import numpy as np
 
 import horn
 from horn.backends import Setup
-from horn.compiler.placement import Placement
 from horn.data import Dataset
+from horn.partition.placement import Placement
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
 from horn.transport import Identity, open_transport

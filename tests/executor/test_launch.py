@@ -22,7 +22,6 @@ import pytest
 
 import horn
 import zk
-from horn.compiler.placement import Placement
 from horn.coordination.session import Session
 from horn.errors import (
     BarrierTimeout,
@@ -33,6 +32,7 @@ from horn.errors import (
     Timeout,
 )
 from horn.executor.launch import JobEntry, launch
+from horn.partition.placement import Placement
 from horn.planner.plan import cheapest
 from horn.process.job_spec import draft
 from horn.training.progress import Progress

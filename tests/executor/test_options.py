@@ -15,9 +15,9 @@ import pytest
 import horn
 import zk
 from horn.checkpoint import Checkpoints
-from horn.compiler.placement import Placement
 from horn.coordination.session import Session
 from horn.executor import launch
+from horn.partition.placement import Placement
 from tests.support.runs import (
     At,
     Waits,

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import horn
 from horn.backends import Setup
-from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.data import Dataset
+from horn.partition.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
 from horn.transport import Transport

@@ -8,8 +8,8 @@ import pytest
 import horn
 from horn import math
 from horn.backends import Setup, make
-from horn.compiler.placement import LAYER_SPLITS, Placement
 from horn.data import Dataset
+from horn.partition.placement import LAYER_SPLITS, Placement
 from tests.parity.test_tasks import compare, of_group, of_one
 
 ROWS = 6

@@ -8,7 +8,7 @@ from horn import explain, math, random
 from horn._kernels.engine import Drawn, Tape, View
 from horn.backends import Setup, make
 from horn.compiler import lower
-from horn.compiler.placement import Placement
+from horn.partition.placement import Placement
 from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_groups import of_groups
 from tests.parity.test_tasks import compare as compare_tasks

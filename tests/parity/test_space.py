@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import horn
 from horn.backends import Setup, make
-from horn.compiler.placement import LINK_SPLITS, Placement
 from horn.connections.placed import PLACED
 from horn.errors import JobError, ModelError
+from horn.partition.placement import LINK_SPLITS, Placement
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_groups import of_groups

@@ -6,8 +6,8 @@ import pytest
 import horn
 from horn import explain, math
 from horn.backends import Setup, make
-from horn.compiler.placement import LAYER_SPLITS
 from horn.errors import CompileError, JobError
+from horn.partition.placement import LAYER_SPLITS
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import COMPILED, compare, samples
 from tests.parity.test_groups import of_groups

@@ -6,7 +6,7 @@ import pytest
 import horn
 from horn import math
 from horn.backends import Setup, make
-from horn.compiler.placement import LINK_SPLITS
+from horn.partition.placement import LINK_SPLITS
 from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_groups import of_groups
 from tests.parity.test_tasks import BACKENDS, labelled, of_group, of_one, place, steps

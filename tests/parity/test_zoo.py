@@ -18,10 +18,10 @@ import pytest
 import horn
 from horn import summary
 from horn.backends import Setup
-from horn.compiler.placement import LINK_SPLITS
 from horn.data import Dataset
 from horn.language.layers import read_layer
 from horn.neuron import has_backward
+from horn.partition.placement import LINK_SPLITS
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import compare
 from tests.parity.test_groups import of_groups

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import horn
 from horn.compiler import lower
-from horn.compiler.partition import partition
-from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.compiler.program import Program
-from horn.compiler.share import Share
 from horn.errors import JobError
+from horn.partition.placement import LAYER_SPLITS, LINK_SPLITS, Placement
+from horn.partition.rewrite import partition
+from horn.partition.share import Share
 from horn.planner import calibration
 from horn.planner.assumptions import Assumption
 from horn.planner.cost_model import Costs, Machine

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import horn
-from horn.compiler.partition import partition
 from horn.errors import CompileError, JobError, ModelError
+from horn.partition.rewrite import partition
 from horn.planner import plan
 from horn.planner.assumptions import Assumption
 from horn.planner.cost_model import Machine

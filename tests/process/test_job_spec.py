@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import horn
-from horn.compiler.placement import Placement
 from horn.data import Dataset
 from horn.errors import JobError, ProtocolError
 from horn.optimizers import Optimizer
+from horn.partition.placement import Placement
 from horn.process import job_spec
 from horn.process.job_spec import RunSpec, SharedArrays, draft, map_private, open_payload, pack
 

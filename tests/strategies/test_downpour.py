@@ -9,9 +9,9 @@ import pytest
 
 import horn
 from horn.backends import Setup, make
-from horn.compiler.placement import Placement
 from horn.errors import JobError
 from horn.job import Job
+from horn.partition.placement import Placement
 from horn.strategies import Leave, Pull, Push, Topology, View
 from horn.strategies._replica import Replica
 from horn.strategies.downpour import Accumulate, Downpour, DownpourMemory, Moving

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import horn
 from horn import random
 from horn.backends import Setup, make
-from horn.compiler.placement import Placement
 from horn.errors import JobError
 from horn.job import Job
+from horn.partition.placement import Placement
 from horn.runtime.context import TaskContext
 from horn.runtime.group import Group
 from horn.strategies import Topology, load

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 import horn
-from horn.compiler.partition import homes
-from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement
-from horn.compiler.share import Share
 from horn.network import Network
 from horn.parameter_server import pieces as _pieces
 from horn.parameter_server.pieces import PIECE_BYTES, ParameterPiece, messages, pieces
+from horn.partition.placement import LAYER_SPLITS, LINK_SPLITS, Placement
+from horn.partition.rewrite import homes
+from horn.partition.share import Share
 from horn.strategies import Topology
 from horn.wire.frames import BODY_BYTES, MAX_BODIES
 from tests.parity.generated import Case, cases

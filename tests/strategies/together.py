@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from horn.compiler.placement import Placement
 from horn.job import Job
 from horn.parameter_server.pieces import pieces
 from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.serving import mesh_of, serve
+from horn.partition.placement import Placement
 from horn.patience import Patience
 from horn.runtime.context import TaskContext
 from horn.runtime.group import Group

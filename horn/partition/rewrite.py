@@ -12,8 +12,6 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from horn.compiler import group_sums
-from horn.compiler.placement import Placement
 from horn.compiler.program import (
     Buffer,
     Convolve,
@@ -38,11 +36,13 @@ from horn.compiler.program import (
     letters_of,
     of_group,
 )
-from horn.compiler.supersteps import scheduled as scheduled
 from horn.errors import CompileError
 from horn.language import ir
 from horn.language.ir import Node, Op, Scalar, const, load
 from horn.network import Network
+from horn.partition import group_sums
+from horn.partition.placement import Placement
+from horn.partition.supersteps import scheduled as scheduled
 
 COMBINED = ("sum", "prod", "max", "min", "any", "all")
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from horn.compiler.program import ERRORS, Frame
 from horn.errors import ModelError
-from horn.network import Layer, Network
+from horn.layers import Layer
+from horn.network import Network
 
 # A link's weights: with the receiver, with the sender, or everywhere (then the rows of the batch
 # are divided). The letter that tasks divide in the link's frames.
