@@ -7,7 +7,7 @@ for each tap t of the kernel. A tap outside the layer is no synapse.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,23 @@ from horn.errors import ModelError
 
 Sizes = tuple[int, ...]
 MOST_EDGES = 2**31 - 1  # synapses of one connection
+
+
+class Span(NamedTuple):
+    """Windows along one dimension of n positions: ``before`` of the first lie outside."""
+
+    n: int
+    n_out: int
+    kernel: int
+    stride: int
+    dilation: int
+    before: int
+
+    @property
+    def after(self) -> int:
+        """How many positions of the last window lie outside."""
+        reach = (self.kernel - 1) * self.dilation + 1
+        return max((self.n_out - 1) * self.stride + reach - self.n - self.before, 0)
 
 
 class Windows:
@@ -44,11 +61,8 @@ class Windows:
         else:
             _check(self, "padding", 0)
 
-    def taps(self, below: Sizes, where: str) -> tuple[Sizes, Index]:
-        """The positions of the windows over the layer ``below``, by dimension, and the source
-        position of each (position, tap), flat; -1 where there is none. Raises ModelError if no
-        window fits.
-        """
+    def spans(self, below: Sizes, where: str) -> list[Span]:
+        """Of each dimension of the layer ``below``. Raises ModelError if no window fits."""
         name = type(self).__name__
         space = below[:-1]
         if len(space) not in (1, 2):
@@ -59,7 +73,7 @@ class Windows:
             )
         kernel, stride = self._each("kernel", len(space)), self._each("stride", len(space))
         dilation = self._each("dilation", len(space))
-        places = []
+        found = []
         for axis, (n, k, step, apart) in enumerate(
             zip(space, kernel, stride, dilation, strict=True)
         ):
@@ -76,12 +90,22 @@ class Windows:
                     f"{f' with {before} outside at each end' if before else ''} (dimension "
                     f'{axis} of {below}); make kernel or dilation smaller, or give padding="same"'
                 )
-            at = np.arange(n_out)[:, None] * step - before + np.arange(k) * apart
-            places.append(np.where((at >= 0) & (at < n), at, -1))
-        if len(space) == 1:
+            found.append(Span(n, n_out, k, step, apart, before))
+        return found
+
+    def taps(self, below: Sizes, where: str) -> tuple[Sizes, Index]:
+        """The positions of the windows over the layer ``below``, by dimension, and the source
+        position of each (position, tap), flat; -1 where there is none.
+        """
+        places = []
+        for span in self.spans(below, where):
+            first = np.arange(span.n_out)[:, None] * span.stride - span.before
+            at = first + np.arange(span.kernel) * span.dilation
+            places.append(np.where((at >= 0) & (at < span.n), at, -1))
+        if len(places) == 1:
             return (len(places[0]),), places[0].reshape(len(places[0]), -1)
         rows, columns = places
-        at = rows[:, None, :, None] * space[1] + columns[None, :, None, :]
+        at = rows[:, None, :, None] * below[1] + columns[None, :, None, :]
         at = np.where((rows[:, None, :, None] < 0) | (columns[None, :, None, :] < 0), -1, at)
         return (len(rows), len(columns)), at.reshape(len(rows) * len(columns), -1)
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import horn
+from horn.connections.windows import Sizes, Span
 from horn.errors import ModelError
 from horn.export.program import Array, Translation
 from horn.modelfile import check_writable, umask
@@ -131,6 +132,24 @@ class OnnxGraph:
         if letters == "bi,oi->bo":
             return self.node("MatMul", [a, self.node("Transpose", [b], perm=[1, 0])])
         return self.node("Einsum", [a, b], equation=letters)
+
+    def flat(self, value: str) -> str:
+        return self.node("Reshape", [value, self.whole([-1])])
+
+    def convolve(self, value: str, weights: str, below: Sizes, spans: Sequence[Span]) -> str:
+        n = len(spans)
+        first, last = [0, n + 1, *range(1, n + 1)], [0, *range(2, n + 2), 1]
+        image = self.node("Reshape", [value, self.whole([-1, *below])])
+        image = self.node("Transpose", [image], perm=first)
+        kernel = self.node("Transpose", [weights], perm=first)
+        made = self.node(
+            "Conv", [image, kernel],
+            pads=[*(span.before for span in spans), *(span.after for span in spans)],
+            strides=[span.stride for span in spans],
+            dilations=[span.dilation for span in spans],
+        )  # fmt: skip
+        made = self.node("Transpose", [made], perm=last)
+        return self.node("Flatten", [made], axis=1)
 
     def reduce(self, value: str, place: int, monoid: str) -> str:
         if monoid == "sum":

@@ -18,7 +18,9 @@ from horn.backends import Setup, in_use
 from horn.backends.reference import Runner
 from horn.compiler import lower
 from horn.compiler.program import (
+    Convolve,
     Draw,
+    Expand,
     Frame,
     Input,
     Loop,
@@ -32,6 +34,8 @@ from horn.compiler.program import (
     writes,
 )
 from horn.connections import Edges
+from horn.connections.convolution import Convolution
+from horn.connections.windows import Sizes, Span
 from horn.data.normalization import Normalization
 from horn.errors import CompileError, ModelError
 from horn.language import ir
@@ -69,6 +73,12 @@ class Graph(Protocol[T]):
 
     def matmul(self, letters: str, a: T, b: T) -> T:
         """A sum of products, in the words of einsum."""
+
+    def flat(self, value: T) -> T:
+        """All numbers along one axis."""
+
+    def convolve(self, value: T, weights: T, below: Sizes, spans: Sequence[Span]) -> T:
+        """Of (b, positions * channels) by (maps, *kernel, channels): (b, positions * maps)."""
 
     def reduce(self, value: T, place: int, monoid: str) -> T:
         """Without one axis. monoid : "sum", "prod", "max", "min", "any", "all", "argmax",
@@ -190,6 +200,10 @@ class _Run(Generic[T]):
                 letters = f"{statement.a_axes},{statement.b_axes}->{statement.out_axes}"
                 a, b = self.load(statement.a), self.load(statement.b)
                 self.done[statement.out] = self.graph.matmul(letters, a, b)
+            elif isinstance(statement, Expand):
+                self.done[statement.out] = self.expanded(statement)
+            elif isinstance(statement, Convolve):
+                self.done[statement.out] = self.convolved(statement)
             elif isinstance(statement, Rank):
                 self.done[statement.out] = self.graph.rank(
                     self.load(statement.array), self.network.layers[statement.frame.layer].size
@@ -201,6 +215,33 @@ class _Run(Generic[T]):
             else:
                 raise ModelError(f"{type(statement).__name__} in a program of inference")
         return self.done[self.of.program.outputs]
+
+    def expanded(self, s: Expand) -> T:
+        """What synapses share at their places in the table, or what neurons do."""
+        if s.frame.link is None:
+            layer = self.network.layers[s.frame.layer]
+            index = np.arange(layer.size) % layer.n_kinds
+        else:
+            edges = link_of(self.network, s.frame).edges
+            assert edges is not None and edges.weight is not None
+            index = np.asarray(edges.weight)[self.table(s.frame).edges]
+        return self.graph.take(self.graph.flat(self.shared(s.array)), 0, index)
+
+    def convolved(self, s: Convolve) -> T:
+        assert s.axis == "i", s
+        link = self.network.layers[s.frame.layer].links[s.frame.link or 0]
+        connection = link.connection
+        assert isinstance(connection, Convolution)
+        below = link.source.shape
+        spans = connection.spans(below, link.weight)
+        return self.graph.convolve(self.load(s.a), self.shared(s.b), below, spans)
+
+    def shared(self, name: str) -> T:
+        """An array of weights in its own shape."""
+        if name not in self.done:
+            array = np.asarray(self.of.arrays[name], self.of.runner.dtype)
+            self.done[name] = self.graph.array(name, array)
+        return self.done[name]
 
     def features(self) -> T:
         """What the input neurons send: x, normalized as the model does it."""

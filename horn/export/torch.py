@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from horn.connections.windows import Sizes, Span
 from horn.errors import ModelError
 from horn.export.program import Array, Translation
 
@@ -79,6 +80,20 @@ class TorchGraph:
 
     def matmul(self, letters: str, a: Any, b: Any) -> Any:
         return self.torch.einsum(letters, a, b)
+
+    def flat(self, value: Any) -> Any:
+        return value.reshape(-1)
+
+    def convolve(self, value: Any, weights: Any, below: Sizes, spans: Sequence[Span]) -> Any:
+        f = self.torch.nn.functional
+        image = value.unflatten(1, below).movedim(-1, 1)
+        pads = [n for span in reversed(spans) for n in (span.before, span.after)]
+        convolve = f.conv1d if len(spans) == 1 else f.conv2d
+        made = convolve(
+            f.pad(image, pads), weights.movedim(-1, 1),
+            stride=[span.stride for span in spans], dilation=[span.dilation for span in spans],
+        )  # fmt: skip
+        return made.movedim(1, -1).flatten(1)
 
     def reduce(self, value: Any, place: int, monoid: str) -> Any:
         if monoid in ("argmax", "argmin"):

@@ -141,11 +141,17 @@ def _what(
                     f"{n_bad} of {gradient.size} gradients are not finite",
                     said,
                 )
-    return cause.told(
-        f"Every output and gradient is finite, but the update of {', '.join(broken) or 'nothing'}",
-        "is not",
-        None,
+    place = (
+        f"Every output and gradient is finite, but the update of {', '.join(broken) or 'nothing'}"
     )
+    rate = job.optimizer.rate(iteration)
+    most = max((float(np.abs(g).max(initial=0.0)) for g in gradients.values()), default=0.0)
+    if broken and rate * max(most, 1.0) > np.finfo(job.dtype).max:
+        return (
+            f"{place} is not. Gradients are {most:.3g} at most; times the learning rate ({rate:g}) "
+            f"that is more than {job.dtype} can hold: the learning rate is too high. Try 0.1"
+        )
+    return cause.told(place, "is not", None)
 
 
 def _told(look: Callable[[], trouble.BrokenOperation | None]) -> trouble.BrokenOperation | None:

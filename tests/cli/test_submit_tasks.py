@@ -88,6 +88,7 @@ def test_divergence_has_its_exit_code(run: Any) -> None:
     done = run("submit", "job.py", "-n", "2", "--set", "optimizer.learning_rate=1e200")
     assert done.code == 7 and done.files == {"job.before.horn"}
     assert "at iteration" in done.err and "learning rate is too high" in done.err
+    assert "is in job.before.horn" in done.err
 
 
 def test_a_timeout_has_its_exit_code(run: Any) -> None:

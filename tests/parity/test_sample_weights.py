@@ -54,7 +54,7 @@ def heavy(network: Any, weights: list[float]) -> Dataset:
 
 
 @pytest.mark.timeout(600)
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(case=cases(), weights=WEIGHTS)
 def test_weighed_and_compiled_is_weighed_and_interpreted(
     case: Case, weights: list[float], tmp_path_factory: pytest.TempPathFactory

@@ -231,7 +231,7 @@ CONNECTIONS = {
 @pytest.mark.parametrize("neuron", WEIGHING)
 @pytest.mark.parametrize("name", CONNECTIONS)
 def test_the_interpreter_is_the_law(name, neuron):
-    compare(through(neuron, CONNECTIONS[name]), horn.SGD(0.1, momentum=0.5), 5)
+    compare(through(neuron, CONNECTIONS[name]), horn.SGD(0.1, momentum=0.5), 3, steps=1)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_the_interpreter_is_the_law(name, neuron):
 )  # fmt: skip
 @pytest.mark.parametrize("neuron", [horn.Neuron, RBF, Gated])
 def test_the_optimizer_sees_one_number_for_what_is_shared(neuron, optimizer):
-    compare(through(neuron, CONNECTIONS["same"]), optimizer, 5)
+    compare(through(neuron, CONNECTIONS["same"]), optimizer, 3)
 
 
 @settings(max_examples=25, deadline=None)
