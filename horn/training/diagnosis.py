@@ -146,7 +146,7 @@ def _what(
     )
     rate = job.optimizer.rate(iteration)
     most = max((float(np.abs(g).max(initial=0.0)) for g in gradients.values()), default=0.0)
-    if broken and rate * max(most, 1.0) > np.finfo(job.dtype).max:
+    if broken and rate * max(most, 1.0) > float(np.finfo(job.dtype).max):
         return (
             f"{place} is not. Gradients are {most:.3g} at most; times the learning rate ({rate:g}) "
             f"that is more than {job.dtype} can hold: the learning rate is too high. Try 0.1"
