@@ -46,7 +46,7 @@ JUDGES: dict[str, Callable[[str], bool]] = {
     "akka_xor": akka_xor_is_learned,
     "digits": accuracy(0.95),
     "feedback_alignment": accuracy(0.94),
-    "lenet": accuracy(0.97),
+    "lenet": accuracy(0.95),
     "maxout": accuracy(0.95),
     "mnist": accuracy(0.98),
     "oja": component_is_found,
@@ -59,7 +59,10 @@ JUDGES: dict[str, Callable[[str], bool]] = {
 }
 
 # A part of what they do: all of it is what docs/results.md tells of.
-SHORTER = {"paper": ["--", "--iterations", "2500"], "lenet": ["--set", "epochs=1"]}
+SHORTER = {
+    "paper": ["--", "--iterations", "2500"],
+    "lenet": ["--set", "epochs=none", "--set", "iterations=250"],
+}
 
 
 def test_every_example_is_judged_and_short() -> None:
@@ -69,7 +72,11 @@ def test_every_example_is_judged_and_short() -> None:
 
 
 @pytest.mark.timeout(600)  # MNIST, ten epochs on a busy machine
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=pytest.mark.slow if p.stem == "lenet" else ()) for p in EXAMPLES],
+    ids=lambda path: path.stem,
+)
 def test_example_learns(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

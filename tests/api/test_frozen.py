@@ -85,7 +85,12 @@ def test_what_is_frozen_stays_and_the_rest_learns(way):
 @pytest.mark.parametrize("frozen", [["low"], ["middle"], ["low", "middle"], ["head.weight"],
                                     ["low.weight", "head.bias"]], ids="+".join)  # fmt: skip
 @pytest.mark.parametrize(
-    "optimizer", [horn.SGD(0.1, momentum=0.5), horn.Adam(0.01), horn.SGD(0.1, clip_norm=0.1)],
+    "optimizer",
+    [
+        horn.SGD(0.1, momentum=0.5),
+        pytest.param(horn.Adam(0.01), marks=pytest.mark.slow),
+        horn.SGD(0.1, clip_norm=0.1),
+    ],
     ids=["momentum", "adam", "clipped"],
 )  # fmt: skip
 def test_the_interpreter_and_the_kernels_leave_the_same_arrays(frozen, neuron, optimizer):

@@ -90,7 +90,15 @@ def test_a_killed_worker_of_a_strategy_without_servers_is_the_first_failure():
     assert str(error).startswith(f"First failure: task 3 (pid {error.pid})")
 
 
-@pytest.mark.parametrize("groups, tasks, stopped", [(2, 2, 3), (2, 2, 0), (2, 1, 1), (2, 1, 0)])
+@pytest.mark.parametrize(
+    "groups, tasks, stopped",
+    [
+        (2, 2, 3),
+        pytest.param(2, 2, 0, marks=pytest.mark.slow),
+        (2, 1, 1),
+        pytest.param(2, 1, 0, marks=pytest.mark.slow),
+    ],
+)
 def test_a_stopped_task_is_named_by_its_rank(groups, tasks, stopped):
     with pytest.raises(BarrierTimeout) as caught:
         horn.train(

@@ -159,8 +159,14 @@ def twenty_steps(backend: str, how: str) -> tuple[Any, ...]:
 @pytest.mark.parametrize("n_tasks", [1, 2])
 @pytest.mark.parametrize("n_groups", [1, 2, 3])
 @pytest.mark.parametrize("how", OPTIMIZERS)
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("scheme", ["inproc", "shm"])
+@pytest.mark.parametrize(
+    "scheme, backend",
+    [
+        *(("inproc", backend) for backend in BACKENDS),
+        ("shm", "kernels"),
+        *(pytest.param("shm", b, marks=pytest.mark.slow) for b in BACKENDS if b != "kernels"),
+    ],
+)
 def test_groups_equal_one_task_over_20_steps(scheme, backend, how, n_groups, n_tasks):
     net, setup, data, batches, one = twenty_steps(backend, how)
     for links in (("receiver",) * 3, ("replicated", "receiver", "sender")):
@@ -169,9 +175,17 @@ def test_groups_equal_one_task_over_20_steps(scheme, backend, how, n_groups, n_t
         compare(good(found), one, backend)
 
 
-@pytest.mark.parametrize("n_groups, n_tasks", [(17, 1), (19, 2), (50, 1)])
+@pytest.mark.parametrize(
+    "backend, n_groups, n_tasks",
+    [
+        *((backend, 17, 1) for backend in BACKENDS),
+        ("kernels", 19, 2),
+        pytest.param("kernels", 50, 1, marks=pytest.mark.slow),
+        pytest.param("reference", 19, 2, marks=pytest.mark.slow),
+        pytest.param("reference", 50, 1, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("how", ["momentum", "clipped"])
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_many_groups_sum_along_a_tree_and_equal_one_task(backend, how, n_groups, n_tasks):
     net = network()
     setup = Setup(net, OPTIMIZERS[how], "labels", 60, "float64", 1)

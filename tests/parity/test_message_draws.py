@@ -89,7 +89,10 @@ def test_a_compiled_draw_is_the_interpreters(neuron, connect, bias):
     compare(network(neuron, connect, bias), horn.SGD(0.1), 5)
 
 
-@pytest.mark.parametrize("neuron", CLASSES)
+@pytest.mark.parametrize(
+    "neuron",
+    [pytest.param(c, marks=() if k < 2 else pytest.mark.slow) for k, c in enumerate(CLASSES)],
+)
 def test_wide_layers_and_dropout_per_batch_below_and_above(neuron):
     net = horn.Network(seed=5)
     net.input(150, keep=0.8, per="batch")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.parity.programs import agree
 
-IN_THE_GATE, ALL, TOGETHER = 60, 2000, 10
+IN_THE_GATE, ALL, TOGETHER = 40, 2000, 10
 
 
 @pytest.mark.timeout(600)

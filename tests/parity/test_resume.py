@@ -156,7 +156,7 @@ def plain(net):
     return net.rebuilt(changes={"layer1": {"neuron": horn.Standard}})
 
 
-@pytest.mark.parametrize("backend", ["reference", "python"])
+@pytest.mark.parametrize("backend", ["reference", pytest.param("python", marks=pytest.mark.slow)])
 def test_every_backend_goes_on_exactly(backend, tmp_path):
     law(tmp_path, job("adam", epochs=2), ["middle"], backend=backend)
 

@@ -117,7 +117,7 @@ def test_gradients_are_those_of_the_loss_that_is_told(backend, activation, loss)
     check_gradients(backend, setup, weighed(labelled(net), rng.random(N_SAMPLES)))
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     counts=st.lists(st.integers(0, 3), min_size=6, max_size=6).filter(any),
     loss=st.sampled_from(LOSSES), seed=st.integers(0, 2**32 - 1),

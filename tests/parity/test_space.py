@@ -228,8 +228,16 @@ CONNECTIONS = {
 }
 
 
-@pytest.mark.parametrize("neuron", WEIGHING)
-@pytest.mark.parametrize("name", CONNECTIONS)
+LAW = [(name, neuron) for name in CONNECTIONS for neuron in WEIGHING]
+
+
+@pytest.mark.parametrize(
+    "name, neuron",
+    [
+        pytest.param(*case, marks=() if "same" in case or RBF in case else pytest.mark.slow)
+        for case in LAW
+    ],
+)
 def test_the_interpreter_is_the_law(name, neuron):
     compare(through(neuron, CONNECTIONS[name]), horn.SGD(0.1, momentum=0.5), 3, steps=1)
 

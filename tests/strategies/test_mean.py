@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -99,7 +100,10 @@ def test_a_group_that_goes_ahead_does_not_disturb_the_others():
 
 
 @pytest.mark.parametrize("other", [[np.zeros(9)], [np.zeros(4, np.float32)]])
-def test_other_arrays_in_another_group_are_an_error(other):
+def test_other_arrays_in_another_group_are_an_error(other, monkeypatch):
+    """Who finds it out raises it, and is waited for by the other."""
+    monkeypatch.setattr(sys.modules[__name__], "WAIT_S", 3.0)
+
     def body(peers: Peers) -> None:
         peers.mean([np.zeros(4)] if peers.rank == 0 else [a.copy() for a in other])
 
