@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -408,11 +409,23 @@ def test_a_job_whose_host_does_not_come_is_placed_on_others(
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.attempt == status.record.n_restarts + 1 >= 2
-    assert late not in status.record.hosts and not alive([pid])
+    assert not alive([pid])
+    # On a busy machine another host may be late too, afterwards: what counts is the first restart.
+    first, hosts = first_restart(cluster_of, job)
+    assert hosts and late not in hosts
     # Either of the two says it first: who waited for the host, or the host's own agent.
-    trouble = status.record.trouble
-    assert f"absent: worker {late}" in trouble or "own process on this host" in trouble
-    assert "--start-timeout" in trouble
+    assert f"absent: worker {late}" in first or "own process on this host" in first
+    assert "--start-timeout" in first
+
+
+def first_restart(agents: Agents, job: str) -> tuple[str, list[str]]:
+    """Why the second attempt of a job was made, and the hosts that it was placed on."""
+    said = "\n".join(path.read_text() for path in sorted(agents.folder.glob("*.out")))
+    head = rf"decided job={job} attempt=2 state=\w+ aim=\w* allocations=(\S+) reason="
+    found = re.search(head, said)
+    assert found, said
+    text, _, _ = said[found.end() :].partition(" decided job=")
+    return text, found[1].split(",")
 
 
 def test_a_job_on_one_host_whose_runner_is_stopped_goes_on(
