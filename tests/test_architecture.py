@@ -14,7 +14,7 @@ RANKS = [
     {"errors", "mistakes", "html", "patience", "topology", "math", "random", "_kernels"},
     {"texts"},
     {"registry", "security", "sources", "modelfile", "checkpoint", "data", "connections",
-     "activations", "losses", "initializers", "schedules", "aggregates", "grid"},
+     "activations", "losses", "initializers", "schedules", "aggregates", "sweep"},
     {"coordination", "wire", "neuron", "optimizers", "callbacks"},
     {"transport", "neurons", "layers"},
     {"rpc", "network"},

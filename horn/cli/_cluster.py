@@ -13,6 +13,7 @@ from horn.errors import JobError
 
 if TYPE_CHECKING:
     from horn.cluster.client import ClusterClient, JobStatus
+    from horn.cluster.reconnecting import ReconnectingClient
     from horn.coordination.jobs import JobState
     from horn.security.keys import Key
 
@@ -69,12 +70,23 @@ def open_cluster(zk_hosts: str | None, key_file: str | None) -> ClusterClient:
     """The cluster that a command is about."""
     from horn.cluster.client import ClusterClient
 
+    return ClusterClient(_named(zk_hosts), key_of(key_file))
+
+
+def open_lasting(zk_hosts: str | None, key_file: str | None) -> ReconnectingClient:
+    """The cluster of a command that may take longer than a session."""
+    from horn.cluster.reconnecting import ReconnectingClient
+
+    return ReconnectingClient(_named(zk_hosts), key_of(key_file))
+
+
+def _named(zk_hosts: str | None) -> str:
     if not zk_hosts:
         raise JobError(
             "no cluster is named: give --zk host:port, or set HORN_ZK. A cluster on this machine "
             "alone is started with  horn up"
         )
-    return ClusterClient(zk_hosts, key_of(key_file))
+    return zk_hosts
 
 
 def age(seconds: float) -> str:

@@ -17,51 +17,33 @@ from horn.errors import ClusterError, JobError, NotFound
 
 if TYPE_CHECKING:
     from horn.cluster.client import ClusterClient, JobStatus
-    from horn.cluster.submission import Submission
+    from horn.cluster.reconnecting import ReconnectingClient
     from horn.training.progress import Progress
 
 LOOK_S = 0.1  # between two looks at the job
-AGAIN_S = 60.0  # for which ZooKeeper may be gone while a job is watched
-
-
-@dataclass(frozen=True)
-class SubmitOptions:
-    """The arguments of horn submit."""
-
-    target: str
-    arguments: tuple[str, ...]
-    settings: tuple[str, ...]
-    seed: int | None
-    backend: str
-    pins: tuple[str, ...]
-    superstep_timeout: str
-    timeout: str | None
-    name: str | None
-    working_dir: str | None
-    options: Mapping[str, Any]
 
 
 def submit(
-    wanted: SubmitOptions,
-    zk_hosts: str,
-    key_file: str | None,
-    output: str | None,
-    *,
-    detach: bool,
-    as_json: bool,
-    quiet: bool,
-) -> int:
-    """Submit, and unless detached attach; the exit code."""
+    target: str, options: Mapping[str, Any], zk_hosts: str, key_file: str | None,
+    output: str | None, *, detach: bool, as_json: bool, quiet: bool,
+) -> int:  # fmt: skip
+    """Submit with the arguments of horn submit, and unless detached attach; the exit code."""
     from horn.cluster import packing
+    from horn.cluster.handles import Cluster
 
-    package = packing.pack(wanted.target, wanted.working_dir)
-    stem = _stem(package.target)
-    path = Path(output or f"{stem}.horn")
+    for name in ("checkpoints", "resume", "changed"):
+        if options[name]:
+            there = "a cluster keeps what it needs itself"
+            if name != "checkpoints":
+                there = "on a cluster:  horn resume JOB" + " --changed" * (name == "changed")
+            raise JobError(f"--{name} is for this machine; {there}")
+    path = Path(output or f"{packing.stem(target)}.horn")
     is_file = path.parent.is_dir() and os.access(path.parent, os.W_OK) and not path.is_dir()
     if not (detach or is_file):
         raise JobError(f"{path} cannot be written; give another --output FILE")
-    with _cluster.open_cluster(zk_hosts, key_file) as cluster:
-        job = cluster.submit(described(wanted, package.target, package.digest), package)
+    trace = options["trace"]
+    with Cluster(zk_hosts, key_file) as cluster:
+        job = cluster.submit(target, trace=trace is not None, **_as_asked(options)).id
         if detach:
             click.echo(job)
             if not quiet:
@@ -71,78 +53,29 @@ def submit(
             return 0
         if not quiet:
             _screen.say(f"Job        {job}")
-        trace = wanted.options["trace"]
-        return attach(cluster, job, path, as_json=as_json, quiet=quiet, trace=trace)
+        return attach(cluster.client, job, path, as_json=as_json, quiet=quiet, trace=trace)
 
 
-def described(wanted: SubmitOptions, target: str, digest: str) -> Submission:
-    """What a cluster is to run. target : in the package of this digest."""
-    from horn import settings as settings_
-    from horn.cluster.client import user
-    from horn.cluster.submission import Submission
-    from horn.cluster.versions import versions
-
-    options = wanted.options
-    if options["checkpoints"] is not None:
-        raise JobError("--checkpoints is for this machine; a cluster keeps what it needs itself")
-    if options.get("resume") is not None:
-        raise JobError("--resume is for this machine; on a cluster:  horn resume JOB")
-    if options.get("changed"):
-        raise JobError("--changed is for this machine; on a cluster:  horn resume JOB --changed")
-    strategy, servers = str(options["strategy"]), options["servers"]
-    if strategy != "allreduce" or any(s.startswith("strategy.") for s in wanted.settings):
-        made, _ = settings_.strategy(strategy, wanted.settings)
-        n_servers = servers or made.default_servers
-    else:
-        n_servers = servers or 0
-    text = options["checkpoint_every"]
-    is_count = text is not None and text.isdecimal()
-    plain: dict[str, bool | int | float | str | None] = {
-        **{name: str(value) for name, value in versions().items()},
-        "backend": wanted.backend,
-        "barrier": str(options["barrier"]),
-        "transport": str(options["transport"]),
-        "superstep_timeout_s": _screen.duration(wanted.superstep_timeout),
-        "start_timeout_s": _screen.duration(str(options["start_timeout"])),
-    }
-    if options["trace"] is not None:
-        plain["trace"] = True
-    if options.get("threads"):
-        plain["threads"] = int(options["threads"])
-    if n_servers and servers == 0:
-        plain["guests"] = True
-    plain |= {f"pin.{layer}": where for layer, where in _screen.pins(wanted.pins).items()}
-    pairs = []
-    for setting in wanted.settings:
-        key, equals, value = setting.partition("=")
+def _as_asked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of horn submit, as ``Cluster.submit`` has them."""
+    names = ("groups", "tasks", "servers", "strategy", "barrier", "transport", "backend", "seed",
+             "threads", "max_restarts", "name", "working_dir")  # fmt: skip
+    found = {name: options[name] for name in names}
+    found["arguments"], found["pins"] = options["args"], _screen.pins(options["pins"])
+    for name in ("timeout", "superstep_timeout", "start_timeout"):
+        found[name] = None if options[name] is None else _screen.duration(options[name])
+    every = options["checkpoint_every"]
+    if every is not None and every.isdecimal():
+        found["checkpoint_every"] = int(every)
+    elif every is not None:
+        found["checkpoint_seconds"] = _screen.duration(every)
+    found["settings"] = {}
+    for text in options["settings"]:
+        key, equals, value = text.partition("=")
         if not equals:
-            raise JobError(f"--set {setting}: write KEY=VALUE")
-        pairs.append((key, value))
-    return Submission(
-        job="new",
-        name=wanted.name or _stem(target),
-        target=target,
-        package=digest,
-        arguments=wanted.arguments,
-        groups=options["groups"],
-        tasks=options["tasks"],
-        servers=n_servers,
-        strategy=strategy,
-        settings=tuple(pairs),
-        seed=wanted.seed,
-        checkpoint_every=int(text) if is_count else None,
-        checkpoint_s=None if text is None or is_count else _screen.duration(text),
-        max_restarts=options["max_restarts"],
-        timeout_s=None if wanted.timeout is None else _screen.duration(wanted.timeout),
-        options=plain,
-        user=user(),
-    )
-
-
-def _stem(target: str) -> str:
-    place = target.rpartition(":")[0] if target.rpartition(":")[2].isidentifier() else target
-    place = place or target
-    return Path(place).stem if place.endswith(".py") else place.split(".")[-1]
+            raise JobError(f"--set {text}: write KEY=VALUE")
+        found["settings"][key] = value
+    return found
 
 
 # Attached
@@ -160,8 +93,8 @@ class _Length:
 class JobWatcher:
     """Shows the progress of a job: rows from the log of its primary host, steps from ZooKeeper."""
 
-    def __init__(self, cluster: ClusterClient, job: str, progress: Progress, quiet: bool) -> None:
-        self.cluster, self.job, self.progress, self.quiet = cluster, job, progress, quiet
+    def __init__(self, job: str, progress: Progress, quiet: bool) -> None:
+        self.job, self.progress, self.quiet = job, progress, quiet
         self.is_begun = False
         self._epoch, self._at = 0, (0, -1)
         self._offsets: dict[str, int] = {}
@@ -172,12 +105,11 @@ class JobWatcher:
         """Show what is new, in this session; whether the job has ended."""
         from horn.coordination.jobs import ENDED
 
-        self.cluster = cluster
         status = cluster.status(self.job)
         host = next((n for n, s in status.record.allocations.items() if 0 in s.ranks), None)
         host = host or str(status.result.get("host") or "")
         if host:
-            self._rows(host)
+            self._rows(cluster, host)
         at = status.progress
         if self.is_begun and "iteration" in at and "loss" in at:
             key = (status.record.attempt, int(at["iteration"]))
@@ -203,13 +135,13 @@ class JobWatcher:
                 _screen.say(text)
         self._told = text or self._told
 
-    def _rows(self, host: str) -> None:
+    def _rows(self, cluster: ClusterClient, host: str) -> None:
         from horn.cluster.store import PROGRESS
 
         while True:
             offset = self._offsets.get(host, 0)
             try:
-                _, data = self.cluster.read(self.job, host, PROGRESS, offset)
+                _, data = cluster.read(self.job, host, PROGRESS, offset)
             except (NotFound, ClusterError):
                 return  # not yet, or not any more
             if not data:
@@ -239,7 +171,7 @@ class JobWatcher:
 
 
 def attach(
-    cluster: ClusterClient,
+    cluster: ReconnectingClient,
     job: str,
     path: Path,
     *,
@@ -248,7 +180,7 @@ def attach(
     trace: str | None = None,
 ) -> int:
     """Show a job until it ends, fetch its model and, into a file, its trace; the exit code."""
-    watch = JobWatcher(cluster, job, _screen.progress(quiet), quiet)
+    watch = JobWatcher(job, _screen.progress(quiet), quiet)
     try:
         until_over(cluster, job, watch.look)
     except KeyboardInterrupt:
@@ -258,8 +190,8 @@ def attach(
     finally:
         watch.end()
     if trace is not None:
-        _fetch_trace(watch.cluster, job, Path(trace))
-    return _ended(watch.cluster, job, path, as_json=as_json, quiet=quiet)
+        cluster.look(lambda client: _fetch_trace(client, job, Path(trace)))
+    return cluster.look(lambda client: _ended(client, job, path, as_json=as_json, quiet=quiet))
 
 
 def _fetch_trace(cluster: ClusterClient, job: str, path: Path) -> None:
@@ -273,41 +205,17 @@ def _fetch_trace(cluster: ClusterClient, job: str, path: Path) -> None:
 
 
 def until_over(
-    cluster: ClusterClient, job: str, look: Callable[[ClusterClient], bool], pause_s: float = LOOK_S
-) -> None:
-    """Look again and again until the job is over, in a new session when one is lost. Raises
-    ClusterError: no ZooKeeper for AGAIN_S.
-    """
-    failing_since: float | None = None
-    while True:
-        try:
-            if look(cluster):
-                return
-            failing_since = None
-        except ClusterError as error:
-            now = time.monotonic()
-            failing_since = failing_since or now
-            if now - failing_since > AGAIN_S:
-                raise ClusterError(
-                    f"{error}. The job goes on without this command: horn status {job}"
-                ) from error
-            cluster = _again(cluster) or cluster
-        else:
-            time.sleep(pause_s)
-
-
-def _again(cluster: ClusterClient) -> ClusterClient | None:
-    """A new session in place of one that is over; None if there is none to be had now."""
-    from horn.cluster.client import ClusterClient
-
-    time.sleep(LOOK_S)
+    cluster: ReconnectingClient, job: str, look: Callable[[ClusterClient], bool],
+    pause_s: float = LOOK_S,
+) -> None:  # fmt: skip
+    """Look again and again until the job is over, in a new session when one is lost."""
     try:
-        made = ClusterClient(cluster.hosts, cluster.key)
-        made.__enter__()
-        click.get_current_context().call_on_close(lambda: made.__exit__())
-        return made
-    except ClusterError:
-        return None
+        while not cluster.look(look):
+            time.sleep(pause_s)
+    except ClusterError as error:
+        raise ClusterError(
+            f"{error}. The job goes on without this command: horn status {job}"
+        ) from error
 
 
 def _ended(cluster: ClusterClient, job: str, path: Path, *, as_json: bool, quiet: bool) -> int:

@@ -45,13 +45,13 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, follow: bool, 
     begins_s = None if since is None else _moment(since, time.time())
     if tail is None and since is None:
         tail = TAIL
-    with _cluster.open_cluster(zk_hosts, key_file) as cluster:
-        name = cluster.find(job)
-        reader = _Reader(cluster, name, task, tail, as_json, begins_s)
+    with _cluster.open_lasting(zk_hosts, key_file) as cluster:
+        name = cluster.look(lambda client: client.find(job))
+        reader = _Reader(name, task, tail, as_json, begins_s)
         if follow:
             until_over(cluster, name, reader.follow, LOOK_S)
         else:
-            reader.look()
+            cluster.once(reader.look)
         reader.finish()
         if task is not None and not reader.seen:
             raise NotFound(f"job {name} has no log of {task!r}; it has {', '.join(reader.names)}")
@@ -83,14 +83,13 @@ class _Reader:
 
     def __init__(
         self,
-        cluster: ClusterClient,
         job: str,
         task: str | None,
         tail: int | None,
         as_json: bool,
         begins_s: float | None,
     ) -> None:
-        self.cluster, self.job, self.task, self.tail = cluster, job, task, tail
+        self.job, self.task, self.tail = job, task, tail
         self.as_json, self.begins_s = as_json, begins_s
         self.offsets: dict[tuple[str, str], int] = {}
         self.partial: dict[tuple[str, str], bytes] = {}
@@ -102,15 +101,14 @@ class _Reader:
         """Look for more, in this session; whether it is over: nothing is written after the end."""
         from horn.coordination.jobs import ENDED
 
-        self.cluster = cluster
-        self.look()
+        self.look(cluster)
         has_ended, self._has_ended = self._has_ended, cluster.jobs.state(self.job) in ENDED
         return has_ended
 
-    def look(self) -> None:
+    def look(self, cluster: ClusterClient) -> None:
         from horn.errors import ClusterError, NotFound
 
-        for host, sizes in self.cluster.files(self.job).items():
+        for host, sizes in cluster.files(self.job).items():
             for name, size in sizes.items():
                 if "." in name and name.rpartition(".")[2] in ("jsonl", "horn", "json"):
                     continue
@@ -126,7 +124,7 @@ class _Reader:
                         first = before is None
                         begins_s = self.begins_s
                         age_s = None if begins_s is None else max(time.time() - begins_s, 0.0)
-                        start, data = self.cluster.read(
+                        start, data = cluster.read(
                             self.job,
                             host,
                             name,

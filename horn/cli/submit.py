@@ -190,12 +190,9 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     if zk_hosts and not local and not dry_run:
         from horn.cli import _remote
 
-        wanted = _remote.SubmitOptions(
-            target, args, settings, seed, backend, pins, superstep_timeout, timeout, name,
-            working_dir, options,
-        )  # fmt: skip
+        words = click.get_current_context().params
         return _remote.submit(
-            wanted, zk_hosts, key_file, output, detach=detach, as_json=as_json, quiet=quiet
+            target, words, zk_hosts, key_file, output, detach=detach, as_json=as_json, quiet=quiet
         )
     if detach or working_dir is not None:
         raise click.UsageError("--detach and --working-dir are for a cluster: give --zk HOSTS.")

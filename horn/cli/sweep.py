@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,100 +18,11 @@ import click
 
 from horn.cli import _cluster
 from horn.errors import HornError
-from horn.grid import Combination
+from horn.sweep import Combination, Sweep, Trial, combinations
 
 LOOK_S = 0.2  # between two looks at a cluster's jobs
 LEAVE_S = 10.0  # for a run that is ended to end
 STATES = {0: "SUCCEEDED", 5: "STOPPED", 7: "DIVERGED", 124: "TIMEOUT", 130: "STOPPED"}
-LOWER = ("loss", "error", "mae", "mse")  # what is better when it is less
-
-
-@dataclass
-class Trial:
-    """A combination, and what came of it. row : of the history, that of the model."""
-
-    number: int
-    settings: Combination
-    state: str = "PENDING"
-    row: Mapping[str, Any] = field(default_factory=dict)
-    epochs: int = 0
-    seconds: float = 0.0
-    reason: str = ""
-
-    def ended(self, state: str, result: Mapping[str, Any], reason: str = "") -> None:
-        """result : as ``Run.as_dict`` has it."""
-        self.state, self.reason = state, reason
-        rows, best = result.get("history") or [], result.get("best_epoch")
-        if rows:
-            found = (row for row in rows if row["epoch"] == best)
-            self.row = next(found, rows[-1])
-        self.epochs = int(result.get("epochs") or 0)
-        self.seconds = float(result.get("seconds") or 0.0)
-
-    def words(self) -> str:
-        return " ".join(f"{key}={value}" for key, value in self.settings)
-
-
-class Sweep:
-    """All trials, and which is the best so far. monitor : the column that says it; "" for val_loss,
-    or loss where nothing is held out.
-    """
-
-    def __init__(self, trials: Sequence[Trial], monitor: str) -> None:
-        self.trials, self.monitor = trials, monitor
-        self.best: Trial | None = None
-
-    def heard(self, trial: Trial) -> bool:
-        """Whether a trial that has ended is the best so far."""
-        if not self.monitor and trial.row:
-            self.monitor = "loss" if trial.row.get("val_loss") is None else "val_loss"
-        score = self._score(trial)
-        if score is None:
-            return False
-        if self.best is not None:
-            least = self._score(self.best)
-            assert least is not None
-            if (least, self.best.number) <= (score, trial.number):
-                return False
-        self.best = trial
-        return True
-
-    def _score(self, trial: Trial) -> float | None:
-        value = trial.row.get(self.monitor)
-        if trial.state != "SUCCEEDED" or not isinstance(value, (int, float)):
-            return None
-        return float(value) if any(word in self.monitor for word in LOWER) else -float(value)
-
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """The varied settings, what was measured, how it ended; the best first."""
-        varied = [key for k, (key, _) in enumerate(self.trials[0].settings)
-                  if len({trial.settings[k][1] for trial in self.trials}) > 1]  # fmt: skip
-        ended = [trial for trial in self.trials if trial.state != "PENDING"]
-        ended.sort(key=lambda t: (self._score(t) is None, self._score(t) or 0.0, t.number))
-        shown = [name for name in dict.fromkeys((self.monitor, "loss", "val_loss", "val_acc"))
-                 if name and any(trial.row.get(name) is not None for trial in ended)]  # fmt: skip
-        rows = []
-        for trial in ended:
-            values = dict(trial.settings)
-            rows.append([
-                str(trial.number), *(values[key] for key in varied),
-                *(_number(trial.row.get(name)) for name in shown),
-                str(trial.epochs or "–"), f"{trial.seconds:.1f}",
-                "best" if trial is self.best else trial.state,
-            ])  # fmt: skip
-        return ["RUN", *varied, *map(str.upper, shown), "EPOCHS", "SECONDS", "STATE"], rows
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "monitor": self.monitor or None,
-            "runs": [
-                {"run": t.number, "settings": dict(t.settings), "state": t.state,
-                 "epochs": t.epochs, "seconds": t.seconds, "row": dict(t.row) or None,
-                 "reason": t.reason or None}
-                for t in self.trials
-            ],
-            "best": None if self.best is None else self.best.number,
-        }  # fmt: skip
 
 
 @click.command(
@@ -154,7 +65,6 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
     slots for.
     """
     from horn.cli import _screen
-    from horn.grid import combinations
     from horn.modelfile import check_writable
 
     found = combinations(settings)
@@ -174,8 +84,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
     code = 0
     try:
         if zk_hosts and not local:
-            with _cluster.open_cluster(zk_hosts, key_file) as cluster:
-                _on_cluster(cluster, target, args, options, sweep, path, tell)
+            _on_cluster(zk_hosts, key_file, target, args, options, sweep, path, tell)
         else:
             _here(target, args, options, sweep, path, tell, slots)
     except KeyboardInterrupt:
@@ -185,7 +94,9 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
         model = None if sweep.best is None else str(path)
         _screen.print_json({"schema": "horn.sweep/1", **sweep.as_dict(), "model": model})
     else:
-        _screen.table(*sweep.table(), err=False)
+        columns, rows = sweep.table()
+        cells = [[c if isinstance(c, str) else _number(c) for c in row] for row in rows]
+        _screen.table(columns, cells, err=False)
     if sweep.best is not None and not quiet:
         _screen.say(f"Saved {path}, the model of run {sweep.best.number}: {sweep.best.words()}")
     elif sweep.best is None and not code:
@@ -211,9 +122,8 @@ def _check(target: str, args: Sequence[str], found: Sequence[Combination], strat
     return loaded.stem
 
 
-def _number(value: Any) -> str:
-    is_large = isinstance(value, (int, float)) and abs(value) >= 1e6
-    return _cluster.number(value, ".3g" if is_large else ".4f")
+def _number(value: float | None) -> str:
+    return _cluster.number(value, ".4f" if value is None or abs(value) < 1e6 else ".3g")
 
 
 def _unmeasured(sweep: Sweep) -> str:
@@ -316,49 +226,36 @@ def _end(children: Sequence[_Child]) -> None:
 
 
 def _on_cluster(
-    cluster: Any, target: str, args: Sequence[str], options: Mapping[str, Any], sweep: Sweep,
-    path: Path, tell: Callable[[Trial], None],
+    zk_hosts: str, key_file: str | None, target: str, args: Sequence[str],
+    options: Mapping[str, Any], sweep: Sweep, path: Path, tell: Callable[[Trial], None],
 ) -> None:  # fmt: skip
-    from horn.cluster import packing
+    from horn.cli import _screen
+    from horn.cluster.handles import Cluster, SubmittedJob
     from horn.coordination.jobs import ENDED
-    from horn.errors import Conflict
 
-    package = packing.pack(target, options["working_dir"])
-    jobs: dict[str, Trial] = {}
-    try:
-        for trial in sweep.trials:
-            jobs[cluster.submit(_described(trial, package, target, args, options), package)] = trial
-        while jobs:
-            for job in list(jobs):
-                status = cluster.status(job)
-                if status.state not in ENDED:
-                    continue
-                trial, result = jobs.pop(job), status.result
-                reason = str(result.get("cause") or "")
-                is_diverged = int(result.get("code") or 0) == 7
-                trial.ended("DIVERGED" if is_diverged else status.state.value, result, reason)
-                if sweep.heard(trial):
-                    cluster.fetch_model(job, path)
-                tell(trial)
-            time.sleep(LOOK_S if jobs else 0.0)
-    finally:
-        for job in jobs:
-            try:
-                cluster.stop(job, now=True)
-            except Conflict:
-                continue  # it has just ended
-
-
-def _described(
-    trial: Trial, package: Any, target: str, args: Sequence[str], options: Mapping[str, Any]
-) -> Any:
-    from horn.cli import _remote, submit
-
-    with submit.command.make_context("submit", [target], resilient_parsing=True) as context:
-        defaults = context.params  # what nobody says here is as horn submit has it
-    given = {**defaults, **{k: options[k] for k in ("groups", "tasks", "strategy")}}
-    wanted = _remote.SubmitOptions(
-        package.target, tuple(args), tuple(f"{k}={v}" for k, v in trial.settings), options["seed"],
-        given["backend"], (), given["superstep_timeout"], options["timeout"], None, None, given,
-    )  # fmt: skip
-    return _remote.described(wanted, package.target, package.digest)
+    names = ("groups", "tasks", "strategy", "seed", "working_dir")
+    asked = {name: options[name] for name in names}
+    if options["timeout"] is not None:
+        asked["timeout"] = _screen.duration(options["timeout"])
+    jobs: dict[SubmittedJob, Trial] = {}
+    with Cluster(zk_hosts, key_file) as cluster:
+        try:
+            for trial in sweep.trials:
+                settings = dict(trial.settings)
+                jobs[cluster.submit(target, arguments=args, settings=settings, **asked)] = trial
+            while jobs:
+                for job in list(jobs):
+                    status = job.status
+                    if status.state not in ENDED:
+                        continue
+                    trial, result = jobs.pop(job), status.result
+                    is_diverged = int(result.get("code") or 0) == 7
+                    state = "DIVERGED" if is_diverged else status.state.value
+                    trial.ended(state, result, str(result.get("cause") or ""))
+                    if sweep.heard(trial):
+                        job.fetch(path)
+                    tell(trial)
+                time.sleep(LOOK_S if jobs else 0.0)
+        finally:
+            for job in jobs:
+                job.cancel(now=True)

@@ -8,19 +8,20 @@ import asyncio
 import dataclasses
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from horn import settings as settings_
 from horn import strategies
 from horn.cluster import packing
-from horn.cluster.client import ClusterClient, user
+from horn.cluster.client import ClusterClient, JobStatus, user
+from horn.cluster.reconnecting import LOOK_S, ReconnectingClient
 from horn.cluster.submission import Submission
 from horn.cluster.versions import versions
 from horn.coordination.jobs import ENDED
-from horn.errors import ClusterError, Conflict, Diverged, JobError, JobFailed, Stopped, Timeout
+from horn.errors import Conflict, Diverged, JobError, JobFailed, Stopped, Timeout
 from horn.process import job_files
 from horn.security.keys import Key
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from horn.train import Run
     from horn.training.loop import History
 
-LOOK_S = 0.1  # between two looks at a job that is waited for
-AGAIN_S = 60.0  # for which ZooKeeper may be gone meanwhile
 T = TypeVar("T")
 
 
@@ -54,9 +53,8 @@ class Cluster:
                 'no cluster is named: write horn.Cluster("host:port"), or set HORN_ZK. A cluster '
                 "on this machine alone is started with  horn up"
             )
-        self._key = Key.from_environment() if key is None else Key.from_file(os.fspath(key))
-        self._client: ClusterClient | None = None
-        self._lock = threading.RLock()
+        own = Key.from_environment() if key is None else Key.from_file(os.fspath(key))
+        self.client = ReconnectingClient(self.zk, own)
 
     def submit(
         self,
@@ -66,13 +64,19 @@ class Cluster:
         tasks: int = 1,
         servers: int | None = None,
         strategy: str | Strategy = "allreduce",
+        barrier: str = "message",
+        transport: str = "shm",
         backend: str = "kernels",
+        pins: Mapping[str, str] | None = None,
         seed: int | None = None,
         threads: int | None = None,
         timeout: float | None = None,
+        superstep_timeout: float = 60.0,
+        start_timeout: float = 60.0,
         checkpoint_every: int | None = None,
         checkpoint_seconds: float | None = None,
         max_restarts: int = 3,
+        trace: bool = False,
         name: str | None = None,
         settings: Mapping[str, Any] | None = None,
         arguments: Sequence[str] = (),
@@ -83,22 +87,28 @@ class Cluster:
         job : a ``horn.Job`` (its neurons go as source, its data with it; callbacks cannot), or what
         ``horn submit`` takes: file.py, file.py:name. Of these ``arguments`` are its sys.argv,
         ``settings`` as of --set, and ``working_dir`` is what is sent. name : the first part of the
-        job's id. The rest is as for ``horn.train``.
+        job's id. trace : keep what every task did when. The rest is as for ``horn.train``.
 
         Raises
         ------
         JobError : it cannot travel, or be run there. ClusterError : no worker takes it.
         """
-        kind = strategies.make(strategy)
+        pairs = [(key, str(value)) for key, value in (settings or {}).items()]
+        if isinstance(strategy, str):
+            kind, _ = settings_.strategy(strategy, [f"{key}={value}" for key, value in pairs])
+        else:
+            kind = strategy
+            pairs = [*_settings(kind), *pairs]
         package, stem = _packed(job, kind, working_dir)
         options: dict[str, Any] = {k: str(v) for k, v in versions().items()}
-        options["backend"] = backend
-        if threads:
-            options["threads"] = threads
+        options |= {
+            "backend": backend, "barrier": barrier, "transport": transport,
+            "superstep_timeout_s": superstep_timeout, "start_timeout_s": start_timeout,
+            **{f"pin.{layer}": where for layer, where in (pins or {}).items()},
+        }  # fmt: skip
         n_servers = servers or kind.default_servers
-        if n_servers and servers == 0:
-            options["guests"] = True
-        of_job = [(key, str(value)) for key, value in (settings or {}).items()]
+        has = {"threads": threads, "trace": trace, "guests": bool(n_servers) and servers == 0}
+        options |= {key: value for key, value in has.items() if value}
         wanted = Submission(
             job="new",
             name=name or stem,
@@ -109,7 +119,7 @@ class Cluster:
             tasks=tasks,
             servers=n_servers,
             strategy=strategy if isinstance(strategy, str) else _named(kind),
-            settings=(*_settings(kind), *of_job),
+            settings=tuple(pairs),
             seed=seed,
             checkpoint_every=checkpoint_every,
             checkpoint_s=checkpoint_seconds,
@@ -118,8 +128,7 @@ class Cluster:
             options=options,
             user=user(),
         )
-        with self._lock:
-            return SubmittedJob(self, self._session().submit(wanted, package))
+        return SubmittedJob(self, self.client.once(lambda client: client.submit(wanted, package)))
 
     def job(self, word: str = "@last") -> SubmittedJob:
         """A job that is there: by its id, the beginning of one, or your last. Raises NotFound."""
@@ -132,29 +141,10 @@ class Cluster:
 
     def look(self, action: Callable[[ClusterClient], T]) -> T:
         """Do something that may be done twice; in a new session when one is lost."""
-        since: float | None = None
-        while True:
-            try:
-                with self._lock:
-                    return action(self._session())
-            except ClusterError:
-                now = time.monotonic()
-                since = since or now
-                if self._client is None or now - since > AGAIN_S:  # it was never there
-                    raise
-                self.close()
-                time.sleep(LOOK_S)
-
-    def _session(self) -> ClusterClient:
-        if self._client is None:
-            self._client = ClusterClient(self.zk, self._key).__enter__()
-        return self._client
+        return self.client.look(action)
 
     def close(self) -> None:
-        with self._lock:
-            client, self._client = self._client, None
-            if client is not None:
-                client.__exit__(None, None, None)
+        self.client.close()
 
     def __enter__(self) -> Cluster:
         return self
@@ -181,13 +171,18 @@ class SubmittedJob:
         return self.cluster.look(lambda client: client.jobs.state(self.id)).value
 
     @property
+    def status(self) -> JobStatus:
+        """All that ZooKeeper knows of it."""
+        return self.cluster.look(lambda client: client.status(self.id))
+
+    @property
     def is_over(self) -> bool:
         return self.cluster.look(lambda client: client.jobs.state(self.id)) in ENDED
 
     @property
     def progress(self) -> Mapping[str, Any]:
         """How far it is: epoch, iteration, n_epochs, n_iterations, loss and what is known else."""
-        return self.cluster.look(lambda client: client.status(self.id)).reached
+        return self.status.reached
 
     @property
     def history(self) -> History:
@@ -221,7 +216,7 @@ class SubmittedJob:
         from horn.train import Run
         from horn.training.loop import History
 
-        status = self.cluster.look(lambda client: client.status(self.id))
+        status = self.status
         result, state = status.result, status.state.value
         if state == "STOPPED":
             raise Stopped(max(int(result.get("checkpoint", -1)), 0), "")
@@ -231,7 +226,7 @@ class SubmittedJob:
             raise kind(f"job {self.id} {state}: {cause}\nFull log: horn logs {self.id}")
         with tempfile.TemporaryDirectory(prefix="horn-result-") as folder:
             path = Path(folder) / "model.horn"
-            self.cluster.look(lambda client: client.fetch_model(self.id, path))
+            self.fetch(path)
             model = Model.load(path)
         return Run(
             model,
@@ -247,6 +242,10 @@ class SubmittedJob:
             list(result.get("counters") or []),
             {int(late): n for late, n in (result.get("staleness") or {}).items()},
         )
+
+    def fetch(self, path: Path) -> None:
+        """Write its model, once it has SUCCEEDED, to a file."""
+        self.cluster.look(lambda client: client.fetch_model(self.id, path))
 
     def cancel(self, now: bool = False) -> bool:
         """Stop it at the next iteration, with a checkpoint, or ``now`` without; False if it is over
@@ -296,8 +295,7 @@ def _packed(
     if not isinstance(job, (str, os.PathLike)):
         raise JobError(f"submit takes a horn.Job, or the path of a file that has one; got {job!r}")
     package = packing.pack(os.fspath(job), working_dir)
-    place = package.target.partition(":")[0]
-    return package, Path(place).stem if place.endswith(".py") else place.split(".")[-1]
+    return package, packing.stem(package.target)
 
 
 def _named(strategy: Strategy) -> str:

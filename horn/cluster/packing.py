@@ -54,6 +54,15 @@ class PackedJob:
                 yield view[at : at + CHUNK_BYTES]
 
 
+def stem(target: str) -> str:
+    """What a target's job and model are named after: file of dir/file.py:name, module of
+    package.module:name.
+    """
+    place, _, name = target.rpartition(":")
+    place = place if place and name.isidentifier() else target
+    return Path(place).stem if place.endswith(".py") else place.split(".")[-1]
+
+
 def pack(target: str, folder: str | os.PathLike[str] | None = None) -> PackedJob:
     """The files of a target (file.py, file.py:job, pkg.mod or pkg.mod:job).
 

@@ -15,7 +15,7 @@ import pytest
 
 import horn
 from horn.errors import JobError
-from horn.grid import combinations
+from horn.sweep import combinations
 from tests.cli.test_cluster import Agents, cluster
 from tests.cluster.agents import ROOT
 

@@ -1,0 +1,153 @@
+"""What a sweep tries, every combination of the values of its settings, and which is the best.
+
+A setting is KEY=VALUES: values with commas between them (50,100), or FIRST:LAST:HOW:N, N values
+from FIRST to LAST, evenly (lin) or by equal factors (log); between whole numbers, whole ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from horn.errors import JobError
+
+NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+RANGE = re.compile(rf"({NUMBER}):({NUMBER}):(\w+):(\d+)")
+LOOKS_LIKE_ONE = re.compile(rf"{NUMBER}(?::[^:]*)+")
+
+LOWER = ("loss", "error", "mae", "mse")  # what is better when it is less
+
+Combination = tuple[tuple[str, str], ...]  # (key, value)
+
+
+def combinations(settings: Iterable[str]) -> list[Combination]:
+    """All of them, the last setting's values changing first. Raises JobError."""
+    values: dict[str, list[str]] = {}
+    for text in settings:
+        key, equals, found = text.partition("=")
+        if not equals or not key.strip() or not found.strip():
+            raise JobError(
+                f"--set {text}: write --set KEY=VALUES, as in --set layer1.size=50,100 or "
+                f"--set optimizer.learning_rate=0.01:0.1:log:5"
+            )
+        values[key.strip()] = _values(text, found.strip())
+    pairs = [[(key, value) for value in some] for key, some in values.items()]
+    return list(itertools.product(*pairs))
+
+
+def _values(text: str, found: str) -> list[str]:
+    if LOOKS_LIKE_ONE.fullmatch(found) is None:
+        return list(dict.fromkeys(value.strip() for value in found.split(",")))
+    fits = RANGE.fullmatch(found)
+    first, last, how, n = fits.groups() if fits else ("", "", "", "0")
+    if how not in ("log", "lin") or int(n) < 2:
+        raise JobError(
+            f"--set {text}: a range is FIRST:LAST:log:N or FIRST:LAST:lin:N, with N from 2, as in "
+            f"0.01:0.1:log:5"
+        )
+    low, high, steps = float(first), float(last), int(n) - 1
+    if how == "lin":
+        numbers = [low + (high - low) * k / steps for k in range(steps + 1)]
+    elif low <= 0 or high <= 0:
+        raise JobError(f"--set {text}: a log range is between numbers above 0; take lin")
+    else:
+        ends = math.log(low), math.log(high)
+        numbers = [math.exp(ends[0] + (ends[1] - ends[0]) * k / steps) for k in range(steps + 1)]
+        numbers[0], numbers[-1] = low, high
+    if re.fullmatch(r"[+-]?\d+", first) and re.fullmatch(r"[+-]?\d+", last):
+        return list(dict.fromkeys(str(round(number)) for number in numbers))
+    return [f"{number:.6g}" for number in numbers]
+
+
+@dataclass
+class Trial:
+    """A combination, and what came of it. row : of the history, that of the model."""
+
+    number: int
+    settings: Combination
+    state: str = "PENDING"
+    row: Mapping[str, Any] = field(default_factory=dict)
+    epochs: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+
+    def ended(self, state: str, result: Mapping[str, Any], reason: str = "") -> None:
+        """result : as ``Run.as_dict`` has it."""
+        self.state, self.reason = state, reason
+        rows, best = result.get("history") or [], result.get("best_epoch")
+        if rows:
+            found = (row for row in rows if row["epoch"] == best)
+            self.row = next(found, rows[-1])
+        self.epochs = int(result.get("epochs") or 0)
+        self.seconds = float(result.get("seconds") or 0.0)
+
+    def words(self) -> str:
+        return " ".join(f"{key}={value}" for key, value in self.settings)
+
+
+class Sweep:
+    """All trials, and which is the best so far. monitor : the column that says it; "" for val_loss,
+    or loss where nothing is held out.
+    """
+
+    def __init__(self, trials: Sequence[Trial], monitor: str) -> None:
+        self.trials, self.monitor = trials, monitor
+        self.best: Trial | None = None
+
+    def heard(self, trial: Trial) -> bool:
+        """Whether a trial that has ended is the best so far."""
+        if not self.monitor and trial.row:
+            self.monitor = "loss" if trial.row.get("val_loss") is None else "val_loss"
+        score = self._score(trial)
+        if score is None:
+            return False
+        if self.best is not None:
+            least = self._score(self.best)
+            assert least is not None
+            if (least, self.best.number) <= (score, trial.number):
+                return False
+        self.best = trial
+        return True
+
+    def _score(self, trial: Trial) -> float | None:
+        value = trial.row.get(self.monitor)
+        if trial.state != "SUCCEEDED" or not isinstance(value, (int, float)):
+            return None
+        return float(value) if any(word in self.monitor for word in LOWER) else -float(value)
+
+    def table(self) -> tuple[list[str], list[list[Any]]]:
+        """Columns and rows, the best first: varied settings, what was measured (numbers or None),
+        how it ended.
+        """
+        varied = [key for k, (key, _) in enumerate(self.trials[0].settings)
+                  if len({trial.settings[k][1] for trial in self.trials}) > 1]  # fmt: skip
+        ended = [trial for trial in self.trials if trial.state != "PENDING"]
+        ended.sort(key=lambda t: (self._score(t) is None, self._score(t) or 0.0, t.number))
+        shown = [name for name in dict.fromkeys((self.monitor, "loss", "val_loss", "val_acc"))
+                 if name and any(trial.row.get(name) is not None for trial in ended)]  # fmt: skip
+        rows = []
+        for trial in ended:
+            values = dict(trial.settings)
+            rows.append([
+                str(trial.number), *(values[key] for key in varied),
+                *(trial.row.get(name) for name in shown),
+                str(trial.epochs or "–"), f"{trial.seconds:.1f}",
+                "best" if trial is self.best else trial.state,
+            ])  # fmt: skip
+        return ["RUN", *varied, *map(str.upper, shown), "EPOCHS", "SECONDS", "STATE"], rows
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "monitor": self.monitor or None,
+            "runs": [
+                {"run": t.number, "settings": dict(t.settings), "state": t.state,
+                 "epochs": t.epochs, "seconds": t.seconds, "row": dict(t.row) or None,
+                 "reason": t.reason or None}
+                for t in self.trials
+            ],
+            "best": None if self.best is None else self.best.number,
+        }  # fmt: skip
