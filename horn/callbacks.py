@@ -306,11 +306,15 @@ class CSVLogger(Callback):
         path = place(self.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f".{path.name}.new")
-        with open(new, "w", newline="") as file:
-            writer = csv.writer(file, delimiter=self.separator)
-            writer.writerow(columns)
-            writer.writerows([row.get(name) for name in columns] for row in context.history)
-        os.replace(new, path)
+        try:
+            with open(new, "w", newline="") as file:
+                writer = csv.writer(file, delimiter=self.separator)
+                writer.writerow(columns)
+                writer.writerows([row.get(name) for name in columns] for row in context.history)
+            os.replace(new, path)
+        except OSError:  # as of a full disk: what was there stays
+            new.unlink(missing_ok=True)
+            raise
 
 
 class TensorBoard(Callback):

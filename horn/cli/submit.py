@@ -14,6 +14,7 @@ from horn.errors import HornError
 if TYPE_CHECKING:
     from horn.cli._screen import FirstStepTimer
     from horn.job import Job
+    from horn.model import Model
     from horn.planner.plan import Plan
     from horn.train import Run
     from horn.training.profile import Profile
@@ -300,16 +301,27 @@ def _train(job: Job, asked: RunSettings, quiet: bool, path: str) -> tuple[Run, F
             raise
         stem, suffix = os.path.splitext(path)
         before = f"{stem}.before{suffix}"
-        error.model.save(before)
+        kept = _kept(error.model, before)
         raise Diverged(
-            f"{error}\nThe model from just before, after {error.iteration} updates, is in {before}."
+            f"{error}\nThe model from just before, after {error.iteration} updates, {kept}."
         ) from error
     except CallbackError as error:
         if error.run is not None:
-            error.run.model.save(path)
-            error.kept = f"the model after iteration {error.run.iterations} is in {path}"
+            kept = _kept(error.run.model, path)
+            error.kept = f"the model after iteration {error.run.iterations} {kept}"
         raise
     return run, progress
+
+
+def _kept(model: Model, path: str) -> str:
+    """Where it is now, in words; it is not what failed first, so that it raises nothing."""
+    from horn.errors import ModelError
+
+    try:
+        model.save(path)
+    except ModelError as error:
+        return f"could not be saved as asked: {error}"
+    return f"is in {path}"
 
 
 def _show_plan(job: Job, asked: RunSettings) -> None:

@@ -1,0 +1,84 @@
+"""The disk of the output is full when the model is to be saved: nothing is lost, and what failed
+first is what is said.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import horn
+from tests.faults.test_checkpoint_storage import small_disk
+
+__all__ = ["small_disk"]  # a fixture
+
+FILE = '''
+import horn
+
+class Fill(horn.Callback):
+    """Leaves no room: what was free before the start is gone."""
+
+    def on_{when}(self, context):
+        with open("{full}", "wb", buffering=0) as file:
+            try:
+                while file.write(bytes(4096)):
+                    pass
+            except OSError:
+                pass
+
+def job():
+    net = horn.Network(seed=7)
+    net.input(64)
+    net.output(10, activation="{activation}", loss="{loss}")
+    return horn.Job(net, horn.data.digits(), epochs=2, callbacks=[Fill(), {callback}],
+                    optimizer=horn.SGD({rate}))
+'''
+
+
+@pytest.fixture
+def filling(small_disk: Path, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Write a job that fills the disk, at its end if nothing else is said."""
+    monkeypatch.setattr("tempfile.tempdir", str(small_disk))  # there is room in the current folder
+
+    def make(**changed: str) -> str:
+        how = {"when": "train_end", "activation": "softmax", "loss": "cross_entropy",
+               "callback": "", "rate": "0.1"}  # fmt: skip
+        text = FILE.format(full=small_disk / "full", **(how | changed))
+        (folder / "filling.py").write_text(text)
+        return str(small_disk / "m.horn")
+
+    return make
+
+
+def kept(said: str, folder: Path) -> horn.Model:
+    """The model where the message says that it is."""
+    found = re.search(r"kept in (\S+): move it from there", said)
+    assert found is not None, said
+    return horn.Model.load(folder / found[1])
+
+
+def test_a_model_that_has_no_room_is_kept_elsewhere(filling, run, folder):
+    output = filling()
+    done = run("submit", "filling.py", "-o", output)
+    assert done.code == 2 and "m.horn: cannot be written (" in done.err, done
+    assert kept(done.err, folder).evaluate(horn.data.digits("test"))["acc"] > 0.85
+    assert not list(Path(output).parent.glob("*.horn"))
+
+
+def test_a_callback_that_has_no_room_is_what_is_said(filling, run, folder, small_disk):
+    log = small_disk / "log.csv"
+    output = filling(when="epoch_end", callback=f'horn.CSVLogger("{log}")')
+    done = run("submit", "filling.py", "-o", output)
+    assert "callback CSVLogger, on_epoch_end of epoch 1: OSError" in done.err, done
+    assert "No space left" in done.err and done.code == 1
+    assert kept(done.err, folder).facts["epochs"] == 1
+    assert sorted(path.name for path in small_disk.iterdir()) == ["full"]
+
+
+def test_a_run_that_diverged_is_what_is_said(filling, run, folder):
+    output = filling(when="batch_end", activation="identity", loss="squared_error", rate="1e30")
+    done = run("submit", "filling.py", "-o", output)
+    assert done.code == 7 and "cannot be written" in done.err, done
+    assert kept(done.err, folder).parameters
