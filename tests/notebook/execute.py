@@ -13,6 +13,9 @@ import nbformat
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
+from nbclient.exceptions import DeadKernelError
+
+DEAD = 3  # exit code: the kernel was killed
 
 
 def main(source: str, target: str) -> None:
@@ -28,7 +31,10 @@ def main(source: str, target: str) -> None:
         connection_file=str(folder / "connection.json"),
     )  # fmt: skip
     found = nbformat.read(source, 4)
-    NotebookClient(found, km=manager, timeout=200, allow_errors=True).execute()
+    try:
+        NotebookClient(found, km=manager, timeout=200, allow_errors=True).execute()
+    except DeadKernelError:
+        sys.exit(DEAD)
     nbformat.write(found, target)
 
 

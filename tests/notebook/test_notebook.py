@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,20 +15,27 @@ import pytest
 import horn
 from horn import html
 from horn.training import notebook
+from tests.notebook.execute import DEAD
 
 EXAMPLE = Path(horn.__file__).parents[1] / "examples" / "notebook.ipynb"
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 
-def execute(found: nbformat.NotebookNode, folder: Path) -> nbformat.NotebookNode:
-    """Run all cells in a kernel, in a folder."""
+def start(found: nbformat.NotebookNode, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run all cells in a kernel, in a folder; out.ipynb is there if it has not been killed."""
+    shutil.rmtree(folder / "jupyter", ignore_errors=True)
     nbformat.write(found, folder / "in.ipynb")
     root = str(Path(horn.__file__).parents[1])
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "tests.notebook.execute", "in.ipynb", "out.ipynb"],
         cwd=folder, env=os.environ | {"PYTHONPATH": root}, capture_output=True, text=True,
         timeout=220, check=False,
     )  # fmt: skip
+
+
+def execute(found: nbformat.NotebookNode, folder: Path) -> nbformat.NotebookNode:
+    """What the cells of a kernel that lives on have said."""
+    done = start(found, folder)
     assert done.returncode == 0, done.stderr
     return nbformat.read(folder / "out.ipynb", 4)
 
@@ -118,6 +126,43 @@ def test_the_stop_button_keeps_the_run_so_far(tmp_path):
         tmp_path,
     )
     assert text(done.cells[1]).split() == ["True", "2", "True"]
+
+
+KILLED = """
+import os, signal, pathlib, horn
+class Mine(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+class Kill(horn.Callback):
+    def on_epoch_end(self, context):
+        if context.epoch == 3 and not pathlib.Path("killed").exists():
+            pathlib.Path("killed").touch()
+            os.kill(KERNEL, signal.SIGKILL)
+net = horn.Network(seed=1)
+net.input(64)
+net.layer(8, neuron=Mine, activation="tanh")
+net.output(10, activation="softmax", loss="cross_entropy")
+best = horn.ModelCheckpoint("best.horn", monitor="loss")
+job = horn.Job(net, horn.data.digits().take(320), epochs=5, callbacks=[best, Kill()])
+"""
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_kernel_that_is_killed_loses_nothing(tmp_path, tasks):
+    """The best model so far is there, and the same cells go on from the last checkpoint."""
+    job = KILLED.replace("KERNEL", "int(os.environ['KERNEL'])")
+    train = (
+        f"os.environ['KERNEL'] = str(os.getpid())\n"
+        f"run = horn.train(job, tasks={tasks}, progress=False, checkpoints='run',\n"
+        f"                 checkpoint_every=5, resume=True)\n"
+        f"print(run.state, len(run.history), run.history[-1]['loss'])"
+    )
+    assert start(cells(job, train), tmp_path).returncode == DEAD
+    assert horn.Model.load(tmp_path / "best.horn").facts["iteration"] in (10, 20, 30)
+    again = text(execute(cells(job, train), tmp_path).cells[1])
+    (tmp_path / "run").rename(tmp_path / "before")
+    assert again.split()[:2] == ["SUCCEEDED", "5"]
+    assert text(execute(cells(job, train), tmp_path).cells[1]) == again  # as nobody had killed it
 
 
 def test_an_error_in_a_cell_shows_its_line(tmp_path):
