@@ -155,6 +155,9 @@ class Tape:
         row: NDArray[np.int32],
         base: NDArray[np.int64],
         step: int,
+        bias: Array | None = None,
+        relu: bool = False,
+        gate: Array | None = None,
         rows: Extent | None = None,
         label: str = "",
     ) -> int: ...
@@ -165,6 +168,21 @@ class Tape:
         out: Array,
         *,
         src: NDArray[np.int32],
+        rows: Extent | None = None,
+        label: str = "",
+    ) -> int: ...
+    def pool(
+        self,
+        x: Array,
+        out: Array,
+        fold: str,
+        *,
+        ptr: NDArray[np.int64],
+        src: NDArray[np.int32],
+        where: Array | None = None,
+        upper: Array | None = None,
+        place: Array | None = None,
+        gate: Array | None = None,
         rows: Extent | None = None,
         label: str = "",
     ) -> int: ...

@@ -137,19 +137,33 @@ cdef extern from "tape.h":
         uint16_t *bits
         int32_t dim
     ctypedef struct conv_t:
-        int32_t kind
+        int32_t kind, end
         char *x
         char *w
         char *out
         char *packed
         char *turned
         char *room
-        int64_t ldx, ldw, ldo, n_groups, n_r, n_rows, step, n_x, room_bytes, laid_bytes
+        char *bias
+        char *gate
+        int64_t ldx, ldw, ldo, ldz, n_groups, n_r, n_rows, step, n_x, room_bytes, laid_bytes
         extent_t rows
         const int64_t *ptr
         const int64_t *base
         const int32_t *src
         const int32_t *row
+    ctypedef struct pool_t:
+        int32_t kind, end
+        char *x
+        char *out
+        char *where
+        char *upper
+        char *gate
+        const char *place
+        int64_t ldx, ldo, ldw, ldu, ldz, n_groups
+        extent_t rows
+        const int64_t *ptr
+        const int32_t *src
     ctypedef struct ins_t:
         int32_t kind, numpy
         int64_t ns
@@ -159,6 +173,7 @@ cdef extern from "tape.h":
         load_t *load
         live_t *live
         conv_t *conv
+        pool_t *pool
     ctypedef void (*gemm_numpy_t)(void *, const gemm_t *, int64_t, int64_t, int64_t, double,
                                   double) noexcept nogil
     ctypedef struct tape_t:
@@ -180,7 +195,8 @@ cdef extern from "tape.h":
         int64_t pid
     int FEW_VIEWS, STRIP_BYTES, LEVEL_USED, MAX_PARTS
     int IOTA, DRAWN
-    int K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS
+    int K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS, K_POOL
+    int END_BIAS, END_RELU, END_GATE
     void choose_level(int) nogil
     int is_intel() nogil
     int start_threads(tape_t *) nogil
@@ -646,9 +662,13 @@ cdef class Tape:
         ins.live = g
         return self.t.n_ins - 1
 
-    def windows(self, x, w, out, *, ptr, src, row, base, step, rows=None, label=""):
+    def windows(self, x, w, out, *, ptr, src, row, base, step, bias=None, relu=False, gate=None,
+                rows=None, label=""):
         """Rows of out in groups: result r of group k is the sum over its pairs j, from ptr[k] to
         ptr[k + 1], of w[base[row[j]] + r * step] * x[src[j]].
+
+        A bias, one for each row, is added; with relu what is less than 0 becomes 0; where the gate,
+        as out, is not more than 0, 0 is kept.
 
         x (n, batch) and out (groups * results, batch) are contiguous along the batch, w is
         contiguous; ptr and base are int64, src and row int32.
@@ -677,6 +697,16 @@ cdef class Tape:
         g.src = <const int32_t *><uintptr_t>src.ctypes.data
         g.row = <const int32_t *><uintptr_t>row.ctypes.data
         self.keep += [packed, ptr, base, src, row]
+        try:
+            g.end = self._end(out, bias, relu, gate)
+        except BaseException:
+            free(g)
+            raise
+        g.bias = g.gate = g.out
+        if bias is not None:
+            g.bias = <char *><uintptr_t>bias.ctypes.data
+        if gate is not None:
+            g.gate, g.ldz = <char *><uintptr_t>gate.ctypes.data, strides(gate)[0]
         return self._append_conv(g, label or "windows")
 
     def window_gradients(self, x, y, out, *, src, rows=None, label=""):
@@ -709,6 +739,78 @@ cdef class Tape:
         g.src = <const int32_t *><uintptr_t>src.ctypes.data
         self.keep += [turned, room, src]
         return self._append_conv(g, label or "window gradients")
+
+    def pool(self, x, out, fold, *, ptr, src, where=None, upper=None, place=None, gate=None,
+             rows=None, label=""):
+        """Row k of out is folded from the rows src[ptr[k]:ptr[k + 1]] of x.
+
+        fold : "sum", "max", "min", and "argmax", "argmin": the first place of it, -1 of none.
+        where : as out, gets the places, too, of "max" or "min". upper : as x, and place, a number
+        for each of src: of a sum, only where upper[src] is that place. gate : as out, of a sum:
+        where it is not more than 0, 0 is kept.
+        x, out and these are contiguous along the batch; ptr is int64, src int32.
+        """
+        x, out = self._rows_of(x, "x"), self._rows_of(out, "out", writes=True)
+        ptr, src = self._flat(ptr, "ptr", np.int64), self._flat(src, "src", np.int32)
+        kinds = {"sum": 0, "max": 2, "argmax": 3, "min": 5, "argmin": 6}
+        if fold not in kinds:
+            raise ValueError(f"fold is one of {', '.join(kinds)}, got {fold!r}")
+        kind = kinds[fold]
+        if len(ptr) != len(out) + 1 or ptr[0] != 0 or ptr[len(ptr) - 1] != len(src) \
+                or np.any(np.diff(ptr) < 0):
+            raise ValueError(f"ptr goes from 0 to the {len(src)} of src in {len(out)} rows")
+        if len(src) and not 0 <= src.min() <= src.max() < len(x):
+            raise ValueError(f"src names places outside of 0 to {len(x) - 1}")
+        if x.shape[1] != out.shape[1]:
+            raise ValueError(f"x {x.shape} and out {out.shape} differ in their batch")
+        if (where is not None and fold not in ("max", "min")) \
+                or ((upper is not None or gate is not None) and fold != "sum") \
+                or (upper is None) != (place is None):
+            raise ValueError(f"where is of max and min, upper (with place) and gate of sum: {fold}")
+        if where is not None:
+            where, kind = self._rows_of(where, "where", writes=True), kind + 2
+            if where.shape != out.shape:
+                raise ValueError(f"where {where.shape} is not as out {out.shape}")
+        if upper is not None:
+            upper, kind = self._rows_of(upper, "upper"), 1
+            place = self._flat(place, "place", self.dtype)
+            if upper.shape != x.shape or len(place) != len(src):
+                raise ValueError(f"upper {upper.shape} is not as x {x.shape}, or place not as src")
+        end = self._end(out, None, False, gate)
+        cdef pool_t *g = <pool_t *>calloc(1, sizeof(pool_t))
+        if not g:
+            raise MemoryError
+        try:
+            g.kind, g.end, g.n_groups = kind, end, len(out)
+            g.x = <char *><uintptr_t>x.ctypes.data
+            g.out = g.gate = <char *><uintptr_t>out.ctypes.data
+            g.ldx, g.ldo = strides(x)[0], strides(out)[0]
+            g.rows = self._extent(rows, x.shape[1], "rows")
+            g.ptr = <const int64_t *><uintptr_t>ptr.ctypes.data
+            g.src = <const int32_t *><uintptr_t>src.ctypes.data
+            if where is not None:
+                g.where, g.ldw = <char *><uintptr_t>where.ctypes.data, strides(where)[0]
+            if upper is not None:
+                g.upper, g.ldu = <char *><uintptr_t>upper.ctypes.data, strides(upper)[0]
+                g.place = <const char *><uintptr_t>place.ctypes.data
+            if gate is not None:
+                g.gate, g.ldz = <char *><uintptr_t>gate.ctypes.data, strides(gate)[0]
+        except BaseException:
+            free(g)
+            raise
+        self.keep += [ptr, src, place]
+        cdef ins_t *ins = self._append(K_POOL, label or "pool", NULL, NULL)
+        ins.pool = g
+        return self.t.n_ins - 1
+
+    def _end(self, out, bias, relu, gate):
+        """What becomes of sums before they are kept, as bits."""
+        if bias is not None and self._flat(bias, "bias", self.dtype).shape != out.shape[:1]:
+            raise ValueError(f"bias {bias.shape} is not one for each of {len(out)} rows")
+        if gate is not None and self._rows_of(gate, "gate").shape != out.shape:
+            raise ValueError(f"gate {gate.shape} is not as out {out.shape}")
+        return (END_BIAS if bias is not None else 0) | (END_RELU if relu else 0) \
+            | (END_GATE if gate is not None else 0)
 
     def _rows_of(self, array, name, writes=False):
         """An array of this tape's type whose rows are contiguous."""
@@ -759,6 +861,7 @@ cdef class Tape:
         cdef gemm_t *g
         cdef loop_t *l
         cdef conv_t *c
+        cdef pool_t *p
         if not array.flags.c_contiguous:
             raise ValueError("only a C-contiguous array can be moved")
         for i in range(self.t.n_ins):
@@ -780,6 +883,15 @@ cdef class Tape:
                 found.note(&c.x, begin, size)
                 found.note(&c.w, begin, size)
                 found.note(&c.out, begin, size)
+                found.note(&c.bias, begin, size)
+                found.note(&c.gate, begin, size)
+            p = self.t.ins[i].pool
+            if p:
+                found.note(&p.x, begin, size)
+                found.note(&p.out, begin, size)
+                found.note(&p.where, begin, size)
+                found.note(&p.upper, begin, size)
+                found.note(&p.gate, begin, size)
             if self.t.ins[i].draw or self.t.ins[i].load or self.t.ins[i].live:
                 found.refuse(self.t.ins[i].draw.out if self.t.ins[i].draw else
                              self.t.ins[i].load.out if self.t.ins[i].load else

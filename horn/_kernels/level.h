@@ -32,5 +32,6 @@
 #undef K
 
 #define OF(name, type) PASTE(name, PASTE(type, LEVEL))
-#define BODIES_OF(type) {OF(loop, type), OF(draw, type), OF(load, type), OF(windows, type)}
+#define BODIES_OF(type) {OF(loop, type), OF(draw, type), OF(load, type), OF(windows, type), \
+                       OF(pools, type)}
 const body_t BODY[2] = {BODIES_OF(_f32_l), BODIES_OF(_f64_l)};

@@ -376,6 +376,7 @@ static int is_solo(const tape_t *t, const ins_t *ins) {
                         || ins->load->rows.fixed * ins->load->cols.fixed < 4096;
     case K_LIVE: return 1;
     case K_WINDOWS: return ins->conv->n_groups * ins->conv->n_r * ins->conv->n_rows < 4096;
+    case K_POOL: return ins->pool->ptr[ins->pool->n_groups] * ins->pool->rows.fixed < 16384;
     }
     return 0;
 }
@@ -395,6 +396,7 @@ static void run_all(tape_t *t, int tid, int nt) {
         case K_LOAD: BODIES[t->dtype].load(t, ins->load, tid, nt); break;
         case K_LIVE: if (tid == 0) run_live(t, ins->live); break;
         case K_WINDOWS: run_windows(t, ins->conv, solo ? 0 : tid, solo ? 1 : nt); break;
+        case K_POOL: BODIES[t->dtype].pools(t, ins->pool, solo ? 0 : tid, solo ? 1 : nt); break;
         }
         if (!solo || i + 1 == last || !is_solo(t, ins + 1)) wait_all(t, nt);
         if (t->profile && tid == 0) ins->ns += now_ns() - start;
@@ -460,6 +462,7 @@ void tape_free(tape_t *t) {
     for (int32_t i = 0; i < t->n_ins; i++) {
         free(t->ins[i].gemm); free_loop(t->ins[i].loop); free(t->ins[i].draw);
         free(t->ins[i].load); free(t->ins[i].live); free(t->ins[i].conv);
+        free(t->ins[i].pool);
     }
     free(t->ins);
     if (t->scratch) for (int i = 0; i < t->n_threads; i++) free(t->scratch[i]);

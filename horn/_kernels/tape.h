@@ -24,7 +24,7 @@ enum { F32, F64, U8, I32, I64, IOTA, DRAWN };
 /* From one element to the next; of an IOTA and of what is DRAWN the data are a number, not memory. */
 static const int64_t ITEM_SIZE[] = {4, 8, 1, 4, 8, 1, 1};
 
-enum { K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS };
+enum { K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS, K_POOL };
 
 enum {
     OP_COPY, OP_NEG, OP_ABS, OP_SQRT, OP_EXP, OP_LOG, OP_LOG1P, OP_EXPM1, OP_TANH, OP_SIGMOID,
@@ -39,6 +39,9 @@ enum { R_NONE, R_SUM, R_PROD, R_MAX, R_MIN, R_ANY, R_ALL, R_ARGMAX };
 /* Terms of the tiles of tiles.h: of two values, the first less the second, the other way round, how
  * far they are apart, its square. */
 enum { T_MUL, T_ADD, T_SUB, T_BUS, T_APART, T_SQUARE };
+
+/* What becomes of the sums of windows: a bias is added, relu, 0 where the gate is not more than 0. */
+enum { END_BIAS = 1, END_RELU = 2, END_GATE = 4 };
 
 enum { D_UNIFORM, D_NORMAL, D_BERNOULLI };
 
@@ -137,20 +140,33 @@ typedef struct {
  * ptr[k + 1] of rows of x and of the n_rows rows of weights, which are packed from w[base + r step].
  * kind 1: gradients of n_r maps by n_rows places: w has the rows of what flows back (ldw), src the
  * row of x of each (position, place), -1 for none; turned is x (n_x rows) the other way round, room
- * each thread's: one position's batch, and totals. */
+ * each thread's: one position's batch, and totals. end: END_* of kind 0, with a bias for each row of
+ * out, and a gate that lies like it. */
 typedef struct {
-    int32_t kind;
-    char *x, *w, *out, *packed, *turned, *room;
-    int64_t ldx, ldw, ldo, n_groups, n_r, n_rows, step, n_x, room_bytes, laid_bytes;
+    int32_t kind, end;
+    char *x, *w, *out, *packed, *turned, *room, *bias, *gate;
+    int64_t ldx, ldw, ldo, ldz, n_groups, n_r, n_rows, step, n_x, room_bytes, laid_bytes;
     extent_t rows;
     const int64_t *ptr, *base;
     const int32_t *src, *row;
 } conv_t;
 
+/* Folds over windows (pools.h): kind is the place in its table. */
+typedef struct {
+    int32_t kind, end;
+    char *x, *out, *where, *upper, *gate;
+    const char *place;
+    int64_t ldx, ldo, ldw, ldu, ldz, n_groups;
+    extent_t rows;
+    const int64_t *ptr;
+    const int32_t *src;
+} pool_t;
+
 typedef struct {
     int32_t kind, numpy;        /* numpy: this GEMM goes back to Python */
     int64_t ns;                 /* profile */
     gemm_t *gemm; loop_t *loop; draw_t *draw; load_t *load; live_t *live; conv_t *conv;
+    pool_t *pool;
 } ins_t;
 
 typedef struct tape_s tape_t;
@@ -208,6 +224,7 @@ typedef struct {
     void (*draw)(const tape_t *, const draw_t *, int, int);
     void (*load)(const tape_t *, const load_t *, int, int);
     void (*windows)(const tape_t *, const conv_t *, int, int, int);
+    void (*pools)(const tape_t *, const pool_t *, int, int);
 } body_t;
 
 /* Shared by the files of this extension, not beyond it. */

@@ -30,12 +30,34 @@ static inline VEC_T K(part_load)(const REAL *p, int64_t n) {
     return K(vec_part)(p, n);
 #endif
 }
-static inline void K(part_store)(REAL *p, VEC_T v, int64_t n) { memcpy(p, &v, n * sizeof(REAL)); }
+static inline void K(part_store)(REAL *p, VEC_T v, int64_t n) {
+#if LEVEL == 2 && IS_F32
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
+#elif LEVEL == 2
+    _mm512_mask_storeu_pd(p, (__mmask8)((1u << n) - 1), (__m512d)v);
+#else
+    memcpy(p, &v, n * sizeof(REAL));
+#endif
+}
+
+/* What becomes of n sums before they are kept: their row's bias is added; what is less than 0 is 0;
+ * what has a gate that is not more than 0 is 0. */
+static inline __attribute__((always_inline)) VEC_T K(vec_end)(
+    int end, VEC_T v, REAL bias, const REAL *gate, int64_t n) {
+    if (end & END_BIAS) v += K(vec_of)(bias);
+    if (end & END_RELU) v = K(vec_pick)((K(bits_t))(v <= (VEC_T){0}), (VEC_T){0}, v);
+    if (end & END_GATE) {
+        const VEC_T z = n < LN ? K(part_load)(gate, n) : K(vec_load)(gate);
+        v = K(vec_pick)((K(bits_t))(z > (VEC_T){0}), v, (VEC_T){0});
+    }
+    return v;
+}
 
 /* n_r (a constant) results by n_v (a constant) vectors, the last of them of `some` numbers. */
 static inline __attribute__((always_inline)) void K(window_tile)(
     const int n_r, const int n_v, const REAL *x, int64_t ldx, const int32_t *src,
-    const int32_t *row, int64_t n, const REAL *w, int64_t ldw, REAL *out, int64_t ldo, int64_t some) {
+    const int32_t *row, int64_t n, const REAL *w, int64_t ldw, REAL *out, int64_t ldo, int64_t some,
+    int end, const REAL *bias, const REAL *gate, int64_t ldz) {
     VEC_T sum[WR][2];
     for (int r = 0; r < n_r; r++)
         for (int v = 0; v < n_v; v++) sum[r][v] = (VEC_T){0};
@@ -52,13 +74,17 @@ static inline __attribute__((always_inline)) void K(window_tile)(
     }
     for (int r = 0; r < n_r; r++)
         for (int v = 0; v < n_v; v++) {
-            if (v == n_v - 1 && some < LN) K(part_store)(out + r * ldo + v * LN, sum[r][v], some);
-            else K(vec_store)(out + r * ldo + v * LN, sum[r][v]);
+            const int64_t count = v == n_v - 1 ? some : LN;
+            const VEC_T kept = K(vec_end)(end, sum[r][v], end & END_BIAS ? bias[r] : 0,
+                                          gate + r * ldz + v * LN, count);
+            if (count < LN) K(part_store)(out + r * ldo + v * LN, kept, count);
+            else K(vec_store)(out + r * ldo + v * LN, kept);
         }
 }
 
 #define WINDOW_TILE(R, V) \
-    K(window_tile)(R, V, x + b, g->ldx, src, row, n, w + r, ldw, out + r * g->ldo + b, g->ldo, some)
+    K(window_tile)(R, V, x + b, g->ldx, src, row, n, w + r, ldw, out + r * g->ldo + b, g->ldo, some, \
+                   g->end, bias + r, gate + r * g->ldz + b, g->ldz)
 #define WINDOW_ROWS(R) \
     case R: \
         if (whole) { const int64_t some = LN; WINDOW_TILE(R, 2); } \
@@ -73,6 +99,8 @@ static void K(window_sums)(const conv_t *g, int64_t rows, int64_t lo, int64_t hi
         const int32_t *src = g->src + g->ptr[k], *row = g->row + g->ptr[k];
         const int64_t n = g->ptr[k + 1] - g->ptr[k];
         REAL *out = (REAL *)g->out + k * g->n_r * g->ldo;
+        const REAL *bias = (const REAL *)g->bias + k * g->n_r;
+        const REAL *gate = (const REAL *)g->gate + k * g->n_r * g->ldz;
         for (int64_t b = 0; b < rows; b += 2 * LN) {
             const int64_t left = rows - b;
             const int whole = left >= 2 * LN, two = left > LN;
@@ -199,6 +227,8 @@ static void K(windows)(const tape_t *t, const conv_t *g, int phase, int tid, int
         K(window_gradients)(g, rows, lo, hi, tid);
     }
 }
+
+#include "pools.h"
 
 #undef TILE_BYTES
 #undef WR

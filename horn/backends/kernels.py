@@ -25,6 +25,7 @@ from horn.backends._choices import (
     parts_of_wholes,
 )
 from horn.backends._compiled import CompiledEngine, constant
+from horn.backends._folds import End, Fold, Plan, only_fold, plan
 from horn.backends._passes import Pass, passes
 from horn.backends._windows import WindowLists
 from horn.compiler.program import (
@@ -139,6 +140,7 @@ class Runner:
         self.loads: list[tuple[int, str, slice]] = []
         self.persistent = arrays
         self.inside = parts_of_wholes(program)
+        self.plan: Plan = plan(program)
         self.arrays: dict[str, Array] = {}
         for name in program.buffers:
             self._allocate(name)
@@ -320,7 +322,18 @@ class Runner:
     # --- statements
 
     def _lower(self, s: Statement) -> None:
-        if isinstance(s, Input):
+        if id(s) in self.plan.with_end:
+            first, end = self.plan.with_end[id(s)]
+            if isinstance(first, Convolve):
+                self._convolve(first, end)
+            else:
+                assert isinstance(first, Loop)
+                fold = only_fold(self.program, first)
+                assert fold is not None
+                self._fold(first, fold, end)
+        elif id(s) in self.plan.done:
+            pass
+        elif isinstance(s, Input):
             self._data(s.out, "x")
         elif isinstance(s, Target):
             self._data(s.out, {"input": "x", "weight": "weight"}.get(s.kind, "y"))
@@ -467,19 +480,42 @@ class Runner:
         self.tape.gemm(a, b, c, beta=0.0, m=extent[left], n=extent[right], k=extent[s.axis],
                        thin=s.frame.grouped, label=s.out)  # fmt: skip
 
-    def _convolve(self, s: Convolve) -> None:
+    def _convolve(self, s: Convolve, end: End | None = None) -> None:
         layer = self.network.layers[s.frame.layer]
         link = layer.links[s.frame.link or 0]
         rows = self._extent(letter_axes(self.network, s.frame, "b")[0])
         windows = WindowLists.of(link)
-        a, b, out = self.arrays[s.a].T, self.arrays[s.b], self.arrays[s.out]
-        here: dict[str, Any] = {"rows": rows, "label": s.out}
+        name = end.out if end else s.out
+        a, b, out = self.arrays[s.a].T, self.arrays[s.b], self.arrays[name]
+        here: dict[str, Any] = {"rows": rows, "label": name}
         if s.axis == "b":
             grid = out.reshape(-1, windows.sources.shape[1])
             self.tape.window_gradients(b.T, a, grid, src=windows.sources, **here)
         else:
             lists = windows.forward if s.axis == "i" else windows.backward
+            if end:
+                here["relu"] = end.relu
+                here["bias"] = self.arrays[end.bias] if end.bias else None
+                here["gate"] = self.arrays[end.gate].T if end.gate else None
             self.tape.windows(a, b, out.T, **lists, **here)
+
+    def _fold(self, s: Loop, fold: Fold, end: End | None = None) -> None:
+        """A fold of windows, and where the extreme was, if somebody asks."""
+        edges = self._edges(s.frame.layer, s.frame.link or 0, s.frame.split)
+        name = end.out if end else s.outputs[0].buffer
+        here: dict[str, Any] = {"rows": self._extent(self.program.buffers[name].axes[0])}
+        here |= {"ptr": edges.indptr, "src": edges.sources}
+        if fold.axis == "o":
+            here |= {"ptr": edges.back_indptr, "src": edges.back_receivers}
+        if fold.upper:
+            here["upper"] = self.arrays[fold.upper].T
+            here["place"] = self.arrays[fold.place][edges.back_edges]
+        if id(s) in self.plan.places:
+            here["where"] = self.arrays[self.plan.places[id(s)]].T
+        if end and end.gate:
+            here["gate"] = self.arrays[end.gate].T
+        x, out = self.arrays[fold.source].T, self.arrays[name].T
+        self.tape.pool(x, out, fold.kind, **here, label=name)
 
     def _expand(self, s: Expand) -> None:
         (axis,) = self.program.buffers[s.out].axes
@@ -567,6 +603,10 @@ class Runner:
     # --- loops
 
     def _loop(self, s: Loop) -> None:
+        fold = only_fold(self.program, s)
+        if fold:
+            self._fold(s, fold)
+            return
         for each in passes(s):
             self._pass(s, each)
 

@@ -9,7 +9,10 @@ import pytest
 
 import horn
 from horn._kernels.engine import LEVEL, Tape
+from horn.backends._folds import plan
 from horn.backends._windows import WindowLists
+from horn.compiler.lower import training_program
+from horn.compiler.program import writes
 
 RTOL = {np.float32: 2e-5, np.float64: 1e-12}
 # shape below, maps, what else the windows are told
@@ -88,6 +91,135 @@ def test_threads_change_no_bit(kernel_rng):
         tape.run()
         found.append(sent.tobytes() + gradient.tobytes())
     assert len(set(found)) == 1
+
+
+POOLS = [
+    ((6, 5, 3), {"kernel": 2, "stride": 2}),
+    ((7, 7, 2), {"kernel": 3, "stride": 2, "padding": "same"}),
+    ((5, 4), {"kernel": 1, "stride": 2}),
+]
+
+
+@pytest.mark.parametrize("below, told", POOLS)
+@pytest.mark.parametrize("rows, size", BATCHES)
+def test_folds_and_their_gradients(below, told, rows, size, dtype, n_threads, kernel_rng):
+    net = horn.Network()
+    net.input(below)
+    edges = net.layer(connect=horn.Window(**told)).links[0].edges
+    ptr, n = edges.indptr.astype(np.int64), int(np.prod(below))
+    src, n_out = edges.indices.astype(np.int32), len(ptr) - 1
+    # many equal ones, and what is no number
+    x = kernel_rng.integers(-3, 3, (n, size)).astype(dtype)
+    x[kernel_rng.random(x.shape) < 0.02] = np.nan
+    flows = kernel_rng.standard_normal((n_out, size)).astype(dtype)
+    order = np.argsort(src, kind="stable").astype(np.int32)
+    receivers = np.repeat(np.arange(n_out, dtype=np.int32), np.diff(ptr))
+    back = np.concatenate([[0], np.cumsum(np.bincount(src, minlength=n))]).astype(np.int64)
+    places = (np.arange(len(src)) - ptr[receivers]).astype(dtype)
+    tape, found = Tape(dtype, n_threads), {}
+    extent = tape.dim(size)
+    for fold in ("sum", "max", "min", "argmax", "argmin", "place of max", "place of min"):
+        found[fold] = np.full_like(flows, 7)
+    for fold in ("sum", "argmax", "argmin"):
+        tape.pool(x, found[fold], fold, ptr=ptr, src=src, rows=extent)
+    for fold in ("max", "min"):
+        where = found["place of " + fold]
+        tape.pool(x, found[fold], fold, ptr=ptr, src=src, where=where, rows=extent)
+    into, gated = np.full_like(x, 7), np.full_like(x, 7)
+    lists = {"ptr": back, "src": receivers[order], "rows": extent}
+    tape.pool(flows, into, "sum", upper=found["argmax"], place=places[order], **lists)
+    tape.pool(flows, gated, "sum", gate=x, **lists)
+    tape.dims[extent.index] = rows
+    tape.run()
+
+    expected, given = np.zeros((n, rows)), np.zeros((n, rows))
+    for k in range(n_out):
+        seen, shown = x[src[ptr[k] : ptr[k + 1]], :rows], flows[k, :rows]
+        np.testing.assert_allclose(found["sum"][k, :rows], seen.sum(0), rtol=1e-6)
+        for fold, best in (("max", np.max), ("min", np.min)):
+            np.testing.assert_array_equal(found[fold][k, :rows], best(seen, axis=0))
+        for b in range(rows):
+            for fold, is_better in (("max", np.greater), ("min", np.less)):
+                place = 0
+                for j in range(len(seen)):
+                    place = j if is_better(seen[j, b], seen[place, b]) else place
+                assert found["arg" + fold][k, b] == found["place of " + fold][k, b] == place
+            expected[src[ptr[k] + int(found["argmax"][k, b])], b] += shown[b]
+        given[src[ptr[k] : ptr[k + 1]]] += shown
+    for array in (*found.values(), into, gated):
+        np.testing.assert_array_equal(array[:, rows:], 7)
+    near = {"rtol": RTOL[dtype], "atol": RTOL[dtype]}
+    np.testing.assert_allclose(into[:, :rows], expected, **near)
+    np.testing.assert_allclose(gated[:, :rows], np.where(x[:, :rows] > 0, given, 0), **near)
+
+
+def test_what_becomes_of_sums(dtype, kernel_rng):
+    """Bits as of loops after the sums: a bias, relu, a gate."""
+    net = horn.Network()
+    net.input((5, 5, 3))
+    link = net.layer(connect=horn.Convolution(11, 3, padding=1)).links[0]
+    told = WindowLists.of(link).forward
+    x = kernel_rng.standard_normal((75, 37)).astype(dtype)
+    w = kernel_rng.standard_normal(297).astype(dtype)
+    bias = kernel_rng.standard_normal(275).astype(dtype)
+    gate = kernel_rng.standard_normal((275, 37)).astype(dtype)
+    gate[::5] = np.nan
+    plain, sent, gated = (np.zeros((275, 37), dtype) for _ in range(3))
+    tape = Tape(dtype, 1)
+    tape.windows(x, w, plain, **told)
+    tape.windows(x, w, sent, bias=bias, relu=True, **told)
+    tape.windows(x, w, gated, gate=gate, **told)
+    tape.run()
+    np.testing.assert_array_equal(sent, np.maximum(plain + bias[:, None], 0))
+    np.testing.assert_array_equal(gated, np.where(gate > 0, plain, 0))
+
+
+@pytest.mark.parametrize(
+    "told, sentence",
+    [
+        ({"fold": "median"}, "fold is one of sum, max, argmax, min, argmin"),
+        ({"ptr": np.array([0, 3])}, "ptr goes from 0 to the 2 of src in 1 rows"),
+        ({"src": np.array([0, 3], np.int32)}, "src names places outside of 0 to 2"),
+        ({"gate": np.zeros((1, 8))}, "gate of sum"),
+        ({"where": np.zeros((2, 8))}, "is not as out"),
+        ({"fold": "sum", "upper": np.zeros((3, 8))}, "upper .with place."),
+    ],
+)
+def test_folds_that_do_not_fit_are_refused(told, sentence):
+    x, out = np.zeros((3, 8)), np.zeros((1, 8))
+    given = {"fold": "max", "ptr": np.array([0, 2]), "src": np.array([0, 2], np.int32)}
+    Tape(np.float64).pool(x, out, **given)
+    with pytest.raises(ValueError, match=sentence):
+        Tape(np.float64).pool(x, out, **given | told)
+
+
+class MaxPool(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(max(m.input for m in messages))
+
+
+def test_what_follows_windows_is_done_with_them():
+    """No loop of its own has a bias, relu or its gradient, an extreme's place, or a copy."""
+    net = horn.Network(seed=1)
+    net.input((8, 8, 1))
+    net.layer(connect=horn.Convolution(4, 3), activation="relu")
+    net.layer(connect=horn.Convolution(4, 3), activation="relu")
+    net.layer(connect=horn.Window(2, stride=2), neuron=MaxPool)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    program = training_program(net, horn.SGD(0.1), "label")
+    found = plan(program)
+    joined = {
+        end.out: (writes(first)[0], end.bias, end.relu, end.gate)
+        for first, end in found.with_end.values()
+    }
+    assert joined == {
+        "layer1.output": ("layer1.sum", "layer1.bias.each", True, ""),
+        "layer2.output": ("layer2.sum", "layer2.bias.each", True, ""),
+        "layer3.output": ("layer3.max", "", False, ""),
+        "layer2.delta": ("layer2.gradient", "", False, "layer2.output"),
+        "layer1.delta": ("layer1.gradient", "", False, "layer1.output"),
+    }
+    assert list(found.places.values()) == ["layer3.argmax"]
 
 
 def lists(**changes):

@@ -1,0 +1,111 @@
+/* Folds over windows, the batch side by side: included by windows.h, per dtype and level.
+ *
+ * Row k of out is folded from the rows src[ptr[k]] to src[ptr[k + 1] - 1] of x: their sum, the largest
+ * or smallest of them, or its place among them; of an extreme both, if there is `where`. With `upper`
+ * a row counts only where upper[src] is its place: the gradient of an extreme.
+ * All bits are those of the loops of strips.h: sums of more than two rows are double.
+ */
+typedef double K(wide_t) __attribute__((vector_size(8 * TILE_BYTES / sizeof(REAL))));
+#define WIDE(v) __builtin_convertvector(v, K(wide_t))
+#define POOL_ROW(array, ld, row, v) ((const REAL *)g->array + (row) * g->ld + b + (v) * LN)
+#define POOL_LOAD(array, ld, row, v) \
+    (v == n_v - 1 && some < LN ? K(part_load)(POOL_ROW(array, ld, row, v), some) \
+                               : K(vec_load)(POOL_ROW(array, ld, row, v)))
+
+static inline void K(pool_keep)(char *out, int64_t at, VEC_T v, int64_t n) {
+    if (n < LN) K(part_store)((REAL *)out + at, v, n);
+    else K(vec_store)((REAL *)out + at, v);
+}
+
+/* n_v (a constant) vectors of row k from place b, the last of them of `some` numbers. */
+static inline __attribute__((always_inline)) void K(pool_sum)(
+    const int is_at, const int n_v, const pool_t *g, int64_t k, int64_t b, int64_t some) {
+    const int64_t from = g->ptr[k], to = g->ptr[k + 1];
+    const int is_few = to - from <= 2;
+    VEC_T sum[2] = {{0}, {0}};
+    K(wide_t) total[2] = {{0}, {0}};
+    for (int64_t j = from; j < to; j++)
+        for (int v = 0; v < n_v; v++) {
+            VEC_T x = POOL_LOAD(x, ldx, g->src[j], v);
+            if (is_at) {
+                const VEC_T place = K(vec_of)(((const REAL *)g->place)[j]);
+                const VEC_T best = POOL_LOAD(upper, ldu, g->src[j], v);
+                x = K(vec_pick)((K(bits_t))(best == place), x, (VEC_T){0});
+            }
+            if (is_few) sum[v] += x;
+            else total[v] += WIDE(x);
+        }
+    for (int v = 0; v < n_v; v++) {
+        const int64_t n = v == n_v - 1 ? some : LN;
+        if (!is_few) sum[v] = __builtin_convertvector(total[v], VEC_T);
+        sum[v] = K(vec_end)(g->end, sum[v], 0, POOL_ROW(gate, ldz, k, v), n);
+        K(pool_keep)(g->out, k * g->ldo + b + v * LN, sum[v], n);
+    }
+}
+
+static inline __attribute__((always_inline)) void K(pool_extreme)(
+    const int is_min, const int says_best, const int says_place, const int n_v, const pool_t *g,
+    int64_t k, int64_t b, int64_t some) {
+    const int64_t from = g->ptr[k], to = g->ptr[k + 1];
+    const REAL none = is_min ? (REAL)INFINITY : -(REAL)INFINITY;
+    VEC_T best[2], first[2], at[2];
+    for (int v = 0; v < n_v; v++) {
+        best[v] = K(vec_of)(none); at[v] = K(vec_of)(from < to ? 0 : -1);
+        first[v] = from < to ? POOL_LOAD(x, ldx, g->src[from], v) : best[v];
+    }
+    for (int64_t j = from; j < to; j++) {
+        const VEC_T place = K(vec_of)((REAL)(j - from));
+        for (int v = 0; v < n_v; v++) {
+            const VEC_T x = POOL_LOAD(x, ldx, g->src[j], v);
+            if (says_best) {                    /* of equals the last; what is no number stays */
+                const K(bits_t) keeps = (K(bits_t))(is_min ? best[v] < x : best[v] > x)
+                                      | (K(bits_t))(best[v] != best[v]);
+                best[v] = K(vec_pick)(keeps, best[v], x);
+            }
+            if (says_place) {                   /* of equals the first */
+                const K(bits_t) is = (K(bits_t))(is_min ? x < first[v] : x > first[v]);
+                first[v] = K(vec_pick)(is, x, first[v]);
+                at[v] = K(vec_pick)(is, place, at[v]);
+            }
+        }
+    }
+    for (int v = 0; v < n_v; v++) {
+        const int64_t n = v == n_v - 1 ? some : LN;
+        if (says_best) K(pool_keep)(g->out, k * g->ldo + b + v * LN, best[v], n);
+        if (says_best && says_place) K(pool_keep)(g->where, k * g->ldw + b + v * LN, at[v], n);
+        if (says_place && !says_best) K(pool_keep)(g->out, k * g->ldo + b + v * LN, at[v], n);
+    }
+}
+
+#define POOL(NAME, TILE, ...) \
+static void K(NAME)(const pool_t *g, int64_t rows, int64_t lo, int64_t hi) { \
+    for (int64_t k = lo; k < hi; k++) \
+        for (int64_t b = 0; b < rows; b += 2 * LN) { \
+            const int64_t left = rows - b; \
+            if (left >= 2 * LN) TILE(__VA_ARGS__, 2, g, k, b, LN); \
+            else if (left > LN) TILE(__VA_ARGS__, 2, g, k, b, left - LN); \
+            else TILE(__VA_ARGS__, 1, g, k, b, left); \
+        } \
+}
+POOL(pool_sums, K(pool_sum), 0)
+POOL(pool_sums_at, K(pool_sum), 1)
+POOL(pool_max, K(pool_extreme), 0, 1, 0)
+POOL(pool_argmax, K(pool_extreme), 0, 0, 1)
+POOL(pool_max_both, K(pool_extreme), 0, 1, 1)
+POOL(pool_min, K(pool_extreme), 1, 1, 0)
+POOL(pool_argmin, K(pool_extreme), 1, 0, 1)
+POOL(pool_min_both, K(pool_extreme), 1, 1, 1)
+
+static void K(pools)(const tape_t *t, const pool_t *g, int tid, int nt) {
+    static void (*const FOLDS[])(const pool_t *, int64_t, int64_t, int64_t) = {
+        K(pool_sums), K(pool_sums_at), K(pool_max), K(pool_argmax), K(pool_max_both), K(pool_min),
+        K(pool_argmin), K(pool_min_both),
+    };
+    int64_t lo, hi;
+    share(g->n_groups, tid, nt, 1, &lo, &hi);
+    FOLDS[g->kind](g, resolve(t, g->rows), lo, hi);
+}
+#undef WIDE
+#undef POOL_ROW
+#undef POOL_LOAD
+#undef POOL

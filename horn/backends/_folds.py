@@ -1,0 +1,217 @@
+"""Loops that fold windows, and what follows sums over windows, found by their form.
+
+A fold is a sum or an extreme of what a receiver hears, or the gradient of one. What follows a
+``Convolve`` or a fold, and is cheap, is done where the sums are made: a bias, relu, the gradient of
+relu. The extreme of a window and its place are found together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from horn.compiler.program import (
+    Buffer,
+    Convolve,
+    Loop,
+    Program,
+    Statement,
+    base,
+    layer_of,
+    link_of,
+    reads,
+    segments,
+    writes,
+)
+from horn.language import ir
+from horn.language.ir import Node, Op
+
+EXTREMES = {"max": "argmax", "min": "argmin"}
+
+
+@dataclass(frozen=True)
+class Fold:
+    """out = the fold ("sum", "max", "min", "argmax" or "argmin") of ``source`` along the axis, "i"
+    or "o"; with ``upper`` of what is there where upper is the edge's ``place``.
+    """
+
+    kind: str
+    axis: str
+    source: str
+    upper: str = ""
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class End:
+    """What becomes of a buffer of sums, element by element: a bias is added (a buffer of neurons),
+    relu, 0 where the gate, a buffer like it, is not more than 0. The result is ``out``.
+    """
+
+    sums: str
+    out: str
+    bias: str = ""
+    relu: bool = False
+    gate: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which statements are done with others, each by its ``id``.
+
+    with_end : what is done in the place of a loop: the statement that it ends, and how. done : what
+    is done elsewhere. places : of folds that find an extreme, the buffer of its place.
+    """
+
+    with_end: dict[int, tuple[Statement, End]]
+    done: frozenset[int]
+    places: dict[int, str]
+
+
+def plan(program: Program) -> Plan:
+    statements = program.statements
+    readers: dict[str, list[Statement]] = {}
+    for s in statements:
+        for name in set(reads(s)):
+            readers.setdefault(name, []).append(s)
+    n_writers = Counter(name for s in statements for name in writes(s))
+    shown = {program.outputs, program.loss, *program.probes.values(), *program.aggregates}
+    with_end: dict[int, tuple[Statement, End]] = {}
+    where = {id(s): k for k, s in enumerate(statements)}
+    made_at = dict(where)  # folds that have an end come later
+    done: set[int] = set()
+    for segment in segments(program):
+        here = {id(s) for s in segment}
+        for s in segment:
+            fold = only_fold(program, s)
+            if not fold and not (isinstance(s, Convolve) and s.axis in "io"):
+                continue
+            (sums,) = writes(s)
+            after = readers.get(sums, [])
+            if len(after) != 1 or id(after[0]) not in here or sums in shown:
+                continue
+            end = end_of(program, after[0], sums)
+            if end is None or n_writers[sums] > 1 or (fold and (end.bias or end.relu)):
+                continue
+            if fold and fold.kind != "sum" and end.gate:
+                continue
+            at, to = where[id(s)], where[id(after[0])]
+            if end.out in reads(s) or _changed(statements[at:to], reads(s)):
+                continue
+            with_end[id(after[0])] = (s, end)
+            made_at[id(s)] = to
+            done.add(id(s))
+    places: dict[int, str] = {}
+    for s in statements:
+        fold = only_fold(program, s)
+        if fold is None or fold.kind not in EXTREMES:
+            continue
+        assert isinstance(s, Loop)
+        for later in statements[made_at[id(s)] :]:
+            other = only_fold(program, later)
+            if other is None or not isinstance(later, Loop) or later.frame != s.frame:
+                continue
+            (out,) = writes(later)
+            if other != Fold(EXTREMES[fold.kind], "i", fold.source) or n_writers[out] > 1:
+                continue
+            if not _changed(statements[where[id(s)] : where[id(later)]], (fold.source,)):
+                places[id(s)] = out
+                done.add(id(later))
+            break
+    return Plan(with_end, frozenset(done), places)
+
+
+def _changed(statements: tuple[Statement, ...], names: tuple[str, ...]) -> bool:
+    return any(name in writes(s) for s in statements for name in names)
+
+
+def only_fold(program: Program, s: Statement) -> Fold | None:
+    """The fold that a statement is, if it is one."""
+    if not isinstance(s, Loop) or len(s.outputs) != 1 or s.scatter:
+        return None
+    output, buffers = s.outputs[0], program.buffers
+    if s.frame.link is None or output.axis not in ("i", "o"):
+        return None
+    if link_of(program.network, s.frame).edges is None:
+        return None
+    node, kind = output.node, output.monoid
+    letters = "b" + output.axis
+    found = None
+    if node.op is Op.MUL:  # what does not vary along a letter is multiplied by ones, to name it
+        kept = [a for a in node.args if not _is_ones(buffers, a)]
+        if len(kept) == 1 and kept[0].op is Op.LOAD and kept[0].axes == letters:
+            found = Fold(kind, output.axis, kept[0].value)
+    if node.op is Op.SELECT and kind == "sum" and output.axis == "o":
+        found = _gradient(node)
+    if found is None or kind not in ("sum", *EXTREMES, *EXTREMES.values()):
+        return None
+    if output.axis == "o" and kind != "sum":
+        return None
+    names = [output.buffer, found.source, *([found.upper] if found.upper else [])]
+    return found if all(_is_rows(buffers[n], program.compact) for n in names) else None
+
+
+def _gradient(node: Node) -> Fold | None:
+    """select(upper == place, source, 0)"""
+    test, source, other = node.args
+    if test.op is not Op.EQ or not ir.is_const(other, 0.0) or source.op is not Op.LOAD:
+        return None
+    upper, place = sorted(test.args, key=lambda n: n.axes)
+    if not (upper.op is place.op is Op.LOAD) or source.axes != "bo":
+        return None
+    if (upper.axes, place.axes) != ("bo", "oi"):
+        return None
+    return Fold("sum", "o", source.value, upper.value, place.value)
+
+
+def end_of(program: Program, s: Statement, sums: str) -> End | None:
+    """What a loop makes of sums, if it is something cheap and nothing else."""
+    if not isinstance(s, Loop) or len(s.outputs) != 1 or s.scatter or s.frame.link is not None:
+        return None
+    output, buffers = s.outputs[0], program.buffers
+    out = buffers[output.buffer]
+    if output.axis or out.axes != buffers[sums].axes or out.name == sums:
+        return None
+    if not all(_is_rows(each, program.compact) for each in (out, buffers[sums])):
+        return None
+    node = output.node
+    gate, relu, bias = "", False, ""
+    if node.op is Op.SELECT and _is_load(node.args[1], sums):
+        test, node, other = node.args
+        if test.op is not Op.GT or not all(ir.is_const(a, 0.0) for a in (test.args[1], other)):
+            return None
+        if test.args[0].op is not Op.LOAD or test.args[0].axes != "bo":
+            return None
+        gate = test.args[0].value
+        if not _is_rows(buffers[gate], program.compact) or buffers[gate].axes != out.axes:
+            return None
+    if node.op is Op.RELU:
+        relu, node = True, node.args[0]
+    if node.op is Op.ADD:
+        each = [a for a in node.args if not _is_load(a, sums)]
+        if len(each) != 1 or each[0].op is not Op.LOAD or each[0].axes != "o":
+            return None
+        bias, node = each[0].value, next(a for a in node.args if a is not each[0])
+        if buffers[bias].axes != out.axes[1:]:
+            return None
+    return End(sums, out.name, bias, relu, gate) if _is_load(node, sums) else None
+
+
+def _is_load(node: Node, name: str) -> bool:
+    return node.op is Op.LOAD and node.value == name
+
+
+def _is_ones(buffers: Mapping[str, Buffer], node: Node) -> bool:
+    buffer = buffers[node.value] if node.op is Op.LOAD else None
+    return buffer is not None and buffer.role == "constant" and buffer.value[0] == "ones"
+
+
+def _is_rows(buffer: Buffer, compact: frozenset[int]) -> bool:
+    """Whether the kernels have it as rows along the batch, all of its neurons."""
+    return (
+        buffer.role in ("work", "view", "given")
+        and len(buffer.axes) == 2
+        and base(buffer.axes[0]) == "b"
+        and layer_of(base(buffer.axes[1])) not in compact
+    )
