@@ -57,7 +57,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Joined:
     """Which statements are done with others, each by its ``id``.
 
     with_end : what is done in the place of a loop: the statement that it ends, and how. done : what
@@ -69,7 +69,7 @@ class Plan:
     places: dict[int, str]
 
 
-def plan(program: Program) -> Plan:
+def plan(program: Program) -> Joined:
     statements = program.statements
     readers: dict[str, list[Statement]] = {}
     for s in statements:
@@ -119,7 +119,7 @@ def plan(program: Program) -> Plan:
                 places[id(s)] = out
                 done.add(id(later))
             break
-    return Plan(with_end, frozenset(done), places)
+    return Joined(with_end, frozenset(done), places)
 
 
 def _changed(statements: tuple[Statement, ...], names: tuple[str, ...]) -> bool:

@@ -25,7 +25,7 @@ from horn.backends._choices import (
     parts_of_wholes,
 )
 from horn.backends._compiled import CompiledEngine, constant
-from horn.backends._folds import End, Fold, Plan, only_fold, plan
+from horn.backends._folds import End, Fold, Joined, only_fold, plan
 from horn.backends._passes import Pass, passes
 from horn.backends._windows import WindowLists
 from horn.compiler.program import (
@@ -140,7 +140,7 @@ class Runner:
         self.loads: list[tuple[int, str, slice]] = []
         self.persistent = arrays
         self.inside = parts_of_wholes(program)
-        self.plan: Plan = plan(program)
+        self.plan: Joined = plan(program)
         self.arrays: dict[str, Array] = {}
         for name in program.buffers:
             self._allocate(name)
