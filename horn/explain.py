@@ -6,6 +6,7 @@ from horn.compiler import lower
 from horn.compiler.program import Convolve, Loop, Matmul, Update
 from horn.language import derive, ir
 from horn.language.layers import read_layer
+from horn.language.neuron_ir import BackwardIR
 from horn.layers import Layer
 from horn.network import Network
 from horn.neuron import mentions
@@ -69,7 +70,8 @@ def kind(layer: Layer) -> str:
     forward, _, _ = read_layer(layer, True, written=False)
     if forward.pushes:
         return "local rule"
-    return "weighted sum" if derive.weighted_sum(forward.output, layer.weights)[0] else "other"
+    is_sum, _ = derive.weighted_sum(forward.output, layer.weights, layer.inputs)
+    return "weighted sum" if is_sum else "other"
 
 
 def prints(network: Network) -> list[str]:
@@ -92,28 +94,32 @@ def never_learn(network: Network) -> list[str]:
     if network.loss is None or any(layer.neuron.interpreted for layer in layers):
         return []
     read = {k.index: read_layer(k, True, receivers=network.receivers(k)) for k in layers}
-    derived = {k.index: derive.derive(read[k.index][0], k.parameters, k.weights) for k in layers}
+    derived = {
+        k.index: derive.derive(read[k.index][0], k.parameters, k.weights, k.groups) for k in layers
+    }
     reached = {network.last.index}
     found = []
     for layer in reversed(layers):
         forward, backward, _ = read[layer.index]
         own = derived[layer.index]
-        of_weight = own.deltas if own.is_weighted_sum else own.weights
-        of_input = [*own.deltas.values()] if own.is_weighted_sum else [own.input]
         here = layer.index in reached and not forward.pushes
         if backward is not None:
-            of_input, of_weight = [backward.delta], dict.fromkeys(layer.weights, backward.delta)
             here = True
         senders = [read[k.source.index][1] for k in layer.links if k.source.index]
-        if here and any(map(_flows, of_input)):
-            reached.update(link.source.index for link in layer.links)
+        if here:
+            through = (k for k in layer.links if any(_of_messages(own, backward, k.input)))
+            reached.update(link.source.index for link in through)
         silent = []
         for name in layer.weights if layer.has_weights else ():
             pushed = bool(forward.pushes)  # those that it leaves out are meant to stay
             pushed |= any(b and b.push_to(name, layer.weights) is not None for b in senders)
-            if not pushed and not (here and _flows(of_weight[name])):
-                silent += [link.weights[name] for link in layer.links]
-                silent += [layer.biases[name]] if layer.biases else []
+            arrays = [(link.weights[name], link.input) for link in layer.links]
+            arrays += [(layer.biases[name], "")] if layer.biases else []
+            silent += [
+                array
+                for array, group in arrays
+                if not pushed and not (here and _of_weight(own, backward, group, name))
+            ]
         of_parameters = own.parameters if backward is None else backward.parameters
         silent += [
             f"{layer.name}.{name}"
@@ -125,6 +131,24 @@ def never_learn(network: Network) -> list[str]:
             found.append(_unreached(layer, silent, layer.index in reached))
             found[-1] = f"{found[-1]}{_unread(layer, forward.output)}"
     return found[::-1]
+
+
+def _of_messages(own: derive.Derived, written: BackwardIR | None, group: str) -> list[bool]:
+    """Whether something flows back to those who send the messages of an input, by each way."""
+    if written is not None:
+        return [_flows(written.delta)]
+    if own.is_weighted_sum:
+        return [_flows(delta) for delta in own.deltas[group].values()]
+    return [_flows(ir.at_input(own.input, group))]
+
+
+def _of_weight(own: derive.Derived, written: BackwardIR | None, group: str, name: str) -> bool:
+    """Whether a weight of the messages of an input has a gradient."""
+    if written is not None:
+        return _flows(written.delta)
+    if own.is_weighted_sum:
+        return _flows(own.deltas[group][name])
+    return _flows(ir.at_input(own.weights[name], group))
 
 
 def _flows(gradient: ir.Node) -> bool:

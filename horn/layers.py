@@ -7,10 +7,10 @@ arrays are named.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from horn.neuron import (
 
 Interlayer = Callable[[Any], Any]
 Connects = Connection | PlacedConnection
+Inputs: TypeAlias = "Layer | Sequence[Layer] | Mapping[str, Layer]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +52,7 @@ class Link:
     init: Initializer
     weight: str  # the name of its weight array, or what the names of several begin with
     names: tuple[str, ...] = (WEIGHT,)  # of the weights of each synapse
+    input: str = ""  # what neurons call its messages: messages.<input>
 
     @property
     def weights(self) -> dict[str, str]:
@@ -62,6 +64,11 @@ class Link:
         if self.edges is None:
             return (n_receivers, self.source.size)
         return self.edges.weight_shape or (len(self.edges.indices),)
+
+    @property
+    def heard(self) -> str:
+        """From where, as people are told it."""
+        return f"{self.input}: {self.source.name}" if self.input else self.source.name
 
     @property
     def is_shared(self) -> bool:
@@ -131,6 +138,27 @@ class Layer:
     def shape(self) -> tuple[int, ...]:
         """Of its neurons, channels last; (size,) of a flat layer."""
         return self.extents or (self.size,)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What its neurons call their messages by, in the order of the links: messages.<name>."""
+        return tuple(dict.fromkeys(link.input for link in self.links if link.input))
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """``inputs``, and "" if there are messages without such a name, as the bias is."""
+        bare = self.bias is not None or any(not link.input for link in self.links)
+        return (*self.inputs, *([""] if bare else []))
+
+    def end_of(self, group: str, weight: str) -> str:
+        """How the name of a delta ends: of the sum of one input's messages, of one weight."""
+        end = f".{group}" if group else ""
+        return f"{end}.{weight}" if len(self.weights) > 1 else end
+
+    def again(self, position: int) -> int:
+        """How many links before this one come from the same layer."""
+        source = self.links[position].source
+        return sum(link.source is source for link in self.links[:position])
 
     @property
     def n_kinds(self) -> int:
@@ -211,12 +239,18 @@ class Layer:
         """The array of a SynapseState in forward: of one link, or (None) the bias synapses."""
         if position is None:
             return f"{self.name}.bias.{state}"
-        several = len(self.links) > 1
-        return f"{self.name}.{state}" + (f".{self.links[position].source.name}" if several else "")
+        return f"{self.name}.{state}{self.suffix(position)}"
 
-    def outgoing(self, state: str, receiver: Layer) -> str:
-        """The array of a SynapseState in backward."""
-        return f"{self.name}.{state}.to.{receiver.name}"
+    def suffix(self, position: int) -> str:
+        """How the names of a link's arrays end where a layer has several, or names them."""
+        link = self.links[position]
+        return suffix(link.input, link.source, len(self.links))
+
+    def outgoing(self, state: str, receiver: Layer, position: int) -> str:
+        """The array of a SynapseState in backward, of a link of the receiver."""
+        several = sum(link.source is self for link in receiver.links) > 1
+        end = f".{receiver.links[position].input}" if several else ""
+        return f"{self.name}.{state}.to.{receiver.name}{end}"
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.size} {self.neuron.__name__}>"
@@ -247,6 +281,48 @@ class InputNeuron(Neuron):
 
     def forward(self, messages: Any) -> None:
         raise ModelError("an input neuron has no messages")
+
+
+def named_inputs(
+    inputs: Inputs | None, layers: tuple[Layer, ...], where: str
+) -> tuple[tuple[str, ...], tuple[Layer, ...]]:
+    """The names ("" of those without one) and layers that ``inputs`` gives a new layer."""
+    if isinstance(inputs, Mapping):
+        names, sources = tuple(inputs), tuple(inputs.values())
+        for name in names:
+            if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+                raise ModelError(
+                    f"{where}: an input is called by a word that neurons read, as messages.x; got "
+                    f"{name!r}"
+                )
+    else:
+        sources = (
+            layers[-1:] if inputs is None else (inputs,) if isinstance(inputs, Layer)
+            else tuple(inputs)
+        )  # fmt: skip
+        names = ("",) * len(sources)
+    if not sources:
+        raise ModelError(f"{where}: inputs is empty; name at least one layer")
+    for source in sources:
+        if not isinstance(source, Layer) or source not in layers:
+            raise ModelError(
+                f"{where}: inputs must be layers of this network, as net.input and "
+                f"net.layer return them; got {source!r}"
+            )
+    twice = [s for k, s in enumerate(sources) if s in sources[:k] and not names[k]]
+    if twice:
+        raise ModelError(
+            f"{where}: {twice[0].name} is named twice in inputs; give each connection a name: "
+            f'inputs={{"x": {twice[0].name}, "y": {twice[0].name}}}'
+        )
+    return names, sources
+
+
+def suffix(name: str, source: Layer, n_links: int) -> str:
+    """How the names of the arrays of one of a layer's links end."""
+    if name:
+        return f".{name}"
+    return f".{source.name}" if n_links > 1 else ""
 
 
 def array_name(stem: str, weight: str) -> str:

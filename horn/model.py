@@ -457,6 +457,7 @@ def _layer_to_json(layer: Layer, capture: SourceCapture) -> dict[str, Any]:
                 "connection": type(link.connection).__name__,
                 "init": _init_to_json(link.init),
             }
+            | ({"input": link.input} if link.input else {})
             | ({"windows": vars(link.connection)} if link.is_known else {})
             | (
                 {"weight_shape": link.edges.weight_shape}
@@ -618,7 +619,7 @@ def _link_from_json(
         edges = Edges(arrays[names[0]], arrays[names[1]], *(shared or ()))
         connection = Sparse(csr=(edges.indptr, edges.indices))
     init = _init_from_json(found["init"])
-    return Link(source, connection, edges, init, weight)
+    return Link(source, connection, edges, init, weight, input=str(found.get("input", "")))
 
 
 def shapes(network: Network) -> dict[tuple[str, str], tuple[int, ...]]:

@@ -4,8 +4,9 @@ run anything.
 Layers are numbered from 0, the input. A layer's name is "layer<k>" unless given; its arrays are
 named after it: "layer1.weight" (fan_out, fan_in), or (n_edges,) for a sparse connection;
 "layer1.bias" (fan_out,); "layer1.<parameter>" (fan_out,). A layer with several inputs has one
-weight array each: "layer3.weight.layer1". A class that declares Weights has an array of each in
-its place: "layer3.weight.forget", "layer3.weight.layer1.forget"; "layer3.bias.forget".
+weight array each: "layer3.weight.layer1", or "layer3.weight.x" of the input that is called x. A
+class that declares Weights has an array of each in its place: "layer3.weight.forget",
+"layer3.weight.layer1.forget"; "layer3.bias.forget".
 What ``forward`` remembers of the incoming synapses is "layer3.trace" ("layer3.trace.layer1" of
 several inputs) and "layer3.bias.trace", what ``backward`` remembers of the outgoing ones
 "layer3.trace.to.layer4"; see docs/notes/0116.
@@ -29,7 +30,17 @@ from horn.connections.part import Part
 from horn.connections.sparse import as_connection
 from horn.errors import ModelError
 from horn.initializers import Initializer
-from horn.layers import Connects, InputNeuron, Interlayer, Layer, Link, SynapseArray
+from horn.layers import (
+    Connects,
+    InputNeuron,
+    Inputs,
+    Interlayer,
+    Layer,
+    Link,
+    SynapseArray,
+    named_inputs,
+    suffix,
+)
 from horn.losses import Loss
 from horn.neuron import (
     Neuron,
@@ -156,20 +167,23 @@ class Network:
         neuron: type[Neuron] = Standard,
         activation: str | Activation = "identity",
         interlayer: Interlayer | None = None,
-        inputs: Sequence[Layer] | Layer | None = None,
+        inputs: Inputs | None = None,
         connect: Connects | Mapping[Layer, Connects] | Any | None = None,
         init: str | float | Initializer | None = None,
         bias: bool | str | float | Initializer = True,
         name: str | None = None,
     ) -> Layer:
-        """A hidden layer of ``size`` neurons listening to the last layer, or to all of ``inputs``.
+        """A hidden layer of ``size`` neurons listening to the last layer, or to all of ``inputs``:
+        layers, or a mapping {"x": a, "h": b}, whose messages neurons tell apart as ``messages.x``
+        and ``messages.h``. A layer may have several names: each is a connection of its own.
 
-        ``connect`` is one connection for all inputs, or a mapping from input to connection; dense
-        by default. A scipy sparse matrix (receivers, sources), a NumPy array or a networkx graph is
-        one, too: ``horn.Sparse(matrix=...)``. ``init`` is drawn for every weight: He for relu-like
-        activations, else Glorot. ``bias=False`` leaves the bias out; a number or an initialiser
-        sets its initial value (0 by default). ``size`` may be a shape, channels last; connections
-        that look through windows, as ``horn.Convolution(20, 5)``, say it themselves.
+        ``connect`` is one connection for all inputs, or a mapping from input (or its name) to
+        connection; dense by default. A scipy sparse matrix (receivers, sources), a NumPy array or a
+        networkx graph is one, too: ``horn.Sparse(matrix=...)``. ``init`` is drawn for every weight:
+        He for relu-like activations, else Glorot. ``bias=False`` leaves the bias out; a number or
+        an initialiser sets its initial value (0 by default). ``size`` may be a shape, channels
+        last; connections that look through windows, as ``horn.Convolution(20, 5)``, say it
+        themselves.
         """
         return self._hidden(
             "hidden", size, neuron, activation, interlayer, inputs, connect, init, bias, name, None
@@ -183,7 +197,7 @@ class Network:
         activation: str | Activation = "identity",
         interlayer: Interlayer | None = None,
         loss: str | Loss | Callable[[Any, Any], Any] | None = None,
-        inputs: Sequence[Layer] | Layer | None = None,
+        inputs: Inputs | None = None,
         connect: Connects | Mapping[Layer, Connects] | Any | None = None,
         init: str | float | Initializer | None = None,
         bias: bool | str | float | Initializer = True,
@@ -208,7 +222,7 @@ class Network:
         neuron: type[Neuron],
         activation: str | Activation,
         interlayer: Interlayer | None,
-        inputs: Sequence[Layer] | Layer | None,
+        inputs: Inputs | None,
         connect: Connects | Mapping[Layer, Connects] | Any | None,
         init: str | float | Initializer | None,
         bias: bool | str | float | Initializer,
@@ -216,8 +230,11 @@ class Network:
         loss: Loss | None,
     ) -> Layer:
         if self._inputs and inputs is not None:
-            given = (inputs,) if isinstance(inputs, Layer) else tuple(inputs)
-            inputs = [self._source(each) for each in given]
+            if isinstance(inputs, Mapping):
+                inputs = {key: self._source(each) for key, each in inputs.items()}
+            else:
+                given = (inputs,) if isinstance(inputs, Layer) else tuple(inputs)
+                inputs = [self._source(each) for each in given]
             if isinstance(connect, Mapping):
                 connect = {self._source(key): value for key, value in connect.items()}
         index = len(self.layers)
@@ -241,47 +258,36 @@ class Network:
             raise ModelError(
                 f"{where}: activation={activation!r} is an interlayer itself; give one of the two"
             )
-        sources = (
-            (self.layers[-1],)
-            if inputs is None
-            else (inputs,)
-            if isinstance(inputs, Layer)
-            else tuple(inputs)
-        )
-        if not sources:
-            raise ModelError(f"{where}: inputs is empty; name at least one layer")
-        for source in sources:
-            if not isinstance(source, Layer) or source not in self.layers:
-                raise ModelError(
-                    f"{where}: inputs must be layers of this network, as net.input and "
-                    f"net.layer return them; got {source!r}"
-                )
-        if len(set(map(id, sources))) != len(sources):
-            raise ModelError(f"{where}: a layer is named twice in inputs")
-        if isinstance(connect, Mapping):
-            for key in connect:
-                if not any(key is source for source in sources):
+        names, sources = named_inputs(inputs, self.layers, where)
+        each = list[Any]([None] * len(sources)) if isinstance(connect, Mapping) else None
+        if isinstance(connect, Mapping) and each is not None:
+            for key, value in connect.items():
+                places = [k for k, source in enumerate(sources) if key is source or key == names[k]]
+                if not places:
                     raise ModelError(
                         f"{where}: connect names {key!r}, which is not among its inputs; the "
-                        "keys are layers of inputs"
+                        "keys are layers of inputs, or their names"
                     )
+                for k in places:
+                    each[k] = value
         initial = init
         if init is None:
             initial = "he" if function.name in ("relu", "leaky_relu", "softplus") else "glorot"
-        each = [connect.get(k) if isinstance(connect, Mapping) else connect for k in sources]
+        each = [connect] * len(sources) if each is None else each
         connections = [Dense() if c is None else as_connection(c, where) for c in each]
         found = self._wired(list(zip(connections, sources, strict=True)), size, index, name)
         links = []
-        for source, connection, edges in zip(sources, connections, found.edges, strict=True):
+        for input_name, source, connection, edges in zip(
+            names, sources, connections, found.edges, strict=True
+        ):
             own = getattr(connection, "initial", None)  # of a matrix whose values are the weights
             if own is not None and init is not None:
                 raise ModelError(
                     f"{where}: init={init!r} and the values of a matrix are both given; drop one"
                 )
-            weight = f"{name}.weight" + (f".{source.name}" if len(sources) > 1 else "")
-            links.append(
-                Link(source, connection, edges, initializers.resolve(own or initial, where), weight)  # type: ignore[arg-type]
-            )
+            weight = f"{name}.weight{suffix(input_name, source, len(sources))}"
+            drawn = initializers.resolve(own or initial, where)  # type: ignore[arg-type]
+            links.append(Link(source, connection, edges, drawn, weight, input=input_name))
         bias_init = None
         if bias is not False:
             bias_init = initializers.resolve(0.0 if bias is True else bias, where)
@@ -364,15 +370,24 @@ class Network:
         edges = [
             placed[k].edges
             if k in placed
-            else self._edges(connection, source, math.prod(shape), index, name)
+            else self._edges(
+                connection,
+                source,
+                math.prod(shape),
+                index,
+                name,
+                sum(other is source for _, other in wired[:k]),
+            )
             for k, (connection, source) in enumerate(wired)
         ]
         return _Wired(shape, edges, kinds.pop() if kinds else None)
 
     def _edges(
-        self, connection: Connection, source: Layer, size: int, index: int, name: str
+        self, connection: Connection, source: Layer, size: int, index: int, name: str, again: int
     ) -> Edges | None:
-        rng = initializers.generator(self.seed, index, source.index, 1)
+        """The synapses of a connection. again : how many before it come from the same source."""
+        path = (1,) if not again else (6, again)
+        rng = initializers.generator(self.seed, index, source.index, *path)
         try:
             return connection.edges(source.size, size, rng)
         except ModelError as error:
@@ -397,7 +412,7 @@ class Network:
                 layer.size,
                 layer.activation_name,
                 sum(math.prod(shape) for shape in layer.shapes.values()),
-                ", ".join(link.source.name for link in layer.links),
+                ", ".join(link.heard for link in layer.links),
             ]
             for layer in self.layers
         ]
@@ -512,10 +527,12 @@ class Network:
     def _drawn_parameters(self, dtype: Any) -> dict[str, Any]:
         arrays: dict[str, Any] = {}
         for layer in self.layers[1:]:
-            for link in layer.links:
+            for position, link in enumerate(layer.links):
                 shape = link.shape(layer.size)
+                again = layer.again(position)  # the first has the key of the only one
+                of_link = (5, again) if again else (0,)
                 for name, array in link.weights.items():
-                    path = (layer.index, link.source.index, 0, *layer.key_of(name))
+                    path = (layer.index, link.source.index, *of_link, *layer.key_of(name))
                     init = _given(layer.weights[name].init, link.init, f"{layer.name}.{name}")
                     rng = initializers.generator(self.seed, *path)
                     fan_out = link.fan_out(layer.size)
@@ -572,7 +589,7 @@ class Network:
                     ]
                 if layer.kind == "hidden" and mentions(layer.neuron, "backward", name):
                     found += [
-                        SynapseArray(layer.outgoing(name, x), state, x, k, layer, place)
+                        SynapseArray(layer.outgoing(name, x, k), state, x, k, layer, place)
                         for x in self.receivers(layer)
                         for k, link in enumerate(x.links)
                         if link.source is layer

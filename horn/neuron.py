@@ -50,6 +50,23 @@ def no_statistic(word: str, over: object) -> str:
     return f"self.{word} is over {over!r}; there are {there}"
 
 
+def no_input(name: str, known: Iterable[str], kind: str, of: str = "") -> str:
+    """What is wrong with ``messages.name``. of : the input whose messages it is asked of."""
+    if of:
+        return f"messages.{of} has no {name!r}: loop over it, or ask len(messages.{of})"
+    if kind != "forward":
+        return (
+            f"messages.{name}: in {kind} messages come from the receivers and have no names; loop "
+            "over them (for m in messages)"
+        )
+    there = ", ".join(f"messages.{each}" for each in known)
+    has = f"its inputs are {there}" if there else "its inputs have no names"
+    return (
+        f"messages has no {name!r}: {has}; give the layer one, as net.layer(..., "
+        f'inputs={{"{name}": a_layer}}), or loop over all messages (for m in messages)'
+    )
+
+
 class Parameter:
     """A learned number per neuron, set to ``initial`` (a number or an initialiser) at the start."""
 

@@ -53,6 +53,8 @@ def layers(network: Network, backend: str = "kernels") -> list[LayerSummary]:
     rows = []
     for layer in network.layers:
         neuron, way = f"{layer.neuron.__name__}, {layer.activation_name}", ways.get(layer.name, "")
+        if layer.inputs:
+            neuron += f" ({', '.join(link.heard for link in layer.links)})"
         if layer.kind == "input":
             neuron, way = "input" if layer.keep == 1.0 else f"input, keep {layer.keep:g}", "–"
         n = n_parameters(layer)

@@ -5,7 +5,7 @@ A backend is a Runner: it takes a Program, the persistent arrays and the data, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from horn.compiler import lower
 from horn.compiler.program import Program
 from horn.data import Dataset
 from horn.errors import ModelError
-from horn.layers import Layer
+from horn.layers import Layer, Link
 from horn.network import Network
 from horn.partition.share import Share
 
@@ -360,6 +360,8 @@ def constant(
         counts = np.diff(edges.indptr)
         first = edges.indptr[:-1] - _before(layer, value[2])
         whole = (np.arange(len(edges.indices)) - np.repeat(first, counts)).astype(dtype)
+    elif kind == "fan_in" and len(value) > 2:
+        whole = _counts(layer, [k for k in layer.links if k.input == value[2]]).astype(dtype)
     else:
         whole = _fans(kind, layer, network).astype(dtype)
     return np.ascontiguousarray(share.part(whole, axes))
@@ -367,8 +369,13 @@ def constant(
 
 def _before(layer: Layer, position: int) -> Array:
     """How many messages of each neuron come by earlier links."""
+    return _counts(layer, layer.links[:position])
+
+
+def _counts(layer: Layer, links: Iterable[Link]) -> Array:
+    """How many messages each neuron has by some of its links."""
     count = np.zeros(layer.size)
-    for link in layer.links[:position]:
+    for link in links:
         count += link.source.size if link.edges is None else np.diff(link.edges.indptr)
     return count
 

@@ -70,7 +70,8 @@ class Backward:
             taking_part = const(1.0) if here is None else here
             node = select(taking_part, node, ZERO)  # who sits out is not asked
             (name,) = layer.weights
-            code.deltas = {name: self.storage.store(node, frame, "bo", stem)}
+            delta = self.storage.store(node, frame, "bo", stem)
+            code.deltas = {group: {name: delta} for group in layer.groups}
             code.upstream = None
             for name, node in code.backward.states.items():
                 now = self.storage.buffer(
@@ -93,18 +94,20 @@ class Backward:
                 code.upstream = self.messages.through_interlayer(code, code.upstream)
             self.messages.known[layer.index, "forward", UPSTREAM] = code.upstream
             if code.derived.is_weighted_sum:
-                several = len(code.derived.deltas) > 1
-                for name, found in code.derived.deltas.items():
-                    node = self.messages.at_vertex(found, code, "forward")
-                    own = f"{stem}.{name}" if several else stem
-                    code.deltas[name] = self.storage.store(node, frame, "bo", own)
+                for group, of_weights in code.derived.deltas.items():
+                    code.deltas[group] = {}
+                    for name, found in of_weights.items():
+                        node = self.messages.at_vertex(found, code, "forward")
+                        own = stem + layer.end_of(group, name)
+                        code.deltas[group][name] = self.storage.store(node, frame, "bo", own)
             else:
                 code.upstream = self.storage.store(
                     code.upstream, frame, "bo", f"{layer.name}.upstream"
                 )
                 self.messages.known[layer.index, "forward", UPSTREAM] = code.upstream
-        for name, delta in code.deltas.items():
-            self.storage.probes[f"{stem}.{name}" if len(code.deltas) > 1 else stem] = delta.value
+        for group, deltas in code.deltas.items():
+            for name, each in deltas.items():
+                self.storage.probes[stem + layer.end_of(group, name)] = each.value
 
     def state_now(self, layer: Layer, name: str, code: LayerCode) -> Node:
         """A State as forward left it."""
@@ -123,8 +126,9 @@ class Backward:
         total: Node = ZERO
         for out in live:
             frame = Frame(out.receiver.layer.index, out.position)
-            part = self.storage.reduced(
-                self.messages.input_gradient(out), "o", "sum", frame, f"{code.layer.name}.gradient"
-            )
+            gradient = self.messages.input_gradient(out)
+            if ir.is_const(gradient, 0.0):  # of an input that the receiver does not read
+                continue
+            part = self.storage.reduced(gradient, "o", "sum", frame, f"{code.layer.name}.gradient")
             total = ir.add(total, swap(part))
         return total

@@ -21,7 +21,8 @@ class LayerCode:
 
     stable : ``derived`` starts from the summed input of a sigmoid with binary cross-entropy.
     exact : sums that are no matrix products (contraction.exact_sums).
-    upstream, deltas : d loss / d output, d loss / d sum of each weight (b, o), once they are known.
+    upstream, deltas : d loss / d output, d loss / d sum of each weight (b, o) by the name of the
+    input and the weight, once they are known.
     """
 
     layer: Layer
@@ -32,7 +33,7 @@ class LayerCode:
     stable: bool = field(init=False)
     exact: frozenset[Node] = field(init=False)
     upstream: Node | None = None
-    deltas: dict[str, Node] = field(default_factory=dict)
+    deltas: dict[str, dict[str, Node]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rewrite(self.forward)
@@ -47,7 +48,9 @@ class LayerCode:
         )
         if self.stable:
             root = ForwardIR(forward.output.args[0], forward.states, forward.pushes, None)
-        self.derived = derive.derive(root, self.layer.parameters, self.layer.weights)
+        self.derived = derive.derive(
+            root, self.layer.parameters, self.layer.weights, self.layer.groups
+        )
         self.exact = exact_sums(forward.output, *forward.states.values())
 
     @property

@@ -126,7 +126,7 @@ class MessageExpressions:
         if node.op is Op.INDEX:
             return self.index(layer, "o")
         if node.op is Op.COUNT:
-            return self.fan(layer, "fan_in" if phase == "forward" else "fan_out")
+            return self.fan(layer, "fan_in" if phase == "forward" else "fan_out", node.value)
         if node.op is Op.OUTPUT:
             return load(self.output_name(layer), "bo")
         if node.op is Op.LOSS:
@@ -147,8 +147,12 @@ class MessageExpressions:
         self.storage.persistent(name, (axis,), "constant", ("index", layer.index))
         return self.storage.learned(name, (axis,), letter)
 
-    def fan(self, layer: Layer, kind: str) -> Node:
-        """How many messages each neuron has."""
+    def fan(self, layer: Layer, kind: str, of_input: str | None = None) -> Node:
+        """How many messages each neuron has, all or of one input."""
+        if of_input is not None:
+            name, axis = f"layer{layer.index}#fan_in.{of_input}", f"n{layer.index}"
+            self.storage.persistent(name, (axis,), "constant", ("fan_in", layer.index, of_input))
+            return self.storage.learned(name, (axis,), "o")
         if kind == "fan_in" and all(link.edges is None for link in layer.links):
             return const(
                 float(sum(link.source.size for link in layer.links) + (layer.bias is not None))
@@ -193,6 +197,8 @@ class MessageExpressions:
             for position, _ in enumerate(layer.links):
                 frame = Frame(layer.index, position)
                 here = self.at_link(arg, code, position)
+                if ir.is_const(here, ir.IDENTITY[monoid]):  # of another input
+                    continue
                 exact = node in code.exact
                 part = self.storage.reduced(here, "i", monoid, frame, stem, exact)
                 total = ir.combine(monoid, total, part)
@@ -217,6 +223,8 @@ class MessageExpressions:
             if position < len(layer.links):
                 frame = Frame(layer.index, position)
                 here = self.at_link(arg, code, position)
+                if ir.is_const(here, ir.IDENTITY[value]):
+                    continue
                 for letter in "i" if layer.links[position].edges is None else "oi":
                     if letter not in here.axes:
                         here = self.storage.spread(here, letter, frame)
@@ -225,6 +233,8 @@ class MessageExpressions:
                 at = self.storage.reduction_loop(here, "i", monoid, frame, stem) + offset
             elif layer.bias is not None:
                 top, at = self.at_bias(arg, code), const(float(offset))
+                if ir.is_const(top, ir.IDENTITY[value]):
+                    continue
             else:
                 continue
             if best is None:
@@ -295,6 +305,7 @@ class MessageExpressions:
             ),
             Op.POSITION: lambda _: self.position(frame),
             Op.PLACE: lambda _: self.place(frame),
+            Op.OF_INPUT: lambda of: const(float(of.value == link.input)),
             Op.SYNAPSE_DRAW: lambda draw: self.synapse_draw(draw, layer, position),
             Op.MESSAGE_DRAW: lambda draw: self.message_draw(draw, frame),
             Op.UPSTREAM: lambda _: _known(code.upstream),
@@ -337,6 +348,7 @@ class MessageExpressions:
             Op.PREVIOUS: lambda _: self.previous(layer.biases[WEIGHT], (f"n{layer.index}",), "o"),
             Op.POSITION: lambda _: const(float(self.offsets(layer)[-1])),
             Op.PLACE: lambda _: self.fan(layer, "fan_in") - 1.0,  # the last of all
+            Op.OF_INPUT: lambda _: ZERO,
             Op.SYNAPSE_DRAW: lambda draw: self.synapse_draw(draw, layer, len(layer.links)),
             Op.MESSAGE_DRAW: lambda draw: self.message_draw(draw, Frame(layer.index)),
             Op.UPSTREAM: lambda _: _known(code.upstream),
@@ -373,7 +385,8 @@ class MessageExpressions:
         frame = Frame(layer.index, ERRORS)
 
         def delta(_: Node) -> Node:
-            deltas = list(self.code.layers[last.index].deltas.values())
+            of_groups = self.code.layers[last.index].deltas.values()
+            deltas = list(dict.fromkeys(each for group in of_groups for each in group.values()))
             if len(deltas) != 1:
                 raise ModelError(
                     f"{layer.name}: {layer.neuron.__name__} reads self.error, but {last.name} has "
@@ -394,10 +407,13 @@ class MessageExpressions:
         """A message expression of a sender's backward in the frame of one outgoing link."""
         receiver = out.receiver
         frame, names = Frame(receiver.layer.index, out.position), out.link.names
+        deltas = receiver.deltas.get(out.link.input, {})
         leaves: dict[Op, Callable[[Node], Node]] = {
-            Op.DELTA: lambda d: receiver.deltas.get(d.value or (*names, "")[0], ZERO),
+            Op.DELTA: lambda d: deltas.get(d.value or (*names, "")[0], ZERO),
             Op.WEIGHT: lambda w: self.weight(receiver.layer, out.position, w.value or WEIGHT),
-            Op.TRACE: lambda t: self.trace(code.layer.outgoing(t.value, receiver.layer), frame),
+            Op.TRACE: lambda t: self.trace(
+                code.layer.outgoing(t.value, receiver.layer, out.position), frame
+            ),
             Op.PREVIOUS: lambda _: self.previous(
                 out.link.weight, self.storage.axes_of(frame, "oi"), "oi"
             ),
@@ -416,7 +432,7 @@ class MessageExpressions:
         receiver = out.receiver
         if receiver.deltas:
             total: Node = ZERO
-            for name, delta in receiver.deltas.items():
+            for name, delta in receiver.deltas[out.link.input].items():
                 total = ir.add(total, mul(delta, self.weight(receiver.layer, out.position, name)))
             return total
         if receiver.upstream is not None and not receiver.derived.is_weighted_sum:

@@ -102,9 +102,13 @@ class Updates:
 
         if code.is_local:
             push = code.forward.pushes.get(name)
-            return None if push is None else at(push)
-        if name in code.deltas:
-            delta = code.deltas[name]
+            found = None if push is None else at(push)
+            if push is None or found is None or not ir.contains(push, Op.OF_INPUT):
+                return found
+            return None if ir.is_const(found, 0.0) else found  # the others' messages it leaves out
+        if code.deltas:
+            group = "" if position is None else code.layer.links[position].input
+            delta = code.deltas[group][name]
             return delta if position is None else mul(delta, at(leaf(Op.INPUT, "bi")))
         if code.upstream is not None and not code.derived.is_weighted_sum:
             return at(code.derived.weights[name])
@@ -184,7 +188,7 @@ class Updates:
         frame = Frame(out.receiver.layer.index, out.position)
         asked = self.thinning.takes_part(out.link.source.index, "i")
         for name, node in sender.backward.traces.items():
-            array = sender.layer.outgoing(name, out.receiver.layer)
+            array = sender.layer.outgoing(name, out.receiver.layer, out.position)
             after = self.messages.at_outgoing(node, sender, out)
             if asked is not None:
                 after = select(asked, after, self.messages.trace(array, frame))

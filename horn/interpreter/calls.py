@@ -27,6 +27,7 @@ from horn.neuron import (
     WEIGHT,
     Neuron,
     Synapse,
+    no_input,
     no_statistic,
 )
 
@@ -103,6 +104,7 @@ class Message(Synapse):
     no_push : why nothing may be pushed to it, or "". identity : (layer, neuron) of the receiver,
     position of the link, source, for what is drawn once per synapse (note 0001, point 10).
     weights, traces : the names of its weights and SynapseStates, which are among the fields.
+    of_input : what the neuron calls the input that it came by, or "".
     """
 
     _host: Any = None
@@ -116,11 +118,12 @@ class Message(Synapse):
         no_push: str = "",
         weights: tuple[str, ...] = (WEIGHT,),
         traces: tuple[str, ...] = (),
+        of_input: str = "",
     ) -> None:
         own = vars(self)
         own.update(fields)
         own.update(_kind=kind, _identity=identity, _refused=refused, _no_push=no_push)
-        own["_weights"], own["_traces"] = weights, traces
+        own["_weights"], own["_traces"], own["_of_input"] = weights, traces, of_input
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{k}={v}" for k, v in vars(self).items() if not k.startswith("_"))
@@ -214,10 +217,10 @@ class Asked(BaseException):
 
 class ReceivedMessages:
     """What ``for m in messages`` runs over. It keeps the message of the moment, which ``push``
-    belongs to."""
+    belongs to. of_input : they are those of this input."""
 
-    def __init__(self, call: Call, items: Sequence[Message]) -> None:
-        self._call, self._items = call, items
+    def __init__(self, call: Call, items: Sequence[Message], of_input: str = "") -> None:
+        self._call, self._items, self._of_input = call, items, of_input
 
     def __repr__(self) -> str:
         return f"<{len(self._items)} messages>"
@@ -253,9 +256,10 @@ class ReceivedMessages:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise user_text.error(
-            f"messages has no {name!r}: loop over it (for m in messages), or ask len(messages)"
-        )
+        call, names = self._call, vars(self._call.neuron)["_inputs"]
+        if name in names and call.kind == "forward" and not self._of_input:
+            return ReceivedMessages(call, [m for m in self._items if m._of_input == name], name)
+        raise user_text.error(no_input(name, names, call.kind, self._of_input))
 
 
 class Call:
@@ -314,7 +318,8 @@ class Call:
                 f"self.backpropagate(delta), on every path",
             )
         for weight, pushed in self.pushed.items():
-            if len(pushed) != len(self.items):
+            reached = {m._of_input for m in self.items if id(m) in pushed}
+            if len(pushed) != sum(m._of_input in reached for m in self.items):
                 raise user_text.error_at(self.method, self.count(weight))
         for name in parameters:
             if name not in self.pushed_to:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +43,7 @@ class Batch:
     states: dict[str, Array]
     sits_out: dict[str, Array]
     sent: list[list[list[float]]]
-    deltas: list[list[list[dict[str, float]]]]
+    deltas: list[list[list[passes.Deltas]]]
 
 
 class Engine:
@@ -110,10 +111,13 @@ class Engine:
             found[f"{stage.name}.output"] = np.array([sent[stage.index] for sent in batch.sent])
         for stage in self.stages:
             if stage.index in self._sends and stage.weighted_sum:
-                for name in stage.layer.weights:
-                    several = f".{name}" if len(stage.layer.weights) > 1 else ""
-                    found[f"{stage.name}.delta{several}"] = np.array(
-                        [[d.get(name, 0.0) for d in sample[stage.index]] for sample in batch.deltas]
+                layer = stage.layer
+                for group, name in itertools.product(layer.groups, layer.weights):
+                    found[f"{stage.name}.delta{layer.end_of(group, name)}"] = np.array(
+                        [
+                            [d.get(group, {}).get(name, 0.0) for d in sample[stage.index]]
+                            for sample in batch.deltas
+                        ]
                     )
         return found | {f"{name}.gradient": gradient for name, gradient in batch.gradients.items()}
 
@@ -364,12 +368,13 @@ class Engine:
             for link in stage.layer.links:
                 sender = self.stages[link.source.index]
                 for name, array in link.weights.items():
-                    if name in stage.learns_locally or sender.pushes_weight(name, link.names):
+                    pushed = (link.input, name) in stage.learns_locally
+                    if pushed or sender.pushes_weight(name, link.names):
                         found[array] = "pushed"
                     elif stage.index in sends and not stage.local:
                         found[array] = "derived"
             for name, array in stage.layer.biases.items():
-                if name in stage.learns_locally:
+                if ("", name) in stage.learns_locally:
                     found[array] = "pushed"
                 elif stage.index in sends and not stage.local:
                     found[array] = "derived"

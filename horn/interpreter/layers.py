@@ -59,7 +59,7 @@ class Stage:
         kept = [x for x in network.synapse_states if x.owner is layer]
         self.incoming = {(x.state.name, x.position): x.name for x in kept if x.layer is layer}
         self.outgoing_states = {
-            (x.state.name, x.layer.index): x.name for x in kept if x.layer is not layer
+            (x.state.name, x.layer.index, x.position): x.name for x in kept if x.layer is not layer
         }
         self.interlayer = translator.value(layer.interlayer)
         user = translator.neuron(layer.neuron)
@@ -97,6 +97,7 @@ class Stage:
             learning_rate=0.0,
             _parameters=self.parameters,
             _weights=tuple(self.layer.weights),
+            _inputs=self.layer.inputs,
             _traces=self.traces,
             _states=self.states,
             _host=None,
@@ -161,7 +162,8 @@ class Stage:
             fields["target"] = Traced(0.625, "target", varies=True)
         vars(neuron).update(fields, training=True)
         weights = self.layer.weights if kind == "forward" else self.sends_to
-        messages = neuron_kinds.probes(kind, weights, self.traces)
+        inputs = self.layer.inputs if kind == "forward" else ()
+        messages = neuron_kinds.probes(kind, weights, self.traces, inputs)
         call = Call(neuron, kind, messages, Moment(self.seed, True, 0, 0, 0.1))
         for each in fields.get("error", ()):
             vars(each)["_host"] = call
@@ -188,10 +190,25 @@ class Stage:
         return bool(self.learns_locally)
 
     @cached_property
-    def learns_locally(self) -> frozenset[str]:
-        """The weights that forward pushes to."""
+    def learns_locally(self) -> frozenset[tuple[str, str]]:
+        """What forward pushes to: (input, weight)."""
         calls = (self._forward_walks or ()) if _mentions(self.cls, "push") else ()
-        return frozenset(weight for call in calls for weight in call.pushed)
+        return frozenset(
+            (message._of_input, weight)
+            for call in calls
+            for weight, pushed in call.pushed.items()
+            for message in call.items
+            if id(message) in pushed
+        )
+
+    @cached_property
+    def tells_inputs_apart(self) -> bool:
+        """Whether a method may read messages.x."""
+        return any(_mentions(self.cls, name) for name in self.layer.inputs)
+
+    def group(self, wire: Wire) -> str:
+        """What the neuron calls the input of a synapse, or ""."""
+        return "" if wire.source < 0 else self.layer.links[wire.link].input
 
     @cached_property
     def pushes(self) -> bool:
@@ -226,6 +243,13 @@ class Stage:
                 method,
                 f"{name}.backward is written, but its synapses have {len(self.layer.weights)} "
                 "weights, so it has no one delta to propagate back; remove backward: it is derived",
+            )
+        if self.tells_inputs_apart:
+            raise user_text.error_at(
+                method,
+                f"{name}.backward is written, but {name}.forward tells its inputs apart "
+                "(messages.x), so it has no one delta to propagate back; remove backward: it is "
+                "derived",
             )
         if not self.weighted_sum:
             raise user_text.error_at(
@@ -294,6 +318,7 @@ def forward_message(
     traces: dict[str, float],
     previous: float | str,
     index: int,
+    of_input: str,
 ) -> tuple[Message, Traced, dict[str, Traced]]:
     """The message of a synapse in forward, and its leaves on the tape."""
     x = Traced(value, "input", (), variable=True, varies=True)
@@ -301,7 +326,7 @@ def forward_message(
     fields: dict[str, Any] = {"input": x, **own, "index": Traced(index, "index")}
     fields |= {name: Traced(kept, "trace") for name, kept in traces.items()}
     refused = _previous(fields, previous, own)
-    names = tuple(own), tuple(traces)
+    names = tuple(own), tuple(traces), of_input
     return Message("forward", fields, wire.identity, refused, "", *names), x, own
 
 

@@ -7,8 +7,8 @@ way. The neuron's prints happen on these walks too; breakpoint() does nothing. A
 answers nobody needs is not walked.
 
 Weighted sum (note 0001, point 4): on every path what is fed forward, and what was compared before,
-depends on ``m.input`` and ``m.weight`` through sum(m.input * m.weight) over all messages alone,
-each product taken once. A path that reads neither is one too.
+depends on ``m.input`` and ``m.weight`` through sum(m.input * m.weight) over all messages, or all of
+one input, alone, each product taken once. A path that reads neither is one too.
 """
 
 from __future__ import annotations
@@ -77,12 +77,16 @@ def walk(make: Callable[[], Call]) -> Iterator[Call]:
 
 
 def probes(
-    kind: str, weights: Iterable[str] = (WEIGHT,), traces: tuple[str, ...] = ()
+    kind: str,
+    weights: Iterable[str] = (WEIGHT,),
+    traces: tuple[str, ...] = (),
+    inputs: Sequence[str] = (),
 ) -> list[Message]:
-    """Made-up messages, told apart on the tape by their number."""
+    """Made-up messages, told apart on the tape by their number: some of each input, and without."""
     fields = {"forward": ("input",), "backward": ("delta", "gradient")}[kind]
     found, names = [], tuple(weights)
-    for i in range(PROBES):
+    groups = [group for group in (*inputs, "") for _ in range(PROBES)]
+    for i, group in enumerate(groups):
         values: dict[str, Any] = {
             name: Traced(0.25 + 0.5 * i + 0.25 * k, name, (i,), variable=True, varies=True)
             for k, name in enumerate(fields)
@@ -96,25 +100,43 @@ def probes(
             values["index"] = Traced(i, "index")
         values["previous_update"] = Traced(0.0, "previous_update", (i,))
         values |= {name: Traced(0.5, "trace", (i, name)) for name in traces}
-        found.append(Message(kind, values, (0, 0, 0, i), weights=names, traces=traces))
+        found.append(
+            Message(kind, values, (0, 0, 0, i), weights=names, traces=traces, of_input=group)
+        )
     return found
 
 
 def is_weighted_sum(calls: Sequence[Call]) -> bool:
     """Whether no path lets a message through by any other way than the one sum."""
-    return not any(BAD in kinds(call.fed, *call.conditions) for call in calls)
+    return not any(
+        BAD in kinds([message._of_input for message in call.items], call.fed, *call.conditions)
+        for call in calls
+    )
 
 
-def kinds(*roots: Any) -> list[str]:
-    """Of each FREE of messages, FULL (a function of the weighted sum of all messages), or BAD."""
+def kinds(groups: Sequence[str], *roots: Any) -> list[str]:
+    """Of each FREE of messages, FULL (a function of weighted sums of all messages, or of all of
+    some inputs), or BAD. groups : the input of each message.
+    """
     table: dict[int, Any] = {}
     for node in reversed(below(*roots)):
-        table[node.serial] = _kind(node, table)
+        table[node.serial] = _kind(node, table, groups)
     found = [table[root.serial] if isinstance(root, Traced) else FREE for root in roots]
-    return [each if each in (FREE, FULL) else BAD for each in found]
+    return [each if each == FREE or _settled(each, groups) == FULL else BAD for each in found]
 
 
-def _kind(node: Traced, kinds: dict[int, Any]) -> Any:
+def _settled(kind: Any, groups: Sequence[str]) -> Any:
+    """A sum to which nothing more is added: FULL if it is of all messages, or of all of some
+    inputs.
+    """
+    if kind[0] not in ("product", "sum"):
+        return kind
+    names = {groups[i] for i in kind[1]}
+    meant = len(groups) if "" in names else sum(group in names for group in groups)
+    return FULL if len(kind[1]) == meant else kind
+
+
+def _kind(node: Traced, kinds: dict[int, Any], groups: Sequence[str]) -> Any:
     """FREE, FULL, BAD, ("input", i), ("weight", i, name), ("product", {i}, name) or ("sum", {some
     of the messages}, name): of one weight."""
     if node.op in ("input", "weight"):
@@ -124,7 +146,7 @@ def _kind(node: Traced, kinds: dict[int, Any]) -> Any:
     args: list[Any] = [kinds[a.serial] if isinstance(a, Traced) else FREE for a in node.args]
     if all(a is FREE for a in args):
         return FREE
-    if all(a in (FREE, FULL) for a in args):
+    if all(a == FREE or _settled(a, groups) == FULL for a in args):
         return FULL
     if node.op in ("mul", "add"):
         neutral = 1.0 if node.op == "mul" else 0.0
@@ -134,18 +156,15 @@ def _kind(node: Traced, kinds: dict[int, Any]) -> Any:
         left, right = args
         if node.op == "mul" and {left[0], right[0]} == {"input", "weight"} and left[1] == right[1]:
             name = (left if left[0] == "weight" else right)[2]
-            return _complete("product", frozenset([left[1]]), name)
+            return "product", frozenset([left[1]]), name
         if node.op == "add":
             # A sum that runs over the messages takes one bare product at a time, and may start
             # anywhere.
             for a, b in ((left, right), (right, left)):
-                if a[0] == "product" and b is FREE:
-                    return _complete("sum", a[1], a[2])
-                if a[0] == "product" and b[0] in ("product", "sum"):
-                    if a[2] == b[2] and not a[1] & b[1]:
-                        return _complete("sum", a[1] | b[1], a[2])
+                if a[0] != "product":
+                    continue
+                if b[0] in ("product", "sum") and a[2] == b[2] and not a[1] & b[1]:
+                    return "sum", a[1] | b[1], a[2]
+                if _settled(b, groups) in (FREE, FULL):
+                    return "sum", a[1], a[2]
     return BAD
-
-
-def _complete(word: str, messages: frozenset[int], name: str) -> Any:
-    return FULL if len(messages) == PROBES else (word, messages, name)

@@ -15,6 +15,7 @@ from horn.interpreter.tape import Traced, adjoints, below, is_number, make, numb
 from horn.neuron import WEIGHT
 
 Numbers = dict[str, list[float]]  # arrays by name, flat
+Deltas = dict[str, dict[str, float]]  # d loss / d sum, by the name of the input and the weight
 
 
 @dataclass
@@ -70,14 +71,15 @@ class Sample:
 @dataclass
 class Gradients:
     """What came back from one sample: by array (flat), the loss, and each neuron's deltas by layer
-    index: of each weight.
+    index.
 
-    arrived : by synapse, d loss / d input and the receiver's deltas.
+    arrived : by synapse, d loss / d input and the receiver's deltas of its sum, by weight.
     """
 
     arrays: Numbers
-    deltas: list[list[dict[str, float]]]
+    deltas: list[list[Deltas]]
     loss: float = 0.0
+    is_apart: bool = False  # the last layer's neurons tell their inputs apart
     arrived: dict[Wire, tuple[float, dict[str, float]]] = field(default_factory=dict)
 
 
@@ -217,6 +219,7 @@ class _Leaves:
                 {name: sample.states[array][wire.edge] for name, array in kept.items()},
                 memory.previous_of(wire),
                 index,
+                stage.group(wire),
             )
             messages.append(message)
             traces.append({name: vars(message)[name] for name in kept})
@@ -284,8 +287,9 @@ def _run(
 def _errors(stage: Stage, o: int, back: Gradients, call: Call) -> list[Heard]:
     """What a hidden neuron hears of the output neurons."""
     found = []
-    for k, deltas in enumerate(back.deltas[-1]):
-        if len(deltas) > 1:
+    for k, of_groups in enumerate(back.deltas[-1]):
+        deltas = next(iter(of_groups.values()), {})
+        if len(deltas) > 1 or back.is_apart:
             raise ModelError(f"{stage.name} reads self.error, but the output has no one delta")
         delta = next(iter(deltas.values()), 0.0)
         fields = {"delta": Traced(delta, "delta", varies=True)}
@@ -364,6 +368,7 @@ def backward(
         Gradients(
             {name: [0.0] * len(values) for name, values in memory.learned.items()},
             [[{} for _ in range(stage.layer.size)] for stage in stages],
+            is_apart=stages[-1].tells_inputs_apart,
         )
         for _ in samples
     ]
@@ -452,7 +457,7 @@ def _come_back(
         delta, (name,) = number(call.delta), stage.layer.weights
         of_input = [delta * w[name].value for _, _, w in fired.leaves]
         of_weight = [{name: delta * x.value} for _, x, _ in fired.leaves]
-        deltas = {name: delta}
+        deltas = {group: {name: delta} for group in stage.layer.groups}
         of_parameter = {name: number(g) for name, g in call.pushed_to.items()}
     else:
         table = adjoints([(fired.call.fed, flow)]) if shared is None else shared.table
@@ -464,19 +469,17 @@ def _come_back(
         of_parameter = {
             name: table.get(leaf.serial, 0.0) for name, leaf in fired.parameters.items()
         }
-        deltas = _deltas(fired, table, shared) if needs_delta and stage.weighted_sum else {}
+        deltas = _deltas(stage, fired, table, shared) if needs_delta and stage.weighted_sum else {}
     back.deltas[stage.index][o] = deltas
-    # in the order of messages, or none
-    pushes = {
-        name: [number(g) for g in found.values()] for name, found in fired.call.pushed.items()
-    }
     for position, (wire, _, _) in enumerate(fired.leaves):
         if wire.source >= 0:
-            back.arrived[wire] = (of_input[position], deltas) if passes else (0.0, {})
+            own = deltas.get(stage.group(wire), {})
+            back.arrived[wire] = (of_input[position], own) if passes else (0.0, {})
         for name, array in wire.arrays:
             if stage.local:
-                found = pushes[name][position] if pushes.get(name) else 0.0
-                back.arrays[array][wire.place] += found
+                pushed = fired.call.pushed.get(name, {})
+                message = fired.call.items[position]
+                back.arrays[array][wire.place] += number(pushed.get(id(message), 0.0))
             elif wire.source < 0 or not stages[wire.source_layer].pushes_weight(
                 name, tuple(stage.layer.weights)
             ):
@@ -485,18 +488,23 @@ def _come_back(
         back.arrays[array][stage.kind(o)] += of_parameter[name]
 
 
-def _deltas(fired: Fired, table: Mapping[int, float], shared: _Shared | None) -> dict[str, float]:
-    """d loss / d sum(input * weight) of each weight: what flows to any one of the products, here
-    the first.
+def _deltas(
+    stage: Stage, fired: Fired, table: Mapping[int, float], shared: _Shared | None
+) -> Deltas:
+    """d loss / d sum(input * weight) of each weight: what flows to any one of the products of an
+    input's messages, here the first.
     """
-    if not fired.leaves:
-        return {}
-    _, x, weights = fired.leaves[0]
+    firsts: dict[str, Any] = {}
+    for wire, x, weights in fired.leaves:
+        firsts.setdefault(stage.group(wire), (x, weights))
     products = [n for n in below(fired.call.fed) if n.op == "mul"]
     products = products if shared is None else shared.products
     return {
-        name: sum(table.get(n.serial, 0.0) for n in products if _is_of(n, x, w))
-        for name, w in weights.items()
+        group: {
+            name: sum(table.get(n.serial, 0.0) for n in products if _is_of(n, x, w))
+            for name, w in weights.items()
+        }
+        for group, (x, weights) in firsts.items()
     }
 
 
@@ -521,8 +529,8 @@ def _written(
         weights = memory.weights(wire)
         kept = {
             name: array
-            for (name, receiver), array in stage.outgoing_states.items()
-            if receiver == wire.layer
+            for (name, receiver, link), array in stage.outgoing_states.items()
+            if (receiver, link) == (wire.layer, wire.link)
         }
         states.append(kept)
         messages.append(

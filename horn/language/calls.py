@@ -211,7 +211,7 @@ class Calls:
         """len(messages), len(output) where a whole layer is seen, len of a tuple of constants."""
         counted = self.expressions.value(node.args[0]) if len(node.args) == 1 else None
         if isinstance(counted, MessagesRef):
-            return leaf(Op.COUNT, "o")
+            return leaf(Op.COUNT, "o", counted.input or None)
         items = self.sequences.elements(counted)
         if items is not None:
             return const(float(len(items)))

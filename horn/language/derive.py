@@ -18,7 +18,7 @@ from horn.neuron import WEIGHT
 
 _MESSAGE = (
     Op.INPUT, Op.WEIGHT, Op.TRACE, Op.SYNAPSE_DRAW, Op.MESSAGE_DRAW, Op.PREVIOUS, Op.POSITION,
-    Op.PLACE,
+    Op.PLACE, Op.OF_INPUT,
 )  # fmt: skip
 _ERF = 2.0 / math.sqrt(math.pi)  # d erf / d z at 0
 
@@ -27,15 +27,15 @@ _ERF = 2.0 / math.sqrt(math.pi)  # d erf / d z at 0
 class Derived:
     """The gradients of one neuron class, given UPSTREAM = d loss / d output.
 
-    deltas : of a neuron of weighted sums, sum(input * weight) of each weight: d loss / d sum
-    (b, o) by weight; else empty.
+    deltas : of a neuron of weighted sums, sum(input * weight) of each weight: d loss / d the sums
+    that a message is in (b, o), by the name of its input and by weight; else empty.
     input, weights : d loss / d input and d loss / d each weight of each synapse (b, o, i), for the
     others.
     parameters : d loss / d parameter (b, o) by name.
     """
 
     is_weighted_sum: bool
-    deltas: dict[str, Node]
+    deltas: dict[str, dict[str, Node]]
     input: Node
     weights: dict[str, Node]
     parameters: dict[str, Node]
@@ -254,34 +254,55 @@ def weight(name: str = WEIGHT) -> Node:
     return leaf(Op.WEIGHT, "oi", None if name == WEIGHT else name)
 
 
-def weighted_sum(output: Node, weights: Iterable[str] = (WEIGHT,)) -> tuple[bool, dict[str, Node]]:
+Sums = dict[tuple[str, str], Node]  # by input ("": of all messages) and weight
+
+
+def weighted_sum(
+    output: Node, weights: Iterable[str] = (WEIGHT,), inputs: Iterable[str] = ()
+) -> tuple[bool, Sums]:
     """Whether the output depends on the messages through sum(input * weight) alone, of each of
-    these weights, and those sums that are there.
+    these weights, over all messages or those of one of these inputs; and those sums that are there.
     """
-    x = leaf(Op.INPUT, "bi")
-    sums = {name: reduce("sum", "i", mul(x, weight(name))) for name in weights}
+    x, own = leaf(Op.INPUT, "bi"), list(weights)
+    sums = {("", name): reduce("sum", "i", mul(x, weight(name))) for name in own}
+    for each in inputs:
+        for name in own:
+            term = select(ir.of_input(each), mul(x, weight(name)), const(0.0))
+            sums[each, name] = reduce("sum", "i", term)
     # A name, not a number: a number might fold a condition on the messages away.
-    names = {total: leaf(Op.CARRY, "bo", f"sum {name}") for name, total in sums.items()}
+    names = {total: leaf(Op.CARRY, "bo", f"sum {key}") for key, total in sums.items()}
     if ir.contains(ir.replace(output, names), *_MESSAGE):
         return False, {}
     there = {node for node in ir.walk(output) if node in names}
-    return True, {name: total for name, total in sums.items() if total in there}
+    return True, {key: total for key, total in sums.items() if total in there}
 
 
 def derive(
-    forward: ForwardIR, parameters: Iterable[str], weights: Iterable[str] = (WEIGHT,)
+    forward: ForwardIR,
+    parameters: Iterable[str],
+    weights: Iterable[str] = (WEIGHT,),
+    groups: Iterable[str] = ("",),
 ) -> Derived:
-    """The gradients of a neuron class from its forward."""
+    """The gradients of a neuron class from its forward. groups : the inputs that its messages come
+    by, as ``Layer.groups``.
+    """
     upstream, x = leaf(Op.UPSTREAM, "bo"), leaf(Op.INPUT, "bi")
     own = {name: weight(name) for name in weights}
     named = {name: leaf(Op.PARAM, "o", name) for name in parameters}
-    ok, sums = weighted_sum(forward.output, own)
+    groups = tuple(groups)
+    ok, sums = weighted_sum(forward.output, own, [name for name in groups if name])
     wanted = [*named.values(), *(sums.values() if ok else (x, *own.values()))]
     found = gradient(forward.output, upstream, wanted)
     zero = const(0.0)
+
+    def delta(group: str, name: str) -> Node:
+        keys = {("", name): None, (group, name): None}
+        parts = [found[sums[key]] for key in keys if key in sums]
+        return zero if not parts else parts[0] if len(parts) == 1 else ir.add(*parts)
+
     return Derived(
         ok,
-        {name: found[sums[name]] if name in sums else zero for name in own} if ok else {},
+        {group: {name: delta(group, name) for name in own} for group in groups} if ok else {},
         zero if ok else found[x],
         {} if ok else {name: found[node] for name, node in own.items()},
         {name: found[node] for name, node in named.items()},

@@ -43,9 +43,10 @@ class Op(enum.Enum):
     PARAM = "param"  # a learned number per neuron                  "o"
     STATE = "state"  # a remembered number                          "bo"
     INDEX = "index"  # the neuron's place in its layer              "o"
-    COUNT = "count"  # how many messages it has                     "o"
+    COUNT = "count"  # how many messages it has, all or of one input  "o"
     POSITION = "position"  # the place of a message among all             "oi"
     PLACE = "place"  # its place among the neuron's own: m.index     "oi"
+    OF_INPUT = "of_input"  # 1 if it came by the input of this name        "oi"
     DRAW = "draw"  # a random number                              "bo" or "o"
     SYNAPSE_DRAW = "synapse_draw"  # a random number of the synapse               "oi"
     MESSAGE_DRAW = "message_draw"  # a random number of the message      "boi", or "oi"
@@ -431,6 +432,20 @@ def assume(node: Node, condition: Node, holds: bool, most: int | None = None) ->
     return done.get(node, node)
 
 
+def of_input(name: str) -> Node:
+    """The condition that a message came by the input of this name."""
+    return truth(leaf(Op.OF_INPUT, "oi", name))
+
+
+def at_input(root: Node, name: str) -> Node:
+    """A message expression of the messages of one input; "": of those without a name."""
+
+    def find(node: Node) -> Node | None:
+        return const(float(node.value == name)) if node.op is Op.OF_INPUT else None
+
+    return replace(root, find)
+
+
 def add(a: Any, b: Any) -> Node:
     return make(Op.ADD, lift(a), lift(b))
 
@@ -561,6 +576,7 @@ _LEAF_AXES: dict[Op, tuple[str, ...]] = {
     Op.COUNT: ("o",),
     Op.POSITION: ("oi",),
     Op.PLACE: ("oi",),
+    Op.OF_INPUT: ("oi",),
     Op.DRAW: ("bo", "o"),
     Op.SYNAPSE_DRAW: ("oi",),
     Op.MESSAGE_DRAW: ("boi", "oi", "bo", "o"),

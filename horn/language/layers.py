@@ -20,8 +20,9 @@ def read_layer(
     """
     classes = tuple(dict.fromkeys(receiver.neuron for receiver in receivers))
     context = NeuronContext(
-        layer.neuron, layer.activation, layer.index, training, classes, layer.kind == "output"
-    )
+        layer.neuron, layer.activation, layer.index, training, classes, layer.kind == "output",
+        layer.inputs,
+    )  # fmt: skip
     forward = parse.forward(context)
     backward = None
     if training and written and has_backward(layer.neuron) and layer.kind != "output":
@@ -55,6 +56,11 @@ def _check_written(layer: Layer, forward: ForwardIR, backward: BackwardIR) -> No
     if len(layer.weights) > 1:
         raise backward.error(
             f"{name} writes backward, but its synapses have {len(layer.weights)} weights, so it "
+            "has no one delta: leave backward out and horn derives it",
+        )
+    if any(n.op is Op.OF_INPUT for n in ir.walk(forward.output)):
+        raise backward.error(
+            f"{name} writes backward, but its forward tells its inputs apart (messages.x), so it "
             "has no one delta: leave backward out and horn derives it",
         )
     if not derive.weighted_sum(forward.output, layer.weights)[0]:

@@ -50,6 +50,7 @@ class MessageLoops:
             self.scope.fail(node.orelse[0], "else after a loop is not in the neuron language")
         if not isinstance(node.target, ast.Name):
             self.scope.fail(node.target, "the loop variable is one name: for m in messages")
+        here = ir.of_input(iterated.input) if iterated.input else None
         places = _assigned(node.body)
         frame = self.scope.frame
         frame.read = (*frame.read, self.scope.path)
@@ -68,6 +69,7 @@ class MessageLoops:
                 frame.names.pop(name, None)
         frame.names[node.target.id] = MessageRef()
         outer_push, frame.pushed = frame.pushed, {}
+        traces = dict(frame.traces)
         self.scope.in_loop, self.scope.loop_depth = True, len(self.scope.sources)
         body()
         self.scope.in_loop = False
@@ -78,15 +80,20 @@ class MessageLoops:
                     self.scope.push_place or node,
                     f"{pushed.why}; push exactly once per message on every path of the loop",
                 )
-            if weight in frame.loop_push:
+            others = frame.loop_push.get(weight, ir.ZERO)
+            taken = weight in frame.loop_push and here is None
+            if taken or not ir.is_const(ir.at_input(others, iterated.input), 0.0):
                 self.scope.fail(
                     self.scope.push_place or node,
                     "push is called in two loops; push exactly once per message",
                 )
             self.no_carry(pushed, self.scope.push_place or node, "push")
-            frame.loop_push[weight] = pushed
+            frame.loop_push[weight] = pushed if here is None else select(here, pushed, others)
         for trace, kept in frame.traces.items():
             self.no_carry(kept, node, f"m.{trace}")
+            if here is not None:
+                before_it = traces.get(trace, leaf(Op.TRACE, "oi", trace))
+                frame.traces[trace] = select(here, kept, before_it)
         frame.pushed = outer_push
         after = dict(frame.names)
         frame.names[node.target.id] = Unset(
@@ -106,16 +113,23 @@ class MessageLoops:
                     "loop only, and give what you need after the loop another name"
                 )
                 continue
-            frame.names[name] = self.carried(name, before[name], value, place)
+            frame.names[name] = self.carried(name, before[name], value, place, here)
 
-    def carried(self, name: str, start: Node, value: Node, place: ast.AST) -> Node:
-        """What a variable holds after the loop, if its message-by-message change is a monoid."""
+    def carried(
+        self, name: str, start: Node, value: Node, place: ast.AST, here: Node | None
+    ) -> Node:
+        """What a variable holds after the loop, if its message-by-message change is a monoid.
+
+        here : which messages are looped over; None for all.
+        """
         me = leaf(Op.CARRY, "boi", name)
         if value is me:
             return start
         for monoid in ("sum", "prod", "max", "min", "any", "all"):
             element = peel(value, me, monoid)
             if element is not None and not ir.contains(element, Op.CARRY):
+                if here is not None:
+                    element = select(here, element, const(ir.IDENTITY[monoid]))
                 return ir.combine(monoid, start, reduce(monoid, "i", element))
         for monoid in ("max", "min"):
             if peel(value, me, monoid, lax=True) is not None:
@@ -162,9 +176,9 @@ class MessageLoops:
         iterated = self.expressions.value(comp.iter)
         items = self.sequences.rounds(iterated, comp.iter)
 
-        def one() -> tuple[Node, Node | None]:
-            """An element, and where there is one: None for everywhere."""
-            keep: Node | None = None
+        def one(here: Node | None = None) -> tuple[Node, Node | None]:
+            """An element, and where there is one: None for everywhere, or ``here``."""
+            keep = here
             for test in comp.ifs:
                 c = self.expressions.condition(test)
                 keep = c if keep is None else ir.make(Op.AND, keep, c)
@@ -204,13 +218,16 @@ class MessageLoops:
         hears = isinstance(iterated, ErrorsRef)
         self.scope.frame.names[comp.target.id] = ErrorRef() if hears else MessageRef()
         self.scope.in_loop, self.scope.loop_depth = True, len(self.scope.sources)
-        element, keep = one()
+        name = iterated.input if isinstance(iterated, MessagesRef) else ""
+        here = ir.of_input(name) if name else None
+        element, keep = one(here)
         self.scope.in_loop = False
         self.scope.frame.names = names
         if hears and not ir.contains(element, Op.ERROR, Op.ERROR_DRAW):
             self.scope.fail(node, "a loop over self.error reads e.delta of each output neuron")
-        if keep is None:
-            return reduce(monoid, "i", element), ir.make(Op.EQ, leaf(Op.COUNT, "o"), const(0.0))
+        if keep is None or keep is here:
+            count = leaf(Op.COUNT, "o", name or None)
+            return reduce(monoid, "i", element), ir.make(Op.EQ, count, const(0.0))
         return reduce(monoid, "i", element), ir.make(Op.NOT, reduce("any", "i", keep))
 
 

@@ -39,6 +39,7 @@ from horn.neuron import (
     State,
     SynapseState,
     Weight,
+    no_input,
 )
 
 _MISSING = object()
@@ -117,10 +118,7 @@ class Names:
                 "it offers derivative(y) and derivative_at(z)",
             )
         if isinstance(value, MessagesRef):
-            self.scope.fail(
-                node,
-                f"messages has no {name!r}: loop over it (for m in messages), or ask len(messages)",
-            )
+            return self.messages_of(value, node, name)
         if isinstance(value, Node):
             if self.scope.context is None and name in LAYER_WORDS:
                 return AggregateRef(value, name)
@@ -205,6 +203,14 @@ class Names:
             f"{cls.__name__} has no {name!r}; {suggest(name, known)}declare it in "
             f"the class: a constant ({name} = 1.0), horn.Parameter or horn.State",
         )
+
+    def messages_of(self, messages: MessagesRef, node: ast.Attribute, name: str) -> MessagesRef:
+        """messages.x: those of the input that the layer calls x."""
+        context = self.scope.context
+        assert context is not None
+        if name in context.inputs and self.scope.kind == "forward" and not messages.input:
+            return MessagesRef(name)
+        self.scope.fail(node, no_input(name, context.inputs, self.scope.kind, messages.input))
 
     def target(self, node: ast.Attribute) -> Node:
         context, scope = self.scope.context, self.scope

@@ -14,7 +14,9 @@ from horn.neuron import WEIGHT, Neuron, weights_of
 
 @dataclass(frozen=True)
 class NeuronContext:
-    """The neuron's fixed surroundings. receivers : the classes of those that listen to it."""
+    """The neuron's fixed surroundings. receivers : the classes of those that listen to it. inputs :
+    what its messages are called by.
+    """
 
     cls: type[Neuron]
     activation: Activation
@@ -22,6 +24,7 @@ class NeuronContext:
     training: bool
     receivers: tuple[type[Neuron], ...] = ()
     is_output: bool = False
+    inputs: tuple[str, ...] = ()
 
     def weights(self, kind: str) -> tuple[str, ...]:
         """The weights of the messages that "forward" or "backward" reads."""

@@ -13,8 +13,11 @@ class SelfRef:
     """``self``."""
 
 
+@dataclass(frozen=True)
 class MessagesRef:
-    """The messages, not yet looped over."""
+    """The messages, not yet looped over: all, or those of one input."""
+
+    input: str = ""
 
 
 class ErrorsRef:

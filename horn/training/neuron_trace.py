@@ -153,7 +153,7 @@ def trace(
                 pushed(wire) if pushes else {},
             )  # fmt: skip
         )
-    states = engine.states()
+    states, kind = engine.states(), stages[layer.index].kind(o)
     return NeuronTrace(
         neuron=neuron,
         kind=layer.neuron.__name__,
@@ -166,10 +166,14 @@ def trace(
         outgoing=outgoing,
         fed=number(fired.call.fed),
         output=seen.sent[layer.index][o],
-        delta=back.deltas[layer.index][o],
+        delta={
+            f"{group}.{name}" if group else name: value
+            for group, of_weights in back.deltas[layer.index][o].items()
+            for name, value in of_weights.items()
+        },
         target=seen.target[o] if layer is job.network.last and seen.target is not None else None,
         parameters={
-            name: (float(arrays[array][o]), back.arrays[array][o])
+            name: (float(arrays[array][kind]), back.arrays[array][kind])
             for name, array in stages[layer.index].parameters.items()
         },
         states={

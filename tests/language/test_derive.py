@@ -115,7 +115,7 @@ def test_relu_abs_and_sign_at_zero():
 
 def test_what_is_a_weighted_sum():
     total = reduce("sum", "i", mul(INPUT, WEIGHT))
-    assert weighted_sum(make(Op.TANH, total) * 2.0) == (True, {"weight": total})
+    assert weighted_sum(make(Op.TANH, total) * 2.0) == (True, {("", "weight"): total})
     assert weighted_sum(const(1.0)) == (True, {})
     for other in (
         reduce("max", "i", mul(INPUT, WEIGHT)),

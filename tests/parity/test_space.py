@@ -21,74 +21,17 @@ from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_groups import of_groups
 from tests.parity.test_tasks import compare as compare_tasks
 from tests.parity.test_tasks import of_group, of_one, place
+from tests.support.neurons import (
+    RBF,
+    Counting,
+    Gated,
+    MaxPool,
+    Mean,
+    Product,
+    Silenced,
+    Written,
+)
 from tests.transport.groups import good
-
-
-class MaxPool(horn.Neuron):
-    def forward(self, messages):
-        self.feedforward(max(m.input for m in messages))
-
-
-class Mean(horn.Neuron):
-    """Counts its messages: what lies outside is none."""
-
-    def forward(self, messages):
-        self.feedforward(sum(m.input for m in messages) / len(messages))
-
-
-class RBF(horn.Neuron):
-    gain = horn.Parameter(0.7)
-
-    def forward(self, messages):
-        distance = sum((m.input - m.weight) ** 2 for m in messages)
-        self.feedforward(self.gain * horn.math.exp(-distance))
-
-
-class Product(horn.Neuron):
-    def forward(self, messages):
-        p = 1.0
-        for m in messages:
-            p *= 1.0 + 0.1 * m.input * m.weight
-        self.feedforward(p)
-
-
-class Gated(horn.Neuron):
-    gate = horn.Weight(bias=1.0)
-    value = horn.Weight()
-
-    def forward(self, messages):
-        open_ = sum(m.input * m.gate for m in messages)
-        self.feedforward(horn.math.tanh(open_) * sum(m.input * m.value for m in messages))
-
-
-class Written(horn.Neuron):
-    def forward(self, messages):
-        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
-
-    def backward(self, messages):
-        error = 0.0
-        for m in messages:
-            error += m.delta * m.weight
-            self.push(m.delta * self.output)
-        self.backpropagate(error * self.activation.derivative(self.output))
-
-
-class Silenced(horn.Neuron):
-    """Whole neurons sit a batch out."""
-
-    def forward(self, messages):
-        here = self.bernoulli(0.6, per="batch")
-        z = horn.math.tanh(sum(m.input * m.weight for m in messages))
-        self.feedforward(z * here if self.training else 0.6 * z)
-
-
-class Counting(horn.Neuron):
-    seen = horn.State(0.0)
-
-    def forward(self, messages):
-        self.seen = self.seen + 1.0
-        self.feedforward(horn.math.tanh(sum(m.input * m.weight for m in messages)))
-
 
 WEIGHING = [horn.Neuron, RBF, Product, Gated, Written, Silenced, Counting]
 
