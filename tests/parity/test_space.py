@@ -281,6 +281,46 @@ def test_what_lies_outside_is_no_message():
     np.testing.assert_allclose(engine.outputs(np.array([[1.0, 2.0, 6.0]])), [[1.5, 3.0, 4.0]])
 
 
+class ResponseNormalized(horn.Neuron):
+    """Over neighbouring channels; itself by its name."""
+
+    def forward(self, messages):
+        energy = sum(m.input**2 for m in messages.near)
+        x = sum(m.input for m in messages.x)
+        self.feedforward(x / (2.0 + 0.3 * energy) ** 0.75)
+
+
+def response_normalized(net: horn.Network, maps: Any) -> None:
+    net.layer(
+        neuron=ResponseNormalized,
+        inputs={"x": maps, "near": maps},
+        connect={"x": horn.OneToOne(), "near": horn.Window(1, channels=5)},
+        name="lrn",
+    )
+
+
+def test_local_response_normalization_is_that_of_the_books():
+    """Krizhevsky, Sutskever & Hinton 2012, section 3.3; past the last channel nothing is summed."""
+    net = horn.Network(seed=1)
+    response_normalized(net, net.input((3, 2, 7)))
+    assert net.layers[1].shape == (3, 2, 7) and net.layers[1].shapes == {}
+    x = np.random.default_rng(0).standard_normal((4, 3, 2, 7))
+    engine = make("kernels", Setup(net, None, None, 4, "float64", 1))
+    padded = np.pad(x**2, ((0, 0), (0, 0), (0, 0), (2, 2)))
+    energy = sum(padded[..., k : k + 7] for k in range(5))
+    expected = x / (2.0 + 0.3 * energy) ** 0.75
+    np.testing.assert_allclose(engine.outputs(x.reshape(4, -1)).reshape(x.shape), expected)
+
+
+def test_gradients_flow_through_local_response_normalization():
+    net = horn.Network(seed=1)
+    net.input((3, 3, 1))
+    response_normalized(net, net.layer(connect=horn.Convolution(6, 2)))
+    net.output(3, activation="softmax", loss="cross_entropy")
+    compare(net, horn.SGD(0.1), 3, steps=1)
+    check_gradients("kernels", Setup(net, horn.SGD(0.1), "labels", 5, "float64", 1), samples(net))
+
+
 def test_all_positions_of_a_map_share_weights_biases_and_parameters():
     net = through(RBF, CONNECTIONS["same"])
     shapes = {name: array.shape for name, array in net.initial_parameters().items()}
