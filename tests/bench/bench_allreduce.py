@@ -16,17 +16,15 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import multiprocessing
-import os
 import statistics
 import sys
-import tempfile
 import time
 from typing import Any
 
 import numpy as np
 
 from horn.transport import Channel, Identity, Transport, open_transport
+from tests.bench.side_by_side import measured
 
 SCHEMES = {"shm": "shm://", "tcp": "tcp://127.0.0.1:0"}
 SIZES = {"4 KB": 4096, "400 KB": 409_600, "4 MB": 4_194_304, "48 MB": 50_331_648}
@@ -111,25 +109,17 @@ class Pieces:
         return found.reshape(-1)
 
 
-def task_main(task: int, rounds: int, store: str, pipe: Any) -> None:
-    try:
-        pipe.send(measure(task, rounds, store, pipe))
-    except Exception as error:
-        pipe.send(error)
-        raise
-
-
-def measure(task: int, rounds: int, store: str, pipe: Any) -> dict[str, list[float]]:
+def measure(task: int, n_tasks: int, store: str, pipe: Any, rounds: int) -> dict[str, list[float]]:
     """Seconds per allreduce of every size and method, one figure per round."""
     import torch
     import torch.distributed as gloo
 
     torch.set_num_threads(1)
-    gloo.init_process_group("gloo", init_method=f"file://{store}", rank=task, world_size=2)
+    gloo.init_process_group("gloo", init_method=f"file://{store}", rank=task, world_size=n_tasks)
     opened: dict[str, Transport] = {}
     cases: dict[tuple[str, str], Pieces] = {}
     for scheme, url in SCHEMES.items():
-        t = opened[scheme] = open_transport(url, Identity(task, 2, "bench"))
+        t = opened[scheme] = open_transport(url, Identity(task, n_tasks, "bench"))
         pipe.send(t.endpoint)
         t.connect(pipe.recv(), TIMEOUT_S)
         channels: list[Channel] = []
@@ -180,31 +170,7 @@ def measure(task: int, rounds: int, store: str, pipe: Any) -> dict[str, list[flo
 
 def bench(rounds: int) -> list[dict[str, Any]]:
     """One row per size: median microseconds by method, gloo's over horn's, whether they hold."""
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder:
-        pipes, processes = [], []
-        for task in (0, 1):
-            ours, theirs = context.Pipe()
-            store = os.path.join(folder, "store")
-            process = context.Process(
-                target=task_main, args=(task, rounds, store, theirs), daemon=True
-            )
-            process.start()
-            theirs.close()
-            pipes.append(ours)
-            processes.append(process)
-        try:
-            for _ in SCHEMES:
-                endpoints = [_read(pipe) for pipe in pipes]
-                for pipe in pipes:
-                    pipe.send(endpoints)
-            found = [_read(pipe) for pipe in pipes]
-        finally:
-            for process in processes:
-                process.join(10)
-                if process.is_alive():
-                    process.kill()
-                    process.join()
+    found = measured(measure, 2, len(SCHEMES), rounds)
     rows = []
     for name in SIZES:
         row: dict[str, Any] = {"case": name}
@@ -221,15 +187,6 @@ def bench(rounds: int) -> list[dict[str, Any]]:
                 row.setdefault("fails", []).append(f"{method} {ratio} < {limit}")
         rows.append(row)
     return rows
-
-
-def _read(pipe: Any) -> Any:
-    if not pipe.poll(300):
-        raise TimeoutError("a process of the benchmark says nothing")
-    got = pipe.recv()
-    if isinstance(got, Exception):
-        raise got
-    return got
 
 
 def main() -> int:

@@ -36,6 +36,15 @@ from horn.planner import calibration, plan
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
 from horn.transport import Identity, open_transport
+from tests.bench.bench_neurons import (
+    Gated,
+    Largest,
+    Manhattan,
+    Product,
+    Radial,
+    Saturating,
+    Tuned,
+)
 
 TIMEOUT_S = 120.0
 WITHIN, OF_BEST = 0.25, 0.10
@@ -73,62 +82,11 @@ def autoencoder() -> horn.Network:
 # --- neurons that are no products
 
 
-class Largest(horn.Neuron):
-    """The largest message."""
-
-    def forward(self, messages: Any) -> None:
-        self.feedforward(max(m.input * m.weight for m in messages))
-
-
 class Nearest(horn.Neuron):
     """The smallest difference: pooling."""
 
     def forward(self, messages: Any) -> None:
         self.feedforward(self.activation(min(m.input - m.weight for m in messages)))
-
-
-class Product(horn.Neuron):
-    """Messages multiply."""
-
-    def forward(self, messages: Any) -> None:
-        p = 1.0
-        for m in messages:
-            p *= 1.0 + 0.05 * m.input * m.weight
-        self.feedforward(self.activation(p))
-
-
-class Saturating(horn.Neuron):
-    """Each synapse saturates by itself."""
-
-    def forward(self, messages: Any) -> None:
-        self.feedforward(sum(math.tanh(m.input * m.weight) for m in messages))
-
-
-class Tuned(horn.Neuron):
-    """A sum of Gaussian bumps, one per synapse."""
-
-    def forward(self, messages: Any) -> None:
-        self.feedforward(sum(math.exp(-((m.input - m.weight) ** 2)) for m in messages))
-
-
-class Manhattan(horn.Neuron):
-    """How far the sample is, along the axes."""
-
-    def forward(self, messages: Any) -> None:
-        self.feedforward(math.exp(-0.05 * sum(abs(m.input - m.weight) for m in messages)))
-
-
-class Gated(horn.Neuron):
-    """A synapse opens where its input is above its weight."""
-
-    def forward(self, messages: Any) -> None:
-        total = 0.0
-        for m in messages:
-            if m.input > m.weight:
-                total += m.input * m.weight
-            else:
-                total += 0.1 * m.input
-        self.feedforward(self.activation(total))
 
 
 class LogSum(horn.Neuron):
@@ -159,16 +117,6 @@ class Noisy(horn.Neuron):
         else:
             total = sum(m.input * m.weight for m in messages)
             self.feedforward(self.activation(total + self.normal(0.0, 0.1)) * mask)
-
-
-class Radial(horn.Neuron):
-    """A radial basis neuron: three matrix products."""
-
-    sharpness = horn.Parameter(0.05)
-
-    def forward(self, messages: Any) -> None:
-        distance = sum((m.input - m.weight) ** 2 for m in messages)
-        self.feedforward(math.exp(-self.sharpness * distance))
 
 
 def layer_norm(output: Any) -> Any:

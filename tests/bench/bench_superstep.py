@@ -19,12 +19,10 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import multiprocessing
 import os
 import platform
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from horn.transport import Channel, Identity, open_transport
+from tests.bench.side_by_side import measured
 
 SCHEMES = {"shm": "shm://", "ipc": "ipc://", "tcp": "tcp://127.0.0.1:0"}
 SIZES = {"4 KB": 4096, "400 KB": 409_600, "4 MB": 4_194_304}
@@ -50,15 +49,7 @@ METHODS = ["gloo", *SCHEMES, *(f"{scheme} in place" for scheme in SCHEMES)]
 TIMEOUT_S = 60.0
 
 
-def task_main(task: int, n_tasks: int, rounds: int, store: str, pipe: Any) -> None:
-    try:
-        pipe.send(measure(task, n_tasks, rounds, store, pipe))
-    except Exception as error:
-        pipe.send(error)
-        raise
-
-
-def measure(task: int, n_tasks: int, rounds: int, store: str, pipe: Any) -> dict[str, list[float]]:
+def measure(task: int, n_tasks: int, store: str, pipe: Any, rounds: int) -> dict[str, list[float]]:
     """Seconds per repetition of every case and method, one figure per round."""
     import torch
     import torch.distributed as gloo
@@ -161,32 +152,7 @@ def measure(task: int, n_tasks: int, rounds: int, store: str, pipe: Any) -> dict
 
 def bench(n_tasks: int, rounds: int) -> list[dict[str, Any]]:
     """One row per case: median microseconds by method, ratios to gloo, and whether they hold."""
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder:
-        pipes, processes = [], []
-        for task in range(n_tasks):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=task_main,
-                args=(task, n_tasks, rounds, os.path.join(folder, "store"), theirs),
-                daemon=True,
-            )
-            process.start()
-            theirs.close()
-            pipes.append(ours)
-            processes.append(process)
-        try:
-            for _ in SCHEMES:
-                endpoints = [_read(pipe) for pipe in pipes]
-                for pipe in pipes:
-                    pipe.send(endpoints)
-            found = [_read(pipe) for pipe in pipes]
-        finally:
-            for process in processes:
-                process.join(10)
-                if process.is_alive():
-                    process.kill()
-                    process.join()
+    found = measured(measure, n_tasks, len(SCHEMES), rounds)
     rows = []
     for name in ["barrier", *SIZES]:
         row: dict[str, Any] = {"tasks": n_tasks, "case": name}
@@ -205,15 +171,6 @@ def bench(n_tasks: int, rounds: int) -> list[dict[str, Any]]:
                     row.setdefault("fails", []).append(f"{method} {ratio} > {limit}")
         rows.append(row)
     return rows
-
-
-def _read(pipe: Any) -> Any:
-    if not pipe.poll(300):
-        raise TimeoutError("a process of the benchmark says nothing")
-    got = pipe.recv()
-    if isinstance(got, Exception):
-        raise got
-    return got
 
 
 def main() -> int:
