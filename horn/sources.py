@@ -18,10 +18,12 @@ import inspect
 import json
 import linecache
 import math
+import symtable
 import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,10 @@ Reference = dict[str, Any]
 Scalar = (bool, int, float, str, type(None))
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _IMPORTS = (ast.Import, ast.ImportFrom)
+_MAIN = ("__name__ == '__main__'", "'__main__' == __name__")
 CAPTURED = "horn_source_"  # what the names of modules begin with whose text a file had
+# The file whose captured text is being run again, while it is; ``train`` must not run then.
+running: ContextVar[str] = ContextVar("running", default="")
 _HORN = str(Path(__file__).resolve().parent)
 _INSTALLED = tuple(
     str(Path(path).resolve())
@@ -92,7 +97,7 @@ class SourceCapture:
                 f"{name} of {needed.name} was not found in its source; define it at the top level "
                 f"of its file"
             )
-        self._need(needed, _names(node))
+        self._need(needed, _reads(node) - {variable for variable, _ in _free_variables(thing)})
         needed.inner[tuple(_at(node))] = node
         free = {}
         for variable, value in _free_variables(thing):
@@ -201,6 +206,8 @@ class SourceCapture:
                 continue
             needed.done.add(name)
             value = needed.namespace.get(name, needed)
+            if name == "__name__":  # where the text runs again it is not the program
+                continue
             if isinstance(value, Scalar):
                 needed.constants[name] = value
                 continue
@@ -211,7 +218,7 @@ class SourceCapture:
                 if statement.lineno in needed.lines:
                     continue
                 needed.lines.add(statement.lineno)
-                waiting.extend(_names(statement))
+                waiting.extend(_reads(statement))
                 for inner in ast.walk(statement):
                     if isinstance(inner, _IMPORTS):
                         self._need_import(needed, inner)
@@ -252,7 +259,9 @@ class _Needed:
 
     def _read(self) -> None:
         self.tree = ast.parse(self.text)
-        self._bound = [(_bound(statement), statement) for statement in self.tree.body]
+        main = self.namespace.get("__name__") == "__main__"
+        self.statements = list(_statements(self.tree) if main else self.tree.body)
+        self._bound = [(_bound(statement), statement) for statement in self.statements]
         self.bound = {name for names, _ in self._bound for name in names if name != "*"}
 
     @property
@@ -276,7 +285,7 @@ class _Needed:
 
     def texts(self) -> tuple[dict[str, str], dict[str, Any]]:
         found: dict[str, str] = {}
-        for statement in self.tree.body:
+        for statement in self.statements:
             if statement.lineno not in self.lines:
                 continue
             for key, text in self._parts(statement):
@@ -405,7 +414,39 @@ def _bound(statement: ast.stmt) -> set[str]:
     return names
 
 
+def _statements(tree: ast.Module, whole: Iterable[int] = ()) -> Iterator[ast.stmt]:
+    """The statements of a module, and one by one those under ``if __name__ == "__main__":``, unless
+    that line is among ``whole``: what one of them defines does not need the others.
+    """
+    for statement in tree.body:
+        if (
+            isinstance(statement, ast.If)
+            and statement.lineno not in whole
+            and ast.unparse(statement.test) in _MAIN
+        ):
+            yield from statement.body
+        else:
+            yield statement
+
+
+def _reads(node: ast.AST) -> set[str]:
+    """The names that a statement or lambda reads from its module: no parameter, no variable of a
+    function, not what a comprehension counts with.
+    """
+    found: set[str] = set()
+    tables = [symtable.symtable(ast.unparse(node), "", "exec")]
+    for table in tables:
+        tables += table.get_children()
+        of_function = table.get_type() == "function"
+        for symbol in table.get_symbols():
+            # What a class assigns may have been read before, from the module.
+            if symbol.is_global() if of_function else symbol.is_referenced():
+                found.add(symbol.get_name())
+    return found
+
+
 def _names(node: ast.AST) -> set[str]:
+    """The names in an expression."""
     return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
@@ -534,18 +575,25 @@ class CapturedCode:
         future = [
             s for s in tree.body if isinstance(s, ast.ImportFrom) and s.module == "__future__"
         ]
-        tree.body = [*future, *(s for s in tree.body if s.lineno in run and s not in future)]
+        needed = (s for s in _statements(tree, run) if s.lineno in run and s not in future)
+        tree.body = [*future, *needed]
         self._run(tree, module.__dict__, file)
         return module
 
     def _run(self, tree: ast.Module, namespace: dict[str, Any], file: str) -> None:
+        begun = running.set(file)
         try:
             exec(compile(tree, file, "exec"), namespace)
         except Exception as error:
+            place = line_of(error, called=True)
+            line = f", line {place[1]}, {place[2]}," if place and place[0] == file else ""
+            origin = f"{self.origin}: " if self.origin else ""
             raise ModelError(
-                f"{self.origin}: the saved source of {Path(file).name} does not run here "
+                f"{origin}the saved source of {Path(file).name}{line} does not run here "
                 f"({type(error).__name__}: {error})"
             ) from error
+        finally:
+            running.reset(begun)
 
     def _inner(self, module: types.ModuleType, reference: Reference) -> Any:
         """A class or function that was defined inside a function, or a lambda."""

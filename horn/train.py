@@ -36,6 +36,7 @@ from horn.model import Array, Description, Model
 from horn.modelfile import check_writable
 from horn.neuron import has_backward, mentions
 from horn.partition.placement import Placement
+from horn.sources import running
 from horn.strategies import Strategy
 from horn.strategies.allreduce import AllReduce
 from horn.topology import largest_share
@@ -221,6 +222,11 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         raise JobError(
             f"horn.train ran while horn was importing {importing}; put it under "
             f'if __name__ == "__main__":, and let job() return the horn.Job'
+        )
+    if running.get():
+        raise JobError(
+            "horn.train ran in a statement that is run again, since a neuron or function reads "
+            "what it defines; give the class that number instead, as  gain = 0.5"
         )
     if not isinstance(job, Job):
         raise JobError(

@@ -13,6 +13,7 @@ import signal
 import stat
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -473,3 +474,82 @@ horn.train(job).model.save(sys.argv[2])
     (tmp_path / "script.py").unlink()
     model = Model.load(tmp_path / "m.horn")
     np.testing.assert_allclose(model.predict(np.ones((1, 3))), [[7.5, 7.5]])
+
+
+SCRIPT = """
+import numpy as np
+import horn
+
+class Scaled(horn.Neuron):
+    def forward(self, messages):
+        net = FACTOR * sum(m.input * m.weight for m in messages)
+        self.feedforward(net)
+
+class Named(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(sum(m.input * m.weight for m in messages) * TABLE[0])
+
+def once(job, name):
+    open(name, "x").close()
+    return horn.train(job, tasks=2)
+
+FACTOR = 2.5
+if __name__ == "__main__":
+    TABLE = (1.0, 2.0)
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.layer(4, neuron=Named)
+    net.output(2, neuron=Scaled, loss="squared_error")
+    job = horn.Job(net, (np.ones((4, 3)), np.ones((4, 2))), epochs=1)
+    m = once(job, "first").model
+    once(job.with_settings(initial=m, epochs=2), "second").model.save("m.horn")
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("main", ["guarded", "bare"])
+def test_names_of_a_script_that_are_variables_of_its_neurons(
+    main: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``m`` and ``net`` of the script are others than those of the neurons: neither tasks nor who
+    loads the model train again.
+    """
+    text = SCRIPT
+    if main == "bare":
+        head, tail = SCRIPT.split('if __name__ == "__main__":\n')
+        text = head + textwrap.dedent(tail)
+    (tmp_path / "script.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        env={**os.environ, "PYTHONPATH": str(Path(horn.__file__).parents[1])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "script.py").unlink()
+    monkeypatch.chdir(tmp_path)
+    assert Model.load("m.horn").predict(np.ones((1, 3))).shape == (1, 2)
+
+
+def test_a_statement_that_trains_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "teaches.py").write_text(
+        "import horn\n"
+        "class Taught(horn.Neuron):\n"
+        "    def forward(self, messages):\n"
+        "        self.feedforward(sum(m.input * m.weight for m in messages) * gain[0])\n"
+        "def job(**neuron):\n"
+        "    net = horn.Network(seed=1)\n"
+        "    net.input(64)\n"
+        '    net.output(10, activation="softmax", loss="cross_entropy", **neuron)\n'
+        "    return horn.Job(net, horn.data.digits().take(32), epochs=1)\n"
+        'gain = (horn.train(job()).history[-1]["loss"], 1.0)\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    teaches = importlib.import_module("teaches")
+    horn.train(teaches.job(neuron=teaches.Taught)).model.save(tmp_path / "m.horn")
+    with pytest.raises(ModelError, match=r"teaches.py, line 10, gain = .* horn.train ran in a st"):
+        Model.load(tmp_path / "m.horn")
