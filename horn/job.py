@@ -13,13 +13,16 @@ from horn import html, mistakes
 from horn.aggregates import Aggregate, check_name
 from horn.callbacks import Callback, as_callbacks
 from horn.data import (
+    Augment,
     Dataset,
     as_dataset,
     check_classes,
     check_features,
     check_finite,
     check_labels,
+    check_shape,
 )
+from horn.data.augment import AugmentedBatch
 from horn.data.inputs import side_by_side
 from horn.data.normalization import measure
 from horn.data.stream import Stream, as_stream, is_stream, read
@@ -91,8 +94,9 @@ class Job:
     rmse, r2) or functions f(y_true, y_pred) of all targets and outputs (horn/metrics.py says what
     each is). They change no weight; the model keeps them for ``evaluate``.
     normalize : every feature less its mean, divided by its standard deviation, both of ``data`` (a
-    constant feature is only shifted). The model keeps them and applies them to all that it is
-    asked about. None: as the model does that ``initial`` names, else not.
+    constant feature is only shifted); with "channel" they are of each channel of the input over all
+    positions. The model keeps them and applies them to all that it is asked about. None: as the
+    model does that ``initial`` names, else not.
     callbacks : what is called while it trains: ``horn.Callback`` objects, or functions of their
     context that are called after each epoch (docs/callbacks.md).
     sample_weight : (n,) numbers from 0, one for each sample of data: a factor of its loss, in the
@@ -121,10 +125,11 @@ class Job:
     initial: Any = None
     frozen: Sequence[str | Layer] = ()
     metrics: Any = ()
-    normalize: bool | None = None
+    normalize: bool | str | None = None
     callbacks: Sequence[Callback | Callable[..., Any]] = ()
     sample_weight: Any = None
     class_weight: Any = None
+    augment: Augment | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.network, Network):
@@ -181,6 +186,7 @@ class Job:
         set_(self, "data", data)
         set_(self, "validation", self._like(validation, data))
         set_(self, "test", self._like(test, data))
+        self._check_augment()
         if (self.early_stopping or self.keep_best) and validation is None:
             raise ModelError(
                 "Job: early stopping and keep_best need validation data; add "
@@ -254,6 +260,8 @@ class Job:
             if data is None:
                 continue
             check_features(data, net.n_inputs, "the network")
+            if len(net.inputs) == 1:
+                check_shape(data, net.layers[0].shape)
             check_finite(data)
             if net.loss is None:
                 continue
@@ -280,6 +288,27 @@ class Job:
                 )
             elif net.loss.name == "binary_cross_entropy":
                 _check_between_0_and_1(data, what)
+
+    def batches(self) -> AugmentedBatch | None:
+        """What makes the batches of training data, where they are not just rows of it."""
+        if self.augment is None:
+            return None
+        shape, size = self.network.layers[0].shape, min(self.batch_size, len(self.data))
+        return AugmentedBatch(self.augment, self.data, shape, self.network.seed, size)
+
+    def _check_augment(self) -> None:
+        if self.augment is None:
+            return
+        if not isinstance(self.augment, Augment):
+            raise ModelError(
+                f"Job: augment is a horn.data.Augment, as horn.data.Augment(flip=True, shift=4); "
+                f"got {self.augment!r}"
+            )
+        if isinstance(self.data, Stream):
+            raise ModelError("Job: augment is for arrays; change the images of a stream in it")
+        if len(self.network.inputs) > 1:
+            raise ModelError("Job: augment is for networks with one input")
+        self.augment.check(self.network.layers[0].shape)
 
     def _read(self, data: Any, what: str) -> Dataset:
         return read(side_by_side(data, self.network.inputs, what), what)
@@ -311,8 +340,10 @@ class Job:
 
     def _as_seen(self, data: Dataset, begun: Beginning | None) -> Dataset:
         """The training data, coded and normalized as what the job begins with was."""
-        if self.normalize not in (None, True, False):
-            raise ModelError(f"Job: normalize is True, False or None, got {self.normalize!r}")
+        if not isinstance(self.normalize, bool) and self.normalize not in (None, "channel"):
+            raise ModelError(
+                f'Job: normalize is True, "channel", False or None, got {self.normalize!r}'
+            )
         if begun is not None and begun.classes is not None and self.target == "labels":
             # its last layer knows the classes by their places; a new one may have others
             if any(name in begun.taken for name in self.network.last.shapes):
@@ -321,10 +352,22 @@ class Job:
         if self.normalize is not False and begun is not None and begun.normalization is not None:
             normal = begun.normalization
         elif self.normalize and normal is None:
-            normal = measure(data.x, data.scale)
+            normal = measure(data.x, data.scale, self._channels(data))
         elif self.normalize is False:
             normal = None
         return data if normal is data.normalization else data.with_fields(normalization=normal)
+
+    def _channels(self, data: Dataset) -> int | None:
+        """How many there are, where each is to be normalized as one."""
+        if self.normalize is True:
+            return None
+        shape = self.network.layers[0].shape
+        if len(shape) < 2 or data.n_features % shape[-1]:
+            raise ModelError(
+                f'Job: normalize="channel" needs an input with channels, as '
+                f"net.input((32, 32, 3)), but it is {shape}; normalize=True is of every feature"
+            )
+        return shape[-1]
 
     def _weighed(self, data: Dataset) -> Dataset:
         """The training data with weights by class."""

@@ -32,6 +32,7 @@ from horn.data import (
     check_classes,
     check_features,
     check_labels,
+    check_shape,
     check_targets,
 )
 from horn.data.classes import Classes, as_array, to_json
@@ -306,6 +307,8 @@ class Model:
     def _dataset(self, data: Any, what: str) -> Dataset:
         found = read(side_by_side(data, self.network.inputs, what), what)
         check_features(found, self.network.n_inputs, "this model")
+        if len(self.network.inputs) == 1:
+            check_shape(found, self.network.layers[0].shape)
         scale = self.facts.get("scale")
         if scale is None or found.x.dtype != np.uint8:
             scale = found.scale

@@ -409,7 +409,9 @@ def _train_here(
     if isinstance(job.data, Stream):
         n_epochs, rest = divmod(job.n_iterations, job.iterations_per_epoch)
         feed = Feed(job.data, job.batch_size, n_epochs * len(job.data) + rest * job.batch_size)
-    engine.bind(job.data if feed is None else feed.ring)
+    batches = job.batches()
+    data = job.data if feed is None else feed.ring
+    engine.bind(data if batches is None else batches.data)
     profiler = None if settings.profile is False else Profiler(engine)
     alone: LocalCheckpoints | None = None
     start, plan = recovery.start, recovery.plan
@@ -425,6 +427,7 @@ def _train_here(
         settings.timeout,
         at_boundary=alone or recovery.asked.is_set,
         take=None if feed is None else feed.take,
+        batches=batches,
     )
     if start is not None:
         restore(loop, start, part_name(0))

@@ -201,6 +201,10 @@ JOB = {
         'set_(self, "data", replace(self.data, normalization=None))',
         "tests/api/test_normalize.py::test_features_are_normalized_wherever_it_computes",
     ),
+    "augment": guard(
+        'set_(self, "augment", None)',
+        "tests/api/test_augment.py::test_images_are_changed_alike_wherever_it_computes",
+    ),
     "aggregates": guard(
         'set_(self, "aggregates", {})',
         "tests/parity/test_aggregates.py::test_aggregates_are_columns_with_what_they_say",

@@ -44,6 +44,7 @@ def akka_xor_is_learned(out: str) -> bool:
 
 JUDGES: dict[str, Callable[[str], bool]] = {
     "akka_xor": akka_xor_is_learned,
+    "cifar10": accuracy(0.35),
     "digits": accuracy(0.95),
     "feedback_alignment": accuracy(0.94),
     "lenet": accuracy(0.95),
@@ -58,10 +59,13 @@ JUDGES: dict[str, Callable[[str], bool]] = {
     "xor": xor_is_learned,
 }
 
+SLOW = ("cifar10", "lenet")
+
 # A part of what they do: all of it is what docs/results.md tells of.
 SHORTER = {
     "paper": ["--", "--iterations", "2500"],
     "lenet": ["--set", "epochs=none", "--set", "iterations=250"],
+    "cifar10": ["--set", "epochs=2"],
 }
 
 
@@ -74,14 +78,16 @@ def test_every_example_is_judged_and_short() -> None:
 @pytest.mark.timeout(600)  # MNIST, ten epochs on a busy machine
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(p, marks=pytest.mark.slow if p.stem == "lenet" else ()) for p in EXAMPLES],
+    [pytest.param(p, marks=pytest.mark.slow if p.stem in SLOW else ()) for p in EXAMPLES],
     ids=lambda path: path.stem,
 )
 def test_example_learns(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if path.stem in ("lenet", "mnist", "paper"):
-        need_mnist()
+        need(horn.data.mnist)
+    if path.stem == "cifar10":
+        need(horn.data.cifar10)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     sys.modules.pop(path.stem, None)
@@ -121,7 +127,7 @@ def test_mnist_evaluated_and_predicted_from_its_file_is_as_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One epoch is enough to compare the figures; two runs of one seed are bitwise the same."""
-    need_mnist()
+    need(horn.data.mnist)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     said = []
@@ -143,8 +149,8 @@ def test_mnist_evaluated_and_predicted_from_its_file_is_as_trained(
     assert f"acc {right:.4f}" in said[0]
 
 
-def need_mnist() -> None:
+def need(data: Callable[[str], horn.data.Dataset]) -> None:
     try:
-        horn.data.mnist("test")
+        data("test")
     except horn.HornError as error:
         pytest.skip(str(error))

@@ -5,6 +5,8 @@
     digits, mnist, cifar10  known sets; digits comes with horn and needs no network
     convert(csv, folder)    a large .csv file as arrays that are memory-mapped
     Stream(source)          samples that come one after another: generators, DataLoaders
+    images(folder)          pictures by class: a folder of PNG or JPEG files for each
+    Augment(flip, shift)    how the images of training data are changed in every epoch
     load(spec)              a known set by name, or files: IDX, .npy, .npz, .csv, folders of shards
     permutation             the order of an epoch, by (seed, epoch)
 
@@ -16,12 +18,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from horn.data.augment import Augment
 from horn.data.checks import (
     as_dataset,
     check_classes,
     check_features,
     check_finite,
     check_labels,
+    check_shape,
     check_targets,
 )
 from horn.data.dataset import Dataset
@@ -32,9 +36,11 @@ if TYPE_CHECKING:
     from horn.data.convert import convert
     from horn.data.known import cifar10, digits, mnist
     from horn.data.loading import load
+    from horn.data.pictures import images
     from horn.data.stream import Stream
 
 __all__ = [
+    "Augment",
     "Dataset",
     "Normalization",
     "Stream",
@@ -43,10 +49,12 @@ __all__ = [
     "check_features",
     "check_finite",
     "check_labels",
+    "check_shape",
     "check_targets",
     "cifar10",
     "convert",
     "digits",
+    "images",
     "load",
     "mnist",
     "permutation",
@@ -58,6 +66,7 @@ _READERS = {
     "cifar10": "known",
     "convert": "convert",
     "digits": "known",
+    "images": "pictures",
     "load": "loading",
     "mnist": "known",
 }

@@ -42,6 +42,17 @@ def as_features(x: Any, what: str) -> tuple[np.ndarray, float]:
     return x, scale
 
 
+def sample_shape(x: Any) -> tuple[int, ...]:
+    """Of what ``as_features`` flattens: the shape of one sample, () if it is a row of numbers."""
+    shape = getattr(x, "shape", None)
+    if not isinstance(shape, tuple):
+        try:
+            shape = np.shape(x)
+        except ValueError:  # lists of different lengths, which as_features refuses
+            return ()
+    return tuple(map(int, shape[1:])) if len(shape) > 2 else ()
+
+
 def _check_not_empty(x: np.ndarray, name: str) -> None:
     if x.size == 0:
         raise DataError(

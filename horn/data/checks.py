@@ -18,9 +18,9 @@ CHUNK_VALUES = 262_144
 def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> Dataset:
     """A checked dataset, from a Dataset, a pair (x, y) of arrays, or an array x alone.
 
-    x (n, ...) any real numbers: further axes are flattened; uint8, float32 and float64 are kept
-    without a copy where rows are contiguous, booleans become bytes, 8- and 16-bit numbers float32,
-    all others float64.
+    x (n, ...) any real numbers: further axes are flattened (``Dataset.shape`` is theirs); uint8,
+    float32 and float64 are kept without a copy where rows are contiguous, booleans become bytes, 8-
+    and 16-bit numbers float32, all others float64.
     y (n,) whole numbers are labels; text, truth values and other things that can be told apart are
     labels too, coded by their sorted order (``Dataset.classes``) · (n, n_targets) numbers are
     targets · None. Tables and columns of pandas are taken as their values.
@@ -46,9 +46,11 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
         )
     if not isinstance(data, Dataset):
         x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+        shape = arrays.sample_shape(x)
         x, natural_scale = arrays.as_features(x, what)
         labels, named = (None, None) if y is None else arrays.as_labels_or_targets(y, what)
-        dataset = Dataset(x, labels, natural_scale if scale is None else scale, what, named)
+        worth = natural_scale if scale is None else scale
+        dataset = Dataset(x, labels, worth, what, named, shape=shape)
     else:
         dataset = data
     if not dataset._checked:
@@ -128,6 +130,27 @@ def check_features(dataset: Dataset, expected: int, job_name: str) -> None:
             f"{job_name} declares input({expected}); x.shape is {dataset.x.shape}. Use "
             f"net.input({got}) or pass matching data"
         )
+
+
+def check_shape(dataset: Dataset, expected: tuple[int, ...]) -> None:
+    """Samples that have a shape lie as the input of the network does; axes of one place apart.
+
+    Raises DataError, as of images with their channels first.
+    """
+    given, wanted = dataset.shape, [n for n in expected if n != 1]
+    if len(given) < 2 or len(expected) < 2 or [n for n in given if n != 1] == wanted:
+        return
+    remedy = f"net.input({given}), or x.reshape(-1, {', '.join(map(str, expected))})"
+    if sorted(given) == sorted(expected):
+        order = [given.index(n) for n in expected] if len({*given}) == len(given) else []
+        if (*given[1:], given[0]) == expected:
+            order = [*range(1, len(given)), 0]  # channels first, as PyTorch has them
+        if order:
+            remedy = f"x.transpose({', '.join(map(str, (0, *(1 + n for n in order))))})"
+    raise DataError(
+        f"{dataset.name}: a sample has the shape {given}, but the network declares "
+        f"input({expected}), channels last; write {remedy}"
+    )
 
 
 def check_classes(dataset: Dataset, n_outputs: int, layer_name: str) -> None:

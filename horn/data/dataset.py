@@ -4,6 +4,7 @@ Bytes stay bytes, a memory-mapped file stays a file; a batch becomes floating po
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,7 +31,8 @@ class Dataset:
     read; x stays as it is stored. y is not scaled. ``name`` is what messages call the data.
     classes : what the labels are, if they are no whole numbers: label k is ``classes[k]``.
     normalization : applied after ``scale`` when a batch is read. ids (n,) : what the samples are
-    called, text, and ``id_name`` what that is called; nothing learns from them.
+    called, text, and ``id_name`` what that is called; nothing learns from them. shape : of a sample
+    that is more than a row of numbers, as (height, width, channels); () of one that is not.
 
     Raises
     ------
@@ -46,6 +48,7 @@ class Dataset:
     ids: np.ndarray | None = None
     id_name: str = "id"
     weight: np.ndarray | None = None
+    shape: tuple[int, ...] = ()
     _checked: bool = field(default=False, init=False, repr=False)
     _is_file: bool | None = field(default=None, init=False, repr=False)
 
@@ -58,6 +61,11 @@ class Dataset:
                 f"{self.name}: scale is {self.scale}; give what one unit of x is worth, such as "
                 "1/255"
             )
+        if self.shape and math.prod(self.shape) != self.n_features:
+            raise DataError(
+                f"{self.name}: has {self.n_features:,} features per sample, which are no sample of "
+                f"shape {self.shape}; leave the shape out, or give x of the same samples"
+            )
         if self.normalization is not None and len(self.normalization.mean) != self.n_features:
             raise DataError(
                 f"{self.name}: has {self.n_features:,} features per sample, but was to be "
@@ -68,6 +76,13 @@ class Dataset:
     def n_features(self) -> int:
         """Numbers per sample."""
         return int(self.x.shape[1])
+
+    @property
+    def images(self) -> np.ndarray:
+        """x as it was given, (n, *shape): images (n, height, width, channels) as they are stored;
+        a view. Without a shape it is x.
+        """
+        return self.x.reshape(-1, *(self.shape or self.x.shape[1:]))
 
     def __len__(self) -> int:
         return int(self.x.shape[0])

@@ -22,7 +22,8 @@ def digits(part: str = "train") -> Dataset:
     """Handwritten digits, 8x8 pixels, 10 classes; in this package, no network needed.
 
     part : "train", 3,823 images by 30 writers · "test", 1,797 images by 13 other writers.
-    x (n, 64) float32, sixteenths 0..1 · y (n,) int64. So (x, y) means the same as the dataset.
+    x (n, 64) float32, sixteenths 0..1, of shape (8, 8, 1) · y (n,) int64. So (x, y) means the same
+    as the dataset.
 
     Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine
     Learning Repository, 1998, CC BY 4.0; the whole of both parts, in their order. See
@@ -40,7 +41,8 @@ def mnist(part: str = "train", *, download: bool = False) -> Dataset:
     """Handwritten digits, 28x28 bytes, 10 classes, from the four IDX files, plain or gzipped.
 
     part : "train", 60,000 images · "test", 10,000 images.
-    x (n, 784) uint8, scale 1/255 · y (n,) int64. Plain files are memory-mapped.
+    x (n, 784) uint8, scale 1/255, of shape (28, 28, 1) · y (n,) int64. Plain files are
+    memory-mapped.
     The files are looked for in HORN_DATA/mnist, then in HORN_DATA (default ~/.cache/horn).
     ``download`` fetches the missing ones of this part into the former, and keeps them only if their
     checksum is right.
@@ -65,9 +67,10 @@ def mnist(part: str = "train", *, download: bool = False) -> Dataset:
 def cifar10(part: str = "train") -> Dataset:
     """Small colour photographs, 32x32x3 bytes, 10 classes, from a .npz file.
 
-    part : "train" · "test". x (n, 3072) uint8, scale 1/255, red green blue of each pixel together;
-    y (n,) int64. The file is the first of HORN_DATA/cifar10*.npz (default ~/.cache/horn), with the
-    arrays x_train (n, 32, 32, 3), y_train (n,), x_test and y_test, all bytes.
+    part : "train" · "test". x (n, 3072) uint8, scale 1/255, red green blue of each pixel together,
+    of shape (32, 32, 3), so ``images`` is (n, 32, 32, 3); y (n,) int64. The file is the first of
+    HORN_DATA/cifar10*.npz (default ~/.cache/horn), with the arrays x_train (n, 32, 32, 3), y_train
+    (n,), x_test and y_test, all bytes.
 
     Raises
     ------
@@ -103,7 +106,9 @@ def _images(images: np.ndarray, labels: np.ndarray | None, scale: float, name: s
             f"{labels.dtype} of shape {labels.shape}, but bytes (n, ...) and integers (n,) are "
             "expected; is it another set's file?"
         )
-    return Dataset(images.reshape(len(images), -1), labels.astype(np.int64), scale, name)
+    x, shape = images.reshape(len(images), -1), images.shape[1:]
+    shape = shape if len(shape) == 3 else (*shape, 1) if len(shape) == 2 else ()
+    return Dataset(x, labels.astype(np.int64), scale, name, shape=shape)
 
 
 def _check_part(name: str, part: str) -> None:

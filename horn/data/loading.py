@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from horn.data import csv, idx, npy, npz, shards
+from horn.data import csv, idx, npy, npz, pictures, shards
 from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
 from horn.data.known import PARTS, cifar10, digits, mnist
@@ -27,7 +27,10 @@ ARRAY_FILES: tuple[tuple[str, Callable[[Path], np.ndarray]], ...] = (
     (r"\.idx[0-9]?|ubyte", idx.read),
 )
 
-FORMATS = "known are .npz, .npy, .csv, IDX (.idx, -ubyte, both also .gz) and folders of shards"
+FORMATS = (
+    "known are .npz, .npy, .csv, IDX (.idx, -ubyte, both also .gz), and folders of shards or of "
+    "pictures by class"
+)
 
 
 def load(
@@ -47,6 +50,7 @@ def load(
     rows.csv                        the label in the last column: numbers, or names of classes
     -                               the standard input, as a .csv file
     folder/                         shards, joined in the order of their names
+    folder/                         with a folder of PNG or JPEG files per class (Pillow)
 
     Bytes are worth 1/255 each, all other numbers are taken as they are. Without
     ``labels`` y is None, and every column of numbers of a .csv belongs to x. Of a .csv ``label``
@@ -87,6 +91,8 @@ def _known(name: str, part: str, labels: bool, download: bool) -> Dataset:
 
 def _file(spec: str, labels: bool) -> Dataset:
     path = Path(spec).expanduser()
+    if path.is_dir() and pictures.has_pictures(path):
+        return pictures.images(spec, labels=labels)
     if path.is_dir():
         x, y, scale = shards.read(path, labels=labels)
         return as_dataset((x, y), spec, scale=scale)

@@ -46,17 +46,20 @@ class Normalization:
         return cls(*(np.array(found[name], np.float64) for name in ("mean", "std")))
 
 
-def measure(x: np.ndarray, scale: float) -> Normalization:
+def measure(x: np.ndarray, scale: float, channels: int | None = None) -> Normalization:
     """Of all samples x (n, features), in one pass of double precision, in chunks of about 1 MiB.
+
+    channels : how many there are, last; then the numbers are of each of them over all positions.
 
     Source: Chan, Golub & LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
     Variances", 1979.
     """
-    n, mean = 0, np.zeros(x.shape[1])
+    width = channels or x.shape[1]
+    n, mean = 0, np.zeros(width)
     squares, low, high = np.zeros_like(mean), np.full_like(mean, np.inf), mean - np.inf
     step = max(CHUNK_VALUES // x.shape[1], 1)
     for start in range(0, len(x), step):
-        chunk = x[start : start + step].astype(np.float64)
+        chunk = x[start : start + step].astype(np.float64).reshape(-1, width)
         low, high = np.minimum(low, chunk.min(axis=0)), np.maximum(high, chunk.max(axis=0))
         m, own = len(chunk), chunk.mean(axis=0)
         chunk -= own
@@ -67,4 +70,5 @@ def measure(x: np.ndarray, scale: float) -> Normalization:
     std = np.sqrt(squares / n) * abs(scale)
     # rounding leaves a constant feature a tiny deviation; one of the smallest numbers may have 0
     std[constant | (std == 0)] = 1.0
-    return Normalization(np.where(constant, low, mean) * scale, std)
+    mean = np.where(constant, low, mean) * scale
+    return Normalization(*(np.tile(each, x.shape[1] // width) for each in (mean, std)))

@@ -66,7 +66,8 @@ def _shards(folder: Path, labels: bool) -> tuple[list[Path], Callable[[Path], Pa
     if not found:
         raise DataError(
             f"{folder}: is a folder without shards; put *.npz, *.csv, or x*.npy with y*.npy there, "
-            f"or name a data set that horn knows, as in mnist:test"
+            f"or a folder of pictures for each class, or name a data set that horn knows, as in "
+            f"mnist:test"
         )
     if len(found) > 1:
         raise DataError(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from horn.backends import Memory, Setup
+from horn.data import Dataset
 from horn.errors import CompileError
 from horn.interpreter import passes, tape, user_text
 from horn.interpreter.calls import Moment
@@ -140,19 +141,20 @@ def watching(dtype: str, places: bool = False) -> Iterator[Watch]:
 
 class BrokenBatch:
     """A training batch that went wrong. arrays : the learned arrays before it; memory : these, the
-    states and slots. rows : of the data; first_sample : the global number of the first.
+    states and slots. rows : of ``data``; first_sample : the global number of the first.
     """
 
     def __init__(
         self,
         job: Job,
+        data: Dataset,
         arrays: Mapping[str, Array],
         memory: Memory,
         rows: Array,
         first_sample: int,
         iteration: int,
     ) -> None:
-        self.job, self.network = job, job.network
+        self.job, self.data, self.network = job, data, job.network
         self.arrays, self.memory = arrays, memory
         self.rows, self.first_sample, self.iteration = rows, first_sample, iteration
 
@@ -177,7 +179,7 @@ class BrokenBatch:
         """The loss of one sample."""
         if self.network.loss is None:
             return None
-        _, target = read_sample(self.network, self.job.target, self.job.data, int(self.rows[row]))
+        _, target = read_sample(self.network, self.job.target, self.data, int(self.rows[row]))
         sent = np.asarray(seen[f"{self.network.last.name}.output"][row], np.float64).tolist()
         if target is None:
             return None
@@ -192,7 +194,7 @@ class BrokenBatch:
             return None
         setup = Setup(self.network, self.job.optimizer, self.job.target, 1, "float64")
         engine = Engine(setup)
-        engine.bind(self.job.data)
+        engine.bind(self.data)
         engine.load(self.arrays, self.memory["state"], None, self.iteration)
         with np.errstate(all="ignore"), watching(self.job.dtype, places=True) as watch:
             engine._run(self.rows[row : row + 1], self.iteration, self.first_sample + row)
@@ -223,9 +225,7 @@ class BrokenBatch:
         ]
         target = None
         if layer is self.network.last:
-            _, known = read_sample(
-                self.network, self.job.target, self.job.data, int(self.rows[row])
-            )
+            _, known = read_sample(self.network, self.job.target, self.data, int(self.rows[row]))
             target = known or [nan] * layer.size
         own = {name: list(values) for name, values in states.items()}
         return passes.Sample(moment, own, sent, target)

@@ -24,7 +24,7 @@ import numpy as np
 
 from horn.aggregates import Aggregate
 from horn.callbacks import Callback
-from horn.data import Dataset, Normalization
+from horn.data import Augment, Dataset, Normalization
 from horn.errors import JobError, ModelError, ProtocolError
 from horn.job import EarlyStopping, Job
 from horn.metrics import from_json
@@ -80,6 +80,14 @@ class StoppingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: str | None = None
 
 
+class AugmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An Augment."""
+
+    flip: str
+    shift: tuple[_Count, _Count]
+    brightness: float
+
+
 class AggregateSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An Aggregate. ``of_layer`` is a reference to the function."""
 
@@ -107,6 +115,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frozen: tuple[str, ...] = ()
     callbacks: list[dict[str, Any]] = []  # those that run everywhere
     metrics: list[dict[str, Any]] = []
+    augment: AugmentSpec | None = None
 
 
 class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -321,6 +330,7 @@ def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> Share
             tuple(map(str, job.frozen)),
             callbacks=draft.callbacks,
             metrics=draft.metrics,
+            augment=None if job.augment is None else AugmentSpec(**dataclasses.asdict(job.augment)),
         )
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
         layers = sorted(placement.layers.items())
@@ -472,7 +482,7 @@ def _job(
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ProtocolError(f"payload: {type(error).__name__}: {error}") from error
     optimizer = _thing_from_json(spec.optimizer, code, Optimizer)
-    stopping = spec.early_stopping
+    stopping, augment = spec.early_stopping, spec.augment
     return Job(
         network,
         data(spec.data, "data"),
@@ -492,6 +502,7 @@ def _job(
         frozen=spec.frozen,
         metrics=from_json(spec.metrics, code),
         callbacks=[_callback(found, code) for found in spec.callbacks],
+        augment=None if augment is None else Augment(**msgspec.structs.asdict(augment)),
     )
 
 

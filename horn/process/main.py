@@ -244,7 +244,8 @@ class TaskProcess:
         self.engine = engine = opened.strategy.engine(context) or Replica(opened.strategy, context)
         if isinstance(engine, Replica):
             stack.callback(engine.close)
-        engine.bind(job.data)
+        batches = job.batches()
+        engine.bind(job.data if batches is None else batches.data)
         opened.forget()
         saver = TaskCheckpoints(self.line, run, rank, engine) if run.checkpoints else None
         decisions: Decisions | None = None
@@ -304,6 +305,7 @@ class TaskProcess:
             is_changed_at_end=not opened.strategy.is_joined,
             at_boundary=saver,
             on_batch=on_batch,
+            batches=batches,
         )
         if decisions is not None:
             loop.callbacks = lambda: decisions.memory

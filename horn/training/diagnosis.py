@@ -54,8 +54,8 @@ def look_again(
     n_steps = met.iteration + 1 - first
     if seconds * n_steps / max(met.iteration + 1, 1) > MOST_S:
         return None
-    engine = make()
-    engine.bind(job.data)
+    engine, batches = make(), Batches(job)
+    engine.bind(batches.data)
     if kept is not None:
         engine.recall(kept.memory, kept.updates)
     begun, losses = perf_counter(), []
@@ -64,14 +64,14 @@ def look_again(
         if perf_counter() - begun > PATIENCE_S:
             return None
         before, updates = copied(engine.memory()), engine.updates
-        rows, sample = batch(job, iteration)
+        rows, sample = batches.at(iteration)
         loss = engine.step(rows, iteration=iteration, first_sample=sample)
         losses.append(loss)
         if np.isfinite(loss) and is_finite(engine.memory()):
             continue
         broken = [n for n, a in engine.memory()["parameter"].items() if not np.isfinite(a).all()]
         engine.recall(before, updates)
-        text = _what(job, engine, iteration, before["parameter"], losses, broken)
+        text = _what(job, batches, engine, iteration, before["parameter"], losses, broken)
         return Diagnosis(text, iteration, before)
     return None
 
@@ -84,6 +84,23 @@ def batch(job: Job, iteration: int) -> tuple[np.ndarray, int]:
     return rows, epoch * n + step * size
 
 
+class Batches:
+    """What an engine reads. ``data`` : what it is bound to."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self._changed = job, job.batches()
+        self.data = job.data if self._changed is None else self._changed.data
+
+    def at(self, iteration: int) -> tuple[np.ndarray, int]:
+        """The rows of ``data`` that an update reads, and the global number of the first sample;
+        those of the last time may be others from now on.
+        """
+        rows, sample = batch(self.job, iteration)
+        if self._changed is not None:
+            rows = self._changed.read(rows, iteration // self.job.iterations_per_epoch + 1)
+        return rows, sample
+
+
 def copied(memory: Memory) -> Memory:
     return {k: {name: a.copy() for name, a in arrays.items()} for k, arrays in memory.items()}
 
@@ -94,6 +111,7 @@ def is_finite(memory: Memory) -> bool:
 
 def _what(
     job: Job,
+    batches: Batches,
     engine: Engine,
     iteration: int,
     arrays: Mapping[str, np.ndarray],
@@ -104,10 +122,12 @@ def _what(
     not finite after it.
     """
     rows, sample = batch(job, iteration)
+    read, _ = batches.at(iteration)
     with np.errstate(all="ignore"):
-        seen = engine.probe(rows, iteration=iteration, first_sample=sample)
+        seen = engine.probe(read, iteration=iteration, first_sample=sample)
     cause = Cause(job, arrays, losses, iteration)
-    found = trouble.BrokenBatch(job, arrays, engine.memory(), rows, sample, iteration)
+    memory = engine.memory()
+    found = trouble.BrokenBatch(job, batches.data, arrays, memory, read, sample, iteration)
     for layer in job.network.layers[1:]:
         outputs = seen[f"{layer.name}.output"]
         bad = np.argwhere(~np.isfinite(outputs))
@@ -133,7 +153,7 @@ def _what(
             gradient = gradients.get(f"{name}.gradient")
             if gradient is not None and not np.isfinite(gradient).all():
                 n_bad = int((~np.isfinite(gradient)).sum())
-                one = _row_of(engine, rows, iteration, sample, f"{name}.gradient")
+                one = _row_of(engine, read, iteration, sample, f"{name}.gradient")
                 which = "" if one is None else f", sample {int(rows[one])} of the data"
                 said = _told(partial(found.backward, one))
                 return cause.told(

@@ -45,6 +45,7 @@ LEFT_OUT = {
     (Dataset, "id_name"): "for people",
     (Job, "callbacks"): "what they remember is in the checkpoint",
     (Dataset, "name"): "for people",
+    (Dataset, "shape"): "it changes no row",
     (Dataset, "_checked"): "whether it was looked at",
     (Dataset, "_is_file"): "whether it was looked at",
     (Link, "connection"): "who listens to whom is in edges",

@@ -20,6 +20,7 @@ from horn import html
 from horn.aggregates import COLUMNS, named
 from horn.backends import Engine, Memory
 from horn.data import Dataset, permutation
+from horn.data.augment import AugmentedBatch
 from horn.errors import Diverged, Timeout
 from horn.job import Job
 from horn.metrics import checked_answers, n_answers
@@ -158,7 +159,8 @@ class TrainingLoop:
     whether to stop there, and then ``is_halted``. on_batch : called after each update, before that,
     with its epoch, the updates so far and its loss; returns whether its epoch, and training, end
     with it. take : the next rows of a stream, which has an order of its own; of what it gave
-    nothing can be measured again. With the arrays and the ``cursor`` of that moment ``go_on``,
+    nothing can be measured again. batches : what changes the rows of a batch; the engine is bound
+    to its data. With the arrays and the ``cursor`` of that moment ``go_on``,
     before ``run``, gives the same rows and the same model.
 
     Raises
@@ -188,6 +190,7 @@ class TrainingLoop:
         deal: int = 0,
         on_batch: Callable[[int, int, float], bool] | None = None,
         take: Callable[[int], Array] | None = None,
+        batches: AugmentedBatch | None = None,
     ) -> None:
         self.job, self.engine, self.watcher = job, engine, watcher
         self.begun, self.timeout = begun, timeout
@@ -197,7 +200,7 @@ class TrainingLoop:
         self.part, self.deal = part, deal
         self.is_changed_at_end, self.at_boundary = is_changed_at_end, at_boundary
         self.on_batch, self.is_ended = on_batch, False
-        self.take = take
+        self.take, self.batches = take, batches
         self.callbacks: Callable[[], dict[str, Any]] = dict  # what they remember, for the cursor
         self.recalled: dict[str, Any] = {}  # of the cursor that it went on from
         self.look = look or engine.parameters
@@ -336,6 +339,8 @@ class TrainingLoop:
             if self.on_iteration is not None:
                 self.on_iteration(self.iteration)
             self._expect(order[start + size : min(start + 2 * size, n_steps * size)])
+            if self.batches is not None:
+                rows = self.batches.read(rows, epoch, slice(*share(len(rows), *self.part)))
             loss = step(rows, iteration=self.iteration, first_sample=sample + start)
             if not math.isfinite(loss):
                 raise self._diverged(f"the loss became {loss}", self.iteration, epoch)

@@ -21,7 +21,7 @@ from horn.interpreter.tape import number
 from horn.job import Job
 from horn.layers import Layer
 from horn.network import Network
-from horn.training.diagnosis import batch
+from horn.training.diagnosis import Batches, batch
 
 
 @dataclass(frozen=True)
@@ -113,16 +113,17 @@ def trace(
     size = min(job.batch_size, len(job.data))
     setup = Setup(job.network, job.optimizer, job.target, size, job.dtype)
     engine = make(setup)
-    engine.bind(job.data)
+    batches = Batches(job)
+    engine.bind(batches.data)
     for iteration in range(step):
-        before, first_sample = batch(job, iteration)
+        before, first_sample = batches.at(iteration)
         engine.step(before, iteration=iteration, first_sample=first_sample)
     looking = Interpreter(setup)
-    looking.bind(job.data)
+    looking.bind(batches.data)
     looking.load(engine.parameters(), engine.states(), engine.slots(), engine.updates)
     place = (layer.index, o)
     with printing(lambda who: who is not None and (who.layer_index, who.index) == place):
-        seen, back = looking.look(rows, sample, iteration=step, first_sample=first)
+        seen, back = looking.look(batches.at(step)[0], sample, iteration=step, first_sample=first)
     fired, names = seen.fired[layer.index][o], [each.name for each in job.network.layers]
     arrays = {**engine.parameters()}
     incoming = [

@@ -129,7 +129,7 @@ def test_resume_wants_the_same(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_said() -> None:
-    with pytest.raises(ModelError, match="Job: normalize is True, False or None, got 'yes'"):
+    with pytest.raises(ModelError, match="True, \"channel\", False or None, got 'yes'"):
         job(normalize="yes")
     with pytest.raises(DataError, match="test: input has 3 features per sample, but the training"):
         job(test=(RAW[:, :3], Y))

@@ -26,6 +26,7 @@ def test_digits_are_the_two_parts_of_the_uci_set():
     train, test = data.digits(), data.digits("test")
     assert (train.x.shape, test.x.shape) == ((3823, 64), (1797, 64))
     assert (train.x.dtype, train.scale, train.name) == (np.float32, 1.0, "digits:train")
+    assert train.shape == (8, 8, 1)
     assert train.x.max() == test.x.max() == 1  # sixteenths
     # the counts that the set's own description gives
     assert np.bincount(train.y).tolist() == [376, 389, 380, 389, 387, 376, 377, 387, 380, 382]
@@ -57,9 +58,10 @@ def test_mnist_is_the_original():
 
 
 @needs_cifar10
-def test_cifar10_is_flattened():
+def test_cifar10_is_images_in_rows():
     test = data.cifar10("test")
     assert test.n_features == 3072 and test.scale == 1 / 255
+    assert test.shape == (32, 32, 3) and test[:5].images.shape == (5, 32, 32, 3)
     assert sorted(set(test.y.tolist())) == list(range(10))
 
 

@@ -47,7 +47,8 @@ def test_a_folder_without_shards(tmp_path):
         load(str(tmp_path))
     assert str(caught.value) == (
         f"{tmp_path}: is a folder without shards; put *.npz, *.csv, or x*.npy with y*.npy there, "
-        f"or name a data set that horn knows, as in mnist:test"
+        f"or a folder of pictures for each class, or name a data set that horn knows, as in "
+        f"mnist:test"
     )
 
 

@@ -1,0 +1,157 @@
+"""Images of a batch, changed at random: mirrored, moved, brighter or darker.
+
+What becomes of a sample follows from (seed, epoch, sample) alone: not from its place in a batch,
+from tasks and groups, nor from where a resumed job went on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from horn import random
+from horn.data.dataset import Dataset
+from horn.errors import DataError, ModelError
+
+FLIPS = {True: "horizontal", False: ""}
+KINDS = ("", "horizontal", "vertical", "both")
+STREAM = 0x617567  # "aug" in ASCII: a layer that no network has, so no other draw has its key
+_LOW = np.uint64(0xFFFF_FFFF)
+
+
+@dataclass(frozen=True)
+class Augment:
+    """How the images of a job's training data are changed, anew in every epoch.
+
+    flip : True mirrors half of the images left to right; "vertical" upside down, "both" each with
+    a probability of one half. shift : moved by up to so many pixels in each direction, a number or
+    (rows, columns); what comes in from outside is 0. brightness : times a number between
+    1 - brightness and 1 + brightness; bytes stay between 0 and 255.
+
+    It changes images as they are stored, before ``normalize``. Labels, validation and test data
+    stay as they are, and so do the samples that ``acc`` is measured on.
+    """
+
+    flip: bool | str = False
+    shift: int | tuple[int, int] = 0
+    brightness: float = 0.0
+
+    def __post_init__(self) -> None:
+        flip = FLIPS.get(self.flip, self.flip) if isinstance(self.flip, bool) else self.flip
+        if flip not in KINDS:
+            raise ModelError(
+                f'Augment: flip is True, "horizontal", "vertical" or "both", got {self.flip!r}'
+            )
+        object.__setattr__(self, "flip", flip)
+        shift = self.shift if isinstance(self.shift, (tuple, list)) else (self.shift, self.shift)
+        is_whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in shift)
+        if len(shift) != 2 or not is_whole or min(shift) < 0:
+            raise ModelError(
+                f"Augment: shift is a whole number of pixels from 0, or (rows, columns), got "
+                f"{self.shift!r}"
+            )
+        object.__setattr__(self, "shift", tuple(map(int, shift)))
+        is_number = isinstance(self.brightness, (int, float, np.number))
+        if not is_number or not 0 <= self.brightness <= 1:
+            raise ModelError(
+                f"Augment: brightness is a number from 0 to 1, such as 0.2, got {self.brightness!r}"
+            )
+        if not (flip or any(shift) or self.brightness):
+            raise ModelError("Augment: nothing is changed; give flip=True, shift=4 or brightness")
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raises ModelError if samples of this shape are no images, or too small."""
+        if len(shape) != 3:
+            raise ModelError(
+                f"Job: augment changes images, (height, width, channels), but the input is {shape};"
+                f" declare it as in net.input((32, 32, 3)), or leave augment out"
+            )
+        for size, most, name in zip(shape, self._shift, ("rows", "columns"), strict=False):
+            if most >= size:
+                raise ModelError(
+                    f"Job: augment moves images by up to {most} {name}, but they have {size}; give "
+                    f"a smaller shift"
+                )
+
+    @property
+    def _shift(self) -> tuple[int, int]:
+        assert isinstance(self.shift, tuple)
+        return self.shift
+
+    def write(
+        self, x: np.ndarray, rows: np.ndarray, epoch: int, seed: int, out: np.ndarray
+    ) -> None:
+        """Images x[rows], changed, into ``out``.
+
+        x (n, h, w, c), any type · rows (k,) samples · epoch from 1 · out (k, h, w, c) of x's type
+        """
+        height, width = x.shape[1:3]
+        samples = rows.astype(np.uint64)
+        counter = [samples & _LOW, samples >> np.uint64(32), np.uint64(epoch), np.uint64(0)]
+        words = random.philox(random.key(seed, STREAM), counter)
+        down, right = (
+            (word * np.uint64(2 * most + 1) >> np.uint64(32)).astype(np.int64) - most
+            for word, most in zip(words[1:3], self._shift, strict=True)
+        )
+        bits, ways = words[0].astype(np.int64), np.array([1, -1])
+        by_row = ways[bits & 1 if self.flip in ("vertical", "both") else bits & 0]
+        by_column = ways[bits >> 1 & 1 if self.flip in ("horizontal", "both") else bits & 0]
+        factors = 1.0 + self.brightness * (2.0**-31 * words[3].astype(np.float64) - 1.0)
+        levels = np.arange(256.0)
+        # one image after another: half of the time of index arrays over the whole batch
+        for k, row in enumerate(rows):
+            image, dy, dx, changed = x[row], int(down[k]), int(right[k]), out[k]
+            image = image[:: int(by_row[k]), :: int(by_column[k])]
+            if dy or dx:
+                changed[...] = 0
+                changed[max(dy, 0) : height + dy, max(dx, 0) : width + dx] = image[
+                    max(-dy, 0) : height - dy, max(-dx, 0) : width - dx
+                ]
+            else:
+                changed[...] = image
+            if self.brightness and x.dtype == np.uint8:
+                known = np.minimum(np.rint(levels * factors[k]), 255.0).astype(np.uint8)
+                np.take(known, changed, out=changed, mode="clip")
+            elif self.brightness:
+                changed *= changed.dtype.type(factors[k])
+
+
+class AugmentedBatch:
+    """The rows of one batch of a data set, changed; ``data`` are they, and what an engine is bound
+    to.
+    """
+
+    def __init__(
+        self, augment: Augment, data: Dataset, shape: tuple[int, ...], seed: int, size: int
+    ) -> None:
+        if math.prod(shape) != data.n_features:
+            raise DataError(
+                f"{data.name}: has {data.n_features:,} features per sample, which are no images of "
+                f"{shape}; pass data that fit the input of the network"
+            )
+        self.augment, self.shape, self.seed, self._whole = augment, shape, seed, data
+        rows = {
+            name: np.zeros((size, *array.shape[1:]), array.dtype)
+            for name in ("x", "y", "weight")
+            if (array := getattr(data, name)) is not None
+        }
+        self.data = data.with_fields(**rows, ids=None)
+
+    def read(self, rows: np.ndarray, epoch: int, part: slice = slice(None)) -> np.ndarray:
+        """Change the samples of a batch; the rows of ``data`` that they are then.
+
+        part : of the batch, which alone is made; of the rest this process reads nothing.
+        """
+        places = np.arange(len(rows))
+        mine, here = rows[part], places[part]
+        if len(mine):
+            first, last = int(here[0]), int(here[-1]) + 1
+            x = self._whole.x.reshape(-1, *self.shape)
+            out = self.data.x[first:last].reshape(-1, *self.shape)
+            self.augment.write(x, mine, epoch, self.seed, out)
+            for name in ("y", "weight"):
+                if (array := getattr(self._whole, name)) is not None:
+                    getattr(self.data, name)[first:last] = array[mine]
+        return places

@@ -1,0 +1,121 @@
+"""A folder of pictures: a folder of PNG or JPEG files for each class, read with Pillow.
+
+All pictures become bytes (height, width, channels): one channel if all of them are grey, else red,
+green and blue. Transparency is left out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from horn.data.arrays import BYTE_SCALE
+from horn.data.checks import as_dataset
+from horn.data.dataset import Dataset
+from horn.errors import DataError, ModelError, NotFound
+
+ENDINGS = (".png", ".jpg", ".jpeg")
+GREY = ("1", "L", "LA")
+COLOURED = ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
+
+
+def images(
+    folder: str | Path, *, size: tuple[int, int] | None = None, labels: bool = True
+) -> Dataset:
+    """The pictures of a folder, those of each class in a folder with its name.
+
+    x (n, height * width * channels) uint8, of shape (height, width, channels); y (n,) int64, the
+    classes in the order of their names; ids the files. size : (height, width) that all pictures are
+    scaled to; without it they must be of one size. Without ``labels`` y is None, and pictures may
+    lie in the folder itself.
+
+    Raises
+    ------
+    NotFound : there is no such folder. ModelError : Pillow is not installed.
+    DataError : a file is damaged, is no picture, or is of another size; names the file.
+    """
+    where = Path(folder).expanduser()
+    if not where.is_dir():
+        raise NotFound(f"{where}: no such folder; check the name")
+    files = found(where)
+    if not files:
+        raise DataError(
+            f"{where}: has no PNG or JPEG files; put those of each class in a folder of its own, "
+            f"as {where / 'cat' / '1.png'}"
+        )
+    loose = [path for path in files if path.parent == where]
+    if loose and labels:
+        raise DataError(
+            f"{loose[0]}: lies in no folder of a class; move it to one, as "
+            f"{where / 'cat' / loose[0].name}, or read without labels (labels=False)"
+        )
+    arrays = [_read(path, size) for path in files]
+    height, width = arrays[0].shape[:2]
+    for path, array in zip(files, arrays, strict=True):
+        if array.shape[:2] != (height, width):
+            raise DataError(
+                f"{path}: is {array.shape[0]} x {array.shape[1]} pixels (height x width), but "
+                f"{files[0]} is {height} x {width}; scale all of them to one size: "
+                f"horn.data.images({str(folder)!r}, size=({height}, {width}))"
+            )
+    channels = max(array.shape[2] for array in arrays)
+    x = np.empty((len(arrays), height, width, channels), np.uint8)
+    for k, array in enumerate(arrays):
+        x[k] = array  # a grey one among coloured ones: the same in all three
+    y = None
+    if labels:
+        y = np.array([path.relative_to(where).parts[0] for path in files])
+    data = as_dataset((x, y), str(folder), scale=BYTE_SCALE)
+    ids = np.array([str(path.relative_to(where)) for path in files])
+    return data.with_fields(ids=ids, id_name="file")
+
+
+def found(folder: Path) -> list[Path]:
+    """The files of a folder and of those in it, by name; hidden ones are left out."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not any(part[0] == "." for part in path.relative_to(folder).parts)
+    )
+
+
+def has_pictures(folder: Path) -> bool:
+    """Whether there is a picture in a folder, or in one of its folders."""
+    return any(
+        path.suffix.lower() in ENDINGS
+        for pattern in ("*", "*/*")
+        for path in folder.glob(pattern)
+    )
+
+
+def _read(path: Path, size: tuple[int, int] | None) -> np.ndarray:
+    """One picture, (height, width, 1 or 3) bytes."""
+    try:
+        from PIL import Image  # an extra
+    except ImportError:
+        raise ModelError(
+            "pictures are read with Pillow, which is not installed; pip install 'horn-bsp[images]'"
+        ) from None
+    if path.suffix.lower() not in ENDINGS:
+        raise DataError(f"{path}: is no PNG or JPEG file; move it out of the folder")
+    try:
+        with Image.open(path) as picture:
+            if picture.mode not in (*GREY, *COLOURED):
+                raise DataError(
+                    f"{path}: its pixels are of the kind {picture.mode!r}, but bytes of grey or of "
+                    f"red, green and blue are expected; save it as such"
+                )
+            read: Any = picture.convert("L" if picture.mode in GREY else "RGB")
+    except DataError:
+        raise
+    except Exception as error:  # whatever a damaged file makes of the decoder
+        raise DataError(
+            f"{path}: is damaged or no picture ({type(error).__name__}: {error}); replace or "
+            f"remove it"
+        ) from error
+    if size is not None:
+        read = read.resize((size[1], size[0]), Image.Resampling.BICUBIC)
+    array = np.asarray(read)
+    return array[..., None] if array.ndim == 2 else array

@@ -1,0 +1,113 @@
+"""Folders of pictures: a folder of PNG or JPEG files for each class."""
+
+import builtins
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import horn
+from horn.errors import DataError, ModelError, NotFound
+
+RNG = np.random.default_rng(3)
+
+
+def write(path, size=(6, 5), mode="RGB", **more):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shape = size if mode in ("L", "P") else (*size, len(mode))
+    array = RNG.integers(0, 256, shape).astype(np.uint8)
+    Image.fromarray(array[..., 0] if shape[-1:] == (1,) else array, mode).save(path, **more)
+    return array
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """(folder, the pixels of its files by name)."""
+    names = ("eel/1.png", "cat/2.png", "cat/10.png")
+    return tmp_path, {name: write(tmp_path / name) for name in names}
+
+
+def test_a_folder_by_class_is_data_with_names_and_shape(folder):
+    where, pixels = folder
+    for data in (horn.data.images(where), horn.data.load(str(where))):
+        assert data.x.shape == (3, 90) and data.x.dtype == np.uint8 and data.scale == 1 / 255
+        assert data.shape == (6, 5, 3) and data.images.shape == (3, 6, 5, 3)
+        assert data.classes == ("cat", "eel") and data.y.tolist() == [0, 0, 1]
+        assert data.ids.tolist() == ["cat/10.png", "cat/2.png", "eel/1.png"]
+        for name, image in zip(data.ids, data.images, strict=True):
+            assert np.array_equal(image, pixels[name])
+
+
+def test_grey_pictures_have_one_channel_unless_others_are_coloured(tmp_path):
+    grey = write(tmp_path / "a" / "1.png", mode="L")
+    assert horn.data.images(tmp_path).shape == (6, 5, 1)
+    write(tmp_path / "a" / "2.jpg", quality=95)
+    write(tmp_path / "b" / "3.PNG", mode="RGBA")
+    data = horn.data.images(tmp_path)
+    assert data.shape == (6, 5, 3)
+    assert np.array_equal(data.images[0], np.repeat(grey[..., None], 3, axis=2))
+
+
+def test_hidden_files_are_left_out_and_folders_in_a_class_are_not(folder):
+    where, _ = folder
+    (where / ".cache").mkdir()
+    write(where / ".cache" / "1.png")
+    (where / "cat" / ".DS_Store").write_bytes(b"x")
+    write(where / "cat" / "young" / "1.png")
+    assert horn.data.images(where).y.tolist() == [0, 0, 0, 1]
+
+
+def test_pictures_without_labels_may_lie_in_the_folder_itself(tmp_path):
+    write(tmp_path / "1.png")
+    assert horn.data.load(str(tmp_path), labels=False).y is None
+    with pytest.raises(DataError, match=r"1.png: lies in no folder of a class; move it to one"):
+        horn.data.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("bytes_left, suffix", [(50, "png"), (0, "png"), (700, "jpg")])
+def test_a_broken_file_is_named(folder, bytes_left, suffix):
+    where, _ = folder
+    path = where / "cat" / f"3.{suffix}"
+    write(path, (40, 40))
+    path.write_bytes(path.read_bytes()[:bytes_left])
+    with pytest.raises(DataError, match=rf"cat/3.{suffix}: is damaged or no picture .*; replace"):
+        horn.data.images(where, size=(6, 5))
+
+
+def test_other_files_are_named(folder):
+    where, _ = folder
+    (where / "eel" / "notes.txt").write_text("slippery")
+    with pytest.raises(DataError, match=r"eel/notes.txt: is no PNG or JPEG file; move it out"):
+        horn.data.images(where)
+    (where / "eel" / "notes.txt").unlink()
+    Image.fromarray(np.full((6, 5), 7000, np.uint16)).save(where / "eel" / "deep.png")
+    with pytest.raises(DataError, match=r"eel/deep.png: its pixels are of the kind 'I;16'"):
+        horn.data.images(where)
+
+
+def test_mixed_sizes_are_named_and_scaled_if_asked(folder):
+    where, _ = folder
+    flat = np.full((12, 10, 3), 77, np.uint8)
+    Image.fromarray(flat).save(where / "eel" / "2.png")
+    with pytest.raises(DataError, match=r"eel/2.png: is 12 x 10 pixels .*10.png is 6 x 5; scale"):
+        horn.data.images(where)
+    data = horn.data.images(where, size=(3, 4))
+    assert data.shape == (3, 4, 3) and (data.images[-1] == 77).all()
+
+
+def test_nothing_there_is_said(tmp_path, monkeypatch):
+    with pytest.raises(NotFound, match="no such folder"):
+        horn.data.images(tmp_path / "none")
+    with pytest.raises(DataError, match="has no PNG or JPEG files; put those of each class in"):
+        horn.data.images(tmp_path)
+    write(tmp_path / "a" / "1.png")
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if name == "PIL":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ModelError, match=r"pip install 'horn-bsp\[images\]'"):
+        horn.data.images(tmp_path)
