@@ -204,9 +204,7 @@ class Words:
         state = scope.frame.states.get(name, leaf(Op.STATE, "bo", name))
         if not context.training:
             return state
-        scope.frame.states[name] = RUNNING * state + (1.0 - RUNNING) * ir.make(
-            Op.STOP_GRADIENT, found
-        )
+        scope.frame.states[name] = RUNNING * state + (1.0 - RUNNING) * found
         return found
 
     def draw(self, word: Word, node: ast.Call) -> Node:
@@ -253,6 +251,10 @@ class Words:
 
 
 def _statistic(word: str, x: Node, axis: str) -> Node:
+    if axis == "o" and "o" not in x.axes:
+        # What is made of inputs alone is each neuron's own too, where connections are sparse; and
+        # of equals the first has it.
+        x = ir.add(x, ir.mul(0.0, leaf(Op.INDEX, "o")))
     if word == "rank":
         return ir.rank(x)
     if word not in ("mean", "var"):

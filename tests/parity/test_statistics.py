@@ -263,3 +263,39 @@ def test_sub_models_have_no_layer_to_ask():
     job = horn.Job(net, horn.data.digits(), batch_size=10, iterations=1)
     with pytest.raises(JobError, match="asks its layer or the batch"):
         horn.train(job, strategy="parallel-dropout", groups=2)
+
+
+class Inputs(horn.Neuron):
+    """What it asks has no weight in it, nor anything else of the neuron."""
+
+    def forward(self, messages):
+        heard = sum(m.input for m in messages)
+        asked = self.min(heard, over="layer") + 0.3 * self.sum(heard, over="layer")
+        asked += 0.1 * self.argmax(heard, over="layer") + 0.2 * self.rank(heard, over="layer")
+        asked += self.var(heard, over="layer") + 0.5 * self.mean(2.0, over="layer")
+        asked += 0.3 * self.rank(self.iteration, "layer") + self.argmax(len(messages), "layer")
+        self.feedforward(math.tanh(0.1 * asked + sum(m.input * m.weight for m in messages)))
+
+
+@pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=2)])
+def test_numbers_of_inputs_alone_are_each_neurons_own(connect):
+    net = network(Inputs, connect)
+    compare(net, horn.SGD(0.1), 5)
+    setup = Setup(net, horn.SGD(0.1), "labels", 5, "float64", 1)
+    check_gradients("kernels", setup, samples(net), 3)
+
+
+class ReadsRunning(horn.Neuron):
+    average = horn.State(0.3)
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        self.mean(z, over="batch", running="average")
+        self.feedforward(math.tanh(z - 5.0 * self.average))
+
+
+def test_a_running_value_that_is_read_again_passes_its_gradient():
+    net = network(ReadsRunning)
+    compare(net, horn.SGD(0.1), 5)
+    setup = Setup(net, horn.SGD(0.1), "labels", 5, "float64", 1)
+    check_gradients("kernels", setup, samples(net), 3)
