@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+
 from horn.compiler import lower
 from horn.compiler.program import Convolve, Loop, Matmul, Update
-from horn.language import derive, ir
+from horn.errors import CompileError
+from horn.language import averages, derive, ir
 from horn.language.layers import read_layer
 from horn.language.neuron_ir import BackwardIR
+from horn.language.source import source_of
 from horn.layers import Layer
 from horn.network import Network
-from horn.neuron import mentions
+from horn.neuron import Neuron, SynapseState, declared, mentions
 from horn.optimizers import SGD, Direct, Optimizer
 
 
@@ -149,6 +153,45 @@ def _of_weight(own: derive.Derived, written: BackwardIR | None, group: str, name
     if own.is_weighted_sum:
         return _flows(own.deltas[group][name])
     return _flows(ir.at_input(own.weights[name], group))
+
+
+def check_memory(network: Network, batch_size: int, groups: int = 1) -> None:
+    """Raise CompileError, with the line, for a State or SynapseState of which several samples at
+    once have no mean that means anything.
+    """
+    if batch_size * groups == 1:
+        return
+    for layer in network.layers[1:]:
+        cls = layer.neuron
+        if cls.interpreted or not (layer.states or declared(cls, SynapseState)):
+            continue
+        forward, backward, _ = read_layer(layer, True, receivers=network.receivers(layer))
+        for name, why in averages.not_means(forward, backward).items():
+            at_once = f"batch_size={batch_size}" if batch_size > 1 else f"groups={groups}"
+            raise _assigned(
+                cls,
+                name,
+                f"{name!r} {why}, but a batch keeps the mean of what its samples leave, and each "
+                f"of them starts from that. With {at_once} there is no such number: take "
+                "batch_size=1 and one group, or keep what has a mean: an average, a trace that "
+                "fades, a count or a sum",
+            )
+
+
+def _assigned(cls: type[Neuron], name: str, problem: str) -> CompileError:
+    """A complaint about where a class assigns a State or SynapseState."""
+    for method in ("forward", "backward"):
+        function = getattr(cls, method, None)
+        if function is None:
+            continue
+        source = source_of(function)
+        for node in ast.walk(source.tree):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            targets = [node.target] if isinstance(node, ast.AugAssign) else targets
+            if any(isinstance(t, ast.Attribute) and t.attr == name for t in targets):
+                return source.error(node, problem)
+    source = source_of(cls.forward)
+    return source.error(source.tree, problem)
 
 
 def _flows(gradient: ir.Node) -> bool:

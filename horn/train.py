@@ -244,6 +244,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
             read_aggregate(aggregate)
         for sentence in explain.prints(job.network):
             logger.warning("%s", sentence)
+        explain.check_memory(job.network, job.batch_size, topology.n_groups)
     strategy.check(job, topology)
     hooks = callbacks_of(job, strategy, topology, backend)
     schedule = settings.schedule()

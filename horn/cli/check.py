@@ -40,6 +40,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed:
     job.check_data()
     if job.check:
         check_activations(job.network)
+    explain.check_memory(job.network, job.batch_size)
     rows = check_network(job)
     # check=False is how a job says that a backward means to differ.
     wrong = [row for row in rows if not row.ok and job.check]

@@ -197,7 +197,9 @@ class NeuronWriter(Writer):
             body.append(f"self.kept = 0.8 * self.kept + 0.1 * math.tanh({self.one(*gathered)})")
         if is_output and r.random() < 0.7:
             body += [f"z = {y}", "if self.training:"]
-            body.append(f"    z = 0.7 * z + 0.2 * math.tanh({self.number(['self.target', 'z'], 2)})")
+            body.append(
+                f"    z = 0.7 * z + 0.2 * math.tanh({self.number(['self.target', 'z'], 2)})"
+            )
             y = "z"
         if r.random() < 0.3 and not local:
             body += [

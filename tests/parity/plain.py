@@ -122,7 +122,8 @@ def last_hidden(network: Any, arrays: dict[str, Any], x: np.ndarray) -> list[flo
                 return None
             if not isinstance(made[0], _Asked):
                 break
-            for own, each in zip(answers, _answers(made[0].word, [a.value for a in made])):
+            replies = _answers(made[0].word, [a.value for a in made])
+            for own, each in zip(answers, replies, strict=True):
                 own.append(each)
         sent.append(made)
     return sent[-1]

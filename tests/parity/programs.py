@@ -140,9 +140,10 @@ def agree(seed: int, folder: Path) -> None:
                 break  # Python raises where arrays go on with infinity or NaN
             if expected is None:
                 break
-            sub = engines[0]
-            found = _last_hidden(sub, x)
-            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11, err_msg="plain Python")
+            found = _last_hidden(engines[0], x)
+            np.testing.assert_allclose(
+                found, expected, rtol=1e-9, atol=1e-11, err_msg="plain Python"
+            )
         compare(engines, names, data, BATCH)
 
 

@@ -1,12 +1,13 @@
 """Programs of the whole grammar: compiled, interpreted and in plain Python they compute the same,
-and each compiles within two seconds.
+and each compiles within two seconds; divided among tasks and groups they compute what one does.
 """
 
 import pytest
 
+from tests.parity import divided_programs
 from tests.parity.programs import agree
 
-IN_THE_GATE, ALL, TOGETHER = 40, 2000, 10
+IN_THE_GATE, ALL, TOGETHER = 30, 2000, 10
 
 
 @pytest.mark.timeout(600)
@@ -22,3 +23,17 @@ def test_programs_mean_the_same(first, tmp_path):
 def test_many_programs_mean_the_same(first, tmp_path):
     for seed in range(first, min(first + 10 * TOGETHER, ALL)):
         agree(seed, tmp_path)
+
+
+@pytest.mark.timeout(600)
+def test_divided_programs_mean_the_same(tmp_path):
+    divided = [divided_programs.agree(seed, tmp_path) for seed in range(8)]
+    assert any(divided)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(8, 400, 49))
+def test_many_divided_programs_mean_the_same(first, tmp_path):
+    for seed in range(first, first + 49):
+        divided_programs.agree(seed, tmp_path)
