@@ -6,6 +6,7 @@ import ast
 
 from horn.compiler import lower
 from horn.compiler.program import Convolve, Loop, Matmul, Update
+from horn.connections.placed import PLACED
 from horn.errors import CompileError
 from horn.language import averages, derive, ir
 from horn.language.layers import read_layer
@@ -46,7 +47,9 @@ def runs_as(network: Network) -> dict[str, str]:
             parts.append("windows")
         if loops:
             sparse = all(link.edges is not None for link in layer.links)
-            parts.append("loop over edges" if sparse else "fused loop")
+            placed = any(type(link.connection).__name__ in PLACED for link in layer.links)
+            over = "windows" if placed else "edges"
+            parts.append(f"loop over {over}" if sparse else "fused loop")
             if layer.index in program.exact and not sparse:
                 parts[-1] += " (differences as written)"
             if drawn:

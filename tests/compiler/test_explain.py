@@ -44,8 +44,10 @@ class Slow(Standard):
 
 def network(neuron, **settings):
     net = horn.Network(seed=1)
-    net.input(6)
-    net.layer(4, neuron=neuron, **settings)
+    through_windows = "connect" in settings and hasattr(settings["connect"], "at")
+    net.input((6, 1) if through_windows else 6)
+    size = () if through_windows else (4,)
+    net.layer(*size, neuron=neuron, **settings)
     net.output(3, activation="softmax", loss="cross_entropy")
     return net
 
@@ -62,6 +64,8 @@ def network(neuron, **settings):
         (BatchDropout, {}, "matrix products, live neurons only"),
         (Standard, {"connect": horn.Sparse(fan_in=2)}, "loop over edges"),
         (Slow, {}, "message by message"),
+        (Standard, {"connect": horn.Convolution(2, 3)}, "windows"),
+        (Saturating, {"connect": horn.Convolution(2, 3)}, "loop over windows"),
     ],
 )
 def test_runs_as(neuron, settings, way):
