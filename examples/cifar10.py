@@ -19,33 +19,26 @@ class MeanPool(horn.Neuron):
         self.feedforward(sum(m.input for m in messages) / len(messages))
 
 
-class Damping(horn.Neuron):
-    """Less, the more the neurons at the same position send in the neighbouring channels."""
+class Normalised(horn.Neuron):
+    """What it hears, less of it the more the neighbouring channels send at the same position."""
 
     def forward(self, messages):
-        energy = sum(m.input * m.input for m in messages)
-        self.feedforward((1.0 + 0.2 / 3 * energy) ** -0.75)
-
-
-class Product(horn.Neuron):
-    def forward(self, messages):
-        y = 1.0
-        for m in messages:
-            y = y * m.input
-        self.feedforward(y)
+        energy = sum(m.input * m.input for m in messages.near)
+        own = sum(m.input for m in messages.own)
+        self.feedforward(own * (1.0 + 0.2 / 3 * energy) ** -0.75)
 
 
 def job(seed=1, epochs=10):
     data = horn.data.cifar10()
     net = horn.Network(seed=seed)
     net.input((32, 32, 3))
+    near = {"own": horn.OneToOne(), "near": horn.Window(1, channels=3)}
     for k, (maps, neuron) in enumerate([(32, MaxPool), (32, MeanPool), (64, MeanPool)], 1):
         conv = horn.Convolution(maps, 5, padding="same")
         net.layer(connect=conv, activation="relu", name=f"conv{k}")
-        sent = net.layer(connect=horn.Window(3, stride=2, padding="same"), neuron=neuron)
+        pool = net.layer(connect=horn.Window(3, stride=2, padding="same"), neuron=neuron)
         if k < 3:
-            damping = net.layer(connect=horn.Window(1, channels=3), neuron=Damping)
-            net.layer(connect=horn.OneToOne(), neuron=Product, inputs=[sent, damping])
+            net.layer(connect=near, neuron=Normalised, inputs={"own": pool, "near": pool})
     net.output(10, activation="softmax", loss="cross_entropy")
     rate = horn.Cosine(0.05, iterations=epochs * len(data) // 100)
     sgd = horn.SGD(rate, momentum=0.9, weight_decay=0.001)

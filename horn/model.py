@@ -187,18 +187,32 @@ class Model:
         return measure(self._ready(), self.network, data, self.target, wanted)
 
     def summary(self) -> str:
-        """A table of the layers: neuron class, units, parameters, how they run."""
+        """A table of the layers: neuron class, units, parameters, how they run. Of a network that
+        looks through windows, also what of the input a neuron sees, and the multiplications and
+        additions of one sample.
+        """
         from horn import summary
 
         rows = summary.layers(self.network, self.backend)
-        cells = [("layer", "neuron", "units", "parameters", "runs as")]
-        cells += [(r.name, r.neuron, r.extent, f"{r.parameters:,}", r.runs_as) for r in rows]
-        widths = [max(len(row[k]) for row in cells) for k in range(4)]
-        lines = (
-            f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}  {e}"
-            for a, b, c, d, e in cells
+        columns = {
+            "layer": [row.name for row in rows],
+            "neuron": [row.neuron for row in rows],
+            "units": [row.extent for row in rows],
+            "parameters": [f"{row.parameters:,}" for row in rows],
+        }
+        if any(row.shape for row in rows):
+            columns["sees"] = [row.sees for row in rows]
+            columns["multiply-adds"] = [f"{row.multiply_adds:,}" for row in rows]
+        columns["runs as"] = [row.runs_as for row in rows]
+        widths = {name: max(map(len, (name, *cells))) for name, cells in columns.items()}
+        to_the_right = ("units", "parameters", "multiply-adds")
+        return "\n".join(
+            "  ".join(
+                cell.rjust(widths[name]) if name in to_the_right else cell.ljust(widths[name])
+                for name, cell in zip(columns, line, strict=True)
+            ).rstrip()
+            for line in (tuple(columns), *zip(*columns.values(), strict=True))
         )
-        return "\n".join(line.rstrip() for line in lines)
 
     if not TYPE_CHECKING:  # who checks types is told without it
 

@@ -1,15 +1,37 @@
-"""Pictures of a training, with matplotlib (the extra ``plot``)."""
+"""Pictures of trainings and models, with matplotlib (the extra ``plot``).
+
+    history(run)           loss and what else was measured, by epoch
+    weights(model, layer)  what each neuron of a layer looks for: filters
+    confusion(run, data)   which class was taken for which
+    live()                 a callback that draws while it trains
+
+All but ``live`` return a ``matplotlib.figure.Figure``, which a notebook shows; ``path`` writes it,
+too (.png, .svg, .pdf).
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import io
+import math
 import os
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from horn.callbacks import Callback, TrainingContext, place
+from horn.data import Dataset
+from horn.data.classes import as_array
+from horn.data.inputs import side_by_side
+from horn.data.stream import read
 from horn.errors import ModelError
+
+MOST = 64  # neurons that are drawn of a layer
+# Columns that no picture of a training shows unless it is asked for them.
+UNSEEN = ("epoch", "iteration", "seconds", "samples_per_s", "learning_rate", "group_loss", "groups")
+Path = str | os.PathLike[str]
 
 
 class LivePlot(Callback):
@@ -21,8 +43,7 @@ class LivePlot(Callback):
         self._handle: Any = None
 
     def check(self, job: Any) -> None:
-        if importlib.util.find_spec("matplotlib") is None:
-            raise ModelError("horn.plot.live needs matplotlib; pip install 'horn-bsp[plot]'")
+        _check("live")
 
     def on_epoch_end(self, context: TrainingContext) -> None:
         from matplotlib.figure import Figure  # an extra; draws without a display
@@ -42,9 +63,7 @@ class LivePlot(Callback):
         axes.set_xlim(0.5, max(context.n_epochs, context.epoch) + 0.5)
         axes.legend()
         if self.path is not None:
-            path = place(self.path)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self.figure.savefig(path)
+            _written(self.figure, self.path)
         elif getattr(_shell(), "kernel", None) is not None:
             self._show()
 
@@ -76,3 +95,219 @@ def live(*columns: str, path: str | os.PathLike[str] | None = None) -> LivePlot:
     into a file (.png, .svg, .pdf). Columns: loss and val_loss by default.
     """
     return LivePlot(columns or ("loss", "val_loss"), path)
+
+
+def history(run: Any, *columns: str, path: Path | None = None) -> Any:
+    """What was measured after each epoch: losses on the left, accuracies and the like on the right.
+
+    run : what ``horn.train`` returned, or its history. columns : which, by default all that were
+    measured but times and rates. Raises ModelError : one of them was not measured.
+    """
+    _check("history")
+    rows = list(getattr(run, "history", run))
+    measured = [name for name in (rows[0] if rows else ()) if _is_measured(rows, name)]
+    shown = [name for name in columns or measured if columns or name not in UNSEEN]
+    for name in shown:
+        if name not in measured:
+            raise ModelError(
+                f"horn.plot.history: {name!r} was not measured; the columns are "
+                f"{', '.join(measured) or 'none: there is no epoch'}"
+            )
+    if not shown:
+        raise ModelError("horn.plot.history: nothing was measured: there is no epoch to draw")
+    sides = [[n for n in shown if n.endswith("loss")], [n for n in shown if not n.endswith("loss")]]
+    panels = [names for names in sides if names]
+    figure = _figure(4.4 * len(panels), 3.2)
+    for axes, names in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for name in names:
+            x = [row["epoch"] for row in rows]
+            axes.plot(x, [row.get(name) for row in rows], marker=".", label=name)
+        axes.set_xlabel("epoch")
+        axes.legend()
+    return _written(figure, path)
+
+
+def confusion(model: Any, data: Any, *, path: Path | None = None) -> Any:
+    """How many samples of each class (a row) were taken for which (a column).
+
+    model : a model, or what ``horn.train`` returned. data : samples with their labels, as for
+    ``model.evaluate``. The numbers are ``figure.counts``, (classes, classes) int64.
+
+    Raises
+    ------
+    ModelError : the model tells no classes apart, or the data have no labels.
+    """
+    _check("confusion")
+    model = getattr(model, "model", model)
+    found: Dataset = read(side_by_side(data, model.network.inputs, "data"), "data")
+    if model.target != "labels" or found.y is None or found.y.ndim != 1:
+        raise ModelError(
+            "horn.plot.confusion: needs a model that learned labels, and data with labels, one a "
+            "sample: horn.plot.confusion(run, (x, y))"
+        )
+    found = found.with_classes(model.classes, "this model")
+    outputs = model.predict(found)
+    taken = outputs.argmax(axis=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0.5).astype(int)
+    assert found.y is not None
+    n = max(outputs.shape[1], 2, int(found.y.max()) + 1)
+    counts = np.zeros((n, n), np.int64)
+    np.add.at(counts, (found.y, taken), 1)
+    names = range(n) if model.classes is None else as_array(model.classes)
+    figure = _figure(1.5 + 0.42 * n, 1.2 + 0.42 * n)
+    axes = figure.subplots()
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    axes.imshow(share, cmap="Blues", vmin=0.0, vmax=1.0)
+    if n <= 30:
+        for (row, column), count in np.ndenumerate(counts):
+            colour = "white" if share[row, column] > 0.5 else "black"
+            said = f"{count}" if count else ""
+            axes.text(column, row, said, ha="center", va="center", color=colour, fontsize=8)
+        axes.set_xticks(range(n), [str(name) for name in names], rotation=90)
+        axes.set_yticks(range(n), [str(name) for name in names])
+    axes.set_xlabel("taken for")
+    axes.set_ylabel("class")
+    figure.counts = counts
+    return _written(figure, path)
+
+
+def weights(model: Any, layer: str | None = None, *, path: Path | None = None) -> Any:
+    """The weights of a layer's neurons as pictures of what they look for, 64 neurons at most.
+
+    model : a model, or what ``horn.train`` returned. layer : its name; by default the first that
+    has weights. Of a convolution each map's window, of other layers each neuron's weights where the
+    neurons below lie: those of 784 pixels are 28 x 28. Three channels are colours; of other numbers
+    of channels each is a picture, those of a neuron in a row. Blue is negative, red positive, white
+    0; colours have their own middle.
+
+    Raises
+    ------
+    ModelError : there is no such layer, or it has no weights.
+    """
+    model = getattr(model, "model", model)
+    below: Mapping[str, tuple[int, ...]] = {}
+    edges: dict[str, Any] = {}
+    arrays: dict[str, list[str]] = {}
+    for each in model.network.layers[1:]:
+        for link in each.links:
+            for name in link.weights.values():
+                arrays.setdefault(each.name, []).append(name)
+                below = {**below, name: link.source.shape}
+                edges[name] = None if link.is_shared else link.edges
+    return draw(model.parameters, arrays, below, edges, layer, path)
+
+
+def draw(
+    parameters: Mapping[str, Any],
+    arrays: Mapping[str, Sequence[str]],
+    below: Mapping[str, tuple[int, ...]],
+    edges: Mapping[str, Any],
+    layer: str | None,
+    path: Path | None,
+) -> Any:
+    """As ``weights``. arrays : of weights, by layer. below : the shape of the layer that they hear.
+    edges : of sparse connections whose weights are not shared.
+    """
+    _check("weights")
+    known = {name: [a for a in own if a in parameters] for name, own in arrays.items()}
+    known = {name: own for name, own in known.items() if own}
+    if layer is None:
+        layer = next(iter(known), None)
+    if layer not in known:
+        raise ModelError(
+            f"horn.plot.weights: layer {layer!r} has no weights; those that have are "
+            f"{', '.join(known) or 'none'}"
+        )
+    pictures = [
+        picture
+        for name in known[layer]
+        for picture in _pictures(np.asarray(parameters[name]), below[name], edges.get(name))
+    ]
+    figure = _figure(6.4, 6.4)
+    axes = figure.subplots()
+    axes.set_axis_off()
+    axes.set_title(layer, fontsize=9)
+    if all(picture.shape[2] == 3 for picture in pictures):
+        spans = [(p, np.nanmin(p), np.nanmax(p)) for p in pictures]
+        tiles = [[(p - low) / ((high - low) or 1.0)] for p, low, high in spans]
+        axes.imshow(np.nan_to_num(_mosaic(tiles), nan=1.0))
+    else:
+        channels = [[picture[:, :, c] for c in range(picture.shape[2])] for picture in pictures]
+        whole = _mosaic(channels)
+        largest = float(np.nanmax(np.abs(whole))) or 1.0
+        shown = axes.imshow(whole, cmap="RdBu_r", vmin=-largest, vmax=largest)
+        figure.colorbar(shown, shrink=0.5)
+    return _written(figure, path)
+
+
+def _mosaic(rows: Sequence[Sequence[Any]]) -> Any:
+    """Pictures side by side, NaN between them: a row for each neuron, or where neurons have one
+    each, as near a square as it goes.
+    """
+    if len(rows[0]) == 1:
+        cells, across = [row[0] for row in rows], math.ceil(math.sqrt(len(rows)))
+        rows = [cells[k : k + across] for k in range(0, len(cells), across)]
+    height = max(cell.shape[0] for row in rows for cell in row)
+    width = max(cell.shape[1] for row in rows for cell in row)
+    across = max(map(len, rows))
+    size = (len(rows) * (height + 1) - 1, across * (width + 1) - 1)
+    whole = np.full((*size, *rows[0][0].shape[2:]), np.nan)
+    for y, row in enumerate(rows):
+        for x, cell in enumerate(row):
+            top, left = y * (height + 1), x * (width + 1)
+            whole[top : top + cell.shape[0], left : left + cell.shape[1]] = cell
+    return whole
+
+
+def _pictures(array: Any, below: tuple[int, ...], edges: Any) -> Iterable[Any]:
+    """Of each of some neurons: (height, width, channels); NaN where there is no synapse."""
+    n = len(edges.indptr) - 1 if edges is not None else len(array)
+    chosen = np.unique(np.linspace(0, n - 1, min(n, MOST)).astype(int))
+    for o in chosen:
+        if edges is not None:
+            first, end = edges.indptr[o], edges.indptr[o + 1]
+            own = np.full(math.prod(below), np.nan)
+            own[edges.indices[first:end]] = array[first:end]
+            picture = own.reshape(_as_image(below))
+            there = np.argwhere(~np.isnan(picture))
+            if len(there):  # the window alone
+                (top, left, _), (bottom, right, _) = there.min(axis=0), there.max(axis=0)
+                picture = picture[top : bottom + 1, left : right + 1]
+            yield picture
+        elif array.ndim == 4:
+            yield array[o]
+        elif array.ndim == 3:  # along a line
+            yield array[o][None]
+        else:
+            yield array[o].reshape(_as_image(below))
+
+
+def _as_image(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    if len(shape) == 3:
+        return shape[0], shape[1], shape[2]
+    if len(shape) == 2:
+        return 1, shape[0], shape[1]
+    side = math.isqrt(shape[0])
+    return (side, side, 1) if side * side == shape[0] else (1, shape[0], 1)
+
+
+def _is_measured(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    return any(isinstance(row.get(name), (int, float)) for row in rows)
+
+
+def _check(name: str) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ModelError(f"horn.plot.{name} needs matplotlib; pip install 'horn-bsp[plot]'")
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure  # an extra; draws without a display
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _written(figure: Any, path: Path | None) -> Any:
+    if path is not None:
+        target = place(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(target)
+    return figure

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from horn import layer_costs
 from horn.backends import Setup, is_compiled, make
 from horn.layers import Layer
 from horn.network import Network
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class LayerSummary:
     """One row of the plan's table. runs_as : how its neurons are computed. shape : "28 × 28 × 1";
-    "" of a flat layer.
+    "" of a flat layer. sees : the part of the input that one neuron hears of, "5 × 5" or "all".
+    multiply_adds : weighted messages of one sample.
     """
 
     index: int
@@ -33,11 +35,17 @@ class LayerSummary:
     parameters: int
     runs_as: str
     shape: str
+    sees: str
+    multiply_adds: int
 
     @property
     def extent(self) -> str:
         """How many neurons, or how they lie."""
         return self.shape or f"{self.units:,}"
+
+    def memory_bytes(self, rows: int, itemsize: int) -> int:
+        """In a training step of so many samples, the optimizer's memory apart."""
+        return layer_costs.memory_bytes(self.parameters, self.units, rows, itemsize)
 
 
 def layers(network: Network, backend: str = "kernels") -> list[LayerSummary]:
@@ -50,7 +58,7 @@ def layers(network: Network, backend: str = "kernels") -> list[LayerSummary]:
         from horn import explain  # commands without a network do without it
 
         ways = explain.runs_as(network)
-    rows = []
+    rows, costs = [], layer_costs.costs([_plain(layer) for layer in network.layers])
     for layer in network.layers:
         neuron, way = f"{layer.neuron.__name__}, {layer.activation_name}", ways.get(layer.name, "")
         if layer.inputs:
@@ -59,8 +67,25 @@ def layers(network: Network, backend: str = "kernels") -> list[LayerSummary]:
             neuron, way = "input" if layer.keep == 1.0 else f"input, keep {layer.keep:g}", "–"
         n = n_parameters(layer)
         shape = " × ".join(map(str, layer.shape)) if layer.extents else ""
-        rows.append(LayerSummary(layer.index, layer.name, neuron, layer.size, n, way, shape))
+        cost = costs[layer.index]
+        own = (layer.index, layer.name, neuron, layer.size, n, way, shape)
+        rows.append(LayerSummary(*own, cost.seen, cost.multiply_adds))
     return rows
+
+
+def _plain(layer: Layer) -> dict[str, Any]:
+    """What ``layer_costs`` asks of a layer."""
+    links = [
+        {
+            "source": link.source.index,
+            "weights": len(link.names),
+            "connection": type(link.connection).__name__,
+            "windows": vars(link.connection) if link.is_known else {},
+            "synapses": 0 if link.edges is None else len(link.edges.indices),
+        }
+        for link in layer.links
+    ]
+    return {"size": layer.size, "shape": layer.shape if layer.extents else (), "links": links}
 
 
 def slowdown(network: Network) -> float:

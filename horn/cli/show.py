@@ -12,14 +12,53 @@ import click
 @click.command(short_help="What is in a model file.")
 @click.argument("model", metavar="MODEL")
 @click.option("--source", is_flag=True, help="Print the source of its neurons too.")
+@click.option("--plot", metavar="PICTURE", help="Draw the weights of a layer (.png, .svg, .pdf).")
+@click.option("--layer", metavar="NAME", help="Which one; by default the first with weights.")
 @click.option("--json", "as_json", is_flag=True, help="The whole manifest, one JSON object.")
 @click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")
-def command(model: str, source: bool, as_json: bool, verbose: bool) -> None:
+def command(model: str, source: bool, plot: str | None, layer: str | None, as_json: bool,
+            verbose: bool) -> None:  # fmt: skip
     """Print the layers of MODEL, where it comes from and how good it was. Nothing in it is run."""
     from horn import modelfile
 
+    if layer is not None and plot is None:
+        raise click.UsageError("--layer says what --plot draws; add --plot out.png")
     with modelfile.understood(model):
         _show(model, source, as_json)
+    if plot is not None:
+        _draw(model, layer, plot)
+        click.echo(f"{'picture':<10} {plot}", err=as_json)
+
+
+def _draw(model: str, layer: str | None, path: str) -> None:
+    """The weights as ``horn.plot.weights`` draws them, from the file's arrays."""
+    from horn import modelfile, plot
+    from horn.connections import Edges
+    from horn.connections.placed import PLACED
+
+    manifest, arrays = modelfile.read(model)
+    layers = manifest["network"]["layers"]
+    names: dict[str, list[str]] = {}
+    below: dict[str, tuple[int, ...]] = {}
+    edges: dict[str, Edges | None] = {}
+    for each in layers:
+        for link in each.get("links", ()):
+            source = layers[link["source"]]
+            shape = tuple(source.get("shape", ())) or (source["size"],)
+            kind, told = PLACED.get(link["connection"]), link.get("windows")
+            own: Edges | None = None
+            if f"{link['weight']}/indices" in arrays:
+                indptr, indices = (arrays[f"{link['weight']}/{n}"] for n in ("indptr", "indices"))
+                own = Edges(indptr, indices, arrays.get(f"{link['weight']}/weight"))
+            elif kind is not None and told is not None:
+                words = {k: tuple(v) if isinstance(v, list) else v for k, v in told.items()}
+                own = kind(**words).at(shape, each["name"]).edges
+            for name in arrays:
+                if name == link["weight"] or name.startswith(link["weight"] + "."):
+                    names.setdefault(each["name"], []).append(name)
+                    below[name] = shape
+                    edges[name] = None if own is None or own.weight is not None else own
+    plot.draw(arrays, names, below, edges, layer, path)
 
 
 def _show(model: str, source: bool, as_json: bool) -> None:
@@ -32,8 +71,14 @@ def _show(model: str, source: bool, as_json: bool) -> None:
         return
     click.echo(f"{model}  {_screen.size(os.path.getsize(model))}, {manifest['dtype']}\n")
     shapes = modelfile.shapes(model)
-    rows = [_row(index, layer, shapes) for index, layer in enumerate(manifest["network"]["layers"])]
-    _screen.table(["Layer", "Neuron", "Units", "Params", "Listens to"], rows, err=False)
+    layers = manifest["network"]["layers"]
+    rows = [_row(index, layer, shapes) for index, layer in enumerate(layers)]
+    columns = ["Layer", "Neuron", "Units", "Params", "Listens to"]
+    if any("shape" in layer for layer in layers):
+        columns[4:4] = ["Sees", "Multiply-adds", "Memory"]
+        for row, cells in zip(rows, _costs(manifest, shapes), strict=True):
+            row[4:4] = cells
+    _screen.table(columns, rows, err=False)
     click.echo()
     for name, text in _facts(manifest):
         click.echo(f"{name:<10} {text}")
@@ -44,19 +89,57 @@ def _show(model: str, source: bool, as_json: bool) -> None:
 
 
 def _row(index: int, layer: dict[str, Any], shapes: dict[str, list[int]]) -> list[str]:
+    units = " × ".join(map(str, layer.get("shape", ()))) or f"{layer['size']:,}"
     if layer["kind"] == "input":
         keep = "" if layer["keep"] == 1 else f", keep {layer['keep']:g}"
-        return [f"{index} {layer['name']}", f"input{keep}", f"{layer['size']:,}", "0", "–"]
-    own = (name for name in shapes if name.startswith(layer["name"] + ".") and "/" not in name)
-    n_parameters = sum(math.prod(shapes[name]) for name in own)
-    links = [("sparse " if link["sparse"] else "") + str(link["source"]) for link in layer["links"]]
+        return [f"{index} {layer['name']}", f"input{keep}", units, "0", "–"]
+    links = [_heard(link) for link in layer["links"]]
     return [
         f"{index} {layer['name']}",
         f"{layer['neuron_name']}, {layer['activation_name']}",
-        f"{layer['size']:,}",
-        f"{n_parameters:,}",
+        units,
+        f"{_n_parameters(layer, shapes):,}",
         ", ".join(links),
     ]
+
+
+def _n_parameters(layer: dict[str, Any], shapes: dict[str, list[int]]) -> int:
+    own = (name for name in shapes if name.startswith(layer["name"] + ".") and "/" not in name)
+    return sum(math.prod(shapes[name]) for name in own)
+
+
+def _heard(link: dict[str, Any]) -> str:
+    """2 through Convolution 5, sparse 0, or x: 1"""
+    name = f"{link['input']}: {link['source']}" if link.get("input") else str(link["source"])
+    if "windows" not in link:
+        return ("sparse " if link["sparse"] else "") + name
+    kernel = link["windows"].get("kernel")
+    size = "" if kernel is None else f" {kernel if isinstance(kernel, int) else tuple(kernel)}"
+    return f"{name} through {link['connection']}{size}"
+
+
+def _costs(manifest: dict[str, Any], shapes: dict[str, list[int]]) -> list[list[str]]:
+    """Of each layer: what a neuron sees of the input, and what one sample, and a batch, cost."""
+    from horn import layer_costs
+    from horn.cli import _screen
+
+    layers = manifest["network"]["layers"]
+    plain = [{**layer, "links": [_told(link, shapes) for link in layer.get("links", ())]}
+             for layer in layers]  # fmt: skip
+    rows = manifest["facts"].get("batch_size", 1)
+    itemsize = 8 if manifest["dtype"] == "float64" else 4
+    found = []
+    for layer, cost in zip(layers, layer_costs.costs(plain), strict=True):
+        own = 0 if layer["kind"] == "input" else _n_parameters(layer, shapes)
+        memory = layer_costs.memory_bytes(own, layer["size"], rows, itemsize)
+        found.append([cost.seen, f"{cost.multiply_adds:,}", _screen.size(memory)])
+    return found
+
+
+def _told(link: dict[str, Any], shapes: dict[str, list[int]]) -> dict[str, Any]:
+    weights = [n for n in shapes if n == link["weight"] or n.startswith(link["weight"] + ".")]
+    edges = shapes.get(f"{link['weight']}/indices", [0])
+    return {**link, "weights": len(weights), "synapses": math.prod(edges)}
 
 
 def _facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:

@@ -85,10 +85,12 @@ class Windows:
                 before = 0 if self.padding == "valid" else self._each("padding", len(space))[axis]
                 n_out = (n + 2 * before - reach) // step + 1
             if n_out < 1:
+                largest = (n + 2 * before - 1) // apart + 1
+                outside = f" with {before} outside at each end" if before else ""
                 raise ModelError(
-                    f"{where}: a window of {reach} does not fit {n} positions"
-                    f"{f' with {before} outside at each end' if before else ''} (dimension "
-                    f'{axis} of {below}); make kernel or dilation smaller, or give padding="same"'
+                    f"{where}: a window of {reach} does not fit {n} positions{outside} (dimension "
+                    f"{axis} of {below}); what fits is a kernel of at most {largest}, "
+                    f'padding={-(-(reach - n) // 2)} or padding="same"'
                 )
             found.append(Span(n, n_out, k, step, apart, before))
         return found

@@ -414,8 +414,8 @@ CONVOLVE, IMAGE = horn.Convolution, (4, 4, 1)
     "below, connection, sentence",
     [
         (16, lambda: CONVOLVE(2, 3), "the layer below has .16,.; give the input such a shape"),
-        (IMAGE, lambda: CONVOLVE(2, 5), "a window of 5 does not fit 4 positions .dimension 0"),
-        (IMAGE, lambda: CONVOLVE(2, 3, dilation=3), "a window of 7 does not fit 4"),
+        (IMAGE, lambda: CONVOLVE(2, 5), "of 5 does not fit 4 positions .dimension 0.*at most 4"),
+        (IMAGE, lambda: CONVOLVE(2, 3, dilation=3), "of 7 does not fit 4 .*at most 2, padding=2"),
         (IMAGE, lambda: CONVOLVE(0, 3), "channels must be a whole number from 1, got 0"),
         (IMAGE, lambda: CONVOLVE(2, 3, stride=0), "stride is a whole number from 1.*got 0"),
         (IMAGE, lambda: CONVOLVE(2, 3, padding="full"), 'padding is "valid", "same" or a number'),

@@ -1,0 +1,153 @@
+"""Pictures of trainings and models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import horn
+from horn.cli import horn as commands
+from horn.errors import ModelError
+
+RNG = np.random.default_rng(6)
+X = RNG.integers(0, 256, (30, 6, 6, 3)).astype(np.uint8)
+NAMES = np.array(["ant", "bee", "cat"])[np.arange(30) % 3]
+
+
+class Pool(horn.Neuron):
+    def forward(self, messages: Any) -> None:
+        self.feedforward(max(m.input for m in messages))
+
+
+def network(channels: int = 3) -> horn.Network:
+    net = horn.Network(seed=2)
+    net.input((6, 6, channels))
+    net.layer(connect=horn.Window(2, padding="same"), neuron=Pool, name="pool")
+    net.layer(connect=horn.Convolution(5, 3), activation="relu", name="maps")
+    net.layer(connect=horn.Local(2, 2), activation="tanh", name="local")
+    net.layer(9, activation="tanh", name="dense")
+    net.output(3, activation="softmax", loss="cross_entropy", name="out")
+    return net
+
+
+@pytest.fixture(scope="module")
+def run() -> Any:
+    return horn.train(horn.Job(network(), (X, NAMES), epochs=3, validation=(X, NAMES)))
+
+
+def drawn(figure: Any) -> np.ndarray:
+    return np.asarray(figure.axes[0].images[0].get_array())
+
+
+def test_filters_of_colours_lie_in_a_mosaic(run: Any, tmp_path: Path) -> None:
+    """Five of 3 x 3 in rows of three, each with its own darkest and brightest number."""
+    figure = horn.plot.weights(run, path=tmp_path / "new" / "maps.png")
+    assert figure.axes[0].get_title() == "maps"  # the first that has weights
+    assert (tmp_path / "new" / "maps.png").read_bytes()[:4] == b"\x89PNG"
+    picture, weights = drawn(figure), run.model.parameters["maps.weight"]
+    assert picture.shape == (7, 11, 3)
+    one = weights[4]
+    np.testing.assert_allclose(picture[4:7, 4:7], (one - one.min()) / np.ptp(one), rtol=1e-6)
+    assert (picture[3] == 1).all() and (picture[:, 3] == 1).all()
+
+
+def test_weights_of_other_layers_lie_where_the_neurons_below_do(run: Any) -> None:
+    """Local: a window of 5 channels for each neuron; a dense layer: all positions below it."""
+    local, weights = drawn(horn.plot.weights(run.model, "local")), run.model.parameters
+    assert local.shape == (3 * 18 - 1, 3 * 5 - 1)
+    edges = run.model.network.layers[3].links[0].edges
+    first = slice(edges.indptr[7], edges.indptr[8])
+    window = weights["local.weight"][first].reshape(2, 2, 5)
+    np.testing.assert_array_equal(local[21:23, 3:5], window[:, :, 1])
+    dense = drawn(horn.plot.weights(run.model, "dense"))
+    assert dense.shape == (9 * 4 - 1, 2 * 4 - 1)
+    np.testing.assert_array_equal(
+        dense[4:7, 0:3], weights["dense.weight"][1].reshape(3, 3, 2)[:, :, 0]
+    )
+    out = drawn(horn.plot.weights(run.model, "out"))  # 9 neurons below: 3 x 3
+    np.testing.assert_array_equal(out[:3, :3], weights["out.weight"][0].reshape(3, 3))
+
+
+def test_of_many_neurons_64_are_drawn_evenly() -> None:
+    net = horn.Network(seed=1)
+    net.input(16)
+    net.layer(200, name="many", activation="tanh")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    x = RNG.random((20, 16))
+    model = horn.train(horn.Job(net, (x, np.arange(20) % 2), epochs=1)).model
+    picture = drawn(horn.plot.weights(model))
+    assert picture.shape == (8 * 5 - 1, 8 * 5 - 1)
+    np.testing.assert_array_equal(
+        picture[-4:, -4:], model.parameters["many.weight"][199].reshape(4, 4)
+    )
+
+
+@pytest.mark.parametrize("layer", ["maps", "local", "dense"])
+def test_show_draws_the_same_without_running_the_model(
+    run: Any, layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run.model.save("m.horn")
+    done = CliRunner().invoke(commands, ["show", "m.horn", "--plot", "o.svg", "--layer", layer])
+    assert done.exit_code == 0 and done.output.rstrip().endswith("o.svg"), done.output
+    import matplotlib.figure
+
+    seen: list[Any] = []
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda self, path: seen.append(self))
+    CliRunner().invoke(commands, ["show", "m.horn", "--plot", "o.svg", "--layer", layer])
+    np.testing.assert_array_equal(drawn(seen[0]), drawn(horn.plot.weights(run, layer)))
+
+
+def test_confusion_counts_who_was_taken_for_whom(run: Any, tmp_path: Path) -> None:
+    figure = horn.plot.confusion(run, (X, NAMES), path=tmp_path / "c.png")
+    taken = run.model.predict(X, labels=True)
+    names = ["ant", "bee", "cat"]
+    expected = [[int(((NAMES == a) & (taken == b)).sum()) for b in names] for a in names]
+    assert figure.counts.tolist() == expected and figure.counts.sum() == 30
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == names
+    assert (tmp_path / "c.png").exists()
+    two = horn.Network(seed=1)
+    two.input(4)
+    two.output(1, activation="sigmoid", loss="binary_cross_entropy")
+    x, y = RNG.random((20, 4)), np.arange(20) % 2
+    model = horn.train(horn.Job(two, (x, y), epochs=1)).model
+    counts = horn.plot.confusion(model, (x, y)).counts
+    assert counts.tolist() == [[int(((y == a) & ((model.predict(x)[:, 0] > 0.5) == b)).sum())
+                                for b in (0, 1)] for a in (0, 1)]  # fmt: skip
+
+
+def test_a_history_is_losses_beside_the_rest(run: Any) -> None:
+    figure = horn.plot.history(run)
+    said = [[line.get_label() for line in axes.lines] for axes in figure.axes]
+    assert said == [["loss", "val_loss"], ["acc", "val_acc"]]
+    np.testing.assert_array_equal(figure.axes[0].lines[1].get_ydata(), run.history["val_loss"])
+    assert len(horn.plot.history(run.history, "acc").axes) == 1
+
+
+@pytest.mark.parametrize("make, words", [
+    (lambda run: horn.plot.weights(run, "pool"),
+     "layer 'pool' has no weights; those that have are maps, local, dense, out"),
+    (lambda run: horn.plot.history(run, "auc"), "'auc' was not measured; the columns are"),
+    (lambda run: horn.plot.history([]), "nothing was measured"),
+    (lambda run: horn.plot.confusion(run, X), "needs a model that learned labels, and data with"),
+], ids=["weights", "history", "empty", "confusion"])  # fmt: skip
+def test_what_cannot_be_drawn_is_said(run: Any, make: Any, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        make(run)
+
+
+def test_without_matplotlib_the_extra_is_named(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for draw in (horn.plot.history, horn.plot.weights, lambda r: horn.plot.confusion(r, X)):
+        with pytest.raises(ModelError, match=r"pip install 'horn-bsp\[plot\]'"):
+            draw(run)
+
+
+def test_layer_alone_says_what_it_is_for(run: Any, tmp_path: Path) -> None:
+    run.model.save(tmp_path / "m.horn")
+    done = CliRunner().invoke(commands, ["show", str(tmp_path / "m.horn"), "--layer", "maps"])
+    assert done.exit_code != 0 and "add --plot" in done.output
