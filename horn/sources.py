@@ -22,7 +22,7 @@ import symtable
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -167,7 +167,7 @@ class SourceCapture:
             while name in self._modules:
                 name += "_"
             needed = self._modules[name] = _Typed(name, namespace, texts.parts(namespace))
-        if own and own not in needed.parts:
+        if own and _ended(own) not in needed.parts:
             needed.add(own)
         return needed
 
@@ -330,7 +330,7 @@ class _Typed(_Needed):
             ast.parse(part)
         except (SyntaxError, ValueError):
             return
-        self.parts.append(part if part.endswith("\n") else part + "\n")
+        self.parts.append(_ended(part))
         self.text = "".join(self.parts)
         self._read()
 
@@ -367,15 +367,28 @@ class _Typed(_Needed):
     def lines_before(self, thing: Any) -> int:
         code = texts.code_of(thing)
         own = "" if code is None else texts.text_of(code, self.namespace)
-        own += "" if own.endswith("\n") else "\n"
-        if own not in self.parts:
-            return 0
-        k = len(self.parts) - 1 - self.parts[::-1].index(own)
-        return sum(part.count("\n") for part in self.parts[:k])
+        return self._span(own)[0]
+
+    def _span(self, text: str) -> tuple[int, int]:
+        """How many lines are before a text that was run here, and with it; of a text that was run
+        again the last.
+        """
+        if _ended(text) not in self.parts:
+            return 0, 0
+        k = len(self.parts) - 1 - self.parts[::-1].index(_ended(text))
+        before = sum(part.count("\n") for part in self.parts[:k])
+        return before, before + self.parts[k].count("\n")
 
     def binding(self, name: str) -> list[ast.stmt]:
-        """Of several definitions the last: an earlier one may be a mistake that was mended."""
+        """Of several definitions that of the class or function itself, or the last: an earlier one
+        may be a mistake that was mended.
+        """
         found = super().binding(name)
+        value = self.namespace.get(name)
+        if isinstance(value, (type, types.FunctionType)):
+            code = texts.code_of(value)
+            before, after = self._span(texts.text_of(code, self.namespace) if code else "")
+            found = [s for s in found if before < s.lineno <= after] or found
         whole = (*_DEFINITIONS, *_IMPORTS, ast.Assign)
         last = max((k for k, s in enumerate(found) if isinstance(s, whole)
                     and not (isinstance(s, ast.Assign) and name in _names(s.value))),
@@ -412,6 +425,10 @@ def _bound(statement: ast.stmt) -> set[str]:
         inner = child.body if isinstance(child, ast.ExceptHandler) else [child]
         names = names.union(*(_bound(one) for one in inner if isinstance(one, ast.stmt)))
     return names
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith("\n") else text + "\n"
 
 
 def _statements(tree: ast.Module, whole: Iterable[int] = ()) -> Iterator[ast.stmt]:
@@ -575,15 +592,33 @@ class CapturedCode:
         future = [
             s for s in tree.body if isinstance(s, ast.ImportFrom) and s.module == "__future__"
         ]
-        needed = (s for s in _statements(tree, run) if s.lineno in run and s not in future)
-        tree.body = [*future, *needed]
-        self._run(tree, module.__dict__, file)
+        needed = [s for s in _statements(tree, run) if s.lineno in run and s not in future]
+        self._run(needed, module.__dict__, file, future)
         return module
 
-    def _run(self, tree: ast.Module, namespace: dict[str, Any], file: str) -> None:
+    def _run(
+        self,
+        statements: Sequence[ast.stmt],
+        namespace: dict[str, Any],
+        file: str,
+        future: Sequence[ast.stmt] = (),
+    ) -> None:
+        """Run statements in their order; what needs one that comes later, since a cell was run
+        again, waits for it.
+        """
         begun = running.set(file)
         try:
-            exec(compile(tree, file, "exec"), namespace)
+            while statements:
+                late = []
+                for statement in statements:
+                    try:
+                        tree = ast.Module([*future, statement], [])
+                        exec(compile(tree, file, "exec"), namespace)
+                    except NameError as error:
+                        late.append(statement)
+                        if len(late) == len(statements):
+                            raise error
+                statements = late
         except Exception as error:
             place = line_of(error, called=True)
             line = f", line {place[1]}, {place[2]}," if place and place[0] == file else ""
@@ -611,7 +646,7 @@ class CapturedCode:
             if isinstance(node, ast.Lambda):
                 thing = eval(compile(ast.Expression(node), file, "eval"), namespace)
             else:
-                self._run(ast.Module([node], []), namespace, file)
+                self._run([node], namespace, file)
                 thing = namespace[node.name]
             thing.__qualname__ = reference["name"]
             break

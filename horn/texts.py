@@ -10,6 +10,7 @@ about. It must be asked for while it is there, so ``keep`` is called when a neur
 from __future__ import annotations
 import __future__
 
+import ast
 import io
 import linecache
 import os
@@ -25,6 +26,7 @@ from typing import Any
 KEPT = "__horn_texts__"
 REMEDY = "define it in a file, in a notebook, in  python -c , or in a text given to exec"
 _MOST_BYTES = 4 * 1024 * 1024  # a longer string is no program
+_MAGICS = ("time", "capture", "prun", "memit", "mprun", "lprun")  # they run a cell where cells run
 _ANNOTATIONS = __future__.annotations.compiler_flag
 
 
@@ -87,7 +89,7 @@ def text_of(code: types.CodeType, namespace: dict[str, Any]) -> str:
     for unit in units:
         if (code.co_qualname, code) in unit.codes:
             return unit.text
-    for text in _candidates(file):
+    for text in (*_candidates(file), *parts(namespace)):
         for flags in (0, _ANNOTATIONS):
             codes = _codes(text, file, flags)
             if (code.co_qualname, code) in codes:
@@ -115,12 +117,26 @@ def parts(namespace: Mapping[str, Any]) -> list[str]:
         found.append("".join(linecache.getlines(file, dict(namespace))))
     shell = namespace.get("get_ipython")
     if callable(shell):
-        found += list(shell().history_manager.input_hist_parsed)
+        found += [_of_magic(cell) for cell in shell().history_manager.input_hist_parsed]
     elif namespace.get("__name__") == "__main__":
         prompts = [name for name in linecache.cache if name.startswith("<python-input-")]
         found += ["".join(linecache.getlines(name)) for name in prompts]
-    found += [unit.text for unit in namespace.get(KEPT, ())]
-    return [text for text in found if text.strip()]
+    known = {text.rstrip("\n") for text in found}
+    kept = [unit.text for unit in namespace.get(KEPT, ())]
+    return [t for t in (*found, *(k for k in kept if k.rstrip("\n") not in known)) if t.strip()]
+
+
+def _of_magic(cell: str) -> str:
+    """A cell as IPython keeps it; of one that begins with ``%%time`` and the like what is below."""
+    if not cell.startswith("get_ipython().run_cell_magic("):
+        return cell
+    try:
+        value = getattr(ast.parse(cell).body[0], "value", None)
+        arguments = [ast.literal_eval(a) for a in value.args] if isinstance(value, ast.Call) else []
+    except (SyntaxError, ValueError):
+        return cell
+    inside = len(arguments) == 3 and arguments[0] in _MAGICS
+    return str(arguments[2]) if inside else cell
 
 
 def title(namespace: Mapping[str, Any]) -> str:

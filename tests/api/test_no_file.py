@@ -110,6 +110,20 @@ def test_two_texts_in_one_namespace_and_a_definition_that_was_mended():
         np.testing.assert_allclose(together.model.parameters[name], array, rtol=1e-9, atol=1e-12)
 
 
+def test_of_several_definitions_the_one_that_is_there_counts(tmp_path):
+    space: dict = {"__name__": "anywhere"}
+    exec(PROGRAM, space)
+    first = space["Typed"]
+    another = PROGRAM.replace("* TABLE[0]", "* 0.0")
+    exec(another, space)
+    space["Typed"] = first
+    run = horn.train(space["job"]())
+    run.model.save(tmp_path / "typed.horn")
+    loaded = horn.Model.load(tmp_path / "typed.horn")
+    x = horn.data.digits("test").x
+    np.testing.assert_array_equal(loaded.predict(x), run.model.predict(x))
+
+
 def test_what_somebody_put_into_the_namespace_is_imported(tmp_path):
     space: dict = {"__name__": "anywhere", "horn": horn, "maths": horn.math, "np": np}
     text = PROGRAM.replace("import horn\n", "").replace("horn.math.tanh", "maths.tanh")
