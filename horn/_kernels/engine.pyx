@@ -142,16 +142,16 @@ cdef extern from "tape.h":
         char *w
         char *out
         char *packed
-        char *turned
-        char *room
         char *bias
         char *gate
-        int64_t ldx, ldw, ldo, ldz, n_groups, n_r, n_rows, step, n_x, room_bytes, laid_bytes
+        int64_t ldx, ldw, ldo, ldz, n_groups, n_units, n_r, n_rows, step, n_x
+        int64_t room_bytes
         extent_t rows
         const int64_t *ptr
         const int64_t *base
         const int32_t *src
         const int32_t *row
+        const int32_t *unit
     ctypedef struct pool_t:
         int32_t kind, end
         char *x
@@ -187,13 +187,15 @@ cdef extern from "tape.h":
         void *owner
         char **scratch
         int64_t scratch_bytes
+        char *panel
+        int64_t panel_bytes
         char **packs
         int32_t wide
         void *blas_get
         void *blas_set
         void *worker
         int64_t pid
-    int FEW_VIEWS, STRIP_BYTES, LEVEL_USED, MAX_PARTS
+    int FEW_VIEWS, STRIP_BYTES, LEVEL_USED, MAX_PARTS, WINDOW_DEEP
     int IOTA, DRAWN
     int K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS, K_POOL
     int END_BIAS, END_RELU, END_GATE
@@ -222,6 +224,20 @@ DRAWS = {"uniform": 0, "normal": 1, "bernoulli": 2}
 # The processor level of the loops: 0 plain, 1 AVX2, 2 AVX-512. HORN_SIMD lowers it, for tests.
 choose_level(int(os.environ.get("HORN_SIMD", "2")))
 LEVEL = LEVEL_USED
+
+
+def _units(ptr, row):
+    """Groups by two that have the same rows of weights, the others alone: (units, 2) int32, -1 for
+    none."""
+    waiting, units = {}, []
+    for k in range(len(ptr) - 1):
+        key = row[ptr[k]:ptr[k + 1]].tobytes()
+        if key in waiting:
+            waiting.pop(key).append(k)
+        else:
+            waiting[key] = [k]
+            units.append(waiting[key])
+    return np.array([[*unit, -1][:2] for unit in units], np.int32)
 
 
 cdef class Anchor:
@@ -690,13 +706,17 @@ cdef class Tape:
         if len(base) and not 0 <= base.min() <= base.max() + reach < len(w):
             raise ValueError(f"base and step reach beyond the {len(w)} weights")
         packed = np.zeros((len(base), n_r), self.dtype)
-        cdef conv_t *g = self._conv(x, w, out, packed, rows)
+        unit = _units(ptr, row)
+        self._panel(len(x) * ((x.shape[1] * x.itemsize + 127) // 128 * 128))
+        cdef conv_t *g = self._conv(x, w, out, rows)
         g.kind, g.step, g.n_groups, g.n_r, g.n_rows = 0, step, n_groups, n_r, len(base)
+        g.packed, g.n_x, g.n_units = <char *><uintptr_t>packed.ctypes.data, len(x), len(unit)
+        g.unit = <const int32_t *><uintptr_t>unit.ctypes.data
         g.ptr = <const int64_t *><uintptr_t>ptr.ctypes.data
         g.base = <const int64_t *><uintptr_t>base.ctypes.data
         g.src = <const int32_t *><uintptr_t>src.ctypes.data
         g.row = <const int32_t *><uintptr_t>row.ctypes.data
-        self.keep += [packed, ptr, base, src, row]
+        self.keep += [packed, ptr, base, src, row, unit]
         try:
             g.end = self._end(out, bias, relu, gate)
         except BaseException:
@@ -724,20 +744,16 @@ cdef class Tape:
         if out.dtype != self.dtype or out.ndim != 2 or not out.flags.c_contiguous \
                 or out.shape[1] != src.shape[1] or len(y) != out.shape[0] * src.shape[0]:
             raise ValueError(f"y {y.shape} and src {src.shape} do not give out {out.shape}")
-        turned = np.zeros((x.shape[1], len(x)), self.dtype)
-        across = src.shape[1] + 64  # a thread's, whole vectors
-        laid_bytes = -(-x.shape[1] * across * x.itemsize // 64) * 64
-        room_bytes = laid_bytes + out.shape[0] * across * 8 + 64
-        room_bytes = -(-room_bytes // 64) * 64
-        room = np.zeros(self.t.n_threads * room_bytes + 64, np.uint8)
-        cdef conv_t *g = self._conv(x, y, out, turned, rows)
-        g.turned, g.n_x = g.packed, len(x)
-        g.room = <char *><uintptr_t>(room.ctypes.data + -room.ctypes.data % 64)
-        g.room_bytes, g.laid_bytes = room_bytes, laid_bytes
+        # what flows back, two vectors of maps at a time, and sums of tiles of 12 places at most
+        maps = (len(out) + 31) // 32 * 32
+        cdef int64_t room_bytes = WINDOW_DEEP * (1 + maps) * x.itemsize
+        self._panel(self.t.n_threads * room_bytes + 8 * maps * (src.shape[1] + 12 * 18))
+        cdef conv_t *g = self._conv(x, y, out, rows)
+        g.n_x, g.room_bytes = len(x), room_bytes
         g.kind, g.ldw, g.n_groups = 1, strides(y)[0], src.shape[0]
         g.n_r, g.n_rows = out.shape
         g.src = <const int32_t *><uintptr_t>src.ctypes.data
-        self.keep += [turned, room, src]
+        self.keep.append(src)
         return self._append_conv(g, label or "window gradients")
 
     def pool(self, x, out, fold, *, ptr, src, where=None, upper=None, place=None, gate=None,
@@ -828,7 +844,18 @@ cdef class Tape:
                              f"{array.shape} of {array.dtype}")
         return array
 
-    cdef conv_t *_conv(self, x, w, out, packed, rows) except NULL:
+    cdef int _panel(self, int64_t size) except -1:
+        """The room that instructions over windows have, one after the other."""
+        cdef void *block = NULL
+        if size > self.t.panel_bytes:
+            free(self.t.panel)
+            self.t.panel, self.t.panel_bytes = NULL, 0
+            if posix_memalign(&block, 64, size):
+                raise MemoryError
+            self.t.panel, self.t.panel_bytes = <char *>block, size
+        return 0
+
+    cdef conv_t *_conv(self, x, w, out, rows) except NULL:
         cdef conv_t *g = <conv_t *>calloc(1, sizeof(conv_t))
         if not g:
             raise MemoryError
@@ -836,7 +863,6 @@ cdef class Tape:
             g.x = <char *><uintptr_t>x.ctypes.data
             g.w = <char *><uintptr_t>w.ctypes.data
             g.out = <char *><uintptr_t>out.ctypes.data
-            g.packed = <char *><uintptr_t>packed.ctypes.data
             g.ldx, g.ldo = strides(x)[0], strides(out)[0]
             g.rows = self._extent(rows, x.shape[1], "rows")
         except BaseException:

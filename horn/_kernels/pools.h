@@ -5,7 +5,6 @@
  * a row counts only where upper[src] is its place: the gradient of an extreme.
  * All bits are those of the loops of strips.h: sums of more than two rows are double.
  */
-typedef double K(wide_t) __attribute__((vector_size(8 * TILE_BYTES / sizeof(REAL))));
 #define WIDE(v) __builtin_convertvector(v, K(wide_t))
 #define POOL_ROW(array, ld, row, v) ((const REAL *)g->array + (row) * g->ld + b + (v) * LN)
 #define POOL_LOAD(array, ld, row, v) \

@@ -317,6 +317,9 @@ static void run_windows(tape_t *t, const conv_t *g, int tid, int nt) {
     BODIES[t->dtype].windows(t, g, 0, tid, nt);
     wait_all(t, nt);
     BODIES[t->dtype].windows(t, g, 1, tid, nt);
+    if (g->kind == 0) return;
+    wait_all(t, nt);
+    BODIES[t->dtype].windows(t, g, 2, tid, nt);
 }
 
 /* ---- threads: one region per run, a barrier after each instruction ---- */
@@ -467,5 +470,5 @@ void tape_free(tape_t *t) {
     free(t->ins);
     if (t->scratch) for (int i = 0; i < t->n_threads; i++) free(t->scratch[i]);
     if (t->packs) for (int i = 0; i < t->n_threads; i++) free(t->packs[i]);
-    free(t->packs); free(t->scratch);
+    free(t->packs); free(t->scratch); free(t->panel);
 }

@@ -136,19 +136,22 @@ typedef struct {
     int32_t *list; uint16_t *bits; int32_t dim;
 } live_t;
 
+/* Samples, of one or several positions, whose gradients are added up as floats. */
+#define WINDOW_DEEP 208
 /* Sums over windows (windows.h). kind 0: results in n_groups groups of n_r rows from pairs ptr[k] to
  * ptr[k + 1] of rows of x and of the n_rows rows of weights, which are packed from w[base + r step].
+ * A unit is a group or, if they have the same rows of weights, two; else its second is -1.
  * kind 1: gradients of n_r maps by n_rows places: w has the rows of what flows back (ldw), src the
- * row of x of each (position, place), -1 for none; turned is x (n_x rows) the other way round, room
- * each thread's: one position's batch, and totals. end: END_* of kind 0, with a bias for each row of
- * out, and a gate that lies like it. */
+ * row of x of each (position, place), -1 for none; the tape's panel has the threads' rooms, then
+ * totals. end: END_* of kind 0, with a bias for each row of out, and a gate
+ * that lies like it. */
 typedef struct {
     int32_t kind, end;
-    char *x, *w, *out, *packed, *turned, *room, *bias, *gate;
-    int64_t ldx, ldw, ldo, ldz, n_groups, n_r, n_rows, step, n_x, room_bytes, laid_bytes;
+    char *x, *w, *out, *packed, *bias, *gate;
+    int64_t ldx, ldw, ldo, ldz, n_groups, n_units, n_r, n_rows, step, n_x, room_bytes;
     extent_t rows;
     const int64_t *ptr, *base;
-    const int32_t *src, *row;
+    const int32_t *src, *row, *unit;
 } conv_t;
 
 /* Folds over windows (pools.h): kind is the place in its table. */
@@ -183,6 +186,7 @@ struct tape_s {
     void *sgemm, *dgemm;
     gemm_numpy_t numpy_gemm; void *owner;
     char **scratch; int64_t scratch_bytes;
+    char *panel; int64_t panel_bytes;   /* what an instruction over windows lays out */
     char **packs;               /* by thread: what the kernels of thin.h pack */
     int32_t wide;               /* products by wide.c, not by the BLAS */
     void *blas_get, *blas_set;  /* how many threads the BLAS itself would use */

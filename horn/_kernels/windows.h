@@ -5,15 +5,15 @@
  * Forward a group is a position and its maps, backward a position and its channels: no window is
  * ever laid out. Gradients: out[m, k] = the sum over positions p and the batch of y[p, m] x[p, k].
  *
- * Tiles of WR results by two vectors are in registers. Sums are float along one window, or one
- * position's batch of a gradient, and double beyond.
+ * Tiles of at most WR results by two vectors are in registers. Sums are float along one window, or
+ * WINDOW_DEEP samples of a gradient, and double beyond.
  */
 #if LEVEL == 2
 #define TILE_BYTES 64
-#define WR 8
+#define WR 12
 #elif LEVEL == 1
 #define TILE_BYTES 32
-#define WR 4
+#define WR 6
 #else
 #define TILE_BYTES 16
 #define WR 4
@@ -40,6 +40,8 @@ static inline void K(part_store)(REAL *p, VEC_T v, int64_t n) {
 #endif
 }
 
+typedef double K(wide_t) __attribute__((vector_size(8 * TILE_BYTES / sizeof(REAL))));
+
 /* What becomes of n sums before they are kept: their row's bias is added; what is less than 0 is 0;
  * what has a gate that is not more than 0 is 0. */
 static inline __attribute__((always_inline)) VEC_T K(vec_end)(
@@ -53,178 +55,311 @@ static inline __attribute__((always_inline)) VEC_T K(vec_end)(
     return v;
 }
 
-/* n_r (a constant) results by n_v (a constant) vectors, the last of them of `some` numbers. */
+/* to[c, r] = from[r, c] */
+static void K(window_turn)(const REAL *from, int64_t ldf, REAL *to, int64_t ldt, int64_t n_rows,
+                           int64_t n_cols) {
+#if LEVEL == 2 && IS_F32
+    for (int64_t c = 0; c < n_cols; c += 16)
+        for (int64_t r = 0; r < n_rows; r += 16) {
+            const int64_t nr = n_rows - r < 16 ? n_rows - r : 16, nc = n_cols - c < 16 ? n_cols - c : 16;
+            const __mmask16 has = (__mmask16)((1u << nc) - 1), keeps = (__mmask16)((1u << nr) - 1);
+            __m512 rows[16], some[16];
+            for (int i = 0; i < 16; i++)
+                rows[i] = i < nr ? _mm512_maskz_loadu_ps(has, from + (r + i) * ldf + c)
+                                 : _mm512_setzero_ps();
+            transpose16_of(rows, some);
+            if (nr == 16 && nc == 16)
+                for (int i = 0; i < 16; i++) _mm512_storeu_ps(to + (c + i) * ldt + r, rows[i]);
+            else
+                for (int i = 0; i < nc; i++)
+                    _mm512_mask_storeu_ps(to + (c + i) * ldt + r, keeps, rows[i]);
+        }
+#else
+    for (int64_t r = 0; r < n_rows; r += 16)
+        for (int64_t c = 0; c < n_cols; c++)
+            for (int64_t i = r; i < (r + 16 < n_rows ? r + 16 : n_rows); i++)
+                to[c * ldt + i] = from[i * ldf + c];
+#endif
+}
+
+/* Where tile t of n begins, of n_r results: as equal as they can be. */
+static inline int64_t K(tile_at)(int64_t n_r, int64_t t) {
+    return n_r * t / ((n_r + WR - 1) / WR);
+}
+
+/* Sums are in registers only where loops over them are unrolled. */
+#define UNROLL _Pragma("GCC unroll 16")
+
+/* ---- sums ---- */
+/* Of which a tile is: rows of x, and those that go with them. `load` numbers of the last vector are
+ * read, `keep` are kept. */
+typedef struct {
+    const REAL *x, *w; const int32_t *src, *other, *row; int64_t ldx, n, load, keep;
+} K(window_t);
+
+/* n_r (a constant) results by n_v (a constant) vectors: one, two that are side by side, or, if it
+ * `is_pair`, one each of two groups, of which the other has out, bias and gate further on. */
 static inline __attribute__((always_inline)) void K(window_tile)(
-    const int n_r, const int n_v, const REAL *x, int64_t ldx, const int32_t *src,
-    const int32_t *row, int64_t n, const REAL *w, int64_t ldw, REAL *out, int64_t ldo, int64_t some,
-    int end, const REAL *bias, const REAL *gate, int64_t ldz) {
+    const int n_r, const int n_v, const int is_pair, const K(window_t) *s, const conv_t *g,
+    int64_t at, int64_t at_other, int64_t b) {
     VEC_T sum[WR][2];
+    const REAL *w = s->w;
+    const int64_t load = s->load, ldx = s->ldx, n = s->n;
+    UNROLL
     for (int r = 0; r < n_r; r++)
+        UNROLL
         for (int v = 0; v < n_v; v++) sum[r][v] = (VEC_T){0};
     for (int64_t j = 0; j < n; j++) {
-        const REAL *from = x + src[j] * ldx, *by = w + row[j] * ldw;
+        const REAL *by = w + s->row[j] * n_r;
         VEC_T xs[2];
-        for (int v = 0; v < n_v; v++)
-            xs[v] = v == n_v - 1 && some < LN ? K(part_load)(from + v * LN, some)
-                                              : K(vec_load)(from + v * LN);
+        for (int v = 0; v < n_v; v++) {
+            const REAL *from = is_pair && v ? s->x + s->other[j] * ldx
+                                            : s->x + s->src[j] * ldx + v * LN;
+            xs[v] = (is_pair || v == n_v - 1) && load < LN ? K(part_load)(from, load)
+                                                           : K(vec_load)(from);
+        }
+        UNROLL
         for (int r = 0; r < n_r; r++) {
             const VEC_T each = K(vec_of)(by[r]);
+            UNROLL
             for (int v = 0; v < n_v; v++) sum[r][v] += each * xs[v];
         }
     }
+    UNROLL
     for (int r = 0; r < n_r; r++)
+        UNROLL
         for (int v = 0; v < n_v; v++) {
-            const int64_t count = v == n_v - 1 ? some : LN;
-            const VEC_T kept = K(vec_end)(end, sum[r][v], end & END_BIAS ? bias[r] : 0,
-                                          gate + r * ldz + v * LN, count);
-            if (count < LN) K(part_store)(out + r * ldo + v * LN, kept, count);
-            else K(vec_store)(out + r * ldo + v * LN, kept);
+            const int64_t row = (is_pair && v ? at_other : at) + r;
+            const int64_t from = b + (is_pair ? 0 : v * LN);
+            const int64_t count = is_pair || v == n_v - 1 ? s->keep : LN;
+            const VEC_T kept = K(vec_end)(g->end, sum[r][v],
+                                          g->end & END_BIAS ? ((const REAL *)g->bias)[row] : 0,
+                                          (const REAL *)g->gate + row * g->ldz + from, count);
+            REAL *out = (REAL *)g->out + row * g->ldo + from;
+            if (count < LN) K(part_store)(out, kept, count);
+            else K(vec_store)(out, kept);
         }
 }
 
-#define WINDOW_TILE(R, V) \
-    K(window_tile)(R, V, x + b, g->ldx, src, row, n, w + r, ldw, out + r * g->ldo + b, g->ldo, some, \
-                   g->end, bias + r, gate + r * g->ldz + b, g->ldz)
 #define WINDOW_ROWS(R) \
     case R: \
-        if (whole) { const int64_t some = LN; WINDOW_TILE(R, 2); } \
-        else if (two) { WINDOW_TILE(R, 2); } \
-        else { WINDOW_TILE(R, 1); } \
+        if (n_v == 2) K(window_tile)(R, 2, 0, s, g, at, 0, b); \
+        else if (at_other < 0) K(window_tile)(R, 1, 0, s, g, at, 0, b); \
+        else K(window_tile)(R, 2, 1, s, g, at, at_other, b); \
         break;
 
-static void K(window_sums)(const conv_t *g, int64_t rows, int64_t lo, int64_t hi) {
-    const REAL *x = (const REAL *)g->x, *w = (const REAL *)g->packed;
-    const int64_t ldw = g->n_r;
-    for (int64_t k = lo; k < hi; k++) {
-        const int32_t *src = g->src + g->ptr[k], *row = g->row + g->ptr[k];
-        const int64_t n = g->ptr[k + 1] - g->ptr[k];
-        REAL *out = (REAL *)g->out + k * g->n_r * g->ldo;
-        const REAL *bias = (const REAL *)g->bias + k * g->n_r;
-        const REAL *gate = (const REAL *)g->gate + k * g->n_r * g->ldz;
-        for (int64_t b = 0; b < rows; b += 2 * LN) {
-            const int64_t left = rows - b;
-            const int whole = left >= 2 * LN, two = left > LN;
-            const int64_t some = whole ? LN : two ? left - LN : left;
-            for (int64_t r = 0; r < g->n_r; r += WR)
-                switch (g->n_r - r < WR ? g->n_r - r : WR) {
-                WINDOW_ROWS(1) WINDOW_ROWS(2) WINDOW_ROWS(3) WINDOW_ROWS(4)
-#if WR == 8
-                WINDOW_ROWS(5) WINDOW_ROWS(6) WINDOW_ROWS(7) WINDOW_ROWS(8)
+static void K(window_part)(int64_t n_r, int n_v, const K(window_t) *s, const conv_t *g, int64_t at,
+                           int64_t at_other, int64_t b) {
+    switch (n_r) {
+    WINDOW_ROWS(1) WINDOW_ROWS(2) WINDOW_ROWS(3) WINDOW_ROWS(4)
+#if WR > 4
+    WINDOW_ROWS(5) WINDOW_ROWS(6)
 #endif
+#if WR > 6
+    WINDOW_ROWS(7) WINDOW_ROWS(8) WINDOW_ROWS(9) WINDOW_ROWS(10) WINDOW_ROWS(11) WINDOW_ROWS(12)
+#endif
+    }
+}
+
+/* Units whose rows of x stay in the second-level cache for all tiles. */
+#define NEAR_UNITS 8
+
+/* Two vectors of the batch at a time; of these what a tile's weights are for. Where only one vector is
+ * left, two groups with the same weights at a time. */
+static void K(window_sums)(const tape_t *t, const conv_t *g, int64_t rows, int64_t lo, int64_t hi) {
+    const int64_t n_tiles = (g->n_r + WR - 1) / WR;
+    const int is_packed = g->ldx > 2 * LN;
+    for (int64_t b = 0; b < rows; b += 2 * LN) {
+        const int64_t left = rows - b;
+        const int n_v = left > LN ? 2 : 1;
+        K(window_t) s = {.x = (const REAL *)g->x, .ldx = g->ldx};
+        s.keep = left >= 2 * LN ? LN : left - (n_v - 1) * LN;
+        s.load = is_packed ? LN : s.keep;
+        if (is_packed) { s.x = (const REAL *)t->panel + b * g->n_x; s.ldx = n_v * LN; }
+        for (int64_t at = lo; at < hi; at += NEAR_UNITS)
+        for (int64_t tile = 0; tile < n_tiles; tile++) {
+            const int64_t r = K(tile_at)(g->n_r, tile), n_r = K(tile_at)(g->n_r, tile + 1) - r;
+            s.w = (const REAL *)g->packed + r * g->n_rows;
+            for (int64_t u = at; u < (at + NEAR_UNITS < hi ? at + NEAR_UNITS : hi); u++) {
+                const int64_t k = g->unit[2 * u], other = g->unit[2 * u + 1];
+                s.n = g->ptr[k + 1] - g->ptr[k]; s.row = g->row + g->ptr[k];
+                s.src = g->src + g->ptr[k];
+                s.other = other < 0 ? NULL : g->src + g->ptr[other];
+                K(window_part)(n_r, n_v, &s, g, k * g->n_r + r, other < 0 ? -1 : other * g->n_r + r, b);
+                if (n_v == 2 && other >= 0) {
+                    s.src = s.other;
+                    K(window_part)(n_r, n_v, &s, g, other * g->n_r + r, -1, b);
                 }
+            }
         }
     }
 }
 
-/* The weights, a row for each number of g->row. */
+/* The weights, a row for each number of g->row, of each tile on its own. */
 static void K(window_pack)(const conv_t *g, int64_t lo, int64_t hi) {
     const REAL *w = (const REAL *)g->w;
-    REAL *to = (REAL *)g->packed;
-    for (int64_t k = lo; k < hi; k++)
-        for (int64_t r = 0; r < g->n_r; r++) to[k * g->n_r + r] = w[g->base[k] + r * g->step];
-}
-
-/* A window's rows of the batch, the places side by side: place k of position p is row src[p][k] of x,
- * which `turned` has along its columns. Places that are neighbours there are copied together. */
-static void K(window_lay)(const conv_t *g, int64_t p, int64_t rows, int64_t lo, int64_t hi,
-                          REAL *to, int64_t ldt) {
-    const REAL *turned = (const REAL *)g->turned;
-    const int32_t *src = g->src + p * g->n_rows;
-    for (int64_t k = lo; k < hi;) {
-        int64_t end = k + 1;
-        if (src[k] < 0) while (end < hi && src[end] < 0) end++;
-        else while (end < hi && src[end] == src[end - 1] + 1) end++;
-        REAL *out = to + (k - lo);
-        const int64_t size = (end - k) * (int64_t)sizeof(REAL);
-        if (src[k] < 0)
-            for (int64_t b = 0; b < rows; b++) memset(out + b * ldt, 0, size);
-        else {
-            const REAL *from = turned + src[k];
-            for (int64_t b = 0; b < rows; b++) memcpy(out + b * ldt, from + b * g->n_x, size);
-        }
-        k = end;
+    const int64_t n_tiles = (g->n_r + WR - 1) / WR;
+    for (int64_t tile = 0; tile < n_tiles; tile++) {
+        const int64_t from = K(tile_at)(g->n_r, tile), n_r = K(tile_at)(g->n_r, tile + 1) - from;
+        REAL *to = (REAL *)g->packed + from * g->n_rows;
+        for (int64_t k = lo; k < hi; k++)
+            for (int64_t r = 0; r < n_r; r++)
+                to[k * n_r + r] = w[g->base[k] + (from + r) * g->step];
     }
 }
 
-/* n_m (a constant) maps by two vectors of places: the sum over rows, added to totals. */
+/* Rows lo to hi of x, two vectors of the batch at a time. */
+static void K(window_panel)(const tape_t *t, const conv_t *g, int64_t rows, int64_t lo, int64_t hi) {
+    for (int64_t b = 0; b < rows; b += 2 * LN) {
+        const int64_t left = rows - b < 2 * LN ? rows - b : 2 * LN, across = left > LN ? 2 * LN : LN;
+        REAL *to = (REAL *)t->panel + b * g->n_x;
+        for (int64_t k = lo; k < hi; k++) {
+            const REAL *from = (const REAL *)g->x + k * g->ldx + b;
+            if (left == 2 * LN) {
+                K(vec_store)(to + k * across, K(vec_load)(from));
+                K(vec_store)(to + k * across + LN, K(vec_load)(from + LN));
+                continue;
+            }
+            for (int64_t i = 0; i < left; i++) to[k * across + i] = from[i];
+            for (int64_t i = left; i < across; i++) to[k * across + i] = 0;
+        }
+    }
+}
+
+/* ---- gradients ---- */
+/* n_k (a constant) places from k by n_v (a constant) vectors of maps: the sum over n_p positions from p
+ * and n_b samples from b, added to totals. flows has a row of maps for each of these. */
 static inline __attribute__((always_inline)) void K(gradient_tile)(
-    const int n_m, const REAL *const *ys, int64_t rows, const REAL *laid, int64_t ldt,
-    double *total, int64_t ld) {
+    const int n_k, const int n_v, const conv_t *g, const REAL *zeros, int64_t p, int64_t n_p,
+    int64_t b, int64_t n_b, int64_t k, const REAL *flows, double *total) {
     VEC_T sum[WR][2];
-    for (int i = 0; i < n_m; i++) sum[i][0] = sum[i][1] = (VEC_T){0};
-    for (int64_t b = 0; b < rows; b++) {
-        const VEC_T x0 = K(vec_load)(laid + b * ldt), x1 = K(vec_load)(laid + b * ldt + LN);
-        for (int i = 0; i < n_m; i++) {
-            const VEC_T y = K(vec_of)(ys[i][b]);
-            sum[i][0] += y * x0; sum[i][1] += y * x1;
+    UNROLL
+    for (int i = 0; i < n_k; i++) sum[i][0] = sum[i][1] = (VEC_T){0};
+    for (; n_p > 0; n_p--, p++) {
+        const int32_t *src = g->src + p * g->n_rows + k;
+        const REAL *x[WR];
+        UNROLL
+        for (int i = 0; i < n_k; i++)
+            x[i] = src[i] < 0 ? zeros : (const REAL *)g->x + src[i] * g->ldx + b;
+        for (int64_t j = 0; j < n_b; j++, flows += n_v * LN) {
+            VEC_T y[2];
+            y[0] = K(vec_load)(flows);
+            if (n_v == 2) y[1] = K(vec_load)(flows + LN);
+            UNROLL
+            for (int i = 0; i < n_k; i++) {
+                const VEC_T each = K(vec_of)(x[i][j]);
+                UNROLL
+                for (int v = 0; v < n_v; v++) sum[i][v] += each * y[v];
+            }
         }
     }
-    for (int i = 0; i < n_m; i++) {
-        REAL lanes[2 * TILE_BYTES / sizeof(REAL)];
-        K(vec_store)(lanes, sum[i][0]); K(vec_store)(lanes + LN, sum[i][1]);
-        for (int64_t l = 0; l < 2 * LN; l++) total[i * ld + l] += (double)lanes[l];
-    }
+    UNROLL
+    for (int i = 0; i < n_k; i++)
+        UNROLL
+        for (int v = 0; v < n_v; v++) {
+            K(wide_t) all;
+            double *to = total + (2 * i + v) * LN;
+            memcpy(&all, to, sizeof all);
+            all += __builtin_convertvector(sum[i][v], K(wide_t));
+            memcpy(to, &all, sizeof all);
+        }
 }
 
 #define GRADIENT_ROWS(M) \
-    case M: K(gradient_tile)(M, ys, rows, laid + k, ldt, total + m * ldt + k, ldt); break;
+    case M: \
+        if (n_v == 2) K(gradient_tile)(M, 2, g, zeros, p, n_p, b, n_b, k, flows, total); \
+        else K(gradient_tile)(M, 1, g, zeros, p, n_p, b, n_b, k, flows, total); \
+        break;
 
-/* Places lo to hi, for all maps. */
-static void K(window_gradients)(const conv_t *g, int64_t rows, int64_t lo, int64_t hi, int tid) {
-    const REAL *y = (const REAL *)g->w;
-    const int64_t n = hi - lo, ldt = (n + 2 * LN - 1) / (2 * LN) * 2 * LN;
-    REAL *laid = (REAL *)(g->room + tid * g->room_bytes);
-    double *total = (double *)(g->room + tid * g->room_bytes + g->laid_bytes);
-    if (n <= 0) return;
-    memset(total, 0, g->n_r * ldt * sizeof(double));
-    for (int64_t b = 0; b < rows; b++) memset(laid + b * ldt + n, 0, (ldt - n) * sizeof(REAL));
-    for (int64_t p = 0; p < g->n_groups; p++) {
-        K(window_lay)(g, p, rows, lo, hi, laid, ldt);
-        for (int64_t k = 0; k < n; k += 2 * LN)
-            for (int64_t m = 0; m < g->n_r; m += WR) {
-                const int64_t left = g->n_r - m < WR ? g->n_r - m : WR;
-                const REAL *ys[WR];
-                for (int64_t i = 0; i < left; i++) ys[i] = y + (p * g->n_r + m + i) * g->ldw;
-                switch (left) {
-                GRADIENT_ROWS(1) GRADIENT_ROWS(2) GRADIENT_ROWS(3) GRADIENT_ROWS(4)
-#if WR == 8
-                GRADIENT_ROWS(5) GRADIENT_ROWS(6) GRADIENT_ROWS(7) GRADIENT_ROWS(8)
+static void K(gradient_part)(int64_t n_k, int n_v, const conv_t *g, const REAL *zeros, int64_t p,
+                             int64_t n_p, int64_t b, int64_t n_b, int64_t k, const REAL *flows,
+                             double *total) {
+    switch (n_k) {
+    GRADIENT_ROWS(1) GRADIENT_ROWS(2) GRADIENT_ROWS(3) GRADIENT_ROWS(4)
+#if WR > 4
+    GRADIENT_ROWS(5) GRADIENT_ROWS(6)
 #endif
+#if WR > 6
+    GRADIENT_ROWS(7) GRADIENT_ROWS(8) GRADIENT_ROWS(9) GRADIENT_ROWS(10) GRADIENT_ROWS(11)
+    GRADIENT_ROWS(12)
+#endif
+    }
+}
+
+/* Tiles lo to hi of places, of positions p0 to p1. What flows back is turned so that maps are side by
+ * side, for some positions and samples at a time. totals: of a tile, of two vectors of maps, of each
+ * place. */
+static void K(window_gradients)(const conv_t *g, int64_t rows, int64_t p0, int64_t p1, int64_t lo,
+                                int64_t hi, char *room, double *totals) {
+    const REAL *y = (const REAL *)g->w;
+    REAL *zeros = (REAL *)room, *flows = zeros + WINDOW_DEEP;
+    const int64_t n_maps = (g->n_r + 2 * LN - 1) / (2 * LN) * 2 * LN, size = WR * n_maps;
+    const int64_t deep = rows <= WINDOW_DEEP ? rows : WINDOW_DEEP;
+    const int64_t each = rows > 0 ? WINDOW_DEEP / deep : 1;     /* positions at a time */
+    memset(totals, 0, (hi - lo) * size * sizeof(double));
+    memset(room, 0, WINDOW_DEEP * (1 + n_maps) * sizeof(REAL));
+    for (int64_t p = p0; p < p1; p += each)
+        for (int64_t b = 0; b < rows; b += deep) {
+            const int64_t n_p = p1 - p < each ? p1 - p : each, n_b = rows - b < deep ? rows - b : deep;
+            for (int64_t m = 0; m < g->n_r; m += 2 * LN) {
+                const int64_t left = g->n_r - m < 2 * LN ? g->n_r - m : 2 * LN;
+                const int n_v = left > LN ? 2 : 1;
+                for (int64_t i = 0; i < n_p; i++)
+                    K(window_turn)(y + ((p + i) * g->n_r + m) * g->ldw + b, g->ldw,
+                                   flows + i * n_b * n_v * LN, n_v * LN, left, n_b);
+                for (int64_t tile = lo; tile < hi; tile++) {
+                    const int64_t k = K(tile_at)(g->n_rows, tile);
+                    K(gradient_part)(K(tile_at)(g->n_rows, tile + 1) - k, n_v, g, zeros, p, n_p, b,
+                                     n_b, k, flows, totals + (tile - lo) * size + m * WR);
                 }
             }
-    }
-    for (int64_t m = 0; m < g->n_r; m++)
-        for (int64_t k = 0; k < n; k++)
-            ((REAL *)g->out)[m * g->n_rows + lo + k] = (REAL)total[m * ldt + k];
+        }
 }
 
-/* Rows lo to hi of x, as columns. */
-static void K(window_turn)(const conv_t *g, int64_t rows, int64_t lo, int64_t hi) {
-    REAL *turned = (REAL *)g->turned;
-    for (int64_t first = lo; first < hi; first += 16)
-        for (int64_t b = 0; b < rows; b++)
-            for (int64_t i = first; i < (first + 16 < hi ? first + 16 : hi); i++)
-                turned[b * g->n_x + i] = ((const REAL *)g->x)[i * g->ldx + b];
-}
-
-/* phase 0: pack; 1: compute. */
+/* phase 0: pack; 1: compute; 2: the sum of the parts of gradients. */
 static void K(windows)(const tape_t *t, const conv_t *g, int phase, int tid, int nt) {
     const int64_t rows = resolve(t, g->rows);
     int64_t lo, hi;
-    if (phase == 0) {
-        if (g->kind == 0) {
-            share(g->n_rows, tid, nt, 1, &lo, &hi);
-            K(window_pack)(g, lo, hi);
-        } else {
-            share(g->n_x, tid, nt, 16, &lo, &hi);
-            K(window_turn)(g, rows, lo, hi);
-        }
+    if (g->kind == 0 && phase == 0) {
+        share(g->n_rows, tid, nt, 1, &lo, &hi);
+        K(window_pack)(g, lo, hi);
+        share(g->n_x, tid, nt, 1, &lo, &hi);
+        if (g->ldx > 2 * LN) K(window_panel)(t, g, rows, lo, hi);
     } else if (g->kind == 0) {
-        share(g->n_groups, tid, nt, 1, &lo, &hi);
-        K(window_sums)(g, rows, lo, hi);
+        share(g->n_units, tid, nt, 1, &lo, &hi);
+        K(window_sums)(t, g, rows, lo, hi);
     } else {
-        share(g->n_rows, tid, nt, 2 * LN, &lo, &hi);
-        K(window_gradients)(g, rows, lo, hi, tid);
+        /* Tiles of places; if these are few, of parts of the positions, which are as many whatever
+         * the threads. */
+        const int64_t n_tiles = (g->n_rows + WR - 1) / WR, few = (16 + n_tiles - 1) / n_tiles;
+        const int64_t n_parts = few < g->n_groups ? few : g->n_groups;
+        const int64_t size = WR * ((g->n_r + 2 * LN - 1) / (2 * LN) * 2 * LN);
+        double *totals = (double *)(t->panel + t->n_threads * g->room_bytes);
+        if (phase == 1) {
+            share(n_parts * n_tiles, tid, nt, 1, &lo, &hi);
+            while (lo < hi) {
+                const int64_t part = lo / n_tiles, from = lo % n_tiles;
+                const int64_t n = hi - lo < n_tiles - from ? hi - lo : n_tiles - from;
+                K(window_gradients)(g, rows, g->n_groups * part / n_parts,
+                                    g->n_groups * (part + 1) / n_parts, from, from + n,
+                                    t->panel + tid * g->room_bytes, totals + lo * size);
+                lo += n;
+            }
+        } else if (phase == 2) {
+            share(n_tiles, tid, nt, 1, &lo, &hi);
+            for (int64_t tile = lo; tile < hi; tile++) {
+                const int64_t first = K(tile_at)(g->n_rows, tile);
+                for (int64_t k = first; k < K(tile_at)(g->n_rows, tile + 1); k++)
+                    for (int64_t m = 0; m < g->n_r; m++) {
+                        const double *total = totals + tile * size + m / (2 * LN) * 2 * LN * WR
+                                            + (k - first) * 2 * LN + m % (2 * LN);
+                        double sum = 0;
+                        for (int64_t part = 0; part < n_parts; part++)
+                            sum += total[part * n_tiles * size];
+                        ((REAL *)g->out)[m * g->n_rows + k] = (REAL)sum;
+                    }
+            }
+        }
     }
 }
 
@@ -232,8 +367,9 @@ static void K(windows)(const tape_t *t, const conv_t *g, int phase, int tid, int
 
 #undef TILE_BYTES
 #undef WR
+#undef UNROLL
+#undef NEAR_UNITS
 #undef LN
 #undef VEC_T
-#undef WINDOW_TILE
 #undef WINDOW_ROWS
 #undef GRADIENT_ROWS
