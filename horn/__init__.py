@@ -19,6 +19,7 @@ _OF_MODULE = {
     "connections.local": "Local",
     "connections.one_to_one": "OneToOne",
     "connections.sparse": "Sparse",
+    "connections.tied": "Tied",
     "connections.window": "Window",
     "errors": "CallbackError CompileError DataError Diverged HornError JobFailed ModelError",
     "initializers": "Constant Glorot He LeCun Normal Uniform",
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from horn.connections.local import Local as Local
     from horn.connections.one_to_one import OneToOne as OneToOne
     from horn.connections.sparse import Sparse as Sparse
+    from horn.connections.tied import Tied as Tied
     from horn.connections.window import Window as Window
     from horn.errors import CallbackError as CallbackError
     from horn.errors import CompileError as CompileError

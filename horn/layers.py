@@ -18,6 +18,7 @@ from horn.activations import Activation
 from horn.connections import Connection, Edges, PlacedConnection
 from horn.connections.convolution import Convolution
 from horn.connections.placed import PLACED
+from horn.connections.tied import Tied
 from horn.errors import ModelError
 from horn.initializers import Initializer
 from horn.losses import Loss
@@ -55,8 +56,13 @@ class Link:
     input: str = ""  # what neurons call its messages: messages.<input>
 
     @property
+    def tie(self) -> Tied | None:
+        """Whose weights it has, if they are another link's."""
+        return self.connection if isinstance(self.connection, Tied) else None
+
+    @property
     def weights(self) -> dict[str, str]:
-        """The arrays of its weights by their names."""
+        """The arrays of its weights by their names: of another link, if it is tied to that."""
         return {name: array_name(self.weight, name) for name in self.names}
 
     def shape(self, n_receivers: int) -> tuple[int, ...]:
@@ -93,10 +99,16 @@ class Link:
     @property
     def kept_edges(self) -> dict[str, Any]:
         """What a file keeps of its synapses, by the ends of its arrays' names."""
-        if self.edges is None or self.is_known:
+        if self.edges is None or self.is_known or self.tie is not None:
             return {}
         found = {"indptr": self.edges.indptr, "indices": self.edges.indices}
         return found | ({} if self.edges.weight is None else {"weight": self.edges.weight})
+
+    def n_synapses(self, n_receivers: int) -> tuple[int, ...]:
+        """The shape of an array with a number for each synapse."""
+        if self.edges is None:
+            return (n_receivers, self.source.size)
+        return (len(self.edges.indices),)
 
     def fan_out(self, n_receivers: int) -> int:
         """Synapses per source, or what initialisers take for it."""
@@ -189,7 +201,7 @@ class Layer:
         for link in self.links:
             if link.edges is None:
                 total += link.source.size * self.size
-            elif (shape := link.edges.weight_shape) is not None:
+            elif (shape := link.edges.weight_shape) is not None and link.tie is None:
                 total += math.prod(shape[1:]) * self.size
             else:
                 total += len(link.edges.indices)
@@ -229,9 +241,12 @@ class Layer:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of all learned arrays."""
+        """Of all learned arrays that are its own."""
         weights = {
-            array: link.shape(self.size) for link in self.links for array in link.weights.values()
+            array: link.shape(self.size)
+            for link in self.links
+            for array in link.weights.values()
+            if link.tie is None
         }
         return {**weights, **self.vertex_shapes}
 
@@ -245,6 +260,10 @@ class Layer:
         """How the names of a link's arrays end where a layer has several, or names them."""
         link = self.links[position]
         return suffix(link.input, link.source, len(self.links))
+
+    def called(self, position: int) -> str:
+        """What a link is called, which is the name of its weights unless it is tied."""
+        return f"{self.name}.weight{self.suffix(position)}"
 
     def outgoing(self, state: str, receiver: Layer, position: int) -> str:
         """The array of a SynapseState in backward, of a link of the receiver."""
@@ -273,7 +292,7 @@ class SynapseArray:
     def shape(self) -> tuple[int, ...]:
         if self.position is None:
             return (self.layer.size,)
-        return self.layer.links[self.position].shape(self.layer.size)
+        return self.layer.links[self.position].n_synapses(self.layer.size)
 
 
 class InputNeuron(Neuron):

@@ -26,6 +26,7 @@ from horn.connections import Edges
 from horn.connections.dense import Dense
 from horn.connections.placed import PLACED
 from horn.connections.sparse import Sparse
+from horn.connections.tied import Tied
 from horn.data import (
     Dataset,
     Normalization,
@@ -475,16 +476,21 @@ def _layer_to_json(layer: Layer, capture: SourceCapture) -> dict[str, Any]:
                 "init": _init_to_json(link.init),
             }
             | ({"input": link.input} if link.input else {})
+            | ({"tied": _tie_to_json(link.tie)} if link.tie is not None else {})
             | ({"windows": vars(link.connection)} if link.is_known else {})
             | (
                 {"weight_shape": link.edges.weight_shape}
-                if link.edges is not None and link.is_shared and not link.is_known
+                if link.edges is not None and link.is_shared and not link.is_known and not link.tie
                 else {}
             )
             for link in layer.links
         ],
         **_shape_to_json(layer),
     }
+
+
+def _tie_to_json(tie: Tied) -> dict[str, Any]:
+    return {"layer": tie.layer.index, "transposed": tie.transposed, "input": tie.input}
 
 
 def _shape_to_json(layer: Layer) -> dict[str, Any]:
@@ -625,7 +631,10 @@ def _link_from_json(
     edges: Edges | None = None
     connection: Connects = Dense()
     weight, source = found["weight"], network.layers[found["source"]]
-    if "windows" in found:
+    if (told := found.get("tied")) is not None:
+        tie = Tied(network.layers[told["layer"]], told["transposed"], told["input"])
+        connection, edges = tie, tie.at(source.shape, weight).edges
+    elif "windows" in found:
         fields = {k: tuple(v) if isinstance(v, list) else v for k, v in found["windows"].items()}
         known = PLACED[found["connection"]](**fields)
         connection, edges = known, known.at(source.shape, weight).edges

@@ -28,6 +28,7 @@ from horn.connections import Connection, Edges
 from horn.connections.dense import Dense
 from horn.connections.part import Part
 from horn.connections.sparse import as_connection
+from horn.connections.tied import Tied
 from horn.errors import ModelError
 from horn.initializers import Initializer
 from horn.layers import (
@@ -50,6 +51,7 @@ from horn.neuron import (
     declared,
     has_backward,
     mentions,
+    weights_of,
 )
 from horn.neurons import Relay, Standard
 
@@ -274,7 +276,7 @@ class Network:
         if init is None:
             initial = "he" if function.name in ("relu", "leaky_relu", "softplus") else "glorot"
         each = [connect] * len(sources) if each is None else each
-        connections = [Dense() if c is None else as_connection(c, where) for c in each]
+        connections: list[Any] = [Dense() if c is None else as_connection(c, where) for c in each]
         found = self._wired(list(zip(connections, sources, strict=True)), size, index, name)
         links = []
         for input_name, source, connection, edges in zip(
@@ -286,6 +288,9 @@ class Network:
                     f"{where}: init={init!r} and the values of a matrix are both given; drop one"
                 )
             weight = f"{name}.weight{suffix(input_name, source, len(sources))}"
+            if isinstance(connection, Tied):
+                connection = connection.resolved(source.size, where)
+                weight = _tied(connection, neuron, where)
             drawn = initializers.resolve(own or initial, where)  # type: ignore[arg-type]
             links.append(Link(source, connection, edges, drawn, weight, input=input_name))
         bias_init = None
@@ -321,7 +326,7 @@ class Network:
         """
         network = Network(self.seed if seed is None else seed)
         for layer in self.layers:
-            links = tuple(replace(k, source=network.layers[k.source.index]) for k in layer.links)
+            links = tuple(_moved(k, network.layers) for k in layer.links)
             changed = (changes or {}).get(layer.name, {})
             layer = replace(layer, links=links, **changed)
             if links:
@@ -431,8 +436,15 @@ class Network:
         for layer in self.layers[1:]:
             found |= layer.vertex_shapes.keys() if layer.kinds else set()
             for link in layer.links:
-                found |= set(link.weights.values()) if link.is_shared else set()
+                is_shared = link.is_shared or link.tie is not None
+                found |= set(link.weights.values()) if is_shared else set()
         return found
+
+    @property
+    def tied(self) -> frozenset[str]:
+        """The learned arrays that several links have."""
+        links = [link for layer in self.layers for link in layer.links if link.tie is not None]
+        return frozenset(array for link in links for array in link.weights.values())
 
     def receivers(self, layer: Layer) -> tuple[Layer, ...]:
         """The layers that listen to a layer."""
@@ -508,10 +520,12 @@ class Network:
             if (each := waiting.pop()) not in wanted:
                 wanted.add(each)
                 waiting += [link.source for link in each.links]
+                waiting += [link.tie.layer for link in each.links if link.tie is not None]
         network = Network(self.seed)
         new: dict[Layer, Layer] = {}
         for each in sorted({*wanted, self.layers[0]}, key=lambda one: one.index):
-            links = tuple(replace(link, source=new[link.source]) for link in each.links)
+            places = {layer.index: moved for layer, moved in new.items()}
+            links = tuple(_moved(link, places) for link in each.links)
             changed = replace(each, index=len(network.layers), links=links, loss=None)
             new[each] = network._add(changed)
         return network
@@ -529,6 +543,8 @@ class Network:
         for layer in self.layers[1:]:
             for position, link in enumerate(layer.links):
                 shape = link.shape(layer.size)
+                if link.tie is not None:
+                    continue
                 again = layer.again(position)  # the first has the key of the only one
                 of_link = (5, again) if again else (0,)
                 for name, array in link.weights.items():
@@ -622,6 +638,25 @@ class _Wired:
     shape: tuple[int, ...]
     edges: list[Edges | None]
     kinds: int | None
+
+
+def _moved(link: Link, layers: Mapping[int, Layer] | Sequence[Layer]) -> Link:
+    """A link between other layers, by the indices of those it is between."""
+    connection = link.connection
+    if isinstance(connection, Tied):
+        connection = replace(connection, layer=layers[connection.layer.index])
+    return replace(link, source=layers[link.source.index], connection=connection)
+
+
+def _tied(tie: Tied, neuron: type[Neuron], where: str) -> str:
+    """What the names of the arrays begin with that a link of these neurons is tied to."""
+    has, missing = tie.link.weights, [n for n in weights_of(neuron) if n not in tie.link.weights]
+    if missing:
+        raise ModelError(
+            f"{where}: the synapses of {neuron.__name__} have {', '.join(missing)}, and those of "
+            f"{tie.layer.name}, whose weights they are to have, {', '.join(has)}; declare the same"
+        )
+    return str(tie.link.weight)
 
 
 def _given(own: Any, of_layer: Initializer, where: str) -> Initializer:

@@ -19,6 +19,7 @@ from horn.compiler.program import (
     ScatterAdd,
     Take,
     Target,
+    Turn,
     base,
     layer_of,
     reads,
@@ -28,7 +29,7 @@ from horn.language import ir
 from horn.network import Network
 
 # Statements that write one buffer.
-MADE = (Convolve, Expand, Input, Target, Draw, Matmul, Pick, Rank, ScatterAdd, Take)
+MADE = (Convolve, Expand, Input, Target, Draw, Matmul, Pick, Rank, ScatterAdd, Take, Turn)
 # Below 4 million multiplications a batch takes tens of microseconds: barriers would cost more.
 MIN_WORK_PER_THREAD = 2_000_000
 # Products read live weights in place (Tape.live_gemm) for so many samples at most, and so many

@@ -45,6 +45,7 @@ from horn.compiler.program import (
     Statement,
     Take,
     Target,
+    Turn,
     Update,
     base,
     layer_of,
@@ -361,6 +362,8 @@ class Runner:
             self._expand(s)
         elif isinstance(s, ScatterAdd):
             self._scatter_add(s)
+        elif isinstance(s, Turn):
+            self._turn(s)
         else:
             assert isinstance(s, Loop), s
             self._loop(s)
@@ -534,6 +537,12 @@ class Runner:
         view = View(self.arrays[s.array], "e", {"e": order})
         self.tape.loop({"o": len(out), "e": Ragged(ends, "o")}, [view], [],
                        [(View(out, "o"), 0)], reduce=("sum", "e"), label=s.out)  # fmt: skip
+
+    def _turn(self, s: Turn) -> None:
+        array, out = self.arrays[s.array], self.arrays[s.out]
+        axes = "io" if s.transposed else "oi"
+        self.tape.loop({"o": out.shape[0], "i": out.shape[1]}, [View(array, axes)], [],
+                       [(View(out, "oi"), 0)], label=s.out)  # fmt: skip
 
     def _rank(self, s: Rank) -> None:
         """The sum over all others of whether they come before."""

@@ -26,6 +26,7 @@ from horn.compiler.program import (
     ScatterAdd,
     Take,
     Target,
+    Turn,
     Update,
     base,
     layer_of,
@@ -273,6 +274,10 @@ class Runner:
         out = np.zeros(self.share.length(shared, 0), self.dtype)
         np.add.at(out, self.share.numbers(axis), self.array(s.array))
         self.env[s.out] = out
+
+    def turn(self, s: Turn) -> None:
+        array = self.array(s.array)
+        self.env[s.out] = np.ascontiguousarray(array.T if s.transposed else array)
 
     def rank(self, s: Rank) -> None:
         order = np.argsort(-self.array(s.array), axis=1, kind="stable")

@@ -257,9 +257,12 @@ class MessageExpressions:
         return found
 
     def weight(self, layer: Layer, position: int, name: str) -> Node:
-        array, frame = layer.links[position].weights[name], Frame(layer.index, position)
-        if layer.links[position].is_shared:
+        link, frame = layer.links[position], Frame(layer.index, position)
+        array = link.weights[name]
+        if link.is_shared:
             return self.storage.expanded(array, frame)
+        if link.tie is not None:
+            return self.storage.turned(array, frame, bool(link.tie.transposed))
         axes = self.storage.axes_of(frame, "oi")
         self.storage.persistent(array, axes, "learned")
         return self.storage.learned(array, axes, "oi")

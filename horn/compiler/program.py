@@ -91,6 +91,10 @@ def letter_axes(network: Network, frame: Frame, letters: str) -> tuple[str, ...]
     """The axes that letters name in a frame."""
     if frame.shared:
         assert letters in ("", "o"), letters
+        if frame.link is not None and (tie := network.layers[frame.layer].links[frame.link].tie):
+            frame = Frame(tie.layer.index, tie.position, shared=True)
+            if not tie.link.is_shared:
+                return (f"e{frame.layer}.{frame.link}",) * len(letters)
         place = f"m{frame.layer}" if frame.link is None else f"w{frame.layer}.{frame.link}"
         return (place,) * len(letters)
     rows = "b@own" if frame.split == "b" else "b"
@@ -127,7 +131,7 @@ def in_all_groups(axis: str) -> str:
 def axis_letter(network: Network, frame: Frame, axis: str) -> str:
     """The letter that an axis has in a frame: "oi" for synapses."""
     whole = base(axis)
-    if whole[0] in "mw":
+    if whole[0] in "mw" or (frame.shared and whole[0] == "e"):
         return "o"
     if whole == "b" or whole.startswith("e"):
         return "b" if whole == "b" else "oi"
@@ -136,6 +140,17 @@ def axis_letter(network: Network, frame: Frame, axis: str) -> str:
     assert frame.link is not None, f"{axis} is no axis of {frame}"
     assert whole == f"n{link_of(network, frame).source.index}", (axis, frame)
     return "i"
+
+
+def turned_axes(network: Network, s: Turn, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes of weights (or gradients) where their owner has them, from those of a tied link's
+    synapses; a share of the one is the same share of the other.
+    """
+    tie = network.layers[s.frame.layer].links[s.frame.link or 0].tie
+    assert tie is not None
+    there = f"n{tie.layer.index}", f"n{tie.link.source.index}"
+    given = axes[::-1] if s.transposed else axes
+    return tuple(b + a[len(base(a)) :] for a, b in zip(given, there, strict=True))
 
 
 def letters_of(network: Network, frame: Frame, axes: tuple[str, ...]) -> str:
@@ -319,6 +334,19 @@ class ScatterAdd(Statement):
 
 
 @dataclass(frozen=True)
+class Turn(Statement):
+    """out (o, i) = the weights of a dense link, for the synapses of the frame's link, which is tied
+    to it; ``back``: from those synapses to the link that has the weights, as gradients go.
+    """
+
+    frame: Frame
+    out: str
+    array: str
+    transposed: bool
+    back: bool = False
+
+
+@dataclass(frozen=True)
 class Convolve(Statement):
     """A sum of products over the windows of the frame's link, whose weights are shared.
 
@@ -430,7 +458,7 @@ def reads(statement: Statement) -> tuple[str, ...]:
         return (statement.a, statement.b)
     if isinstance(statement, Update):
         return (statement.a, statement.b, *statement.parts, *writes(statement))
-    if isinstance(statement, (Move, Pick, Take, Rank, Expand, ScatterAdd)):
+    if isinstance(statement, (Move, Pick, Take, Rank, Expand, ScatterAdd, Turn)):
         return (statement.array,)
     return (statement.mask,) if isinstance(statement, Live) else ()
 

@@ -21,10 +21,12 @@ from horn.compiler.program import (
     ScatterAdd,
     Statement,
     Take,
+    Turn,
     letter_axes,
     letters_of,
     link_of,
     reads,
+    turned_axes,
 )
 from horn.language import ir
 from horn.language.ir import Node, Op, Scalar, const, load, mul
@@ -103,11 +105,37 @@ class Storage:
         """A learned array that synapses or neurons share, for each of them."""
         shared, letters = replace(frame, shared=True), "o" if frame.link is None else "oi"
         self.persistent(name, self.axes_of(shared, "o"), "learned")
-        each = f"{name}.each"
+        each = self.each_of(name, frame)
         if each not in self.buffers:
             self.buffer(each, self.axes_of(frame, letters))
             self.emit(Expand(frame, each, name))
         return load(each, letters)
+
+    def each_of(self, name: str, frame: Frame) -> str:
+        """The buffer of a learned array for each synapse of a link, or neuron of a layer."""
+        if frame.link is None or not isinstance(link := self.link(frame), Link) or not link.tie:
+            return f"{name}.each"
+        return f"{name}.each.{frame.layer}.{frame.link}"
+
+    def turned(self, name: str, frame: Frame, transposed: bool) -> Node:
+        """The weights of another dense link, for the synapses of one that is tied to it."""
+        each = self.each_of(name, frame)
+        if each not in self.buffers:
+            self.buffer(each, self.axes_of(frame, "oi"))
+            turn = Turn(frame, each, name, transposed)
+            self.persistent(
+                name, turned_axes(self.network, turn, self.buffers[each].axes), "learned"
+            )
+            self.emit(turn)
+        return load(each, "oi")
+
+    def turned_back(self, node: Node, frame: Frame, transposed: bool, stem: str) -> Node:
+        """A gradient of the synapses of a tied link, as the link has it that it is tied to."""
+        each = self.store(node, frame, "oi", f"{stem}.each").value
+        turn = Turn(frame, self.fresh(stem), each, transposed, back=True)
+        self.buffer(turn.out, turned_axes(self.network, turn, self.axes_of(frame, "oi")))
+        self.emit(turn)
+        return load(turn.out, "oi")
 
     def added(self, node: Node, frame: Frame, stem: str) -> Node:
         """The sum over those that share a number."""

@@ -15,6 +15,7 @@ from horn.language import ir
 from horn.language.ir import ZERO, Node, Op, const, leaf, load, make, select
 from horn.language.layers import asks
 from horn.language.neuron_ir import ForwardIR
+from horn.layers import Link
 
 
 class Thinning:
@@ -43,6 +44,13 @@ class Thinning:
             return there if here is None else here
         return make(Op.AND, here, there)
 
+    def live_number(self, frame: Frame) -> Node | None:
+        """Where a number of a link or layer is learned, likewise; None for what others have."""
+        link = None if frame.link is None else self.storage.link(frame)
+        if isinstance(link, Link) and not self.network.tied.isdisjoint(link.weights.values()):
+            return None
+        return self.live_synapse(frame)
+
     def sit_out(self) -> None:
         """Find the layers that per-batch draws thin out, and compute only their live neurons where
         that changes nothing.
@@ -57,7 +65,9 @@ class Thinning:
             u = leaf(Op.DRAW, "o", ("uniform", 0, "batch"))
             out[0] = make(Op.NOT, make(Op.LT, u, const(first.keep)))
             if all(
-                o.link.edges is None and (o.receiver.derived.is_weighted_sum)
+                o.link.edges is None
+                and o.receiver.derived.is_weighted_sum
+                and self.network.tied.isdisjoint(o.link.weights.values())
                 for o in self.code.outgoing[0]
             ) and not self.remembers(0):
                 candidates.append(0)
@@ -96,6 +106,8 @@ class Thinning:
             return False
         links = [*layer.links, *(o.link for o in self.code.outgoing[layer.index])]
         if any(link.edges is not None for link in links) or self.remembers(layer.index):
+            return False
+        if any(not self.network.tied.isdisjoint(link.weights.values()) for link in links):
             return False
         roots = [code.forward.output, *([code.backward.delta] if code.backward else [])]
         if any(

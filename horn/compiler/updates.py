@@ -12,10 +12,12 @@ from horn.compiler.messages import MessageExpressions
 from horn.compiler.program import Frame, Output, Update
 from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
+from horn.connections.tied import one_rule
+from horn.errors import ModelError
 from horn.language import ir
 from horn.language.ir import ZERO, Node, Op, Scalar, leaf, load, make, mul, select
 from horn.layers import Link
-from horn.optimizers import Optimizer
+from horn.optimizers import Direct, Optimizer
 
 Gradient = tuple[str, Frame, Node]  # of which array, in which frame
 
@@ -40,6 +42,7 @@ class Updates:
         self.pending: list[Gradient] = []  # of biases and parameters, which others still load
         self.states: dict[tuple[int, str], Node] = {}  # (layer, State) -> its value after backward
         self.traces: list[Gradient] = []  # what SynapseStates will be
+        self.of_tied: dict[str, list[tuple[Node, bool]]] = {}  # what its links add, is it pushed
 
     def update_vertex(self, code: LayerCode) -> None:
         layer, frozen = code.layer, self.storage.network.frozen
@@ -125,6 +128,9 @@ class Updates:
         }
         found = {array: self.link_gradient(out, name) for name, array in learned.items()}
         self.outgoing_traces(out)
+        if not self.storage.network.tied.isdisjoint(arrays):
+            self.tie(out, found)
+            return
         for array, (gradient, _) in found.items():
             if isinstance(gradient, Node) and _loads(gradient) & (arrays - {array}):
                 stored = self.storage.store(gradient, own, letters, f"{array}.mean_gradient")
@@ -134,6 +140,44 @@ class Updates:
                 self.update(array, axes, own, letters, gradient, pushed=pushed)
             elif gradient is not None:
                 self.storage.emit(gradient)
+
+    def tie(self, out: Outgoing, found: dict[str, tuple[Node | Update | None, bool]]) -> None:
+        """What a link adds to gradients of arrays that others have, too, in the owner's form."""
+        tie, own = out.link.tie, Frame(out.receiver.layer.index, out.position)
+        for array, (gradient, pushed) in found.items():
+            if gradient is None:
+                continue
+            assert isinstance(gradient, Node)
+            stem = f"{array}.gradient.{own.layer}.{own.link}"
+            if out.link.is_shared:
+                shared = replace(own, shared=True)
+                gradient = self.storage.store(gradient, shared, "o", stem)
+                if tie is not None and not tie.link.is_shared:  # where it is sparse
+                    gradient = load(gradient.value, "oi")
+            elif tie is None:
+                gradient = self.storage.store(gradient, own, "oi", stem)
+            else:
+                gradient = self.storage.turned_back(gradient, own, bool(tie.transposed), stem)
+            self.of_tied.setdefault(array, []).append((gradient, pushed))
+
+    def finish_tied(self) -> None:
+        """One update of what several links have, of the sum of their gradients."""
+        for layer in self.storage.network.layers:
+            for position, link in enumerate(layer.links):
+                own = Frame(layer.index, position, shared=link.is_shared)
+                letters = "o" if link.is_shared else "oi"
+                for array in link.weights.values() if link.tie is None else ():
+                    terms = self.of_tied.get(array)
+                    if terms is None:
+                        continue
+                    is_direct = isinstance(self.optimizer, Direct)
+                    if is_direct and len({pushed for _, pushed in terms}) > 1:
+                        raise ModelError(one_rule(array))
+                    total: Node = ZERO
+                    for node, _ in terms:
+                        total = ir.add(total, node)
+                    axes = self.storage.axes_of(own, letters)
+                    self.update(array, axes, own, letters, total, pushed=terms[0][1])
 
     def link_gradient(self, out: Outgoing, name: str) -> tuple[Node | Update | None, bool]:
         """The mean gradient of one weight, or an update that makes it itself, or None if there is
@@ -153,7 +197,10 @@ class Updates:
         else:
             node = self.weight_gradient(code, position, name)
         pushed = push is not None or code.is_local
-        fused = None if node is None else self.fused_update(link, array, frame, node)
+        tied = array in self.storage.network.tied
+        if node is not None and tied and (live := self.thinning.live_synapse(frame)) is not None:
+            node = select(live, node, ZERO)
+        fused = None if node is None or tied else self.fused_update(link, array, frame, node)
         if node is None or fused is not None:
             return fused, pushed
         if link.is_shared:
@@ -235,7 +282,7 @@ class Updates:
         """Apply the optimizer to one array, now, or once all gradients are known (clip_norm)."""
         self.storage.persistent(name, axes, "learned")
         o = self.optimizer
-        live = self.thinning.live_synapse(frame)
+        live = self.thinning.live_number(frame)
         if not self.fuse:
             if live is not None:
                 gradient = select(live, gradient, ZERO)
@@ -281,7 +328,7 @@ class Updates:
             ),
         ]
         results = [found for found in results if found[2] is not found[1]]
-        live = self.thinning.live_synapse(frame)
+        live = self.thinning.live_number(frame)
         if live is not None:
             results = [(buffer, old, select(live, value, old)) for buffer, old, value in results]
         scatter = any(axis == f"n{k}" for k in self.storage.compact for axis in axes)
@@ -292,6 +339,7 @@ class Updates:
 
     def finish(self) -> None:
         """What waits for the end of the backward pass."""
+        self.finish_tied()
         self.keep_states()
         for name, frame, mean in self.traces:
             self.storage.loop(frame, [Output(name, mean)])

@@ -33,13 +33,14 @@ class Edges:
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """A connection between layers whose shapes are known. shape : of the layer that listens.
-    kinds : if its neurons are the same at all positions, how many kinds there are; neuron o is of
-    kind o % kinds.
+    """A connection between layers whose shapes are known; ``edges`` as of Connection.
+
+    shape : of the layer that listens. kinds : if its neurons are the same at all positions, how
+    many kinds there are; neuron o is of kind o % kinds.
     """
 
     shape: tuple[int, ...]
-    edges: Edges
+    edges: Edges | None
     kinds: int | None = None
 
 

@@ -28,6 +28,7 @@ from horn.compiler.program import (
     Output,
     Rank,
     Statement,
+    Turn,
     letters_of,
     link_of,
     reads,
@@ -202,6 +203,8 @@ class _Run(Generic[T]):
                 self.done[statement.out] = self.graph.matmul(letters, a, b)
             elif isinstance(statement, Expand):
                 self.done[statement.out] = self.expanded(statement)
+            elif isinstance(statement, Turn):
+                self.done[statement.out] = self.turned(statement)
             elif isinstance(statement, Convolve):
                 self.done[statement.out] = self.convolved(statement)
             elif isinstance(statement, Rank):
@@ -226,6 +229,13 @@ class _Run(Generic[T]):
             assert edges is not None and edges.weight is not None
             index = np.asarray(edges.weight)[self.table(s.frame).edges]
         return self.graph.take(self.graph.flat(self.shared(s.array)), 0, index)
+
+    def turned(self, s: Turn) -> T:
+        """The weights of another layer, the other way round."""
+        shape = np.shape(self.of.arrays[s.array])
+        index = np.arange(np.prod(shape)).reshape(shape)
+        flat = self.graph.flat(self.shared(s.array))
+        return self.graph.take(flat, 0, index.T if s.transposed else index)
 
     def convolved(self, s: Convolve) -> T:
         assert s.axis == "i", s

@@ -11,6 +11,7 @@ import numpy as np
 
 from horn import backends, metrics, random
 from horn.backends import Setup
+from horn.connections import tied
 from horn.data import Dataset
 from horn.errors import DataError, ModelError
 from horn.interpreter import passes
@@ -368,11 +369,15 @@ class Engine:
             for link in stage.layer.links:
                 sender = self.stages[link.source.index]
                 for name, array in link.weights.items():
+                    before = found.get(array)
                     pushed = (link.input, name) in stage.learns_locally
                     if pushed or sender.pushes_weight(name, link.names):
                         found[array] = "pushed"
                     elif stage.index in sends and not stage.local:
                         found[array] = "derived"
+                    is_direct = isinstance(self.optimizer, Direct)
+                    if is_direct and before is not None and found[array] != before:
+                        raise ModelError(tied.one_rule(array))
             for name, array in stage.layer.biases.items():
                 if ("", name) in stage.learns_locally:
                     found[array] = "pushed"

@@ -116,6 +116,8 @@ class Stage:
             shared = None if link.edges is None else link.edges.weight
             for i, edge in sources:
                 place = edge if shared is None else int(shared[edge])
+                if link.edges is None and link.tie is not None and link.tie.transposed:
+                    place = i * self.layer.size + o
                 found.append(
                     Wire(link.source.index, i, self.index, o, arrays, place, edge, position)
                 )

@@ -64,8 +64,8 @@ def pinned(network: Network, pins: Mapping[str, str] | None) -> dict[tuple[int, 
         mine = [
             (layer.index, position)
             for layer in network.layers
-            for position, link in enumerate(layer.links)
-            if name in (layer.name, link.weight)
+            for position in range(len(layer.links))
+            if name in (layer.name, layer.called(position))
         ]
         if not mine:
             raise ModelError(f"pin {name}={where}: {_known(network.layers)}")

@@ -29,12 +29,14 @@ from horn.compiler.program import (
     ScatterAdd,
     Statement,
     Target,
+    Turn,
     Update,
     base,
     in_all_groups,
     letter_axes,
     letters_of,
     of_group,
+    turned_axes,
 )
 from horn.errors import CompileError
 from horn.language import ir
@@ -108,6 +110,8 @@ class Partition:
                 self.expand(statement)
             elif isinstance(statement, ScatterAdd):
                 self.scatter_add(statement)
+            elif isinstance(statement, Turn):
+                self.turn(statement)
             else:
                 raise AssertionError(f"{statement} has no place in a group's program")
         self.update_divided()
@@ -217,6 +221,18 @@ class Partition:
         monoid = have.monoid or ("sum" if frame.split in ("o", "i") else "")
         shared = letter_axes(self.network, dataclasses.replace(frame, shared=True), "o")
         out = self.result(s.out, Form(shared, monoid, have.across))
+        self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
+
+    def turn(self, s: Turn) -> None:
+        """What is one task's part of a gradient stays that."""
+        frame, names = self.placement.at(s.frame), (s.array, s.out)
+        here = letter_axes(self.network, frame, "oi")
+        there = turned_axes(self.network, s, here)
+        made, read = (there, here) if s.back else (here, there)
+        forms = [form for form in self.forms.get(s.array, {}) if form.axes == read]
+        have = forms[0] if forms and s.back else Form(read)
+        array = self.find(names[0], have)
+        out = self.result(names[1], Form(made, have.monoid, have.across))
         self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
 
     def keeps(self, s: Loop) -> bool:
@@ -479,6 +495,8 @@ def homes(network: Network, placement: Placement) -> dict[str, tuple[str, ...]]:
     for layer in network.layers[1:]:
         for position, link in enumerate(layer.links):
             frame = placement.at(Frame(layer.index, position))
+            if link.tie is not None:  # where its owner has it
+                continue
             shared = dataclasses.replace(frame, shared=True)
             of_link = (shared, "o") if link.is_shared else (frame, "oi")
             found |= dict.fromkeys(link.weights.values(), letter_axes(network, *of_link))

@@ -37,6 +37,7 @@ from horn.compiler.program import (
     ScatterAdd,
     Statement,
     Target,
+    Turn,
     Update,
     base,
     letter_axes,
@@ -490,7 +491,7 @@ class Costs:
 
 
 def _layer(statement: Statement) -> int:
-    if isinstance(statement, (Convolve, Expand, Loop, Matmul, Rank, ScatterAdd, Update)):
+    if isinstance(statement, (Convolve, Expand, Loop, Matmul, Rank, ScatterAdd, Turn, Update)):
         return statement.frame.layer
     return statement.layer if isinstance(statement, Draw) else 0
 

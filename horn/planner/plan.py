@@ -341,8 +341,8 @@ def _described(job: Job, placement: Placement, program: Program, costs: Costs) -
             neurons=tuple(map(int, costs.length(axis))),
             weights=tuple(map(int, weights)),
             placement={
-                link.weight: placement.links[layer.index, position]
-                for position, link in enumerate(layer.links)
+                layer.called(position): placement.links[layer.index, position]
+                for position in range(len(layer.links))
             },
             supersteps=tuple(s.index for s in sent),
             n_messages=sum(s.n_messages for s in sent),

@@ -21,6 +21,7 @@ from horn.compiler.program import (
     Program,
     ScatterAdd,
     Statement,
+    Turn,
     Update,
     reads,
     writes,
@@ -67,7 +68,7 @@ def _touched(s: Statement) -> tuple[str, ...]:
     if isinstance(s, Update):
         slots = () if s.velocity is None else (s.velocity,)
         return (s.a, s.b, s.weight, *slots, f"{s.weight}.gradient")
-    return (*reads(s), *writes(s)) if isinstance(s, (Convolve, Expand, ScatterAdd)) else ()
+    return (*reads(s), *writes(s)) if isinstance(s, (Convolve, Expand, ScatterAdd, Turn)) else ()
 
 
 class CachingPartition(Partition):
@@ -95,6 +96,9 @@ class CachingPartition(Partition):
 
     def scatter_add(self, s: ScatterAdd) -> None:
         self.anew(super().scatter_add, s)
+
+    def turn(self, s: Turn) -> None:
+        self.anew(super().turn, s)
 
     def convolve(self, s: Convolve) -> None:
         self.anew(super().convolve, s)

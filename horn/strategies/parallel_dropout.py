@@ -136,6 +136,11 @@ def _check_network(network: Network) -> None:
                 f"one task without a strategy"
             )
         for link in layer.links:
+            if link.tie is not None:
+                raise JobError(
+                    f"parallel-dropout: {layer.name} has the weights of {link.tie.layer.name}, and "
+                    f"sub-models divide the arrays of each layer; use allreduce"
+                )
             if link.edges is not None:
                 raise JobError(
                     f"parallel-dropout: {layer.name} has a "

@@ -1,0 +1,123 @@
+"""The weights of another layer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from horn.connections import Edges, Placed
+from horn.errors import ModelError
+
+
+@dataclass(frozen=True, eq=False)
+class Tied:
+    """A connection that has the weights of another layer's: one array, of which both learn.
+
+    layer : whose. transposed : whether it goes the other way, as a decoder does; by default found
+    by the sizes, where they differ. input : which of the layer's inputs, by name, if it has
+    several. The layer that listens has the shape that the other connection begins with, or, where
+    it goes the same way, ends with.
+
+    Raises ModelError if the sizes do not fit, or the layer has no weights.
+    """
+
+    layer: Any
+    transposed: bool | None = None
+    input: str = ""
+
+    def resolved(self, size: int, where: str) -> Tied:
+        """It, knowing which way it goes from a layer below of this size."""
+        if not getattr(self.layer, "links", ()):
+            raise ModelError(
+                f"{where}: Tied takes a layer with weights, as net.layer returns it; got "
+                f"{self.layer!r}"
+            )
+        called = [link.input or link.source.name for link in self.layer.links]
+        if self.input not in called and (self.input or len(called) > 1):
+            raise ModelError(
+                f"{where}: Tied({self.layer.name}): which of its inputs? say "
+                f"{' or '.join(f'input={name!r}' for name in called)}"
+            )
+        tied, name, link = self.owner, self.layer.name, self.link
+        if tied is not None:
+            raise ModelError(
+                f"{where}: the weights of {name} are those of {tied.layer.name}; write "
+                f"Tied({tied.layer.name})"
+            )
+        if not link.weights:
+            raise ModelError(
+                f"{where}: Tied({name}): {self.layer.neuron.__name__} reads no weights, so there "
+                f"are none to share; tie it to another layer"
+            )
+        ends, begins = self.layer.size, link.source.size
+        fits = {way for way, n in ((False, begins), (True, ends)) if n == size}
+        if self.transposed is not None:
+            fits &= {self.transposed}
+        if not fits:
+            way = "" if self.transposed is None else f", transposed={self.transposed}"
+            raise ModelError(
+                f"{where}: Tied({name}{way}): its weights are between {begins} and {ends} neurons, "
+                f"but the layer below has {size}; tie it to a layer of these sizes"
+            )
+        if len(fits) > 1:
+            raise ModelError(
+                f"{where}: Tied({name}): its weights are between {begins} and {ends} neurons, so "
+                f"they fit both ways; say transposed=True (the other way) or transposed=False"
+            )
+        return replace(self, transposed=fits.pop())
+
+    @property
+    def position(self) -> int:
+        """Which of the layer's links it is."""
+        called = [link.input or link.source.name for link in self.layer.links]
+        return called.index(self.input) if self.input else 0
+
+    @property
+    def link(self) -> Any:
+        """The link whose weights it has."""
+        return self.layer.links[self.position]
+
+    @property
+    def owner(self) -> Tied | None:
+        """That one's tie, if it has one."""
+        connection = self.link.connection
+        return connection if isinstance(connection, Tied) else None
+
+    def at(self, below: tuple[int, ...], where: str) -> Placed:
+        """Raises ModelError, which begins with ``where``, if they do not fit."""
+        way, link = self.resolved(math.prod(below), where).transposed, self.link
+        shape = link.source.shape if way else self.layer.shape
+        kinds = self.layer.kinds
+        if way:
+            kinds = shape[-1] if link.is_shared and len(shape) > 1 else None
+        if link.edges is None:
+            return Placed(shape, None, kinds)
+        return Placed(shape, _turned(link.edges, link.source.size if way else None), kinds)
+
+
+def one_rule(array: str) -> str:
+    """What is wrong where some links of an array push its changes, and others derive a gradient."""
+    return (
+        f"{array} is tied: some of its connections push its changes (horn.Direct) and others "
+        "derive gradients; let all push, or none, or take another optimizer, as horn.SGD"
+    )
+
+
+def _turned(edges: Edges, n_sources: int | None) -> Edges:
+    """The same synapses, with the places of their weights; from receivers to so many sources."""
+    n = len(edges.indices)
+    numbers = np.arange(n, dtype=np.int64) if edges.weight is None else edges.weight
+    shape = edges.weight_shape or (n,)
+    if n_sources is None:
+        return Edges(edges.indptr, edges.indices, numbers, shape)
+    receivers = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
+    order = np.lexsort((receivers, edges.indices))
+    counts = np.bincount(edges.indices, minlength=n_sources)
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return Edges(indptr, receivers[order].astype(np.int64), numbers[order], shape)
+
+
+CONNECTION = Tied
