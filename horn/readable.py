@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horn.compiler.program import (
+    Convolve,
     Draw,
+    Expand,
     Input,
     Live,
     Loop,
@@ -16,6 +18,7 @@ from horn.compiler.program import (
     Pick,
     Program,
     Rank,
+    ScatterAdd,
     Statement,
     Take,
     Target,
@@ -148,6 +151,13 @@ def said(s: Statement) -> str:
         return f"the live neurons are those of {s.mask}"
     if isinstance(s, (Take, Pick)):
         return f"{s.out} = the part of {s.array} that is needed"
+    if isinstance(s, Convolve):
+        over = {"i": "messages", "o": "receivers", "b": "samples and places"}[s.axis]
+        return f"{s.out} = sum over {over} of {s.a} * {s.b}   (convolution)"
+    if isinstance(s, Expand):
+        return f"{s.out} = {s.array} of each {'neuron' if s.frame.link is None else 'synapse'}"
+    if isinstance(s, ScatterAdd):
+        return f"{s.out} = sum over those that share it of {s.array}"
     return type(s).__name__.lower()
 
 
@@ -158,15 +168,29 @@ def _output(buffer: str, node: Node, axis: str, monoid: str) -> str:
     return f"{buffer} = {monoid} over {_OVER[axis]} of {text}" if axis else f"{buffer} = {text}"
 
 
+def _name(name: str) -> str:
+    """What people call a scalar or an array: ``layer2#index`` is the index of the neuron."""
+    kind = name.partition("#")[2].rstrip("0123456789")
+    return {
+        "": "(1 / samples)" if name == "inv_rows" else name,
+        "index": "index",
+        "edge": "the message's index",
+        "ones": "1",
+        "row_weight": "the sample's weight",
+    }.get(kind, name)
+
+
 def expression(node: Node) -> str:
     """A node as a formula."""
     if node.op is Op.LOAD or node.op is Op.SCALAR:
-        return str(node.value)
+        return _name(str(node.value))
     if node.op is Op.CONST:
         return f"{node.value:g}"
     if node.op is Op.MESSAGE_DRAW:
         return f"{node.value[0]} draw"
     inside = [expression(a) for a in node.args]
+    if node.op is Op.MUL and "1" in inside:  # what varies in name alone
+        return next((text for text in inside if text != "1"), "1")
     if node.op in _SIGNS:
         sign = f" {_SIGNS[node.op]} "
         return sign.join(

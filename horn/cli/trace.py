@@ -57,9 +57,11 @@ def command(target: str, args: tuple[str, ...], neuron: str, sample: int, step: 
 def _show(found: NeuronTrace) -> None:
     from horn.cli import _screen
 
+    *at, channel = found.place or [0]
+    where = f" at {', '.join(map(str, at))} in channel {channel}" if at else ""
     click.echo(
-        f"{found.neuron} ({found.kind}), step {found.step}, sample {found.sample} of the batch: "
-        f"row {found.row} of the data\n"
+        f"{found.neuron} ({found.kind}{where}), step {found.step}, sample {found.sample} of the "
+        f"batch: row {found.row} of the data\n"
     )
     names = list(found.incoming[0].weights) if found.incoming else []
     _screen.table(
@@ -72,6 +74,10 @@ def _show(found: NeuronTrace) -> None:
         err=False,
     )  # fmt: skip
     click.echo()
+    if found.sharing > 1:
+        click.echo(
+            f"{found.sharing} neurons share these weights; a gradient is the sum over all of them\n"
+        )
     facts: list[tuple[str, Any]] = [("fed forward", found.fed)]
     if found.output != found.fed:
         facts.append(("after the interlayer", found.output))

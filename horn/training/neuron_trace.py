@@ -55,7 +55,8 @@ class NeuronTrace:
 
     row : of the data. fed : what forward fed forward; output : what it sent (of a layer with an
     interlayer, what that made of it). delta : by weight; empty where nobody asks for one. states :
-    before and after.
+    before and after. place : in a layer with a shape, [row, column, channel]. sharing : how many
+    neurons have these weights and Parameters, all of which their gradients are of.
     """
 
     neuron: str
@@ -73,6 +74,8 @@ class NeuronTrace:
     target: float | None
     parameters: dict[str, tuple[float, float]] = field(default_factory=dict)
     states: dict[str, tuple[float, float]] = field(default_factory=dict)
+    place: list[int] = field(default_factory=list)
+    sharing: int = 1
 
 
 def find(network: Network, name: str) -> tuple[Layer, int]:
@@ -181,4 +184,6 @@ def trace(
             name: (float(states[array][o]), seen.states[array][o])
             for name, array in stages[layer.index].states.items()
         },
+        place=[int(k) for k in np.unravel_index(o, layer.shape)] if len(layer.shape) > 1 else [],
+        sharing=layer.size // layer.n_kinds,
     )

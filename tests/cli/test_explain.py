@@ -51,6 +51,43 @@ def test_each_layer_has_its_statements_with_the_users_lines(run: Any, folder: Pa
     assert "update" not in run("explain", "tuned.py", "--inference").out
 
 
+WINDOWS = """
+import horn
+
+class Largest(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(max(m.input for m in messages))
+
+def job():
+    net = horn.Network(seed=3)
+    net.input((8, 8, 1))
+    net.layer(connect=horn.Convolution(2, 3), name="conv")
+    net.layer(connect=horn.Window(2, stride=2), neuron=Largest, name="pool")
+    net.layer(connect=horn.Convolution(2, 2), neuron=horn.neurons.Standard, name="late")
+    net.output(10, activation="softmax", loss="cross_entropy")
+    data = horn.data.digits().take(32)
+    return horn.Job(net, data, sample_weight=[1.0] * 32)
+"""
+
+
+def test_windows_are_words_too(run: Any, folder: Path) -> None:
+    (folder / "windows.py").write_text(WINDOWS)
+    done = run("explain", "windows.py")
+    lines = done.out.splitlines()
+    sums = "conv.sum = sum over messages of layer0.output * conv.weight   (convolution)"
+    assert f"  forward   {sums}" in lines
+    assert any("conv.bias.each = conv.bias of each neuron" in line for line in lines)
+    assert any(line.endswith("sum over those that share it of conv.bias.gradient.sum")
+               for line in lines)  # fmt: skip
+    assert any("pool.max = max over messages of conv.output " in line for line in lines)
+    assert not [line for line in lines if "#" in line.partition("   # ")[0]]
+    kinds = {
+        row["text"].partition(" ")[2]
+        for row in run("explain", "windows.py", "--json").json["statements"]
+    }
+    assert "" not in kinds  # none is one word alone
+
+
 def test_every_statement_of_the_program_is_there_once(run: Any, folder: Path) -> None:
     (folder / "tuned.py").write_text(TUNED)
     job = load("tuned.py").job

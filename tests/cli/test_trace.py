@@ -113,6 +113,25 @@ def test_the_table_has_every_message_parameter_and_state(run: Any, job: horn.Job
     assert done.err.splitlines() == ["forward 3"]
 
 
+def test_a_neuron_of_a_convolution_says_where_it_is_and_who_shares_its_weights(
+    run: Any, folder: Path
+) -> None:
+    (folder / "windows.py").write_text(
+        "import horn\n"
+        "def job():\n"
+        "    net = horn.Network(seed=3)\n"
+        "    net.input((8, 8, 1))\n"
+        "    net.layer(connect=horn.Convolution(4, 3), name='conv')\n"
+        "    net.output(10, activation='softmax', loss='cross_entropy')\n"
+        "    return horn.Job(net, horn.data.digits().take(64))\n"
+    )
+    done = run("trace", "windows.py", "--neuron", "conv:57")
+    assert done.out.startswith("conv:57 (Standard at 2, 2 in channel 1), step 0, sample 0 of")
+    assert "36 neurons share these weights; a gradient is the sum over all of them" in done.out
+    found = run("trace", "windows.py", "--neuron", "conv:57", "--json").json
+    assert (found["place"], found["sharing"]) == ([2, 2, 1], 36)
+
+
 def test_only_the_neuron_that_is_asked_about_prints(run: Any, job: horn.Job) -> None:
     done = run("trace", "talking.py", "--neuron", "layer2:0")
     assert done.err == "backward 0\n" and "backward" not in done.out
