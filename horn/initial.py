@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,9 +46,10 @@ def beginning(given: Any, network: Network) -> Beginning:
     Raises
     ------
     ModelError : nothing in it has a name of the network's, an array of the same name has another
-    shape, or its sparse connections are others.
+    shape, or its sparse connections, or windows with weights of their own, are others.
     """
     left: tuple[str, ...] = ()
+    windows: Mapping[str, Any] = {}
     classes: Classes | None = getattr(given, "classes", None)
     normalization: Normalization | None = getattr(given, "normalization", None)
     if isinstance(given, Beginning):  # of the job that this one is made from
@@ -58,6 +59,7 @@ def beginning(given: Any, network: Network) -> Beginning:
         manifest, arrays = modelfile.read(given)
         with modelfile.understood(given):
             classes, normalization = seen(manifest)
+            windows = own_windows(manifest["network"]["layers"])
         states = {n.removeprefix("state/"): a for n, a in arrays.items() if n[:6] == "state/"}
         edges = {n: a for n, a in arrays.items() if n.endswith(("/indptr", "/indices", "/weight"))}
         parameters = {n: a for n, a in arrays.items() if n[:6] != "state/" and n not in edges}
@@ -65,6 +67,7 @@ def beginning(given: Any, network: Network) -> Beginning:
         parameters, states, edges = {n: np.asarray(a) for n, a in given.items()}, {}, {}
     elif hasattr(given, "parameters") and hasattr(given, "network"):
         parameters, states, edges = given.parameters, given.states, sparse_edges(given.network)
+        windows = _windows(given.network)
     else:
         raise ModelError(
             f"Job: initial is a horn.Model, the path of a model file, or a dict of arrays by name; "
@@ -91,6 +94,14 @@ def beginning(given: Any, network: Network) -> Beginning:
                 f"Job: initial: the sparse connections of {name.rpartition('/')[0]} are others "
                 f"than in this network; begin with  Job(model.network, ..., initial=model)"
             )
+    mine = _windows(network)
+    for name in windows.keys() & mine.keys():
+        if windows[name] != mine[name]:
+            raise ModelError(
+                f"Job: initial: {name} is of {_told(windows[name])} there and of "
+                f"{_told(mine[name])} in this network, so its numbers are of other synapses; give "
+                f"that layer another name, and it is drawn from the seed"
+            )
     return Beginning(
         {name: parameters[name] for name in taken},
         {n: a for n, a in states.items() if np.shape(a) == network.state_shapes.get(n)},
@@ -109,6 +120,50 @@ def seen(manifest: Mapping[str, Any]) -> tuple[Classes | None, Normalization | N
         None if classes is None else from_json(classes),
         None if normal is None else Normalization.of_json(normal),
     )
+
+
+def own_windows(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of connections through windows whose weights are each position's own: what says which synapse
+    a number is of, by the name of the weights. layers : as a model file has them.
+    """
+    found = {}
+    for layer in layers:
+        for link in layer.get("links", ()):
+            if "windows" in link and not layer.get("kinds"):
+                told = {k: _plain(v) for k, v in link["windows"].items()}
+                below = _plain(layers[link["source"]].get("shape", ()))
+                found[link["weight"]] = link["connection"], below, told
+    return found
+
+
+def _windows(network: Network) -> dict[str, Any]:
+    return own_windows(
+        [
+            {
+                "shape": layer.extents,
+                "kinds": layer.kinds,
+                "links": [
+                    {"source": link.source.index, "weight": link.weight,
+                     "connection": type(link.connection).__name__}
+                    | ({"windows": vars(link.connection)} if link.is_known else {})
+                    for link in layer.links
+                ],
+            }
+            for layer in network.layers
+        ]
+    )  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _told(windows: Any) -> str:
+    """Local(channels=4, kernel=3) of a layer of (8, 8, 1)"""
+    name, below, told = windows
+    defaults = {"stride": 1, "padding": "valid", "dilation": 1}
+    said = ", ".join(f"{k}={v!r}" for k, v in told.items() if defaults.get(k) != v)
+    return f"{name}({said}) over {below}"
 
 
 def sparse_edges(network: Network) -> dict[str, Array]:

@@ -48,6 +48,7 @@ JUDGES: dict[str, Callable[[str], bool]] = {
     "digits": accuracy(0.95),
     "feedback_alignment": accuracy(0.94),
     "lenet": accuracy(0.95),
+    "local": accuracy(0.95),
     "maxout": accuracy(0.95),
     "mnist": accuracy(0.98),
     "oja": component_is_found,

@@ -177,3 +177,35 @@ def test_learned_numbers_cannot_be_written_by_accident(trained):
         trained.parameters["code.gain"] = np.zeros(12)
     with pytest.raises(ValueError, match="read-only"):
         trained.parameters["code.gain"][0] = 1.0
+
+
+@pytest.mark.parametrize("kind", ["model", "path"])
+def test_weights_of_other_windows_are_not_taken(kind: str, tmp_path: Any) -> None:
+    """As many numbers, of other synapses. Shared ones have shapes that tell, and may move."""
+
+    def net(kernel: Any, kind: Any = horn.Local) -> horn.Network:
+        made = horn.Network(seed=1)
+        made.input((8, 8, 1))
+        made.layer(connect=kind(2, kernel, padding="same"), activation="tanh", name="windows")
+        made.output(10, activation="softmax", loss="cross_entropy")
+        return made
+
+    model = horn.train(job(net((1, 3)), epochs=1)).model
+    model.save(tmp_path / "m.horn")
+    given = {"model": model, "path": tmp_path / "m.horn"}[kind]
+    assert job(net((1, 3)), initial=given).initial.taken[0] == "windows.weight"
+    words = (r"windows.weight is of Local\(channels=2, kernel=\(1, 3\), padding='same'\) over "
+             r"\(8, 8, 1\) there and of Local\(channels=2, kernel=\(3, 1\)")  # fmt: skip
+    with pytest.raises(ModelError, match=words):
+        job(net((3, 1)), initial=given)
+    shared = horn.train(job(net(3, horn.Convolution), epochs=1)).model
+    wide = horn.Network(seed=1)
+    wide.input((8, 8, 1))
+    wide.layer(connect=horn.Convolution(2, 3, stride=2), activation="tanh", name="windows")
+    wide.output(10, activation="softmax", loss="cross_entropy", name="head")
+    begun = job(wide, initial=shared).initial
+    assert begun.taken == ("windows.weight", "windows.bias")
+    assert str(begun) == (
+        "begins with windows.weight, windows.bias; drawn from the seed: head.weight, head.bias; "
+        "not used: layer2.weight, layer2.bias"
+    )
