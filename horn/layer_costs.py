@@ -36,8 +36,10 @@ def costs(layers: Sequence[Mapping[str, Any]]) -> list[LayerCost]:
     """Of each layer, the input first.
 
     layers : ``size``, ``shape`` if there is one, and ``links``, each with ``source`` (a layer's
-    number), ``weights`` (how many each synapse has), ``connection`` (its name), ``windows`` (what
-    it was told, if it goes by shapes) and ``synapses`` (their number, of others that are sparse).
+    number), ``weights`` (how many each synapse has) and ``weight`` (what they are called),
+    ``connection`` (its name), ``windows`` (what it was told, if it goes by shapes), ``synapses``
+    (their number, of others that are sparse) and ``tied`` (the layer whose weights it has, and
+    whether it goes the other way).
     """
     extents = tuple(layers[0].get("shape", ()))[:-1]
     sights: list[tuple[_Sight, ...]] = []
@@ -48,8 +50,8 @@ def costs(layers: Sequence[Mapping[str, Any]]) -> list[LayerCost]:
             sights.append(tuple(_Sight(1, 1) for _ in extents))
             found.append(LayerCost((1,) * len(extents), 0, 0))
             continue
-        counts = [_synapses(layer, layers[link["source"]], link) for link in links]
-        seen = [_through(link, sights[link["source"]]) for link in links]
+        counts = [_synapses(*_owner(layers, layer, link)) for link in links]
+        seen = [_through(layers, link, sights[link["source"]]) for link in links]
         # of several ways the widest; a way to all of the input is to all of it
         sight = tuple(
             _Sight(max(s.reach for s in ways), max(s.jump for s in ways))
@@ -62,14 +64,38 @@ def costs(layers: Sequence[Mapping[str, Any]]) -> list[LayerCost]:
     return found
 
 
-def _through(link: Mapping[str, Any], below: tuple[_Sight, ...]) -> tuple[_Sight, ...]:
+def _owner(
+    layers: Sequence[Mapping[str, Any]], layer: Mapping[str, Any], link: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
+    """The layer that listens, the one below and the link whose synapses a link has: of another, if
+    it is tied.
+    """
+    while link.get("tied"):
+        layer = layers[link["tied"]["layer"]]
+        link = next(each for each in layer["links"] if each["weight"] == link["weight"])
+    return layer, layers[link["source"]], link
+
+
+def _through(
+    layers: Sequence[Mapping[str, Any]], link: Mapping[str, Any], below: tuple[_Sight, ...]
+) -> tuple[_Sight, ...]:
     """What is seen through a link; () is all."""
+    turned = False
+    while tied := link.get("tied"):
+        turned ^= tied["transposed"]
+        owners = layers[tied["layer"]]["links"]
+        link = next(each for each in owners if each["weight"] == link["weight"])
     if link["connection"] == "OneToOne":
         return below
     told = link.get("windows")
     if not told or not below:
         return ()
     sizes = (_each(told, name, len(below)) for name in ("kernel", "stride", "dilation"))
+    if turned:  # each position hears of those whose windows it is in
+        return tuple(
+            _Sight(s.reach + (kernel - 1) * apart // step * s.jump, max(s.jump // step, 1))
+            for s, kernel, step, apart in zip(below, *sizes, strict=True)
+        )
     return tuple(
         _Sight(s.reach + (kernel - 1) * apart * s.jump, s.jump * step)
         for s, kernel, step, apart in zip(below, *sizes, strict=True)

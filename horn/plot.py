@@ -189,7 +189,7 @@ def weights(model: Any, layer: str | None = None, *, path: Path | None = None) -
     arrays: dict[str, list[str]] = {}
     for each in model.network.layers[1:]:
         for link in each.links:
-            for name in link.weights.values():
+            for name in () if link.tie is not None else link.weights.values():
                 arrays.setdefault(each.name, []).append(name)
                 below = {**below, name: link.source.shape}
                 edges[name] = None if link.is_shared else link.edges

@@ -78,10 +78,13 @@ def _plain(layer: Layer) -> dict[str, Any]:
     links = [
         {
             "source": link.source.index,
+            "weight": link.weight,
             "weights": len(link.names),
             "connection": type(link.connection).__name__,
             "windows": vars(link.connection) if link.is_known else {},
             "synapses": 0 if link.edges is None else len(link.edges.indices),
+            "tied": link.tie
+            and {"layer": link.tie.layer.index, "transposed": link.tie.transposed},
         }
         for link in layer.links
     ]

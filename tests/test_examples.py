@@ -42,9 +42,16 @@ def akka_xor_is_learned(out: str) -> bool:
     return len(found) == 4 and all(abs(float(y) - (int(a) ^ int(b))) < 0.02 for a, b, y in found)
 
 
+def images_come_back(out: str) -> bool:
+    """Of grey 784 pixels, all unknown, it would be 543."""
+    found = re.search(r"^training loss ([\d.]+)$", out, re.M)
+    return found is not None and float(found[1]) < 180
+
+
 JUDGES: dict[str, Callable[[str], bool]] = {
     "akka_xor": akka_xor_is_learned,
     "cifar10": accuracy(0.35),
+    "denoise": images_come_back,
     "digits": accuracy(0.95),
     "feedback_alignment": accuracy(0.94),
     "lenet": accuracy(0.95),
@@ -60,13 +67,14 @@ JUDGES: dict[str, Callable[[str], bool]] = {
     "xor": xor_is_learned,
 }
 
-SLOW = ("cifar10", "lenet")
+SLOW = ("cifar10", "denoise", "lenet")
 
 # A part of what they do: all of it is what docs/results.md tells of.
 SHORTER = {
     "paper": ["--", "--iterations", "2500"],
     "lenet": ["--set", "epochs=none", "--set", "iterations=250"],
     "cifar10": ["--set", "epochs=2"],
+    "denoise": ["--set", "epochs=none", "--set", "iterations=300"],
 }
 
 
@@ -85,7 +93,7 @@ def test_every_example_is_judged_and_short() -> None:
 def test_example_learns(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if path.stem in ("lenet", "mnist", "paper"):
+    if path.stem in ("denoise", "lenet", "mnist", "paper"):
         need(horn.data.mnist)
     if path.stem == "cifar10":
         need(horn.data.cifar10)
@@ -111,6 +119,23 @@ def test_an_example_runs_with_python_alone(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert xor_is_learned(done.stdout)
+
+
+@pytest.mark.slow
+def test_an_autoencoder_that_learns_layer_by_layer_takes_noise_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    need(horn.data.mnist)
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import denoise
+
+    model = denoise.pretrained((1, 1, 1))
+    assert set(model.parameters) == {"outer.weight", "outer.bias", "inner.weight", "inner.bias",
+                                     "unfolded.bias", "decoder.bias"}  # fmt: skip
+    clean = horn.data.mnist("test").x[:500] / 255
+    left = denoise.noisy(clean)
+    made = model.predict(left / denoise.KEEP)
+    assert ((made - clean) ** 2).mean() < 0.5 * ((left - clean) ** 2).mean()
 
 
 @pytest.mark.slow

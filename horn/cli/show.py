@@ -43,6 +43,8 @@ def _draw(model: str, layer: str | None, path: str) -> None:
     edges: dict[str, Edges | None] = {}
     for each in layers:
         for link in each.get("links", ()):
+            if "tied" in link:  # the weights are another's
+                continue
             source = layers[link["source"]]
             shape = tuple(source.get("shape", ())) or (source["size"],)
             kind, told = PLACED.get(link["connection"]), link.get("windows")
@@ -109,8 +111,10 @@ def _n_parameters(layer: dict[str, Any], shapes: dict[str, list[int]]) -> int:
 
 
 def _heard(link: dict[str, Any]) -> str:
-    """2 through Convolution 5, sparse 0, or x: 1"""
+    """2 through Convolution 5, sparse 0, x: 1, or 3 with the weights of 1"""
     name = f"{link['input']}: {link['source']}" if link.get("input") else str(link["source"])
+    if "tied" in link:
+        return f"{name} with the weights of {link['tied']['layer']}"
     if "windows" not in link:
         return ("sparse " if link["sparse"] else "") + name
     kernel = link["windows"].get("kernel")

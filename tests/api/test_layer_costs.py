@@ -50,7 +50,9 @@ def reach(net: horn.Network) -> list[Any]:
     inputs = net.layers[0]
     seen = [[{k} for k in range(inputs.size)]]
     found: list[Any] = [(1,) * len(inputs.shape[:-1])]
-    for layer in net.layers[1:-1]:
+    for layer in net.layers[1:]:
+        if any(link.edges is None for link in layer.links):
+            break
         mine = [set() for _ in range(layer.size)]
         for link in layer.links:
             starts, sources = link.edges.indptr, link.edges.indices
@@ -73,6 +75,30 @@ def test_what_layers_see_and_multiply_is_what_their_synapses_say(first: Any, sec
         assert row.multiply_adds == sum(len(link.edges.indices) for link in weighed), layer.name
     assert [row.sees for row in rows[:-1]] == [" × ".join(map(str, n)) for n in reach(net)]
     assert rows[-1].sees == "all" and rows[-1].multiply_adds == 5 * net.layers[-2].size
+
+
+@pytest.mark.parametrize("told", [{"kernel": 3}, {"kernel": (3, 2), "stride": (2, 1)},
+                                  {"kernel": 4, "stride": 2, "padding": 1}], ids=str)  # fmt: skip
+def test_ties_see_and_multiply_what_their_owners_do(told: Any, tmp_path: Path) -> None:
+    net = horn.Network(seed=1)
+    net.input((9, 8, 2))
+    maps = net.layer(connect=horn.Convolution(3, **told), activation="tanh", name="maps")
+    net.layer(connect=horn.Tied(maps), activation="tanh", name="back")
+    code = net.layer(7, activation="tanh", name="code")
+    net.output(connect=horn.Tied(code), loss="squared_error", name="end")
+    rows = summary.layers(net)
+    edges = len(net.layers[1].links[0].edges.indices)
+    assert [row.multiply_adds for row in rows] == [0, edges, edges, 7 * 144, 7 * 144]
+    assert [row.sees for row in rows[:3]] == [" × ".join(map(str, n)) for n in reach(net)[:3]]
+    x = np.random.default_rng(1).random((10, 9, 8, 2))
+    run = horn.train(horn.Job(net, x, target="input", epochs=1))
+    run.model.save(tmp_path / "m.horn")
+    said = CliRunner().invoke(commands, ["show", str(tmp_path / "m.horn")]).output
+    assert f" {edges:,} " in said and "2 with the weights of 1" not in said
+    assert "1 with the weights of 1" in said and "3 with the weights of 3" in said
+    assert horn.plot.weights(run, "code").axes[0].images[0].get_array().shape[0] == 7 * 10 - 1
+    with pytest.raises(horn.ModelError, match="'end' has no weights; .* are maps, code"):
+        horn.plot.weights(run, "end")
 
 
 def test_along_a_line() -> None:
