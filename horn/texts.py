@@ -14,6 +14,7 @@ import ast
 import io
 import linecache
 import os
+import re
 import stat
 import sys
 import types
@@ -25,6 +26,7 @@ from typing import Any
 # Where a namespace keeps the texts of what was run in it from no file: they live as long as it.
 KEPT = "__horn_texts__"
 REMEDY = "define it in a file, in a notebook, in  python -c , or in a text given to exec"
+_FILE = re.compile(r"[^\n]{1,1000}\.(py|pyw|ipy|txt)")  # it may hold a program
 _MOST_BYTES = 4 * 1024 * 1024  # a longer string is no program
 _MAGICS = ("time", "capture", "prun", "memit", "mprun", "lprun")  # they run a cell where cells run
 _ANNOTATIONS = __future__.annotations.compiler_flag
@@ -168,11 +170,11 @@ def _candidates(file: str) -> Iterator[str]:
         for name in values:
             if (
                 isinstance(name, (str, Path))
-                and str(name).endswith(".py")
+                and _FILE.fullmatch(str(name))
                 and str(name) not in read
             ):
                 read.add(str(name))
-                yield from _read(str(name))
+                yield from filter(new, _read(str(name)))
 
     if "-c" in sys.orig_argv:
         yield from filter(new, sys.orig_argv[sys.orig_argv.index("-c") + 1 :][:1])

@@ -79,8 +79,9 @@ def test_exec_trains_saves_and_loads_as_a_file_does(tmp_path):
     np.testing.assert_array_equal(loaded.predict(x), run.model.predict(x))
 
 
-def test_exec_of_a_file_that_is_read_in_passing(tmp_path):
-    file = str(tmp_path / "program.py")
+@pytest.mark.parametrize("name", ["read.py", "read.txt"])
+def test_exec_of_a_file_that_is_read_in_passing(tmp_path, name):
+    file = str(tmp_path / name)
     Path(file).write_text(PROGRAM + "# other\n")
     space: dict = {"__name__": "anywhere"}
     exec(Path(file).read_text(), space)
