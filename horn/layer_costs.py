@@ -88,7 +88,7 @@ def _through(
     if link["connection"] == "OneToOne":
         return below
     told = link.get("windows")
-    if not told or not below:
+    if not told or "kernel" not in told or not below:
         return ()
     sizes = (_each(told, name, len(below)) for name in ("kernel", "stride", "dilation"))
     if turned:  # each position hears of those whose windows it is in
@@ -103,10 +103,10 @@ def _through(
 
 
 def _synapses(layer: Mapping[str, Any], below: Mapping[str, Any], link: Mapping[str, Any]) -> int:
-    if link["connection"] == "OneToOne":
+    if link["connection"] in ("OneToOne", "Part"):
         return int(layer["size"])
     told = link.get("windows")
-    if not told:
+    if not told or "kernel" not in told:
         return int(link.get("synapses") or layer["size"] * below["size"])
     space, channels = below["shape"][:-1], int(below["shape"][-1])
     n = len(space)

@@ -132,3 +132,21 @@ def test_a_model_and_its_file_say_the_same(tmp_path: Path) -> None:
     flat.output(2, activation="softmax", loss="cross_entropy")
     plain = horn.train(horn.Job(flat, (x.reshape(20, -1)[:, :4], np.arange(20) % 2), epochs=1))
     assert "sees" not in plain.model.summary()
+
+
+def test_parts_of_several_inputs(tmp_path: Path) -> None:
+    net = horn.Network(seed=1)
+    image, rest = net.input((4, 4, 1), name="image"), net.input(3, name="rest")
+    maps = net.layer(connect=horn.Convolution(2, 3), inputs=image, name="maps")
+    few = net.layer(5, inputs=rest, name="few")
+    net.output(2, activation="softmax", loss="cross_entropy", inputs=[maps, few])
+    x = {"image": np.ones((20, 4, 4, 1)), "rest": np.ones((20, 3))}
+    job = horn.Job(net, (x, np.arange(20) % 2), epochs=1)
+    model = horn.train(job).model
+    model.save(tmp_path / "m.horn")
+    said = CliRunner().invoke(commands, ["show", str(tmp_path / "m.horn")]).output
+    lines = {line.split()[1]: line for line in said.splitlines()[3:9] if line}
+    for row in summary.layers(net)[1:]:
+        assert f" {row.multiply_adds:,} " in lines[row.name], said
+    assert [row.multiply_adds for row in summary.layers(net)] == [0, 0, 72, 0, 15, 26]
+    assert horn.plan(job, tasks=2).n_tasks == 2  # which tells of layers, too
