@@ -31,7 +31,7 @@ A loop's values are numbered: first its inputs (views, iotas, constants, scalars
 operation. Its axes may come in any order and any layout: the tape orders them for the cache.
 """
 
-from libc.stdint cimport int32_t, int64_t, intptr_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset, strchr
 from cpython.buffer cimport (
@@ -160,6 +160,7 @@ cdef extern from "tape.h":
         char *upper
         char *gate
         const char *place
+        const uint8_t *same
         int64_t ldx, ldo, ldw, ldu, ldz, n_groups
         extent_t rows
         const int64_t *ptr
@@ -224,6 +225,20 @@ DRAWS = {"uniform": 0, "normal": 1, "bernoulli": 2}
 # The processor level of the loops: 0 plain, 1 AVX2, 2 AVX-512. HORN_SIMD lowers it, for tests.
 choose_level(int(os.environ.get("HORN_SIMD", "2")))
 LEVEL = LEVEL_USED
+
+
+def _same(ptr, src):
+    """Whether each row's part of src is that of the row before, as bytes."""
+    counts = np.diff(ptr)
+    n = len(counts)
+    starts = ptr[:n]
+    before = np.roll(starts, 1)
+    place = np.arange(len(src)) + np.repeat(before - starts, counts)
+    differs = np.zeros(len(src) + 1, np.int64)
+    np.cumsum(src != src[np.clip(place, 0, max(len(src) - 1, 0))], out=differs[1:])
+    same = (differs[ptr[1:]] == differs[starts]) & (counts == np.roll(counts, 1))
+    same[:1] = False
+    return same.astype(np.uint8)
 
 
 def _units(ptr, row):
@@ -814,7 +829,10 @@ cdef class Tape:
         except BaseException:
             free(g)
             raise
-        self.keep += [ptr, src, place]
+        same = _same(ptr, src)
+        if kind != 1 and where is None and gate is None and same.any():
+            g.same = <const uint8_t *><uintptr_t>same.ctypes.data
+        self.keep += [ptr, src, place, same]
         cdef ins_t *ins = self._append(K_POOL, label or "pool", NULL, NULL)
         ins.pool = g
         return self.t.n_ins - 1

@@ -3,6 +3,7 @@
  * Row k of out is folded from the rows src[ptr[k]] to src[ptr[k + 1] - 1] of x: their sum, the largest
  * or smallest of them, or its place among them; of an extreme both, if there is `where`. With `upper`
  * a row counts only where upper[src] is its place: the gradient of an extreme.
+ * A row that is the `same` as the one before is copied: the maps of a position see one window.
  * All bits are those of the loops of strips.h: sums of more than two rows are double.
  */
 #define WIDE(v) __builtin_convertvector(v, K(wide_t))
@@ -78,13 +79,19 @@ static inline __attribute__((always_inline)) void K(pool_extreme)(
 
 #define POOL(NAME, TILE, ...) \
 static void K(NAME)(const pool_t *g, int64_t rows, int64_t lo, int64_t hi) { \
-    for (int64_t k = lo; k < hi; k++) \
+    for (int64_t k = lo; k < hi; k++) { \
+        if (k > lo && g->same && g->same[k]) { \
+            REAL *to = (REAL *)g->out + k * g->ldo; \
+            memcpy(to, to - g->ldo, rows * sizeof(REAL)); \
+            continue; \
+        } \
         for (int64_t b = 0; b < rows; b += 2 * LN) { \
             const int64_t left = rows - b; \
             if (left >= 2 * LN) TILE(__VA_ARGS__, 2, g, k, b, LN); \
             else if (left > LN) TILE(__VA_ARGS__, 2, g, k, b, left - LN); \
             else TILE(__VA_ARGS__, 1, g, k, b, left); \
         } \
+    } \
 }
 POOL(pool_sums, K(pool_sum), 0)
 POOL(pool_sums_at, K(pool_sum), 1)

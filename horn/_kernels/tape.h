@@ -154,11 +154,13 @@ typedef struct {
     const int32_t *src, *row, *unit;
 } conv_t;
 
-/* Folds over windows (pools.h): kind is the place in its table. */
+/* Folds over windows (pools.h): kind is the place in its table. same: whether a row folds what the
+ * one before does, or NULL. */
 typedef struct {
     int32_t kind, end;
     char *x, *out, *where, *upper, *gate;
     const char *place;
+    const uint8_t *same;
     int64_t ldx, ldo, ldw, ldu, ldz, n_groups;
     extent_t rows;
     const int64_t *ptr;

@@ -6,6 +6,7 @@ is computed before the loop.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from horn.compiler.contraction import contract, monomials, taken_out
@@ -272,7 +273,7 @@ class Storage:
         """
         link = self.link(frame)
         if monoid == "sum" and isinstance(link, Link) and link.convolves:
-            found = self.convolved(node, axis, frame, link, stem)
+            found = self.convolved(node, axis, frame, link, stem, exact)
             if found is not None:
                 return found
         if monoid == "sum" and link.edges is None and not exact:
@@ -287,32 +288,60 @@ class Storage:
                 node = self.spread(node, letter, frame)
         return self.reduction_loop(node, axis, monoid, frame, stem)
 
-    def convolved(self, node: Node, axis: str, frame: Frame, link: Link, stem: str) -> Node | None:
-        """A sum of one product over windows, by one statement; None if it is none."""
+    def convolved(
+        self, node: Node, axis: str, frame: Frame, link: Link, stem: str, exact: bool = False
+    ) -> Node | None:
+        """A sum of products over windows, each product by one statement, as an expression over
+        what is left; None if it is no such sum, or an ``exact`` one of several.
+
+        What of a product only senders have (receivers, towards them) is summed over the windows
+        alone, what only weights have over the synapses, without the batch.
+        """
         terms = monomials(node)
-        if terms is None or len(terms) != 1 or len(terms[0][1]) != 2:
+        if terms is None or (exact and len(terms) > 1):
             return None
-        factor, (a, b) = terms[0]
+        each = {f"{array}.each": array for array in link.weights.values()}
+        split = [_sides(factors, axis, each) for _, factors in terms]
+        kinds = [set(sides or {"none"}) - {""} for sides in split]
+        if _SUMMED[axis][0] not in kinds or not all(kind in _SUMMED[axis] for kind in kinds):
+            return None
+        total: Node = const(0.0)
+        for (coefficient, _), sides in zip(terms, split, strict=True):
+            assert sides is not None
+            outside = mul(const(coefficient), sides.get("", const(1.0)))
+            part = self.window_term(sides, axis, frame, each, stem)
+            total = ir.add(total, mul(outside, part))
+        return total
+
+    def window_term(
+        self, sides: dict[str, Node], axis: str, frame: Frame, each: Mapping[str, str], stem: str
+    ) -> Node:
+        """The sum over windows of one product, without what is outside."""
+        here = {letters: node for letters, node in sides.items() if letters}
+        if axis == "b" and "bi" not in here:
+            total = self.reduction_loop(here["bo"], "b", "sum", frame, f"{stem}.sum")
+            weight = here.get("oi", self.ones(frame, "i"))
+            return self.added(mul(total, weight), frame, stem)
+        if len(here) == 1:
+            (node,) = here.values()
+            for letter in "oi":
+                if letter not in node.axes:
+                    node = self.spread(node, letter, frame)
+            return self.reduction_loop(node, axis, "sum", frame, stem)
         if axis == "b":
-            a, b = (a, b) if a.axes == "bo" else (b, a)
-            if (a.axes, b.axes) != ("bo", "bi"):
-                return None
-            stored = [self.store(x, frame, x.axes, "factor").value for x in (a, b)]
+            stored = [self.store(here[x], frame, x, "factor").value for x in ("bo", "bi")]
         else:
-            each = {f"{array}.each": array for array in link.weights.values()}
-            a, b = (b, a) if a.op is Op.LOAD and a.value in each else (a, b)
-            wanted = "bi" if axis == "i" else "bo"
-            if b.op is not Op.LOAD or b.value not in each or a.axes != wanted:
-                return None
-            stored = [self.store(a, frame, a.axes, "factor").value, each[b.value]]
-        key = (frame, f"convolve {axis}", node)
+            moving = {"i": "bi", "o": "bo"}[axis]
+            given = self.store(here[moving], frame, moving, "factor").value
+            stored = [given, each[here["oi"].value]]
+        key = (frame, f"convolve {axis} {' '.join(stored)}", const(0.0))
         if key not in self.stored:
             out = {"i": frame, "o": frame, "b": replace(frame, shared=True)}[axis]
             letters = {"i": "bo", "o": "bi", "b": "o"}[axis]
             name = self.buffer(self.fresh(stem), self.axes_of(out, letters))
             self.emit(Convolve(frame, name, stored[0], stored[1], axis))
             self.stored[key] = load(name, letters)
-        return mul(const(factor), self.stored[key])
+        return self.stored[key]
 
     def drop_unread(self) -> None:
         """Leave out what was expanded for nobody."""
@@ -379,3 +408,38 @@ class Storage:
             self.emit(Matmul(frame, name, node.axes, a.value, a.axes, b.value, b.axes, node.value))
             self.stored[key] = load(name, node.axes)
         return self.stored[key]
+
+
+# Of the products over windows that are summed over an axis, the letters of their factors.
+_SUMMED = {
+    "i": ({"bi", "oi"}, {"bi"}, {"oi"}),
+    "o": ({"bo", "oi"}, {"bo"}, {"oi"}),
+    "b": ({"bo", "bi"}, {"bo", "oi"}, {"bo"}),
+}
+
+
+def _sides(factors: tuple[Node, ...], axis: str, each: Mapping[str, str]) -> dict[str, Node] | None:
+    """A product over windows by the letters that its factors have; "": what is outside of the sum
+    over the axis. None if synapses have something else than weights.
+    """
+    summed = "boi" if axis == "b" else axis  # with the batch over positions, too
+    found: dict[str, Node] = {}
+    for factor in sorted(factors, key=lambda node: -len(node.axes)):
+        letters = factor.axes
+        if letters == "oi" and not _is_of_weights(factor, each):
+            return None
+        if not set(letters) & set(summed):
+            letters = ""
+        elif len(letters) == 1:  # with a factor that has the letter, too
+            letters = next((known for known in found if letters in known), letters)
+        found[letters] = mul(found[letters], factor) if letters in found else factor
+    is_product = set(found) - {""} in ({"bi", "oi"}, {"bo", "oi"}) and axis != "b"
+    return None if is_product and not _is_each(found["oi"], each) else found
+
+
+def _is_of_weights(node: Node, each: Mapping[str, str]) -> bool:
+    return all(n.op is Op.CONST or _is_each(n, each) for n in ir.walk(node) if not n.args)
+
+
+def _is_each(node: Node, each: Mapping[str, str]) -> bool:
+    return node.op is Op.LOAD and node.value in each

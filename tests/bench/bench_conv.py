@@ -2,12 +2,12 @@
 
     python -m tests.bench.bench_conv [--compile] [--threads 1] [--seconds 3] [NAME ...]
 
-A step is forward, loss, backward and momentum update, float32. PyTorch runs eager in both memory
-formats, NCHW and NHWC, with --compile also torch.compile of each (it needs a C++ compiler and a
-minute); pooling alone is forward and backward. Both sides begin with the same weights, and the
-losses of the first three steps are compared. All run by turns in one process; milliseconds are the
-fastest tenth of each side's steps, since other work on the machine only adds. Exit code 1 if losses
-differ.
+Names: lenet 16, lenet 100, cifar 100, "64 to 64", patterns, pooling. A step is forward, loss,
+backward and momentum update, float32. PyTorch runs eager in both memory formats, NCHW and NHWC,
+with --compile also torch.compile of each (it needs a C++ compiler and a minute); pooling alone is
+forward and backward. Both sides begin with the same weights, and the losses of the first three
+steps are compared. All run by turns in one process; milliseconds are the fastest tenth of each
+side's steps, since other work on the machine only adds. Exit code 1 if losses differ.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from typing import Any
 import numpy as np
 
 import horn
+from horn._kernels.engine import Tape
 from horn.backends import Setup, make
+from horn.backends.kernels import EdgeLists
 from horn.data import Dataset
+from horn.partition.share import LocalEdges
 
 RATE, MOMENTUM = 0.01, 0.9
 Step = Callable[[], float]
@@ -56,6 +59,14 @@ def deep(net: horn.Network) -> None:
     net.layer(connect=horn.Window(4, stride=4), neuron=MaxPool)
 
 
+def cifar(net: horn.Network) -> None:
+    """The three convolutions of cuda-convnet's small net, without normalisation."""
+    net.input((32, 32, 3))
+    for maps in (32, 32, 64):
+        net.layer(connect=horn.Convolution(maps, 5, padding="same"), activation="relu")
+        net.layer(connect=horn.Window(3, stride=2), neuron=MaxPool)
+
+
 def patterns(net: horn.Network) -> None:
     net.input((12, 12, 4))
     net.layer(connect=horn.Convolution(16, 3), neuron=Pattern, bias=False)
@@ -64,6 +75,7 @@ def patterns(net: horn.Network) -> None:
 CASES: dict[str, tuple[Callable[[horn.Network], None], int]] = {
     "lenet 16": (lenet, 16),
     "lenet 100": (lenet, 100),
+    "cifar 100": (cifar, 100),
     "64 to 64, 32": (deep, 32),
     "patterns 100": (patterns, 100),
 }
@@ -111,7 +123,8 @@ def theirs(net: horn.Network, data: Dataset, is_last: bool, compiles: bool) -> S
         link = layer.links[0]
         connection: Any = link.connection
         if isinstance(connection, horn.Window):
-            stages.append(lambda x, k=connection.kernel: f.max_pool2d(x, k, k))
+            told = connection.kernel, connection.stride
+            stages.append(lambda x, told=told: f.max_pool2d(x, *told))
             continue
         if isinstance(connection, horn.Convolution) and layer.neuron is Pattern:
             w = parameter(arrays[link.weight].transpose(0, 3, 1, 2).reshape(layer.shape[-1], -1))
@@ -169,8 +182,75 @@ def _patterns(x: Any, w: Any, kernel: int, shape: tuple[int, ...]) -> Any:
     return torch.exp(-0.05 * distance).reshape(len(x), shape[-1], *shape[:-1])
 
 
+def pooling(threads: int) -> tuple[dict[str, Step], bool]:
+    """The largest of 3 x 3 by two and its gradient, 100 images of 32 maps; whether all agree."""
+    import torch
+    from torch.nn import functional as f
+
+    batch, below = 100, (32, 32, 32)
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((batch, *below)).astype(np.float32)
+    net = horn.Network()
+    net.input(below)
+    layer = net.layer(connect=horn.Window(3, stride=2), neuron=MaxPool)
+    edges = layer.links[0].edges
+    assert edges is not None
+    lists = EdgeLists.of(LocalEdges(edges.indptr, edges.indices, net.layers[0].size, slice(None)))
+    x = np.ascontiguousarray(images.reshape(batch, -1).T)
+    flows = rng.standard_normal((layer.size, batch)).astype(np.float32)
+    sent, where, back = np.zeros_like(flows), np.zeros_like(flows), np.zeros_like(x)
+    tape = Tape(np.float32, threads)
+    tape.pool(x, sent, "max", ptr=lists.indptr, src=lists.sources, where=where)
+    place = np.arange(len(lists.sources)) - lists.indptr[lists.receivers]
+    tape.pool(
+        flows, back, "sum", ptr=lists.back_indptr, src=lists.back_receivers, upper=where,
+        place=place.astype(np.float32)[lists.back_edges],
+    )  # fmt: skip
+
+    def ours() -> float:
+        tape.run()
+        return 0.0
+
+    sides: dict[str, Step] = {"horn": ours}
+    ours()
+    is_same = True
+    for is_last in (False, True):
+        form = torch.channels_last if is_last else torch.contiguous_format
+        there = torch.tensor(images.transpose(0, 3, 1, 2)).contiguous(memory_format=form)
+        there.requires_grad_()
+        grad = flows.T.reshape(batch, *layer.shape).transpose(0, 3, 1, 2)
+        upstream = torch.tensor(grad.copy()).contiguous(memory_format=form)
+
+        def step(there: Any = there, upstream: Any = upstream) -> float:
+            there.grad = None
+            f.max_pool2d(there, 3, 2).backward(upstream)
+            return 0.0
+
+        step()
+        found = there.grad.numpy().transpose(0, 2, 3, 1).reshape(batch, -1)
+        is_same &= bool(np.allclose(found, back.T, atol=1e-5))
+        sides["NHWC" if is_last else "NCHW"] = step
+    return sides, is_same
+
+
 def fastest(times: list[float]) -> float:
     return 1e3 * float(np.percentile(times, 10))
+
+
+def compare(name: str, sides: dict[str, Step], seconds: float) -> None:
+    """All sides by turns, and a line of what they took."""
+    times: dict[str, list[float]] = {label: [] for label in sides}
+    ends = time.perf_counter() + seconds * len(sides)
+    while time.perf_counter() < ends:
+        for label, step in sides.items():
+            for _ in range(3):
+                begun = time.perf_counter()
+                step()
+                times[label].append(time.perf_counter() - begun)
+    said = {label: fastest(found) for label, found in times.items()}
+    best = min(ms for label, ms in said.items() if label != "horn")
+    rest = "  ".join(f"{label} {ms:.2f}" for label, ms in said.items() if label != "horn")
+    print(f"{name:14} horn {said['horn']:7.2f} ms  {rest}  ratio {best / said['horn']:.2f}")
 
 
 def main() -> int:
@@ -199,18 +279,13 @@ def main() -> int:
             if not np.allclose(found, losses["horn"], rtol=2e-4):
                 print(f"{name}: losses differ: horn {losses['horn']}, {label} {found}")
                 is_wrong = True
-        times: dict[str, list[float]] = {label: [] for label in sides}
-        ends = time.perf_counter() + asked.seconds * len(sides)
-        while time.perf_counter() < ends:
-            for label, step in sides.items():
-                for _ in range(3):
-                    begun = time.perf_counter()
-                    step()
-                    times[label].append(time.perf_counter() - begun)
-        said = {label: fastest(found) for label, found in times.items()}
-        best = min(ms for label, ms in said.items() if label != "horn")
-        rest = "  ".join(f"{label} {ms:.2f}" for label, ms in said.items() if label != "horn")
-        print(f"{name:14} horn {said['horn']:7.2f} ms  {rest}  ratio {best / said['horn']:.2f}")
+        compare(name, sides, asked.seconds)
+    if not asked.names or "pooling" in asked.names:
+        sides, is_same = pooling(asked.threads)
+        if not is_same:
+            print("pooling: gradients differ")
+        is_wrong |= not is_same
+        compare("pooling", sides, asked.seconds)
     return int(is_wrong)
 
 

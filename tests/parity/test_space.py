@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import horn
 from horn.backends import Setup, make
+from horn.compiler.lower import training_program
+from horn.compiler.program import Convolve
 from horn.connections.placed import PLACED
 from horn.errors import JobError, ModelError
 from horn.partition.placement import LINK_SPLITS, Placement
@@ -336,6 +338,26 @@ def test_initial_weights_go_by_the_window():
     net.layer(connect=horn.Convolution(50, 5), init="he", name="conv")
     spread = net.initial_parameters()["conv.weight"].std()
     assert spread == pytest.approx(math.sqrt(2 / 75), rel=0.05)
+
+
+class Distance(horn.Neuron):
+    def forward(self, messages: Any) -> None:
+        self.feedforward(horn.math.sqrt(sum((m.input - m.weight) ** 2 for m in messages)))
+
+
+def test_squared_distances_are_products_where_their_digits_do_not_matter():
+    def convolved(neuron: Any) -> list[str]:
+        net = horn.Network(seed=3)
+        net.input((5, 5, 2))
+        net.layer(connect=horn.Convolution(3, 2), activation="tanh")
+        net.layer(connect=horn.Convolution(2, 3, padding="same"), neuron=neuron)
+        net.output(2, activation="softmax", loss="cross_entropy")
+        program = training_program(net, horn.SGD(0.1), "label")
+        found = [s for s in program.statements if isinstance(s, Convolve) and s.frame.layer == 2]
+        return [s.axis for s in found]
+
+    assert convolved(RBF) == ["i", "o", "b"]
+    assert "i" not in convolved(Distance)
 
 
 # tasks, groups, files
