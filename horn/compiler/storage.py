@@ -318,10 +318,11 @@ class Storage:
     ) -> Node:
         """The sum over windows of one product, without what is outside."""
         here = {letters: node for letters, node in sides.items() if letters}
-        if axis == "b" and "bi" not in here:
-            total = self.reduction_loop(here["bo"], "b", "sum", frame, f"{stem}.sum")
-            weight = here.get("oi", self.ones(frame, "i"))
-            return self.added(mul(total, weight), frame, stem)
+        if axis == "b" and "bi" not in here:  # a product with ones, times what is shared
+            weight = here.pop("oi", None)
+            here["bi"] = self.all_ones(frame)
+            found = self.window_term(here, axis, frame, each, stem)
+            return found if weight is None else mul(found, _of_shared(weight, each))
         if len(here) == 1:
             (node,) = here.values()
             for letter in "oi":
@@ -341,6 +342,15 @@ class Storage:
             name = self.buffer(self.fresh(stem), self.axes_of(out, letters))
             self.emit(Convolve(frame, name, stored[0], stored[1], axis))
             self.stored[key] = load(name, letters)
+        return self.stored[key]
+
+    def all_ones(self, frame: Frame) -> Node:
+        """A one for each sample and sender of a link."""
+        key = (frame, "ones", const(1.0))
+        if key not in self.stored:
+            name = self.buffer(self.fresh("ones"), self.axes_of(frame, "bi"))
+            self.loop(frame, [Output(name, const(1.0))])
+            self.stored[key] = load(name, "bi")
         return self.stored[key]
 
     def drop_unread(self) -> None:
@@ -439,6 +449,11 @@ def _sides(factors: tuple[Node, ...], axis: str, each: Mapping[str, str]) -> dic
 
 def _is_of_weights(node: Node, each: Mapping[str, str]) -> bool:
     return all(n.op is Op.CONST or _is_each(n, each) for n in ir.walk(node) if not n.args)
+
+
+def _of_shared(node: Node, each: Mapping[str, str]) -> Node:
+    """What is computed of the weights of synapses, of the weights that they share."""
+    return ir.replace(node, lambda n: load(each[n.value], "o") if _is_each(n, each) else None)
 
 
 def _is_each(node: Node, each: Mapping[str, str]) -> bool:

@@ -356,7 +356,7 @@ def test_squared_distances_are_products_where_their_digits_do_not_matter():
         found = [s for s in program.statements if isinstance(s, Convolve) and s.frame.layer == 2]
         return [s.axis for s in found]
 
-    assert convolved(RBF) == ["i", "o", "b"]
+    assert convolved(RBF) == ["i", "o", "b", "b"]
     assert "i" not in convolved(Distance)
 
 
