@@ -178,6 +178,11 @@ class Layer:
         return self.kinds or self.size
 
     @property
+    def n_positions(self) -> int:
+        """At how many places each channel has a neuron; 0 of a flat layer."""
+        return self.size // self.extents[-1] if self.extents else 0
+
+    @property
     def has_weights(self) -> bool:
         """Whether its synapses have weights: those of windows only if the class reads them."""
         if not self.links or not all(link.is_placed for link in self.links):

@@ -32,9 +32,10 @@ READABLE = (
     "activation",
 )
 DRAWS = ("bernoulli", "uniform", "normal")
-#: What a neuron may ask of its layer (for one sample), and of the batch (of itself).
+#: What a neuron may ask of its layer or its channel (for one sample), and of the batch (of itself).
 STATISTICS = {
     "layer": ("sum", "mean", "var", "max", "min", "argmax", "rank"),
+    "channel": ("sum", "mean", "var"),
     "batch": ("sum", "mean", "var"),
 }
 #: A State that follows a statistic of the batch keeps so much of itself per batch.
@@ -65,6 +66,12 @@ def no_input(name: str, known: Iterable[str], kind: str, of: str = "") -> str:
         f"messages has no {name!r}: {has}; give the layer one, as net.layer(..., "
         f'inputs={{"{name}": a_layer}}), or loop over all messages (for m in messages)'
     )
+
+
+NO_CHANNELS = (
+    'over="channel" is over all positions of a channel, and this layer has no positions: give it '
+    'a shape, as net.layer((8, 8, 4)), or connect it through windows; over="layer" asks all neurons'
+)
 
 
 class Parameter:
@@ -243,8 +250,10 @@ class Neuron:
         return self._host.draw(self, "normal", (mean, std), per)
 
     def sum(self, x: Any, over: str) -> Any:
-        """The sum of what all neurons of the layer ask (``over="layer"``, for this sample), or of
-        what this neuron asks for all samples (``over="batch"``).
+        """The sum of what all neurons of the layer ask (``over="layer"``, for this sample), of what
+        those at all positions of this channel ask (``over="channel"``), or of what this neuron asks
+        for all samples (``over="batch"``; at all positions where these are one neuron, as the maps
+        of a convolution are).
         """
         return self._host.ask(self, "sum", x, over, None)
 

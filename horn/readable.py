@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horn.compiler.program import (
+    ChannelSum,
     Convolve,
     Draw,
     Expand,
@@ -22,6 +23,7 @@ from horn.compiler.program import (
     Statement,
     Take,
     Target,
+    Turn,
     Update,
     layer_of,
     writes,
@@ -149,6 +151,14 @@ def said(s: Statement) -> str:
         return f"{s.out} = how many neurons have more {s.array}"
     if isinstance(s, Live):
         return f"the live neurons are those of {s.mask}"
+    if isinstance(s, ChannelSum):
+        return f"{s.out} = sum over the positions of each channel of {s.array}"
+    if isinstance(s, Expand):
+        return f"{s.out} = {s.array}, for each of those that share it"
+    if isinstance(s, ScatterAdd):
+        return f"{s.out} = sum over those that share a number of {s.array}"
+    if isinstance(s, Turn):
+        return f"{s.out} = {s.array}, {'transposed' if s.transposed else 'as it is'}"
     if isinstance(s, (Take, Pick)):
         return f"{s.out} = the part of {s.array} that is needed"
     if isinstance(s, Convolve):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from horn.compiler.program import (
+    ChannelSum,
     Convolve,
     Draw,
     Expand,
@@ -29,7 +30,9 @@ from horn.language import ir
 from horn.network import Network
 
 # Statements that write one buffer.
-MADE = (Convolve, Expand, Input, Target, Draw, Matmul, Pick, Rank, ScatterAdd, Take, Turn)
+MADE = (
+    ChannelSum, Convolve, Expand, Input, Target, Draw, Matmul, Pick, Rank, ScatterAdd, Take, Turn,
+)  # fmt: skip
 # Below 4 million multiplications a batch takes tens of microseconds: barriers would cost more.
 MIN_WORK_PER_THREAD = 2_000_000
 # Products read live weights in place (Tape.live_gemm) for so many samples at most, and so many

@@ -30,6 +30,7 @@ from horn.backends._passes import Pass, passes
 from horn.backends._windows import WindowLists
 from horn.compiler.program import (
     Buffer,
+    ChannelSum,
     Convolve,
     Draw,
     Expand,
@@ -356,6 +357,8 @@ class Runner:
             self._update(s)
         elif isinstance(s, Rank):
             self._rank(s)
+        elif isinstance(s, ChannelSum):
+            self._channel_sum(s)
         elif isinstance(s, Convolve):
             self._convolve(s)
         elif isinstance(s, Expand):
@@ -543,6 +546,23 @@ class Runner:
         axes = "io" if s.transposed else "oi"
         self.tape.loop({"o": out.shape[0], "i": out.shape[1]}, [View(array, axes)], [],
                        [(View(out, "oi"), 0)], label=s.out)  # fmt: skip
+
+    def _channel_sum(self, s: ChannelSum) -> None:
+        """A number for each sample and channel, and that for all its positions."""
+        layer = self.network.layers[s.frame.layer]
+        array, out = (
+            a.reshape(*a.shape[:-1], -1, layer.extents[-1])
+            for a in (self.arrays[s.array], self.arrays[s.out])
+        )
+        assert np.shares_memory(out, self.arrays[s.out])
+        rows = "b" * (array.ndim - 2)
+        total = np.zeros(array.shape[:-2] + array.shape[-1:], self.dtype)
+        extent: dict[str, Any] = {"p": layer.n_positions, "c": layer.extents[-1]}
+        extent |= {"b": self._extents(s.frame)["b"]} if rows else {}
+        self.tape.loop(extent, [View(array, f"{rows}pc")], [], [(View(total, f"{rows}c"), 0)],
+                       reduce=("sum", "p"), label=s.out)  # fmt: skip
+        self.tape.loop(extent, [View(total, f"{rows}c")], [], [(View(out, f"{rows}pc"), 0)],
+                       label=s.out)  # fmt: skip
 
     def _rank(self, s: Rank) -> None:
         """The sum over all others of whether they come before."""

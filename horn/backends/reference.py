@@ -11,6 +11,7 @@ from horn import math, random
 from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine, constant
 from horn.compiler.program import (
+    ChannelSum,
     Convolve,
     Draw,
     Expand,
@@ -278,6 +279,12 @@ class Runner:
     def turn(self, s: Turn) -> None:
         array = self.array(s.array)
         self.env[s.out] = np.ascontiguousarray(array.T if s.transposed else array)
+
+    def channelsum(self, s: ChannelSum) -> None:
+        array, maps = self.array(s.array), self.network.layers[s.frame.layer].extents[-1]
+        lying = array.reshape(*array.shape[:-1], -1, maps)
+        total = np.broadcast_to(lying.sum(axis=-2, keepdims=True), lying.shape)
+        self.env[s.out] = total.reshape(array.shape)
 
     def rank(self, s: Rank) -> None:
         order = np.argsort(-self.array(s.array), axis=1, kind="stable")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from horn.activations import softmax
 from horn.compiler.layer_code import LayerCode, NetworkCode, Outgoing
-from horn.compiler.program import ERRORS, Draw, Frame, Rank, members_of
+from horn.compiler.program import ERRORS, ChannelSum, Draw, Frame, Rank, members_of
 from horn.compiler.storage import Storage
 from horn.errors import ModelError
 from horn.language import derive, ir
@@ -66,6 +66,8 @@ class MessageExpressions:
             elif node.op is Op.REDUCE:
                 monoid, axis = node.value
                 found = self.over_all(ir.replace(node.args[0], find), monoid, axis, layer)
+            elif node.op is Op.CHANNEL_SUM:
+                found = self.channel_sum(ir.replace(node.args[0], find), layer)
             elif node.op is Op.RANK:
                 found = self.rank(ir.replace(node.args[0], find), layer)
             elif not node.args:
@@ -101,6 +103,20 @@ class MessageExpressions:
             out = self.storage.buffer(self.storage.fresh(f"{layer.name}.rank"), axes)
             self.storage.emit(Rank(frame, out, kept.value))
             self.storage.stored[key] = load(out, "bo")
+        return self.storage.stored[key]
+
+    def channel_sum(self, inside: Node, layer: Layer) -> Node:
+        """The sum over all positions of each neuron's channel."""
+        frame = Frame(layer.index)
+        if "o" not in inside.axes:
+            inside = mul(inside, self.storage.ones(frame, "o"))
+        kept = self.storage.store(inside, frame, inside.axes, f"{layer.name}.asked")
+        key = (frame, "channel sum", kept)
+        if key not in self.storage.stored:
+            stem = self.storage.fresh(f"{layer.name}.channel_sum")
+            out = self.storage.buffer(stem, self.storage.axes_of(frame, kept.axes))
+            self.storage.emit(ChannelSum(frame, out, kept.value))
+            self.storage.stored[key] = load(out, kept.axes)
         return self.storage.stored[key]
 
     def vertex_leaf(self, node: Node, code: LayerCode, phase: str) -> Node:
@@ -462,6 +478,9 @@ def where_member(layer: Layer, value: Node) -> Node:
     return select(make(Op.NE, load(members_of(layer), "bo"), ZERO), value, ZERO)
 
 
+_WHOLE = (Op.REDUCE, Op.RANK, Op.CHANNEL_SUM)  # of a layer or the batch: of no one message
+
+
 def _known(upstream: Node | None) -> Node:
     assert upstream is not None
     return upstream
@@ -477,7 +496,7 @@ def _over_buffers(
             return ir.replace(node.args[0], find)
         if node.op in leaves:
             return leaves[node.op](node)
-        return vertex(node) if not node.args or node.op in (Op.REDUCE, Op.RANK) else None
+        return vertex(node) if not node.args or node.op in _WHOLE else None
 
     return ir.replace(root, find)
 

@@ -292,6 +292,15 @@ class Rank(Statement):
 
 
 @dataclass(frozen=True)
+class ChannelSum(Statement):
+    """out, as the array (b, n) or (n,), = of each neuron the sum over its channel's positions."""
+
+    frame: Frame
+    out: str
+    array: str
+
+
+@dataclass(frozen=True)
 class Live(Statement):
     """The live neurons of a layer: where ``mask`` (n,) is not 0. ``all_live`` in programs that do
     not drop.
@@ -458,7 +467,7 @@ def reads(statement: Statement) -> tuple[str, ...]:
         return (statement.a, statement.b)
     if isinstance(statement, Update):
         return (statement.a, statement.b, *statement.parts, *writes(statement))
-    if isinstance(statement, (Move, Pick, Take, Rank, Expand, ScatterAdd, Turn)):
+    if isinstance(statement, (ChannelSum, Move, Pick, Take, Rank, Expand, ScatterAdd, Turn)):
         return (statement.array,)
     return (statement.mask,) if isinstance(statement, Live) else ()
 

@@ -18,6 +18,7 @@ from horn.backends import Setup, in_use
 from horn.backends.reference import Runner
 from horn.compiler import lower
 from horn.compiler.program import (
+    ChannelSum,
     Convolve,
     Draw,
     Expand,
@@ -205,6 +206,8 @@ class _Run(Generic[T]):
                 self.done[statement.out] = self.expanded(statement)
             elif isinstance(statement, Turn):
                 self.done[statement.out] = self.turned(statement)
+            elif isinstance(statement, ChannelSum):
+                self.done[statement.out] = self.channel_sum(statement)
             elif isinstance(statement, Convolve):
                 self.done[statement.out] = self.convolved(statement)
             elif isinstance(statement, Rank):
@@ -236,6 +239,16 @@ class _Run(Generic[T]):
         index = np.arange(np.prod(shape)).reshape(shape)
         flat = self.graph.flat(self.shared(s.array))
         return self.graph.take(flat, 0, index.T if s.transposed else index)
+
+    def channel_sum(self, s: ChannelSum) -> T:
+        """Of (b, n) or (n,), picked by channel and position, and again by neuron."""
+        layer = self.network.layers[s.frame.layer]
+        place = len(self.of.program.buffers[s.array].axes) - 1
+        neurons, maps = np.arange(layer.size), layer.extents[-1]
+        by_channel = np.ascontiguousarray(neurons.reshape(-1, maps).T)
+        picked = self.graph.take(self.load(s.array), place, by_channel)
+        total = self.graph.reduce(picked, place + 1, "sum")
+        return self.graph.take(total, place, neurons % maps)
 
     def convolved(self, s: Convolve) -> T:
         assert s.axis == "i", s

@@ -20,6 +20,7 @@ from horn.interpreter.tape import Traced, is_number, listening, number
 from horn.neuron import (
     DRAWS,
     MESSAGE_FIELDS,
+    NO_CHANNELS,
     PERIODS,
     READABLE,
     RUNNING,
@@ -459,7 +460,9 @@ class Call:
                 f"self.{word} asks the {over} inside the loop over messages; ask once"
             )
         own = vars(neuron)
-        if running is not None and (over == "layer" or running not in own["_states"]):
+        if over == "channel" and not own["_positions"]:
+            raise user_text.error(NO_CHANNELS)
+        if running is not None and (over != "batch" or running not in own["_states"]):
             raise user_text.error(
                 f"running={running!r}: the name of a State of {type(neuron).__name__}, with "
                 'over="batch"'

@@ -98,6 +98,7 @@ class Stage:
             _parameters=self.parameters,
             _weights=tuple(self.layer.weights),
             _inputs=self.layer.inputs,
+            _positions=self.layer.n_positions,
             _traces=self.traces,
             _states=self.states,
             _host=None,
@@ -222,6 +223,17 @@ class Stage:
         """The weights that a written backward pushes to; "" is the only one."""
         calls = (self._walk("backward") or ()) if self.writes_backward else ()
         return frozenset(weight for call in calls for weight in call.pushed)
+
+    def asking(self, over: str, n_samples: int) -> list[list[tuple[int, int]]]:
+        """Who asks together, as (sample, neuron): all get one answer."""
+        size, kinds = self.layer.size, self.layer.n_kinds
+        samples = range(n_samples)
+        if over == "layer":
+            return [[(k, o) for o in range(size)] for k in samples]
+        if over == "batch":  # the positions of a map are one neuron
+            return [[(k, o) for k in samples for o in range(c, size, kinds)] for c in range(kinds)]
+        maps = self.layer.extents[-1]
+        return [[(k, o) for o in range(c, size, maps)] for k in samples for c in range(maps)]
 
     def pushes_weight(self, name: str, names: Sequence[str]) -> bool:
         """Whether its backward pushes to a weight of receivers whose synapses have these."""

@@ -137,14 +137,9 @@ def _fire_all(stage: Stage, samples: Sequence[Sample], memory: LearnedNumbers) -
         if not same or len(asked_all) < len(samples) * stage.layer.size:
             method: Any = stage.cls.forward
             raise user_text.error_at(method, f"self.{first.word} {PARTLY}")
-        values = [[each.value for each in row] for row in found]
-        if first.over == "layer":
-            replies = [statistic(first.word, row) for row in values]
-        else:
-            columns = [statistic(first.word, [row[o] for row in values]) for o in size]
-            replies = [[column[k] for column in columns] for k in range(len(samples))]
-        for k, row in enumerate(replies):
-            for o, value in enumerate(row):
+        for places in stage.asking(first.over, len(samples)):
+            replies = statistic(first.word, [found[k][o].value for k, o in places])
+            for (k, o), value in zip(places, replies, strict=True):
                 answers[k][o].append(Question(first.word, first.over, value))
 
 

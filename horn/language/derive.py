@@ -143,6 +143,8 @@ def _rules(n: Node, a: Node) -> list[Node | None]:
         return [None, _where(x, True, a), _where(x, False, a)]
     if op is Op.REDUCE:
         return [_reduction(n, a)]
+    if op is Op.CHANNEL_SUM:
+        return [ir.channel_sum(a)]
     return [None] * len(args)
 
 

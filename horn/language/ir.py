@@ -56,6 +56,7 @@ class Op(enum.Enum):
     LOSS = "loss"  # of the sample (backward)                    "b"
     TARGET = "target"  # what the output should be                    "bo"
     RANK = "rank"  # how many neurons of the layer have more      "bo"
+    CHANNEL_SUM = "channel_sum"  # over all positions of each channel      "bo", "o"
     CARRY = "carry"  # a variable of the loop, only while parsing   any
     # a leaf of the lowered program
     LOAD = "load"  # the content of a buffer                      as stored
@@ -480,6 +481,11 @@ def rank(arg: Node) -> Node:
     return _intern(Op.RANK, (arg,), union(arg.axes, "o"), None)
 
 
+def channel_sum(arg: Node) -> Node:
+    """Of each neuron the sum over all positions of its channel."""
+    return _intern(Op.CHANNEL_SUM, (arg,), union(arg.axes, "o"), None)
+
+
 IDENTITY = {
     "sum": 0.0, "prod": 1.0, "max": float("-inf"), "min": float("inf"), "any": 0.0, "all": 1.0,
 }  # fmt: skip
@@ -531,6 +537,8 @@ def rebuild(
         return node
     if node.op is Op.RANK:
         return rank(args[0])
+    if node.op is Op.CHANNEL_SUM:
+        return channel_sum(args[0])
     return _intern(
         node.op, args, union(*(a.axes for a in args)).replace(node.value, ""), node.value
     )
@@ -617,6 +625,7 @@ SPEC: dict[Op, Callable[[Node], bool]] = {
     Op.CARRY: lambda n: not n.args,
     Op.REDUCE: _is_reduction,
     Op.RANK: lambda n: len(n.args) == 1 and n.axes == union(n.args[0].axes, "o"),
+    Op.CHANNEL_SUM: lambda n: len(n.args) == 1 and n.axes == union(n.args[0].axes, "o"),
     Op.MATMUL: _is_product,
 }
 

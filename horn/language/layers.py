@@ -21,7 +21,7 @@ def read_layer(
     classes = tuple(dict.fromkeys(receiver.neuron for receiver in receivers))
     context = NeuronContext(
         layer.neuron, layer.activation, layer.index, training, classes, layer.kind == "output",
-        layer.inputs,
+        layer.inputs, layer.n_positions, bool(layer.kinds),
     )  # fmt: skip
     forward = parse.forward(context)
     backward = None
@@ -37,7 +37,8 @@ def asks(forward: ForwardIR) -> bool:
     kept = (*forward.states.values(), *forward.traces.values())
     roots = (forward.output, *kept, *forward.pushes.values())
     return any(
-        n.op is Op.RANK or (n.op is Op.REDUCE and n.value[1] in "ob") for n in ir.walk(*roots)
+        n.op in (Op.RANK, Op.CHANNEL_SUM) or (n.op is Op.REDUCE and n.value[1] in "ob")
+        for n in ir.walk(*roots)
     )
 
 

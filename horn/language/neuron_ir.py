@@ -15,7 +15,8 @@ from horn.neuron import WEIGHT, Neuron, weights_of
 @dataclass(frozen=True)
 class NeuronContext:
     """The neuron's fixed surroundings. receivers : the classes of those that listen to it. inputs :
-    what its messages are called by.
+    what its messages are called by. positions : of each channel, 0 of a flat layer; is_map : all of
+    them are one neuron.
     """
 
     cls: type[Neuron]
@@ -25,6 +26,8 @@ class NeuronContext:
     receivers: tuple[type[Neuron], ...] = ()
     is_output: bool = False
     inputs: tuple[str, ...] = ()
+    positions: int = 0
+    is_map: bool = False
 
     def weights(self, kind: str) -> tuple[str, ...]:
         """The weights of the messages that "forward" or "backward" reads."""

@@ -10,10 +10,21 @@ from typing import Any
 from horn.language import ir
 from horn.language.expressions import Expressions
 from horn.language.ir import Node, Op, const, leaf, select
+from horn.language.neuron_ir import NeuronContext
 from horn.language.references import Unset, Word
 from horn.language.scope import Scope
 from horn.language.source import suggest
-from horn.neuron import DRAWS, PERIODS, RUNNING, STATISTICS, WEIGHT, Parameter, State, no_statistic
+from horn.neuron import (
+    DRAWS,
+    NO_CHANNELS,
+    PERIODS,
+    RUNNING,
+    STATISTICS,
+    WEIGHT,
+    Parameter,
+    State,
+    no_statistic,
+)
 from horn.random import site
 
 # What each draw takes, and its default.
@@ -170,7 +181,8 @@ class Words:
         over, name = text.get("over"), text.get("running")
         allowed = {"x", "over"} | ({"running"} if word in ("mean", "var") else set())
         if "x" not in given or not given.keys() <= allowed or len(node.args) > len(allowed):
-            scope.fail(node, f'self.{word} takes a number, and over="layer" or over="batch"')
+            known = " or ".join(f'over="{each}"' for each in STATISTICS)
+            scope.fail(node, f"self.{word} takes a number, and {known}")
         if over not in STATISTICS or word not in STATISTICS[over]:
             scope.fail(node, no_statistic(word, over))
         if scope.kind != "forward":
@@ -184,11 +196,13 @@ class Words:
                 "neurons or samples come: compute it before the if",
             )
         x = self.expressions.number(given["x"])
-        if over == "layer" or context.training:
-            found = _statistic(word, x, "o" if over == "layer" else "b")
-        if over == "layer":
+        if over == "channel" and not context.positions:
+            scope.fail(node, NO_CHANNELS)
+        if over != "batch" or context.training:
+            found = _statistic(word, x, over, context)
+        if over != "batch":
             if name is not None:
-                scope.fail(node, 'running= is for over="batch": a layer is there at prediction')
+                scope.fail(node, f'running= is for over="batch": a {over} is there at prediction')
             return found
         if name is None and not context.training:
             scope.fail(
@@ -250,7 +264,10 @@ class Words:
         return ir.add(values[0], ir.mul(values[1], u))
 
 
-def _statistic(word: str, x: Node, axis: str) -> Node:
+def _statistic(word: str, x: Node, over: str, context: NeuronContext) -> Node:
+    if over == "channel" or (over == "batch" and context.is_map):
+        return _over_channel(word, x, over, context)
+    axis = "o" if over == "layer" else "b"
     if axis == "o" and "o" not in x.axes:
         # What is made of inputs alone is each neuron's own too, where connections are sparse; and
         # of equals the first has it.
@@ -265,3 +282,23 @@ def _statistic(word: str, x: Node, axis: str) -> Node:
         return mean
     apart = x - mean
     return ir.mul(ir.reduce("sum", axis, apart * apart), share)
+
+
+def _over_channel(word: str, x: Node, over: str, context: NeuronContext) -> Node:
+    """Over all positions of a channel, for one sample or for all of the batch."""
+    if "o" not in x.axes:
+        x = ir.add(x, ir.mul(0.0, leaf(Op.INDEX, "o")))
+
+    def total(value: Node) -> Node:
+        return ir.channel_sum(value if over == "channel" else ir.reduce("sum", "b", value))
+
+    share: Node = const(1.0 / context.positions)
+    if over == "batch":
+        share = ir.mul(ir.Scalar("inv_rows"), share)
+    if word == "sum":
+        return total(x)
+    mean = ir.mul(total(x), share)
+    if word == "mean":
+        return mean
+    apart = x - mean
+    return ir.mul(total(apart * apart), share)

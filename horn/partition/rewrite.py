@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from horn.compiler.program import (
     Buffer,
+    ChannelSum,
     Convolve,
     Draw,
     Expand,
@@ -104,6 +105,8 @@ class Partition:
                 self.update(statement)
             elif isinstance(statement, Rank):
                 self.rank(statement)
+            elif isinstance(statement, ChannelSum):
+                self.channel_sum(statement)
             elif isinstance(statement, Convolve):
                 self.convolve(statement)
             elif isinstance(statement, Expand):
@@ -166,6 +169,15 @@ class Partition:
         frame = frame if frame.split == "b" else dataclasses.replace(frame, split="")
         array = self.operand(s.array, "bo", frame)
         out = self.result(s.out, Form(letter_axes(self.network, frame, "bo")))
+        self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
+
+    def channel_sum(self, s: ChannelSum) -> None:
+        """By every task for the whole layer: a channel's positions lie with several tasks."""
+        frame = self.placement.at(s.frame)
+        frame = frame if frame.split == "b" else dataclasses.replace(frame, split="")
+        letters = letters_of(self.network, frame, self.program.buffers[s.array].axes)
+        array = self.operand(s.array, letters, frame)
+        out = self.result(s.out, Form(letter_axes(self.network, frame, letters)))
         self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
 
     def convolve(self, s: Convolve) -> None:

@@ -25,7 +25,6 @@ from horn.compiler.program import (
     Collect,
     Convolve,
     Draw,
-    Expand,
     Frame,
     Input,
     Loop,
@@ -33,11 +32,9 @@ from horn.compiler.program import (
     Move,
     Post,
     Program,
-    Rank,
     ScatterAdd,
     Statement,
     Target,
-    Turn,
     Update,
     base,
     letter_axes,
@@ -491,8 +488,9 @@ class Costs:
 
 
 def _layer(statement: Statement) -> int:
-    if isinstance(statement, (Convolve, Expand, Loop, Matmul, Rank, ScatterAdd, Turn, Update)):
-        return statement.frame.layer
+    frame: Frame | None = getattr(statement, "frame", None)
+    if frame is not None:
+        return frame.layer
     return statement.layer if isinstance(statement, Draw) else 0
 
 

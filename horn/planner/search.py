@@ -14,11 +14,13 @@ from typing import Any
 
 from horn.compiler.program import (
     Buffer,
+    ChannelSum,
     Convolve,
     Expand,
     Loop,
     Matmul,
     Program,
+    Rank,
     ScatterAdd,
     Statement,
     Turn,
@@ -38,6 +40,8 @@ N_STARTS = 2  # that are followed, of some more that are looked at
 GAIN = 0.999  # a change is one if the time is less than this part of the old
 
 Forms = dict[Form, str]
+# Partitioned each time: they have one form, or change those of others.
+WHOLE = (ChannelSum, Convolve, Expand, Rank, ScatterAdd, Turn)
 Choice = tuple[str, ...]  # a word per link, then one per layer, in their order
 
 
@@ -68,7 +72,7 @@ def _touched(s: Statement) -> tuple[str, ...]:
     if isinstance(s, Update):
         slots = () if s.velocity is None else (s.velocity,)
         return (s.a, s.b, s.weight, *slots, f"{s.weight}.gradient")
-    return (*reads(s), *writes(s)) if isinstance(s, (Convolve, Expand, ScatterAdd, Turn)) else ()
+    return (*reads(s), *writes(s)) if isinstance(s, WHOLE) else ()
 
 
 class CachingPartition(Partition):
@@ -96,6 +100,12 @@ class CachingPartition(Partition):
 
     def scatter_add(self, s: ScatterAdd) -> None:
         self.anew(super().scatter_add, s)
+
+    def rank(self, s: Rank) -> None:
+        self.anew(super().rank, s)
+
+    def channel_sum(self, s: ChannelSum) -> None:
+        self.anew(super().channel_sum, s)
 
     def turn(self, s: Turn) -> None:
         self.anew(super().turn, s)
