@@ -92,7 +92,7 @@ class Model:
         classes: Classes | None = None,
         normalization: Normalization | None = None,
     ) -> None:
-        self.network = network
+        self.network = network.of_model()
         self.metrics = tuple(metrics)
         self.classes, self.normalization = classes, normalization
         self.dtype, self.target, self.threads = dtype, target, threads
@@ -268,7 +268,6 @@ class Model:
             states = {n: arrays[f"state/{n}"] for kind, n in every if kind == "state"}
             parameters = {n: arrays[n] for kind, n in every if kind == "parameter"}
             _number(manifest["facts"].get("iteration", 0), int, 0, 2**62)
-            vars(network)["is_of_file"] = True
             code = Description({k: manifest[k] for k in DESCRIBED if k in manifest})
             classes, normalization = seen(manifest)
             return cls(

@@ -64,10 +64,10 @@ class Network:
 
     seed: int = 0
     layers: tuple[Layer, ...] = field(default=(), init=False)
-    # No fields: what a job begins with is its own; and whether a model file told of this network.
+    # No fields: what a job begins with is its own; and whether it is a model's.
     _given: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     frozen: ClassVar[frozenset[str]] = frozenset()  # arrays that training leaves as they are
-    is_of_file: ClassVar[bool] = False
+    is_of_model: ClassVar[bool] = False
     _inputs: ClassVar[tuple[Layer, ...]] = ()  # what net.input returned, if it was called again
 
     if not TYPE_CHECKING:  # who checks types is told without it
@@ -508,6 +508,14 @@ class Network:
             return self
         network = Network(self.seed)
         vars(network).update(vars(self), frozen=frozenset(arrays))
+        return network
+
+    def of_model(self) -> Network:
+        """The same layers, as a model has them: no job's arrays to begin with, and none frozen."""
+        network = Network(self.seed)
+        vars(network).update(vars(self), is_of_model=True)
+        for of_job in ("_given", "frozen"):
+            vars(network).pop(of_job, None)
         return network
 
     def until(self, layer: str) -> Network:

@@ -15,7 +15,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -141,7 +141,8 @@ class _Trained:
 
 
 def train(
-    job: Job,
+    job: Job | Model,
+    data: Any = None,
     *,
     groups: int = 1,
     tasks: int = 1,
@@ -166,8 +167,12 @@ def train(
     resume: bool | str | os.PathLike[str] = False,
     changed: bool = False,
     max_restarts: int = 3,
+    **settings: Any,
 ) -> Run:
     """Train a job on this machine and return the run: its model, history and metrics.
+
+    ``horn.train(model, data, epochs=3)`` trains a model on: it is the job ``horn.Job(model.network,
+    data, initial=model, epochs=3)``; ``settings`` are what ``horn.Job`` takes besides.
 
     seed : replaces the network's seed. threads : at most so many per task (by default the cores,
     divided by the tasks). progress : True for a line per epoch on stderr, or a
@@ -211,8 +216,28 @@ def train(
     """
     if resume == "changed":
         resume, changed = True, True
-    given = {name: value for name, value in locals().items() if name != "job"}
-    return conduct(job, RunSettings(**given))
+    of_run = {field.name for field in fields(RunSettings)}
+    given = {name: value for name, value in locals().items() if name in of_run}
+    return conduct(_going_on(job, data, settings), RunSettings(**given))
+
+
+def _going_on(job: Job | Model, data: Any, settings: dict[str, Any]) -> Job:
+    """The job itself, or the one that trains a model on."""
+    if isinstance(job, Model):
+        if data is None:
+            raise JobError(
+                f"horn.train: what shall {job!r} be trained on? Write horn.train(model, data), or "
+                f"horn.train(horn.Job(model.network, data, initial=model))"
+            )
+        return Job(job.network, data, **{"initial": job, **settings})
+    if data is not None:
+        raise JobError(
+            f"horn.train(job) has its data in the job, as horn.train(horn.Job(net, (x, y))); "
+            f"horn.train(model, data) goes on with a model; got {job!r} and data"
+        )
+    for name in settings:
+        raise TypeError(f"train() got an unexpected keyword argument {name!r}")
+    return job
 
 
 def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = None) -> Run:
@@ -230,8 +255,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         )
     if not isinstance(job, Job):
         raise JobError(
-            f"horn.train takes a horn.Job, got {job!r}; write horn.train(horn.Job("
-            f"{'model.network, data, initial=model' if isinstance(job, Model) else 'net, ...'}))"
+            f"horn.train takes a horn.Job, got {job!r}; write horn.train(horn.Job(net, ...))"
         )
     strategy, topology, backend = settings.kind, settings.topology, settings.backend
     if settings.seed is not None:
@@ -252,9 +276,9 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
     code = Description.of(job.network, job.metrics)
     if job.initial is not None and (job.initial.drawn or job.initial.unused):
         logger.warning("the job %s", job.initial)
-    if job.initial is None and job.network.is_of_file:
-        logger.warning("the network of a model file is trained from the start: its learned numbers "
-                       "are taken with  Job(model.network, ..., initial=model)")  # fmt: skip
+    if job.initial is None and job.network.is_of_model:
+        logger.warning("the network of a model is trained from the start: its learned numbers are "
+                       "taken with  Job(model.network, ..., initial=model)")  # fmt: skip
     if code.problem:
         logger.warning("the model will not be saved: %s", code.problem)
     is_alone = topology.n_workers == 1 and isinstance(strategy, AllReduce)

@@ -89,6 +89,6 @@ def test_what_train_is_told_is_what_a_run_has():
     from horn.training.run_settings import RunSettings
 
     said = inspect.signature(importlib.import_module("horn.train").train).parameters
-    train = [(p.name, p.default) for p in said.values()][1:]
+    train = [(p.name, p.default) for p in said.values() if p.kind is p.KEYWORD_ONLY]
     fields = [(f.name, f.default) for f in dataclasses.fields(RunSettings)]
     assert fields == [*train, ("hosts", None)]

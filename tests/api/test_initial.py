@@ -101,19 +101,44 @@ def test_other_sparse_connections_are_refused():
     assert horn.train(job(model.network, initial=model)).iterations == 40
 
 
-def test_the_network_of_a_file_alone_starts_afresh_and_says_so(trained, tmp_path, caplog):
+def test_the_network_of_a_model_alone_starts_afresh_and_says_so(trained, tmp_path, caplog):
     trained.save(tmp_path / "m.horn")
-    loaded = horn.Model.load(tmp_path / "m.horn")
-    horn.train(job(loaded.network))
-    assert "trained from the start" in caplog.text
-    caplog.clear()
-    horn.train(job(loaded.network, initial=loaded))
-    assert "trained from the start" not in caplog.text
+    for model in (trained, horn.Model.load(tmp_path / "m.horn")):
+        caplog.clear()
+        horn.train(job(model.network, epochs=1))
+        assert "trained from the start" in caplog.text
+        caplog.clear()
+        horn.train(job(model.network, initial=model, epochs=1))
+        horn.train(job(network(), epochs=1))
+        assert "trained from the start" not in caplog.text
 
 
-def test_a_model_in_the_place_of_a_job_or_a_network_says_how_to_go_on(trained):
-    with pytest.raises(JobError, match=r"horn.Job\(model.network, data, initial=model\)"):
+def test_a_models_network_has_nothing_of_the_job_that_made_it(trained):
+    """Neither what that one began with, nor what it left as it was."""
+    tuned = horn.train(job(initial=trained, frozen=["code"], epochs=1)).model
+    assert tuned.network.frozen == frozenset()
+    afresh = horn.train(job(tuned.network, epochs=1)).model
+    for name, array in horn.train(job(epochs=1)).model.parameters.items():
+        np.testing.assert_array_equal(afresh.parameters[name], array)
+
+
+def test_train_goes_on_with_a_model(trained):
+    given = job()
+    settings = {"optimizer": given.optimizer, "epochs": 2, "metrics": ["f1"]}
+    found = horn.train(trained, given.data, **settings)
+    same = horn.train(horn.Job(trained.network, given.data, initial=trained, **settings))
+    assert found.history["loss"] == same.history["loss"] and "f1" in found.metrics["training"]
+    two = horn.train(trained, given.data, tasks=2, **settings)
+    np.testing.assert_allclose(two.history["loss"], found.history["loss"], rtol=1e-4)
+
+
+def test_what_does_not_go_on_says_how_to(trained):
+    with pytest.raises(JobError, match=r"horn.train\(model, data\), or"):
         horn.train(trained)
+    with pytest.raises(JobError, match=r"has its data in the job"):
+        horn.train(job(), horn.data.digits())
+    with pytest.raises(TypeError, match=r"train\(\) got an unexpected keyword argument 'epochs'"):
+        horn.train(job(), epochs=3)
     with pytest.raises(ModelError, match=r"horn.Job\(model.network, data, initial=model\)"):
         horn.Job(trained, horn.data.digits())
 
