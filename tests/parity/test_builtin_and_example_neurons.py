@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -217,8 +219,9 @@ def test_neurons_of_the_examples(stem, name, connect):
         pytest.skip("its class asks for the interpreter")
     net = horn.Network(seed=3)
     net.input(4)
-    net.layer(3, activation="tanh")
-    net.layer(4, neuron=neuron, activation="sigmoid", connect=connect)
+    below = net.layer(3, activation="tanh")
+    inputs = dict.fromkeys(re.findall(r"messages\.(\w+)", inspect.getsource(neuron)), below)
+    net.layer(4, neuron=neuron, activation="sigmoid", connect=connect, inputs=inputs or below)
     net.output(3, activation="softmax", loss="cross_entropy")
     compare(net, horn.SGD(0.1, momentum=0.9), 3)
     compare(net, horn.Direct(0.1), 2, steps=1)
