@@ -280,6 +280,7 @@ SUBMIT = {
 # Where the lines go: before these.
 PLACES = {
     "train": ("horn/train.py", '    if resume == "changed":\n', TRAIN),
-    "job": ("horn/job.py", "\n    if not TYPE_CHECKING:  # who checks types", JOB),
+    # the end of __post_init__
+    "job": ("horn/job.py", "\n    @property\n    def n_iterations(", JOB),
     "submit": ("horn/cli/submit.py", "    if zk_hosts and not local and not dry_run:\n", SUBMIT),
 }

@@ -99,11 +99,14 @@ class Augment:
         by_row = ways[bits & 1 if self.flip in ("vertical", "both") else bits & 0]
         by_column = ways[bits >> 1 & 1 if self.flip in ("horizontal", "both") else bits & 0]
         factors = 1.0 + self.brightness * (2.0**-31 * words[3].astype(np.float64) - 1.0)
-        levels = np.arange(256.0)
+        known = np.empty((0, 256), np.uint8)  # what becomes of each byte, a row for each image
+        if self.brightness and x.dtype == np.uint8:
+            levels = np.rint(np.arange(256.0) * factors[:, None])
+            known = np.minimum(levels, 255.0).astype(np.uint8)
+        each = zip(*(a.tolist() for a in (rows, by_row, by_column, down, right)), strict=True)
         # one image after another: half of the time of index arrays over the whole batch
-        for k, row in enumerate(rows):
-            image, dy, dx, changed = x[row], int(down[k]), int(right[k]), out[k]
-            image = image[:: int(by_row[k]), :: int(by_column[k])]
+        for k, (row, vertical, horizontal, dy, dx) in enumerate(each):
+            image, changed = x[row, ::vertical, ::horizontal], out[k]
             if dy or dx:
                 changed[...] = 0
                 changed[max(dy, 0) : height + dy, max(dx, 0) : width + dx] = image[
@@ -111,9 +114,8 @@ class Augment:
                 ]
             else:
                 changed[...] = image
-            if self.brightness and x.dtype == np.uint8:
-                known = np.minimum(np.rint(levels * factors[k]), 255.0).astype(np.uint8)
-                np.take(known, changed, out=changed, mode="clip")
+            if len(known):
+                known[k].take(changed, out=changed, mode="clip")
             elif self.brightness:
                 changed *= changed.dtype.type(factors[k])
 
