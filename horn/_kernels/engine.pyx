@@ -77,7 +77,8 @@ cdef extern from "tape.h":
         extent_t extent[3]
         const int64_t *indptr
         int32_t n_in, n_out, n_ops, n_const, n_values, n_slots, reduce, axis, accumulate, fast, term
-        int32_t role[4]
+        int32_t role[8]
+        int32_t gate
         view_t *view
         view_t *room
         op_t *ops
@@ -1203,6 +1204,7 @@ cdef class Tape:
         l.term = plan.term
         for i, role in enumerate(plan.roles):
             l.role[i] = role
+        l.gate = plan.gate
         l.accumulate = bool(accumulate)
         l.view = <view_t *>calloc(len(plan.views), sizeof(view_t))
         l.ops = <op_t *>calloc(len(program) + 1, sizeof(op_t))

@@ -35,6 +35,8 @@ from horn._kernels.operands import (
     usable,
 )
 
+#: What a reduction of nothing is.
+IDENTITIES = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf, "any": 0.0, "all": 1.0}
 _NAMES = {code: name for name, (code, _) in OPS.items()}
 Axes = Mapping[Any, int | Dim | Ragged]
 Order = tuple[Axis | None, ...]
@@ -61,6 +63,7 @@ class TapePlan:
     fast: int
     term: int  # of a tile, and which values play which role (tiles.py)
     roles: tuple[int, ...]
+    gate: int  # loop_t.gate
     direct: list[bool]  # output -> its last operation may write it in place; none if it reduces
     slots: list[int]  # value -> strip
     n_slots: int
@@ -127,6 +130,7 @@ def plan(
         fast=kind.fast,
         term=kind.term,
         roles=kind.roles,
+        gate=0 if reduce is None else _gate(arrays, consts, program, results[0], monoid, folded),
         direct=_direct(arrays, len(inputs), program, results, outputs) if reduce is None else [],
         slots=slots,
         n_slots=n_slots,
@@ -209,6 +213,44 @@ def _fast(
         return 0 if np.may_share_memory(source.array, outputs[0][0].array) else 2
     product = program == [(OPS["mul"][0], [0, 1])]
     return int(monoid == "sum" and viewed and len(arrays) == 2 and not consts and product)
+
+
+def _gate(
+    arrays: Sequence[View | Iota | Drawn],
+    consts: Sequence[Number],
+    program: Sequence[tuple[int, list[int]]],
+    result: int,
+    monoid: str | None,
+    folded: Axis,
+) -> int:
+    """k + 1 where array k, which does not vary along the reduced axis, says by not being 0 that
+    there is nothing to reduce: select(array != 0, identity, value). The negative: by being 0.
+    """
+    first = len(arrays) + len(consts)
+    if result < first or monoid not in IDENTITIES:
+        return 0
+
+    def named(value: int) -> tuple[str, list[int]]:
+        code, values = program[value - first] if value >= first else (-1, [])
+        return _NAMES.get(code, ""), values
+
+    def number(value: int) -> Number | None:
+        return consts[value - len(arrays)] if len(arrays) <= value < first else None
+
+    name, values = named(result)
+    if name != "select":
+        return 0
+    condition, *sides = values
+    is_not_0, tested = named(condition)
+    if is_not_0 == "ne":
+        condition = next((v for v in tested if v < len(arrays)), first)
+        if not any(number(v) == 0.0 for v in tested):
+            return 0
+    view = arrays[condition] if condition < len(arrays) else None
+    if not isinstance(view, View) or folded in view.axes:
+        return 0
+    nothing = [number(side) == IDENTITIES[monoid] for side in sides]
+    return (condition + 1) * (nothing[0] - nothing[1])
 
 
 def _direct(

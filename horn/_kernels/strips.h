@@ -56,6 +56,18 @@ static inline REAL K(mod_)(REAL x, REAL y, REAL rest) {
 #define UNARY(E) { IVDEP for (int64_t i = 0; i < n; i++) { REAL x = a[i]; d[i] = (REAL)(E); } break; }
 #define BINARY(E) \
     { IVDEP for (int64_t i = 0; i < n; i++) { REAL x = a[i], y = b[i]; d[i] = (REAL)(E); } break; }
+#if LEVEL == 2 && IS_F32
+#define UNARY_16(E, V) { \
+    int64_t i = 0; \
+    for (; i + 16 <= n; i += 16) _mm512_storeu_ps(d + i, V(_mm512_loadu_ps(a + i))); \
+    if (i < n) { \
+        const __mmask16 m = (__mmask16)((1u << (n - i)) - 1); \
+        _mm512_mask_storeu_ps(d + i, m, V(_mm512_maskz_loadu_ps(m, a + i))); \
+    } \
+    break; }
+#else
+#define UNARY_16(E, V) UNARY(E)
+#endif
 /* The same where an operand may be one number for the strip. */
 #define BINARY_ONE(E) { \
     if (one_of & 1) { const REAL x = *a; \
@@ -107,12 +119,12 @@ static void K(apply)(int op, REAL *d, const REAL *a, const REAL *b, const REAL *
     case OP_NEG: UNARY(-x)
     case OP_ABS: UNARY(ABS_(x))
     case OP_SQRT: UNARY(SQRT_(x))
-    case OP_EXP: UNARY(F(exp)(x))
+    case OP_EXP: UNARY_16(F(exp)(x), exp_16)
     case OP_LOG: UNARY(F(log)(x))
     case OP_LOG1P: UNARY(F(log1p)(x))
     case OP_EXPM1: UNARY(F(expm1)(x))
-    case OP_TANH: UNARY(F(tanh)(x))
-    case OP_SIGMOID: UNARY(F(sigmoid)(x))
+    case OP_TANH: UNARY_16(F(tanh)(x), tanh_16)
+    case OP_SIGMOID: UNARY_16(F(sigmoid)(x), sigmoid_16)
     case OP_SOFTPLUS: UNARY(F(softplus)(x))
     case OP_SIN: UNARY_IN(F(sine)(x, 0), SIN_IN(x), SIN_(x))
     case OP_COS: UNARY_IN(F(sine)(x, 1), SIN_IN(x), COS_(x))
@@ -601,6 +613,17 @@ static int K(copy_rows)(const domain_t *d) {
     return 1;
 }
 
+/* Whether a result at a0, and at this place along the other axis that is left, is of nothing. */
+static inline int K(is_gated)(const loop_t *l, const domain_t *d, int64_t i0, int axis, int64_t i) {
+    const view_t *v = &d->v[(l->gate > 0 ? l->gate : -l->gate) - 1];
+    return (K(read)(v, K(place)(v, 0, i0) + K(place)(v, axis, i)) != 0) == (l->gate > 0);
+}
+static int K(all_gated)(const loop_t *l, const domain_t *d, int64_t i0, int axis, int64_t from,
+                        int64_t n) {
+    for (int64_t k = 0; k < n; k++) if (!K(is_gated)(l, d, i0, axis, from + k)) return 0;
+    return 1;
+}
+
 #include "tiles.h"
 #include "windows.h"
 
@@ -617,8 +640,8 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
     if (l->fast == 1 && d->axis == 1 && K(weighted_rows)(l, d, acc, best)) return;
     if (l->fast == 1 && d->axis == 2 && K(dot_rows)(l, d)) return;
 
-    if (l->fast == 3 && K(row_tiles)(l, d)) return;
-    if (l->fast == 4 && K(column_tiles)(l, d)) return;
+    if (l->fast == 3 && K(row_tiles)(t, l, d)) return;
+    if ((l->fast == 4 || l->fast == 6) && K(column_tiles)(t, l, d)) return;
 
     for (int k = l->fast == 5 ? 0 : l->n_in; k < l->n_values; k++)
         value[k] = strip + l->slot[k] * STRIP;
@@ -629,6 +652,7 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
     if (l->fast == 5 && K(places)(l, d, value)) return;
     const int64_t rows = K(rows_per_tile)(l, d);
     const view_t *out = &d->v[l->n_in];
+    const int gated = l->gate && !d->indptr;
 
     /* Over all three axes: rows of a1 that stay in the second-level cache for all of a0. */
     int is_deep = !d->indptr;
@@ -649,6 +673,11 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
                     continue;
                 }
                 K(acc_t) s = K(start)(l->reduce);
+                if (gated && K(all_gated)(l, d, i0, 1, i1, r)) {
+                    for (int64_t j = 0; j < r; j++)
+                        K(finish)(l, out, K(place)(out, 0, i0) + K(place)(out, 1, i1 + j), 0, s);
+                    continue;
+                }
                 if (rows == 1) {
                     for (int64_t i2 = 0; i2 < n2; i2 += STRIP) {
                         int64_t c = n2 - i2 < STRIP ? n2 - i2 : STRIP;
@@ -697,6 +726,11 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
         int64_t e0 = d->indptr ? d->indptr[i0] : 0, e1 = d->indptr ? d->indptr[i0 + 1] : n1;
         for (int64_t i2 = i2_from; i2 < i2_to; i2 += STRIP) {
             int64_t c = n2 - i2 < STRIP ? n2 - i2 : STRIP;
+            if (gated && K(all_gated)(l, d, i0, 2, i2, c)) {
+                for (int64_t j = 0; j < c; j++)
+                    K(finish)(l, out, K(place)(out, 0, i0) + K(place)(out, 2, i2 + j), 0, zero);
+                continue;
+            }
             const int in_parts = is_deep && l->reduce == R_SUM;
             int64_t n_parts = 0;
             for (int64_t j = 0; j < c; j++) {
@@ -1130,6 +1164,7 @@ static void K(load)(const tape_t *t, const load_t *g, int tid, int nt) {
 #undef UNARY_IN
 #undef BINARY_IN
 #undef UNARY
+#undef UNARY_16
 #undef BINARY
 #undef BINARY_ONE
 #undef TERNARY

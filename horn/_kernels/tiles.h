@@ -1,12 +1,15 @@
 /* Loops over pairs of rows as register tiles: included by strips.h, per dtype and level.
  *
- * Rows: out[p, q] = the sum, maximum or minimum over r of a term of x[p, r] and w[q, r], both
+ * Rows: out[p, q] = the sum, product, maximum or minimum over r of a term of x[p, r] and w[q, r], both
  * contiguous along r. TP x TQ results are in registers while r runs; what w has for TILE_Q results
  * and TILE_R places stays in the second-level cache for all of TILE_P.
  * Columns: out[p, q] = the sum over r of u[p, r] sign(m[r, q] - f[p, q]), contiguous along q. What m
- * has for TILE_R places of r and two vectors of q is packed once for TILE_P results.
+ * has for DEEP places of r and two vectors of q is packed once for TILE_P results. Quotients: of
+ * y[r, q] times b[p, r] / t, or a[p, r] where t is 0, t a term of m[r, q] and f[p, q]: what a product
+ * of terms sends back.
  *
- * Sums are float within TILE_R places and double beyond. Extremes and signs of what is infinite or
+ * Sums are float within TILE_R places and double beyond; products are double. A term is rounded as
+ * two operations, here as in strips: whether it is 0 may not depend on which. Extremes and signs of what is infinite or
  * no number go the general way, which has NumPy's answer to NaN.
  */
 #if LEVEL == 2
@@ -67,12 +70,26 @@ static inline VEC_T K(vec_pick)(BITS_T where, VEC_T a, VEC_T b) {
 #define VEC_MIN(a, b) K(vec_pick)((a) < (b), a, b)
 #endif
 #define VEC_ADD(a, b) ((a) + (b))
+#define VEC_TIMES(a, b) ((a) * (b))
 #define OF_MUL(x, w) ((x) * (w))
 #define OF_ADD(x, w) ((x) + (w))
 #define OF_SUB(x, w) ((x) - (w))
 #define OF_BUS(x, w) ((w) - (x))
 #define OF_APART(x, w) ((VEC_T)((BITS_T)((x) - (w)) & ~SIGN_BIT))
 #define OF_SQUARE(x, w) (((x) - (w)) * ((x) - (w)))
+#define OF_LESS(x, w) (number - K(rounded)((x) * (w)))
+#define OF_MORE(x, w) (number + K(rounded)((x) * (w)))
+/* The number itself, from where no compiler sees the product: not fused with what comes next. */
+static inline VEC_T K(rounded)(VEC_T v) {
+#if LEVEL > 0
+    __asm__("" : "+v"(v));
+#elif defined(HORN_X86)
+    __asm__("" : "+x"(v));
+#elif defined(__aarch64__)
+    __asm__("" : "+w"(v));
+#endif
+    return v;
+}
 
 /* ---- rows ---- */
 #define EACH_Q(X, p, T, J) X(p, 0, T, J) X(p, 1, T, J) X(p, 2, T, J) X(p, 3, T, J)
@@ -96,7 +113,8 @@ static inline VEC_T K(vec_pick)(BITS_T where, VEC_T a, VEC_T b) {
 #define W_PART(q) const VEC_T w##q = K(vec_part)(ws##q + i, n - i);
 
 #define ROW_TILE(NAME, TERM, JOIN, BEGIN) \
-static void K(NAME)(const REAL *const x[TP], const REAL *const w[TQ], int64_t n, REAL *to) { \
+static void K(NAME)(const REAL *const x[TP], const REAL *const w[TQ], int64_t n, REAL c, REAL *to) { \
+    const VEC_T number = K(vec_of)(c); (void)number; \
     const VEC_T begin = K(vec_of)(BEGIN); \
     EACH(TILE_BEGIN, TERM, JOIN) \
     EACH_P(X_ROW) EACH_W(W_ROW) \
@@ -114,7 +132,7 @@ static void K(NAME)(const REAL *const x[TP], const REAL *const w[TQ], int64_t n,
     } \
     EACH(TILE_KEEP, TERM, JOIN) \
 }
-typedef void (*K(row_tile_t))(const REAL *const *, const REAL *const *, int64_t, REAL *);
+typedef void (*K(row_tile_t))(const REAL *const *, const REAL *const *, int64_t, REAL, REAL *);
 ROW_TILE(sum_apart, OF_APART, VEC_ADD, 0)
 ROW_TILE(sum_square, OF_SQUARE, VEC_ADD, 0)
 #define EXTREMES(NAME, TERM) \
@@ -132,6 +150,89 @@ static const K(row_tile_t) K(ROW_MAXIMA)[] = {
     K(max_mul), K(max_add), K(max_sub), K(max_bus), K(max_apart), NULL};
 static const K(row_tile_t) K(ROW_MINIMA)[] = {
     K(min_mul), K(min_add), K(min_sub), K(min_bus), K(min_apart), NULL};
+
+/* Products of PP x TQ results in double; `to`: all lanes of each as one. */
+#if LEVEL == 2
+#define PP 2
+#define EACH_PRODUCT(X, T) EACH_Q(X, 0, T, ) EACH_Q(X, 1, T, )
+#define EACH_PX(X) X(0) X(1)
+#else
+#define PP 1
+#define EACH_PRODUCT(X, T) EACH_Q(X, 0, T, )
+#define EACH_PX(X) X(0)
+#endif
+typedef double K(wide_t) __attribute__((vector_size(TILE_BYTES)));
+#if IS_F32
+typedef float K(half_t) __attribute__((vector_size(TILE_BYTES / 2)));
+static inline K(wide_t) K(half_as_wide)(const VEC_T *v, int k) {
+    K(half_t) h; memcpy(&h, (const char *)v + k * TILE_BYTES / 2, sizeof h);
+    return __builtin_convertvector(h, K(wide_t));
+}
+#define PRODUCT_BEGIN(p, q, T, J) K(wide_t) s##p##q = one, z##p##q = one;
+#define PRODUCT_STEP(p, q, T, J) { const VEC_T v = T(x##p, w##q); \
+    s##p##q *= K(half_as_wide)(&v, 0); z##p##q *= K(half_as_wide)(&v, 1); }
+#define PRODUCT_LAST(p, q, T, J) { const VEC_T v = K(vec_pick)(here, T(x##p, w##q), K(vec_of)(1)); \
+    s##p##q *= K(half_as_wide)(&v, 0); z##p##q *= K(half_as_wide)(&v, 1); }
+#define PRODUCT_KEEP(p, q, T, J) s##p##q *= z##p##q; K(lanes_times)(to + (p) * TQ + (q), s##p##q);
+#else
+#define PRODUCT_BEGIN(p, q, T, J) K(wide_t) s##p##q = one;
+#define PRODUCT_STEP(p, q, T, J) s##p##q *= T(x##p, w##q);
+#define PRODUCT_LAST(p, q, T, J) s##p##q *= K(vec_pick)(here, T(x##p, w##q), K(vec_of)(1));
+#define PRODUCT_KEEP(p, q, T, J) K(lanes_times)(to + (p) * TQ + (q), s##p##q);
+#endif
+static inline void K(lanes_times)(double *to, K(wide_t) v) {
+    double a[TILE_BYTES / sizeof(double)];
+    memcpy(a, &v, sizeof a);
+    for (int m = TILE_BYTES / sizeof(double) / 2; m; m /= 2)
+        for (int k = 0; k < m; k++) a[k] *= a[k + m];
+    *to = a[0];
+}
+#define PRODUCT_TILE(NAME, TERM) \
+static void K(NAME)(const REAL *const x[TP], const REAL *const w[TQ], int64_t n, REAL c, double *to) { \
+    const K(wide_t) one = (K(wide_t)){0} + 1; \
+    const VEC_T number = K(vec_of)(c); (void)number; \
+    EACH_PRODUCT(PRODUCT_BEGIN, TERM) \
+    EACH_PX(X_ROW) EACH_W(W_ROW) \
+    int64_t i = 0; \
+    for (; i + LN <= n; i += LN) { \
+        EACH_PX(X_LOAD) EACH_W(W_LOAD) \
+        EACH_PRODUCT(PRODUCT_STEP, TERM) \
+    } \
+    if (i < n) { \
+        WHOLE some[TILE_BYTES / sizeof(REAL)]; BITS_T here; \
+        for (int64_t k = 0; k < LN; k++) some[k] = k < n - i ? -1 : 0; \
+        memcpy(&here, some, sizeof here); \
+        EACH_PX(X_PART) EACH_W(W_PART) \
+        EACH_PRODUCT(PRODUCT_LAST, TERM) \
+    } \
+    EACH_PRODUCT(PRODUCT_KEEP, TERM) \
+}
+typedef void (*K(product_tile_t))(const REAL *const *, const REAL *const *, int64_t, REAL, double *);
+PRODUCT_TILE(product_mul, OF_MUL)
+PRODUCT_TILE(product_add, OF_ADD)
+PRODUCT_TILE(product_sub, OF_SUB)
+PRODUCT_TILE(product_bus, OF_BUS)
+PRODUCT_TILE(product_less, OF_LESS)
+PRODUCT_TILE(product_more, OF_MORE)
+static const K(product_tile_t) K(ROW_PRODUCTS)[] = {
+    K(product_mul), K(product_add), K(product_sub), K(product_bus), NULL, NULL,
+    K(product_less), K(product_more)};
+
+#if IS_F32
+/* In float, where no lane can leave its range: each factor is NEAR_1 at least, and 1 / NEAR_1 at most. */
+ROW_TILE(narrow_less, OF_LESS, VEC_TIMES, 1)
+ROW_TILE(narrow_more, OF_MORE, VEC_TIMES, 1)
+#define NEAR_1 (LEVEL == 2 ? 0.273 : LEVEL == 1 ? 0.523 : 0.723)     /* to the TILE_R / LN: 2**-120 */
+static REAL K(farthest)(const REAL *p, int64_t n) {
+    REAL lane[16] = {0}, most = 0;
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int k = 0; k < 16; k++) lane[k] = ABS_(p[i + k]) > lane[k] ? ABS_(p[i + k]) : lane[k];
+    for (; i < n; i++) most = ABS_(p[i]) > most ? ABS_(p[i]) : most;
+    for (int k = 0; k < 16; k++) most = lane[k] > most ? lane[k] : most;
+    return most;
+}
+#endif
 
 /* The lanes of one result as one number. */
 static inline REAL K(lanes)(int monoid, REAL *a) {
@@ -190,8 +291,59 @@ static inline void K(keep_result)(const loop_t *l, const view_t *out, int64_t of
     K(finish)(l, out, off, off2, s);
 }
 
+/* n rows from row `first`; past the end the last one again. */
+static inline void K(rows_at)(const REAL **to, const REAL *from, int64_t step, int64_t first,
+                              int64_t end, int n) {
+    for (int k = 0; k < n; k++) to[k] = from + (first + k < end ? first + k : end - 1) * step;
+}
+
+/* total *= the products of the terms of pn rows of x and qn of w. Whether a result is made in float
+ * follows from its own two rows. */
+static void K(products)(int term, REAL number, const REAL *x, int64_t step_x, int64_t pn,
+                        const REAL *w, int64_t step_w, int64_t qn, int64_t n, double *total) {
+    const K(product_tile_t) wide = K(ROW_PRODUCTS)[term];
+    const REAL *xs[TP], *ws[TQ];
+    double products[TP * TQ];
+#if IS_F32
+    const K(row_tile_t) narrow = term == T_LESS ? K(narrow_less) : term == T_MORE ? K(narrow_more) : NULL;
+    REAL far_x[TILE_P], far_w[TILE_Q], lanes[TP * TQ * TILE_BYTES / sizeof(REAL)];
+    for (int64_t p = 0; narrow && p < pn; p++) far_x[p] = K(farthest)(x + p * step_x, n);
+    for (int64_t q = 0; narrow && q < qn; q++) far_w[q] = K(farthest)(w + q * step_w, n);
+#endif
+    for (int64_t r = 0; r < n; r += TILE_R) {
+        const int64_t c = n - r < TILE_R ? n - r : TILE_R;
+        for (int64_t p = 0; p < pn; p += TP)
+            for (int64_t q = 0; q < qn; q += TQ) {
+                int is_near[TP * TQ] = {0}, n_near = 0;
+                K(rows_at)(xs, x + r, step_x, p, pn, TP);
+                K(rows_at)(ws, w + r, step_w, q, qn, TQ);
+#if IS_F32
+                for (int k = 0; narrow && k < TP * TQ; k++) {
+                    const int64_t at = p + k / TQ < pn ? p + k / TQ : pn - 1;
+                    const int64_t to = q + k % TQ < qn ? q + k % TQ : qn - 1;
+                    const double far = (double)far_x[at] * far_w[to], middle = fabs((double)number);
+                    is_near[k] = middle - far >= NEAR_1 && middle + far <= 1 / NEAR_1;
+                    n_near += is_near[k];
+                }
+                if (n_near) {
+                    narrow(xs, ws, c, number, lanes);
+                    for (int k = 0; k < TP * TQ; k++) {
+                        double v = 1;
+                        for (int i = 0; i < LN; i++) v *= lanes[k * LN + i];
+                        if (is_near[k]) total[(p + k / TQ) * TILE_Q + q + k % TQ] *= v;
+                    }
+                }
+#endif
+                if (n_near == TP * TQ) continue;
+                for (int k = 0; k < TP; k += PP) wide(xs + k, ws, c, number, products + k * TQ);
+                for (int k = 0; k < TP * TQ; k++)
+                    if (!is_near[k]) total[(p + k / TQ) * TILE_Q + q + k % TQ] *= products[k];
+            }
+    }
+}
+
 /* 0: the loop does not lie as it must. */
-static int K(row_tiles)(const loop_t *l, const domain_t *d) {
+static int K(row_tiles)(const tape_t *t, const loop_t *l, const domain_t *d) {
     const view_t *x = &d->v[0], *w = &d->v[1], *out = &d->v[2];
     const int64_t np = d->n[0], nq = d->n[1], n = d->n[2];
     int term = l->term;
@@ -205,32 +357,34 @@ static int K(row_tiles)(const loop_t *l, const domain_t *d) {
         if (v->dtype != REAL_TYPE || v->index[0] || v->index[1] || v->index[2]
             || v->stride[2] != 1 || v->stride[!k] != 0) return 0;
     }
-    const int monoid = l->reduce == R_ARGMAX ? R_MAX : l->reduce;
-    const K(row_tile_t) tile = monoid == R_SUM ? K(ROW_SUMS)[term]
+    const int monoid = l->reduce == R_ARGMAX ? R_MAX : l->reduce, is_product = monoid == R_PROD;
+    const K(row_tile_t) tile = is_product ? NULL : monoid == R_SUM ? K(ROW_SUMS)[term]
                              : monoid == R_MAX ? K(ROW_MAXIMA)[term] : K(ROW_MINIMA)[term];
-    if (!tile) return 0;
-    if (monoid != R_SUM && !(K(all_finite)((REAL *)x->data, np, x->stride[0], n)
-                             && K(all_finite)((REAL *)w->data, nq, w->stride[1], n))) return 0;
-    const double none = monoid == R_SUM ? 0 : monoid == R_MAX ? -INFINITY : INFINITY;
+    if (is_product ? !K(ROW_PRODUCTS)[term] : !tile) return 0;
+    if (monoid != R_SUM && !is_product
+        && !(K(all_finite)((REAL *)x->data, np, x->stride[0], n)
+             && K(all_finite)((REAL *)w->data, nq, w->stride[1], n))) return 0;
+    const double none = monoid == R_SUM ? 0 : is_product ? 1 : monoid == R_MAX ? -INFINITY : INFINITY;
+    const REAL number = l->n_const ? (REAL)value_of(t, l->consts[0]) : 0;
     double total[TILE_P * TILE_Q];
     REAL lanes[TP * TQ * TILE_BYTES / sizeof(REAL)];
     for (int64_t q0 = 0; q0 < nq; q0 += TILE_Q)
         for (int64_t p0 = 0; p0 < np; p0 += TILE_P) {
             const int64_t pn = np - p0 < TILE_P ? np - p0 : TILE_P;
             const int64_t qn = nq - q0 < TILE_Q ? nq - q0 : TILE_Q;
+            const REAL *xs0 = (const REAL *)x->data + p0 * x->stride[0];
+            const REAL *ws0 = (const REAL *)w->data + q0 * w->stride[1];
             for (int64_t k = 0; k < TILE_P * TILE_Q; k++) total[k] = none;
-            for (int64_t r = 0; r < n; r += TILE_R) {
+            if (is_product) {
+                K(products)(term, number, xs0, x->stride[0], pn, ws0, w->stride[1], qn, n, total);
+            } else for (int64_t r = 0; r < n; r += TILE_R) {
                 const int64_t c = n - r < TILE_R ? n - r : TILE_R;
                 for (int64_t p = 0; p < pn; p += TP)
                     for (int64_t q = 0; q < qn; q += TQ) {
                         const REAL *xs[TP], *ws[TQ];
-                        for (int k = 0; k < TP; k++)
-                            xs[k] = (const REAL *)x->data + r
-                                    + (p0 + (p + k < pn ? p + k : pn - 1)) * x->stride[0];
-                        for (int k = 0; k < TQ; k++)
-                            ws[k] = (const REAL *)w->data + r
-                                    + (q0 + (q + k < qn ? q + k : qn - 1)) * w->stride[1];
-                        tile(xs, ws, c, lanes);
+                        K(rows_at)(xs, xs0 + r, x->stride[0], p, pn, TP);
+                        K(rows_at)(ws, ws0 + r, w->stride[1], q, qn, TQ);
+                        tile(xs, ws, c, number, lanes);
                         for (int k = 0; k < TP; k++)
                             for (int j = 0; j < TQ; j++) {
                                 double *to = total + (p + k) * TILE_Q + q + j;
@@ -277,26 +431,81 @@ static inline VEC_T K(add_signed)(VEC_T s, VEC_T d, VEC_T u) {
 #define COLUMNS (2 * TILE_BYTES / sizeof(REAL))
 #define DEEP (8192 / COLUMNS) /* places of r that are packed at once */
 
-/* to = the sums of TP rows over some places. m : packed. f, u : a row of each, u's in steps. */
-static void K(column_tile)(const REAL *m, const REAL *const f[TP], const REAL *const u[TP],
-                           int64_t step, int64_t n, REAL *to) {
-#define F_LOAD(p) const VEC_T f##p##0 = K(vec_load)(f[p]), f##p##1 = K(vec_load)(f[p] + LN); \
-                  VEC_T s##p##0 = {0}, s##p##1 = {0}; const REAL *u##p = u[p];
-#define F_STEP(p) { const VEC_T g = K(vec_of)(u##p[r * step]); \
-                    s##p##0 = K(add_signed)(s##p##0, m0 - f##p##0, g); \
-                    s##p##1 = K(add_signed)(s##p##1, m1 - f##p##1, g); }
+/* The operands of a tile. m, y : packed. f : a row of each result's. a, b : likewise, in steps. */
+typedef struct {
+    const REAL *m, *y, *f[TP], *a[TP], *b[TP];
+    int64_t step_a, step_b, n;
+    REAL c;
+} K(columns_t);
+
+#define F_LOAD(p) const VEC_T f##p##0 = K(vec_load)(o->f[p]), f##p##1 = K(vec_load)(o->f[p] + LN); \
+                  VEC_T s##p##0 = {0}, s##p##1 = {0}; const REAL *a##p = o->a[p];
 #define F_KEEP(p) K(vec_store)(to + (p) * COLUMNS, s##p##0); \
                   K(vec_store)(to + (p) * COLUMNS + LN, s##p##1);
+static void K(signed_columns)(const K(columns_t) *o, REAL *to) {
+#define F_STEP(p) { const VEC_T g = K(vec_of)(a##p[r * step]); \
+                    s##p##0 = K(add_signed)(s##p##0, m0 - f##p##0, g); \
+                    s##p##1 = K(add_signed)(s##p##1, m1 - f##p##1, g); }
+    const REAL *m = o->m;
+    const int64_t step = o->step_a;
     EACH_P(F_LOAD)
-    for (int64_t r = 0; r < n; r++, m += COLUMNS) {
+    for (int64_t r = 0; r < o->n; r++, m += COLUMNS) {
         const VEC_T m0 = K(vec_load)(m), m1 = K(vec_load)(m + LN);
         EACH_P(F_STEP)
     }
     EACH_P(F_KEEP)
-#undef F_LOAD
 #undef F_STEP
-#undef F_KEEP
 }
+
+/* where t is 0: a, else q */
+#if LEVEL == 2 && IS_F32
+#define OR_AT_0(t, a, q) ((VEC_T)_mm512_mask_blend_ps( \
+    _mm512_cmp_ps_mask((__m512)(t), _mm512_setzero_ps(), _CMP_EQ_OQ), (__m512)(q), (__m512)(a)))
+#elif LEVEL == 2
+#define OR_AT_0(t, a, q) ((VEC_T)_mm512_mask_blend_pd( \
+    _mm512_cmp_pd_mask((__m512d)(t), _mm512_setzero_pd(), _CMP_EQ_OQ), (__m512d)(q), (__m512d)(a)))
+#else
+#define OR_AT_0(t, a, q) K(vec_pick)((t) == 0, a, q)
+#endif
+#define B_ROW(p) const REAL *b##p = o->b[p];
+#define QUOTIENT_STEP(p) { \
+    const VEC_T a = K(vec_of)(a##p[r * o->step_a]), b = K(vec_of)(b##p[r * o->step_b]); \
+    const VEC_T t0 = QUOTIENT_OF(m0, f##p##0), t1 = QUOTIENT_OF(m1, f##p##1); \
+    s##p##0 += y0 * OR_AT_0(t0, a, b / t0); s##p##1 += y1 * OR_AT_0(t1, a, b / t1); }
+#define QUOTIENT_TILE(NAME) \
+static void K(NAME)(const K(columns_t) *o, REAL *to) { \
+    const VEC_T number = K(vec_of)(o->c); (void)number; \
+    const REAL *m = o->m, *y = o->y; \
+    EACH_P(F_LOAD) EACH_P(B_ROW) \
+    for (int64_t r = 0; r < o->n; r++, m += COLUMNS, y += COLUMNS) { \
+        const VEC_T m0 = K(vec_load)(m), m1 = K(vec_load)(m + LN); \
+        const VEC_T y0 = K(vec_load)(y), y1 = K(vec_load)(y + LN); \
+        EACH_P(QUOTIENT_STEP) \
+    } \
+    EACH_P(F_KEEP) \
+}
+#define QUOTIENT_OF OF_MUL
+QUOTIENT_TILE(quotient_mul)
+#undef QUOTIENT_OF
+#define QUOTIENT_OF OF_ADD
+QUOTIENT_TILE(quotient_add)
+#undef QUOTIENT_OF
+#define QUOTIENT_OF OF_SUB
+QUOTIENT_TILE(quotient_sub)
+#undef QUOTIENT_OF
+#define QUOTIENT_OF OF_BUS
+QUOTIENT_TILE(quotient_bus)
+#undef QUOTIENT_OF
+#define QUOTIENT_OF OF_LESS
+QUOTIENT_TILE(quotient_less)
+#undef QUOTIENT_OF
+#define QUOTIENT_OF OF_MORE
+QUOTIENT_TILE(quotient_more)
+#undef QUOTIENT_OF
+typedef void (*K(column_tile_t))(const K(columns_t) *, REAL *);
+static const K(column_tile_t) K(QUOTIENTS)[] = {
+    K(quotient_mul), K(quotient_add), K(quotient_sub), K(quotient_bus), NULL, NULL,
+    K(quotient_less), K(quotient_more)};
 
 static inline void K(pack_rows)(REAL *to, const REAL *from, int64_t step, int64_t rows, int64_t c) {
     for (int64_t row = 0; row < rows; row++, to += COLUMNS, from += step) {
@@ -304,24 +513,44 @@ static inline void K(pack_rows)(REAL *to, const REAL *from, int64_t step, int64_
         for (int64_t k = c; k < (int64_t)COLUMNS; k++) to[k] = 0;
     }
 }
+/* Whether a view lies in rows along a2 and does not vary along `still`, or is one number of a row. */
+static inline int K(is_rows)(const view_t *v, int still) {
+    return v->dtype == REAL_TYPE && v->stride[2] == 1 && v->stride[still] == 0
+        && !v->index[0] && !v->index[1] && !v->index[2];
+}
+static inline int K(is_number)(const view_t *v) {
+    return v->dtype == REAL_TYPE && v->stride[2] == 0 && !v->index[0] && !v->index[1] && !v->index[2];
+}
 
-/* The sum over a1 of +-u sign(m - f), where m varies along a1 and f along a0. */
-static int K(column_tiles)(const loop_t *l, const domain_t *d) {
-    const view_t *u = &d->v[l->role[0]], *m = &d->v[l->role[1]], *f = &d->v[l->role[2]];
-    const view_t *out = &d->v[3];
+/* The sum over a1, where m varies along a1 and f along a0. fast 4: of +-a sign(m - f); roles a, m,
+ * f, sign. 6: roles a, b, y (-1: none), m, f, the number of the term. */
+static int K(column_tiles)(const tape_t *t, const loop_t *l, const domain_t *d) {
+    const int is_quotient = l->fast == 6;
+    const view_t *a = &d->v[l->role[0]], *b = is_quotient ? &d->v[l->role[1]] : a;
+    const view_t *m = &d->v[l->role[is_quotient ? 3 : 1]], *f = &d->v[l->role[is_quotient ? 4 : 2]];
+    const view_t *out = &d->v[l->n_in];
     const int64_t np = d->n[0], nr = d->n[1], nq = d->n[2];
-    double sign = l->role[3];
+    double sign = is_quotient ? 1 : l->role[3];
+    int term = l->term;
     if (d->axis != 1 || d->indptr || nq < LN) return 0;
-    if (m->stride[1] == 0) { const view_t *s = m; m = f; f = s; sign = -sign; }
-    if (u->dtype != REAL_TYPE || m->dtype != REAL_TYPE || f->dtype != REAL_TYPE) return 0;
-    for (int k = 0; k < 3; k++)
-        if (u->index[k] || m->index[k] || f->index[k]) return 0;
-    if (u->stride[2] != 0 || m->stride[2] != 1 || m->stride[0] != 0 || f->stride[2] != 1
-        || f->stride[1] != 0) return 0;
-    const REAL *us = (const REAL *)u->data, *ms = (const REAL *)m->data, *fs = (const REAL *)f->data;
-    if (!K(all_finite)(ms, nr, m->stride[1], nq) || !K(all_finite)(fs, np, f->stride[0], nq)) return 0;
-    REAL pack[COLUMNS * DEEP], fixed[COLUMNS * TILE_P], some[COLUMNS * TP];
+    if (m->stride[1] == 0) {
+        const view_t *s = m; m = f; f = s; sign = is_quotient ? 1 : -sign;
+        if (term == T_SUB || term == T_BUS) term = T_SUB + T_BUS - term;
+    }
+    const view_t *y = is_quotient && l->role[2] >= 0 ? &d->v[l->role[2]] : m;
+    if (!K(is_number)(a) || !K(is_number)(b) || !K(is_rows)(m, 0) || !K(is_rows)(f, 1)
+        || !K(is_rows)(y, 0)) return 0;
+    const REAL *ms = (const REAL *)m->data, *ys = (const REAL *)y->data, *fs = (const REAL *)f->data;
+    if (!is_quotient && !(K(all_finite)(ms, nr, m->stride[1], nq)
+                          && K(all_finite)(fs, np, f->stride[0], nq))) return 0;
+    const K(column_tile_t) tile = is_quotient ? K(QUOTIENTS)[term] : K(signed_columns);
+    const int has_y = is_quotient && y != m, is_one = is_quotient && l->role[2] < 0;
+    REAL pack[COLUMNS * DEEP], pack_y[COLUMNS * DEEP], fixed[COLUMNS * TILE_P], some[COLUMNS * TP];
     double total[COLUMNS * TILE_P];
+    K(columns_t) o = {.m = pack, .y = has_y || is_one ? pack_y : pack, .step_a = a->stride[1],
+                      .step_b = b->stride[1]};
+    if (is_quotient && l->role[5] >= 0) o.c = (REAL)value_of(t, l->consts[l->role[5]]);
+    if (is_one) for (int64_t k = 0; k < (int64_t)(COLUMNS * DEEP); k++) pack_y[k] = 1;
     for (int64_t q = 0; q < nq; q += COLUMNS)
         for (int64_t p0 = 0; p0 < np; p0 += TILE_P) {
             const int64_t c = nq - q < (int64_t)COLUMNS ? nq - q : (int64_t)COLUMNS;
@@ -329,17 +558,19 @@ static int K(column_tiles)(const loop_t *l, const domain_t *d) {
             memset(total, 0, sizeof total);
             K(pack_rows)(fixed, fs + p0 * f->stride[0] + q, f->stride[0], pn, c);
             for (int64_t r = 0; r < nr; r += DEEP) {
-                const int64_t rn = nr - r < (int64_t)DEEP ? nr - r : (int64_t)DEEP;
-                if (p0 == 0 || nr > (int64_t)DEEP)      /* else it is there still */
-                    K(pack_rows)(pack, ms + r * m->stride[1] + q, m->stride[1], rn, c);
+                o.n = nr - r < (int64_t)DEEP ? nr - r : (int64_t)DEEP;
+                if (p0 == 0 || nr > (int64_t)DEEP) {    /* else it is there still */
+                    K(pack_rows)(pack, ms + r * m->stride[1] + q, m->stride[1], o.n, c);
+                    if (has_y) K(pack_rows)(pack_y, ys + r * y->stride[1] + q, y->stride[1], o.n, c);
+                }
                 for (int64_t p = 0; p < pn; p += TP) {
-                    const REAL *fp[TP], *up[TP];
                     for (int64_t k = 0; k < TP; k++) {  /* past the end the last row again */
                         const int64_t row = p + k < pn ? p + k : pn - 1;
-                        fp[k] = fixed + row * COLUMNS;
-                        up[k] = us + (p0 + row) * u->stride[0] + r * u->stride[1];
+                        o.f[k] = fixed + row * COLUMNS;
+                        o.a[k] = (const REAL *)a->data + (p0 + row) * a->stride[0] + r * a->stride[1];
+                        o.b[k] = (const REAL *)b->data + (p0 + row) * b->stride[0] + r * b->stride[1];
                     }
-                    K(column_tile)(pack, fp, up, u->stride[1], rn, some);
+                    tile(&o, some);
                     const int64_t n = (pn - p < TP ? pn - p : TP) * COLUMNS;
                     for (int64_t k = 0; k < n; k++) total[p * COLUMNS + k] += some[k];
                 }
@@ -406,12 +637,15 @@ static int K(places)(const loop_t *l, const domain_t *d, REAL **value) {
 #undef VEC_MAX
 #undef VEC_MIN
 #undef VEC_ADD
+#undef VEC_TIMES
 #undef OF_MUL
 #undef OF_ADD
 #undef OF_SUB
 #undef OF_BUS
 #undef OF_APART
 #undef OF_SQUARE
+#undef OF_LESS
+#undef OF_MORE
 #undef EACH_P
 #undef EACH_Q
 #undef EACH_W
@@ -427,9 +661,24 @@ static int K(places)(const loop_t *l, const domain_t *d, REAL **value) {
 #undef X_PART
 #undef W_PART
 #undef ROW_TILE
+#undef PP
+#undef EACH_PRODUCT
+#undef EACH_PX
+#undef PRODUCT_BEGIN
+#undef PRODUCT_STEP
+#undef PRODUCT_LAST
+#undef PRODUCT_KEEP
+#undef PRODUCT_TILE
+#undef F_LOAD
+#undef F_KEEP
+#undef OR_AT_0
+#undef B_ROW
+#undef QUOTIENT_STEP
+#undef QUOTIENT_TILE
 #undef EXTREMES
 #undef COLUMNS
 #undef DEEP
+#undef NEAR_1
 #undef TILE_P
 #undef TILE_Q
 #undef TILE_R

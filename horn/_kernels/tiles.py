@@ -7,10 +7,15 @@ from typing import Any, NamedTuple
 
 Ops = Sequence[tuple[str, Sequence[int]]]
 
-ROWS, COLUMNS, PLACES = 3, 4, 5  # loop_t.fast
-MUL, ADD, SUB, BUS, APART, SQUARE = range(6)  # T_* of tape.h
+ROWS, COLUMNS, PLACES, QUOTIENTS = 3, 4, 5, 6  # loop_t.fast
+MUL, ADD, SUB, BUS, APART, SQUARE, LESS, MORE = range(8)  # T_* of tape.h
 _EXTREMES = (MUL, ADD, SUB, BUS, APART)
-_TERMS = {"sum": (APART, SQUARE), **dict.fromkeys(("max", "min", "argmax"), _EXTREMES)}
+_FACTORS = (MUL, ADD, SUB, BUS, LESS, MORE)
+_TERMS = {
+    "sum": (APART, SQUARE),
+    "prod": _FACTORS,
+    **dict.fromkeys(("max", "min", "argmax"), _EXTREMES),
+}
 
 
 class Tile(NamedTuple):
@@ -21,6 +26,44 @@ class Tile(NamedTuple):
     roles: tuple[int, ...] = ()
 
 
+class _Values:
+    """Arrays, constants and operations, numbered in this order."""
+
+    def __init__(self, n_arrays: int, consts: Sequence[Any], ops: Ops) -> None:
+        self.n_arrays, self.consts, self.ops = n_arrays, consts, ops
+        self.first = n_arrays + len(consts)
+
+    def op(self, value: int) -> tuple[str, list[int]]:
+        """Its name and values; of what is no operation ("", [])."""
+        name, values = self.ops[value - self.first] if value >= self.first else ("", ())
+        return name, list(values)
+
+    def is_array(self, value: int) -> bool:
+        return value < self.n_arrays
+
+    def const(self, value: int) -> int | None:
+        """Its place among the constants."""
+        return value - self.n_arrays if self.n_arrays <= value < self.first else None
+
+    def term(self, value: int) -> tuple[int, tuple[int, int], int] | None:
+        """What a value is of two arrays: T_*, the arrays, and the constant (-1: none); or None."""
+        name, values = self.op(value)
+        if len(values) == 2 and all(map(self.is_array, values)) and values[0] != values[1]:
+            found = {"mul": MUL, "add": ADD, "sub": SUB}.get(name)
+            return None if found is None else (found, (values[0], values[1]), -1)
+        if name in ("abs", "square") or (name == "mul" and values[0] == values[1]):
+            inside = self.term(values[0])
+            if inside is None or inside[0] != SUB:
+                return None
+            return APART if name == "abs" else SQUARE, inside[1], -1
+        if name in ("add", "sub"):
+            number, product = values if name == "sub" else sorted(values)
+            const, inside = self.const(number), self.term(product)
+            if const is not None and inside is not None and inside[0] == MUL:
+                return LESS if name == "sub" else MORE, inside[1], const
+        return None
+
+
 def tile(
     iotas: Sequence[bool], consts: Sequence[Any], ops: Ops, result: int, monoid: str, is_plain: bool
 ) -> Tile | None:
@@ -29,31 +72,22 @@ def tile(
 
     iotas : of each array whether it is an Iota. is_plain : it begins from nothing.
     """
-    first = len(iotas) + len(consts)
-    if result != first + len(ops) - 1 or not ops:
+    values = _Values(len(iotas), consts, ops)
+    if not ops or result != values.first + len(ops) - 1:
         return None
     if any(iotas):
         return _places(iotas, consts, ops) if monoid == "sum" and is_plain else None
-    if consts:
+    if len(iotas) == 2 and (found := values.term(result)) is not None:
+        term, (a, _), const = found
+        if term in (SUB, BUS):
+            term = SUB if a == 0 else BUS
+        is_whole = len(consts) == (const >= 0)  # nothing else is there
+        return Tile(ROWS, term) if is_whole and term in _TERMS.get(monoid, ()) else None
+    if monoid != "sum":
         return None
-    if len(iotas) == 2:
-        term = _term(ops, first)
-        return Tile(ROWS, term) if term is not None and term in _TERMS.get(monoid, ()) else None
-    return _columns(ops, first) if len(iotas) == 3 and monoid == "sum" else None
-
-
-def _term(ops: Ops, first: int) -> int | None:
-    """Of two inputs, 0 and 1."""
-    name, values = ops[0][0], list(ops[0][1])
-    if sorted(values) != [0, 1]:
-        return None
-    if len(ops) == 1:
-        return {"mul": MUL, "add": ADD, "sub": SUB if values == [0, 1] else BUS}.get(name)
-    if len(ops) == 2 and name == "sub":
-        return {("abs", 1): APART, ("square", 1): SQUARE, ("mul", 2): SQUARE}.get(
-            (ops[1][0], list(ops[1][1]).count(first))
-        )
-    return None
+    return (_columns(ops, values.first) if len(iotas) == 3 and not consts else None) or _quotient(
+        values, result
+    )
 
 
 def _columns(ops: Ops, first: int) -> Tile | None:
@@ -70,6 +104,31 @@ def _columns(ops: Ops, first: int) -> Tile | None:
     if inside != [first] or sorted(product) != [u, first + 1]:
         return None
     return Tile(COLUMNS, 0, (u, a, b, sign))
+
+
+def _quotient(values: _Values, result: int) -> Tile | None:
+    """y select(term == 0, a, b / term): roles are a, b, y (-1: it is 1), what the term is of, and
+    its constant (-1: it has none).
+    """
+    name, args = values.op(result)
+    y = -1
+    if name == "mul":
+        y, result = sorted(args)
+        name, args = values.op(result)
+    if name != "select" or not (y == -1 or values.is_array(y)):
+        return None
+    condition, a, quotient = args
+    (is_zero, pair), (over, parts) = values.op(condition), values.op(quotient)
+    if is_zero != "eq" or over != "div" or not (values.is_array(a) and values.is_array(parts[0])):
+        return None
+    b, divisor = parts
+    zero, found = [v for v in pair if v != divisor], values.term(divisor)
+    if len(zero) != 1 or found is None or found[0] not in _FACTORS:
+        return None
+    if (at := values.const(zero[0])) is None or values.consts[at] != 0.0:
+        return None
+    term, (m, f), const = found
+    return Tile(QUOTIENTS, term, (a, b, y, m, f, const))
 
 
 def _places(iotas: Sequence[bool], consts: Sequence[Any], ops: Ops) -> Tile | None:

@@ -77,6 +77,18 @@ class Pass:
         return next((a for a in node.args[0].args if len(a.axes) == 1 and a in self.inputs), None)
 
     @property
+    def is_gated(self) -> bool:
+        """Whether something that does not vary along the axis says that there is nothing to reduce,
+        as of the zeros of a product that is not 0: the engine passes over it.
+        """
+        node = self.outputs[0].node
+        nothing = ir.IDENTITY.get(self.monoid)
+        if not self.axis or nothing is None or node.op is not Op.SELECT:
+            return False
+        apart = self.axis not in node.args[0].axes
+        return apart and any(ir.is_const(side, nothing) for side in node.args[1:])
+
+    @property
     def tile(self) -> tiles.Tile | None:
         """The tile that it is, if its arrays lie as they must."""
         if not self.axis or any(node.op is Op.MESSAGE_DRAW for node in self.inputs):
@@ -255,10 +267,14 @@ class Shape:
             return found if pairs and axes[0] != axes[1] else None
         if along == self.folded:
             return None
-        if found.fast == tiles.COLUMNS:
-            u, *pair = (axes[k] for k in found.roles[:3])
-            lie = all(len(a) == 2 and a[1] == along for a in pair) and pair[0] != pair[1]
-            return found if lie and along not in u else None
+        if found.fast in (tiles.COLUMNS, tiles.QUOTIENTS):
+            rows = found.roles[1:3] if found.fast == tiles.COLUMNS else found.roles[2:5]
+            beside = found.roles[:1] if found.fast == tiles.COLUMNS else found.roles[:2]
+            *more, m, f = [axes[k] for k in rows if k >= 0]
+            if any(along in axes[k] for k in beside) or m == f:
+                return None
+            lie = all(len(a) == 2 and a[1] == along for a in (*more, m, f))
+            return found if lie and all(self.folded in a for a in more) else None
         return found if along not in axes[found.roles[0]] else None
 
     def order(self, lengths: Mapping[str, int]) -> tuple[Any, ...]:

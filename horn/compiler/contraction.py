@@ -130,6 +130,58 @@ def taken_out(node: Node, axis: str) -> tuple[Node, Node]:
     return outside, inside
 
 
+def paired(root: Node) -> Node:
+    """Products over all three axes, with the factors that share two of them multiplied first: once
+    for each place along these two.
+    """
+    done: dict[Node, Node | None] = {}
+
+    def find(node: Node) -> Node | None:
+        if node.op is not Op.MUL or len(node.axes) < 3:
+            return None
+        if node not in done:
+            done[node] = None
+            parts = _factors(node)
+            groups: list[Node] = []
+            whole: list[Node] = []
+            for factor in parts:
+                k = next((k for k, g in enumerate(groups) if _pairs(g, factor)), None)
+                if len(factor.axes) == 3:
+                    whole.append(factor)
+                elif k is None:
+                    groups.append(factor)
+                else:
+                    groups[k] = mul(groups[k], factor)
+            if len(groups) + len(whole) < len(parts):
+                product = groups[0]
+                for factor in groups[1:]:
+                    product = mul(product, factor)
+                for factor in whole:
+                    product = mul(product, ir.replace(factor, find))
+                done[node] = product
+        return done[node]
+
+    return ir.replace(root, find)
+
+
+def _pairs(a: Node, b: Node) -> bool:
+    return len(ir.union(a.axes, b.axes)) < 3
+
+
+def _factors(node: Node) -> list[Node]:
+    """Those of a product over three axes; itself where they are too many."""
+    found, stack = [], [node]
+    while stack:
+        n = stack.pop()
+        if n.op is Op.MUL and len(n.axes) == 3:
+            stack.extend(reversed(n.args))
+        else:
+            found.append(n)
+        if len(found) + len(stack) > MAX_FACTORS:
+            return [node]
+    return found
+
+
 def _has_outside(node: Node, axis: str) -> bool:
     """Whether a factor of a product does not vary along the axis, or is negative."""
     stack, seen = [node], 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from horn.compiler.contraction import contract, monomials, taken_out
+from horn.compiler.contraction import contract, monomials, paired, taken_out
 from horn.compiler.program import (
     Buffer,
     Convolve,
@@ -177,7 +177,8 @@ class Storage:
         else:
             stored = (letters_of(self.network, frame, self.buffers[o.buffer].axes) for o in outputs)
             domain = ir.union(*(o.node.axes for o in outputs), *stored, outputs[0].axis)
-            nodes = [self.lift_out(o.node, frame, domain) for o in outputs]
+            roots = [paired(o.node) if len(domain) == 3 else o.node for o in outputs]
+            nodes = [self.lift_out(root, frame, domain) for root in roots]
         computed = [replace(o, node=node) for o, node in zip(outputs, nodes, strict=True)]
         self.emit(Loop(frame, tuple(computed), scatter))
 

@@ -207,17 +207,25 @@ def _reduction(n: Node, a: Node) -> Node | None:
     if monoid in ("max", "min"):
         here = leaf(Op.POSITION, "oi") if axis == "i" else leaf(Op.INDEX, "o")
         return select(make(Op.EQ, here, reduce(f"arg{monoid}", axis, x)), a, const(0.0))
-    if monoid == "prod":  # the product of the others, also where some factors are 0
-        zero = make(Op.EQ, x, const(0.0))
-        rest = reduce("prod", axis, select(zero, const(1.0), x))
-        zeros = reduce("sum", axis, select(zero, const(1.0), const(0.0)))
-        others = select(
-            zero,
-            select(make(Op.EQ, zeros, const(1.0)), rest, const(0.0)),
-            select(make(Op.EQ, zeros, const(0.0)), make(Op.DIV, rest, x), const(0.0)),
-        )
-        return times(a, others)
+    if monoid == "prod":
+        return _others(n, a)
     return None
+
+
+def _others(n: Node, a: Node) -> Node:
+    """a * the product of all others: a n / x, and where factors are 0 what has no 0 among it.
+
+    Zeros are looked for only where the product is 0, or no number; elsewhere those reductions have
+    nothing in them, and engines pass over them.
+    """
+    (_, axis), x = n.value, n.args[0]
+    some, zero = make(Op.GT, make(Op.ABS, n), const(0.0)), make(Op.EQ, x, const(0.0))
+    one, none = const(1.0), const(0.0)
+    rest = reduce("prod", axis, select(some, one, select(zero, one, x)))
+    zeros = reduce("sum", axis, select(some, none, select(zero, one, none)))
+    here = select(make(Op.EQ, zeros, one), rest, none)
+    elsewhere = select(make(Op.EQ, zeros, none), n, none)
+    return select(zero, times(a, here), over(times(a, elsewhere), x))
 
 
 def gradient(

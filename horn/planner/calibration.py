@@ -59,7 +59,7 @@ from horn.runtime.group import Group, TaskTimes
 from horn.transport import Channel, Identity, Transport
 from horn.wire.frames import Array
 
-FORMAT = 5  # of the file; another one is measured again
+FORMAT = 6  # of the file; another one is measured again
 SIDES = (192, 640, 2048)  # of the square weights that are measured
 BATCHES = (20, 100)
 # of products: receivers, sources, rows
@@ -400,14 +400,25 @@ class StripTimings:
         pair, places = [View(x, "bi"), View(w, "oi")], View(np.floor(u * r), "bo")
         apart: list[tuple[Any, ...]] = [("sub", 0, 1), ("abs", 2)]
         found = {}
-        for monoid in ("sum", "max", "min", "argmax"):
-            ops = apart if monoid == "sum" else [("mul", 0, 1)]
+        for monoid in ("sum", "max", "min", "argmax", "prod"):
+            ops = apart if monoid == "sum" else [("add" if monoid == "prod" else "mul", 0, 1)]
             seconds = self.run_s(pair, ops, View(out, "bo"), (monoid, "i"), axes)
             found[monoid] = seconds / (n * n * r)
+        near = [View(x / 8, "bi"), pair[1], 1.0]  # 1 - x w: no factor near 0
+        less = [("mul", 0, 1), ("sub", 2, 3)]
+        seconds = self.run_s(near, less, View(out, "bo"), ("prod", "i"), axes)
+        found["near"] = seconds / (n * n * r)
         to = View(np.zeros((n, r), self.dtype), "oi")
         signs = [("sub", 1, 2), ("sign", 3), ("mul", 0, 4)]
         seconds = self.run_s([View(u, "bo"), *pair], signs, to, ("sum", "b"), axes)
         found["columns"] = seconds / (n * n * r)
+        given = [View(u, "bo"), View(u, "bo"), *near[:2], pair[0], 0.0, 1.0]
+        quotient = [
+            ("mul", 2, 3), ("sub", 6, 7), ("eq", 8, 5), ("div", 1, 8), ("select", 9, 0, 10),
+            ("mul", 4, 11),
+        ]  # fmt: skip
+        seconds = self.run_s(given, quotient, to, ("sum", "b"), axes)
+        found["quotients"] = seconds / (n * n * r)
         at = [places, Iota("i"), View(u, "bo"), pair[0], 0.0]
         one = [("eq", 0, 1), ("mul", 2, 3), ("select", 5, 6, 4)]
         found["places"] = self.run_s(at, one, to, ("sum", "b"), axes) / (n * n)

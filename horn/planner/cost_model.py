@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from horn._kernels.operands import OPS
-from horn._kernels.tiles import COLUMNS, PLACES
+from horn._kernels.tiles import COLUMNS, LESS, MORE, PLACES, QUOTIENTS
 from horn._kernels.walks import STRIP_BYTES
 from horn.backends._choices import choose_layout, choose_threads
 from horn.backends._passes import Pass, Shape, passes
@@ -57,6 +57,8 @@ _SLOW = {
     "pow": 1.3e-9, "erf": 6e-10, "erfc": 1.1e-9, "atan": 2e-10, "atan2": 6e-10,
     "floordiv": 7e-10, "mod": 6e-10,
 }  # fmt: skip
+# The figures of tiles that are no rows.
+_TILES = {COLUMNS: "columns", PLACES: "places", QUOTIENTS: "quotients"}
 # Rows that are shorter are reduced number by number (strips.h).
 LANES = 32
 # An array of so many bytes stays in the nearest cache while a loop comes back to it: 2 ** 15 is
@@ -86,8 +88,8 @@ class Machine:
     strip besides. fetch_s : an element that is copied into a strip, by how it lies
     (``walks.Walk``). fetch_row_s : a row of these. fold_s, cross_s : an element that is reduced,
     along a strip and across, by monoid. fold_row_s : a row that is reduced along the strip.
-    result_s : a result of a reduction. tile_s : an element of a tile (tiles.h), by monoid or kind;
-    of "places" a sample and neuron.
+    result_s : a result of a reduction. tile_s : an element of a tile (tiles.h), by monoid or kind:
+    "near" of a product of factors near 1; of "places" a sample and neuron.
     synapse_s, synapse_once_s : a synapse of a sparse sum of products, by the letter that is
     reduced, for every sample and once. draw_s : a random number, by kind. input_s : a feature of a
     sample. batch_s, superstep_s, block_s : the Python of a batch, of an exchange, of a block in it.
@@ -117,7 +119,10 @@ class Machine:
     fold_row_s: Figures = _by(FOLDS, 1e-8, max=4e-8, min=4e-8, argmax=6e-8)
     cross_s: Figures = _by(FOLDS, 1e-10, argmax=3e-10)
     result_s: float = 3e-9
-    tile_s: Figures = _by(("sum", "max", "min"), 5e-11, argmax=1e-10, columns=7e-11, places=5e-9)
+    tile_s: Figures = _by(
+        ("sum", "max", "min", "near"), 5e-11, argmax=1e-10, prod=1e-10, columns=7e-11, places=5e-9,
+        quotients=8e-11,
+    )  # fmt: skip
     synapse_s: Figures = _by("iob", 4e-10)
     synapse_once_s: Figures = _by("iob", 2e-9, b=4e-9)
     draw_s: Figures = _by(("uniform", "normal"), 2e-9, normal=6e-9)
@@ -360,10 +365,14 @@ class Costs:
             row_s, once_s = machine.synapse_s[letter], machine.synapse_once_s[letter]
             return machine.call_s + lengths["e"] * (lengths["b"] * row_s + once_s)
         if tile := shape.tile(lengths, machine.lanes):
-            kind = {COLUMNS: "columns", PLACES: "places"}.get(tile.fast, each.monoid)
+            kind = _TILES.get(tile.fast, each.monoid)
+            if kind == "prod" and tile.term in (LESS, MORE):
+                kind = "near"
             over = [n for name, n in lengths.items() if tile.fast != PLACES or name in "bo"]
             return machine.call_s + math.prod(over) * machine.tile_s[kind]
         w = shape.walk(lengths, self.itemsize, machine.lanes)
+        if each.is_gated and not shape.is_sparse:
+            return machine.call_s + w.results * (machine.result_s + machine.view_s)
         whole = w.elements - w.left
         n_views = len(shape.seen) - (len(each.outputs) if each.axis else 0)
         strip_s = machine.strip_s + n_views * machine.view_s + len(each.ops) * machine.apply_s

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horn.compiler.contraction import MAX_TERMS, contract
+from horn.compiler.contraction import MAX_TERMS, contract, paired
 from horn.language import ir
 from horn.language.ir import Op, const, load, make, reduce, select
 from tests.language.values import I, arrays, evaluate, shape
@@ -153,3 +153,33 @@ def test_polynomials_keep_their_value(terms):
 def test_what_does_not_vary_along_the_axis_is_counted():
     found = contract(A, "i", COUNT)
     assert found is A * COUNT and reduce("sum", "i", A).op is Op.MUL
+
+
+def test_factors_that_share_axes_are_multiplied_first():
+    """c x w (w x): one product over three axes of (c w w) and (x x)."""
+    node = make(Op.TANH, const(1.0) - C * X * W * (W * X))
+    found = paired(node)
+    assert sum(n.op is Op.MUL and len(n.axes) == 3 for n in ir.walk(node)) == 4
+    assert sum(n.op is Op.MUL and len(n.axes) == 3 for n in ir.walk(found)) == 1
+    given = env()
+    np.testing.assert_allclose(evaluate(found, given), evaluate(node, given), rtol=1e-12)
+
+
+def test_factors_over_all_axes_stay():
+    inside = make(Op.TANH, X * W)
+    node = A * inside * W
+    assert paired(node) is node
+    assert paired(X * W) is X * W
+    found = paired(make(Op.TANH, C * X * W) * X * X)
+    assert sum(n.op is Op.MUL and len(n.axes) == 3 for n in ir.walk(found)) == 2
+
+
+def test_products_of_very_many_factors():
+    node = X * W
+    for _ in range(20):
+        node = node * node
+    whole = [
+        sum(n.op is Op.MUL and len(n.axes) == 3 for n in ir.walk(root))
+        for root in (node, paired(node))
+    ]
+    assert whole[1] <= whole[0] == 21

@@ -179,6 +179,123 @@ def test_places(p, q, r, folded, dtype, n_threads, kernel_rng):
     np.testing.assert_allclose(out, expected, rtol=RTOL[dtype], atol=100 * RTOL[dtype])
 
 
+FACTORS = {
+    "mul": ([("mul", 0, 1)], np.multiply),
+    "add": ([("add", 1, 0)], np.add),
+    "sub": ([("sub", 0, 1)], np.subtract),
+    "less": ([("mul", 0, 1), ("sub", 2, 3)], lambda x, w: x.dtype.type(0.75) - x * w),
+    "more": ([("mul", 1, 0), ("add", 3, 2)], lambda x, w: x.dtype.type(0.75) + x * w),
+}
+
+
+def factors(x, w, form, n_threads, first="x"):
+    """The product over r of the terms: (p, q)."""
+    ops, _ = FACTORS[form]
+    views = [View(x, "pr"), View(w, "qr")]
+    given = [*(views if first == "x" else views[::-1]), *([0.75] if len(ops) == 2 else [])]
+    out = np.zeros((len(x), len(w)), x.dtype)
+    tape = Tape(x.dtype, n_threads)
+    tape.loop({"p": len(x), "q": len(w), "r": x.shape[1]}, given, ops,
+              [(View(out, "pq"), len(given) + len(ops) - 1)], reduce=("prod", "r"))  # fmt: skip
+    tape.run()
+    return out
+
+
+@pytest.mark.parametrize("p, q, r", SIZES)
+@pytest.mark.parametrize("form", FACTORS)
+@pytest.mark.parametrize("scale", [0.05, 1.0])
+def test_products(scale, form, p, q, r, dtype, n_threads, kernel_rng):
+    """Of factors near 1, and of others: beyond what a float can be on the way, and 0."""
+    x, w = (scale * kernel_rng.standard_normal((n, r)).astype(dtype) for n in (p, q))
+    x[0, 0], w[0, 0] = (0.75, 1.0) if form == "less" else (1.0, -0.75)
+    for first in "xw":
+        values = FACTORS[form][1](*((x[:, None], w) if first == "x" else (w, x[:, None])))
+        with np.errstate(under="ignore", over="ignore"):
+            expected = np.prod(values, axis=2, dtype=float).astype(dtype)
+        found = factors(x, w, form, n_threads, first)
+        np.testing.assert_allclose(found, expected, rtol=10 * RTOL[dtype], atol=1e-37)
+
+
+def test_products_of_what_is_no_number(dtype):
+    x, w = np.full((5, 40), 0.1, dtype), np.full((6, 40), 0.1, dtype)
+    x[2, 17], w[3, 5], w[4, 38] = np.nan, np.inf, np.nan
+    found = factors(x, w, "less", 1)
+    assert np.isnan(found[2]).all() and np.isnan(found[:, 4]).all()
+    assert np.isinf(found[[0, 1, 3, 4], 3]).all()
+
+
+QUOTIENTS = {
+    "less": ([("mul", 3, 2), ("sub", 6, 7)], lambda x, w: x.dtype.type(0.75) - x * w),
+    "more": ([("mul", 2, 3), ("add", 6, 7)], lambda x, w: x.dtype.type(0.75) + x * w),
+    "mul": ([("mul", 2, 3)], np.multiply),
+    "sub": ([("sub", 2, 3)], np.subtract),
+    "bus": ([("sub", 3, 2)], lambda x, w: w - x),
+}
+
+
+@pytest.mark.parametrize("p, q, r", [(3, 5, 33), (67, 35, 100), (300, 5, 70), (3, 600, 33)])
+@pytest.mark.parametrize("form", QUOTIENTS)
+@pytest.mark.parametrize("folded, with_y", [("b", True), ("b", False), ("o", True)])
+def test_quotients(folded, with_y, form, p, q, r, dtype, n_threads, kernel_rng):
+    """What a product sends back: a where a factor is 0, b / factor elsewhere, times y."""
+    term, formula = QUOTIENTS[form]
+    x, w = (kernel_rng.choice([0.5, 0.75, -1.25, 1.0, 0.0], (n, r)).astype(dtype) for n in (p, q))
+    a, b = (kernel_rng.standard_normal((p, q)).astype(dtype) for _ in range(2))
+    y = kernel_rng.standard_normal((p if folded == "b" else q, r)).astype(dtype)
+    axes, rest = {"b": p, "o": q, "i": r}, "oi" if folded == "b" else "bi"
+    out = np.full([axes[name] for name in rest], np.nan, dtype)
+    given = [View(a, "bo"), View(b, "bo"), View(x, "bi"), View(w, "oi"),
+             View(y, "bi" if folded == "b" else "oi"), 0.0, 0.75]  # fmt: skip
+    last = 6 + len(term)
+    ops = [*term, ("eq", 5, last), ("div", 1, last), ("select", last + 1, 0, last + 2)]
+    if with_y:
+        ops.append(("mul", last + 3, 4))
+    tape = Tape(dtype, n_threads)
+    tape.loop(axes, given, ops, [(View(out, rest), 6 + len(ops))], reduce=("sum", folded))
+    tape.run()
+    factor = formula(x[:, None], w)
+    with np.errstate(divide="ignore"):
+        values = np.where(factor == 0, a[..., None], b[..., None].astype(float) / factor)
+    if with_y:
+        values = values * (y[:, None] if folded == "b" else y)
+    expected = values.sum(0 if folded == "b" else 1)
+    np.testing.assert_allclose(out, expected, rtol=RTOL[dtype], atol=1000 * RTOL[dtype])
+
+
+def test_bits_of_products_do_not_depend_on_threads(dtype, kernel_rng):
+    """Nor on which rows lie beside each other: some have factors near 1, some have not."""
+    x, w = (kernel_rng.random((n, 300)).astype(dtype) for n in (67, 35))
+    x[::3] *= 3.0
+    found = [factors(x, w, "less", n) for n in (1, 2, 3)]
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+    np.testing.assert_array_equal(found[0][5:9], factors(x[5:9].copy(), w, "less", 1))
+
+
+@pytest.mark.parametrize("folded, rest", [("i", "bo"), ("b", "oi")])
+@pytest.mark.parametrize("monoid, nothing", [("sum", 0.0), ("prod", 1.0), ("max", -np.inf)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_is_gated(turned, monoid, nothing, folded, rest, dtype, n_threads, kernel_rng):
+    """Where a view says that there is nothing, the result is that of nothing."""
+    axes = {"b": 6, "o": 9, "i": 700}
+    x = kernel_rng.random((6, 700)).astype(dtype)
+    gate = (kernel_rng.random([axes[name] for name in rest]) < 0.5).astype(dtype)
+    gate[0] = not turned
+    out = np.zeros([axes[name] for name in rest], dtype)
+    w = kernel_rng.random((9, 700)).astype(dtype)
+    sides = (5, 4) if turned else (4, 5)
+    tape = Tape(dtype, n_threads)
+    tape.loop(
+        axes, [View(gate, rest), View(x, "bi"), View(w, "oi"), 0.0, nothing],
+        [("add", 1, 2), ("ne", 0, 3), ("select", 6, *sides)], [(View(out, rest), 7)],
+        reduce=(monoid, folded),
+    )  # fmt: skip
+    tape.run()
+    values = getattr(np, monoid)(x[:, None].astype(float) + w, axis=2 if folded == "i" else 0)
+    expected = np.where((gate != 0) != turned, nothing, values)
+    np.testing.assert_allclose(out, expected, rtol=100 * RTOL[dtype], atol=1e-36)
+
+
 def test_what_is_no_tile():
     def found(ops, iotas=(False, False), consts=(), monoid="sum"):
         first = len(iotas) + len(consts)
@@ -187,6 +304,11 @@ def test_what_is_no_tile():
     apart = [("sub", [0, 1]), ("abs", [2])]
     assert found(apart) == tiles.Tile(tiles.ROWS, tiles.APART)
     assert found(apart, monoid="prod") is None
+    less = [("mul", [0, 1]), ("sub", [2, 3])]
+    assert found(less, consts=(1.0,), monoid="prod") == tiles.Tile(tiles.ROWS, tiles.LESS)
+    assert found(less, consts=(1.0,)) is None
+    assert found(less, consts=(1.0, 2.0), monoid="prod") is None
+    assert found([("mul", [0, 1]), ("sub", [3, 2])], consts=(1.0,), monoid="prod") is None
     assert found([("sub", [0, 0]), ("abs", [2])]) is None
     assert found([("mul", [0, 1])]) is None  # a product is faster
     assert found(apart, consts=(1.0,)) is None

@@ -50,6 +50,22 @@ class Product(horn.Neuron):
         self.feedforward(self.activation(p))
 
 
+class Squashed(horn.Neuron):
+    def forward(self, messages):
+        p = 1.0
+        for m in messages:
+            p *= 1.0 + math.tanh(m.input * m.weight)
+        self.feedforward(self.activation(p))
+
+
+class NoisyOr(horn.Neuron):
+    def forward(self, messages):
+        off = 1.0
+        for m in messages:
+            off *= 1.0 - 0.01 * m.input * m.weight
+        self.feedforward(1.0 - off)
+
+
 def centred(output):
     c = output - output.mean()
     return c / math.sqrt((c * c).mean() + 1e-3)
@@ -169,7 +185,8 @@ def test_dearer_operations_take_longer():
     "figure, key, neuron",
     [
         ("operation_s", "tanh", Saturating), ("tile_s", "max", Largest),
-        ("tile_s", "argmax", Largest), ("fold_s", "prod", Product), ("tile_s", "columns", Adding),
+        ("tile_s", "argmax", Largest), ("fold_s", "prod", Squashed), ("tile_s", "columns", Adding),
+        ("tile_s", "near", Product), ("tile_s", "quotients", Product),
         ("cross_s", "sum", Saturating),
     ],
 )  # fmt: skip
@@ -188,6 +205,14 @@ def test_a_maximum_and_its_place_are_two_passes():
     network = net(Largest, (256, 128, 10))
     once = 64 * 128 * 256 * HERE.tile_s["max"]
     assert predicted_s(network) > once + 64 * 128 * 256 * HERE.tile_s["argmax"]
+
+
+def test_zeros_that_are_not_looked_for_cost_nothing():
+    """A product has four passes, two of them only where it is 0."""
+    network, element = net(NoisyOr, (256, 128, 10)), 64 * 128 * 256
+    figures = HERE.tile_s["near"] + HERE.tile_s["quotients"]
+    plain = predicted_s(net(horn.neurons.Standard, (256, 128, 10)))
+    assert predicted_s(network) - plain < 1.5 * element * figures
 
 
 def test_all_operations_of_the_engine_have_a_figure():
