@@ -39,6 +39,8 @@ enum { R_NONE, R_SUM, R_PROD, R_MAX, R_MIN, R_ANY, R_ALL, R_ARGMAX };
 /* Terms of the tiles of tiles.h: of two values, the first less the second, the other way round, how
  * far they are apart, its square, a number less or plus their product. */
 enum { T_MUL, T_ADD, T_SUB, T_BUS, T_APART, T_SQUARE, T_LESS, T_MORE };
+/* Functions that tiles sum. */
+enum { W_EXP, W_TANH, W_SIGMOID, N_WAVES };
 
 /* What becomes of the sums of windows: a bias is added, relu, 0 where the gate is not more than 0. */
 enum { END_BIAS = 1, END_RELU = 2, END_GATE = 4 };
@@ -80,9 +82,9 @@ typedef struct {
     int32_t n_in, n_out, n_ops, n_const, n_values, n_slots;
     int32_t reduce, axis;       /* monoid; 1 or 2 */
     int32_t accumulate;         /* combine with what the output holds */
-    int32_t fast;               /* 1: the sum of a product of two inputs; 2: one copy; 3 to 6: the
-                                 * rows, columns, places and quotients of tiles.h */
-    int32_t term, role[8];      /* of a tile: T_*; which values are what (tiles.py) */
+    int32_t fast;               /* 1: the sum of a product of two inputs; 2: one copy; 3 to 8: the
+                                 * rows, columns, places, quotients, waves and slopes of tiles.h */
+    int32_t term, role[8];      /* of a tile: T_* or W_*; which values are what (tiles.py) */
     int32_t gate;               /* k: where input k - 1 is not 0 there is nothing to reduce; -k: where
                                  * it is; 0: always */
     view_t *view;               /* inputs, then outputs */

@@ -6,7 +6,8 @@
  * Columns: out[p, q] = the sum over r of u[p, r] sign(m[r, q] - f[p, q]), contiguous along q. What m
  * has for DEEP places of r and two vectors of q is packed once for TILE_P results. Quotients: of
  * y[r, q] times b[p, r] / t, or a[p, r] where t is 0, t a term of m[r, q] and f[p, q]: what a product
- * of terms sends back.
+ * of terms sends back. Waves: the sum over r of F(x w - t), perhaps times x or w, t a number of the
+ * result; slopes: of y (a + b y) F'(m f - t), which they send back.
  *
  * Sums are float within TILE_R places and double beyond; products are double. A term is rounded as
  * two operations, here as in strips: whether it is 0 may not depend on which. Extremes and signs of what is infinite or
@@ -161,26 +162,26 @@ static const K(row_tile_t) K(ROW_MINIMA)[] = {
 #define EACH_PRODUCT(X, T) EACH_Q(X, 0, T, )
 #define EACH_PX(X) X(0)
 #endif
-typedef double K(wide_t) __attribute__((vector_size(TILE_BYTES)));
+typedef double K(doubles_t) __attribute__((vector_size(TILE_BYTES)));
 #if IS_F32
 typedef float K(half_t) __attribute__((vector_size(TILE_BYTES / 2)));
-static inline K(wide_t) K(half_as_wide)(const VEC_T *v, int k) {
+static inline K(doubles_t) K(half_as_wide)(const VEC_T *v, int k) {
     K(half_t) h; memcpy(&h, (const char *)v + k * TILE_BYTES / 2, sizeof h);
-    return __builtin_convertvector(h, K(wide_t));
+    return __builtin_convertvector(h, K(doubles_t));
 }
-#define PRODUCT_BEGIN(p, q, T, J) K(wide_t) s##p##q = one, z##p##q = one;
+#define PRODUCT_BEGIN(p, q, T, J) K(doubles_t) s##p##q = one, z##p##q = one;
 #define PRODUCT_STEP(p, q, T, J) { const VEC_T v = T(x##p, w##q); \
     s##p##q *= K(half_as_wide)(&v, 0); z##p##q *= K(half_as_wide)(&v, 1); }
 #define PRODUCT_LAST(p, q, T, J) { const VEC_T v = K(vec_pick)(here, T(x##p, w##q), K(vec_of)(1)); \
     s##p##q *= K(half_as_wide)(&v, 0); z##p##q *= K(half_as_wide)(&v, 1); }
 #define PRODUCT_KEEP(p, q, T, J) s##p##q *= z##p##q; K(lanes_times)(to + (p) * TQ + (q), s##p##q);
 #else
-#define PRODUCT_BEGIN(p, q, T, J) K(wide_t) s##p##q = one;
+#define PRODUCT_BEGIN(p, q, T, J) K(doubles_t) s##p##q = one;
 #define PRODUCT_STEP(p, q, T, J) s##p##q *= T(x##p, w##q);
 #define PRODUCT_LAST(p, q, T, J) s##p##q *= K(vec_pick)(here, T(x##p, w##q), K(vec_of)(1));
 #define PRODUCT_KEEP(p, q, T, J) K(lanes_times)(to + (p) * TQ + (q), s##p##q);
 #endif
-static inline void K(lanes_times)(double *to, K(wide_t) v) {
+static inline void K(lanes_times)(double *to, K(doubles_t) v) {
     double a[TILE_BYTES / sizeof(double)];
     memcpy(a, &v, sizeof a);
     for (int m = TILE_BYTES / sizeof(double) / 2; m; m /= 2)
@@ -189,7 +190,7 @@ static inline void K(lanes_times)(double *to, K(wide_t) v) {
 }
 #define PRODUCT_TILE(NAME, TERM) \
 static void K(NAME)(const REAL *const x[TP], const REAL *const w[TQ], int64_t n, REAL c, double *to) { \
-    const K(wide_t) one = (K(wide_t)){0} + 1; \
+    const K(doubles_t) one = (K(doubles_t)){0} + 1; \
     const VEC_T number = K(vec_of)(c); (void)number; \
     EACH_PRODUCT(PRODUCT_BEGIN, TERM) \
     EACH_PX(X_ROW) EACH_W(W_ROW) \
@@ -234,6 +235,72 @@ static REAL K(farthest)(const REAL *p, int64_t n) {
 }
 #endif
 
+/* ---- functions of x w - t ---- */
+#if LEVEL == 2 && IS_F32
+#define VEC_EXP(v) ((VEC_T)exp_16((__m512)(v)))
+#define VEC_TANH(v) ((VEC_T)tanh_16((__m512)(v)))
+#define VEC_SIGMOID(v) ((VEC_T)sigmoid_16((__m512)(v)))
+#else
+#define EACH_LANE(NAME) \
+static inline VEC_T K(vec_##NAME)(VEC_T v) { \
+    REAL a[TILE_BYTES / sizeof(REAL)]; \
+    K(vec_store)(a, v); \
+    for (int k = 0; k < (int)LN; k++) a[k] = F(NAME)(a[k]); \
+    return K(vec_load)(a); \
+}
+EACH_LANE(exp)
+EACH_LANE(tanh)
+EACH_LANE(sigmoid)
+#undef EACH_LANE
+#define VEC_EXP K(vec_exp)
+#define VEC_TANH K(vec_tanh)
+#define VEC_SIGMOID K(vec_sigmoid)
+#endif
+#define WAVE_ALONE(x, w, v) (v)
+#define WAVE_OF_X(x, w, v) ((x) * (v))
+#define WAVE_OF_W(x, w, v) ((w) * (v))
+#define WAVE_BEGIN(p, q, T, J) VEC_T s##p##q = {0}; const VEC_T t##p##q = K(vec_of)(t[(p) * TQ + (q)]);
+#define WAVE_STEP(p, q, T, J) s##p##q += J(x##p, w##q, T(x##p * w##q - t##p##q));
+#define WAVE_LAST(p, q, T, J) \
+    s##p##q += K(vec_pick)(here, J(x##p, w##q, T(x##p * w##q - t##p##q)), (VEC_T){0});
+#define EACH_WAVE_Q(X, p, T, J) X(p, 0, T, J) X(p, 1, T, J) X(p, 2, T, J) X(p, 3, T, J)
+#if PP == 2
+#define EACH_WAVE(X, T, J) EACH_WAVE_Q(X, 0, T, J) EACH_WAVE_Q(X, 1, T, J)
+#else
+#define EACH_WAVE(X, T, J) EACH_WAVE_Q(X, 0, T, J)
+#endif
+#define WAVE_TILE(NAME, FUNCTION, JOIN) \
+static void K(NAME)(const REAL *const x[TP], const REAL *const w[TQ], const REAL *t, int64_t n, \
+                    REAL *to) { \
+    EACH_WAVE(WAVE_BEGIN, FUNCTION, JOIN) \
+    EACH_PX(X_ROW) EACH_W(W_ROW) \
+    int64_t i = 0; \
+    for (; i + LN <= n; i += LN) { \
+        EACH_PX(X_LOAD) EACH_W(W_LOAD) \
+        EACH_WAVE(WAVE_STEP, FUNCTION, JOIN) \
+    } \
+    if (i < n) { \
+        WHOLE some[TILE_BYTES / sizeof(REAL)]; BITS_T here; \
+        for (int64_t k = 0; k < LN; k++) some[k] = k < n - i ? -1 : 0; \
+        memcpy(&here, some, sizeof here); \
+        EACH_PX(X_PART) EACH_W(W_PART) \
+        EACH_WAVE(WAVE_LAST, FUNCTION, JOIN) \
+    } \
+    EACH_WAVE(TILE_KEEP, FUNCTION, JOIN) \
+}
+#define WAVE_TILES(NAME, FUNCTION) \
+    WAVE_TILE(NAME##_alone, FUNCTION, WAVE_ALONE) \
+    WAVE_TILE(NAME##_of_x, FUNCTION, WAVE_OF_X) \
+    WAVE_TILE(NAME##_of_w, FUNCTION, WAVE_OF_W)
+WAVE_TILES(wave_exp, VEC_EXP)
+WAVE_TILES(wave_tanh, VEC_TANH)
+WAVE_TILES(wave_sigmoid, VEC_SIGMOID)
+typedef void (*K(wave_tile_t))(const REAL *const *, const REAL *const *, const REAL *, int64_t, REAL *);
+static const K(wave_tile_t) K(WAVES)[N_WAVES][3] = {
+    {K(wave_exp_alone), K(wave_exp_of_x), K(wave_exp_of_w)},
+    {K(wave_tanh_alone), K(wave_tanh_of_x), K(wave_tanh_of_w)},
+    {K(wave_sigmoid_alone), K(wave_sigmoid_of_x), K(wave_sigmoid_of_w)}};
+
 /* The lanes of one result as one number. */
 static inline REAL K(lanes)(int monoid, REAL *a) {
     if (monoid == R_SUM)
@@ -276,6 +343,15 @@ static int64_t K(first_place)(int term, const REAL *x, const REAL *w, int64_t n,
     }
 #undef FIND
     return 0;
+}
+
+/* Whether a view lies in rows along a2 and does not vary along `still`, or is one number of a row. */
+static inline int K(is_rows)(const view_t *v, int still) {
+    return v->dtype == REAL_TYPE && v->stride[2] == 1 && v->stride[still] == 0
+        && !v->index[0] && !v->index[1] && !v->index[2];
+}
+static inline int K(is_number)(const view_t *v) {
+    return v->dtype == REAL_TYPE && v->stride[2] == 0 && !v->index[0] && !v->index[1] && !v->index[2];
 }
 
 #define TILE_P 64
@@ -342,15 +418,42 @@ static void K(products)(int term, REAL number, const REAL *x, int64_t step_x, in
     }
 }
 
+/* total += the sums of F(x w - sign t) of pn rows of x and qn of w; t: NULL, or a number of each in
+ * steps t0 and t1. */
+static void K(waves)(K(wave_tile_t) tile, const REAL *x, int64_t step_x, int64_t pn, const REAL *w,
+                     int64_t step_w, int64_t qn, int64_t n, const REAL *t, int64_t t0, int64_t t1,
+                     REAL sign, double *total) {
+    const REAL *xs[TP], *ws[TQ];
+    REAL ts[PP * TQ] = {0}, lanes[PP * TQ * TILE_BYTES / sizeof(REAL)];
+    for (int64_t r = 0; r < n; r += TILE_R) {
+        const int64_t c = n - r < TILE_R ? n - r : TILE_R;
+        for (int64_t p = 0; p < pn; p += PP)
+            for (int64_t q = 0; q < qn; q += TQ) {
+                K(rows_at)(xs, x + r, step_x, p, pn, PP);
+                K(rows_at)(ws, w + r, step_w, q, qn, TQ);
+                for (int k = 0; t && k < PP * TQ; k++) {
+                    const int64_t at = p + k / TQ < pn ? p + k / TQ : pn - 1;
+                    const int64_t to = q + k % TQ < qn ? q + k % TQ : qn - 1;
+                    ts[k] = sign * t[at * t0 + to * t1];
+                }
+                tile(xs, ws, ts, c, lanes);
+                for (int k = 0; k < PP * TQ; k++)
+                    total[(p + k / TQ) * TILE_Q + q + k % TQ] += K(lanes)(R_SUM, lanes + k * LN);
+            }
+    }
+}
+
 /* 0: the loop does not lie as it must. */
 static int K(row_tiles)(const tape_t *t, const loop_t *l, const domain_t *d) {
-    const view_t *x = &d->v[0], *w = &d->v[1], *out = &d->v[2];
+    const int is_wave = l->fast == 7;
+    const view_t *x = &d->v[is_wave ? l->role[0] : 0], *w = &d->v[is_wave ? l->role[1] : 1];
+    const view_t *t2 = is_wave && l->role[2] >= 0 ? &d->v[l->role[2]] : NULL, *out = &d->v[l->n_in];
     const int64_t np = d->n[0], nq = d->n[1], n = d->n[2];
     int term = l->term;
     if (d->axis != 2 || d->indptr || n < LN) return 0;
     if (x->stride[0] == 0) {
         const view_t *s = x; x = w; w = s;
-        if (term == T_SUB || term == T_BUS) term = T_SUB + T_BUS - term;
+        if (!is_wave && (term == T_SUB || term == T_BUS)) term = T_SUB + T_BUS - term;
     }
     for (int k = 0; k < 2; k++) {
         const view_t *v = k ? w : x;
@@ -358,9 +461,10 @@ static int K(row_tiles)(const tape_t *t, const loop_t *l, const domain_t *d) {
             || v->stride[2] != 1 || v->stride[!k] != 0) return 0;
     }
     const int monoid = l->reduce == R_ARGMAX ? R_MAX : l->reduce, is_product = monoid == R_PROD;
-    const K(row_tile_t) tile = is_product ? NULL : monoid == R_SUM ? K(ROW_SUMS)[term]
+    const K(row_tile_t) tile = is_product || is_wave ? NULL : monoid == R_SUM ? K(ROW_SUMS)[term]
                              : monoid == R_MAX ? K(ROW_MAXIMA)[term] : K(ROW_MINIMA)[term];
-    if (is_product ? !K(ROW_PRODUCTS)[term] : !tile) return 0;
+    if (is_wave ? t2 && !K(is_number)(t2) : is_product ? !K(ROW_PRODUCTS)[term] : !tile) return 0;
+    const view_t *times = is_wave && l->role[3] >= 0 ? &d->v[l->role[3]] : NULL;
     if (monoid != R_SUM && !is_product
         && !(K(all_finite)((REAL *)x->data, np, x->stride[0], n)
              && K(all_finite)((REAL *)w->data, nq, w->stride[1], n))) return 0;
@@ -377,6 +481,11 @@ static int K(row_tiles)(const tape_t *t, const loop_t *l, const domain_t *d) {
             for (int64_t k = 0; k < TILE_P * TILE_Q; k++) total[k] = none;
             if (is_product) {
                 K(products)(term, number, xs0, x->stride[0], pn, ws0, w->stride[1], qn, n, total);
+            } else if (is_wave) {
+                K(waves)(K(WAVES)[term][!times ? 0 : times == x ? 1 : 2], xs0, x->stride[0], pn, ws0,
+                         w->stride[1], qn, n,
+                         t2 ? (const REAL *)t2->data + p0 * t2->stride[0] + q0 * t2->stride[1] : NULL,
+                         t2 ? t2->stride[0] : 0, t2 ? t2->stride[1] : 0, (REAL)l->role[4], total);
             } else for (int64_t r = 0; r < n; r += TILE_R) {
                 const int64_t c = n - r < TILE_R ? n - r : TILE_R;
                 for (int64_t p = 0; p < pn; p += TP)
@@ -433,9 +542,9 @@ static inline VEC_T K(add_signed)(VEC_T s, VEC_T d, VEC_T u) {
 
 /* The operands of a tile. m, y : packed. f : a row of each result's. a, b : likewise, in steps. */
 typedef struct {
-    const REAL *m, *y, *f[TP], *a[TP], *b[TP];
-    int64_t step_a, step_b, n;
-    REAL c;
+    const REAL *m, *y, *f[TP], *a[TP], *b[TP], *t[TP];
+    int64_t step_a, step_b, step_t, n;
+    REAL c;                     /* of a quotient; of a slope the sign of t */
 } K(columns_t);
 
 #define F_LOAD(p) const VEC_T f##p##0 = K(vec_load)(o->f[p]), f##p##1 = K(vec_load)(o->f[p] + LN); \
@@ -502,10 +611,41 @@ QUOTIENT_TILE(quotient_less)
 #define QUOTIENT_OF OF_MORE
 QUOTIENT_TILE(quotient_more)
 #undef QUOTIENT_OF
+static inline VEC_T K(slope_of_tanh)(VEC_T v) { v = VEC_TANH(v); return 1 - v * v; }
+static inline VEC_T K(slope_of_sigmoid)(VEC_T v) { v = VEC_SIGMOID(v); return v * (1 - v); }
+#define T_ROW(p) const REAL *t##p = o->t[p];
+#define SLOPE_STEP(p) { \
+    const VEC_T a = K(vec_of)(a##p[r * o->step_a]), b = K(vec_of)(b##p[r * o->step_b]); \
+    const VEC_T t = K(vec_of)(o->c * t##p[r * o->step_t]); \
+    s##p##0 += (a + b * y0) * y0 * SLOPE_OF(m0 * f##p##0 - t); \
+    s##p##1 += (a + b * y1) * y1 * SLOPE_OF(m1 * f##p##1 - t); }
+#define SLOPE_TILE(NAME) \
+static void K(NAME)(const K(columns_t) *o, REAL *to) { \
+    const REAL *m = o->m, *y = o->y; \
+    EACH_P(F_LOAD) EACH_P(B_ROW) EACH_P(T_ROW) \
+    for (int64_t r = 0; r < o->n; r++, m += COLUMNS, y += COLUMNS) { \
+        const VEC_T m0 = K(vec_load)(m), m1 = K(vec_load)(m + LN); \
+        const VEC_T y0 = K(vec_load)(y), y1 = K(vec_load)(y + LN); \
+        EACH_P(SLOPE_STEP) \
+    } \
+    EACH_P(F_KEEP) \
+}
+#define SLOPE_OF VEC_EXP
+SLOPE_TILE(slope_exp)
+#undef SLOPE_OF
+#define SLOPE_OF K(slope_of_tanh)
+SLOPE_TILE(slope_tanh)
+#undef SLOPE_OF
+#define SLOPE_OF K(slope_of_sigmoid)
+SLOPE_TILE(slope_sigmoid)
+#undef SLOPE_OF
 typedef void (*K(column_tile_t))(const K(columns_t) *, REAL *);
 static const K(column_tile_t) K(QUOTIENTS)[] = {
     K(quotient_mul), K(quotient_add), K(quotient_sub), K(quotient_bus), NULL, NULL,
     K(quotient_less), K(quotient_more)};
+
+static const K(column_tile_t) K(SLOPES)[N_WAVES] = {
+    K(slope_exp), K(slope_tanh), K(slope_sigmoid)};
 
 static inline void K(pack_rows)(REAL *to, const REAL *from, int64_t step, int64_t rows, int64_t c) {
     for (int64_t row = 0; row < rows; row++, to += COLUMNS, from += step) {
@@ -513,44 +653,50 @@ static inline void K(pack_rows)(REAL *to, const REAL *from, int64_t step, int64_
         for (int64_t k = c; k < (int64_t)COLUMNS; k++) to[k] = 0;
     }
 }
-/* Whether a view lies in rows along a2 and does not vary along `still`, or is one number of a row. */
-static inline int K(is_rows)(const view_t *v, int still) {
-    return v->dtype == REAL_TYPE && v->stride[2] == 1 && v->stride[still] == 0
-        && !v->index[0] && !v->index[1] && !v->index[2];
-}
-static inline int K(is_number)(const view_t *v) {
-    return v->dtype == REAL_TYPE && v->stride[2] == 0 && !v->index[0] && !v->index[1] && !v->index[2];
+static inline const REAL *K(number_at)(const view_t *v, int64_t i0, int64_t i1, const REAL *none) {
+    return v ? (const REAL *)v->data + i0 * v->stride[0] + i1 * v->stride[1] : none;
 }
 
 /* The sum over a1, where m varies along a1 and f along a0. fast 4: of +-a sign(m - f); roles a, m,
- * f, sign. 6: roles a, b, y (-1: none), m, f, the number of the term. */
-static int K(column_tiles)(const tape_t *t, const loop_t *l, const domain_t *d) {
-    const int is_quotient = l->fast == 6;
-    const view_t *a = &d->v[l->role[0]], *b = is_quotient ? &d->v[l->role[1]] : a;
-    const view_t *m = &d->v[l->role[is_quotient ? 3 : 1]], *f = &d->v[l->role[is_quotient ? 4 : 2]];
-    const view_t *out = &d->v[l->n_in];
+ * f, sign. 6: roles a, b, y, m, f, the number of the term. 8: roles a, b, y, m, f, t, its sign; a
+ * and y may be exchanged. -1: none. */
+static int K(column_tiles)(const tape_t *tape, const loop_t *l, const domain_t *d) {
+    const int is_signed = l->fast == 4, is_slope = l->fast == 8;
+    const int32_t *role = l->role;
+    const view_t *v = d->v, *out = &v[l->n_in];
+    const view_t *a = role[0] >= 0 ? &v[role[0]] : NULL, *m = &v[role[is_signed ? 1 : 3]];
+    const view_t *b = !is_signed && role[1] >= 0 ? &v[role[1]] : NULL;
+    const view_t *y = !is_signed && role[2] >= 0 ? &v[role[2]] : NULL, *f = &v[role[is_signed ? 2 : 4]];
+    const view_t *t = is_slope && role[5] >= 0 ? &v[role[5]] : NULL;
     const int64_t np = d->n[0], nr = d->n[1], nq = d->n[2];
-    double sign = is_quotient ? 1 : l->role[3];
+    double sign = is_signed ? role[3] : 1;
     int term = l->term;
     if (d->axis != 1 || d->indptr || nq < LN) return 0;
-    if (m->stride[1] == 0) {
-        const view_t *s = m; m = f; f = s; sign = is_quotient ? 1 : -sign;
-        if (term == T_SUB || term == T_BUS) term = T_SUB + T_BUS - term;
+    if (is_slope && ((a && !K(is_number)(a)) || (y && K(is_number)(y)))) {
+        const view_t *s = a; a = y; y = s;
     }
-    const view_t *y = is_quotient && l->role[2] >= 0 ? &d->v[l->role[2]] : m;
-    if (!K(is_number)(a) || !K(is_number)(b) || !K(is_rows)(m, 0) || !K(is_rows)(f, 1)
-        || !K(is_rows)(y, 0)) return 0;
-    const REAL *ms = (const REAL *)m->data, *ys = (const REAL *)y->data, *fs = (const REAL *)f->data;
-    if (!is_quotient && !(K(all_finite)(ms, nr, m->stride[1], nq)
-                          && K(all_finite)(fs, np, f->stride[0], nq))) return 0;
-    const K(column_tile_t) tile = is_quotient ? K(QUOTIENTS)[term] : K(signed_columns);
-    const int has_y = is_quotient && y != m, is_one = is_quotient && l->role[2] < 0;
+    if (m->stride[1] == 0) {
+        const view_t *s = m; m = f; f = s; sign = is_signed ? -sign : 1;
+        if (!is_slope && (term == T_SUB || term == T_BUS)) term = T_SUB + T_BUS - term;
+    }
+    if ((a && !K(is_number)(a)) || (b && !K(is_number)(b)) || (t && !K(is_number)(t))
+        || (y && !K(is_rows)(y, 0)) || !K(is_rows)(m, 0) || !K(is_rows)(f, 1)) return 0;
+    const REAL *ms = (const REAL *)m->data, *fs = (const REAL *)f->data;
+    const REAL *ys = y ? (const REAL *)y->data : NULL;
+    if (is_signed && !(K(all_finite)(ms, nr, m->stride[1], nq)
+                       && K(all_finite)(fs, np, f->stride[0], nq))) return 0;
+    if (is_slope && y && !K(all_finite)(ys, nr, y->stride[1], nq)) return 0;    /* b may be 0 */
+    const K(column_tile_t) tile = is_signed ? K(signed_columns)
+                                : is_slope ? K(SLOPES)[term] : K(QUOTIENTS)[term];
+    const REAL unit[2] = {0, 1};
+    const int has_y = y && y != m;
     REAL pack[COLUMNS * DEEP], pack_y[COLUMNS * DEEP], fixed[COLUMNS * TILE_P], some[COLUMNS * TP];
     double total[COLUMNS * TILE_P];
-    K(columns_t) o = {.m = pack, .y = has_y || is_one ? pack_y : pack, .step_a = a->stride[1],
-                      .step_b = b->stride[1]};
-    if (is_quotient && l->role[5] >= 0) o.c = (REAL)value_of(t, l->consts[l->role[5]]);
-    if (is_one) for (int64_t k = 0; k < (int64_t)(COLUMNS * DEEP); k++) pack_y[k] = 1;
+    K(columns_t) o = {.m = pack, .y = y && !has_y ? pack : pack_y, .step_a = a ? a->stride[1] : 0,
+                      .step_b = b ? b->stride[1] : 0, .step_t = t ? t->stride[1] : 0};
+    if (is_slope) o.c = (REAL)role[6];
+    else if (!is_signed && role[5] >= 0) o.c = (REAL)value_of(tape, l->consts[role[5]]);
+    if (!y && !is_signed) for (int64_t k = 0; k < (int64_t)(COLUMNS * DEEP); k++) pack_y[k] = 1;
     for (int64_t q = 0; q < nq; q += COLUMNS)
         for (int64_t p0 = 0; p0 < np; p0 += TILE_P) {
             const int64_t c = nq - q < (int64_t)COLUMNS ? nq - q : (int64_t)COLUMNS;
@@ -567,8 +713,9 @@ static int K(column_tiles)(const tape_t *t, const loop_t *l, const domain_t *d) 
                     for (int64_t k = 0; k < TP; k++) {  /* past the end the last row again */
                         const int64_t row = p + k < pn ? p + k : pn - 1;
                         o.f[k] = fixed + row * COLUMNS;
-                        o.a[k] = (const REAL *)a->data + (p0 + row) * a->stride[0] + r * a->stride[1];
-                        o.b[k] = (const REAL *)b->data + (p0 + row) * b->stride[0] + r * b->stride[1];
+                        o.a[k] = K(number_at)(a, p0 + row, r, unit + 1);
+                        o.b[k] = K(number_at)(b, p0 + row, r, unit);
+                        o.t[k] = K(number_at)(t, p0 + row, r, unit);
                     }
                     tile(&o, some);
                     const int64_t n = (pn - p < TP ? pn - p : TP) * COLUMNS;
@@ -675,6 +822,22 @@ static int K(places)(const loop_t *l, const domain_t *d, REAL **value) {
 #undef B_ROW
 #undef QUOTIENT_STEP
 #undef QUOTIENT_TILE
+#undef VEC_EXP
+#undef VEC_TANH
+#undef VEC_SIGMOID
+#undef WAVE_ALONE
+#undef WAVE_OF_X
+#undef WAVE_OF_W
+#undef WAVE_BEGIN
+#undef WAVE_STEP
+#undef WAVE_LAST
+#undef EACH_WAVE_Q
+#undef EACH_WAVE
+#undef WAVE_TILE
+#undef WAVE_TILES
+#undef T_ROW
+#undef SLOPE_STEP
+#undef SLOPE_TILE
 #undef EXTREMES
 #undef COLUMNS
 #undef DEEP

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 Ops = Sequence[tuple[str, Sequence[int]]]
 
-ROWS, COLUMNS, PLACES, QUOTIENTS = 3, 4, 5, 6  # loop_t.fast
+ROWS, COLUMNS, PLACES, QUOTIENTS, WAVES, SLOPES = range(3, 9)  # loop_t.fast
 MUL, ADD, SUB, BUS, APART, SQUARE, LESS, MORE = range(8)  # T_* of tape.h
+FUNCTIONS = ("exp", "tanh", "sigmoid")  # W_* of tape.h
 _EXTREMES = (MUL, ADD, SUB, BUS, APART)
 _FACTORS = (MUL, ADD, SUB, BUS, LESS, MORE)
 _TERMS = {
@@ -63,6 +64,39 @@ class _Values:
                 return LESS if name == "sub" else MORE, inside[1], const
         return None
 
+    def wave(self, value: int) -> tuple[int, tuple[int, int], int, int] | None:
+        """What a value is of two arrays: the place of F in F(x w - sign t), x and w, t (-1: none)
+        and the sign; or None.
+        """
+        name, args = self.op(value)
+        if name not in FUNCTIONS:
+            return None
+        t, sign, inside = -1, 1, args[0]
+        name_of, parts = self.op(inside)
+        if name_of == "sub" and self.is_array(parts[1]):
+            inside, t = parts
+        elif name_of == "add" and self.is_array(min(parts)):
+            t, inside = sorted(parts)
+            sign = -1
+        found = self.term(inside)
+        if found is None or found[0] != MUL:
+            return None
+        return FUNCTIONS.index(name), found[1], t, sign
+
+    def factors(self, value: int) -> list[int]:
+        """Of a product, those that are none."""
+        name, args = self.op(value)
+        if name == "mul" and args[0] != args[1]:
+            return [*self.factors(args[0]), *self.factors(args[1])]
+        return [value]
+
+    def is_one_less(self, value: int, other: int) -> bool:
+        """Whether it is 1 - other."""
+        name, args = self.op(value)
+        if name != "sub" or args[1] != other or (at := self.const(args[0])) is None:
+            return False
+        return bool(self.consts[at] == 1.0)
+
 
 def tile(
     iotas: Sequence[bool], consts: Sequence[Any], ops: Ops, result: int, monoid: str, is_plain: bool
@@ -85,9 +119,9 @@ def tile(
         return Tile(ROWS, term) if is_whole and term in _TERMS.get(monoid, ()) else None
     if monoid != "sum":
         return None
-    return (_columns(ops, values.first) if len(iotas) == 3 and not consts else None) or _quotient(
-        values, result
-    )
+    if len(iotas) == 3 and not consts and (signs := _columns(ops, values.first)) is not None:
+        return signs
+    return _quotient(values, result) or _waves(values, result) or _slopes(values, result)
 
 
 def _columns(ops: Ops, first: int) -> Tile | None:
@@ -129,6 +163,67 @@ def _quotient(values: _Values, result: int) -> Tile | None:
         return None
     term, (m, f), const = found
     return Tile(QUOTIENTS, term, (a, b, y, m, f, const))
+
+
+def _waves(values: _Values, result: int) -> Tile | None:
+    """F(x w - sign t), perhaps times x or w: roles are x, w, t, what it is multiplied with (-1:
+    nothing), the sign.
+    """
+    name, args = values.op(result)
+    times, value = sorted(args) if name == "mul" else (-1, result)
+    if (found := values.wave(value)) is None or (times >= 0 and times not in found[1]):
+        return None
+    function, (x, w), t, sign = found
+    return Tile(WAVES, function, (x, w, t, times, sign))
+
+
+def _slopes(values: _Values, result: int) -> Tile | None:
+    """y (a + b y) F'(m f - sign t): roles are a, b, y, m, f, t (-1: none; a and y may be exchanged)
+    and the sign.
+    """
+    arrays: list[int] = []
+    sums: list[tuple[int, int, int]] = []
+    slope: list[int] = []
+    for value in values.factors(result):
+        name, args = values.op(value)
+        if values.is_array(value):
+            arrays.append(value)
+        elif name == "add":
+            a, product = sorted(args)
+            times, pair = values.op(product)
+            if times != "mul" or not all(map(values.is_array, (a, *pair))):
+                return None
+            sums.append((a, pair[0], pair[1]))
+        else:
+            slope.append(value)
+    inside = _slope(values, slope)
+    if inside is None or (found := values.wave(inside)) is None:
+        return None
+    function, (m, f), t, sign = found
+    if not sums and len(arrays) <= 2:
+        a, y = (*arrays, -1, -1)[:2]
+        return Tile(SLOPES, function, (a, -1, y, m, f, t, sign))
+    if len(sums) == 1 and len(arrays) == 1 and arrays[0] in sums[0][1:]:
+        (a, b, other), (y,) = sums[0], arrays
+        return Tile(SLOPES, function, (a, other if b == y else b, y, m, f, t, sign))
+    return None
+
+
+def _slope(values: _Values, slope: Sequence[int]) -> int | None:
+    """F(z), if the product of these is F'(z)."""
+    if len(slope) == 1:
+        (value,) = slope
+        if values.op(value)[0] == "exp":
+            return value
+        _, args = values.op(value)
+        square, pair = values.op(args[-1])
+        is_square = square == "mul" and pair[0] == pair[1] and values.op(pair[0])[0] == "tanh"
+        return pair[0] if is_square and values.is_one_less(value, args[-1]) else None
+    if len(slope) == 2:
+        for s, rest in (slope, slope[::-1]):
+            if values.op(s)[0] == "sigmoid" and values.is_one_less(rest, s):
+                return s
+    return None
 
 
 def _places(iotas: Sequence[bool], consts: Sequence[Any], ops: Ops) -> Tile | None:

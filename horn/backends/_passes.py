@@ -262,20 +262,36 @@ class Shape:
         along = self.order(lengths)[2]
         if lengths[along] < lanes:
             return None
-        if found.fast == tiles.ROWS:
-            pairs = all(len(a) == 2 and a[1] == along == self.folded for a in axes)
-            return found if pairs and axes[0] != axes[1] else None
+        if found.fast in (tiles.ROWS, tiles.WAVES):
+            is_wave = found.fast == tiles.WAVES
+            x, w = (axes[k] for k in (found.roles[:2] if is_wave else (0, 1)))
+            pairs = all(len(a) == 2 and a[1] == along == self.folded for a in (x, w)) and x != w
+            beside = axes[found.roles[2]] if is_wave and found.roles[2] >= 0 else ()
+            return found if pairs and along not in beside else None
         if along == self.folded:
             return None
-        if found.fast in (tiles.COLUMNS, tiles.QUOTIENTS):
-            rows = found.roles[1:3] if found.fast == tiles.COLUMNS else found.roles[2:5]
-            beside = found.roles[:1] if found.fast == tiles.COLUMNS else found.roles[:2]
-            *more, m, f = [axes[k] for k in rows if k >= 0]
-            if any(along in axes[k] for k in beside) or m == f:
-                return None
-            lie = all(len(a) == 2 and a[1] == along for a in (*more, m, f))
-            return found if lie and all(self.folded in a for a in more) else None
+        if found.fast in (tiles.COLUMNS, tiles.QUOTIENTS, tiles.SLOPES):
+            return found if self._are_columns(found, axes, along) else None
         return found if along not in axes[found.roles[0]] else None
+
+    def _are_columns(self, tile: tiles.Tile, axes: list[tuple[str, ...]], along: str) -> bool:
+        """Whether arrays lie as a tile of columns needs them."""
+        roles = tile.roles
+        more: tuple[int, ...] = ()
+        if tile.fast == tiles.COLUMNS:
+            beside, pair = roles[:1], roles[1:3]
+        elif tile.fast == tiles.QUOTIENTS:
+            beside, more, pair = roles[:2], roles[2:3], roles[3:5]
+        else:
+            one, other = roles[0], roles[2]
+            if one >= 0 and along in axes[one]:
+                one, other = other, one
+            beside, more, pair = (one, roles[1], roles[5]), (other,), roles[3:5]
+        rows = [axes[k] for k in (*more, *pair) if k >= 0]
+        if any(along in axes[k] for k in beside if k >= 0) or rows[-1] == rows[-2]:
+            return False
+        lie = all(len(a) == 2 and a[1] == along for a in rows)
+        return lie and all(self.folded in a for a in rows[:-2])
 
     def order(self, lengths: Mapping[str, int]) -> tuple[Any, ...]:
         """The three axes as the engine orders them, outermost first; None has one place."""

@@ -30,6 +30,7 @@ import numpy as np
 from horn import transport as transports
 from horn._kernels import blas, engine
 from horn._kernels.operands import MONOIDS, OPS, Iota, View
+from horn._kernels.tiles import FUNCTIONS
 from horn._kernels.walks import STRIP_BYTES
 from horn.backends import Setup
 from horn.backends.kernels import Runner
@@ -419,6 +420,18 @@ class StripTimings:
         ]  # fmt: skip
         seconds = self.run_s(given, quotient, to, ("sum", "b"), axes)
         found["quotients"] = seconds / (n * n * r)
+        given = [View(u, "bo"), *pair, View(u, "bo"), 1.0]
+        for name in FUNCTIONS:
+            wave = [("mul", 1, 2), ("sub", 5, 3), (name, 6)]
+            seconds = self.run_s(given, wave, View(out, "bo"), ("sum", "i"), axes)
+            found[name] = seconds / (n * n * r)
+            last = {
+                "exp": [("mul", 7, 0), ("mul", 8, 1)],
+                "tanh": [("mul", 7, 7), ("sub", 4, 8), ("mul", 9, 0), ("mul", 10, 1)],
+                "sigmoid": [("sub", 4, 7), ("mul", 7, 8), ("mul", 9, 0), ("mul", 10, 1)],
+            }[name]
+            seconds = self.run_s(given, [*wave, *last], to, ("sum", "b"), axes)
+            found[f"{name} slope"] = seconds / (n * n * r)
         at = [places, Iota("i"), View(u, "bo"), pair[0], 0.0]
         one = [("eq", 0, 1), ("mul", 2, 3), ("select", 5, 6, 4)]
         found["places"] = self.run_s(at, one, to, ("sum", "b"), axes) / (n * n)

@@ -16,7 +16,16 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from horn._kernels.operands import OPS
-from horn._kernels.tiles import COLUMNS, LESS, MORE, PLACES, QUOTIENTS
+from horn._kernels.tiles import (
+    COLUMNS,
+    FUNCTIONS,
+    LESS,
+    MORE,
+    PLACES,
+    QUOTIENTS,
+    SLOPES,
+    WAVES,
+)
 from horn._kernels.walks import STRIP_BYTES
 from horn.backends._choices import choose_layout, choose_threads
 from horn.backends._passes import Pass, Shape, passes
@@ -121,7 +130,8 @@ class Machine:
     result_s: float = 3e-9
     tile_s: Figures = _by(
         ("sum", "max", "min", "near"), 5e-11, argmax=1e-10, prod=1e-10, columns=7e-11, places=5e-9,
-        quotients=8e-11,
+        quotients=8e-11, exp=1.6e-10, tanh=2.4e-10, sigmoid=2e-10,
+        **{"exp slope": 2e-10, "tanh slope": 2.8e-10, "sigmoid slope": 2.4e-10},
     )  # fmt: skip
     synapse_s: Figures = _by("iob", 4e-10)
     synapse_once_s: Figures = _by("iob", 2e-9, b=4e-9)
@@ -366,6 +376,8 @@ class Costs:
             return machine.call_s + lengths["e"] * (lengths["b"] * row_s + once_s)
         if tile := shape.tile(lengths, machine.lanes):
             kind = _TILES.get(tile.fast, each.monoid)
+            if tile.fast in (WAVES, SLOPES):
+                kind = FUNCTIONS[tile.term] + ("" if tile.fast == WAVES else " slope")
             if kind == "prod" and tile.term in (LESS, MORE):
                 kind = "near"
             over = [n for name, n in lengths.items() if tile.fast != PLACES or name in "bo"]

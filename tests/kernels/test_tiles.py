@@ -272,6 +272,82 @@ def test_bits_of_products_do_not_depend_on_threads(dtype, kernel_rng):
     np.testing.assert_array_equal(found[0][5:9], factors(x[5:9].copy(), w, "less", 1))
 
 
+WAVES = {
+    "exp": (np.exp, np.exp),
+    "tanh": (np.tanh, lambda z: 1 - np.tanh(z) ** 2),
+    "sigmoid": (lambda z: 1 / (1 + np.exp(-z)), lambda z: np.exp(-z) / (1 + np.exp(-z)) ** 2),
+}
+
+
+@pytest.mark.parametrize("p, q, r", [(1, 1, 16), (3, 5, 33), (67, 35, 1031), (5, 66, 300)])
+@pytest.mark.parametrize("form", WAVES)
+@pytest.mark.parametrize("times, t", [("", ""), ("x", "sub"), ("w", "add"), ("", "sub")])
+def test_waves(t, times, form, p, q, r, dtype, n_threads, kernel_rng):
+    """Sums of F(x w - t), and of x F, w F."""
+    x, w = (kernel_rng.standard_normal((n, r)).astype(dtype) for n in (p, q))
+    shift = kernel_rng.standard_normal((q, p)).astype(dtype)
+    ops = [("mul", 0, 1), *([(t, 3, 2)] if t else [])]
+    ops.append((form, 2 + len(ops)))
+    if times:
+        ops.append(("mul", "xw".index(times), 2 + len(ops)))
+    assert tiles.tile([False] * 3, (), [(n, v) for n, *v in ops], 2 + len(ops), "sum", True)
+    out = np.zeros((p, q), dtype)
+    tape = Tape(dtype, n_threads)
+    tape.loop(
+        {"p": p, "q": q, "r": r}, [View(x, "pr"), View(w, "qr"), View(shift, "qp")], ops,
+        [(View(out, "pq"), 2 + len(ops))], reduce=("sum", "r"),
+    )  # fmt: skip
+    tape.run()
+    z = x[:, None].astype(float) * w + {"": 0, "sub": -1, "add": 1}[t] * shift.T[..., None]
+    values = WAVES[form][0](z) * {"": 1, "x": x[:, None], "w": w}[times]
+    scale = abs(values).sum(2).max()
+    np.testing.assert_allclose(out, values.sum(2), rtol=RTOL[dtype], atol=RTOL[dtype] * scale)
+
+
+SLOPES = {  # from F(z), value 9, and 1, value 6: F'(z)
+    "exp": [],
+    "tanh": [("mul", 9, 9), ("sub", 6, 10)],
+    "sigmoid": [("sub", 6, 9), ("mul", 9, 10)],
+}
+
+
+@pytest.mark.parametrize("p, q, r", [(3, 5, 33), (67, 35, 100), (300, 5, 70), (3, 600, 33)])
+@pytest.mark.parametrize("form", SLOPES)
+@pytest.mark.parametrize("folded", "bo")
+@pytest.mark.parametrize("beside", ["", "a", "y", "a y", "(a + b y) y"])
+def test_slopes(beside, folded, form, p, q, r, dtype, kernel_rng):
+    """What sums of functions send back."""
+    x, w = (kernel_rng.standard_normal((n, r)).astype(dtype) for n in (p, q))
+    a, b, t = (kernel_rng.standard_normal((p, q)).astype(dtype) for _ in range(3))
+    y = kernel_rng.standard_normal((p if folded == "b" else q, r)).astype(dtype)
+    axes, rest = {"b": p, "o": q, "i": r}, "oi" if folded == "b" else "bi"
+    ops = [("mul", 0, 1), ("sub", 7, 4), (form, 8), *SLOPES[form]]
+    last = 6 + len(ops)
+    if beside in ("a", "a y"):
+        ops.append(("mul", last, 2))
+    if beside == "(a + b y) y":
+        ops += [("mul", 3, 5), ("add", 2, last + 1), ("mul", last, last + 2)]
+    if "y" in beside:
+        ops.append(("mul", 5, 6 + len(ops)))
+    named = [(n, v) for n, *v in ops]
+    assert tiles.tile([False] * 6, (1.0,), named, 6 + len(ops), "sum", True)
+    out = np.full([axes[name] for name in rest], np.nan, dtype)
+    given = [View(x, "bi"), View(w, "oi"), View(a, "bo"), View(b, "bo"), View(t, "bo"),
+             View(y, "bi" if folded == "b" else "oi"), 1.0]  # fmt: skip
+    tape = Tape(dtype, 2)
+    tape.loop(axes, given, ops, [(View(out, rest), 6 + len(ops))], reduce=("sum", folded))
+    tape.run()
+    z = x[:, None].astype(float) * w - t[..., None]
+    each = y[:, None] if folded == "b" else y
+    values = WAVES[form][1](z) * {
+        "": 1, "a": a[..., None], "y": each, "a y": a[..., None] * each,
+        "(a + b y) y": (a[..., None] + b[..., None] * each) * each,
+    }[beside]  # fmt: skip
+    axis = 0 if folded == "b" else 1
+    scale = abs(values).sum(axis).max()
+    np.testing.assert_allclose(out, values.sum(axis), rtol=RTOL[dtype], atol=RTOL[dtype] * scale)
+
+
 @pytest.mark.parametrize("folded, rest", [("i", "bo"), ("b", "oi")])
 @pytest.mark.parametrize("monoid, nothing", [("sum", 0.0), ("prod", 1.0), ("max", -np.inf)])
 @pytest.mark.parametrize("turned", [False, True])
@@ -318,6 +394,16 @@ def test_what_is_no_tile():
     place = [("eq", [0, 1]), ("copy", [2]), ("select", [4, 5, 3])]
     assert found(place, (False, True, False), (0.0,)) == tiles.Tile(tiles.PLACES, 0, (0, 1, 5))
     assert found(place, (False, True, False), (1.0,)) is None
+    wave = [("mul", [0, 1]), ("exp", [4])]  # of arrays 0 to 2 and a number, 3
+    three, one = (False,) * 3, (1.0,)
+    assert found(wave, three, one) == tiles.Tile(tiles.WAVES, 0, (0, 1, -1, -1, 1))
+    assert found([*wave, ("mul", [2, 5])], three, one).fast == tiles.SLOPES
+    assert found([("add", [0, 1]), ("exp", [4])], three, one) is None
+    assert found([("mul", [0, 1]), ("sub", [3, 4]), ("exp", [5])], three, one) is None
+    assert found(wave, three, one, "prod") is None
+    tanh = [("mul", [0, 1]), ("tanh", [4]), ("mul", [5, 5]), ("sub", [3, 6])]
+    assert found(tanh, three, one).fast == tiles.SLOPES
+    assert found(tanh, three, (2.0,)) is None
 
 
 @pytest.mark.parametrize("level", range(LEVEL))

@@ -29,6 +29,13 @@ class Largest(horn.Neuron):
 
 
 class Saturating(horn.Neuron):
+    """No tile."""
+
+    def forward(self, messages):
+        self.feedforward(sum(math.tanh(m.input - m.weight) for m in messages))
+
+
+class Dendrite(horn.Neuron):
     def forward(self, messages):
         self.feedforward(sum(math.tanh(m.input * m.weight) for m in messages))
 
@@ -187,6 +194,7 @@ def test_dearer_operations_take_longer():
         ("operation_s", "tanh", Saturating), ("tile_s", "max", Largest),
         ("tile_s", "argmax", Largest), ("fold_s", "prod", Squashed), ("tile_s", "columns", Adding),
         ("tile_s", "near", Product), ("tile_s", "quotients", Product),
+        ("tile_s", "tanh", Dendrite), ("tile_s", "tanh slope", Dendrite),
         ("cross_s", "sum", Saturating),
     ],
 )  # fmt: skip
