@@ -269,6 +269,49 @@ def prod(values: Iterable[Any], *, start: Any = 1.0) -> Any:
     return _m.prod(values, start=start)
 
 
+def _ordered(values: Iterable[Any]) -> tuple[list[Any], list[float], list[float]]:
+    """The values, their numbers, and these in order."""
+    found = list(values)
+    numbers = [float(getattr(v, "value", v)) for v in found]
+    return found, numbers, sorted(numbers)
+
+
+def smallest(k: int, values: Iterable[Any]) -> Any:
+    """The k-th smallest, from 1; infinity where there are fewer. Its gradient goes to the first
+    message that has it: ``smallest(2, (m.input * m.weight for m in messages))``.
+    """
+    found, numbers, order = _ordered(values)
+    return found[numbers.index(order[k - 1])] if k <= len(found) else _m.inf
+
+
+def largest(k: int, values: Iterable[Any]) -> Any:
+    """The k-th largest, likewise; minus infinity where there are fewer."""
+    found, numbers, order = _ordered(values)
+    return found[numbers.index(order[-k])] if k <= len(found) else -_m.inf
+
+
+def median(values: Iterable[Any]) -> Any:
+    """The middle one, the mean of two where there are two: ``median(m.input for m in messages)``;
+    NaN of none.
+    """
+    found, numbers, order = _ordered(values)
+    n = len(found)
+    if n == 0:
+        return _m.nan
+    lower, upper = (found[numbers.index(order[place])] for place in ((n - 1) // 2, n // 2))
+    return 0.5 * lower + 0.5 * upper
+
+
+def top_sum(k: int, values: Iterable[Any]) -> Any:
+    """The sum of the k largest, of all where there are fewer."""
+    found, numbers, order = _ordered(values)
+    if k >= len(found):
+        return sum(found, 0.0)
+    last = order[-k]
+    larger = [v for v, number in zip(found, numbers, strict=True) if number > last]
+    return sum(larger, 0.0) + (k - len(larger)) * found[numbers.index(last)]
+
+
 def pow_(a: Any, b: Any) -> Any:
     """a to the b (the operator ``**`` works too)."""
     return apply("pow", a, b)

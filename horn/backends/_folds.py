@@ -144,6 +144,8 @@ def only_fold(program: Program, s: Statement) -> Fold | None:
             found = Fold(kind, output.axis, kept[0].value)
     if node.op is Op.SELECT and kind == "sum" and output.axis == "o":
         found = _gradient(node)
+        if found is not None and buffers[found.place].role != "constant":
+            found = None  # of a later input, where places do not begin at 0
     if found is None or kind not in ("sum", *EXTREMES, *EXTREMES.values()):
         return None
     if output.axis == "o" and kind != "sum":

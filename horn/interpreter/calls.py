@@ -184,6 +184,15 @@ class Message(Synapse):
         return Traced(drawn(kind, seed, layer, place, neuron, sample, random.ONCE), "synapse")
 
 
+class NoMessage:
+    """What ``max(messages, key=...)`` finds of none: its fields are 0."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Traced(0.0)
+
+
 class Heard(Message):
     """One output neuron's error, as a hidden neuron hears of it."""
 

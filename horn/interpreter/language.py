@@ -20,7 +20,7 @@ from typing import Any
 from horn import math
 from horn.activations import Activation
 from horn.interpreter import user_text
-from horn.interpreter.calls import ReceivedMessages
+from horn.interpreter.calls import NoMessage, ReceivedMessages
 from horn.interpreter.tape import Traced, derivative, is_number, make
 from horn.neuron import Neuron
 
@@ -62,6 +62,8 @@ def _extreme(name: str, none: float) -> Callable[..., Any]:
     python = getattr(builtins, name)
 
     def of(*args: Any, **named: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], ReceivedMessages) and "key" in named:
+            return python(args[0], **{"default": NoMessage(), **named})
         if len(args) != 1 or named:
             return python(*args, **named)
         values = list(args[0])

@@ -80,6 +80,18 @@ def _error(
     )
 
 
+def _is_key(frame: FrameType) -> bool:
+    """Whether a frame is of a lambda that the function around it writes: of max(..., key=)."""
+    outer = frame.f_back
+    while outer is not None and _is_horn(outer):
+        outer = outer.f_back
+    return (
+        frame.f_code.co_name == "<lambda>"
+        and outer is not None
+        and frame.f_code in outer.f_code.co_consts
+    )
+
+
 def draw_site(method: CodeType) -> int:
     """The site of the draw that is being made: the calls from the neuron's method to it, each as
     (function, line, column).
@@ -97,7 +109,7 @@ def draw_site(method: CodeType) -> int:
         if not _is_horn(frame):
             line, column, _ = _position(frame)
             place = inner or (line, column)
-            if code.co_name in _INSIDE:
+            if code.co_name in _INSIDE or _is_key(frame):
                 inner = place
             else:
                 path.append((code.co_name, place[0] - code.co_firstlineno, place[1]))

@@ -18,6 +18,7 @@ from horn.language.functions import MATH, Functions, hashable
 from horn.language.ir import Node, Op, const, leaf, reduce, select
 from horn.language.loops import MessageLoops
 from horn.language.names import LAYER_WORDS
+from horn.language.orders import Orders
 from horn.language.references import (
     ActivationRef,
     AggregateRef,
@@ -39,12 +40,17 @@ _MONOIDS = {
     sum: "sum", max: "max", min: "min", any: "any", all: "all",
     python_math.prod: "prod", horn_math.prod: "prod",
 }  # fmt: skip
+_ORDERS = {
+    horn_math.median: "median", horn_math.largest: "largest", horn_math.smallest: "smallest",
+    horn_math.top_sum: "top_sum",
+}  # fmt: skip
 _SEQUENCES = (range, enumerate, zip, reversed, list, tuple)  # of what is known before the run
 _ORDER = "messages have no order: loop over them with for m in messages"
 _REAL = "a neuron computes with real numbers: keep the two parts in two variables"
 _INSTEAD: dict[Any, str] = {
     **dict.fromkeys((enumerate, zip, sorted, reversed, list, tuple, iter, next, map), _ORDER),
-    sorted: f"{_ORDER}, or put @horn.interpreted on the class, which runs it with all of Python",
+    sorted: f"{_ORDER}, ask horn.math.median or horn.math.largest(k, ...) of them, or put "
+    "@horn.interpreted on the class, which runs it with all of Python",
     complex: _REAL,
     print: "it gives nothing: write it on a line of its own, which is left out where neurons are "
     "compiled",
@@ -71,6 +77,7 @@ class Calls:
     expressions: Expressions
     sequences: Sequences
     loops: MessageLoops
+    orders: Orders
     functions: Functions
     words: Words
 
@@ -83,6 +90,10 @@ class Calls:
             return self.words.call(target, node)
         if hashable(target):
             target = _HELPERS.get(target, target)
+            if target in (max, min) and any(k.arg == "key" for k in node.keywords):
+                return self.orders.chosen(target.__name__, node)
+            if target in _ORDERS:
+                return self.orders.ordered(_ORDERS[target], node)
             if target in _MONOIDS or target in (len, abs, float, bool, pow):
                 return self.builtin(target, node)
             if target in _SEQUENCES and not node.keywords:

@@ -16,6 +16,7 @@ from horn.language.ir import Node, Op, const, leaf
 from horn.language.references import (
     ActivationRef,
     AggregateRef,
+    ChosenRef,
     ErrorRef,
     ErrorsRef,
     MessageRef,
@@ -102,6 +103,8 @@ class Names:
             return self.self_attribute(node, name)
         if isinstance(value, MessageRef):
             return self.field(node, name)
+        if isinstance(value, ChosenRef):
+            return self.of_chosen(value, node, name)
         if isinstance(value, ErrorRef):
             if name in ("normal", "uniform"):
                 return Word(name, "error")
@@ -329,6 +332,15 @@ class Names:
                 f"{ast.unparse(target)!r} cannot be assigned in a neuron; assign a "
                 "variable or a State of self",
             )
+
+    def of_chosen(self, chosen: ChosenRef, node: ast.Attribute, name: str) -> Node:
+        """A field of the message that was chosen; 0 where there was none."""
+        outer, self.scope.in_loop = self.scope.in_loop, True
+        field = self.field(node, name)
+        self.scope.in_loop = outer
+        if not isinstance(field, Node):
+            self.scope.fail(node, f"of a chosen message its fields are read, not {name!r}")
+        return ir.reduce("sum", "i", ir.select(chosen.here, field, const(0.0)))
 
     def assign_field(self, target: ast.Attribute, value: Any) -> None:
         """m.trace = value."""

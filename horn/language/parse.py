@@ -22,6 +22,7 @@ from horn.language.loops import MessageLoops
 from horn.language.names import Names
 from horn.language.neuron_ir import BackwardIR, ForwardIR, NeuronContext
 from horn.language.operators import Operators
+from horn.language.orders import Orders
 from horn.language.references import MessagesRef, SelfRef, Unset
 from horn.language.scope import Path, Scope
 from horn.language.sequences import Sequences
@@ -46,8 +47,9 @@ class SymbolicRun:
         self.statements = Statements(scope, expressions, self.names, self.sequences, self.loops)
         self.functions = Functions(scope, self.statements)
         self.words = Words(scope, expressions)
+        self.orders = Orders(scope, expressions, self.sequences)
         self.calls = Calls(
-            scope, expressions, self.sequences, self.loops, self.functions, self.words
+            scope, expressions, self.sequences, self.loops, self.orders, self.functions, self.words
         )
 
     def method(self) -> Source:

@@ -34,6 +34,13 @@ class MessageRef:
 
 
 @dataclass(frozen=True)
+class ChosenRef:
+    """The message that ``max(messages, key=...)`` has chosen. here : which it is."""
+
+    here: Node
+
+
+@dataclass(frozen=True)
 class MethodRef:
     """A method of the neuron, bound."""
 

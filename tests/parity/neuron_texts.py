@@ -68,7 +68,7 @@ class NeuronWriter(Writer):
 
     def gather(self) -> tuple[list[str], list[str]]:
         """Statements that look at the messages, and the names of what they have made."""
-        r, v, form = self.r, self.name(), self.r.randrange(14)
+        r, v, form = self.r, self.name(), self.r.randrange(16)
         if form < 3:
             return [f"{v} = sum(m.input * m.{self.one(*self.weights)} for m in messages)"], [v]
         if form == 8:
@@ -102,6 +102,11 @@ class NeuronWriter(Writer):
                 f"        {v} = u",
             ], [v]
         low = self.one("m.input > 0.1", "m.index % 2 == 0")
+        if form == 14:
+            b, field = self.name(), self.one(*self.fields[:2])
+            key = f"lambda m: {self.element()}"
+            best = f"{b} = {self.one('max', 'min')}(messages, key={key})"
+            return [best, f"{v} = {b}.input * {field.replace('m.', b + '.')}"], [v]
         most = self.one("max", "min")
         if form == 9:
             taps = f"sum(math.tanh({self.one(*self.fields[:3])} * k) + m.input"
@@ -112,6 +117,11 @@ class NeuronWriter(Writer):
             5: f"math.prod(1.0 + 0.3 * math.tanh({e}) for m in messages)",
             6: f"sum({e} for m in messages if {low})",
             12: f"{most}(({e} for m in messages if {low}), default=0.2)",
+            15: self.one(
+                f"hm.median({e} for m in messages)",
+                f"hm.top_sum(2, ({e} for m in messages))",
+                f"hm.largest(1, ({e} for m in messages if {low}))",
+            ),  # fmt: skip
             13: f"math.log(sum(math.exp(math.tanh({e})) for m in messages))",
         }
         return [f"{v} = {text[form]}"], [v]
@@ -259,7 +269,8 @@ class NeuronWriter(Writer):
             kept = " + 0.1 * m.trace" if self.traces else ""
             back.append(f"    self.push(m.delta * self.output * (1.0 + 0.2 * {change}){kept})")
         if hears:
-            e = self.one("e.delta * e.normal(0.0, 0.4)", "e.delta", "e.delta * e.uniform()")
+            # Not the sum of e.delta alone: of a softmax it is 0 but for rounding.
+            e = self.one("e.delta * e.normal(0.0, 0.4)", "e.delta * e.uniform()")
             back.append(f"h = {self.one('sum', 'sum', 'max')}({e} for e in self.error)")
             known += ["h", "h"]
         if r.random() < 0.5:

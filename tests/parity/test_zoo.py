@@ -32,7 +32,12 @@ from tests.transport.groups import good
 FILES = sorted((Path(__file__).parents[2] / "examples/zoo").glob("*.py"))
 
 
-@pytest.fixture(params=FILES, ids=lambda path: path.stem)
+# Whose compiling takes long: a loop of 40 passes over the messages is 40 loops.
+LONG = ("k_max",)
+PARAMS = [pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else ()) for path in FILES]
+
+
+@pytest.fixture(params=PARAMS, ids=[path.stem for path in FILES])
 def zoo(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     path: Path = request.param
     spec = importlib.util.spec_from_file_location(f"zoo_{path.stem}", path)

@@ -1,0 +1,178 @@
+"""What is asked of the messages in their order of size: the message with the largest key, the
+median, the k-th largest or smallest, the sum of the k largest.
+
+Messages are not sorted: that would store all of them. The number in question is closed in by
+halves: how many messages are at most the middle? Each step is a sum over the messages, as any
+other, so that it runs wherever a sum does and tasks that divide the messages add up their parts.
+The message that is left is known by its place; to it the gradient goes, of equals to the first.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from horn.language import ir
+from horn.language.expressions import Expressions
+from horn.language.ir import Node, Op, const, leaf, make, mul, reduce, select
+from horn.language.references import ChosenRef, ErrorsRef, MessageRef, MessagesRef
+from horn.language.scope import Scope
+from horn.language.sequences import Sequences
+
+# Of the way from the smallest to the largest message; what is nearer than 2 ** -40 of that is
+# taken for equal.
+HALVINGS = 40
+_INF = const(float("inf"))
+_NONE = const(float("nan"))
+
+
+@dataclass(frozen=True)
+class Messages:
+    """A number ``x`` of each message, and whether the message counts."""
+
+    x: Node
+    counts: Node
+
+    def count(self, where: Node) -> Node:
+        return reduce("sum", "i", select(make(Op.AND, self.counts, where), const(1.0), const(0.0)))
+
+    @property
+    def n(self) -> Node:
+        return reduce("sum", "i", select(self.counts, const(1.0), const(0.0)))
+
+    def smallest(self, k: Node) -> tuple[Node, Node]:
+        """The k-th smallest number, and one that is at least as large, but smaller than all others
+        that are larger.
+        """
+        low = stop(reduce("min", "i", select(self.counts, self.x, _INF)))
+        high = stop(reduce("max", "i", select(self.counts, self.x, -_INF)))
+        below: Node = -_INF
+        for _ in range(HALVINGS):
+            middle = low + 0.5 * (high - low)
+            enough = make(Op.GE, self.count(make(Op.LE, stop(self.x), middle)), k)
+            low, below, high = (
+                make(Op.SELECT, enough, low, middle),
+                make(Op.SELECT, enough, below, middle),
+                make(Op.SELECT, enough, middle, high),
+            )
+        x = stop(self.x)
+        here = make(Op.AND, make(Op.GT, x, below), make(Op.LE, x, high))
+        place = leaf(Op.PLACE, "oi")
+        first = reduce("min", "i", select(make(Op.AND, self.counts, here), place, _INF))
+        is_it = make(Op.AND, self.counts, make(Op.EQ, place, first))
+        return reduce("sum", "i", select(is_it, self.x, const(0.0))), high
+
+    def median(self) -> Node:
+        """The middle one; of an even number of messages the mean of the two in the middle."""
+        n = self.n
+        lower, high = self.smallest(make(Op.FLOOR, 0.5 * (n + 1.0)))
+        above = make(Op.AND, self.counts, make(Op.GT, stop(self.x), high))
+        upper = reduce("min", "i", select(above, self.x, _INF))
+        is_one = make(Op.GE, n - self.count(make(Op.GT, stop(self.x), high)), 0.5 * n + 1.0)
+        odd = make(Op.GT, make(Op.MOD, n, const(2.0)), const(0.5))
+        upper = select(make(Op.OR, is_one, odd), lower, upper)
+        return select(n > 0.0, 0.5 * lower + 0.5 * upper, _NONE)
+
+    def top_sum(self, k: Node) -> Node:
+        """The sum of the k largest: of all, where there are fewer."""
+        n = self.n
+        last, high = self.smallest(n - k + 1.0)
+        larger = make(Op.AND, self.counts, make(Op.GT, stop(self.x), high))
+        rest = k - self.count(make(Op.GT, stop(self.x), high))
+        found = reduce("sum", "i", select(larger, self.x, const(0.0))) + mul(rest, last)
+        whole = reduce("sum", "i", select(self.counts, self.x, const(0.0)))
+        return select(n >= k, found, whole)
+
+
+def stop(x: Node) -> Node:
+    return make(Op.STOP_GRADIENT, x)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """Calls that look for a message by its size."""
+
+    scope: Scope
+    expressions: Expressions
+    sequences: Sequences
+
+    def chosen(self, name: str, node: ast.Call) -> ChosenRef:
+        """max(messages, key=lambda m: ...), or min."""
+        iterated = self.expressions.value(node.args[0]) if len(node.args) == 1 else None
+        key = node.keywords[0].value
+        own = key.args.args if isinstance(key, ast.Lambda) else []
+        if not isinstance(iterated, MessagesRef) or len(node.keywords) > 1 or len(own) != 1:
+            self.scope.fail(
+                node,
+                f"write  best = {name}(messages, key=lambda m: m.input * m.weight)  and read the "
+                "fields of best; of no message they are 0",
+            )
+        assert isinstance(key, ast.Lambda)
+        number, counts = self.element(own[0].arg, [], key.body, iterated, node)
+        nothing = const(ir.IDENTITY[name])
+        masked = select(counts, number, nothing)
+        if "i" not in masked.axes:
+            masked = ir.add(masked, mul(0.0, leaf(Op.PLACE, "oi")))
+        at = reduce(f"arg{name}", "i", masked)
+        here = make(Op.AND, make(Op.EQ, leaf(Op.POSITION, "oi"), at), counts)
+        return ChosenRef(here)
+
+    def ordered(self, name: str, node: ast.Call) -> Node:
+        """median(... for m in messages), largest(k, ...), smallest(k, ...), top_sum(k, ...)."""
+        takes_k = name != "median"
+        each = "m.input * m.weight for m in messages"
+        example = f"{name}(3, ({each}))" if takes_k else f"{name}({each})"
+        args = node.args
+        if len(args) != 1 + takes_k or node.keywords or not isinstance(args[-1], ast.GeneratorExp):
+            self.scope.fail(node, f"write  horn.math.{example}")
+        [comp, *others] = args[-1].generators
+        iterated = self.expressions.value(comp.iter)
+        if others or not isinstance(iterated, MessagesRef) or isinstance(iterated, ErrorsRef):
+            self.scope.fail(node, f"horn.math.{name} is of messages, in one loop: {example}")
+        if not isinstance(comp.target, ast.Name):
+            self.scope.fail(comp.target, "the loop variable is one name: for m in messages")
+        k = const(1.0)
+        if takes_k:
+            k = const(float(self.sequences.whole(self.expressions.value(args[0]), args[0], name)))
+            if k.value < 1.0:
+                self.scope.fail(args[0], f"{name} counts from 1, got {k.value:g}")
+        x, counts = self.element(comp.target.id, comp.ifs, args[-1].elt, iterated, node)
+        messages = Messages(x, counts)
+        if name == "median":
+            return messages.median()
+        if name == "top_sum":
+            return messages.top_sum(k)
+        n = messages.n
+        if name == "smallest":
+            return select(n >= k, messages.smallest(k)[0], _INF)
+        return select(n >= k, messages.smallest(n - k + 1.0)[0], -_INF)
+
+    def element(
+        self,
+        variable: str,
+        tests: list[ast.expr],
+        element: ast.expr,
+        messages: MessagesRef,
+        node: ast.AST,
+    ) -> tuple[Node, Node]:
+        """A number of each message, and whether the message counts."""
+        scope = self.scope
+        if scope.kind != "forward":
+            scope.fail(node, "what is asked of messages in order of size belongs in forward")
+        if scope.in_loop:
+            scope.fail(
+                node,
+                "a loop inside the loop over messages is not in the neuron language: compute it "
+                "before, in a loop of its own",
+            )
+        names = dict(scope.frame.names)
+        scope.frame.read = (*scope.frame.read, scope.path)
+        scope.frame.names[variable] = MessageRef()
+        scope.in_loop, scope.loop_depth = True, len(scope.sources)
+        counts = ir.of_input(messages.input) if messages.input else const(1.0)
+        for test in tests:
+            counts = make(Op.AND, counts, self.expressions.condition(test))
+        x = self.expressions.number(element)
+        scope.in_loop = False
+        scope.frame.names = names
+        return x, counts

@@ -1,0 +1,201 @@
+"""What a neuron asks of its messages in their order of size (docs/notes/0147)."""
+
+import statistics
+
+import numpy as np
+import pytest
+
+import horn
+from horn import explain, math
+from horn.backends import Setup, make
+from horn.errors import CompileError
+from horn.partition.placement import LINK_SPLITS
+from tests.parity.differences import check_gradients
+from tests.parity.test_compiled_equals_interpreted import COMPILED, compare, samples
+from tests.parity.test_groups import of_groups
+from tests.parity.test_tasks import compare as compare_tasks
+from tests.parity.test_tasks import is_illegal, labelled, of_group, of_one, place, steps
+from tests.transport.groups import good
+
+
+class Loudest(horn.Neuron):
+    """The key chooses, another field is sent."""
+
+    def forward(self, messages):
+        best = max(messages, key=lambda m: m.input * m.weight + 0.1 * m.index)
+        least = min(messages, key=lambda m: abs(m.weight))
+        self.feedforward(math.tanh(best.input * best.weight + 0.3 * best.input + least.weight))
+
+
+class DrawnKey(horn.Neuron):
+    def forward(self, messages):
+        best = max(messages, key=lambda m: m.input * m.weight + self.normal(0.0, 0.5))
+        self.feedforward(best.input * best.weight)
+
+
+class Middle(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(math.tanh(math.median(m.input * m.weight for m in messages)))
+
+
+class Second(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(math.tanh(math.largest(2, (m.input * m.weight for m in messages))))
+
+
+class Ranked(horn.Neuron):
+    def forward(self, messages):
+        third = math.smallest(3, (abs(m.input - m.weight) for m in messages))
+        top = math.top_sum(3, (m.input * m.weight for m in messages))
+        some = math.median(m.input - m.weight for m in messages if m.index % 3 != 0)
+        self.feedforward(math.tanh(0.5 * top - third + 0.3 * some))
+
+
+def network(neuron, connect=None, bias=True, inputs=2):
+    net = horn.Network(seed=3)
+    x = net.input(7)
+    hidden = net.layer(5, activation="tanh")
+    net.layer(4, neuron=neuron, inputs=[x, hidden][-inputs:], connect=connect, bias=bias)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
+@pytest.mark.parametrize(
+    "neuron, connect",
+    [
+        (Loudest, None),
+        (DrawnKey, None),
+        (Loudest, horn.Sparse(fan_in=4)),
+        (Second, None),
+        pytest.param(Second, horn.Sparse(fan_in=4), marks=pytest.mark.slow),
+        pytest.param(Ranked, None, marks=pytest.mark.slow),
+        pytest.param(Ranked, horn.Sparse(fan_in=4), marks=pytest.mark.slow),
+    ],
+)
+def test_the_compiled_answer_is_the_interpreters(neuron, connect):
+    compare(network(neuron, connect, bias=connect is None), horn.SGD(0.1), 5)
+
+
+class Largest(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(max(m.input + m.weight for m in messages))
+
+
+def test_the_largest_of_two_sparse_inputs_tells_its_sender():
+    compare(network(Largest, horn.Sparse(fan_in=4), bias=False), horn.SGD(0.1), 5)
+
+
+@pytest.mark.parametrize("neuron", [Loudest, Middle, pytest.param(Ranked, marks=pytest.mark.slow)])
+def test_derived_gradients_are_finite_differences(neuron):
+    net = network(neuron, inputs=1)
+    setup = Setup(net, horn.SGD(0.1), "labels", 5, "float64", 1)
+    check_gradients("kernels", setup, samples(net), 3)
+
+
+@pytest.mark.parametrize(
+    "neuron, where",
+    [
+        (Loudest, "sender"),
+        (Second, "sender"),
+        *(
+            pytest.param(c, where, marks=pytest.mark.slow)
+            for c in (Loudest, Middle, Second)
+            for where in LINK_SPLITS
+        ),
+    ],
+)
+def test_tasks_and_groups_find_the_same_or_say_that_they_cannot(neuron, where):
+    net = network(neuron, inputs=1)
+    setup = Setup(net, horn.SGD(0.1), "labels", 6, "float64", 1)
+    data, batches = labelled(net), steps(6, 3)[:2]
+    placement = place(net, (where,) * 9, ("neurons",) * 9)
+    one = of_one("kernels", setup, data, batches)
+    tasks = of_group("kernels", setup, data, batches, placement, 2)
+    if is_illegal(tasks):  # a place, or who has the smallest, has no parts
+        assert where == "sender" and neuron is not Second
+        return
+    compare_tasks(good(tasks), one, where)
+    groups = of_groups("kernels", setup, data, batches, placement, 2, 1)
+    compare_tasks(good(groups), one, where)
+
+
+def test_the_middle_is_that_of_statistics():
+    for size in (6, 7):
+        net = horn.Network(seed=1)
+        net.input(size)
+        net.layer(3, neuron=Middle, bias=False)
+        net.output(2, activation="softmax", loss="cross_entropy")
+        rng = np.random.default_rng(0)
+        x = np.round(rng.standard_normal((9, size)), 1)  # with equals among them
+        for backend, dtype in zip(COMPILED, ("float64", "float32"), strict=True):
+            engine = make(backend, Setup(net, horn.SGD(0.1), "labels", 9, dtype, 1))
+            engine.load({**engine.parameters(), "layer1.weight": np.ones((3, size), dtype)})
+            engine.bind(horn.data.Dataset(x, np.zeros(9, np.int64)))
+            sent = engine.probe(np.arange(9), iteration=0, first_sample=0)["layer1.output"]
+            expected = [[np.tanh(statistics.median(row))] * 3 for row in x]
+            np.testing.assert_allclose(sent, expected, rtol=1e-6 if dtype == "float32" else 1e-12)
+
+
+class FewMessages(horn.Neuron):
+    """Fewer messages than are asked for, and none at all."""
+
+    def forward(self, messages):
+        ninth = math.largest(9, (m.input * m.weight for m in messages))
+        tenth = math.smallest(10, (m.input * m.weight for m in messages))
+        none = math.median(m.input for m in messages if m.index < 0)
+        found = math.top_sum(9, (m.input * m.weight for m in messages))
+        found += 1.0 if ninth < -1e30 else 0.0
+        found += 2.0 if tenth > 1e30 else 0.0
+        found += 4.0 if math.isnan(none) else 0.0
+        best = max(messages, key=lambda m: m.weight)
+        self.feedforward(found + best.input)
+
+
+def test_fewer_messages_than_are_asked_for():
+    compare(network(FewMessages, horn.Sparse(fan_in=1), bias=False), horn.SGD(0.1), 5)
+
+
+def test_plain_python_has_them_too():
+    values = [3.0, -1.0, 2.0, 2.0, 8.0]
+    assert math.median(values) == statistics.median(values) == 2.0
+    assert math.median(values[:4]) == statistics.median(values[:4])
+    assert (math.largest(2, values), math.smallest(2, values)) == (3.0, 2.0)
+    assert math.top_sum(2, values) == 11.0
+    assert math.top_sum(9, values) == 14.0
+    assert math.largest(9, values) == -math.smallest(9, values) == float("-inf")
+
+
+def test_a_neuron_of_orders_runs_as_a_loop():
+    assert "fused loop" in explain.runs_as(network(Second, inputs=1))["layer2"]
+
+
+def says(forward, problem):
+    cls = type("Orders", (horn.Neuron,), {"forward": forward})
+    with pytest.raises(CompileError, match=problem) as raised:
+        make("kernels", Setup(network(cls), horn.SGD(0.1), "labels", 3, "float64", 1)).bind(
+            samples(network(cls))
+        )
+    assert raised.value.line is not None
+
+
+def by_a_name(self, messages):
+    self.feedforward(max(messages, key=abs).input)
+
+
+def zeroth(self, messages):
+    self.feedforward(math.largest(0, (m.input for m in messages)))
+
+
+def learned(self, messages):
+    self.feedforward(math.largest(self.index, (m.input for m in messages)))
+
+
+def of_constants(self, messages):
+    self.feedforward(math.median(t for t in (1.0, 2.0)))
+
+
+def test_what_is_not_meant_is_refused_with_its_line():
+    says(by_a_name, r"best = max\(messages, key=lambda m: m.input \* m.weight\)")
+    says(zeroth, "largest counts from 1, got 0")
+    says(learned, "whole numbers that are known before the run")
+    says(of_constants, "median is of messages, in one loop")
