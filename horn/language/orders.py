@@ -98,7 +98,9 @@ class Orders:
 
     def chosen(self, name: str, node: ast.Call) -> ChosenRef:
         """max(messages, key=lambda m: ...), or min."""
-        iterated = self.expressions.value(node.args[0]) if len(node.args) == 1 else None
+        first = node.args[0] if len(node.args) == 1 else None
+        is_name = isinstance(first, (ast.Name, ast.Attribute))
+        iterated = self.expressions.value(first) if first is not None and is_name else None
         key = node.keywords[0].value
         own = key.args.args if isinstance(key, ast.Lambda) else []
         if not isinstance(iterated, MessagesRef) or len(node.keywords) > 1 or len(own) != 1:

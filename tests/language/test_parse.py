@@ -669,7 +669,7 @@ REFUSED = {
         def forward(self, messages):
             self.feedforward(«max((m.input for m in messages), key=abs)»)
         """,
-        "max over messages takes no other keyword than default",
+        "write  best = max(messages, key=lambda m: m.input * m.weight)  and read the fields of best",
     ),
     "max that may meet no message": (
         """
