@@ -669,7 +669,7 @@ REFUSED = {
         def forward(self, messages):
             self.feedforward(«max((m.input for m in messages), key=abs)»)
         """,
-        "write  best = max(messages, key=lambda m: m.input * m.weight)  and read the fields of best",
+        "write  best = max(messages, key=lambda m: m.input * m.weight)  and read the fields",
     ),
     "max that may meet no message": (
         """
