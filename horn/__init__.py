@@ -21,6 +21,7 @@ _OF_MODULE = {
     "connections.sparse": "Sparse",
     "connections.tied": "Tied",
     "connections.window": "Window",
+    "delays": "Delayed",
     "errors": "CallbackError CompileError DataError Diverged HornError JobFailed ModelError",
     "initializers": "Constant Glorot He LeCun Normal Uniform",
     "job": "EarlyStopping Job",
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from horn.connections.sparse import Sparse as Sparse
     from horn.connections.tied import Tied as Tied
     from horn.connections.window import Window as Window
+    from horn.delays import Delayed as Delayed
     from horn.errors import CallbackError as CallbackError
     from horn.errors import CompileError as CompileError
     from horn.errors import DataError as DataError

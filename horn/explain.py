@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from horn.compiler import lower
-from horn.compiler.program import Convolve, Loop, Matmul, Update
+from horn.compiler.program import Convolve, Loop, Matmul, Update, every
 from horn.connections.placed import PLACED
 from horn.errors import CompileError
 from horn.language import averages, derive, ir
@@ -30,7 +30,7 @@ def runs_as(network: Network) -> dict[str, str]:
     ways: dict[str, str] = {}
     for layer in network.layers[1:]:
         products = loops = drawn = False
-        for statement in program.statements:
+        for statement in every(program.statements):
             if isinstance(statement, (Matmul, Update)) and statement.frame.layer == layer.index:
                 products = True
             if isinstance(statement, Loop) and statement.frame.layer == layer.index:
@@ -42,7 +42,7 @@ def runs_as(network: Network) -> dict[str, str]:
         parts = []
         if products:
             parts.append("matrix products")
-        convolved = (s for s in program.statements if isinstance(s, Convolve))
+        convolved = (s for s in every(program.statements) if isinstance(s, Convolve))
         if any(s.frame.layer == layer.index for s in convolved):
             parts.append("windows")
         if loops:

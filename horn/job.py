@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from horn.data import (
 from horn.data.augment import AugmentedBatch
 from horn.data.inputs import side_by_side
 from horn.data.normalization import measure
+from horn.data.sequences import check_answers, of_steps
 from horn.data.stream import Stream, as_stream, is_stream, read
 from horn.errors import DataError, JobError, ModelError
 from horn.initial import Beginning, beginning
@@ -161,7 +163,7 @@ class Job:
         if is_stream(self.data):
             data, validation = self._streamed(), self.validation
         else:
-            data = as_dataset(side_by_side(self.data, self.network.inputs, "data"), "data")
+            data = as_dataset(_arranged(self.data, self.network, "data"), "data")
             validation = self.validation
         if self.sample_weight is not None:
             data = weighed(data, self.sample_weight)
@@ -187,6 +189,7 @@ class Job:
         set_(self, "validation", self._like(validation, data))
         set_(self, "test", self._like(test, data))
         self._check_augment()
+        self._check_sequences()
         if (self.early_stopping or self.keep_best) and validation is None:
             raise ModelError(
                 "Job: early stopping and keep_best need validation data; add "
@@ -259,13 +262,19 @@ class Job:
             data = getattr(self, what)
             if data is None:
                 continue
-            check_features(data, net.n_inputs, "the network")
-            if len(net.inputs) == 1:
+            check_features(data, net.n_features, "the network")
+            if len(net.inputs) == 1 and not net.steps:
                 check_shape(data, net.layers[0].shape)
             check_finite(data)
+            check_answers(data, net.steps, net.last.each_step, what)
             if net.loss is None:
                 continue
             if self.target == "input":
+                if net.steps and not net.last.each_step:
+                    raise DataError(
+                        'target="input" of sequences compares each step; write net.output(..., '
+                        "each_step=True)"
+                    )
                 if net.last.size != net.n_inputs:
                     raise DataError(
                         f'target="input" compares {net.last.name} ({net.last.size} neurons) with '
@@ -280,7 +289,9 @@ class Job:
                 check_classes(data, net.last.size, net.last.name)
             elif integer_targets(data) and net.last.size > 1:
                 check_labels(data, net.last.size, net.last.name)
-            elif data.y.shape[1:] != (net.last.size,) and (data.y.ndim > 1 or net.last.size > 1):
+            elif data.y.shape[1:] != (math.prod(net.answers),) and (
+                data.y.ndim > 1 or net.last.size > 1
+            ):
                 labels = ", or labels as y.ravel()" if data.y.shape[1:] == (1,) else ""
                 raise DataError(
                     f"{what}: targets have shape {data.y.shape}, but {net.last.name} has "
@@ -295,6 +306,22 @@ class Job:
             return None
         shape, size = self.network.layers[0].shape, min(self.batch_size, len(self.data))
         return AugmentedBatch(self.augment, self.data, shape, self.network.seed, size)
+
+    def _check_sequences(self) -> None:
+        """What is not available for sequences."""
+        if not self.network.steps:
+            return
+        cannot = {
+            "normalize=True": self.normalize,
+            "augment": self.augment is not None,
+            "a stream": isinstance(self.data, Stream),
+        }
+        for what, is_asked in cannot.items():
+            if is_asked:
+                raise ModelError(
+                    f"Job: {what} is not available for sequences (net.input(n, steps=...)); "
+                    "prepare the arrays before"
+                )
 
     def _check_augment(self) -> None:
         if self.augment is None:
@@ -311,7 +338,7 @@ class Job:
         self.augment.check(self.network.layers[0].shape)
 
     def _read(self, data: Any, what: str) -> Dataset:
-        return read(side_by_side(data, self.network.inputs, what), what)
+        return read(_arranged(data, self.network, what), what)
 
     def _streamed(self) -> Any:
         """The stream, with the length of an epoch; what it cannot do is said."""
@@ -539,5 +566,14 @@ def _check_between_0_and_1(data: Dataset, what: str) -> None:
         )
 
 
+def _arranged(data: Any, network: Network, what: str) -> Any:
+    """Several inputs by name, and sequences, as the rows of a dataset."""
+    if network.steps:
+        last = network.last
+        given = network.steps, network.n_inputs, last.each_step, last.size
+        return of_steps(data, *given, what)
+    return side_by_side(data, network.inputs, what)
+
+
 def integer_targets(data: Dataset) -> bool:
-    return data.y is not None and data.y.ndim == 1 and np.issubdtype(data.y.dtype, np.integer)
+    return data.has_labels

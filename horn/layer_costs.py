@@ -51,7 +51,9 @@ def costs(layers: Sequence[Mapping[str, Any]]) -> list[LayerCost]:
             found.append(LayerCost((1,) * len(extents), 0, 0))
             continue
         counts = [_synapses(*_owner(layers, layer, link)) for link in links]
-        seen = [_through(layers, link, sights[link["source"]]) for link in links]
+        # what is heard late, of this layer or a later one, is of all the input
+        below = [sights[k] if k < len(sights) else () for k in (x["source"] for x in links)]
+        seen = [_through(layers, *each) for each in zip(links, below, strict=True)]
         # of several ways the widest; a way to all of the input is to all of it
         sight = tuple(
             _Sight(max(s.reach for s in ways), max(s.jump for s in ways))

@@ -14,11 +14,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from horn.activations import Activation
+from horn.activations import ACTIVATIONS, Activation
 from horn.connections import Connection, Edges, PlacedConnection
 from horn.connections.convolution import Convolution
 from horn.connections.placed import PLACED
 from horn.connections.tied import Tied
+from horn.delays import Delayed
 from horn.errors import ModelError
 from horn.initializers import Initializer
 from horn.losses import Loss
@@ -37,7 +38,8 @@ from horn.neuron import (
 
 Interlayer = Callable[[Any], Any]
 Connects = Connection | PlacedConnection
-Inputs: TypeAlias = "Layer | Sequence[Layer] | Mapping[str, Layer]"
+Heard: TypeAlias = "Layer | Delayed"
+Inputs: TypeAlias = "Heard | Sequence[Heard] | Mapping[str, Heard]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +56,7 @@ class Link:
     weight: str  # the name of its weight array, or what the names of several begin with
     names: tuple[str, ...] = (WEIGHT,)  # of the weights of each synapse
     input: str = ""  # what neurons call its messages: messages.<input>
+    delay: int = 0  # so many steps ago the source sent them
 
     @property
     def tie(self) -> Tied | None:
@@ -74,7 +77,8 @@ class Link:
     @property
     def heard(self) -> str:
         """From where, as people are told it."""
-        return f"{self.input}: {self.source.name}" if self.input else self.source.name
+        ago = f" {self.delay} step{'s' * (self.delay > 1)} ago" if self.delay else ""
+        return (f"{self.input}: " if self.input else "") + self.source.name + ago
 
     @property
     def is_shared(self) -> bool:
@@ -126,7 +130,9 @@ class Layer:
     ``kind`` is "input", "hidden" or "output". ``keep`` and ``per`` are the input's dropout.
     ``extents`` is its shape if it is not flat. ``kinds``: neuron o is of kind o % kinds, as of the
     maps of a convolution, all positions of which are one neuron; None where each is of its own.
-    ``parts`` are the inputs of a network with several, name and size, side by side.
+    ``parts`` are the inputs of a network with several, name and size, side by side. ``steps``: of
+    the input, how many a sequence has; 0 is no sequence. ``each_step``: of the output, whether each
+    step is judged, or the last one alone.
     """
 
     index: int
@@ -145,6 +151,8 @@ class Layer:
     extents: tuple[int, ...] = ()
     kinds: int | None = None
     parts: tuple[tuple[str, int], ...] = ()
+    steps: int = 0
+    each_step: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -308,7 +316,9 @@ class InputNeuron(Neuron):
 
 
 def named_inputs(
-    inputs: Inputs | None, layers: tuple[Layer, ...], where: str
+    inputs: Layer | Sequence[Layer] | Mapping[str, Layer] | None,
+    layers: tuple[Layer, ...],
+    where: str,
 ) -> tuple[tuple[str, ...], tuple[Layer, ...]]:
     """The names ("" of those without one) and layers that ``inputs`` gives a new layer."""
     if isinstance(inputs, Mapping):
@@ -340,6 +350,14 @@ def named_inputs(
             f'inputs={{"x": {twice[0].name}, "y": {twice[0].name}}}'
         )
     return names, sources
+
+
+def later(name: str, index: int, shape: tuple[int, ...]) -> Layer:
+    """The place of a layer that is not there yet, which a delayed connection names."""
+    size = math.prod(shape)
+    return Layer(
+        index, name, size, "later", InputNeuron, ACTIVATIONS["identity"], "identity", extents=shape
+    )
 
 
 def suffix(name: str, source: Layer, n_links: int) -> str:

@@ -54,7 +54,7 @@ def answers(network: Network, target: str | None, y: Array | None) -> str | None
     last, is_binary = network.last, network.loss == LOSSES["binary_cross_entropy"]
     if last.size == 1:
         return "side" if is_binary or last.activation.name == "sigmoid" else None
-    if y.ndim == 1:
+    if y.dtype.kind == "i":
         return "label"
     return "each" if is_binary else "one-hot"
 
@@ -65,7 +65,8 @@ def checked_answers(network: Network, data: Dataset, target: str | None) -> str 
     if kind is None or kind == "label":
         return kind
     assert y is not None
-    if not ((y == 0) | (y == 1)).all() or (kind == "one-hot" and (y.sum(axis=1) != 1).any()):
+    rows = y.reshape(-1, network.last.size)
+    if not ((y == 0) | (y == 1)).all() or (kind == "one-hot" and (rows.sum(axis=1) != 1).any()):
         return None
     return kind
 
@@ -74,16 +75,26 @@ def n_right(kind: str | None, outputs: Array, y: Array) -> int:
     """How many answers are right. outputs (n, n_outputs) · y as in the data set, of these rows."""
     if kind is None:
         return 0
+    outputs, y = by_step(outputs, y)
     if kind in ("label", "one-hot"):
         expected = y if kind == "label" else y.argmax(axis=1)
         return int((outputs.argmax(axis=1) == expected).sum())
     return int(((outputs > 0.5) == (y.reshape(outputs.shape) > 0.5)).sum())
 
 
+def by_step(outputs: Array, y: Array) -> tuple[Array, Array]:
+    """The outputs and targets of sequences of which each step is answered, a row for each step."""
+    if outputs.ndim < 3:
+        return outputs, y
+    outputs = outputs.reshape(-1, outputs.shape[-1])
+    return outputs, y.reshape(-1) if y.dtype.kind == "i" else y.reshape(outputs.shape)
+
+
 def n_answers(network: Network, data: Dataset) -> int:
     """How many answers a data set has, of which some are right."""
     kind = answers(network, "labels", data.y)
-    return len(data) * network.last.size if kind == "each" else len(data)
+    n = len(data) * (network.steps if network.last.each_step else 1)
+    return n * network.last.size if kind == "each" else n
 
 
 # the metrics that have names
@@ -276,6 +287,7 @@ def score(
     """A metric of a whole data set. outputs (n, n_outputs). Raises ModelError: it does not fit."""
     y = _read(data, outputs.dtype) if target == "input" else data.y
     assert y is not None
+    outputs, y = by_step(outputs, y)
     if metric.reads == "answers":
         kind = answers(network, target, y)
         assert kind is not None, "check comes before"
@@ -313,7 +325,7 @@ def check(
             f'one, as loss="squared_error", or leave {metrics[0].name!r} out'
         )
     kind = checked_answers(network, data, target)
-    is_of_labels = data.y is not None and data.y.ndim == 1 and last.size > 1
+    is_of_labels = data.has_labels and last.size > 1
     for metric in metrics:
         said = f"metric {metric.name!r} does not fit {last.name} ({last.activation_name}) and "
         if metric.reads == "answers" and kind is None:
@@ -337,9 +349,10 @@ def check_defined(
     if kind is None or "auc" not in [metric.name for metric in metrics]:
         return
     assert data.y is not None
-    true, _ = _columns(kind, data.y, np.zeros((len(data), network.last.size)))
+    outputs, y = by_step(np.zeros((len(data), *network.answers)), data.y)
+    true, _ = _columns(kind, y, outputs)
     count = true.sum(axis=0)
-    if len(bad := np.flatnonzero((count == 0) | (count == len(data)))):
+    if len(bad := np.flatnonzero((count == 0) | (count == len(true)))):
         how = "no" if count[bad[0]] == 0 else "only"
         raise ModelError(
             f"metric 'auc' compares the samples of a class with the others, but {where} has {how} "
@@ -368,11 +381,10 @@ def _why_none(network: Network, data: Dataset, target: str | None) -> str:
 
 def _try(metric: Metric, network: Network, data: Dataset, target: str | None, where: str) -> None:
     """Call a user's function once, with drawn outputs: it is not to fail after an epoch."""
-    n, n_outputs = len(data), network.last.size
-    few = data[:: -(-n // TRIED)]
-    drawn = np.random.default_rng(0).random((len(few), n_outputs), np.float32)
-    if n_outputs > 1:
-        drawn /= drawn.sum(axis=1, keepdims=True)
+    few = data[:: -(-len(data) // TRIED)]
+    drawn = np.random.default_rng(0).random((len(few), *network.answers), np.float32)
+    if network.last.size > 1:
+        drawn /= drawn.sum(axis=-1, keepdims=True)
     try:
         score(metric, network, few, target, drawn)
     except ModelError:

@@ -11,7 +11,7 @@ import os
 import platform
 import tempfile
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,16 +38,17 @@ from horn.data import (
 )
 from horn.data.classes import Classes, as_array, to_json
 from horn.data.inputs import side_by_side
+from horn.data.sequences import check_answers, of_steps
 from horn.data.stream import read
 from horn.errors import ModelError
 from horn.initial import seen, sparse_edges
 from horn.initializers import Initializer
-from horn.layers import Connects, InputNeuron, Layer, Link
+from horn.layers import Connects, InputNeuron, Layer, Link, later
 from horn.losses import Loss
 from horn.metrics import Metric, answers, checked_answers, n_answers, score
 from horn.metrics import check as check_metrics
 from horn.metrics import resolve as resolved
-from horn.network import Network
+from horn.network import MAX_STEPS, Network
 from horn.neuron import Neuron
 from horn.sources import CapturedCode, Reference, SourceCapture
 
@@ -146,20 +147,23 @@ class Model:
         return self._cuts[layer].predict(x)
 
     def predict(self, x: Any, *, labels: bool = False, layer: str | None = None) -> Array:
-        """What the last layer sends for each sample: (n, n_outputs), or (n,) labels.
+        """What the last layer sends for each sample: (n, n_outputs), or (n,) labels; of sequences
+        of which each step is answered (n, steps, n_outputs), or (n, steps) labels.
 
-        x : (n, features), or a dataset. Bytes are scaled as the bytes were that it learned from.
+        x : (n, features), (n, steps, features), or a dataset. Bytes are scaled as the bytes were
+        that it learned from.
         labels : the class of the largest output: what it was called, or its number. Of a single
         output that tells two classes apart, the second if it is above 0.5. layer : of this layer
         instead.
         """
         if layer is not None:
             found = self.activations(x, layer)
-            return found.argmax(axis=1) if labels else found
+            return found.argmax(axis=-1) if labels else found
         data = self._dataset(x, "x")
         engine = self._ready()
-        n, n_outputs = len(data), self.network.last.size
-        found = np.empty(n if labels else (n, n_outputs), np.int64 if labels else self.dtype)
+        n, (*each, n_outputs) = len(data), self.network.answers
+        shape = (n, *each) if labels else (n, *each, n_outputs)
+        found = np.empty(shape, np.int64 if labels else self.dtype)
         is_side = answers(self.network, self.target, np.empty((0, 1))) == "side"
         is_yes = n_outputs == 1 and (is_side or self.classes is not None)
         rows = np.arange(n)
@@ -168,7 +172,7 @@ class Model:
             chunk = rows[start : start + CHUNK_ROWS]
             outputs = engine.outputs(data.read(chunk, buffer[: len(chunk)]))
             if labels:
-                outputs = outputs[:, 0] > 0.5 if is_yes else outputs.argmax(axis=1)
+                outputs = outputs[..., 0] > 0.5 if is_yes else outputs.argmax(axis=-1)
             found[start : start + len(chunk)] = outputs
         return found if self.classes is None or not labels else as_array(self.classes)[found]
 
@@ -319,14 +323,21 @@ class Model:
         return Translation(self.network, arrays, self.dtype, updates, self.normalization)
 
     def _dataset(self, data: Any, what: str) -> Dataset:
-        found = read(side_by_side(data, self.network.inputs, what), what)
-        check_features(found, self.network.n_inputs, "this model")
-        if len(self.network.inputs) == 1:
+        found = read(self._arranged(data, what), what)
+        check_features(found, self.network.n_features, "this model")
+        if len(self.network.inputs) == 1 and not self.network.steps:
             check_shape(found, self.network.layers[0].shape)
         scale = self.facts.get("scale")
         if scale is None or found.x.dtype != np.uint8:
             scale = found.scale
         return found.with_fields(scale=scale, normalization=self.normalization)
+
+    def _arranged(self, data: Any, what: str) -> Any:
+        network, last = self.network, self.network.last
+        if not network.steps:
+            return side_by_side(data, network.inputs, what)
+        given = network.steps, network.n_inputs, last.each_step, last.size
+        return of_steps(data, *given, what)
 
     def _ready(self) -> Engine:
         if self._engine is None:
@@ -391,19 +402,20 @@ def measure(
 
 def check_fit(network: Network, data: Dataset, target: str | None, owner: str) -> None:
     """Raise unless a network can be evaluated on this data. owner : its name in messages."""
-    check_features(data, network.n_inputs, owner)
+    check_features(data, network.n_features, owner)
     last = network.last
+    check_answers(data, network.steps, last.each_step, owner)
     if network.loss is None:
         raise ModelError(f"{owner} has no loss, so there is nothing to evaluate; use predict")
     if target != "labels":
         return
     where = f"output({last.size}, {last.activation_name})"
-    has_labels = data.y is None or data.y.ndim != 2
+    has_labels = data.y is None or data.has_labels
     check_classes(data, last.size, where)
     if has_labels and last.size > 1:
         check_labels(data, last.size, where)
     elif not has_labels or data.y is None:
-        check_targets(data, last.size, where)
+        check_targets(data, math.prod(network.answers), where)
 
 
 class Description:
@@ -445,7 +457,8 @@ def network_to_json(network: Network, capture: SourceCapture) -> dict[str, Any]:
 def _layer_to_json(layer: Layer, capture: SourceCapture) -> dict[str, Any]:
     if layer.kind == "input":
         names = ("name", "size", "kind", "keep", "per")
-        parts = {"parts": layer.parts} if layer.parts else {}
+        parts: dict[str, Any] = {"parts": layer.parts} if layer.parts else {}
+        parts |= {"steps": layer.steps} if layer.steps else {}
         return {name: getattr(layer, name) for name in names} | _shape_to_json(layer) | parts
     constants = {
         name: getattr(layer.neuron, name)
@@ -475,6 +488,7 @@ def _layer_to_json(layer: Layer, capture: SourceCapture) -> dict[str, Any]:
                 "init": _init_to_json(link.init),
             }
             | ({"input": link.input} if link.input else {})
+            | ({"delay": link.delay} if link.delay else {})
             | ({"tied": _tie_to_json(link.tie)} if link.tie is not None else {})
             | ({"windows": vars(link.connection)} if link.is_known else {})
             | (
@@ -485,6 +499,7 @@ def _layer_to_json(layer: Layer, capture: SourceCapture) -> dict[str, Any]:
             for link in layer.links
         ],
         **_shape_to_json(layer),
+        **({"each_step": True} if layer.each_step else {}),
     }
 
 
@@ -576,7 +591,8 @@ def rebuild(
         salt = [layer.get("constants") for layer in described["layers"]]
         code = CapturedCode(dict(manifest["sources"]), origin, salt=salt)
     network = Network(_number(described["seed"], int, 0, 2**63))
-    for index, found in enumerate(described["layers"]):
+    layers = described["layers"]
+    for index, found in enumerate(layers):
         described = index, found["name"], _number(found["size"], int, 1, MAX_SIZE), found["kind"]
         if found["kind"] == "input":
             keep = _number(found["keep"], float, 0.0, 1.0)
@@ -584,6 +600,7 @@ def rebuild(
             layer = Layer(
                 *described, InputNeuron, identity, "identity", keep=keep, per=found["per"],
                 parts=_parts_from_json(found), **_shape_from_json(found),
+                steps=_number(found.get("steps", 0), int, 0, MAX_STEPS),
             )  # fmt: skip
         else:
             layer = Layer(
@@ -592,10 +609,11 @@ def rebuild(
                 _activation_from_json(found["activation"], code),
                 found["activation_name"],
                 None if found["interlayer"] is None else code.resolve(found["interlayer"]),
-                tuple(_link_from_json(link, network, arrays) for link in found["links"]),
+                tuple(_link_from_json(link, network, arrays, layers) for link in found["links"]),
                 None if found["bias"] is None else _init_from_json(found["bias"]),
                 _loss_from_json(found["loss"], code),
                 **_shape_from_json(found),
+                each_step=bool(found.get("each_step", False)),
             )
         network._add(layer)
     return network
@@ -625,11 +643,19 @@ def _neuron_from_json(found: Mapping[str, Any], code: CapturedCode, origin: str)
 
 
 def _link_from_json(
-    found: Mapping[str, Any], network: Network, arrays: Mapping[str, Array]
+    found: Mapping[str, Any],
+    network: Network,
+    arrays: Mapping[str, Array],
+    described: Sequence[Mapping[str, Any]],
 ) -> Link:
     edges: Edges | None = None
     connection: Connects = Dense()
-    weight, source = found["weight"], network.layers[found["source"]]
+    weight, place = found["weight"], int(found["source"])
+    if place < len(network.layers):
+        source = network.layers[place]
+    else:  # heard late, of this layer or one that comes later
+        at = described[place]
+        source = later(str(at["name"]), place, (_number(at["size"], int, 1, MAX_SIZE),))
     if (told := found.get("tied")) is not None:
         tie = Tied(network.layers[told["layer"]], told["transposed"], told["input"])
         connection, edges = tie, tie.at(source.shape, weight).edges
@@ -644,7 +670,9 @@ def _link_from_json(
         edges = Edges(arrays[names[0]], arrays[names[1]], *(shared or ()))
         connection = Sparse(csr=(edges.indptr, edges.indices))
     init = _init_from_json(found["init"])
-    return Link(source, connection, edges, init, weight, input=str(found.get("input", "")))
+    delay = _number(found.get("delay", 0), int, 0, MAX_STEPS)
+    named = str(found.get("input", ""))
+    return Link(source, connection, edges, init, weight, input=named, delay=delay)
 
 
 def shapes(network: Network) -> dict[tuple[str, str], tuple[int, ...]]:

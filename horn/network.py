@@ -29,6 +29,7 @@ from horn.connections.dense import Dense
 from horn.connections.part import Part
 from horn.connections.sparse import as_connection
 from horn.connections.tied import Tied
+from horn.delays import Delayed, delays
 from horn.errors import ModelError
 from horn.initializers import Initializer
 from horn.layers import (
@@ -39,6 +40,7 @@ from horn.layers import (
     Layer,
     Link,
     SynapseArray,
+    later,
     named_inputs,
     suffix,
 )
@@ -47,6 +49,7 @@ from horn.neuron import (
     Neuron,
     Parameter,
     SynapseState,
+    carried,
     check_class,
     declared,
     has_backward,
@@ -54,6 +57,8 @@ from horn.neuron import (
     weights_of,
 )
 from horn.neurons import Relay, Standard
+
+MAX_STEPS = 65_535  # what draws have room for
 
 
 @dataclass(eq=False)
@@ -81,6 +86,7 @@ class Network:
         *,
         keep: float = 1.0,
         per: str = "sample",
+        steps: int | None = None,
         name: str | None = None,
     ) -> Layer:
         """The layer that holds one sample of ``size`` features, or of a shape with channels last:
@@ -91,6 +97,10 @@ class Network:
 
         ``keep`` below 1 silences each feature with probability 1 - keep in training, per sample or
         per batch; at inference the features are scaled by keep.
+
+        ``steps``: a sample is a sequence of so many steps, of ``size`` features each: the data are
+        (n, steps, features). Layers run step by step, and may hear what was sent some steps ago
+        (``horn.Delayed``).
         """
         if len(self.layers) > 1:
             raise ModelError(
@@ -102,6 +112,11 @@ class Network:
             )
         if per not in ("sample", "batch"):
             raise ModelError(f'input: per must be "sample" or "batch", got {per!r}')
+        if steps is not None and (type(steps) is not int or not 1 <= steps <= MAX_STEPS):
+            raise ModelError(
+                f"input: steps is how many a sequence has, a whole number from 1 to "
+                f"{MAX_STEPS:,}; got {steps!r}"
+            )
         made = Layer(
             0,
             name or ("layer0" if not self.layers else f"input{len(self._inputs or (0,)) + 1}"),
@@ -113,6 +128,7 @@ class Network:
             keep=float(keep),
             per=per,
             extents=extents if len(extents) > 1 else (),
+            steps=steps or 0,
         )
         return self._beside(made) if self.layers else self._add(made)
 
@@ -121,6 +137,11 @@ class Network:
         part of it.
         """
         first = self.layers[0]
+        if first.steps or other.steps:
+            raise ModelError(
+                f"input {other.name!r}: a network of sequences (steps=) has one input; lay the "
+                "features of all side by side"
+            )
         inputs = (*(self._inputs or (first,)), other)
         if (other.keep, other.per) != (first.keep, first.per):
             raise ModelError(
@@ -203,9 +224,14 @@ class Network:
         connect: Connects | Mapping[Layer, Connects] | Any | None = None,
         init: str | float | Initializer | None = None,
         bias: bool | str | float | Initializer = True,
+        each_step: bool = False,
         name: str | None = None,
     ) -> Layer:
-        """The last layer, with the loss that its outputs are judged by (none for local rules)."""
+        """The last layer, with the loss that its outputs are judged by (none for local rules).
+
+        ``each_step``: of sequences every step is judged and answered: labels (n, steps), targets
+        (n, steps, size). Without it the last step is: labels (n,), targets (n, size).
+        """
         found = losses.resolve(loss, "output")
         if size == 1 and activation == "softmax":
             raise ModelError(
@@ -213,8 +239,9 @@ class Network:
                 'loss="binary_cross_entropy"), or output(2, ...) for two classes'
             )
         layer = self._hidden(
-            "output", size, neuron, activation, interlayer, inputs, connect, init, bias, name, found
-        )
+            "output", size, neuron, activation, interlayer, inputs, connect, init, bias, name,
+            found, each_step,
+        )  # fmt: skip
         return layer
 
     def _hidden(
@@ -224,12 +251,13 @@ class Network:
         neuron: type[Neuron],
         activation: str | Activation,
         interlayer: Interlayer | None,
-        inputs: Inputs | None,
+        inputs: Any,
         connect: Connects | Mapping[Layer, Connects] | Any | None,
         init: str | float | Initializer | None,
         bias: bool | str | float | Initializer,
         name: str | None,
         loss: Loss | None,
+        each_step: bool = False,
     ) -> Layer:
         if self._inputs and inputs is not None:
             if isinstance(inputs, Mapping):
@@ -260,7 +288,11 @@ class Network:
             raise ModelError(
                 f"{where}: activation={activation!r} is an interlayer itself; give one of the two"
             )
-        names, sources = named_inputs(inputs, self.layers, where)
+        late = delays(inputs)
+        inputs = self._heard(inputs, size, name)
+        not_yet = () if inputs is None else tuple(x for x in _members(inputs) if _is_later(x))
+        names, sources = named_inputs(inputs, (*self.layers, *not_yet), where)
+        late = late or [0] * len(sources)
         each = list[Any]([None] * len(sources)) if isinstance(connect, Mapping) else None
         if isinstance(connect, Mapping) and each is not None:
             for key, value in connect.items():
@@ -277,10 +309,16 @@ class Network:
             initial = "he" if function.name in ("relu", "leaky_relu", "softplus") else "glorot"
         each = [connect] * len(sources) if each is None else each
         connections: list[Any] = [Dense() if c is None else as_connection(c, where) for c in each]
+        for source, connection in zip(sources, connections, strict=True):
+            if source.kind == "later" and source.index < 0 and type(connection) is not Dense:
+                raise ModelError(
+                    f"{where}: {source.name!r} comes later, so only a dense connection can be made "
+                    "to it now; add it before, or leave connect out"
+                )
         found = self._wired(list(zip(connections, sources, strict=True)), size, index, name)
         links = []
-        for input_name, source, connection, edges in zip(
-            names, sources, connections, found.edges, strict=True
+        for input_name, source, connection, edges, delay in zip(
+            names, sources, connections, found.edges, late, strict=True
         ):
             own = getattr(connection, "initial", None)  # of a matrix whose values are the weights
             if own is not None and init is not None:
@@ -292,7 +330,9 @@ class Network:
                 connection = connection.resolved(source.size, where)
                 weight = _tied(connection, neuron, where)
             drawn = initializers.resolve(own or initial, where)  # type: ignore[arg-type]
-            links.append(Link(source, connection, edges, drawn, weight, input=input_name))
+            links.append(
+                Link(source, connection, edges, drawn, weight, input=input_name, delay=delay)
+            )
         bias_init = None
         if bias is not False:
             bias_init = initializers.resolve(0.0 if bias is True else bias, where)
@@ -312,8 +352,34 @@ class Network:
                 loss,
                 extents=found.shape if len(found.shape) > 1 else (),
                 kinds=found.kinds,
+                each_step=each_step,
             )
         )
+
+    def _heard(self, inputs: Any, size: Any, own: str) -> Any:
+        """``inputs`` with a layer in the place of each ``Delayed``: of a later one its place."""
+        if isinstance(inputs, Mapping):
+            return {key: self._heard(each, size, own) for key, each in inputs.items()}
+        if isinstance(inputs, (list, tuple)):
+            return [self._heard(each, size, own) for each in inputs]
+        if not isinstance(inputs, Delayed):
+            return inputs
+        known = {layer.name: layer for layer in self.layers}
+        asked = inputs.layer
+        if asked is None or asked == own:
+            if not inputs.steps:
+                raise ModelError(_cycle([own, own]))
+            shape = _extents(size, own) if size is not None else (1,)
+            return later(own, len(self.layers), shape)
+        if isinstance(asked, str) and asked not in known:
+            return later(asked, -1, (1,))
+        found = known[asked] if isinstance(asked, str) else asked
+        if not inputs.steps:
+            raise ModelError(
+                f"{own}: Delayed({getattr(found, 'name', found)}, steps=0) is no delay; name the "
+                "layer itself, or steps=1"
+            )
+        return found
 
     def rebuilt(
         self, *, seed: int | None = None, changes: Mapping[str, Mapping[str, Any]] | None = None
@@ -391,6 +457,8 @@ class Network:
         self, connection: Connection, source: Layer, size: int, index: int, name: str, again: int
     ) -> Edges | None:
         """The synapses of a connection. again : how many before it come from the same source."""
+        if source.index < 0:  # a layer that comes later: dense
+            return None
         path = (1,) if not again else (6, again)
         rng = initializers.generator(self.seed, index, source.index, *path)
         try:
@@ -404,6 +472,12 @@ class Network:
             layer = replace(layer, bias=None)  # a message of 1 that nobody weighs
         layer = replace(layer, links=tuple(replace(link, names=names) for link in layer.links))
         self.layers = (*self.layers, layer)
+        for listener in self.layers:
+            for link in listener.links:
+                if link.source.kind == "later" and link.source.name == layer.name:
+                    object.__setattr__(link, "source", layer)  # it was not there before
+                    if not link.delay:
+                        raise ModelError(_cycle([*_path(listener, layer), listener.name]))
         return layer
 
     def __repr__(self) -> str:
@@ -428,6 +502,21 @@ class Network:
     @property
     def n_inputs(self) -> int:
         return self.layers[0].size
+
+    @property
+    def steps(self) -> int:
+        """How many steps a sample has; 0: it is no sequence."""
+        return self.layers[0].steps if self.layers else 0
+
+    @property
+    def n_features(self) -> int:
+        """How many numbers a sample has, those of all steps."""
+        return self.n_inputs * max(self.steps, 1)
+
+    @property
+    def answers(self) -> tuple[int, ...]:
+        """The shape of what is answered for one sample."""
+        return (self.steps, self.last.size) if self.last.each_step else (self.last.size,)
 
     @property
     def shared(self) -> set[str]:
@@ -465,6 +554,7 @@ class Network:
             raise ModelError(
                 "the network has no layers to compute; add net.layer(...) or net.output(...)"
             )
+        self._check_steps()
         loss, last = self.loss, self.last
         hidden = {layer.neuron for layer in self.layers[1:] if layer.kind == "hidden"}
         if last.kind == "output" and has_backward(last.neuron) and last.neuron not in hidden:
@@ -493,6 +583,50 @@ class Network:
                 f"activation {last.activation_name!r} "
                 f'leaves that range; use activation="sigmoid"'
             )
+
+    def _check_steps(self) -> None:
+        """What of sequences does not go together."""
+        for layer in self.layers[1:]:
+            where, cls = f"{layer.name} ({layer.neuron.__name__})", layer.neuron
+            for link in layer.links:
+                if link.source.kind == "later":
+                    known = ", ".join(each.name for each in self.layers)
+                    raise ModelError(
+                        f"{layer.name}: hears Delayed({link.source.name!r}), but no layer is "
+                        f"called so; there are {known}"
+                    )
+            late = any(link.delay for link in layer.links)
+            if not self.steps:
+                if late or carried(cls) or layer.each_step:
+                    what = "a delayed connection" if late else "a judge of each step"
+                    what = 'a State(per="sample")' if not late and carried(cls) else what
+                    raise ModelError(
+                        f"{where}: has {what}, but the samples are no sequences; say how many "
+                        f"steps they have: net.input({self.n_inputs}, steps=...)"
+                    )
+                continue
+            if declared(cls, SynapseState):
+                raise ModelError(
+                    f"{where}: SynapseStates are not available in networks of sequences; keep the "
+                    "number in a State of the neuron"
+                )
+            if layer.kind == "output" or not has_backward(cls):
+                continue
+            receivers = [x for x in self.layers for k in x.links if k.source is layer and k.delay]
+            if carried(cls) or receivers or any(mentions(cls, "backward", x) for x in layer.states):
+                why = (
+                    f"{receivers[0].name} hears it late"
+                    if receivers
+                    else f"its State {next(iter(layer.states))!r} goes on from step to step"
+                )
+                raise ModelError(
+                    f"{where}: writes backward, but {why}: what comes back is of later steps, "
+                    "which one step's backward cannot see. Leave backward out and horn derives it"
+                )
+            if mentions(cls, "backward", "loss"):
+                raise ModelError(
+                    f"{where}: reads self.loss, which is not available in networks of sequences"
+                )
 
     def beginning_with(self, arrays: Mapping[str, Any], states: Mapping[str, Any]) -> Network:
         """The same layers, whose initial parameters and states are these where they have one."""
@@ -529,12 +663,19 @@ class Network:
                 wanted.add(each)
                 waiting += [link.source for link in each.links]
                 waiting += [link.tie.layer for link in each.links if link.tie is not None]
+        if (above := max(wanted, key=lambda one: one.index)) is not known[layer]:
+            raise ModelError(
+                f"{layer} hears {above.name} late, which comes later: no network ends with it alone"
+            )
         network = Network(self.seed)
         new: dict[Layer, Layer] = {}
         for each in sorted({*wanted, self.layers[0]}, key=lambda one: one.index):
             places = {layer.index: moved for layer, moved in new.items()}
             links = tuple(_moved(link, places) for link in each.links)
-            changed = replace(each, index=len(network.layers), links=links, loss=None)
+            of_steps = self.last.each_step and each is known[layer]
+            changed = replace(
+                each, index=len(network.layers), links=links, loss=None, each_step=of_steps
+            )
             new[each] = network._add(changed)
         return network
 
@@ -653,7 +794,10 @@ def _moved(link: Link, layers: Mapping[int, Layer] | Sequence[Layer]) -> Link:
     connection = link.connection
     if isinstance(connection, Tied):
         connection = replace(connection, layer=layers[connection.layer.index])
-    return replace(link, source=layers[link.source.index], connection=connection)
+    old = link.source
+    is_there = old.index in layers if isinstance(layers, Mapping) else old.index < len(layers)
+    source = layers[old.index] if is_there else later(old.name, old.index, old.shape)
+    return replace(link, source=source, connection=connection)
 
 
 def _tied(tie: Tied, neuron: type[Neuron], where: str) -> str:
@@ -670,6 +814,35 @@ def _tied(tie: Tied, neuron: type[Neuron], where: str) -> str:
 def _given(own: Any, of_layer: Initializer, where: str) -> Initializer:
     """What a Weight says of its initial values, or else its layer."""
     return of_layer if own is None else initializers.resolve(own, where)
+
+
+def _members(inputs: Any) -> list[Any]:
+    if isinstance(inputs, Mapping):
+        return list(inputs.values())
+    return list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+
+
+def _is_later(source: Any) -> bool:
+    return isinstance(source, Layer) and source.kind == "later"
+
+
+def _path(start: Layer, end: Layer) -> list[str]:
+    """The names of layers from one to another that hears it, by connections without a delay."""
+    if start is end:
+        return [start.name]
+    for link in end.links:
+        if not link.delay and link.source.kind != "later" and link.source.index >= start.index:
+            found = _path(start, link.source)
+            if found:
+                return [*found, end.name]
+    return []
+
+
+def _cycle(names: list[str]) -> str:
+    return (
+        f"layers hear one another in a circle without a delay: {' -> '.join(names)}; hear one of "
+        f"them late, as horn.Delayed({names[-2]!r}, steps=1)"
+    )
 
 
 def _extents(size: int | Sequence[int], where: str) -> tuple[int, ...]:

@@ -97,7 +97,18 @@ class State(Parameter):
     Within a batch each sample sees its own value, from forward to backward. When a training batch
     ends the neuron keeps the mean over the batch, and every sample of the next batch starts from
     it. Prediction starts from the kept value and does not change it.
+
+    Of sequences (``net.input(n, steps=...)``) each sample's value goes on from step to step.
+    ``per="sample"``: it begins with ``initial`` in every sequence, nothing is kept, and gradients
+    flow back through it from step to step, as through the cell of an LSTM; it is assigned at most
+    once on each path. ``per="run"``, the default, is as above, and no gradient flows.
     """
+
+    def __init__(self, initial: float | Initializer = 0.0, per: str = "run") -> None:
+        super().__init__(initial)
+        if per not in ("run", "sample"):
+            raise ModelError(f'State: per must be "run" or "sample", got {per!r}')
+        self.per = per
 
 
 class Weight:
@@ -312,6 +323,27 @@ def declared(cls: type[Neuron], kind: type[D]) -> dict[str, D]:
             else:
                 found.pop(name, None)
     return found
+
+
+def carried(cls: type[Neuron]) -> tuple[str, ...]:
+    """The States of a class that are each sequence's own: gradients flow through them."""
+    return tuple(name for name, state in declared(cls, State).items() if state.per == "sample")
+
+
+def no_batch(layer: str, cls: type[Neuron]) -> ModelError:
+    """A neuron asks the batch, of sequences."""
+    return ModelError(
+        f'{layer} ({cls.__name__}): asks the batch (over="batch"), which is not available in '
+        'networks of sequences; ask the layer: over="layer"'
+    )
+
+
+def twice(name: str) -> str:
+    """What is wrong with a second assignment."""
+    return (
+        f'self.{name} is a State(per="sample") and is assigned a second time on this path: the '
+        "next step begins with one value; compute in a variable and assign once"
+    )
 
 
 def weights_of(cls: type[Neuron]) -> dict[str, Weight]:

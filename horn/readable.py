@@ -25,6 +25,7 @@ from horn.compiler.program import (
     Target,
     Turn,
     Update,
+    every,
     layer_of,
     writes,
 )
@@ -61,7 +62,7 @@ def readable(program: Program) -> list[ReadableStatement]:
     """Each statement of a batch, in their order."""
     found, phase = [], "forward"
     names = {layer.name: layer for layer in program.network.layers}
-    for statement in program.statements:
+    for statement in every(program.statements):
         phase = _phase(program, statement, phase)
         layer = _layer(program, statement, names)
         place = "" if layer is None else place_of(layer, phase, _folds(statement))

@@ -282,6 +282,11 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
     if code.problem:
         logger.warning("the model will not be saved: %s", code.problem)
     is_alone = topology.n_workers == 1 and isinstance(strategy, AllReduce)
+    if job.network.steps and (not is_alone or on_cluster is not None):
+        raise JobError(
+            "a network of sequences (net.input(n, steps=...)) is trained by one process on this "
+            "machine: groups=1, tasks=1, and the strategy \"allreduce\""
+        )
     if isinstance(job.data, Stream):
         is_here = is_alone and on_cluster is None
         if not is_here or schedule is not None or settings.resume is not False:
@@ -501,6 +506,7 @@ def _explained(
     are repeated in this process. Tasks that share every batch have the answer of one.
     """
     is_as_one = isinstance(settings.kind, AllReduce) and not isinstance(job.data, Stream)
+    is_as_one = is_as_one and not job.network.steps  # of whose samples no step is looked at alone
     if error.met is None or not is_as_one or (recovery.start is not None and error.kept is None):
         return error
     from horn.training import diagnosis

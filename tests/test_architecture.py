@@ -16,7 +16,7 @@ RANKS = [
     {"texts"},
     {"registry", "security", "sources", "modelfile", "checkpoint", "data", "connections",
      "activations", "losses", "initializers", "schedules", "aggregates", "sweep"},
-    {"coordination", "wire", "neuron", "optimizers", "callbacks"},
+    {"coordination", "wire", "neuron", "delays", "optimizers", "callbacks"},
     {"transport", "neurons", "layers"},
     {"rpc", "network"},
     {"initial", "language", "metrics"},

@@ -293,6 +293,25 @@ cdef class Anchor:
             PyBuffer_Release(&view)
 
 
+ctypedef struct place_t:
+    char **to  # a pointer of an instruction
+    int64_t offset  # from where the array begins
+    int32_t array
+
+
+ctypedef struct moving_t:
+    char *memory
+    int64_t first, unit  # the step at which it begins, and bytes of one row, or of one step
+    int32_t dim, stays  # the rows of a step (-1: the unit is a step's); whether it is of all steps
+
+
+ctypedef struct stepped_t:
+    load_t *load
+    const char *base
+    int64_t stride
+    int32_t number, columns
+
+
 cdef class Tape:
     """Instructions, their arrays and the threads that run them.
 
@@ -311,6 +330,10 @@ cdef class Tape:
     cdef dict sources, bits
     cdef object failure
     cdef bint in_python  # products go back to NumPy
+    cdef place_t *places  # of arrays that move from step to step
+    cdef moving_t *moving
+    cdef stepped_t *stepped  # loads that read other columns at each step
+    cdef int n_places, n_moving, n_stepped
 
     def __cinit__(self, dtype=np.float32, n_threads=1, blas=None):
         memset(&self.t, 0, sizeof(tape_t))
@@ -350,6 +373,9 @@ cdef class Tape:
 
     def __dealloc__(self):
         tape_free(&self.t)
+        free(self.places)
+        free(self.moving)
+        free(self.stepped)
 
     def __len__(self):
         return self.t.n_ins
@@ -661,6 +687,10 @@ cdef class Tape:
         g.row_stride = source.strides[0]
         g.col_stride = source.strides[1] // source.itemsize
         g.dtype = dtype
+        for i in range(self.n_stepped):
+            if self.stepped[i].number == number:
+                self.stepped[i].load, self.stepped[i].base = g, g.source
+                self.stepped[i].stride = self.stepped[i].columns * source.strides[1]
 
     def live(self, mask, kept, count, *, n=None, label=""):
         """kept[:count] = the places where mask (n,) is not zero, ascending; int32."""
@@ -946,6 +976,113 @@ cdef class Tape:
             isinstance(x, np.ndarray) and x.nbytes and np.may_share_memory(x, array))]
         self.keep.append(found)
         return found
+
+    # ---- steps ----
+
+    def step_load(self, int number, int columns):
+        """From now on this load reads so many columns further at each step; before `rebind`."""
+        room = <stepped_t *>realloc(self.stepped, (self.n_stepped + 1) * sizeof(stepped_t))
+        if not room:
+            raise MemoryError
+        self.stepped = room
+        memset(&room[self.n_stepped], 0, sizeof(stepped_t))
+        room[self.n_stepped].number, room[self.n_stepped].columns = number, columns
+        self.n_stepped += 1
+
+    def move(self, array, memory, int64_t first, int64_t unit, rows=None, stays=False):
+        """All places of the tape that use this array use a part of the memory instead: at step s
+        what begins `(first + s) * unit` bytes into it, times the rows of the moment if a unit is
+        one row of `rows`. stays : it is of all steps, and does not move with s.
+        """
+        cdef int64_t size = array.itemsize + sum(
+            (n - 1) * s for n, s in zip(array.shape, array.strides)) if array.size else 0
+        cdef char *begin = <char *><uintptr_t>array.ctypes.data
+        cdef int i, j
+        cdef gemm_t *g
+        cdef loop_t *l
+        cdef conv_t *c
+        cdef drawn_t *d
+        room = <moving_t *>realloc(self.moving, (self.n_moving + 1) * sizeof(moving_t))
+        if not room:
+            raise MemoryError
+        self.moving = room
+        cdef moving_t *m = &room[self.n_moving]
+        m.memory, m.first, m.unit = <char *><uintptr_t>memory.ctypes.data, first, unit
+        m.dim, m.stays = -1 if rows is None else rows.index, bool(stays)
+        self.n_moving += 1
+        self.keep.append(memory)
+        for i in range(self.t.n_ins):
+            g, l, c = self.t.ins[i].gemm, self.t.ins[i].loop, self.t.ins[i].conv
+            if g:
+                self._place(&g.a.data, begin, size)
+                self._place(&g.b.data, begin, size)
+                self._place(&g.c.data, begin, size)
+                self._place(<char **>&g.v, begin, size)
+                self._place(<char **>&g.w, begin, size)
+                for j in range(g.n_parts):
+                    self._place(<char **>&g.part[j], begin, size)
+            if l:
+                for j in range(l.n_in + l.n_out):
+                    if l.view[j].dtype < IOTA:
+                        self._place(&l.view[j].data, begin, size)
+                    elif l.view[j].dtype == DRAWN:
+                        d = <drawn_t *>l.view[j].drawn
+                        self._place(<char **>&d.samples, begin, size)
+            if c:
+                self._place(&c.x, begin, size)
+                self._place(&c.w, begin, size)
+                self._place(&c.out, begin, size)
+            if self.t.ins[i].draw:
+                self._place(&self.t.ins[i].draw.out, begin, size)
+                self._place(<char **>&self.t.ins[i].draw.samples, begin, size)
+            if self.t.ins[i].load:
+                self._place(&self.t.ins[i].load.out, begin, size)
+
+    cdef int _place(self, char **pointer, char *begin, int64_t size) except -1:
+        if not begin <= pointer[0] < begin + size:
+            return 0
+        room = <place_t *>realloc(self.places, (self.n_places + 1) * sizeof(place_t))
+        if not room:
+            raise MemoryError
+        self.places = room
+        room[self.n_places].to, room[self.n_places].offset = pointer, pointer[0] - begin
+        room[self.n_places].array = self.n_moving - 1
+        self.n_places += 1
+        return 0
+
+    cdef void _seek(self, int64_t step) noexcept nogil:
+        cdef moving_t *m
+        cdef stepped_t *s
+        cdef int i
+        for i in range(self.n_places):
+            m = &self.moving[self.places[i].array]
+            self.places[i].to[0] = m.memory + self.places[i].offset + m.unit * (
+                m.first + (0 if m.stays else step)) * (1 if m.dim < 0 else self.t.dims[m.dim])
+        for i in range(self.n_stepped):
+            s = &self.stepped[i]
+            if s.load:
+                s.load.source = s.base + step * s.stride
+
+    def seek(self, int64_t step):
+        """From now on the arrays that move are those of this step."""
+        self._seek(step)
+
+    def repeat(self, int32_t first, int32_t last, int64_t steps, bint reverse=False):
+        """Execute the instructions [first, last) at every step."""
+        cdef int64_t k
+        if first < 0 or last > self.t.n_ins:
+            raise ValueError(f"the tape has instructions 0 to {self.t.n_ins}, not {first} to {last}")
+        if self.t.n_threads > 1 and (self.t.worker == NULL or self.t.pid != getpid()):
+            if start_threads(&self.t) != 0:
+                raise MemoryError(f"cannot start {self.t.n_threads} threads")
+        with nogil:
+            for k in range(steps):
+                self._seek(steps - 1 - k if reverse else k)
+                if first < last:
+                    tape_run(&self.t, first, last)
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
 
     # ---- running ----
 

@@ -205,7 +205,7 @@ def target_kind(network: Network, target: str | None, data: Dataset) -> str | No
         return "input"
     if data.y is None:
         return None
-    if data.y.ndim == 1:
+    if data.has_labels:
         return "label" if network.last.size > 1 else "value"
     return "values"
 

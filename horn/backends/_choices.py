@@ -22,6 +22,7 @@ from horn.compiler.program import (
     Target,
     Turn,
     base,
+    every,
     layer_of,
     reads,
     writes,
@@ -55,7 +56,7 @@ def choose_layout(program: Program, products: str, batch_size: int) -> str:
     links = [link for layer in program.network.layers for link in layer.links]
     if any(link.edges is not None for link in links):
         return "neuron"
-    for statement in program.statements:
+    for statement in every(program.statements):
         if isinstance(statement, Loop) and any(
             len(ir.union(o.node.axes, o.axis)) == 3 for o in statement.outputs
         ):
@@ -89,8 +90,9 @@ def parts_of_wholes(program: Program) -> dict[str, str]:
     arrays: dict[str, set[str]] = {}
     for move in moves:
         arrays.setdefault(move.out, set()).add(move.array)
-    written = {o.buffer for s in program.statements if isinstance(s, Loop) for o in s.outputs}
-    written |= {s.out for s in program.statements if isinstance(s, MADE)}
+    statements = list(every(program.statements))
+    written = {o.buffer for s in statements if isinstance(s, Loop) for o in s.outputs}
+    written |= {s.out for s in statements if isinstance(s, MADE)}
     found: dict[str, str] = {}
     for move in moves:
         if move.array in found or move.array in found.values() or move.out in written:
@@ -120,7 +122,7 @@ def only_multiplied(program: Program) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     changed: set[str] = set()
-    for s in program.statements:
+    for s in every(program.statements):
         if isinstance(s, Take):
             buffer = program.buffers[s.array]
             sizes = [program.network.layers[layer_of(axis)].size for axis in buffer.axes[-2:]]

@@ -101,7 +101,7 @@ class CompiledEngine:
         self.is_weighted = False  # whether the samples that ``step`` reads have weights
         self._training: tuple[Runner, str | None] | None = None  # what a step runs, its losses
         self._runners: dict[object, Runner] = {}
-        n_neurons = sum(layer.size for layer in self.network.layers)
+        n_neurons = sum(layer.size for layer in self.network.layers) * max(self.network.steps, 1)
         self.predict_rows = min(PREDICT_ROWS, max(PREDICT_NUMBERS // n_neurons, 16))
 
     def initial(self) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -193,11 +193,17 @@ class CompiledEngine:
     def outputs(self, x: Array) -> Array:
         data = Dataset(np.ascontiguousarray(x), None, 1.0, "x")
         runner = self._bound(self._runner("infer", None), data)
-        result = np.empty((len(data), self.network.last.size), self.setup.dtype)
+        result = np.empty((len(data), *self.network.answers), self.setup.dtype)
         for start, rows in self._batches(len(data)):
             self._run(runner, rows, self._inference_scalars(len(rows)), start)
-            result[rows] = runner.value(runner.program.outputs)
+            result[rows] = self._answers(runner)
         return result
+
+    def _answers(self, runner: Runner) -> Array:
+        """What the last layer sends; of sequences that are judged by it at the last step."""
+        found = runner.value(runner.program.outputs)
+        is_last = found.ndim == 3 and not self.network.last.each_step
+        return found[:, -1] if is_last else found
 
     def _inference_scalars(self, rows: int) -> dict[str, float]:
         return {**self._scalars(rows, self.updates), "learning_rate": 0.0}
@@ -213,7 +219,7 @@ class CompiledEngine:
         return total, correct
 
     def results(self, data: Dataset) -> tuple[float, int, Array]:
-        outputs = np.empty((len(data), self.network.last.size), self.setup.dtype)
+        outputs = np.empty((len(data), *self.network.answers), self.setup.dtype)
         total, correct, _ = self._measured("infer", data, (), outputs)
         return total, correct, outputs
 
@@ -237,7 +243,7 @@ class CompiledEngine:
             if runner.program.loss is not None:
                 total += float(runner.value(runner.program.loss).sum(dtype=np.float64))
             if answers is not None or outputs_out is not None:
-                outputs = runner.value(runner.program.outputs)
+                outputs = self._answers(runner)
                 if answers is not None and data.y is not None:
                     correct += metrics.n_right(answers, outputs, data.y[rows])
                 if outputs_out is not None:

@@ -19,8 +19,8 @@ from horn.compiler.program import (
     Output,
     base,
     letter_axes,
-    letters_of,
     link_of,
+    out_letters,
 )
 from horn.language import ir
 from horn.language.ir import Node, Op
@@ -108,7 +108,7 @@ class Pass:
         """The letters that it runs over."""
         found = ""
         for o in self.outputs:
-            letters = letters_of(network, frame, buffers[o.buffer].axes)
+            letters = out_letters(network, frame, o, buffers)
             found = ir.union(found, o.node.axes, o.axis, letters)
         return found
 
@@ -227,7 +227,7 @@ class Shape:
 
         arrays = [seen(given.value, given.axes) for given in each.inputs if given.op is Op.LOAD]
         for o in each.outputs:
-            arrays.append(seen(o.buffer, letters_of(network, frame, buffers[o.buffer].axes)))
+            arrays.append(seen(o.buffer, out_letters(network, frame, o, buffers)))
         return cls(each, axes or {"1": ""}, folded, ragged, tuple(arrays))
 
     @property

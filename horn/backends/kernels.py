@@ -27,8 +27,10 @@ from horn.backends._choices import (
 from horn.backends._compiled import CompiledEngine, constant
 from horn.backends._folds import End, Fold, Joined, only_fold, plan
 from horn.backends._passes import Pass, passes
+from horn.backends._step_buffers import StepBuffer, aligned, is_aligned
 from horn.backends._windows import WindowLists
 from horn.compiler.program import (
+    AllSteps,
     Buffer,
     ChannelSum,
     Convolve,
@@ -39,9 +41,11 @@ from horn.compiler.program import (
     Live,
     Loop,
     Matmul,
+    Output,
     Pick,
     Program,
     Rank,
+    Repeat,
     ScatterAdd,
     Statement,
     Take,
@@ -51,8 +55,8 @@ from horn.compiler.program import (
     base,
     layer_of,
     letter_axes,
-    letters_of,
     link_of,
+    out_letters,
     segments,
 )
 from horn.data import Dataset
@@ -60,9 +64,6 @@ from horn.language.ir import Node, Op
 from horn.partition.share import LocalEdges, Share, edge_link
 
 SCALARS = ("learning_rate", "iteration", "updates", "rows", "inv_rows")
-# Bytes of a cache line and of a vector register. NumPy aligns to 16: then every vector access of a
-# weight update straddles two lines, and the fused update takes 20 % longer (docs/notes/0002).
-LINE = 64
 
 
 @dataclass(frozen=True)
@@ -122,10 +123,20 @@ class Runner:
         self.own = self._places("b@own")  # the rows of "b@own", which has a length of its own
         n_own = self.own.stop - self.own.start
         self.own_rows = self.rows if n_own == batch_size else self.tape.dim(n_own)
+        self.of_a_step = self.rows, self.own_rows
         self.iteration: Dim = self.tape.dim(random.ONCE)
         self.once: Dim = self.tape.dim(random.ONCE)  # what is drawn for the whole run has this
         self.scalars: dict[str, Scalar] = {name: self.tape.scalar() for name in SCALARS}
         self.step: Scalar = self.tape.scalar()  # learning rate per row
+        self.steps, self.is_wide = program.steps, False
+        self.spans: dict[str, StepBuffer] = {}
+        self.all_steps: dict[str, Array] = {}  # buffers of all steps together
+        self.several: tuple[Dim, Dim] = (self.rows, self.own_rows)  # rows of all steps
+        if self.steps:
+            rows = self.tape.dim(batch_size * self.steps)
+            own = self.own_rows is not self.rows
+            self.several = rows, self.tape.dim(n_own * self.steps) if own else rows
+        self.numbers: dict[str, StepBuffer] = {}  # of samples, by their axis
         self.picks = np.zeros(batch_size, np.int64)
         self.samples = np.zeros(batch_size, np.uint64)
         self.offsets = np.arange(batch_size, dtype=np.uint64)
@@ -140,40 +151,70 @@ class Runner:
             self.in_place = only_multiplied(program)
         # instructions that read the data: x, y or weight, and which columns of it
         self.loads: list[tuple[int, str, slice]] = []
+        self.n_zeroed = 0  # for how many rows what lies before and after the steps is 0
         self.persistent = arrays
         self.inside = parts_of_wholes(program)
-        self.plan: Joined = plan(program)
+        # steps lie inside other statements: there each is done by itself
+        self.plan: Joined = Joined({}, frozenset(), {}) if program.steps else plan(program)
         self.arrays: dict[str, Array] = {}
         for name in program.buffers:
             self._allocate(name)
 
+        self.made: list[tuple[int, int]] = []  # of each statement between exchanges, instructions
+        self.is_batch = False
         for statement in program.prologue:
             self._lower(statement)
+        self.is_batch = True
         self.tape.dims[self.iteration.index] = random.ONCE
         self.tape.run()
         self.first = len(self.tape)
         self.anchors: dict[str, Anchor] = {}  # of buffers that move
-        self.bounds: list[tuple[int, int]] = []  # of each segment, in instructions
-        self.made: list[tuple[int, int]] = []  # of each statement between exchanges, likewise
+        # of each segment, in instructions, with whether it is repeated: 1, or -1 in reverse
+        self.bounds: list[list[tuple[int, int, int]]] = []
         for segment in self.segments:
-            first = len(self.tape)
+            parts: list[tuple[int, int, int]] = []
             for statement in segment:
                 before = len(self.tape)
                 self._lower(statement)
-                self.made.append((before, len(self.tape)))
-            self.bounds.append((first, len(self.tape)))
+                turns = 0
+                if isinstance(statement, Repeat):
+                    turns = -1 if statement.reverse else 1
+                if parts and not parts[-1][2] and not turns:
+                    before = parts.pop()[0]
+                parts.append((before, len(self.tape), turns))
+            self.bounds.append(parts)
+        for span in (*self.spans.values(), *self.numbers.values()):
+            span.move(self.tape)
 
     def _allocate(self, name: str) -> Array:
         """A buffer's array, its axes in the program's order, whatever its layout."""
         if name not in self.arrays:
             buffer = self.program.buffers[name]
-            if buffer.role == "view":
+            if buffer.role == "late":
+                whole, delay = buffer.value
+                self._allocate(whole)
+                self._as_span(name, self.spans[whole].late(delay))
+            elif buffer.span is not None:
+                self._as_span(name, self._span(buffer))
+            elif buffer.role == "view":
                 self.arrays[name] = self._part_of(buffer.value[0], buffer)
             elif name in self.inside:
                 self.arrays[name] = self._part_of(self.inside[name], buffer)
             else:
                 self.arrays[name] = self._array(name, buffer, self.persistent)
         return self.arrays[name]
+
+    def _span(self, buffer: Buffer) -> StepBuffer:
+        assert buffer.span is not None
+        rows = buffer.axes[0]
+        shape = [self._length(axis) for axis in buffer.axes]
+        dim = self.rows if rows == "b" else self.own_rows
+        turned = self.layout == "neuron" and len(shape) == 2
+        return StepBuffer.of(shape, self.dtype, self.steps, buffer.span, dim, turned)
+
+    def _as_span(self, name: str, span: StepBuffer) -> None:
+        self.spans[name] = span
+        self.arrays[name], self.all_steps[name] = span.step, span.all_steps
 
     def _part_of(self, whole: str, buffer: Buffer) -> Array:
         """A buffer in the memory of another, which has more along some axes."""
@@ -187,8 +228,8 @@ class Runner:
 
     def _array(self, name: str, buffer: Buffer, arrays: dict[str, Array]) -> Array:
         if buffer.role in ("learned", "state", "slot"):
-            if not _is_aligned(arrays[name]):
-                arrays[name] = _aligned(arrays[name].shape, arrays[name].dtype, arrays[name])
+            if not is_aligned(arrays[name]):
+                arrays[name] = aligned(arrays[name].shape, arrays[name].dtype, arrays[name])
             array = arrays[name]
             return array.reshape(-1) if len(buffer.axes) == 1 else array  # shared: it has a shape
         if buffer.role == "constant":
@@ -201,8 +242,8 @@ class Runner:
             return constant(buffer.value, self.network, self.dtype, self.share, buffer.axes)
         shape = [self._length(axis) for axis in buffer.axes]
         if self.layout == "neuron" and len(shape) == 2 and base(buffer.axes[0]) == "b":
-            return _aligned(shape[::-1], self.dtype).T
-        return _aligned(shape, self.dtype)
+            return aligned(shape[::-1], self.dtype).T
+        return aligned(shape, self.dtype)
 
     def _length(self, axis: str) -> int:
         return self.share.length(axis, self.batch_size)
@@ -235,7 +276,12 @@ class Runner:
         if data.normalization is not None:  # which holds the scale
             (center, factor), scale = data.normalization.steps(scale, self.dtype), 1.0
         for number, what, columns in self.loads:
-            if what == "x":
+            if self.steps:
+                source = {"x": x, "weight": data.weight, "y": y}[what.partition(" ")[0]]
+                assert source is not None
+                self.tape.scalars[self.scale.index] = scale
+                self.tape.rebind(number, source[:, columns] if source.ndim == 2 else source)
+            elif what == "x":
                 own = [None if v is None else v[columns].copy() for v in (center, factor)]
                 self.tape.rebind(number, x[:, columns], *own)
                 self.tape.scalars[self.scale.index] = scale
@@ -247,13 +293,17 @@ class Runner:
 
     def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         self.start(rows, scalars, first_sample)
-        self.tape.run(self.first)
+        if not self.steps:
+            self.tape.run(self.first)
+            return
+        for segment in range(len(self.segments)):
+            self.compute(segment)
 
     def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         n = self.n_rows = len(rows)
         if not self.tape.pick(rows, self.picks, self.n_samples):
             raise IndexError(f"rows must be in 0 to {self.n_samples - 1}, got {rows!r}")
-        if self.reads_samples:
+        if self.reads_samples and not self.steps:
             np.add(self.offsets[:n], np.uint64(first_sample), out=self.samples[:n])
         tape = self.tape
         dims, numbers = tape.dims, tape.scalars
@@ -264,9 +314,31 @@ class Runner:
         for name, scalar in self.scalars.items():
             numbers[scalar.index] = scalars[name]
         numbers[self.step.index] = scalars["learning_rate"] * scalars["inv_rows"]
+        if self.steps:
+            self._start_steps(first_sample)
+
+    def _start_steps(self, first_sample: int) -> None:
+        for each, rows in zip(self.several, (self.rows, self.own_rows), strict=True):
+            self.tape.dims[each.index] = self.tape.dims[rows.index] * self.steps
+        if self.n_rows != self.n_zeroed:  # another batch's numbers lie there
+            for name, span in self.spans.items():
+                if self.program.buffers[name].role != "late":
+                    span.memory.fill(0)
+            self.n_zeroed = self.n_rows
+        for axis, span in self.numbers.items():
+            n = int(self.tape.dims[span.rows.index])
+            first = first_sample + self.share.rows(axis, self.batch_size, self.batch_size).start
+            steps = np.arange(self.steps, dtype=np.uint64)[:, None] << np.uint64(32)
+            samples = np.arange(first, first + n, dtype=np.uint64)
+            span.memory[: self.steps * n] = (steps + samples).ravel()
+        self.tape.seek(0)
 
     def compute(self, segment: int) -> None:
-        self.tape.run(*self.bounds[segment])
+        for first, last, turns in self.bounds[segment]:
+            if turns:
+                self.tape.repeat(first, last, self.steps, turns < 0)
+            else:
+                self.tape.run(first, last)
 
     def array(self, name: str) -> Array:
         return self.arrays[name]
@@ -294,6 +366,8 @@ class Runner:
                 self.arrays[view] = self._part_of(name, buffer)
 
     def value(self, name: str) -> Array:
+        if name in self.spans:
+            return self.spans[name].value(int(self.tape.dims[self.spans[name].rows.index]))
         buffer, array = self.program.buffers[name], self.arrays[name]
         if buffer.axes and base(buffer.axes[0]) == "b":
             array = array[: self.n_rows if buffer.axes[0] == "b" else self._own_rows()]
@@ -324,6 +398,12 @@ class Runner:
     # --- statements
 
     def _lower(self, s: Statement) -> None:
+        before = len(self.tape)
+        self._statement(s)
+        if self.is_batch and not isinstance(s, (Repeat, AllSteps)):
+            self.made.append((before, len(self.tape)))
+
+    def _statement(self, s: Statement) -> None:
         if id(s) in self.plan.with_end:
             first, end = self.plan.with_end[id(s)]
             if isinstance(first, Convolve):
@@ -335,10 +415,20 @@ class Runner:
                 self._fold(first, fold, end)
         elif id(s) in self.plan.done:
             pass
+        elif isinstance(s, Repeat):
+            for statement in s.body:
+                self._lower(statement)
+        elif isinstance(s, AllSteps):
+            of_a_step = self.arrays, self.rows, self.own_rows
+            self.arrays = {**self.arrays, **self.all_steps}
+            (self.rows, self.own_rows), self.is_wide = self.several, True
+            for statement in s.body:
+                self._lower(statement)
+            (self.arrays, self.rows, self.own_rows), self.is_wide = of_a_step, False
         elif isinstance(s, Input):
-            self._data(s.out, "x")
+            self._data(s.out, "x", True)
         elif isinstance(s, Target):
-            self._data(s.out, {"input": "x", "weight": "weight"}.get(s.kind, "y"))
+            self._data(s.out, {"input": "x", "weight": "weight"}.get(s.kind, "y"), s.each_step)
         elif isinstance(s, Draw):
             self._draw(s)
         elif isinstance(s, Live):
@@ -373,16 +463,22 @@ class Runner:
             for output in s.outputs:
                 self.taken.pop(output.buffer, None)
 
-    def _data(self, out: str, what: str) -> None:
+    def _data(self, out: str, what: str, each_step: bool) -> None:
         array, (rows, *columns) = self.arrays[out], self.program.buffers[out].axes
         source = np.zeros((1, *array.shape[1:]), self.dtype)
         here: dict[str, Any] = {"rows": self._extent(rows), "label": out}
-        if what == "x":
+        if what == "x" or self.steps:
             if not hasattr(self, "scale"):
                 self.scale: Scalar = self.tape.scalar(1.0)
+        if what == "x":
             here["scale"] = self.scale
         number = self.tape.load(source, self.picks[self._places(rows)], array, **here)
-        self.loads.append((number, what, self._places(columns[0]) if columns else slice(None)))
+        taken = self._places(columns[0]) if columns else slice(None)
+        if self.steps and each_step:
+            n = len(range(*taken.indices(array.shape[1]))) if columns else 1
+            self.tape.step_load(number, self.program.network.layers[0].size if what == "x" else n)
+            taken = taken if columns else slice(0, 1)
+        self.loads.append((number, what, taken))
 
     def _draw(self, s: Draw) -> None:
         layer = self.network.layers[s.layer]
@@ -398,7 +494,7 @@ class Runner:
         draw |= {"first": self._places(neurons).start, "label": s.out}
         if s.per == "sample":
             self.reads_samples = True
-            samples = self.samples[self._places(axes[0])]
+            samples = self.sample_numbers(axes[0])
             self.tape.draw(out, kind, rows=self._extent(axes[0]), samples=samples, **draw)
         elif s.per == "synapse" and len(axes) == 2:
             here = self._places(axes[1])
@@ -408,6 +504,19 @@ class Runner:
             self.tape.draw(out[None, :], kind, samples=np.array([s.link << 32], np.uint64), **draw)
         else:
             self.tape.draw(out[None, :], kind, **draw)
+
+    def sample_numbers(self, axis: str) -> Array:
+        """The numbers of the samples along an axis; of sequences with the step, or of all."""
+        if not self.steps:
+            return self.samples[self._places(axis)]
+        if axis not in self.numbers:
+            places = self._places(axis)
+            rows = places.stop - places.start
+            dim = self.of_a_step[axis != "b"]
+            span = StepBuffer.of([rows], np.dtype(np.uint64), self.steps, (0, 0), dim, False)
+            self.numbers[axis] = span
+        span = self.numbers[axis]
+        return span.all_steps if self.is_wide else span.step
 
     def _edge_draws(self, kind: str, key: random.Key, s: Draw) -> Array:
         """A sparse link's synapse draws: neuron = receiver, sample = (link << 32) + source."""
@@ -576,7 +685,7 @@ class Runner:
 
     def _update(self, s: Update) -> None:
         delta, x, w = self.arrays[s.a].T, self.arrays[s.b], self.arrays[s.weight]
-        step = Coef(-1.0, self.scalars["learning_rate"], per=self.rows)
+        step = Coef(-1.0, self.scalars["learning_rate"], per=self.of_a_step[0])
         live = any(layer_of(axis) in self.alive for axis in self.program.buffers[s.weight].axes)
         for name in (s.weight, s.velocity):
             self.taken.pop(name or "", None)
@@ -668,7 +777,7 @@ class Runner:
         outputs = zip(each.outputs, each.results, strict=True)
         self.tape.loop(
             place.axes, inputs, [(name, *map(number, args)) for name, *args in each.ops],
-            [(place.out(o.buffer), number(value)) for o, value in outputs],
+            [(place.out(o), number(value)) for o, value in outputs],
             reduce=(each.monoid, place.folded) if axis else None, label=each.outputs[0].buffer,
         )  # fmt: skip
 
@@ -740,7 +849,7 @@ class _Places:
         samples = None
         if "b" in axes:
             runner.reads_samples = True
-            samples = runner.samples[runner._places(names["b"])]
+            samples = runner.sample_numbers(names["b"])
         index = {}
         if self.edges is not None:
             edges = layer.links[position].edges
@@ -771,11 +880,11 @@ class _Places:
             return None
         return Iota(letter, runner._places(buffer.axes[0]).start)
 
-    def out(self, name: str) -> View:
+    def out(self, output: Output) -> View:
         """An output buffer."""
-        runner = self.runner
+        runner, name = self.runner, output.buffer
         array = runner.arrays[name]
-        letters = letters_of(runner.network, self.s.frame, runner.program.buffers[name].axes)
+        letters = out_letters(runner.network, self.s.frame, output, runner.program.buffers)
         if self.edges is not None:
             return View(array, letters.replace("oi", "e"))
         if not letters:
@@ -783,23 +892,6 @@ class _Places:
         if self.s.scatter and runner.program.buffers[name].full:
             return runner._live_view(name, letters)
         return View(array, letters)
-
-
-def _is_aligned(array: Array) -> bool:
-    flags = array.flags
-    return bool(flags.c_contiguous and flags.writeable and array.ctypes.data % LINE == 0)
-
-
-def _aligned(shape: Sequence[int], dtype: Any, content: Any = 0) -> Array:
-    """A C-ordered array that starts at a cache line, holding `content`."""
-    n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    is_zero = np.ndim(content) == 0 and content == 0
-    room = (np.zeros if is_zero else np.empty)(n_bytes + LINE, np.uint8)
-    start = -room.ctypes.data % LINE
-    array: Array = room[start : start + n_bytes].view(dtype).reshape(shape)
-    if not is_zero:  # zeros that nobody touches take no memory
-        array[...] = content
-    return array
 
 
 def _as(array: Array, have: str, want: str) -> Array:

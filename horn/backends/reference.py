@@ -11,6 +11,7 @@ from horn import math, random
 from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine, constant
 from horn.compiler.program import (
+    AllSteps,
     ChannelSum,
     Convolve,
     Draw,
@@ -24,7 +25,9 @@ from horn.compiler.program import (
     Pick,
     Program,
     Rank,
+    Repeat,
     ScatterAdd,
+    Statement,
     Take,
     Target,
     Turn,
@@ -32,8 +35,8 @@ from horn.compiler.program import (
     base,
     layer_of,
     letter_axes,
-    letters_of,
     link_of,
+    out_letters,
     segments,
 )
 from horn.data import Dataset
@@ -93,9 +96,11 @@ class Runner:
         self.once: dict[str, Array] = {
             name: constant(buffer.value, self.network, self.dtype, self.share, buffer.axes)
             for name, buffer in program.buffers.items()
-            if buffer.role == "constant"
+            if buffer.role == "constant" and buffer.span is None
         }
         self.alive: dict[int, Array] = {}
+        self.step, self.is_wide = 0, False  # of sequences: where it is, or at all steps together
+        self.spans: dict[str, Array] = {}  # (steps and those besides, rows, ...)
         self.scalars: Mapping[str, float] = {"iteration": 0.0}
         self.first_sample, self.rows = 0, np.empty(0, np.int64)
         self.orders: dict[Node, list[Node]] = {}  # of evaluation
@@ -118,8 +123,11 @@ class Runner:
         pass
 
     def value(self, name: str) -> Array:
-        value = self.env[name]
         buffer = self.program.buffers[name]
+        if buffer.span is not None:
+            first = buffer.span[0]
+            return self.spans[name][first : first + self.program.steps].swapaxes(0, 1)
+        value = self.env[name]
         if buffer.full:
             return value
         for axis, label in enumerate(buffer.axes):
@@ -137,12 +145,28 @@ class Runner:
 
     def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         self.env, self.alive = dict(self.once), {}
+        self.spans, self.step = {}, 0
         self.rows, self.scalars, self.first_sample = rows, scalars, first_sample
 
     def compute(self, segment: int) -> None:
         with np.errstate(all="ignore"):
             for statement in self.segments[segment]:
-                getattr(self, type(statement).__name__.lower())(statement)
+                self.do(statement)
+
+    def do(self, statement: Statement) -> None:
+        getattr(self, type(statement).__name__.lower())(statement)
+
+    def repeat(self, s: Repeat) -> None:
+        steps = range(self.program.steps)
+        for self.step in reversed(steps) if s.reverse else steps:
+            for statement in s.body:
+                self.do(statement)
+
+    def allsteps(self, s: AllSteps) -> None:
+        self.is_wide = True
+        for statement in s.body:
+            self.do(statement)
+        self.is_wide = False
 
     def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         self.start(rows, scalars, first_sample)
@@ -157,10 +181,51 @@ class Runner:
                 buffer.axes,
                 self.program.buffers[buffer.value[0]].axes,
             )
+        if buffer.role == "late" or buffer.span is not None:
+            return self.at_steps(name)
         if name in self.env:
             return self.env[name]
         array = self.arrays[name]
         return array.reshape(-1) if len(buffer.axes) == 1 else array  # shared ones have a shape
+
+    def at_steps(self, name: str) -> Array:
+        """A buffer of sequences as it is at this step, or at all of them; a view."""
+        buffer, steps = self.program.buffers[name], self.program.steps
+        delay = 0
+        if buffer.role == "late":
+            name, delay = buffer.value
+            buffer = self.program.buffers[name]
+        assert buffer.span is not None
+        before, after = buffer.span
+        if name not in self.spans:
+            if buffer.role == "constant":
+                self.spans[name] = (np.arange(steps) == steps - 1).astype(self.dtype)
+            else:
+                shape = [self.share.length(a, 0) for a in buffer.axes if base(a) != "b"]
+                n = [count(self.rows_of(a)) for a in buffer.axes if base(a) == "b"]
+                self.spans[name] = np.zeros((before + steps + after, *n, *shape), self.dtype)
+        first, whole = before - delay, self.spans[name]
+        if not self.is_wide:
+            return np.asarray(whole[first + self.step])
+        found = whole[first : first + steps]
+        return found.reshape(-1, *found.shape[2:])
+
+    def put(self, name: str, value: Array) -> None:
+        """A buffer's content."""
+        buffer = self.program.buffers[name]
+        if buffer.role == "late" or buffer.span is not None:
+            self.at_steps(name)[...] = value
+        else:
+            self.env[name] = value
+
+    def numbers(self, axis: str) -> Array:
+        """The numbers of the samples, by which they draw."""
+        numbers = np.arange(len(self.rows), dtype=np.uint64)[self.rows_of(axis)]
+        numbers = numbers + np.uint64(self.first_sample)
+        if not self.is_wide:
+            return numbers + np.uint64(self.step << 32)
+        steps = np.arange(self.program.steps, dtype=np.uint64) << np.uint64(32)
+        return (steps[:, None] + numbers).ravel()
 
     def target_array(self, name: str) -> Array:
         if name in self.arrays:
@@ -179,7 +244,11 @@ class Runner:
         self.arrays[name] = memory
 
     def here(self, axis: str) -> slice:
-        """The rows of this batch along "b" or "b@own"."""
+        """The rows of this batch along "b" or "b@own"; at all steps, if it is there."""
+        rows = self.rows_of(axis)
+        return slice(0, count(rows) * self.program.steps) if self.is_wide else rows
+
+    def rows_of(self, axis: str) -> slice:
         return self.share.rows(axis, len(self.rows), self.batch_size)
 
     def at(
@@ -199,20 +268,29 @@ class Runner:
 
     def input(self, s: Input) -> None:
         assert self.data is not None
-        out = np.empty((len(self.rows), self.network.n_inputs), self.dtype)
+        out = self.read()
+        self.put(s.out, self.at(out, self.program.buffers[s.out].axes))
+
+    def read(self) -> Array:
+        """The samples; of sequences their features at this step."""
+        assert self.data is not None
+        out = np.empty((len(self.rows), self.network.n_features), self.dtype)
         self.data.read(self.rows, out)
-        self.env[s.out] = self.at(out, self.program.buffers[s.out].axes)
+        n = self.network.n_inputs
+        return out[:, self.step * n : (self.step + 1) * n]
 
     def target(self, s: Target) -> None:
         assert self.data is not None
         if s.kind == "input":
-            out = np.empty((len(self.rows), self.network.n_inputs), self.dtype)
-            self.data.read(self.rows, out)
+            out = self.read()
         else:
             source = self.data.weight if s.kind == "weight" else self.data.y
             assert source is not None
             out = source[self.rows].astype(self.dtype)
-        self.env[s.out] = self.at(out, self.program.buffers[s.out].axes)
+            if s.each_step:
+                out = out.reshape(len(out), self.program.steps, -1)[:, self.step]
+                out = out if len(self.program.buffers[s.out].axes) == 2 else out[:, 0]
+        self.put(s.out, self.at(out, self.program.buffers[s.out].axes))
 
     def draw(self, s: Draw) -> None:
         layer = self.network.layers[s.layer]
@@ -233,22 +311,21 @@ class Runner:
         else:
             neurons = np.arange(layer.size)[self.share.places(axes[-1])]
             if s.per == "sample":
-                samples = np.arange(len(self.rows), dtype=np.uint64)[self.here(axes[0])]
-                samples = samples + np.uint64(self.first_sample)
-                out = f(key, s.site, neurons, samples, int(self.scalars["iteration"]))
+                out = f(key, s.site, neurons, self.numbers(axes[0]), int(self.scalars["iteration"]))
             else:
                 iteration = random.ONCE if s.per == "run" else int(self.scalars["iteration"])
                 out = f(key, s.site, neurons, [random.SHARED], iteration)[0]
-        self.env[s.out] = np.ascontiguousarray(out, self.dtype)
+        self.put(s.out, np.ascontiguousarray(out, self.dtype))
 
     def pick(self, s: Pick) -> None:
-        self.env[s.out] = np.ascontiguousarray(
-            self.at(self.array(s.array), self.program.buffers[s.out].axes)
+        self.put(
+            s.out,
+            np.ascontiguousarray(self.at(self.array(s.array), self.program.buffers[s.out].axes)),
         )
 
     def expand(self, s: Expand) -> None:
         (axis,) = self.program.buffers[s.out].axes
-        self.env[s.out] = self.array(s.array)[self.share.numbers(axis)]
+        self.put(s.out, self.array(s.array)[self.share.numbers(axis)])
 
     def convolve(self, s: Convolve) -> None:
         """Synapse by synapse."""
@@ -261,34 +338,34 @@ class Runner:
             (shared,) = self.program.buffers[s.out].axes
             out = np.zeros(self.share.length(shared, 0), self.dtype)
             np.add.at(out, numbers, each)
-            self.env[s.out] = out
+            self.put(s.out, out)
             return
         here, there = edges.receivers, edges.sources
         here, there = (here, there) if s.axis == "i" else (there, here)
         (_, axis) = self.program.buffers[s.out].axes
         out = np.zeros((self.share.length(axis, 0), len(a)), self.dtype)
         np.add.at(out, here, (a[:, there] * b[numbers]).T)
-        self.env[s.out] = np.ascontiguousarray(out.T)
+        self.put(s.out, np.ascontiguousarray(out.T))
 
     def scatteradd(self, s: ScatterAdd) -> None:
         (axis,), (shared,) = (self.program.buffers[name].axes for name in (s.array, s.out))
         out = np.zeros(self.share.length(shared, 0), self.dtype)
         np.add.at(out, self.share.numbers(axis), self.array(s.array))
-        self.env[s.out] = out
+        self.put(s.out, out)
 
     def turn(self, s: Turn) -> None:
         array = self.array(s.array)
-        self.env[s.out] = np.ascontiguousarray(array.T if s.transposed else array)
+        self.put(s.out, np.ascontiguousarray(array.T if s.transposed else array))
 
     def channelsum(self, s: ChannelSum) -> None:
         array, maps = self.array(s.array), self.network.layers[s.frame.layer].extents[-1]
         lying = array.reshape(*array.shape[:-1], -1, maps)
         total = np.broadcast_to(lying.sum(axis=-2, keepdims=True), lying.shape)
-        self.env[s.out] = total.reshape(array.shape)
+        self.put(s.out, total.reshape(array.shape))
 
     def rank(self, s: Rank) -> None:
         order = np.argsort(-self.array(s.array), axis=1, kind="stable")
-        self.env[s.out] = np.argsort(order, axis=1, kind="stable").astype(self.dtype)
+        self.put(s.out, np.argsort(order, axis=1, kind="stable").astype(self.dtype))
 
     def live(self, s: Live) -> None:
         self.alive[s.layer] = np.flatnonzero(self.env[s.mask])
@@ -299,11 +376,11 @@ class Runner:
             k = layer_of(label)
             if k in self.program.compact:
                 value = np.take(value, self.alive[k], axis=axis)
-        self.env[s.out] = value
+        self.put(s.out, value)
 
     def matmul(self, s: Matmul) -> None:
         letters = f"{s.a_axes},{s.b_axes}->{s.out_axes}"
-        self.env[s.out] = np.einsum(letters, self.array(s.a), self.array(s.b), optimize=True)
+        self.put(s.out, np.einsum(letters, self.array(s.a), self.array(s.b), optimize=True))
 
     def update(self, s: Update) -> None:
         gradient = self.array(s.a).T @ self.array(s.b)
@@ -323,8 +400,8 @@ class Runner:
         results = [self.result(s, output) for output in s.outputs]
         for output, value in zip(s.outputs, results, strict=True):
             buffer = self.program.buffers[output.buffer]
-            if buffer.role == "work":
-                self.env[output.buffer] = value
+            if buffer.role in ("work", "late"):
+                self.put(output.buffer, value)
             elif s.scatter:
                 self.arrays[output.buffer][self.places(output.buffer)] = value
             else:
@@ -343,7 +420,7 @@ class Runner:
 
     def result(self, s: Loop, output: Output) -> Array:
         node, frame = output.node, s.frame
-        letters = letters_of(self.network, frame, self.program.buffers[output.buffer].axes)
+        letters = out_letters(self.network, frame, output, self.program.buffers)
         domain = ir.union(node.axes, output.axis, letters)
         if frame.link is not None and "o" in domain and "i" in domain:
             if link_of(self.network, frame).edges is not None:
@@ -461,8 +538,7 @@ class Runner:
         samples = np.array(random.SHARED)
         if "b" in letters:
             (axis,) = letter_axes(self.network, frame, "b")
-            rows = np.arange(len(self.rows), dtype=np.uint64)[self.here(axis)]
-            samples = (rows + np.uint64(self.first_sample)).reshape(shape)
+            samples = self.numbers(axis).reshape(shape)
         drawn = random.of_messages(kind, keys, site, sources, samples, iteration)
         return drawn.astype(self.dtype)
 

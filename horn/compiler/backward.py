@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from horn.compiler.layer_code import LayerCode
-from horn.compiler.messages import MessageExpressions, swap, where_member
+from functools import cached_property
+
+from horn.compiler.layer_code import LayerCode, Outgoing
+from horn.compiler.messages import MessageExpressions, state_back, swap, where_member
 from horn.compiler.program import Frame, Output
 from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
@@ -29,20 +31,84 @@ class Backward:
         self.storage, self.messages, self.thinning = storage, messages, thinning
         self.code, self.updates, self.masked = messages.code, updates, masked
         self.asked = self.who_is_asked()
+        self.is_judged = False
+
+    @cached_property
+    def flows(self) -> set[int]:
+        """As ``who_is_heard``, once it is known whether there is a loss."""
+        return self.who_is_heard()
 
     def run(self) -> None:
+        if self.storage.steps:
+            self.run_steps()
+            return
         for code in self.code.layers.values():
             self.updates.incoming_traces(code)
         for layer in reversed(self.storage.network.layers):
             self.layer(layer)
         self.updates.finish()
 
+    def run_steps(self) -> None:
+        """Of sequences: all deltas, step by step backwards; then what all steps together say."""
+        self.storage.begin("backward")
+        layers = [self.code.layers[x.index] for x in reversed(self.storage.network.layers[1:])]
+        for code in layers:
+            self.delta(code)
+        for code in layers:
+            self.send_back(code)
+        self.storage.begin("last")
+        for layer in reversed(self.storage.network.layers):
+            code_of = self.code.layers.get(layer.index)
+            if code_of is not None:
+                self.updates.update_vertex(code_of)
+            for out in self.code.outgoing[layer.index]:
+                self.updates.update_link(out)
+        self.updates.finish()
+
+    def send_back(self, code: LayerCode) -> None:
+        """What a layer tells earlier steps: those whom it hears late, and its own States."""
+        layer = code.layer
+        if layer.index not in self.flows:
+            return
+        for position, link in enumerate(layer.links):
+            if not link.delay or link.source.index not in self.flows:
+                continue
+            out, frame = Outgoing(code, position, link), Frame(layer.index, position)
+            part = self.storage.reduced(
+                self.messages.input_gradient(out), "o", "sum", frame,
+                f"{link.source.name}.gradient",
+            )  # fmt: skip
+            self.send(back_of(out), link.source, swap(part))
+        for name, found in code.derived.states.items():
+            self.send(
+                state_back(layer, name), layer, self.messages.at_vertex(found, code, "forward")
+            )
+
+    def send(self, name: str, layer: Layer, node: Node) -> None:
+        self.storage.buffer(name, ("b", f"n{layer.index}"))
+        self.storage.loop(Frame(layer.index), [Output(name, node)])
+
+    def who_is_heard(self) -> set[int]:
+        """The layers through which something flows back, at any step."""
+        found: set[int] = set()
+        before = -1
+        while len(found) > before:
+            before = len(found)
+            for index, code in self.code.layers.items():
+                judged = code.layer.loss is not None and self.is_judged
+                below = any(o.receiver.layer.index in found for o in self.code.outgoing[index])
+                derived = not code.is_local and index in self.asked and (judged or below)
+                if derived or code.backward is not None:
+                    found.add(index)
+        return found
+
     def who_is_asked(self) -> set[int]:
         """The layers whose delta something learns from: they, or what they listen to, have arrays
         that are not frozen, or a written backward, which may remember.
         """
         frozen, found = self.storage.network.frozen, set[int]()
-        for index, code in self.code.layers.items():
+        late = sum(link.delay > 0 for x in self.storage.network.layers for link in x.links)
+        for index, code in [*self.code.layers.items()] * (1 + late):
             layer = code.layer
             learns = code.backward is not None or not frozen.issuperset(layer.shapes)
             if learns or any(link.source.index in found for link in layer.links):
@@ -84,6 +150,8 @@ class Backward:
         else:
             if code.is_local or layer.index not in self.asked:
                 code.upstream = None
+            elif layer.kind == "output" and self.storage.steps:
+                code.upstream = self.of_output(code)
             elif layer.kind != "output":
                 code.upstream = self.from_receivers(code)
                 if code.upstream is not None and layer.index in self.masked:
@@ -116,15 +184,35 @@ class Backward:
             return self.messages.at_vertex(leaf(Op.STATE, "bo", name), code, "forward")
         return now
 
+    def sends(self, out: Outgoing) -> bool:
+        """Whether something flows back along a link."""
+        if out.link.delay:
+            return out.receiver.layer.index in self.flows
+        return out.receiver.sends_delta
+
+    def of_output(self, code: LayerCode) -> Node | None:
+        """What comes back to the output: from the loss, and from those who hear it late."""
+        told = self.from_receivers(code)
+        if told is not None and code.interlayer is not None:
+            told = self.messages.through_interlayer(code, told, "late")
+        if told is None or code.upstream is None:
+            return code.upstream if told is None else told
+        return ir.add(code.upstream, told)
+
     def from_receivers(self, code: LayerCode) -> Node | None:
         """d loss / d output: the sum of m.gradient over the outgoing synapses. None if nothing
         flows back.
         """
-        live = [o for o in self.code.outgoing[code.layer.index] if o.receiver.sends_delta]
+        live = [o for o in self.code.outgoing[code.layer.index] if self.sends(o)]
         if not live:
             return None
         total: Node = ZERO
         for out in live:
+            if out.link.delay:  # as the step was told that heard it
+                axes = ("b", f"n{code.layer.index}")
+                ahead = self.storage.late(back_of(out), axes, -out.link.delay)
+                total = ir.add(total, load(ahead, "bo"))
+                continue
             frame = Frame(out.receiver.layer.index, out.position)
             gradient = self.messages.input_gradient(out)
             if ir.is_const(gradient, 0.0):  # of an input that the receiver does not read
@@ -132,3 +220,8 @@ class Backward:
             part = self.storage.reduced(gradient, "o", "sum", frame, f"{code.layer.name}.gradient")
             total = ir.add(total, swap(part))
         return total
+
+
+def back_of(out: Outgoing) -> str:
+    """The buffer of what a link that is heard late tells its source."""
+    return f"{out.link.source.name}.from.{out.receiver.layer.name}.{out.position}"

@@ -12,7 +12,7 @@ from horn.language.layers import read_layer
 from horn.language.neuron_ir import BackwardIR, ForwardIR
 from horn.layers import Layer, Link
 from horn.network import Network
-from horn.neuron import WEIGHT
+from horn.neuron import WEIGHT, carried
 
 
 @dataclass
@@ -20,6 +20,7 @@ class LayerCode:
     """The IR of one layer, its gradients, and how far its program has got.
 
     stable : ``derived`` starts from the summed input of a sigmoid with binary cross-entropy.
+    is_heard : others listen to it, though it is the output: late.
     exact : sums that are no matrix products (contraction.exact_sums).
     upstream, deltas : d loss / d output, d loss / d sum of each weight (b, o) by the name of the
     input and the weight, once they are known.
@@ -29,6 +30,7 @@ class LayerCode:
     forward: ForwardIR
     backward: BackwardIR | None = None
     interlayer: Node | None = None
+    is_heard: bool = False
     derived: derive.Derived = field(init=False)
     stable: bool = field(init=False)
     exact: frozenset[Node] = field(init=False)
@@ -44,13 +46,15 @@ class LayerCode:
         self.stable = (
             self.layer.loss is losses.LOSSES["binary_cross_entropy"]
             and self.interlayer is None
+            and not self.is_heard
             and forward.output.op is Op.SIGMOID
         )
         if self.stable:
             root = ForwardIR(forward.output.args[0], forward.states, forward.pushes, None)
         self.derived = derive.derive(
-            root, self.layer.parameters, self.layer.weights, self.layer.groups
-        )
+            root, self.layer.parameters, self.layer.weights, self.layer.groups,
+            carried(self.layer.neuron),
+        )  # fmt: skip
         self.exact = exact_sums(forward.output, *forward.states.values())
 
     @property
@@ -84,7 +88,8 @@ class NetworkCode:
         for layer in network.layers[1:]:
             own = written is None or layer.index in written
             read = read_layer(layer, training, own, network.receivers(layer))
-            self.layers[layer.index] = LayerCode(layer, *read)
+            heard = layer.kind == "output" and bool(network.receivers(layer))
+            self.layers[layer.index] = LayerCode(layer, *read, heard)
         self.outgoing: dict[int, list[Outgoing]] = {layer.index: [] for layer in network.layers}
         for code in self.layers.values():
             for position, link in enumerate(code.layer.links):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from horn import losses
 from horn.activations import softmax
@@ -21,6 +22,7 @@ from horn.compiler.program import (
     members_of,
     verify,
 )
+from horn.compiler.steps import Arrangement
 from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
 from horn.compiler.updates import Updates
@@ -61,7 +63,8 @@ class Builder:
         self.messages = MessageExpressions(self.storage, self.code, optimizer)
         self.messages.target = self.target_node
         self.targets: Node | None = None
-        self.thinning = Thinning(self.storage, self.messages, thin)
+        self.seed = ""  # of sequences that are judged by their last step: what comes back
+        self.thinning = Thinning(self.storage, self.messages, thin and not network.steps)
         self.training: Backward | None = None
         if optimizer is not None:
             updates = Updates(self.storage, self.messages, self.thinning, optimizer, fuse=fuse)
@@ -69,19 +72,37 @@ class Builder:
 
     def build(self, aggregates: Sequence[Aggregate] = ()) -> Program:
         net, storage = self.network, self.storage
+        if storage.steps:
+            storage.begin("first")
         if self.training is not None:
             self.code.check_messages()
             self.thinning.sit_out()
+        if storage.steps:
+            storage.begin("forward")
         self.input()
         for code in self.code.layers.values():
             self.forward(code)
-        loss = self.loss() if self.target is not None and net.loss is not None else None
-        measured = tuple(self.aggregate(k, each) for k, each in enumerate(aggregates))
+        is_judged = self.target is not None and net.loss is not None
+        if storage.steps:
+            loss, measured = self.judge(is_judged, aggregates)
+        else:
+            loss = self.loss() if is_judged else None
+            measured = tuple(self.aggregate(k, each) for k, each in enumerate(aggregates))
         if self.training is not None:
+            self.training.is_judged = is_judged
             self.training.run()
         for layer in net.layers:
             storage.probes.setdefault(f"{layer.name}.output", self.messages.output_name(layer))
         storage.drop_unread()
+        if storage.steps:
+            keep = [self.messages.output_name(net.last)] if net.last.each_step else []
+            keep += [self.seed] if self.seed else []
+            keep += [] if self.fuse or self.training is None else storage.probes.values()
+            keep = [name for name in keep if storage.buffers[name].role == "work"]
+            keep = [name for name in keep if "b" in storage.buffers[name].axes]
+            found = Arrangement(storage.buffers, storage.phases, keep).statements()
+            storage.statements[:] = []
+            storage.statements = list(found)
         program = Program(
             net,
             storage.buffers,
@@ -93,6 +114,7 @@ class Builder:
             storage.probes,
             frozenset(k for k, code in self.code.layers.items() if code.exact),
             measured,
+            storage.steps,
         )
         verify(program)
         return program
@@ -134,10 +156,12 @@ class Builder:
             self.storage.buffer(members_of(layer), axes, "given")
             value = where_member(layer, value)
         states: list[Output] = []
-        if self.training is not None:
+        if self.training is not None or self.storage.steps:
             for name, node in code.forward.states.items():
                 now = self.storage.buffer(f"{layer.name}.{name}.now", axes)
                 states.append(Output(now, self.messages.at_vertex(node, code, "forward")))
+        if self.storage.steps:
+            self.start(code)
         if code.interlayer is None:
             self.storage.buffer(sent, axes)
             self.storage.loop(frame, [Output(sent, value), *states])
@@ -153,6 +177,48 @@ class Builder:
             self.storage.remember(value, sent)
         for name, output in zip(code.forward.states, states, strict=False):
             self.messages.states[layer.index, name] = load(output.buffer, "bo")
+
+    def start(self, code: LayerCode) -> None:
+        """What the States of a layer are before the first step."""
+        layer, emitted = code.layer, self.storage.statements
+        self.storage.begin("first")
+        axis = f"n{layer.index}"
+        for name in code.forward.states:
+            full = f"{layer.name}.{name}"
+            self.storage.persistent(full, (axis,), "state")
+            before = self.storage.late(f"{full}.now", ("b", axis), 1)
+            self.storage.loop(Frame(layer.index), [Output(before, load(full, "o"))])
+        self.storage.statements = emitted
+
+    def judge(
+        self, is_judged: bool, aggregates: Sequence[Aggregate]
+    ) -> tuple[str | None, tuple[str, ...]]:
+        """Of sequences: the loss, of each step or of the last, and what is asked of the last."""
+        last = self.network.last
+        loss: str | None = None
+        code = self.code.layers[last.index]
+        if is_judged and last.each_step:
+            loss = self.loss()
+        with self.aside("judge"):
+            if is_judged and not last.each_step:
+                loss = self.loss()
+                if code.upstream is not None:  # of the last step; at the others it stays 0
+                    code.upstream = self.storage.store(
+                        code.upstream, Frame(last.index), "bo", f"{last.name}.judged"
+                    )
+                    self.seed = code.upstream.value
+            measured = tuple(self.aggregate(k, each) for k, each in enumerate(aggregates))
+            if self.training is not None:
+                self.training.updates.keep_states()
+        return loss, measured
+
+    @contextmanager
+    def aside(self, phase: str) -> Iterator[None]:
+        known = dict(self.messages.known)
+        with self.storage.aside(phase):
+            yield
+        self.messages.known.clear()
+        self.messages.known.update(known)
 
     def aggregate(self, number: int, aggregate: Aggregate) -> str:
         """Each sample's number (b,), of what a layer sent."""
@@ -177,18 +243,18 @@ class Builder:
                 'compares with: give net.output a loss, as loss="squared_error", and the data '
                 "labels. Where the neuron pushes in forward the loss is measured only"
             )
-        axis = f"n{last.index}"
+        axis, each = f"n{last.index}", last.each_step
         if self.target == "label":
             name = self.storage.buffer("target", ("b",), full=True)
-            self.storage.emit(Target(name, "label"))
+            self.storage.emit(Target(name, "label", each))
             is_label = make(Op.EQ, load(name, "b"), self.messages.index(last, "o"))
             return select(is_label, const(1.0), ZERO)
         if self.target == "value":
             name = self.storage.buffer("target", ("b",), full=True)
-            self.storage.emit(Target(name, "value"))
+            self.storage.emit(Target(name, "value", each))
             return load(name, "b")
         name = self.storage.buffer("target", ("b", axis), full=True)
-        self.storage.emit(Target(name, self.target or ""))
+        self.storage.emit(Target(name, self.target or "", each))
         return load(name, "bo")
 
     def loss(self) -> str:
@@ -202,7 +268,8 @@ class Builder:
         assert loss is not None
         t = self.target_node()
         y = load(self.messages.output_name(last), "bo")
-        name, is_whole = self.storage.buffer("loss", ("b",)), False
+        name = self.storage.buffer("loss.step" if last.each_step else "loss", ("b",))
+        is_whole = False
         if last.interlayer is softmax and loss is losses.LOSSES["cross_entropy"]:
             # log y without taking y: log sum exp. d loss / d raw = y * sum(t) - t; sum(t) is 1 for
             # labels.
@@ -242,6 +309,9 @@ class Builder:
             if "o" not in per_neuron.axes:
                 per_neuron = self.spread_o(per_neuron, frame)
             self.storage.loop(frame, [Output(name, per_neuron, "o", "sum")])
+        if last.each_step:
+            name = self.summed(name, frame)
+            adjoint = adjoint * (1.0 / self.storage.steps)
         if self.masked:
             adjoint = adjoint * load(self.storage.buffer(ROW_WEIGHT, ("b",), "given"), "b")
         if self.training is not None:
@@ -251,6 +321,16 @@ class Builder:
                 else adjoint
             )
         return name
+
+    def summed(self, name: str, frame: Frame) -> str:
+        """Each sample's mean of its steps' losses."""
+        loss, emitted = self.storage.buffer("loss", ("b",)), self.storage.statements
+        self.storage.begin("first")
+        self.storage.loop(frame, [Output(loss, ZERO)])
+        self.storage.statements = emitted
+        part = load(name, "b") * (1.0 / self.storage.steps)
+        self.storage.loop(frame, [Output(loss, load(loss, "b") + part)])
+        return loss
 
     def spread_o(self, node: Node, frame: Frame) -> Node:
         return make(Op.MUL, node, self.storage.ones(frame, "o"))

@@ -29,8 +29,8 @@ from horn.language.ir import (
     mul,
     select,
 )  # fmt: skip
-from horn.layers import Layer
-from horn.neuron import WEIGHT
+from horn.layers import Layer, Link
+from horn.neuron import WEIGHT, no_batch
 from horn.optimizers import Direct, Optimizer
 
 
@@ -81,6 +81,8 @@ class MessageExpressions:
     def over_all(self, inside: Node, monoid: str, axis: str, layer: Layer) -> Node:
         """A reduction over the neurons of a layer, or over the samples of the batch."""
         frame, stem = Frame(layer.index), f"{layer.name}.{monoid}"
+        if axis == "b" and self.storage.steps:
+            raise no_batch(layer.name, layer.neuron)
         if axis not in inside.axes:  # a target that is one number, a State
             if axis == "b":
                 return ir.reduce(monoid, axis, inside)
@@ -137,6 +139,8 @@ class MessageExpressions:
             if now is not None and phase == "backward":
                 return now
             name = f"{layer.name}.{node.value}"
+            if self.storage.steps and node.value in code.forward.states:
+                return load(self.storage.late(f"{name}.now", ("b", axis), 1), "bo")
             self.storage.persistent(name, (axis,), "state")
             return self.storage.learned(name, (axis,), "o")
         if node.op is Op.INDEX:
@@ -151,6 +155,8 @@ class MessageExpressions:
                     f"{layer.name}: {layer.neuron.__name__} reads self.loss, but the job has none"
                 )
             return load("loss", "b")
+        if node.op is Op.UPSTREAM and node.value is not None:
+            return self.of_state(code, node.value)
         if node.op is Op.TARGET:
             assert self.target is not None
             return self.target()
@@ -316,7 +322,7 @@ class MessageExpressions:
         link = layer.links[position]
         frame = Frame(layer.index, position)
         leaves: dict[Op, Callable[[Node], Node]] = {
-            Op.INPUT: lambda _: load(self.output_name(link.source), "bi"),
+            Op.INPUT: lambda _: load(self.heard(link), "bi"),
             Op.WEIGHT: lambda w: self.weight(layer, position, w.value or WEIGHT),
             Op.TRACE: lambda t: self.trace(layer.incoming(t.value, position), frame),
             Op.PREVIOUS: lambda _: self.previous(
@@ -327,9 +333,23 @@ class MessageExpressions:
             Op.OF_INPUT: lambda of: const(float(of.value == link.input)),
             Op.SYNAPSE_DRAW: lambda draw: self.synapse_draw(draw, layer, position),
             Op.MESSAGE_DRAW: lambda draw: self.message_draw(draw, frame),
-            Op.UPSTREAM: lambda _: _known(code.upstream),
+            Op.UPSTREAM: lambda u: self.upstream(u, code),
         }
         return _over_buffers(root, leaves, lambda node: self.at_vertex(node, code, "forward"))
+
+    def heard(self, link: Link) -> str:
+        """The buffer with what a link delivers."""
+        name, axes = self.output_name(link.source), ("b", f"n{link.source.index}")
+        return self.storage.late(name, axes, link.delay) if link.delay else name
+
+    def upstream(self, node: Node, code: LayerCode) -> Node:
+        """d loss / d output, or d loss / d what a State is for the next step."""
+        return _known(code.upstream if node.value is None else self.of_state(code, node.value))
+
+    def of_state(self, code: LayerCode, name: str) -> Node:
+        """d loss / d what a State is after forward: the next step's says it."""
+        back = state_back(code.layer, name)
+        return load(self.storage.late(back, ("b", f"n{code.layer.index}"), -1), "bo")
 
     def position(self, frame: Frame) -> Node:
         layer, link = self.network.layers[frame.layer], self.storage.link(frame)
@@ -370,7 +390,7 @@ class MessageExpressions:
             Op.OF_INPUT: lambda _: ZERO,
             Op.SYNAPSE_DRAW: lambda draw: self.synapse_draw(draw, layer, len(layer.links)),
             Op.MESSAGE_DRAW: lambda draw: self.message_draw(draw, Frame(layer.index)),
-            Op.UPSTREAM: lambda _: _known(code.upstream),
+            Op.UPSTREAM: lambda u: self.upstream(u, code),
         }
         return _over_buffers(root, leaves, lambda node: self.at_vertex(node, code, "forward"))
 
@@ -458,7 +478,7 @@ class MessageExpressions:
             return self.at_link(receiver.derived.input, receiver, out.position)
         return ZERO
 
-    def through_interlayer(self, code: LayerCode, sent: Node) -> Node:
+    def through_interlayer(self, code: LayerCode, sent: Node, phase: str = "inter") -> Node:
         """d loss / d (what the neurons fed forward), from d loss / d (what the layer sent)."""
         layer = code.layer
         frame = Frame(layer.index)
@@ -469,8 +489,14 @@ class MessageExpressions:
             inner = self.storage.reduction_loop(sent * y, "o", "sum", frame, f"{layer.name}.inner")
             return y * (sent - inner)
         slope = derive.gradient(code.interlayer, UPSTREAM, [OUTPUT], layerwide=True)[OUTPUT]
-        self.known[(layer.index, "inter", UPSTREAM)] = sent
-        return self.at_vertex(slope, code, "inter")
+        self.known[(layer.index, phase, OUTPUT)] = self.known[layer.index, "inter", OUTPUT]
+        self.known[(layer.index, phase, UPSTREAM)] = sent
+        return self.at_vertex(slope, code, phase)
+
+
+def state_back(layer: Layer, name: str) -> str:
+    """The buffer of d loss / d what a State is before forward."""
+    return f"{layer.name}.{name}.back"
 
 
 def where_member(layer: Layer, value: Node) -> Node:

@@ -31,6 +31,7 @@ along which letter the work of a frame is divided; ``letter_axes`` what its lett
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -164,8 +165,11 @@ class Buffer:
 
     role : "learned" (a weight, bias or Parameter), "state", "slot" (the optimizer's memory),
     "constant" (``value`` says which), "view" (this task's share of the buffer ``value[0]``, in the
-    same memory), "given" (filled from outside before every batch), or "work".
+    same memory), "late" (the buffer ``value[0]`` as it is ``value[1]`` steps ago; steps ahead where
+    that is negative), "given" (filled from outside before every batch), or "work".
     full : it has all neurons of its layers even where they are compact.
+    span : of sequences, that it has its content at every step, and how many steps before the first
+    and after the last one besides, which are 0 unless they are written; None: of one step.
     """
 
     name: str
@@ -175,6 +179,7 @@ class Buffer:
     value: tuple[
         Any, ...
     ] = ()  # of a constant: ("index", layer), ("fan_in", layer), ("fan_out", layer)
+    span: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -183,8 +188,26 @@ class Statement:
 
 
 @dataclass(frozen=True)
+class Repeat(Statement):
+    """The body once for each step of a sequence, in their order or in ``reverse``. Buffers are seen
+    as of that step; outside of repeats as of the step at which the last one ended, at first 0.
+    """
+
+    body: tuple[Statement, ...]
+    reverse: bool = False
+    axis: str = "t"
+
+
+@dataclass(frozen=True)
+class AllSteps(Statement):
+    """The body once, for all steps together: b are the rows of the batch at every step."""
+
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
 class Input(Statement):
-    """out (b, n0) = the batch's samples, scaled."""
+    """out (b, n0) = the batch's samples, scaled; of sequences what they are at this step."""
 
     out: str
 
@@ -197,6 +220,7 @@ class Target(Statement):
 
     out: str
     kind: str  # "label", "value" (one number per sample), "values", "input", or "weight"
+    each_step: bool = False  # of sequences: those of this step
 
 
 @dataclass(frozen=True)
@@ -237,12 +261,15 @@ class Matmul(Statement):
 
 @dataclass(frozen=True)
 class Output:
-    """One result of a Loop: ``node`` stored, or reduced over ``axis`` with ``monoid``."""
+    """One result of a Loop: ``node`` stored, or reduced over ``axis`` with ``monoid``. ``letters``:
+    of the buffer's axes, where a layer hears itself and its axes do not tell; else "".
+    """
 
     buffer: str
     node: Node
     axis: str = ""
     monoid: str = ""
+    letters: str = ""
 
 
 @dataclass(frozen=True)
@@ -425,7 +452,7 @@ class Program:
     is the buffer (b, n) that the last layer sends, ``loss`` the buffer (b,) of each sample's loss
     or None. ``probes`` maps the names of ``Engine.probe`` to buffers. ``exact``: layers that sum
     squared differences as they are written, not by matrix products. ``aggregates`` are buffers
-    (b,): each sample's number of each aggregate.
+    (b,): each sample's number of each aggregate. ``steps``: of sequences, how many; else 0.
     """
 
     network: Network
@@ -438,6 +465,7 @@ class Program:
     probes: dict[str, str] = field(default_factory=dict)
     exact: frozenset[int] = frozenset()
     aggregates: tuple[str, ...] = ()
+    steps: int = 0
 
 
 ROW_WEIGHT = "#row_weight"  # the given buffer (b,): how often each row's gradient counts
@@ -457,6 +485,22 @@ def segments(program: Program) -> list[tuple[Statement, ...]]:
         else:
             found[-1].append(statement)
     return [tuple(part) for part in found]
+
+
+def every(statements: Iterable[Statement]) -> Iterator[Statement]:
+    """All statements, those of repeats and of all steps among them."""
+    for statement in statements:
+        if isinstance(statement, (Repeat, AllSteps)):
+            yield from every(statement.body)
+        else:
+            yield statement
+
+
+def out_letters(
+    network: Network, frame: Frame, output: Output, buffers: Mapping[str, Buffer]
+) -> str:
+    """The letters of what an output is stored in, in a frame."""
+    return output.letters or letters_of(network, frame, buffers[output.buffer].axes)
 
 
 def reads(statement: Statement) -> tuple[str, ...]:
@@ -495,7 +539,7 @@ def verify(program: Program) -> None:
     before it is read.
     """
     written = {b.name for b in program.buffers.values() if b.role != "work"}
-    for statement in (*program.prologue, *program.statements):
+    for statement in every((*program.prologue, *program.statements)):
         for name in reads(statement):
             assert name in written, f"{name} is read before it is written: {statement}"
         written.update(writes(statement))

@@ -6,11 +6,13 @@ is computed before the loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from horn.compiler.contraction import contract, monomials, paired, taken_out
 from horn.compiler.program import (
+    ERRORS,
     Buffer,
     Convolve,
     ErrorLink,
@@ -24,11 +26,12 @@ from horn.compiler.program import (
     Take,
     Turn,
     letter_axes,
-    letters_of,
     link_of,
+    out_letters,
     reads,
     turned_axes,
 )
+from horn.compiler.steps import PHASES
 from horn.language import ir
 from horn.language.ir import Node, Op, Scalar, const, load, mul
 from horn.layers import Link
@@ -53,6 +56,8 @@ class Storage:
         self.values: dict[Node, Node] = {}  # expressions that a buffer holds already
         self.compact: frozenset[int] = frozenset()  # layers of which the live neurons are stored
         self.probes: dict[str, str] = {}  # as in Program
+        self.steps = network.steps
+        self.phases: dict[str, list[Statement]] = {phase: [] for phase in PHASES}
 
     # --- buffers
 
@@ -84,8 +89,36 @@ class Storage:
     def link(self, frame: Frame) -> Link | ErrorLink:
         return link_of(self.network, frame)
 
+    def told(self, frame: Frame, letters: str) -> str:
+        """The letters of an output, where its axes do not tell them: of a layer that hears itself,
+        o and i are the same neurons.
+        """
+        if frame.link is None or frame.link == ERRORS or frame.shared:
+            return ""
+        return letters if self.link(frame).source.index == frame.layer else ""
+
+    def late(self, name: str, axes: tuple[str, ...], delay: int) -> str:
+        """A buffer as it is so many steps ago, or ahead (negative)."""
+        view = f"{name}~{delay}"
+        if view not in self.buffers:
+            self.buffer(view, axes, "late", value=(name, delay))
+        return view
+
     def emit(self, statement: Statement) -> None:
         self.statements.append(statement)
+
+    def begin(self, phase: str) -> None:
+        """What is emitted from now on belongs to a part of a sequence's program (steps.py)."""
+        self.statements = self.phases[phase]
+
+    @contextmanager
+    def aside(self, phase: str) -> Iterator[None]:
+        """For a while; what is stored meanwhile is of one step, and nobody else's."""
+        kept = self.statements, self.stored, self.parts, self.values
+        self.stored, self.parts, self.values = dict(kept[1]), set(kept[2]), dict(kept[3])
+        self.begin(phase)
+        yield
+        self.statements, self.stored, self.parts, self.values = kept
 
     def learned(self, name: str, axes: tuple[str, ...], letters: str) -> Node:
         """A learned array, slot, state or constant as the program computes with it: its live part
@@ -161,7 +194,7 @@ class Storage:
         key = (frame, letters, node)
         if key not in self.stored:
             name = self.buffer(self.fresh(stem), self.axes_of(frame, letters))
-            self.loop(frame, [Output(name, node)])
+            self.loop(frame, [Output(name, node, letters=self.told(frame, letters))])
             self.stored[key] = load(name, letters)
         return self.stored[key]
 
@@ -175,7 +208,7 @@ class Storage:
         if scatter:
             nodes = [self.lift_scalars(o.node) for o in outputs]
         else:
-            stored = (letters_of(self.network, frame, self.buffers[o.buffer].axes) for o in outputs)
+            stored = (out_letters(self.network, frame, o, self.buffers) for o in outputs)
             domain = ir.union(*(o.node.axes for o in outputs), *stored, outputs[0].axis)
             roots = [paired(o.node) if len(domain) == 3 else o.node for o in outputs]
             nodes = [self.lift_out(root, frame, domain) for root in roots]
@@ -356,11 +389,11 @@ class Storage:
 
     def drop_unread(self) -> None:
         """Leave out what was expanded for nobody."""
-        read = {name for s in self.statements for name in reads(s)}
-        unread = {s.out for s in self.statements if isinstance(s, Expand)} - read
-        self.statements = [
-            s for s in self.statements if not (isinstance(s, Expand) and s.out in unread)
-        ]
+        lists = [self.statements, *self.phases.values()]
+        read = {name for each in lists for s in each for name in reads(s)}
+        unread = {s.out for each in lists for s in each if isinstance(s, Expand)} - read
+        for each in lists:
+            each[:] = [s for s in each if not (isinstance(s, Expand) and s.out in unread)]
         for name in unread:
             del self.buffers[name]
 
@@ -394,7 +427,7 @@ class Storage:
         key = (frame, f"{monoid} {axis}", node)
         if key not in self.stored:
             name = self.buffer(self.fresh(stem), self.axes_of(frame, rest))
-            self.loop(frame, [Output(name, node, axis, monoid)])
+            self.loop(frame, [Output(name, node, axis, monoid, self.told(frame, rest))])
             self.stored[key] = load(name, rest)
         return self.stored[key]
 

@@ -17,6 +17,7 @@ from horn.errors import ModelError
 from horn.language import ir
 from horn.language.ir import ZERO, Node, Op, Scalar, leaf, load, make, mul, select
 from horn.layers import Link
+from horn.neuron import carried
 from horn.optimizers import Direct, Optimizer
 
 Gradient = tuple[str, Frame, Node]  # of which array, in which frame
@@ -41,6 +42,7 @@ class Updates:
         self.clipped: list[Gradient] = []  # waiting for their common norm
         self.pending: list[Gradient] = []  # of biases and parameters, which others still load
         self.states: dict[tuple[int, str], Node] = {}  # (layer, State) -> its value after backward
+        self.n_steps = max(storage.steps, 1)
         self.traces: list[Gradient] = []  # what SynapseStates will be
         self.of_tied: dict[str, list[tuple[Node, bool]]] = {}  # what its links add, is it pushed
 
@@ -68,17 +70,17 @@ class Updates:
                 gradient = self.mean_of(node, frame, f"{array}.gradient", bool(layer.kinds))
                 self.update(array, axes, own, "o", gradient, pushed=code.is_local)
 
-    def mean(self, node: Node, frame: Frame, stem: str) -> Node:
-        """The mean over the batch of an expression."""
+    def mean(self, node: Node, frame: Frame, stem: str, of_steps: int = 0) -> Node:
+        """The mean over the batch of an expression; the sum of it over so many steps."""
         if "b" not in node.axes:
-            return node
+            return node if of_steps < 2 else node * float(of_steps)
         total = self.storage.reduction_loop(node, "b", "sum", frame, stem)
         return mul(total, Scalar("inv_rows"))
 
     def mean_of(self, node: Node, frame: Frame, stem: str, is_shared: bool) -> Node:
         """As ``mean``; where numbers are shared, the sum over those that share one."""
         if not is_shared:
-            return self.mean(node, frame, stem)
+            return self.mean(node, frame, stem, self.n_steps)
         if (live := self.thinning.live_synapse(frame)) is not None:
             node = select(live, node, ZERO)
         elif frame.link is not None and node.axes == "boi":
@@ -90,6 +92,8 @@ class Updates:
         is_mean = "b" in node.axes
         if is_mean:
             node = self.storage.reduction_loop(node, "b", "sum", frame, f"{stem}.sum")
+        elif self.n_steps > 1:
+            node = node * float(self.n_steps)
         added = self.storage.added(node, frame, stem)
         return mul(added, Scalar("inv_rows")) if is_mean else added
 
@@ -211,9 +215,10 @@ class Updates:
         """The mean over the batch of a link's expression, by a product where it is one."""
         found = None
         if "b" in node.axes and self.storage.link(frame).edges is None:
-            found = contract(node, "b", Scalar("rows"))
+            rows: Node = Scalar("rows")
+            found = contract(node, "b", rows * float(self.n_steps) if self.storage.steps else rows)
         if found is None:
-            return self.mean(node, frame, stem)
+            return self.mean(node, frame, stem, self.n_steps)
         return mul(self.storage.resolve(found, frame, stem), Scalar("inv_rows"))
 
     def incoming_traces(self, code: LayerCode) -> None:
@@ -334,13 +339,19 @@ class Updates:
         scatter = any(axis == f"n{k}" for k in self.storage.compact for axis in axes)
         if results:
             self.storage.loop(
-                frame, [Output(buffer, value) for buffer, _, value in results], scatter
+                frame,
+                [
+                    Output(buffer, value, letters=self.storage.told(frame, letters))
+                    for buffer, _, value in results
+                ],
+                scatter,
             )
 
     def finish(self) -> None:
         """What waits for the end of the backward pass."""
         self.finish_tied()
-        self.keep_states()
+        if not self.storage.steps:
+            self.keep_states()
         for name, frame, mean in self.traces:
             self.storage.loop(frame, [Output(name, mean)])
         for name, frame, gradient in self.pending:
@@ -371,6 +382,8 @@ class Updates:
             frame = Frame(layer.index)
             for name in layer.states:
                 key = (layer.index, name)
+                if name in carried(layer.neuron):
+                    continue
                 now = self.states.get(key, self.messages.states.get(key))
                 if now is None:
                     continue

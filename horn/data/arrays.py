@@ -143,7 +143,8 @@ def check_shapes(x: np.ndarray, y: np.ndarray | None, name: str) -> None:
     _check_not_empty(x, name)
     if y is None:
         return
-    if {1: y.dtype == np.int64, 2: y.dtype in (np.float32, np.float64)}.get(y.ndim) is not True:
+    kinds = {1: (np.int64,), 2: (np.int64, np.float32, np.float64)}  # whole numbers of each step
+    if y.dtype not in kinds.get(y.ndim, ()):
         raise DataError(
             f"{name}: y is {y.dtype} of shape {y.shape}, but (samples,) int64 labels or "
             "(samples, targets) of float32 or float64 is expected; horn.data.as_dataset((x, y)) "

@@ -61,10 +61,10 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
 
 
 def check_not_negative(y: np.ndarray | None, name: str) -> None:
-    if y is not None and y.ndim == 1 and y.min() < 0:
-        row = int(np.argmax(y < 0))
+    if y is not None and y.dtype.kind == "i" and y.min() < 0:
+        row = int(np.argmax((y < 0).reshape(len(y), -1).any(axis=1)))
         raise DataError(
-            f"{name}: label {y[row]} in row {row} is negative ({int((y < 0).sum()):,} such "
+            f"{name}: label {y[row].min()} in row {row} is negative ({int((y < 0).sum()):,} such "
             "labels in all); classes count from 0, so remap y"
         )
 
@@ -179,7 +179,7 @@ def check_labels(dataset: Dataset, n_classes: int, layer_name: str) -> None:
             f"{dataset.name}: there are no labels, but {layer_name} needs one per sample; "
             f"pass the pair (x, y)"
         )
-    if y.ndim != 1:
+    if not dataset.has_labels:
         raise DataError(
             f"{dataset.name}: y has shape {y.shape}, but {layer_name} needs integer labels, one "
             "per sample; for one-hot rows write y.argmax(axis=1)"
@@ -189,7 +189,7 @@ def check_labels(dataset: Dataset, n_classes: int, layer_name: str) -> None:
     if highest >= n_classes:
         distinct = len(np.unique(y))
         raise DataError(
-            f"{dataset.name}: labels contain {highest} (row {int(y.argmax()):,}), but "
+            f"{dataset.name}: labels contain {highest} (row {int(y.argmax()) // y[0].size:,}), but "
             f"{layer_name} has classes 0..{n_classes - 1}; found {distinct:,} distinct "
             f"label{'s' * (distinct != 1)}. Use net.output({highest + 1}, ...) or remap y"
         )

@@ -23,7 +23,8 @@ class Dataset:
     Shapes
     ------
     x (n, features) uint8, float32 or float64, contiguous rows; memory-mapped or not
-    y (n,) int64 labels · (n, n_targets) float32 or float64 targets · None
+    y (n,) int64 labels · (n, n_targets) float32 or float64 targets · None; of sequences also
+    (n, steps) int64 labels
 
     weight (n,) float32 or float64, what each sample counts in the loss that is learned from · None
 
@@ -71,6 +72,11 @@ class Dataset:
                 f"{self.name}: has {self.n_features:,} features per sample, but was to be "
                 f"normalized as data of {len(self.normalization.mean):,}; give the same features"
             )
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether y is whole numbers: classes, of each sample or of each step of one."""
+        return self.y is not None and self.y.dtype.kind == "i"
 
     @property
     def n_features(self) -> int:

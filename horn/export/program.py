@@ -30,8 +30,8 @@ from horn.compiler.program import (
     Rank,
     Statement,
     Turn,
-    letters_of,
     link_of,
+    out_letters,
     reads,
     writes,
 )
@@ -161,6 +161,11 @@ def _check(network: Network) -> None:
     if in_use("kernels", network) != "kernels":
         slow = next(layer for layer in network.layers if layer.neuron.interpreted)
         _refuse(slow, "@horn.interpreted runs it message by message in Python")
+    if network.steps:
+        raise CompileError(
+            f"a network of sequences (net.input({network.n_inputs}, steps={network.steps})) cannot "
+            "be exported yet; predict with horn"
+        )
 
 
 def _refuse(layer: Layer, what: str) -> None:
@@ -308,7 +313,7 @@ class _Run(Generic[T]):
     def output(self, frame: Frame, output: Output) -> T:
         """One result of a loop."""
         graph, node = self.graph, output.node
-        letters = letters_of(self.network, frame, self.buffers[output.buffer].axes)
+        letters = out_letters(self.network, frame, output, self.buffers)
         domain = ir.union(node.axes, output.axis, letters)
         on_table = self.is_sparse(frame) and "i" in domain
         if on_table and output.axis != "i" and "o" not in domain:

@@ -30,6 +30,7 @@ from horn.neuron import (
     Synapse,
     no_input,
     no_statistic,
+    twice,
 )
 
 
@@ -306,6 +307,8 @@ class Call:
         self.read = False
         self.sites: set[tuple[int, str, str, tuple[int, int, int, int] | None]] = set()
         self.silent = False
+        self.assigned: set[str] = set()  # States of the sample's sequence
+        self.kept: dict[str, Any] = {}  # what these are when the method ends
 
     def run(self, parameters: Sequence[str] = ()) -> Call:
         """Run the method and check what it owes at its end. ``parameters`` are those a written
@@ -574,6 +577,10 @@ class Guard:
                 )
             if not is_number(value):
                 raise user_text.error(f"self.{name} is a State and holds a number, got {value!r}")
+            if name in own["_carried"]:
+                if name in host.assigned:
+                    raise user_text.error(twice(name))
+                host.assigned.add(name)
             own[name] = value
             return
         if name in own["_weights"] and name != WEIGHT:

@@ -21,6 +21,7 @@ from horn.interpreter.layers import Stage
 from horn.interpreter.passes import Gradients, LearnedNumbers, Numbers, Sample
 from horn.interpreter.tape import number
 from horn.network import Network
+from horn.neuron import no_batch
 from horn.optimizers import Direct, Optimizer
 
 Array = np.ndarray[Any, Any]
@@ -36,15 +37,15 @@ class Batch:
     """The means over a training batch, and who sat it out: True where a number is not to be
     updated.
 
-    gradients : of the arrays that learn.
+    gradients : of the arrays that learn. sent, deltas : by sample, step, layer and neuron.
     """
 
     loss: float
     gradients: dict[str, Array]
     states: dict[str, Array]
     sits_out: dict[str, Array]
-    sent: list[list[list[float]]]
-    deltas: list[list[list[passes.Deltas]]]
+    sent: list[list[list[list[float]]]]
+    deltas: list[list[list[list[passes.Deltas]]]]
 
 
 class Engine:
@@ -74,6 +75,8 @@ class Engine:
             self.stages[wire.source_layer].outgoing[wire.source].append(wire)
         for stage in self.stages:
             stage.check()
+            if self.network.steps and stage.index and stage.surely_asks_batch:
+                raise no_batch(stage.name, stage.layer.neuron)
         loss = self.network.loss if setup.target is not None else None
         self._loss = translator.value(loss.f) if loss is not None else None
         names = {stage.name: stage.index for stage in self.stages}
@@ -108,57 +111,88 @@ class Engine:
     def probe(self, rows: Array, *, iteration: int, first_sample: int) -> dict[str, Array]:
         batch = self._run(rows, iteration, first_sample, want_deltas=True)
         found: dict[str, Array] = {"loss": np.array(batch.loss)}
+        steps = self.network.steps
         for stage in self.stages:
-            found[f"{stage.name}.output"] = np.array([sent[stage.index] for sent in batch.sent])
+            sent = [[at[stage.index] for at in each] for each in batch.sent]
+            found[f"{stage.name}.output"] = np.array(sent if steps else [at for (at,) in sent])
         for stage in self.stages:
             if stage.index in self._sends and stage.weighted_sum:
                 layer = stage.layer
                 for group, name in itertools.product(layer.groups, layer.weights):
-                    found[f"{stage.name}.delta{layer.end_of(group, name)}"] = np.array(
+                    each = [
                         [
-                            [d.get(group, {}).get(name, 0.0) for d in sample[stage.index]]
-                            for sample in batch.deltas
+                            [d.get(group, {}).get(name, 0.0) for d in at[stage.index]]
+                            for at in sample
                         ]
-                    )
+                        for sample in batch.deltas
+                    ]
+                    deltas = np.array(each if steps else [at for (at,) in each])
+                    found[f"{stage.name}.delta{layer.end_of(group, name)}"] = deltas
         return found | {f"{name}.gradient": gradient for name, gradient in batch.gradients.items()}
 
     def outputs(self, x: Array) -> Array:
         rows = (row.tolist() for row in np.asarray(x, np.float64))
-        found = [layers[-1] for layers in self._predict(rows)]
-        return np.array(found, self.dtype).reshape(len(found), self.network.last.size)
+        found = [self._answer(steps) for steps in self._predict(rows)]
+        return np.array(found, self.dtype).reshape(len(found), *self.network.answers)
 
     def losses(self, data: Dataset) -> tuple[float, int]:
         return self._judged(data, lambda sent: None)
 
     def results(self, data: Dataset) -> tuple[float, int, Array]:
         found: list[list[float]] = []
-        total, right = self._judged(data, lambda sent: found.append(sent[-1]))
-        outputs = np.array(found, self.dtype).reshape(len(found), self.network.last.size)
+        total, right = self._judged(data, lambda steps: found.append(self._answer(steps)))
+        outputs = np.array(found, self.dtype).reshape(len(found), *self.network.answers)
         return total, right, outputs
 
+    def _answer(self, steps: list[list[list[float]]]) -> list[Any]:
+        """What is answered for a sample: by its last step, or by each."""
+        each = [layers[-1] for layers in steps]
+        return each if self.network.last.each_step else each[-1]
+
     def _judged(
-        self, data: Dataset, look: Callable[[list[list[float]]], None]
+        self, data: Dataset, look: Callable[[list[list[list[float]]]], None]
     ) -> tuple[float, int]:
-        """The sum of the losses and the right answers; ``look`` sees what all layers sent."""
+        """The sum of the losses and the right answers; ``look`` sees what all layers sent, step by
+        step.
+        """
         total, right = 0.0, 0
         answers = metrics.answers(self.network, self.setup.target, data.y)
         samples = (self._read(data, row)[0] for row in range(len(data)))
-        for row, layers in enumerate(self._predict(samples)):
-            look(layers)
-            sent = layers[-1]
+        for row, steps in enumerate(self._predict(samples)):
+            look(steps)
             _, target = self._read(data, row)
             if self._loss is not None and target is not None:
-                total += number(passes.judge(self._loss, sent, target))
+                judged = self._by_step(target)
+                total += sum(
+                    number(passes.judge(self._loss, layers[-1], wanted)) / self._n_judged
+                    for layers, wanted in zip(steps, judged, strict=True)
+                    if wanted is not None
+                )
             if answers is not None and data.y is not None:
-                right += metrics.n_right(answers, np.array([sent]), data.y[row : row + 1])
+                outputs = np.array([self._answer(steps)])
+                right += metrics.n_right(answers, outputs, data.y[row : row + 1])
         return total, right
+
+    @property
+    def _n_judged(self) -> int:
+        """How many steps of a sample are judged."""
+        return self.network.steps if self.network.last.each_step else 1
+
+    def _by_step(self, target: list[float] | None) -> list[list[float] | None]:
+        """What each step is to answer; None where it is not judged."""
+        steps, size = max(self.network.steps, 1), self.network.last.size
+        if target is None:
+            return [None] * steps
+        if self.network.last.each_step:
+            return [target[t * size : (t + 1) * size] for t in range(steps)]
+        return [*[None] * (steps - 1), target]
 
     def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
         found = [aggregate.empty for aggregate, _, _ in self._aggregates]
 
-        def look(sent: list[list[float]]) -> None:
+        def look(steps: list[list[list[float]]]) -> None:
             for k, (aggregate, layer, function) in enumerate(self._aggregates):
-                value = passes.one_number(aggregate.of_layer, function, sent[layer])
+                value = passes.one_number(aggregate.of_layer, function, steps[-1][layer])
                 found[k] = backends.combined(aggregate, found[k], np.array([value]))
 
         total, right = self._judged(data, look)
@@ -238,16 +272,25 @@ class Engine:
         drawn = random.uniform(key, 0, range(layer.size), [sample], moment.iteration)[0]
         return [float(u < layer.keep) for u in drawn]
 
-    def _predict(self, samples: Iterable[Sequence[float]]) -> Iterator[list[list[float]]]:
-        """What all layers send for each sample in turn, in inference."""
+    def _predict(self, samples: Iterable[Sequence[float]]) -> Iterator[list[list[list[float]]]]:
+        """What all layers send for each sample in turn, step by step, in inference."""
         memory, states = self._memory(training=False), _flat(self._states)
         keep = self.network.layers[0].keep
         for k, x in enumerate(samples):
-            moment = Moment(self.network.seed, False, self._updates, k, 0.0)
-            (sample,) = passes.forward(
-                self.stages, [[v * keep for v in x]], [moment], memory, states
-            )
-            yield sample.sent
+            sent, before = [], list[Sample]()
+            for t, here in enumerate(self._steps(x)):
+                moment = Moment(self.network.seed, False, self._updates, k + (t << 32), 0.0)
+                before = passes.forward(
+                    self.stages, [[v * keep for v in here]], [moment], memory, states,
+                    before=before,
+                )  # fmt: skip
+                sent.append(before[0].sent)
+            yield sent
+
+    def _steps(self, x: Sequence[float]) -> list[Sequence[float]]:
+        """The features of each step."""
+        n = self.network.n_inputs
+        return [x[start : start + n] for start in range(0, max(len(x), 1), n)]
 
     # --- a batch
 
@@ -273,12 +316,19 @@ class Engine:
                     gradients[name] += back.arrays[name]
                 for name, values in sample.states.items():
                     last_states[name] += values
-                for layer, neurons in enumerate(sample.fired):
-                    for o, fired in enumerate(neurons):
-                        silent[layer, o] = silent.get((layer, o), 0) + fired.call.silent
-                loss += back.loss
-                sent.append(sample.sent)
-                deltas.append(back.deltas)
+                in_time = (*reversed(sample.past), sample)
+                each = (back, *back.later)
+                for layer in range(len(self.stages)):
+                    each_fired = zip(*(one.fired[layer] for one in in_time), strict=True)
+                    for o, neurons in enumerate(each_fired):
+                        at_all = all(fired.call.silent for fired in neurons)
+                        silent[layer, o] = silent.get((layer, o), 0) + at_all
+                loss += sum(one.loss for one in each)
+                sent.append([one.sent for one in in_time])
+                deltas.append([one.deltas for one in each])
+        for stage in self.stages[1:]:
+            for name in stage.carried:
+                last_states[stage.states[name]] = np.array(states[stage.states[name]]) * len(rows)
         n = max(len(rows), 1)
         sits_out = self._sits_out({who for who, times in silent.items() if times == len(rows)})
         return Batch(
@@ -298,16 +348,38 @@ class Engine:
         memory: LearnedNumbers, states: Numbers, silent: dict[tuple[int, int], int],
         want_deltas: bool,
     ) -> tuple[list[Sample], list[Gradients]]:  # fmt: skip
-        """Some samples of a batch, together, forward and back. silent : input neurons that sit the
-        batch out are added.
+        """Some samples of a batch, together, forward and back: the last step of each, and what came
+        back from the first. silent : input neurons that sit the batch out are added.
         """
+        assert self._data is not None
+        before, in_time = list[Sample](), list[list[Sample]]()
+        for t in range(max(self.network.steps, 1)):
+            before = self._forward(
+                rows, these, iteration, first_sample, memory, states, silent, t, before
+            )
+            in_time.append(before)
+        backs = list[Gradients]()
+        for samples in reversed(in_time):
+            backs = passes.backward(
+                self.stages, samples, memory, self._loss, want_deltas, after=backs
+            )
+        return before, backs
+
+    def _forward(
+        self, rows: Array, these: Sequence[int], iteration: int, first_sample: int,
+        memory: LearnedNumbers, states: Numbers, silent: dict[tuple[int, int], int],
+        step: int, before: Sequence[Sample],
+    ) -> list[Sample]:  # fmt: skip
+        """Some samples of a batch at one step."""
         assert self._data is not None
         xs, moments, targets = [], [], []
         keep = self.network.layers[0].keep
         lr = self.optimizer.rate(iteration) if self.optimizer is not None else 0.0
         for k in these:
-            x, target = self._read(self._data, int(rows[k]))
-            moment = Moment(self.network.seed, True, iteration, first_sample + k, lr)
+            whole, wanted = self._read(self._data, int(rows[k]))
+            x, target = list(self._steps(whole)[step]), self._by_step(wanted)[step]
+            number_of = first_sample + k + (step << 32)
+            moment = Moment(self.network.seed, True, iteration, number_of, lr)
             if keep < 1.0:
                 mask = self._input_mask(moment)
                 x = [v * m for v, m in zip(x, mask, strict=True)]
@@ -316,11 +388,11 @@ class Engine:
             xs.append(x)
             moments.append(moment)
             targets.append(target)
-        samples = passes.forward(self.stages, xs, moments, memory, states, targets)
-        if (weight := self._data.weight) is not None:
-            for sample, k in zip(samples, these, strict=True):
-                sample.weight = float(weight[rows[k]])
-        return samples, passes.backward(self.stages, samples, memory, self._loss, want_deltas)
+        samples = passes.forward(self.stages, xs, moments, memory, states, targets, before)
+        for sample, k in zip(samples, these, strict=True):
+            weight = 1.0 if self._data.weight is None else float(self._data.weight[rows[k]])
+            sample.weight = weight / self._n_judged
+        return samples
 
     def look(
         self, rows: Array, k: int, *, iteration: int, first_sample: int
@@ -354,12 +426,13 @@ class Engine:
         above. They are left alone.
         """
         sends: set[int] = set()  # the layers through which something flows back
-        for stage in reversed(self.stages[1:]):
+        late = sum(link.delay > 0 for stage in self.stages for link in stage.layer.links)
+        for stage in [*reversed(self.stages[1:])] * (1 + late):  # a later one may hear an earlier
             from_above = stage.is_last and self._loss is not None
             from_above |= any(
                 other in sends
                 and any(k.source is stage.layer for k in self.stages[other].layer.links)
-                for other in range(stage.index + 1, len(self.stages))
+                for other in range(1, len(self.stages))
             )
             if stage.writes_backward or (from_above and not stage.local):
                 sends.add(stage.index)
@@ -434,9 +507,9 @@ def read_sample(
     if data.y is None:
         raise DataError(f"{network.last.name} has a loss, but the data have no labels; pass (x, y)")
     y = data.y[row]
-    if data.y.ndim == 2:
+    if data.y.ndim == 2 and data.y.dtype.kind == "f":
         return x, [float(v) for v in y]
     size = network.last.size
     if size == 1:
-        return x, [float(y)]
-    return x, [float(k == y) for k in range(size)]
+        return x, [float(v) for v in np.atleast_1d(y)]
+    return x, [float(k == v) for v in np.atleast_1d(y) for k in range(size)]

@@ -17,7 +17,7 @@ from horn.interpreter.language import Translator, printing
 from horn.interpreter.tape import Traced
 from horn.layers import Layer
 from horn.network import Network
-from horn.neuron import STATISTICS, WEIGHT, Neuron, SynapseState, declared, has_backward
+from horn.neuron import STATISTICS, WEIGHT, Neuron, SynapseState, carried, declared, has_backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class Wire:
     place: int
     edge: int
     link: int
+    delay: int = 0
 
     @property
     def identity(self) -> tuple[int, int, int, int]:
@@ -54,6 +55,7 @@ class Stage:
         self.is_last = layer is network.last
         self.parameters = {name: f"{layer.name}.{name}" for name in layer.parameters}
         self.states = {name: f"{layer.name}.{name}" for name in layer.states}
+        self.carried = carried(layer.neuron)
         self.traces = tuple(declared(layer.neuron, SynapseState))
         # by what a synapse is known by: the link's position; the receiver (in backward)
         kept = [x for x in network.synapse_states if x.owner is layer]
@@ -101,6 +103,7 @@ class Stage:
             _positions=self.layer.n_positions,
             _traces=self.traces,
             _states=self.states,
+            _carried=self.carried,
             _host=None,
         )
         return neuron
@@ -119,9 +122,8 @@ class Stage:
                 place = edge if shared is None else int(shared[edge])
                 if link.edges is None and link.tie is not None and link.tie.transposed:
                     place = i * self.layer.size + o
-                found.append(
-                    Wire(link.source.index, i, self.index, o, arrays, place, edge, position)
-                )
+                ends = link.source.index, i, self.index, o
+                found.append(Wire(*ends, arrays, place, edge, position, link.delay))
         if self.layer.bias is not None:
             biases = tuple(self.layer.biases.items())
             links = len(self.layer.links)
@@ -179,6 +181,11 @@ class Stage:
             return False
         calls = self._forward_walks
         return calls is None or any(call.asked_batch for call in calls)
+
+    @property
+    def surely_asks_batch(self) -> bool:
+        """Whether a path of forward asks the batch."""
+        return self.asks_batch and any(call.asked_batch for call in self._forward_walks or ())
 
     @cached_property
     def weighted_sum(self) -> bool:

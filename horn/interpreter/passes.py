@@ -42,12 +42,17 @@ class LearnedNumbers:
 
 @dataclass
 class Fired:
-    """What one neuron did in forward: the call, and its leaves on the tape by synapse and by
-    Parameter."""
+    """What one neuron did in forward: the call, and its leaves on the tape by synapse, by Parameter
+    and by State of the sample's sequence."""
 
     call: Call
     leaves: list[tuple[Wire, Traced, dict[str, Traced]]]
     parameters: dict[str, Traced]
+    carried: dict[str, Traced]
+
+    def seeds(self, flow: float, of_states: Mapping[str, float]) -> list[tuple[Any, float]]:
+        """What was made, with the loss's derivatives: what was fed forward, and the States."""
+        return [(self.call.fed, flow), *((self.call.kept[n], d) for n, d in of_states.items())]
 
 
 @dataclass
@@ -56,7 +61,7 @@ class Sample:
     backward.
 
     between : of a layer with an interlayer its leaves (what was fed forward) and what it made of
-    them.
+    them. past : of a sequence, the same sample at the steps before, the last one first.
     """
 
     moment: Moment
@@ -65,6 +70,7 @@ class Sample:
     target: Sequence[float] | None = None
     weight: float = 1.0
     fired: list[list[Fired]] = field(default_factory=lambda: [[]])
+    past: Sequence[Sample] = ()
     between: dict[int, tuple[list[Traced], list[Any]]] = field(default_factory=dict)
 
 
@@ -73,7 +79,9 @@ class Gradients:
     """What came back from one sample: by array (flat), the loss, and each neuron's deltas by layer
     index.
 
-    arrived : by synapse, d loss / d input and the receiver's deltas of its sum, by weight.
+    arrived : by synapse, d loss / d input and the receiver's deltas of its sum, by weight. states :
+    by layer and State, d loss / d what it was before forward. later : of a sequence, what came back
+    from the steps after this one, the next first.
     """
 
     arrays: Numbers
@@ -81,6 +89,24 @@ class Gradients:
     loss: float = 0.0
     is_apart: bool = False  # the last layer's neurons tell their inputs apart
     arrived: dict[Wire, tuple[float, dict[str, float]]] = field(default_factory=dict)
+    states: dict[tuple[int, str], list[float]] = field(default_factory=dict)
+    later: Sequence[Gradients] = ()
+
+    def of_states(self, stage: Stage, o: int) -> dict[str, float]:
+        """d loss / d what each State of a neuron's sequence is after forward."""
+        if not self.later:
+            return {}
+        none = [0.0] * stage.layer.size
+        return {
+            name: self.later[0].states.get((stage.index, name), none)[o] for name in stage.carried
+        }
+
+    def of_input(self, wire: Wire) -> float:
+        """d loss / d what a synapse delivered of this step."""
+        if not wire.delay:
+            return self.arrived.get(wire, (0.0, {}))[0]
+        there = self.later[wire.delay - 1 :]
+        return there[0].arrived.get(wire, (0.0, {}))[0] if there else 0.0
 
 
 def forward(
@@ -90,14 +116,18 @@ def forward(
     memory: LearnedNumbers,
     states: Numbers,
     targets: Sequence[Sequence[float] | None] | None = None,
+    before: Sequence[Sample] = (),
 ) -> list[Sample]:
     """Send samples through the network, layer by layer. Where a neuron asks its layer or the batch,
-    these samples are the batch.
+    these samples are the batch. before : of sequences, the same samples one step earlier.
     """
     samples = [
         Sample(moment, {name: list(values) for name, values in states.items()}, [x], target)
         for x, moment, target in zip(xs, moments, targets or [None] * len(xs), strict=True)
     ]
+    for sample, earlier in zip(samples, before, strict=False):
+        sample.states = {name: list(values) for name, values in earlier.states.items()}
+        sample.past = (earlier, *earlier.past)
     for stage in stages[1:]:
         for sample, fired in zip(samples, _fire_all(stage, samples, memory), strict=True):
             sent = [number(f.call.fed) for f in fired]
@@ -184,16 +214,28 @@ def statistic(word: str, values: Sequence[Any]) -> list[Any]:
     return [answer] * len(values)
 
 
+def _heard(wire: Wire, sample: Sample) -> float:
+    """What a synapse delivers: of the bias always 1, before the first step 0."""
+    if wire.source < 0:
+        return 1.0
+    if not wire.delay:
+        return sample.sent[wire.source_layer][wire.source]
+    there = sample.past[wire.delay - 1 :]
+    return there[0].sent[wire.source_layer][wire.source] if there else 0.0
+
+
 @dataclass
 class _Leaves:
     """What one neuron reads for one sample: the same numbers of the tape however often it runs.
 
-    states : by message, the arrays of its SynapseStates. traces : what these are before.
+    carried : its States that go on in the sample's sequence. states : by message, the arrays of its
+    SynapseStates. traces : what these are before.
     """
 
     messages: list[Any]
     leaves: list[tuple[Wire, Traced, dict[str, Traced]]]
     parameters: dict[str, Traced]
+    carried: dict[str, Traced]
     states: list[dict[str, str]]
     traces: list[dict[str, Any]]
 
@@ -201,9 +243,7 @@ class _Leaves:
     def of(cls, stage: Stage, o: int, sample: Sample, memory: LearnedNumbers) -> _Leaves:
         leaves, messages, states, traces = [], [], [], []
         for index, wire in enumerate(stage.wires[o]):
-            value = (
-                1.0 if wire.source < 0 else sample.sent[wire.source_layer][wire.source]
-            )  # the bias always says 1
+            value = _heard(wire, sample)
             position = None if wire.source < 0 else wire.link
             kept = {name: array for (name, at), array in stage.incoming.items() if at == position}
             states.append(kept)
@@ -223,15 +263,20 @@ class _Leaves:
             n: Traced(memory.learned[a][stage.kind(o)], "parameter", variable=True)
             for n, a in stage.parameters.items()
         }
-        return cls(messages, leaves, parameters, states, traces)
+        own = {
+            name: Traced(sample.states[stage.states[name]][o], "state", variable=True, varies=True)
+            for name in stage.carried
+        }
+        return cls(messages, leaves, parameters, own, states, traces)
 
     def fire(self, stage: Stage, o: int, sample: Sample, answers: Sequence[Question]) -> Fired:
         """Run one neuron's forward."""
         for message, before in zip(self.messages, self.traces, strict=True):
             vars(message).update(before)
-        call = _run(stage, o, "forward", self.messages, self.parameters, sample, answers)
+        read = self.parameters | self.carried
+        call = _run(stage, o, "forward", self.messages, read, sample, answers)
         _remember(sample, [wire for wire, _, _ in self.leaves], self.messages, self.states)
-        return Fired(call, self.leaves, self.parameters)
+        return Fired(call, self.leaves, self.parameters, self.carried)
 
 
 def _run(
@@ -247,14 +292,14 @@ def _run(
     """Run a method of one neuron, with its parameters and the sample's states as attributes."""
     own, moment = vars(stage.neurons[o]), sample.moment
     own.pop("output", None)
+    for name, array in stage.states.items():
+        own[name] = Traced(sample.states[array][o], "state", varies=True)
     own.update(
         parameters,
         training=moment.training,
         iteration=moment.iteration,
         learning_rate=moment.learning_rate,
     )
-    for name, array in stage.states.items():
-        own[name] = Traced(sample.states[array][o], "state", varies=True)
     if kind == "backward":
         own["output"] = Traced(sample.sent[stage.index][o], "output", varies=True)
     elif stage.has_target and (sample.target is not None or not moment.training):
@@ -274,6 +319,7 @@ def _run(
                 "self.target is known in training only, but what is fed forward or kept at "
                 "prediction depends on it; ask  if self.training:",
             )
+    call.kept = {name: own[name] for name in stage.carried}
     for name, array in stage.states.items():
         sample.states[array][o] = number(own[name])
     return call
@@ -356,16 +402,21 @@ def backward(
     memory: LearnedNumbers,
     loss: Any,
     want_deltas: bool = False,
+    after: Sequence[Gradients] = (),
 ) -> list[Gradients]:
     """Come back with the gradients of each sample, layer by layer. Without a loss nothing comes
-    from above, and local rules still push."""
+    from above, and local rules still push. after : of sequences, what came back from the next step;
+    gradients of learned numbers are added to its own."""
     backs = [
         Gradients(
-            {name: [0.0] * len(values) for name, values in memory.learned.items()},
+            after[k].arrays
+            if after
+            else {name: [0.0] * len(values) for name, values in memory.learned.items()},
             [[{} for _ in range(stage.layer.size)] for stage in stages],
             is_apart=stages[-1].tells_inputs_apart,
+            later=(after[k], *after[k].later) if after else (),
         )
-        for _ in samples
+        for k in range(len(samples))
     ]
     for stage in reversed(stages[1:]):
         flows = [
@@ -373,7 +424,7 @@ def backward(
         ]
         shared = None
         if any(f.call.turn for sample in samples for f in sample.fired[stage.index]):
-            shared = _shared(stage, samples, flows)
+            shared = _shared(stage, samples, flows, backs)
         needs_delta = stage.index and (
             want_deltas
             or (stage.is_last and any(other.hears_error for other in stages[1:]))
@@ -393,18 +444,19 @@ def backward(
 
 def _flows(stage: Stage, sample: Sample, back: Gradients, loss: Any) -> list[float]:
     """d loss / d (what each neuron of the layer fed forward)."""
+    arrived = [sum(map(back.of_input, wires)) for wires in stage.outgoing]
     if not stage.is_last:
-        flows = [
-            sum(back.arrived.get(wire, (0.0, {}))[0] for wire in wires) for wires in stage.outgoing
-        ]
+        flows = arrived
     elif loss is not None and sample.target is not None:
         leaves = [Traced(v, variable=True, varies=True) for v in sample.sent[-1]]
         judged = judge(loss, leaves, sample.target)
         back.loss = sample.weight * number(judged)
         table = adjoints([(judged, sample.weight)])
-        flows = [table.get(leaf.serial, 0.0) for leaf in leaves]
+        flows = [
+            table.get(leaf.serial, 0.0) + own for leaf, own in zip(leaves, arrived, strict=True)
+        ]
     else:
-        flows = [0.0] * stage.layer.size
+        flows = arrived
     if stage.index in sample.between:
         leaves, made = sample.between[stage.index]
         table = adjoints(zip(made, flows, strict=True))
@@ -422,13 +474,19 @@ class _Shared:
     products: list[Traced]
 
 
-def _shared(stage: Stage, samples: Sequence[Sample], flows: Sequence[list[float]]) -> _Shared:
+def _shared(
+    stage: Stage,
+    samples: Sequence[Sample],
+    flows: Sequence[list[float]],
+    backs: Sequence[Gradients],
+) -> _Shared:
     seeds = [
-        (fired.call.fed, flow)
-        for sample, row in zip(samples, flows, strict=True)
-        for fired, flow in zip(sample.fired[stage.index], row, strict=True)
+        seed
+        for sample, row, back in zip(samples, flows, backs, strict=True)
+        for o, (fired, flow) in enumerate(zip(sample.fired[stage.index], row, strict=True))
+        for seed in fired.seeds(flow, back.of_states(stage, o))
     ]
-    products = [node for node in below(*(fed for fed, _ in seeds)) if node.op == "mul"]
+    products = [node for node in below(*(made for made, _ in seeds)) if node.op == "mul"]
     return _Shared(adjoints(seeds), products)
 
 
@@ -455,7 +513,11 @@ def _come_back(
         deltas = {group: {name: delta} for group in stage.layer.groups}
         of_parameter = {name: number(g) for name, g in call.pushed_to.items()}
     else:
-        table = adjoints([(fired.call.fed, flow)]) if shared is None else shared.table
+        seeds = fired.seeds(flow, back.of_states(stage, o))
+        table = adjoints(seeds) if shared is None else shared.table
+        for name, leaf in fired.carried.items():
+            of_layer = back.states.setdefault((stage.index, name), [0.0] * stage.layer.size)
+            of_layer[o] = table.get(leaf.serial, 0.0)
         of_input = [table.get(x.serial, 0.0) for _, x, _ in fired.leaves]
         of_weight = [
             {name: table.get(leaf.serial, 0.0) for name, leaf in w.items()}
@@ -492,7 +554,8 @@ def _deltas(
     firsts: dict[str, Any] = {}
     for wire, x, weights in fired.leaves:
         firsts.setdefault(stage.group(wire), (x, weights))
-    products = [n for n in below(fired.call.fed) if n.op == "mul"]
+    made = (fired.call.fed, *fired.call.kept.values())
+    products = [n for n in below(*made) if n.op == "mul"]
     products = products if shared is None else shared.products
     return {
         group: {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from horn.language import ir
 from horn.language.ir import Node, Op, const, leaf, make, mul, reduce, select
@@ -31,7 +31,8 @@ class Derived:
     that a message is in (b, o), by the name of its input and by weight; else empty.
     input, weights : d loss / d input and d loss / d each weight of each synapse (b, o, i), for the
     others.
-    parameters : d loss / d parameter (b, o) by name.
+    parameters : d loss / d parameter (b, o) by name. states : of what goes on from step to step,
+    d loss / d what it was before (b, o) by name, given d loss / d what it is, UPSTREAM of its name.
     """
 
     is_weighted_sum: bool
@@ -39,6 +40,7 @@ class Derived:
     input: Node
     weights: dict[str, Node]
     parameters: dict[str, Node]
+    states: dict[str, Node] = field(default_factory=dict)
 
 
 def times(a: Node, d: Node) -> Node:
@@ -236,12 +238,21 @@ def gradient(
     What one neuron's forward derives stays per synapse: axis o is not summed. ``layerwide``
     (interlayers, losses) sums over o what reaches a value that all neurons of the layer share.
     """
-    wanted = list(wanted)
     if layerwide and "o" in seed.axes and "o" not in root.axes:  # one number that all neurons send
         seed = reduce("sum", "o", seed)
-    adjoint: dict[Node, Node] = {root: seed}
+    return gradients([(root, seed)], wanted, layerwide)
+
+
+def gradients(
+    seeds: Iterable[tuple[Node, Node]], wanted: Iterable[Node], layerwide: bool = False
+) -> dict[Node, Node]:
+    """As ``gradient``, of the sum of all root * seed."""
+    wanted = list(wanted)
+    adjoint: dict[Node, Node] = {}
+    for root, seed in seeds:
+        adjoint[root] = plus(adjoint[root], seed) if root in adjoint else seed
     stop = set(wanted)
-    for node in reversed([*ir.walk(root)]):
+    for node in reversed([*ir.walk(*adjoint)]):
         a = adjoint.get(node)
         if a is None or not node.args or node in stop:
             continue
@@ -268,10 +279,14 @@ Sums = dict[tuple[str, str], Node]  # by input ("": of all messages) and weight
 
 
 def weighted_sum(
-    output: Node, weights: Iterable[str] = (WEIGHT,), inputs: Iterable[str] = ()
+    output: Node,
+    weights: Iterable[str] = (WEIGHT,),
+    inputs: Iterable[str] = (),
+    kept: Iterable[Node] = (),
 ) -> tuple[bool, Sums]:
-    """Whether the output depends on the messages through sum(input * weight) alone, of each of
-    these weights, over all messages or those of one of these inputs; and those sums that are there.
+    """Whether the output, and what is ``kept`` for the next step, depends on the messages through
+    sum(input * weight) alone, of each of these weights, over all messages or those of one of these
+    inputs; and those sums that are there.
     """
     x, own = leaf(Op.INPUT, "bi"), list(weights)
     sums = {("", name): reduce("sum", "i", mul(x, weight(name))) for name in own}
@@ -281,9 +296,10 @@ def weighted_sum(
             sums[each, name] = reduce("sum", "i", term)
     # A name, not a number: a number might fold a condition on the messages away.
     names = {total: leaf(Op.CARRY, "bo", f"sum {key}") for key, total in sums.items()}
-    if ir.contains(ir.replace(output, names), *_MESSAGE):
+    roots = (output, *kept)
+    if any(ir.contains(ir.replace(root, names), *_MESSAGE) for root in roots):
         return False, {}
-    there = {node for node in ir.walk(output) if node in names}
+    there = {node for node in ir.walk(*roots) if node in names}
     return True, {key: total for key, total in sums.items() if total in there}
 
 
@@ -292,17 +308,23 @@ def derive(
     parameters: Iterable[str],
     weights: Iterable[str] = (WEIGHT,),
     groups: Iterable[str] = ("",),
+    carried: Iterable[str] = (),
 ) -> Derived:
     """The gradients of a neuron class from its forward. groups : the inputs that its messages come
-    by, as ``Layer.groups``.
+    by, as ``Layer.groups``. carried : States through which gradients flow from step to step.
     """
     upstream, x = leaf(Op.UPSTREAM, "bo"), leaf(Op.INPUT, "bi")
     own = {name: weight(name) for name in weights}
     named = {name: leaf(Op.PARAM, "o", name) for name in parameters}
     groups = tuple(groups)
-    ok, sums = weighted_sum(forward.output, own, [name for name in groups if name])
-    wanted = [*named.values(), *(sums.values() if ok else (x, *own.values()))]
-    found = gradient(forward.output, upstream, wanted)
+    kept = {name: forward.states[name] for name in carried if name in forward.states}
+    before = {name: leaf(Op.STATE, "bo", name) for name in kept}
+    ok, sums = weighted_sum(
+        forward.output, own, [name for name in groups if name], kept.values()
+    )
+    wanted = [*named.values(), *before.values(), *(sums.values() if ok else (x, *own.values()))]
+    seeds = [(node, leaf(Op.UPSTREAM, "bo", name)) for name, node in kept.items()]
+    found = gradients([(forward.output, upstream), *seeds], wanted)
     zero = const(0.0)
 
     def delta(group: str, name: str) -> Node:
@@ -316,4 +338,5 @@ def derive(
         zero if ok else found[x],
         {} if ok else {name: found[node] for name, node in own.items()},
         {name: found[node] for name, node in named.items()},
+        {name: found[node] for name, node in before.items()},
     )

@@ -41,6 +41,7 @@ from horn.neuron import (
     SynapseState,
     Weight,
     no_input,
+    twice,
 )
 
 _MISSING = object()
@@ -364,6 +365,8 @@ class Names:
                     f"self.{name} is set inside the loop over messages, so its value depends"
                     " on their order; sum up in a variable and set it after the loop",
                 )
+            if found.per == "sample" and name in self.scope.frame.states:
+                self.scope.fail(target, twice(name))
             self.scope.frame.states[name] = self.scope.number(value, target)
         elif type(found) is Parameter:
             self.scope.fail(

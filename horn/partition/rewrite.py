@@ -35,8 +35,8 @@ from horn.compiler.program import (
     base,
     in_all_groups,
     letter_axes,
-    letters_of,
     of_group,
+    out_letters,
     turned_axes,
 )
 from horn.errors import CompileError
@@ -272,8 +272,7 @@ class Partition:
         nodes = [self.expression(o.node, frame) for o in s.outputs]
         outputs = []
         for o, node in zip(s.outputs, nodes, strict=True):
-            axes = self.program.buffers[o.buffer].axes
-            letters = ir.union(letters_of(self.network, frame, axes))
+            letters = ir.union(out_letters(self.network, frame, o, self.program.buffers))
             monoid = o.monoid if o.axis and o.axis == frame.split else ""
             if monoid and monoid not in COMBINED:
                 raise CompileError(

@@ -30,6 +30,7 @@ from horn._kernels.walks import STRIP_BYTES
 from horn.backends._choices import choose_layout, choose_threads
 from horn.backends._passes import Pass, Shape, passes
 from horn.compiler.program import (
+    AllSteps,
     Buffer,
     Collect,
     Convolve,
@@ -41,11 +42,13 @@ from horn.compiler.program import (
     Move,
     Post,
     Program,
+    Repeat,
     ScatterAdd,
     Statement,
     Target,
     Update,
     base,
+    every,
     letter_axes,
 )
 from horn.network import Network
@@ -459,7 +462,10 @@ class Costs:
                 clock = clock + self._pack_s(statement, program.buffers) * self.crowd
                 posted[statement.superstep] = clock
             else:
-                clock = clock + self.compute_s(statement, program.buffers)
+                several = isinstance(statement, (Repeat, AllSteps))  # as if all were repeated
+                for each in every([statement]):
+                    took = self.compute_s(each, program.buffers)
+                    clock = clock + took * (program.steps if several else 1)
             yield statement, then, clock
 
     def _pack_s(self, post: Post, buffers: Mapping[str, Buffer]) -> Array:

@@ -105,6 +105,11 @@ def trace(
     JobError : there is no such neuron, sample or step.
     """
     layer, o = find(job.network, neuron)
+    if job.network.steps:
+        raise JobError(
+            "trace shows what a neuron does for one sample, and a sequence has many steps; train "
+            'with backend="python" on net.input(n, steps=1), and print in the neuron'
+        )
     if isinstance(job.data, Stream):
         raise JobError("a stream is read once, and cannot be traced: trace on arrays or a file")
     if not 0 <= step < job.n_iterations:

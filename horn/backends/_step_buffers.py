@@ -1,0 +1,90 @@
+"""Buffers of the kernels: aligned, and of sequences with all steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from horn._kernels.engine import Dim, Tape
+from horn.backends import Array
+
+# Bytes of a cache line and of a vector register. NumPy aligns to 16: then every vector access of a
+# weight update straddles two lines, and the fused update takes 20 % longer (docs/notes/0002).
+LINE = 64
+
+
+@dataclass
+class StepBuffer:
+    """A buffer that has all steps of a sequence. Its rows lie step after step, as many as the batch
+    has, so that all steps together are rows, too.
+
+    memory : (rows of all steps, neurons) in the order in which it lies. step, all_steps : what
+    instructions are made with; they never hold anything. first : the step at which it begins.
+    """
+
+    memory: Array
+    step: Array
+    all_steps: Array
+    first: int
+    unit: int
+    rows: Dim
+    n_steps: int
+    turned: bool
+
+    @classmethod
+    def of(
+        cls, shape: Sequence[int], dtype: Any, steps: int, span: tuple[int, int], rows: Dim,
+        turned: bool,
+    ) -> StepBuffer:  # fmt: skip
+        n, *rest = shape
+        whole = n * (span[0] + steps + span[1])
+        lies = [*rest, whole] if turned else [whole, *rest]
+        memory = aligned(lies, dtype)
+        step, every = (cls._like(memory, k, turned) for k in (n, n * steps))
+        unit = memory.itemsize * (1 if turned else int(np.prod(rest, dtype=np.int64)))
+        return cls(memory, step, every, span[0], unit, rows, steps, turned)
+
+    @staticmethod
+    def _like(memory: Array, n: int, turned: bool) -> Array:
+        """An array of n rows that lies as the memory does, in a place of its own."""
+        if turned:
+            return np.empty_like(memory)[:, :n].T
+        return np.empty((n, *memory.shape[1:]), memory.dtype)
+
+    def late(self, delay: int) -> StepBuffer:
+        """The same so many steps ago."""
+        n = self.step.shape[0]
+        step, every = (self._like(self.memory, k, self.turned) for k in (n, n * self.n_steps))
+        return dataclasses.replace(self, step=step, all_steps=every, first=self.first - delay)
+
+    def move(self, tape: Tape) -> None:
+        """The tape's instructions find it in its memory."""
+        tape.move(self.step, self.memory, self.first, self.unit, self.rows)
+        tape.move(self.all_steps, self.memory, self.first, self.unit, self.rows, stays=True)
+
+    def value(self, n: int) -> Array:
+        """Its content of n rows: (rows, steps, ...)."""
+        whole = self.memory.T if self.turned else self.memory
+        here = whole[self.first * n : (self.first + self.n_steps) * n]
+        return here.reshape(self.n_steps, n, *here.shape[1:]).swapaxes(0, 1)
+
+
+def is_aligned(array: Array) -> bool:
+    flags = array.flags
+    return bool(flags.c_contiguous and flags.writeable and array.ctypes.data % LINE == 0)
+
+
+def aligned(shape: Sequence[int], dtype: Any, content: Any = 0) -> Array:
+    """A C-ordered array that starts at a cache line, holding `content`."""
+    n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    is_zero = np.ndim(content) == 0 and content == 0
+    room = (np.zeros if is_zero else np.empty)(n_bytes + LINE, np.uint8)
+    start = -room.ctypes.data % LINE
+    array: Array = room[start : start + n_bytes].view(dtype).reshape(shape)
+    if not is_zero:  # zeros that nobody touches take no memory
+        array[...] = content
+    return array
