@@ -35,6 +35,7 @@ from horn.compiler.program import (
     base,
     in_all_groups,
     letter_axes,
+    letters_of,
     of_group,
     out_letters,
     turned_axes,
