@@ -216,6 +216,8 @@ def _slope(values: _Values, slope: Sequence[int]) -> int | None:
         if values.op(value)[0] == "exp":
             return value
         _, args = values.op(value)
+        if not args:  # a constant factor
+            return None
         square, pair = values.op(args[-1])
         is_square = square == "mul" and pair[0] == pair[1] and values.op(pair[0])[0] == "tanh"
         return pair[0] if is_square and values.is_one_less(value, args[-1]) else None

@@ -372,6 +372,14 @@ def test_what_is_gated(turned, monoid, nothing, folded, rest, dtype, n_threads, 
     np.testing.assert_allclose(out, expected, rtol=100 * RTOL[dtype], atol=1e-36)
 
 
+def test_a_constant_factor_is_no_slope():
+    """x (0.3 y), as a sparse sum of products may have it."""
+    assert (
+        tiles.tile([False, False], [0.3], [("mul", [2, 1]), ("mul", [0, 3])], 4, "sum", True)
+        is None
+    )
+
+
 def test_what_is_no_tile():
     def found(ops, iotas=(False, False), consts=(), monoid="sum"):
         first = len(iotas) + len(consts)

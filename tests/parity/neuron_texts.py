@@ -120,7 +120,7 @@ class NeuronWriter(Writer):
             15: self.one(
                 f"hm.median({e} for m in messages)",
                 f"hm.top_sum(2, ({e} for m in messages))",
-                f"hm.largest(1, ({e} for m in messages if {low}))",
+                f"math.tanh(hm.largest(1, ({e} for m in messages if {low})))",
             ),  # fmt: skip
             13: f"math.log(sum(math.exp(math.tanh({e})) for m in messages))",
         }
