@@ -48,7 +48,14 @@ def images_come_back(out: str) -> bool:
     return found is not None and float(found[1]) < 180
 
 
+def sums_are_remembered(out: str) -> bool:
+    """Who always answers 1 has 0.41."""
+    found = re.search(r"rmse ([\d.]+)", out)
+    return found is not None and float(found[1]) < 0.1
+
+
 JUDGES: dict[str, Callable[[str], bool]] = {
+    "adding": sums_are_remembered,
     "akka_xor": akka_xor_is_learned,
     "cifar10": accuracy(0.35),
     "denoise": images_come_back,
@@ -67,7 +74,7 @@ JUDGES: dict[str, Callable[[str], bool]] = {
     "xor": xor_is_learned,
 }
 
-SLOW = ("cifar10", "denoise", "lenet")
+SLOW = ("adding", "cifar10", "denoise", "lenet")
 
 # A part of what they do: all of it is what docs/results.md tells of.
 SHORTER = {

@@ -49,6 +49,11 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
     samples = load(data, labels=False, label=label, ids=ids)
     trained = Model.load(model, backend=backend)
     found = trained.predict(samples, labels=labels)
+    if output is not None and output.endswith(".csv") and len(trained.network.answers) > 1:
+        raise JobError(
+            f"-o {output}: each of {trained.network.steps} steps is answered, which a table has no "
+            "columns for; write .npy"
+        )
     names = None if samples.ids is None else samples.ids.tolist()
     if output is not None:
         _write(output, found, _header(trained, found, samples.id_name), names)
@@ -62,8 +67,15 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
         _screen.print_json({**head, "shape": list(found.shape), **shown})
     elif output is None:
         for k, row in enumerate(found.tolist()):
-            text = row if labels else " ".join(f"{value:.6g}" for value in row)
+            text = _line(row) if found.ndim > 1 else row
             click.echo(text if names is None else f"{names[k]} {text}")
+
+
+def _line(row: list[Any]) -> str:
+    """The outputs or labels of one sample; of sequences, step after step."""
+    if row and isinstance(row[0], list):
+        return " | ".join(map(_line, row))
+    return " ".join(f"{v:.6g}" if isinstance(v, float) else str(v) for v in row)
 
 
 def _header(model: Any, found: Any, id_name: str) -> list[Any]:

@@ -94,11 +94,13 @@ def _row(index: int, layer: dict[str, Any], shapes: dict[str, list[int]]) -> lis
     units = " × ".join(map(str, layer.get("shape", ()))) or f"{layer['size']:,}"
     if layer["kind"] == "input":
         keep = "" if layer["keep"] == 1 else f", keep {layer['keep']:g}"
-        return [f"{index} {layer['name']}", f"input{keep}", units, "0", "–"]
+        steps = f", {layer['steps']:,} steps" if "steps" in layer else ""
+        return [f"{index} {layer['name']}", f"input{keep}{steps}", units, "0", "–"]
     links = [_heard(link) for link in layer["links"]]
     return [
         f"{index} {layer['name']}",
-        f"{layer['neuron_name']}, {layer['activation_name']}",
+        f"{layer['neuron_name']}, {layer['activation_name']}"
+        + (", each step" if "each_step" in layer else ""),
         units,
         f"{_n_parameters(layer, shapes):,}",
         ", ".join(links),
@@ -111,8 +113,10 @@ def _n_parameters(layer: dict[str, Any], shapes: dict[str, list[int]]) -> int:
 
 
 def _heard(link: dict[str, Any]) -> str:
-    """2 through Convolution 5, sparse 0, x: 1, or 3 with the weights of 1"""
+    """2 through Convolution 5, sparse 0, x: 1, 3 with the weights of 1, or 1 1 step ago"""
     name = f"{link['input']}: {link['source']}" if link.get("input") else str(link["source"])
+    if delay := link.get("delay"):
+        name += f" {delay} step{'s' * (delay > 1)} ago"
     if "tied" in link:
         return f"{name} with the weights of {link['tied']['layer']}"
     if "windows" not in link:

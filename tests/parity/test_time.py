@@ -9,6 +9,7 @@ import pytest
 
 import horn
 from horn.backends import Setup, make
+from horn.cli import horn as commands
 from horn.compiler import lower
 from horn.compiler.program import Repeat
 from horn.errors import CompileError, DataError, JobError, ModelError
@@ -225,6 +226,21 @@ def test_training_files_and_resuming(each, tmp_path):
     rest = horn.train(task(each), progress=False, checkpoints=folder, resume=True)
     for name, array in whole.model.parameters.items():
         assert np.array_equal(array, rest.model.parameters[name])
+
+
+def test_what_commands_show_and_predict(tmp_path, capsys):
+    model = horn.train(task(True).with_settings(epochs=1), progress=False).model
+    model.save(tmp_path / "a.horn")
+    np.save(tmp_path / "x.npy", np.zeros((2, 5, 3), np.float32))
+    names = [str(tmp_path / "a.horn"), str(tmp_path / "x.npy")]
+    commands.main(["show", names[0]], standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert "5 steps" in shown and "h: 1 1 step ago" in shown and "each step" in shown
+    commands.main(["predict", *names], standalone_mode=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.count("|") for line in lines] == [4, 4]
+    with refused("write .npy", JobError):
+        commands.main(["predict", *names, "-o", "x.csv"], standalone_mode=False)
 
 
 def test_a_checkpoint_of_other_delays_is_another_job(tmp_path):
