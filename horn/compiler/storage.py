@@ -474,8 +474,9 @@ def _sides(factors: tuple[Node, ...], axis: str, each: Mapping[str, str]) -> dic
             return None
         if not set(letters) & set(summed):
             letters = ""
-        elif len(letters) == 1:  # with a factor that has the letter, too
-            letters = next((known for known in found if letters in known), letters)
+        elif len(letters) == 1:  # with a factor that has the letter, too; weights as the last
+            known = [some for some in ("bo", "bi", "oi") if some in found]
+            letters = next((some for some in known if letters in some), letters)
         found[letters] = mul(found[letters], factor) if letters in found else factor
     is_product = set(found) - {""} in ({"bi", "oi"}, {"bo", "oi"}) and axis != "b"
     return None if is_product and not _is_each(found["oi"], each) else found

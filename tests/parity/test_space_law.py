@@ -258,3 +258,15 @@ def test_three_tasks_on_28_rows_move_the_rows_between_them():
     data, batches = samples(net), [np.array([0, 3, 4, 9]), np.array([1, 2, 5])]
     group = good(of_group("kernels", setup, data, batches, placement, 3))
     compare_tasks(group, of_one("kernels", setup, data, batches), "by positions")
+
+
+def test_a_parameter_beside_weights_and_inputs_is_the_neurons():
+    """A net of the law: a factor of the receiver was taken for one of the weights."""
+    net = horn.Network(seed=0)
+    net.input((1, 1))
+    below = net.layer(connect=horn.Convolution(2, 1), activation="tanh")
+    for connection in (horn.Convolution(1, 1), horn.OneToOne()):
+        both = {"x": below, "y": below}
+        below = net.layer(connect=connection, neuron=TwoWays, inputs=both, activation="tanh")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    compare(net, horn.SGD(0.1, momentum=0.5), 1, steps=1)
