@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from horn.callbacks import name_of
@@ -70,8 +70,11 @@ def load(folder: Path) -> Job:
     names = [folder / f"{number}.bin" for number in range(facts["files"])]
     opened = open_payload([os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in names])
     job = opened.job
-    data = job.data
-    if facts["classes"] is not None:
-        data = dataclasses.replace(data, classes=from_json(facts["classes"]))
+    classes = None if facts["classes"] is None else from_json(facts["classes"])
+    data = {
+        what: given if given is None or classes is None else replace(given, classes=classes)
+        for what, given in
+        (("data", job.data), ("validation", job.validation), ("test", job.test))
+    }  # fmt: skip
     network = job.network.beginning_with(opened.parameters, opened.states)
-    return job.with_settings(network=network, data=data, check=facts["check"])
+    return job.with_settings(network=network, check=facts["check"], **data)
