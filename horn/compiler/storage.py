@@ -478,6 +478,8 @@ def _sides(factors: tuple[Node, ...], axis: str, each: Mapping[str, str]) -> dic
             known = [some for some in ("bo", "bi", "oi") if some in found]
             letters = next((some for some in known if letters in some), letters)
         found[letters] = mul(found[letters], factor) if letters in found else factor
+    if axis == "b" and "oi" in found and not _is_of_weights(found["oi"], each):
+        return None  # it is taken of what synapses share
     is_product = set(found) - {""} in ({"bi", "oi"}, {"bo", "oi"}) and axis != "b"
     return None if is_product and not _is_each(found["oi"], each) else found
 

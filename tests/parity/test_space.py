@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 import horn
 from horn.backends import Setup, make
+from horn.compiler import storage
 from horn.compiler.lower import training_program
 from horn.compiler.program import Convolve
 from horn.connections.placed import PLACED
 from horn.errors import JobError, ModelError
+from horn.language.ir import load
 from horn.partition.placement import LINK_SPLITS, Placement
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import compare, samples
@@ -358,6 +360,14 @@ def test_squared_distances_are_products_where_their_digits_do_not_matter():
 
     assert convolved(RBF) == ["i", "o", "b", "b"]
     assert "i" not in convolved(Distance)
+
+
+def test_what_senders_alone_have_is_not_taken_for_shared():
+    """Of a sum over the batch and positions weights are outside, a factor of each sender is not."""
+    flows, weight, sender = load("d", "bo"), load("w.each", "oi"), load("s", "i")
+    sides = storage._sides((flows, weight), "b", {"w.each": "w"})
+    assert sides == {"bo": flows, "oi": weight}
+    assert storage._sides((flows, weight, sender), "b", {"w.each": "w"}) is None
 
 
 # tasks, groups, files
