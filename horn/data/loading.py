@@ -71,7 +71,8 @@ def load(
     path = Path(spec).expanduser()
     if _is_csv(path) and path.is_file():
         return _table(path, spec, labels, columns)
-    if label is not None or ids is not None:
+    is_missing = _is_csv(path) and not path.exists()  # which is said below
+    if (label is not None or ids is not None) and not is_missing:
         raise DataError(f"{spec}: only .csv files have columns with names; leave label and ids out")
     name, _, part = spec.partition(":")
     if name in KNOWN:

@@ -158,3 +158,8 @@ def test_other_encodings_and_damage(tmp_path):
         load(str(packed))
     with pytest.raises(NotFound, match="no such file"):
         csv.read(tmp_path / "other.csv")
+
+
+def test_a_table_that_is_not_there_is_missed_whatever_its_columns(tmp_path):
+    with pytest.raises(NotFound, match=r"rows\.csv: no such file"):
+        load(str(tmp_path / "rows.csv"), label="kind", ids="plant")
