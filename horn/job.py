@@ -160,6 +160,7 @@ class Job:
         if self.target not in ("labels", "input", None):
             raise ModelError(f'Job: target must be "labels", "input" or None, got {self.target!r}')
         set_ = object.__setattr__
+        self._check_sequences()
         if is_stream(self.data):
             data, validation = self._streamed(), self.validation
         else:
@@ -189,7 +190,6 @@ class Job:
         set_(self, "validation", self._like(validation, data))
         set_(self, "test", self._like(test, data))
         self._check_augment()
-        self._check_sequences()
         if (self.early_stopping or self.keep_best) and validation is None:
             raise ModelError(
                 "Job: early stopping and keep_best need validation data; add "
@@ -314,7 +314,10 @@ class Job:
         cannot = {
             "normalize=True": self.normalize,
             "augment": self.augment is not None,
-            "a stream": isinstance(self.data, Stream),
+            "a stream": is_stream(self.data),
+            "class_weight with each_step=True": (
+                self.class_weight is not None and self.network.last.each_step
+            ),
         }
         for what, is_asked in cannot.items():
             if is_asked:

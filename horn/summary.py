@@ -123,8 +123,9 @@ def memory_bytes(job: Job) -> dict[str, int]:
     return {
         "parameters": learned * item,
         "optimizer": learned * item * len(job.optimizer.slots),
-        # an output, a summed input and a delta per neuron and sample
-        "activations": 3 * units * min(job.batch_size, len(job.data)) * item,
+        # an output, a summed input and a delta per neuron and sample, at each step of a sequence
+        "activations": 3 * units * min(job.batch_size, len(job.data)) * item
+        * max(job.network.steps, 1),
         "data": sum(
             data.x.nbytes + (0 if data.y is None else data.y.nbytes)
             for data in (job.data, job.validation, job.test)

@@ -355,11 +355,15 @@ def _described(job: Job, placement: Placement, program: Program, costs: Costs) -
 
     states = {f"{layer.name}.{state}" for layer in network.layers for state in layer.states}
     learned = n_bytes(elements for name, elements in sizes.items() if name not in states)
-    work = [b.axes for b in program.buffers.values() if b.role == "work"]
+    work = [
+        costs.size(b.axes) * (1 if b.span is None else program.steps + sum(b.span))
+        for b in program.buffers.values()
+        if b.role == "work"
+    ]
     memory = {
         "parameters": learned,
         "optimizer": tuple(n * len(job.optimizer.slots) for n in learned),
-        "activations": n_bytes(map(costs.size, work)),
+        "activations": n_bytes(work),
         "data": (summary.memory_bytes(job)["data"],) * costs.n_tasks,
     }
     return Plan(
