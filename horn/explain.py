@@ -170,6 +170,8 @@ def check_memory(network: Network, batch_size: int, groups: int = 1) -> None:
             continue
         forward, backward, _ = read_layer(layer, True, receivers=network.receivers(layer))
         for name, why in averages.not_means(forward, backward).items():
+            if getattr(layer.states.get(name), "per", "run") == "sample":
+                continue  # each sample has its own
             at_once = f"batch_size={batch_size}" if batch_size > 1 else f"groups={groups}"
             raise _assigned(
                 cls,
@@ -177,7 +179,8 @@ def check_memory(network: Network, batch_size: int, groups: int = 1) -> None:
                 f"{name!r} {why}, but a batch keeps the mean of what its samples leave, and each "
                 f"of them starts from that. With {at_once} there is no such number: take "
                 "batch_size=1 and one group, or keep what has a mean: an average, a trace that "
-                "fades, a count or a sum",
+                "fades, a count or a sum. What goes from step to step of a sequence is a "
+                'horn.State(..., per="sample")',
             )
 
 

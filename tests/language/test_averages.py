@@ -128,6 +128,23 @@ def test_what_has_a_mean_is_not(cls):
     explain.check_memory(network(cls), 4)
 
 
+class ResetInTime(horn.Neuron):
+    v = horn.State(0.0, per="sample")
+
+    def forward(self, messages):
+        v = 0.9 * self.v + sum(m.input * m.weight for m in messages)
+        self.v = 0.0 if v > 1.0 else v
+        self.feedforward(v)
+
+
+def test_a_sequence_may_reset_what_is_its_own():
+    net = horn.Network(seed=1)
+    net.input(1, steps=3)
+    net.layer(2, neuron=ResetInTime)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    explain.check_memory(net, 4)
+
+
 def test_training_says_so_before_it_begins():
     data = horn.data.Dataset(np.ones((8, 3)), np.zeros(8, np.int64))
     with pytest.raises(CompileError, match="batch_size=4"):
