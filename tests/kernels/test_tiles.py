@@ -402,6 +402,8 @@ def test_what_is_no_tile():
     place = [("eq", [0, 1]), ("copy", [2]), ("select", [4, 5, 3])]
     assert found(place, (False, True, False), (0.0,)) == tiles.Tile(tiles.PLACES, 0, (0, 1, 5))
     assert found(place, (False, True, False), (1.0,)) is None
+    assert found([("abs", [0]), ("mul", [3, 4])], (False,) * 3, (4.0,)) is None
+    assert found([("mul", [0, 1]), ("mul", [3, 4])], (False,) * 3, (4.0,)) is None
     wave = [("mul", [0, 1]), ("exp", [4])]  # of arrays 0 to 2 and a number, 3
     three, one = (False,) * 3, (1.0,)
     assert found(wave, three, one) == tiles.Tile(tiles.WAVES, 0, (0, 1, -1, -1, 1))
