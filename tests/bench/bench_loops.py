@@ -1,13 +1,17 @@
 """Neurons that are no matrix product: a training step against PyTorch, and against tiled C.
 
     python -m tests.bench.bench_loops [--large] [--threads 1] [--seconds 2] [--json FILE] [NAME ...]
+    python -m tests.bench.bench_loops --stacked
 
 The network has 784 inputs, 512 neurons of one kind and 10 softmax neurons, no biases; 100 samples,
 SGD with momentum, float32; --large: 4,096 inputs and 1,600 neurons. PyTorch runs the fastest of
 what its words allow (``cdist``, ``logsumexp``, products where there are any; by as many samples as
-is fastest), C is tiled.c next to this file with -O3 -march=native -ffast-math, if there
-is a compiler, on one thread. The weights after the first step are compared, then all run by turns
-in one process: medians in milliseconds. Exit code 1 if answers differ.
+is fastest; eager, and with ``torch.compile`` where there is a C++ compiler), C is tiled.c next to
+this file with -O3 -march=native -ffast-math, if there is a compiler, on one thread. The weights
+after the first step are compared, but for DropConnect, whose draws are everyone's own; then all run
+by turns in one process: medians in milliseconds. Exit code 1 if answers differ.
+
+--stacked: a neuron with two weights per synapse against as many neurons with one.
 """
 
 from __future__ import annotations
@@ -107,10 +111,39 @@ class Kuramoto(horn.Neuron):
         self.feedforward(math.tanh(pull / len(messages)))
 
 
+class DropConnect(horn.Neuron):
+    """Each message is lost half of the time."""
+
+    def forward(self, messages: Any) -> None:
+        total = 0.0
+        for m in messages:
+            keep = self.bernoulli(0.5) if self.training else 0.5
+            total += keep * m.input * m.weight
+        self.feedforward(math.tanh(total))
+
+
+class Gated(horn.Neuron):
+    """A gated linear unit: two weights per synapse."""
+
+    value, gate = horn.Weight(), horn.Weight()
+
+    def forward(self, messages: Any) -> None:
+        value = sum(m.input * m.value for m in messages)
+        self.feedforward(value * math.sigmoid(sum(m.input * m.gate for m in messages)))
+
+
+class Linear(horn.Neuron):
+    def forward(self, messages: Any) -> None:
+        self.feedforward(sum(m.input * m.weight for m in messages))
+
+
 NEURONS: dict[str, type[horn.Neuron]] = {
     c.__name__: c
-    for c in (Manhattan, LogSumExp, Largest, Dendrite, Attention, NoisyOr, PNorm, Kuramoto)
-}
+    for c in (
+        Manhattan, LogSumExp, Largest, Dendrite, Attention, NoisyOr, PNorm, Kuramoto, DropConnect,
+    )
+}  # fmt: skip
+IN_C = list(NEURONS)[:8]  # the others draw
 
 
 class Case:
@@ -142,8 +175,8 @@ class Case:
         return step, lambda: self.engine.parameters()["layer1.weight"]
 
 
-def torch_step(case: Case, chunk: int) -> tuple[Step, Callable[[], Array]]:
-    """Eager PyTorch; what does not fit is done for ``chunk`` samples at a time."""
+def torch_step(case: Case, chunk: int, how: str) -> tuple[Step, Callable[[], Array]]:
+    """PyTorch, "eager" or "compiled"; what does not fit is done for ``chunk`` samples at a time."""
     import torch
 
     torch.set_num_threads(case.threads)
@@ -162,6 +195,9 @@ def torch_step(case: Case, chunk: int) -> tuple[Step, Callable[[], Array]]:
             return torch.tanh((1e-6 + x.abs() ** 3 @ (w.abs() ** 3).T) ** (1 / 3))
         if case.name == "NoisyOr":
             return 1 - (1 - (0.01 * x)[:, None] * torch.sigmoid(w)).prod(2)
+        if case.name == "DropConnect":
+            mask = torch.empty(len(x), *w.shape).bernoulli_(0.5)
+            return torch.tanh((x[:, None] * mask * w).sum(2))
         z = x[:, None] * w
         if case.name == "LogSumExp":
             return torch.tanh(z.logsumexp(2))
@@ -170,6 +206,10 @@ def torch_step(case: Case, chunk: int) -> tuple[Step, Callable[[], Array]]:
         if case.name == "Dendrite":
             return torch.tanh(z.tanh().sum(2))
         return torch.tanh((z.softmax(2) * x[:, None]).sum(2))
+
+    if how == "compiled":
+        torch._dynamo.reset()  # it compiles one function for few sizes
+        neurons = torch.compile(neurons, dynamic=False)
 
     def step() -> float:
         optimizer.zero_grad()
@@ -258,12 +298,17 @@ def seconds_of(step: Step) -> float:
 def measure(name: str, args: argparse.Namespace, library: Any) -> dict[str, Any]:
     case = Case(name, LARGE if args.large else ORDINARY, args.threads)
     steps = {"horn": case.horn()}
-    if library is not None:
+    if library is not None and name in IN_C:
         steps["C"] = c_step(case, library)
+    how = ""
     if not args.no_torch and importlib.util.find_spec("torch") is not None:
-        tried = {n: torch_step(case, n) for n in chunks(case)}
-        times = {n: min(seconds_of(step) for _ in range(2)) for n, (step, _) in tried.items()}
-        steps["PyTorch"] = torch_step(case, min(times, key=lambda n: times[n]))
+        times = {}
+        for ways in ("eager", *(["compiled"] if shutil.which("g++") else [])):
+            for n in chunks(case):
+                step, _ = torch_step(case, n, ways)
+                times[n, ways] = min(seconds_of(step) for _ in range(3))
+        chunk, how = min(times, key=lambda way: times[way])
+        steps["PyTorch"] = torch_step(case, chunk, how)
     change = {}
     for who, (step, weights) in steps.items():
         loss = step()
@@ -271,7 +316,7 @@ def measure(name: str, args: argparse.Namespace, library: Any) -> dict[str, Any]
         assert np.isfinite(loss)
     scale = np.abs(change["horn"]).max()
     assert scale > 0, f"{name} does not learn"
-    for who, found in change.items():
+    for who, found in change.items() if name in IN_C else ():
         worst = np.abs(found - change["horn"]).max() / scale
         # where two messages are the largest but for a rounding, each may take either
         apart = np.mean(np.abs(found - change["horn"]) > 2e-3 * scale)
@@ -281,30 +326,62 @@ def measure(name: str, args: argparse.Namespace, library: Any) -> dict[str, Any]
     while len(seconds["horn"]) < 3 or time.perf_counter() - begin < args.seconds:
         for who, (step, _) in steps.items():
             seconds[who].append(seconds_of(step))
-    return {"neuron": name, **{who: 1e3 * statistics.median(s) for who, s in seconds.items()}}
+    found = {who: 1e3 * statistics.median(s) for who, s in seconds.items()}
+    return {"neuron": name, "how": how, **found}
+
+
+def stacked(threads: int, seconds: float) -> dict[str, float]:
+    """Milliseconds of a step of 512 gated units with 784 inputs, and of 1,024 linear ones."""
+    steps: dict[str, Step] = {}
+    for neuron, size in ((Gated, 512), (Linear, 1024)):
+        net = horn.Network(seed=3)
+        net.input(784)
+        net.layer(size, neuron=neuron, bias=False)
+        net.output(CLASSES, activation="softmax", loss="cross_entropy", bias=False)
+        optimizer = horn.SGD(RATE, momentum=MOMENTUM)
+        engine = make("kernels", Setup(net, optimizer, "labels", BATCH, "float32", threads))
+        x = np.random.default_rng(0).random((BATCH, 784), np.float32)
+        engine.bind(Dataset(x, np.arange(BATCH) % CLASSES))
+        rows = np.arange(BATCH)
+        steps[neuron.__name__] = lambda e=engine, r=rows: float(  # type: ignore[misc]
+            e.step(r, iteration=0, first_sample=0)
+        )
+    taken: dict[str, list[float]] = {who: [] for who in steps}
+    begin = time.perf_counter()
+    while len(taken["Gated"]) < 20 or time.perf_counter() - begin < seconds:
+        for who, step in steps.items():
+            taken[who].append(seconds_of(step))
+    return {who: 1e3 * statistics.median(s[3:]) for who, s in taken.items()}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    others = [who for who in ("PyTorch", "C") if who in rows[0]]
+    others = [who for who in ("PyTorch", "C") if any(who in row for row in rows)]
     lines = [f"{'neuron':<11}{'horn, ms':>10}" + "".join(
         f"{who + ', ms':>13}{who + ' / horn':>15}" for who in others)]  # fmt: skip
     for row in rows:
         line = f"{row['neuron']:<11}{row['horn']:>10.2f}"
         for who in others:
-            line += f"{row[who]:>13.2f}{row[who] / row['horn']:>15.2f}"
-        lines.append(line)
+            has = who in row
+            line += f"{row[who]:>13.2f}{row[who] / row['horn']:>15.2f}" if has else 28 * " "
+        lines.append(f"{line}  {row['how']}".rstrip())
     return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("names", nargs="*", choices=[[], *NEURONS], help="only these neurons")
+    parser.add_argument("--stacked", action="store_true", help="two weights per synapse")
     parser.add_argument("--large", action="store_true", help="4,096 inputs and 1,600 neurons")
     parser.add_argument("--seconds", type=float, default=2.0, help="time per neuron")
     parser.add_argument("--threads", type=int, default=1, help="of horn and PyTorch")
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args(arguments)
+    if args.stacked:
+        found = stacked(args.threads, args.seconds)
+        ratio = found["Gated"] / found["Linear"]
+        print(f"gated {found['Gated']:.3f} ms, linear {found['Linear']:.3f} ms: {ratio:.2f}")
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         library = compiled(folder)
         if library is None:

@@ -16,3 +16,8 @@ def test_a_short_run_compares_answers_prints_a_table_and_writes_a_file(
     rows = json.loads(file.read_text())["rows"]
     assert [row["neuron"] for row in rows] == list(NEURONS)
     assert all(row["horn"] > 0 for row in rows)
+
+
+def test_a_neuron_with_two_weights_beside_one(capsys):
+    assert bench_loops.main(["--stacked", "--seconds", "0"]) == 0
+    assert "gated" in capsys.readouterr().out
