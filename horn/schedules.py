@@ -113,6 +113,14 @@ def check(learning_rate: Any, where: str) -> None:
         raise ModelError(f"{where}: learning_rate must be 0 or more, got {learning_rate!r}")
     if isinstance(learning_rate, types.FunctionType):
         texts.keep(learning_rate)
+        code, given = learning_rate.__code__, len(learning_rate.__defaults__ or ())
+        least, most = code.co_argcount - given, math.inf if code.co_flags & 4 else code.co_argcount
+        if not least <= 1 <= most:  # 4: it has *args
+            raise ModelError(
+                f"{where}: a learning_rate that is a function takes the iteration and returns a "
+                f"number, as  lambda iteration: 0.1 / (1 + iteration / 100); "
+                f"{learning_rate.__name__} takes {code.co_argcount} arguments"
+            )
     is_class = isinstance(learning_rate, type)
     is_schedule = callable(learning_rate) or hasattr(learning_rate, "at")
     if not isinstance(learning_rate, (int, float)) and (is_class or not is_schedule):

@@ -92,6 +92,8 @@ def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes
 
 
 def _array(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray:
+    if callable(getattr(value, "toarray", None)):  # of scipy, which makes one object of it
+        raise DataError(f"{what} is a sparse matrix, but an array is expected; pass x.toarray()")
     try:
         array: np.ndarray = np.asarray(value)
     except ValueError as error:  # ragged nested lists

@@ -2,6 +2,7 @@
 
 import pytest
 
+import horn
 from horn import Cosine, Exponential, Step, Warmup
 from horn.errors import ModelError
 from horn.schedules import rate
@@ -31,3 +32,11 @@ def test_cosine_stays_at_its_end():
 def test_step_needs_a_positive_interval():
     with pytest.raises(ModelError, match="every must be at least 1 iteration, got 0"):
         Step(1.0, every=0)
+
+
+@pytest.mark.parametrize("function", [lambda: 0.1, lambda epoch, loss: 0.1], ids=["0", "2"])
+def test_a_function_that_does_not_take_the_iteration_is_refused_where_it_is_given(function):
+    with pytest.raises(horn.ModelError, match=r"SGD: a learning_rate that is a function takes the"):
+        horn.SGD(function)
+    horn.SGD(lambda iteration, scale=2.0: scale / (1 + iteration))
+    horn.SGD(lambda *all: 0.1)

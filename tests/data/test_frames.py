@@ -92,3 +92,9 @@ def test_horn_does_not_import_it():
          "sys.modules])"], capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == "[]\n"
+
+
+def test_sparse_matrices_as_data_say_how_to_make_an_array():
+    sparse = pytest.importorskip("scipy.sparse")
+    with pytest.raises(DataError, match=r"x is a sparse matrix, .* pass x.toarray\(\)"):
+        as_dataset((sparse.eye(3, format="csr"), np.array([0, 1, 0])), "data")
