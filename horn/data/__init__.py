@@ -8,6 +8,7 @@
     images(folder)          pictures by class: a folder of PNG or JPEG files for each
     Augment(flip, shift)    how the images of training data are changed in every epoch
     load(spec)              a known set by name, or files: IDX, .npy, .npz, .csv, folders of shards
+    text(path, steps)       a text as sequences of characters
     permutation             the order of an epoch, by (seed, epoch)
 
 To add a format: a file with ``read(path)``, and its suffix in ``loading.py``.
@@ -33,6 +34,7 @@ from horn.data.normalization import Normalization
 from horn.data.order import permutation
 
 if TYPE_CHECKING:
+    from horn.data.characters import text
     from horn.data.convert import convert
     from horn.data.known import cifar10, digits, mnist
     from horn.data.loading import load
@@ -58,6 +60,7 @@ __all__ = [
     "load",
     "mnist",
     "permutation",
+    "text",
 ]
 
 # A task is given its data, so the readers of files are imported when somebody asks for one.
@@ -69,6 +72,7 @@ _READERS = {
     "images": "pictures",
     "load": "loading",
     "mnist": "known",
+    "text": "characters",
 }
 
 

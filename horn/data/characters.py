@@ -1,0 +1,121 @@
+"""Text as sequences: characters, one hot, and at each step the character that follows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from horn.data.dataset import Dataset
+from horn.errors import DataError
+
+SHOWN = 20  # characters on each side of one that a message is about
+
+
+def text(
+    source: Any,
+    steps: int,
+    *,
+    level: str = "char",
+    alphabet: Sequence[str] | None = None,
+    stride: int | None = None,
+) -> Dataset:
+    """Pieces of a text, ``steps`` characters each, and the character that follows each of them.
+
+    source : the path of a UTF-8 file, or something open for reading text. level : what a step is;
+    "char" is a character. alphabet : the characters there are, as ``data.classes`` of the training
+    text or ``model.classes``; by default those that occur, sorted. stride : from the beginning of
+    one piece to that of the next, by default ``steps``: pieces that follow one another, of which
+    the last is left out if it is short.
+
+    x (n, steps * characters) uint8, one hot, for ``net.input(characters, steps=steps)`` · y (n,
+    steps) int64 places in the alphabet, which is ``classes``. The text is kept one hot, a byte for
+    each of its characters and each of the alphabet's; pieces that overlap share it.
+
+    Raises
+    ------
+    DataError : no such file, no UTF-8, a character that is not in the alphabet, too short a text.
+    """
+    if level != "char":
+        raise DataError(f'text: level={level!r} is not known; "char" is there')
+    name, found = _read(source)
+    if type(steps) is not int or steps < 1:
+        raise DataError(f"{name}: steps is how long a piece is, from 1; got {steps!r}")
+    stride = steps if stride is None else stride
+    if type(stride) is not int or stride < 1:
+        raise DataError(f"{name}: stride is from piece to piece, in steps from 1; got {stride!r}")
+    if len(found) <= steps:
+        raise DataError(
+            f"{name}: has {len(found):,} characters, but pieces of {steps:,} and what follows are "
+            f"asked for; give a longer text, or at most steps={max(len(found) - 1, 1)}"
+        )
+    letters = tuple(sorted(set(found))) if alphabet is None else tuple(alphabet)
+    places = codes(found, letters, name)
+    hot = one_hot(places[:-1], len(letters))
+    n = (len(places) - 1 - steps) // stride + 1
+    rows = np.lib.stride_tricks.as_strided(
+        hot, (n, steps * len(letters)), (stride * len(letters), 1), writeable=False
+    )
+    starts = np.arange(n)[:, None] * stride
+    following = places[starts + np.arange(1, steps + 1)]
+    return Dataset(rows, following, 1.0, name, classes=letters)
+
+
+def codes(found: str, alphabet: Sequence[str], name: str) -> np.ndarray:
+    """(len(found),) int64: the place of each character in the alphabet, which may have any order.
+
+    DataError : a character is not in it.
+    """
+    points = _points(found)
+    letters = np.array([ord(letter) for letter in alphabet], np.uint32)
+    order = np.argsort(letters)
+    at = np.minimum(np.searchsorted(letters[order], points), len(letters) - 1)
+    places = order[at]
+    unknown = letters[places] != points
+    if unknown.any():
+        first = int(unknown.argmax())
+        line = found.count("\n", 0, first) + 1
+        around = found[max(first - SHOWN, 0) : first + SHOWN]
+        raise DataError(
+            f"{name}: character {found[first]!r} (line {line:,}, in {around!r}) is not among the "
+            f"{len(alphabet)} of the alphabet ({int(unknown.sum()):,} such characters in all); "
+            "leave it out of the text, or train with an alphabet that has it"
+        )
+    return places.astype(np.int64)
+
+
+def one_hot(places: np.ndarray, n: int) -> np.ndarray:
+    """(len(places), n) uint8: 1 at the place of each."""
+    hot = np.zeros((len(places), n), np.uint8)
+    hot[np.arange(len(places)), places] = 1
+    return hot
+
+
+def _points(found: str) -> np.ndarray:
+    # A file may hold half a character (a lone surrogate) only if it was read so; it is one too.
+    return np.frombuffer(found.encode("utf-32-le", "surrogatepass"), np.uint32)
+
+
+def _read(source: Any) -> tuple[str, str]:
+    """What messages call it, and the text."""
+    if hasattr(source, "read"):
+        found = source.read()
+        if not isinstance(found, str):
+            raise DataError("text: what is read is bytes; open the file as text")
+        return str(getattr(source, "name", "text")), found
+    if not isinstance(source, (str, os.PathLike)):
+        raise DataError(f"text takes the path of a file, or something open; got {source!r}")
+    path = Path(source)
+    try:
+        return path.name, path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: is no UTF-8 (byte {error.start:,}); convert it, or pass "
+            "open(path, encoding=...)"
+        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        why = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"{path}: cannot be read ({why})") from None

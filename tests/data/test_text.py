@@ -1,0 +1,78 @@
+"""A text as sequences of characters, each followed by the next."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import horn
+
+TEXT = "to be, or not to be: that is the question\n"
+
+
+def spelled(data: horn.data.Dataset, row: int) -> tuple[str, str]:
+    """What a sample says, and what follows each of its characters."""
+    letters = "".join(data.classes)
+    hot = data.x[row].reshape(-1, len(letters))
+    assert (hot.sum(axis=1) == 1).all()
+    return ("".join(letters[k] for k in hot.argmax(axis=1)),
+            "".join(letters[k] for k in data.y[row]))  # fmt: skip
+
+
+def test_pieces_follow_one_another_and_each_character_is_answered_by_the_next():
+    data = horn.data.text(io.StringIO(TEXT), 10)
+    assert data.classes == tuple(sorted(set(TEXT))) and len(data) == 4
+    assert data.x.dtype == np.uint8 and data.y.dtype == np.int64 and data.scale == 1.0
+    assert [spelled(data, k) for k in range(4)] == [
+        (TEXT[at : at + 10], TEXT[at + 1 : at + 11]) for at in (0, 10, 20, 30)
+    ]
+
+
+def test_pieces_may_overlap_and_then_share_their_memory():
+    data = horn.data.text(io.StringIO(TEXT), 10, stride=3)
+    assert len(data) == (len(TEXT) - 11) // 3 + 1
+    assert spelled(data, 5) == (TEXT[15:25], TEXT[16:26])
+    assert np.shares_memory(data.x[0], data.x[1])
+    out = np.empty((2, data.n_features), np.float32)
+    np.testing.assert_array_equal(data.read(np.array([7, 2]), out), data.x[[7, 2]])
+
+
+def test_a_file_and_any_letters_of_the_world(tmp_path: Path):
+    said = "Größe 🐘, ひとつ\r\n" * 3
+    (tmp_path / "poem.txt").write_bytes(said.encode())
+    data = horn.data.text(tmp_path / "poem.txt", 4)
+    assert data.name == "poem.txt" and set(data.classes) == set(said)
+    assert spelled(data, 1) == (said[4:8], said[5:9])
+
+
+def test_another_text_is_spelled_in_the_alphabet_of_the_first():
+    first = horn.data.text(io.StringIO(TEXT), 5)
+    second = horn.data.text(io.StringIO("a question"), 5, alphabet=first.classes)
+    assert second.classes == first.classes and spelled(second, 0) == ("a que", " ques")
+
+
+@pytest.mark.parametrize(
+    "source, settings, said",
+    [
+        (io.StringIO("a\nb€c\n" * 3), {"alphabet": "abc\n"}, r"'€' \(line 2, in 'a\\nb€c"),
+        (io.StringIO("abc"), {"steps": 3}, "has 3 characters, but pieces of 3 .* at most steps=2"),
+        (io.StringIO("abc"), {"steps": 0}, "steps is how long a piece is, from 1; got 0"),
+        (io.StringIO("abc"), {"steps": 1, "stride": -1}, "stride .* got -1"),
+        (io.StringIO("abc"), {"steps": 1, "level": "word"}, "level='word' is not known"),
+        (io.BytesIO(b"abc"), {}, "open the file as text"),
+        ("no-such.txt", {}, "no-such.txt: cannot be read \\(No such file or directory\\)"),
+        (["a", "b"], {}, "takes the path of a file"),
+    ],
+)
+def test_what_cannot_be_spelled_is_said(source, settings, said):
+    with pytest.raises(horn.DataError, match=said):
+        horn.data.text(source, **{"steps": 2, **settings})
+
+
+def test_a_file_in_another_encoding_is_said(tmp_path: Path):
+    (tmp_path / "old.txt").write_bytes("Größe".encode("latin-1"))
+    with pytest.raises(horn.DataError, match=r"no UTF-8 \(byte 2\)"):
+        horn.data.text(tmp_path / "old.txt", 2)
