@@ -55,6 +55,7 @@ from horn.sources import CapturedCode, Reference, SourceCapture
 if TYPE_CHECKING:
     from horn.backends import Engine
     from horn.export.program import Translation
+    from horn.stream import Stream
 
 Array = np.ndarray[Any, Any]
 CHUNK_ROWS = 1024  # samples that are floating point at once in ``predict``
@@ -164,17 +165,42 @@ class Model:
         n, (*each, n_outputs) = len(data), self.network.answers
         shape = (n, *each) if labels else (n, *each, n_outputs)
         found = np.empty(shape, np.int64 if labels else self.dtype)
-        is_side = answers(self.network, self.target, np.empty((0, 1))) == "side"
-        is_yes = n_outputs == 1 and (is_side or self.classes is not None)
         rows = np.arange(n)
         buffer = np.empty((min(n, CHUNK_ROWS), data.n_features), self.dtype)
         for start in range(0, n, CHUNK_ROWS):
             chunk = rows[start : start + CHUNK_ROWS]
             outputs = engine.outputs(data.read(chunk, buffer[: len(chunk)]))
-            if labels:
-                outputs = outputs[..., 0] > 0.5 if is_yes else outputs.argmax(axis=-1)
-            found[start : start + len(chunk)] = outputs
+            found[start : start + len(chunk)] = self._classes_of(outputs) if labels else outputs
         return found if self.classes is None or not labels else as_array(self.classes)[found]
+
+    def labels_of(self, outputs: Array) -> Array:
+        """What ``predict(labels=True)`` says of what the last layer sent (..., n_outputs)."""
+        found = self._classes_of(outputs)
+        return found if self.classes is None else as_array(self.classes)[found]
+
+    def _classes_of(self, outputs: Array) -> Array:
+        """The numbers of the classes."""
+        is_side = answers(self.network, self.target, np.empty((0, 1))) == "side"
+        if outputs.shape[-1] == 1 and (is_side or self.classes is not None):
+            return (outputs[..., 0] > 0.5).astype(np.int64)
+        return np.asarray(outputs.argmax(axis=-1))
+
+    def stream(self) -> Stream:
+        """Answers a sequence as it comes, of any length: ``horn.stream.Stream``."""
+        from horn.stream import Stream
+
+        return Stream(self)
+
+    def generate(self, prefix: str, n: int, *, temperature: float = 1.0, seed: int = 0) -> str:
+        """A text that begins with ``prefix`` and goes on for n characters, each drawn by what the
+        model of ``horn.data.text`` says to those before it.
+
+        temperature : below 1 likely characters are likelier than the model says, 0 takes the
+        likeliest. seed : of what is drawn.
+        """
+        from horn.stream import generate
+
+        return generate(self, prefix, n, temperature, seed)
 
     def evaluate(self, x: Any, y: Any = None, *, metrics: Any = None) -> dict[str, float]:
         """The mean loss over the samples, for answers the fraction that is right, and metrics.

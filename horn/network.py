@@ -381,6 +381,25 @@ class Network:
             )
         return found
 
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """The arrays of the States that go along with a sequence."""
+        return tuple(
+            f"{layer.name}.{name}" for layer in self.layers[1:] for name in carried(layer.neuron)
+        )
+
+    def of_steps(self, steps: int) -> Network:
+        """The same layers for sequences of so many steps, of which each is answered: what is
+        learned of one fits the other.
+        """
+        network = Network(self.seed)
+        for layer in self.layers:
+            links = tuple(replace(k, source=_in(network, k.source)) for k in layer.links)
+            here = steps if layer.index == 0 else layer.steps
+            is_last = layer is self.last
+            network._add(replace(layer, links=links, steps=here, each_step=is_last))
+        return network
+
     def rebuilt(
         self, *, seed: int | None = None, changes: Mapping[str, Mapping[str, Any]] | None = None
     ) -> Network:

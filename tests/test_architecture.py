@@ -26,7 +26,7 @@ RANKS = [
     {"partition"},
     {"backends", "explain", "readable"},
     {"interpreter", "runtime", "summary", "check", "export"},
-    {"planner", "parameter_server", "sub_models", "model"},
+    {"planner", "parameter_server", "sub_models", "model", "stream"},
     {"strategies"},
     {"training", "settings"},
     {"process"},

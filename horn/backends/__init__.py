@@ -132,6 +132,18 @@ class Engine(Protocol):
         """What of each axis of an array of ``memory`` this engine has."""
 
 
+class StepEngine(Engine, Protocol):
+    """An engine of a network of sequences that also answers one as it comes."""
+
+    def go_on(self, x: Array, at: int) -> Array:
+        """What the last layer sends for a sequence x (1, steps * features), as ``outputs``, which
+        goes on where the one before it ended, after ``at`` steps in all.
+        """
+
+    def forget(self) -> None:
+        """What ``go_on`` gets next is the beginning of a sequence."""
+
+
 class Backend(Engine, Protocol):
     """What a backend's file names: an engine that is made from a setup.
 

@@ -18,11 +18,12 @@ from horn.compiler.program import Program
 from horn.data import Dataset
 from horn.errors import ModelError
 from horn.layers import Layer, Link
-from horn.network import Network
+from horn.network import MAX_STEPS, Network
 from horn.partition.share import Share
 
 PREDICT_ROWS = 256  # samples per batch of inference, at most,
 PREDICT_NUMBERS = 1 << 20  # and outputs of all neurons in a batch, about
+_ONE = np.zeros(1, np.int64)  # the row of a sequence that goes on
 
 
 class Runner(Protocol):
@@ -72,6 +73,15 @@ class Runner(Protocol):
         zeros at the silent neurons.
         """
 
+    def carry(self) -> None:
+        """The next sequence goes on where this one, of one row, has ended."""
+
+    def last(self, name: str) -> Array:
+        """What a buffer that has all steps holds at the last one, of one row."""
+
+    def forget(self) -> None:
+        """Before the next sequence nothing was sent."""
+
     def mean(self, name: str) -> float:
         """The mean of a buffer that has one number for each sample of the batch, in double."""
 
@@ -101,6 +111,8 @@ class CompiledEngine:
         self.is_weighted = False  # whether the samples that ``step`` reads have weights
         self._training: tuple[Runner, str | None] | None = None  # what a step runs, its losses
         self._runners: dict[object, Runner] = {}
+        self._heard: Array | None = None  # what a sequence that goes on is read from
+        self._carried = self.network.carried
         n_neurons = sum(layer.size for layer in self.network.layers) * max(self.network.steps, 1)
         self.predict_rows = min(PREDICT_ROWS, max(PREDICT_NUMBERS // n_neurons, 16))
 
@@ -198,6 +210,26 @@ class CompiledEngine:
             self._run(runner, rows, self._inference_scalars(len(rows)), start)
             result[rows] = self._answers(runner)
         return result
+
+    def go_on(self, x: Array, at: int) -> Array:
+        runner = self._runner("infer", None)
+        if self._heard is None or self._heard.shape != x.shape:
+            self._heard = np.empty(x.shape, self.setup.dtype)
+            runner.bind(Dataset(self._heard, None, 1.0, "x"))
+        self._heard[...] = x
+        self._run(runner, _ONE, self._inference_scalars(1), (at % MAX_STEPS) << 32)
+        for name in self._carried:
+            self.arrays[name][...] = runner.last(f"{name}.now")
+        runner.push()
+        runner.carry()
+        sent = runner.value(runner.program.outputs)
+        return np.array(sent[0] if self.network.last.each_step else sent[0, -1])
+
+    def forget(self) -> None:
+        self._heard = None  # others may have bound their data
+        self._runner("infer", None).forget()
+        _, states = self.initial()
+        self.load({}, {name: states[name] for name in self._carried}, updates=self.updates)
 
     def _answers(self, runner: Runner) -> Array:
         """What the last layer sends; of sequences that are judged by it at the last step."""

@@ -66,6 +66,11 @@ class StepBuffer:
         tape.move(self.step, self.memory, self.first, self.unit, self.rows)
         tape.move(self.all_steps, self.memory, self.first, self.unit, self.rows, stays=True)
 
+    def ends(self) -> tuple[Array, Array]:
+        """What lies before the steps, and what the last of them were, of one row; views."""
+        whole = self.memory.T if self.turned else self.memory
+        return whole[: self.first], whole[self.n_steps : self.n_steps + self.first]
+
     def value(self, n: int) -> Array:
         """Its content of n rows: (rows, steps, ...)."""
         whole = self.memory.T if self.turned else self.memory

@@ -136,6 +136,7 @@ class Runner:
             rows = self.tape.dim(batch_size * self.steps)
             own = self.own_rows is not self.rows
             self.several = rows, self.tape.dim(n_own * self.steps) if own else rows
+        self.ends: list[tuple[Array, Array]] | None = None  # of spans, where a sequence goes on
         self.numbers: dict[str, StepBuffer] = {}  # of samples, by their axis
         self.picks = np.zeros(batch_size, np.int64)
         self.samples = np.zeros(batch_size, np.uint64)
@@ -321,9 +322,7 @@ class Runner:
         for each, rows in zip(self.several, (self.rows, self.own_rows), strict=True):
             self.tape.dims[each.index] = self.tape.dims[rows.index] * self.steps
         if self.n_rows != self.n_zeroed:  # another batch's numbers lie there
-            for name, span in self.spans.items():
-                if self.program.buffers[name].role != "late":
-                    span.memory.fill(0)
+            self.forget()
             self.n_zeroed = self.n_rows
         for axis, span in self.numbers.items():
             n = int(self.tape.dims[span.rows.index])
@@ -332,6 +331,25 @@ class Runner:
             samples = np.arange(first, first + n, dtype=np.uint64)
             span.memory[: self.steps * n] = (steps + samples).ravel()
         self.tape.seek(0)
+
+    def carry(self) -> None:
+        if self.ends is None:
+            self.ends = [span.ends() for span in self._own_spans() if span.first]
+        for before, last in self.ends:
+            before[...] = last.copy() if len(last) > self.steps else last
+
+    def last(self, name: str) -> Array:
+        span = self.spans[name]
+        whole = span.memory.T if span.turned else span.memory
+        return np.asarray(whole[span.first + self.steps - 1])
+
+    def forget(self) -> None:
+        for span in self._own_spans():
+            span.memory.fill(0)
+
+    def _own_spans(self) -> list[StepBuffer]:
+        buffers = self.program.buffers
+        return [span for name, span in self.spans.items() if buffers[name].role != "late"]
 
     def compute(self, segment: int) -> None:
         for first, last, turns in self.bounds[segment]:

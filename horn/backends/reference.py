@@ -101,6 +101,7 @@ class Runner:
         self.alive: dict[int, Array] = {}
         self.step, self.is_wide = 0, False  # of sequences: where it is, or at all steps together
         self.spans: dict[str, Array] = {}  # (steps and those besides, rows, ...)
+        self.heard: dict[str, Array] = {}  # what lies before the steps, if it is not 0
         self.scalars: Mapping[str, float] = {"iteration": 0.0}
         self.first_sample, self.rows = 0, np.empty(0, np.int64)
         self.orders: dict[Node, list[Node]] = {}  # of evaluation
@@ -204,6 +205,7 @@ class Runner:
                 shape = [self.share.length(a, 0) for a in buffer.axes if base(a) != "b"]
                 n = [count(self.rows_of(a)) for a in buffer.axes if base(a) == "b"]
                 self.spans[name] = np.zeros((before + steps + after, *n, *shape), self.dtype)
+                self.spans[name][:before] = self.heard.get(name, 0.0)
         first, whole = before - delay, self.spans[name]
         if not self.is_wide:
             return np.asarray(whole[first + self.step])
@@ -217,6 +219,21 @@ class Runner:
             self.at_steps(name)[...] = value
         else:
             self.env[name] = value
+
+    def carry(self) -> None:
+        steps = self.program.steps
+        for name, whole in self.spans.items():
+            span = self.program.buffers[name].span
+            if span is not None and span[0]:
+                self.heard[name] = whole[steps : steps + span[0]]
+
+    def last(self, name: str) -> Array:
+        span = self.program.buffers[name].span
+        assert span is not None
+        return np.asarray(self.spans[name][span[0] + self.program.steps - 1, 0])
+
+    def forget(self) -> None:
+        self.heard = {}
 
     def numbers(self, axis: str) -> Array:
         """The numbers of the samples, by which they draw."""

@@ -24,10 +24,14 @@ import click
 @click.option(
     "--backend", default="kernels", show_default=True, help="kernels, reference or python."
 )
+@click.option("--stream", is_flag=True,
+              help="The lines of DATA are the steps of one sequence, of any length; of standard "
+              "input each is answered when it comes.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")
 def command(model: str, data: str, output: str | None, labels: bool, ids: str | None,
-            label: str | None, backend: str, as_json: bool, verbose: bool) -> None:  # fmt: skip
+            label: str | None, backend: str, stream: bool, as_json: bool,
+            verbose: bool) -> None:  # fmt: skip
     """Print what the output neurons of MODEL send for each sample of DATA, one line per sample.
 
     DATA is as for horn evaluate; labels in it are not looked at. A .csv file has features only,
@@ -46,10 +50,22 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
             )
         modelfile.check_writable(output)
     modelfile.read_manifest(model)
+    if stream and data == "-":
+        if output is not None or as_json or ids is not None or label is not None:
+            raise click.UsageError(
+                "--stream of standard input prints an answer per line, as it comes: leave out "
+                "--output, --json, --ids and --label."
+            )
+        _answer_lines(Model.load(model, backend=backend), labels)
+        return
     samples = load(data, labels=False, label=label, ids=ids)
     trained = Model.load(model, backend=backend)
-    found = trained.predict(samples, labels=labels)
-    if output is not None and output.endswith(".csv") and len(trained.network.answers) > 1:
+    if stream:
+        found = trained.stream()(samples.x)
+        found = trained.labels_of(found) if labels else found
+    else:
+        found = trained.predict(samples, labels=labels)
+    if output is not None and output.endswith(".csv") and found.ndim > 2 - labels:
         raise JobError(
             f"-o {output}: each of {trained.network.steps} steps is answered, which a table has no "
             "columns for; write .npy"
@@ -76,6 +92,28 @@ def _line(row: list[Any]) -> str:
     if row and isinstance(row[0], list):
         return " | ".join(map(_line, row))
     return " ".join(f"{v:.6g}" if isinstance(v, float) else str(v) for v in row)
+
+
+def _answer_lines(trained: Any, labels: bool) -> None:
+    """Read a step per line, numbers with commas or spaces between, and answer it at once."""
+    import sys
+
+    from horn.errors import DataError
+
+    stream = trained.stream()
+    for number, line in enumerate(sys.stdin, 1):
+        try:
+            step = [float(cell) for cell in line.replace(",", " ").split()]
+        except ValueError as error:
+            raise DataError(f"standard input, line {number}: {error}; a step is numbers") from None
+        if not step:
+            continue
+        try:
+            found = stream(step)
+        except DataError as error:
+            raise DataError(f"standard input, line {number}: {error}") from None
+        click.echo(_line([trained.labels_of(found).item()] if labels else found.tolist()))
+        sys.stdout.flush()
 
 
 def _header(model: Any, found: Any, id_name: str) -> list[Any]:

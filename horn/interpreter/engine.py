@@ -20,7 +20,7 @@ from horn.interpreter.language import Translator
 from horn.interpreter.layers import Stage
 from horn.interpreter.passes import Gradients, LearnedNumbers, Numbers, Sample
 from horn.interpreter.tape import number
-from horn.network import Network
+from horn.network import MAX_STEPS, Network
 from horn.neuron import no_batch
 from horn.optimizers import Direct, Optimizer
 
@@ -94,6 +94,7 @@ class Engine:
         }
         self._updates = 0
         self._data: Dataset | None = None
+        self._before: list[Sample] = []  # of a sequence that goes on
 
     # --- the face
 
@@ -134,6 +135,27 @@ class Engine:
         rows = (row.tolist() for row in np.asarray(x, np.float64))
         found = [self._answer(steps) for steps in self._predict(rows)]
         return np.array(found, self.dtype).reshape(len(found), *self.network.answers)
+
+    def go_on(self, x: Array, at: int) -> Array:
+        memory, states = self._memory(training=False), _flat(self._states)
+        keep, sent = self.network.layers[0].keep, []
+        longest = max((k.delay for layer in self.network.layers for k in layer.links), default=0)
+        for t, here in enumerate(self._steps(np.asarray(x, np.float64)[0].tolist()), at):
+            number_of = (t % MAX_STEPS) << 32
+            moment = Moment(self.network.seed, False, self._updates, number_of, 0.0)
+            self._before = passes.forward(
+                self.stages, [[v * keep for v in here]], [moment], memory, states,
+                before=self._before,
+            )  # fmt: skip
+            [sample] = self._before
+            sample.past = sample.past[: max(longest, 1)]
+            for earlier in sample.past:
+                earlier.past = ()
+            sent.append(sample.sent)
+        return np.array(self._answer(sent), self.dtype)
+
+    def forget(self) -> None:
+        self._before = []
 
     def losses(self, data: Dataset) -> tuple[float, int]:
         return self._judged(data, lambda sent: None)
