@@ -1,0 +1,312 @@
+"""Training steps of recurrent nets against PyTorch's best, and what a model of text learns in both.
+
+    python -m tests.bench.bench_recurrent [--compile] [--threads 1] [--seconds 3] [NAME ...]
+    python -m tests.bench.bench_recurrent --learn [--seeds 1 2 3] [--updates 1000]
+
+A step is forward, loss, backward and momentum update of 65-200-65 over 100 steps, 32 samples,
+float32; "lstm, a step" is the answer to one step of a sequence that comes. PyTorch runs its own
+LSTM and GRU; of "mgu", for which it has none, a loop in eager mode, with --compile also compiled
+(it needs a C++ compiler and minutes). Both sides begin with the same weights, and the losses of the
+first three steps, or the answers, are compared. All run by turns in one process; milliseconds are
+the fastest tenth of each side's steps, since other work on the machine only adds. Exit code 1 if
+answers differ.
+
+--learn trains examples/shakespeare.py in both, the same weights, batches, order and rates, and says
+the bits per character of the text's last tenth; it needs HORN_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import horn
+from horn.backends import Setup, make
+from horn.data import Dataset, permutation
+from horn.data.characters import one_hot
+from horn.math import sigmoid, tanh
+
+STEPS, LETTERS, UNITS, BATCH = 100, 65, 200, 32
+RATE, MOMENTUM = 0.1, 0.9
+Step = Callable[[], Any]
+
+
+class LSTM(horn.Neuron):
+    i, f, g, o = horn.Weight(), horn.Weight(bias=1.0), horn.Weight(), horn.Weight()
+    cell = horn.State(0.0, per="sample")
+
+    def forward(self, messages: Any) -> None:
+        i = sigmoid(sum(m.input * m.i for m in messages))
+        f = sigmoid(sum(m.input * m.f for m in messages))
+        g = tanh(sum(m.input * m.g for m in messages))
+        o = sigmoid(sum(m.input * m.o for m in messages))
+        self.cell = f * self.cell + i * g
+        self.feedforward(o * tanh(self.cell))
+
+
+class GRU(horn.Neuron):
+    r, z, n = horn.Weight(), horn.Weight(), horn.Weight()
+    second = horn.Parameter(0.0)
+    h = horn.State(0.0, per="sample")
+
+    def forward(self, messages: Any) -> None:
+        r = sigmoid(sum(m.input * m.r for m in messages))
+        z = sigmoid(sum(m.input * m.z for m in messages))
+        heard = sum(m.input * m.n for m in messages.h)
+        new = sum(m.input * m.n for m in messages) - heard
+        h = (1.0 - z) * tanh(new + r * (heard + self.second)) + z * self.h
+        self.h = h
+        self.feedforward(h)
+
+
+class MGU(horn.Neuron):
+    """Minimal gated unit with the gate at the sender: no library has a kernel for it."""
+
+    f, n = horn.Weight(bias=1.0), horn.Weight()
+    h = horn.State(0.0, per="sample")
+
+    def forward(self, messages: Any) -> None:
+        f = sigmoid(sum(m.input * m.f for m in messages))
+        h = (1.0 - f) * self.h + f * tanh(sum(m.input * m.n for m in messages))
+        self.h = h
+        self.feedforward(h)
+
+
+GATES = {LSTM: "ifgo", GRU: "rzn", MGU: "fn"}
+
+
+def network(cell: type[horn.Neuron], steps: int = STEPS, seed: int = 1) -> horn.Network:
+    net = horn.Network(seed=seed)
+    letters = net.input(LETTERS, steps=steps)
+    net.layer(UNITS, neuron=cell, inputs={"x": letters, "h": horn.Delayed()}, name="h")
+    net.output(LETTERS, activation="softmax", loss="cross_entropy", each_step=True, name="out")
+    return net
+
+
+def samples() -> Dataset:
+    rng = np.random.default_rng(0)
+    x = one_hot(rng.integers(0, LETTERS, BATCH * STEPS), LETTERS).reshape(BATCH, -1)
+    return Dataset(x, rng.integers(0, LETTERS, (BATCH, STEPS)))
+
+
+def ours(net: horn.Network, data: Dataset, threads: int) -> Step:
+    optimizer = horn.SGD(RATE, momentum=MOMENTUM)
+    engine = make("kernels", Setup(net, optimizer, "labels", BATCH, "float32", threads))
+    engine.bind(data)
+    rows = np.arange(BATCH)
+    return lambda: engine.step(rows, iteration=0, first_sample=0)
+
+
+class Theirs:
+    """The same network in PyTorch, with horn's initial weights."""
+
+    def __init__(self, net: horn.Network, cell: type[horn.Neuron], compiles: bool) -> None:
+        import torch
+
+        arrays = net.initial_parameters()
+        self.out = torch.nn.Linear(UNITS, LETTERS)
+        ends = [f".{gate}" for gate in GATES[cell]]
+        x, h, bias = (
+            torch.tensor(np.concatenate([arrays[f"h.{what}{end}"] for end in ends]))
+            for what in ("weight.x", "weight.h", "bias")
+        )
+        if cell is MGU:
+            self.learned = [w.requires_grad_() for w in (x, h, bias)]
+            self.run = torch.compile(self.loop) if compiles else self.loop
+        else:
+            layer = getattr(torch.nn, cell.__name__)(LETTERS, UNITS, batch_first=True)
+            with torch.no_grad():
+                layer.weight_ih_l0[:], layer.weight_hh_l0[:], layer.bias_ih_l0[:] = x, h, bias
+                layer.bias_hh_l0[:] = 0.0
+            layer.bias_hh_l0.requires_grad_(cell is GRU)
+            if cell is GRU:  # horn's has the second bias where it is not the same as the first
+                layer.bias_hh_l0.register_hook(_only_last)
+            self.learned = [w for w in layer.parameters() if w.requires_grad]
+            self.layer, self.run = layer, lambda x: layer(x)[0]
+        with torch.no_grad():
+            self.out.weight[:] = torch.tensor(arrays["out.weight"])
+            self.out.bias[:] = torch.tensor(arrays["out.bias"])
+        self.learned += [*self.out.parameters()]
+
+    def loop(self, x: Any) -> Any:
+        import torch
+
+        w, u, b = self.learned[:3]
+        from_below = x @ w.T + b
+        h, found = torch.zeros(len(x), UNITS), []
+        for t in range(x.shape[1]):
+            f, n = (from_below[:, t] + h @ u.T).chunk(2, 1)
+            f = torch.sigmoid(f)
+            h = (1.0 - f) * h + f * torch.tanh(n)
+            found.append(h)
+        return torch.stack(found, 1)
+
+    def loss(self, x: Any, y: Any) -> Any:
+        import torch
+
+        said = self.out(self.run(x))
+        return torch.nn.functional.cross_entropy(said.reshape(-1, LETTERS), y.reshape(-1))
+
+
+def _only_last(gradient: Any) -> Any:
+    found = gradient.clone()
+    found[: 2 * UNITS] = 0.0
+    return found
+
+
+def their_step(net: horn.Network, cell: type[horn.Neuron], data: Dataset, compiles: bool) -> Step:
+    import torch
+
+    made = Theirs(net, cell, compiles)
+    x = torch.tensor(data.x.reshape(BATCH, STEPS, LETTERS).astype(np.float32))
+    y = torch.tensor(data.y)
+    optimizer = torch.optim.SGD(made.learned, RATE, momentum=MOMENTUM, foreach=True)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = made.loss(x, y)
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
+
+    return step
+
+
+def streams(threads: int) -> dict[str, Step]:
+    """One step of a sequence that comes, in both."""
+    import torch
+
+    net = network(LSTM)
+    model = horn.Model(net, net.initial_parameters(), net.initial_states(), threads=threads)
+    stream, letters = model.stream(), np.eye(LETTERS, dtype=np.float32)
+    made, memory = Theirs(net, LSTM, False), [None]
+    theirs, at = torch.eye(LETTERS).reshape(LETTERS, 1, 1, LETTERS), [0, 0]
+
+    def our_step() -> Any:
+        at[0] += 1
+        return stream(letters[at[0] % LETTERS])
+
+    def their_step() -> Any:
+        at[1] += 1
+        with torch.no_grad():
+            sent, memory[0] = made.layer(theirs[at[1] % LETTERS], memory[0])
+            return torch.softmax(made.out(sent[0, 0]), 0).numpy()
+
+    return {"horn": our_step, "PyTorch": their_step}
+
+
+def cases(asked: argparse.Namespace) -> dict[str, dict[str, Step]]:
+    found: dict[str, dict[str, Step]] = {}
+    data = samples()
+    for cell in GATES:
+        name = cell.__name__.lower()
+        if asked.names and not any(word in name for word in asked.names):
+            continue
+        net = network(cell)
+        found[name] = {"horn": ours(net, data, asked.threads)}
+        found[name]["PyTorch"] = their_step(net, cell, data, False)
+        if cell is MGU and asked.compile:
+            found[name]["compiled"] = their_step(net, cell, data, True)
+    if not asked.names or "stream" in asked.names:
+        found["lstm, a step"] = streams(asked.threads)
+    return found
+
+
+def timed(asked: argparse.Namespace) -> bool:
+    """Print the times of all cases; whether answers agree."""
+    is_right = True
+    for name, sides in cases(asked).items():
+        answers = {label: [step() for _ in range(3)] for label, step in sides.items()}
+        for label, found in answers.items():
+            if not np.allclose(found, answers["horn"], rtol=2e-4, atol=1e-6):
+                print(f"{name}: answers differ: horn {answers['horn']}, {label} {found}")
+                is_right = False
+        times: dict[str, list[float]] = {label: [] for label in sides}
+        ends = time.perf_counter() + asked.seconds * len(sides)
+        while time.perf_counter() < ends:
+            for label, step in sides.items():
+                for _ in range(3):
+                    begun = time.perf_counter()
+                    step()
+                    times[label].append(time.perf_counter() - begun)
+        said = {label: 1e3 * float(np.percentile(each, 10)) for label, each in times.items()}
+        best = min(ms for label, ms in said.items() if label != "horn")
+        rest = "  ".join(f"{label} {ms:.3f}" for label, ms in said.items() if label != "horn")
+        print(f"{name:14} horn {said['horn']:8.3f} ms  {rest}  ratio {best / said['horn']:.2f}")
+    return is_right
+
+
+def learned(seeds: list[int], updates: int) -> None:
+    """Bits per character of the last tenth, by seed, of both sides."""
+    import torch
+
+    from examples import shakespeare
+
+    found: dict[str, list[float]] = {"horn": [], "PyTorch": []}
+    for seed in seeds:
+        job = shakespeare.job()
+        net = network(LSTM, seed=seed)
+        job = job.with_settings(network=net, epochs=None, iterations=updates)
+        run = horn.train(job, threads=torch.get_num_threads())
+        found["horn"].append(run.test["loss"] / math.log(2.0))
+        made, rate = Theirs(net, LSTM, False), float(job.optimizer.learning_rate)
+        optimizer = torch.optim.Adam(made.learned, rate)
+        n, done, epoch = len(job.data), 0, 0
+        while done < updates:
+            order = permutation(n, seed, epoch)
+            for start in range(0, n, job.batch_size):
+                if done == updates:
+                    break
+                optimizer.zero_grad()
+                made.loss(*_tensors(job.data, order[start : start + job.batch_size])).backward()
+                torch.nn.utils.clip_grad_norm_(made.learned, job.optimizer.clip_norm)
+                optimizer.step()
+                done += 1
+            epoch += 1
+        rows = np.arange(len(job.test))
+        with torch.no_grad():
+            losses = [float(made.loss(*_tensors(job.test, rows[k : k + 1]))) for k in rows]
+        found["PyTorch"].append(statistics.mean(losses) / math.log(2.0))
+        print(
+            f"seed {seed}: " + "  ".join(f"{k} {v[-1]:.4f}" for k, v in found.items()), flush=True
+        )
+    means = {side: statistics.mean(each) for side, each in found.items()}
+    print(f"{updates} updates, bits per character: "
+          + "  ".join(f"{side} {mean:.4f}" for side, mean in means.items()))  # fmt: skip
+
+
+def _tensors(data: Dataset, rows: Any) -> tuple[Any, Any]:
+    import torch
+
+    x = torch.tensor(data.x[rows].reshape(len(rows), STEPS, LETTERS).astype(np.float32))
+    return x, torch.tensor(data.y[rows])
+
+
+def main() -> int:
+    import torch
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--learn", action="store_true")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--updates", type=int, default=1000)
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    if asked.learn:
+        learned(asked.seeds, asked.updates)
+        return 0
+    return int(not timed(asked))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
