@@ -36,6 +36,7 @@ from horn.data import (
     check_shape,
     check_targets,
 )
+from horn.data.arrays import BYTE_SCALE
 from horn.data.classes import Classes, as_array, to_json
 from horn.data.inputs import side_by_side
 from horn.data.sequences import check_answers, of_steps
@@ -55,7 +56,7 @@ from horn.sources import CapturedCode, Reference, SourceCapture
 if TYPE_CHECKING:
     from horn.backends import Engine
     from horn.export.program import Translation
-    from horn.stream import Stream
+    from horn.stream import ModelStream
 
 Array = np.ndarray[Any, Any]
 CHUNK_ROWS = 1024  # samples that are floating point at once in ``predict``
@@ -185,11 +186,25 @@ class Model:
             return (outputs[..., 0] > 0.5).astype(np.int64)
         return np.asarray(outputs.argmax(axis=-1))
 
-    def stream(self) -> Stream:
-        """Answers a sequence as it comes, of any length: ``horn.stream.Stream``."""
-        from horn.stream import Stream
+    def stream(self) -> ModelStream:
+        """Answers a sequence as it comes, of any length: ``horn.stream.ModelStream``.
 
-        return Stream(self)
+        Raises
+        ------
+        ModelError : it is a model of samples, or normalizes each step in a way of its own.
+        """
+        from horn.backends import Setup
+        from horn.stream import ModelStream
+
+        if self.normalization is not None:
+            raise ModelError(
+                "stream: this model normalizes each step of a sequence by figures of its own, and "
+                "a stream has no such steps; train without normalize"
+            )
+        setup = Setup(self.network, None, self.target, 1, self.dtype, self.threads)
+        updates, scale = int(self.facts.get("iteration", 0)), self.facts.get("scale")
+        return ModelStream(setup, self.backend, self._parameters, self._states, updates=updates,
+                      scale=BYTE_SCALE if scale is None else float(scale))  # fmt: skip
 
     def generate(self, prefix: str, n: int, *, temperature: float = 1.0, seed: int = 0) -> str:
         """A text that begins with ``prefix`` and goes on for n characters, each drawn by what the
@@ -198,9 +213,20 @@ class Model:
         temperature : below 1 likely characters are likelier than the model says, 0 takes the
         likeliest. seed : of what is drawn.
         """
-        from horn.stream import generate
+        from horn.stream import written
 
-        return generate(self, prefix, n, temperature, seed)
+        letters = self.classes
+        if letters is None or not all(isinstance(k, str) and len(k) == 1 for k in letters):
+            raise ModelError(
+                "generate is for a model that learned a text, from horn.data.text: its classes are "
+                "characters"
+            )
+        if not self.network.n_inputs == self.network.last.size == len(letters):
+            raise ModelError(
+                f"generate: the network hears {self.network.n_inputs} numbers and answers "
+                f"{self.network.last.size}, but there are {len(letters)} characters"
+            )
+        return written(self.stream(), letters, prefix, n, temperature, seed)
 
     def evaluate(self, x: Any, y: Any = None, *, metrics: Any = None) -> dict[str, float]:
         """The mean loss over the samples, for answers the fraction that is right, and metrics.

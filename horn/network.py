@@ -394,7 +394,7 @@ class Network:
         """
         network = Network(self.seed)
         for layer in self.layers:
-            links = tuple(replace(k, source=_in(network, k.source)) for k in layer.links)
+            links = tuple(_moved(k, network.layers) for k in layer.links)
             here = steps if layer.index == 0 else layer.steps
             is_last = layer is self.last
             network._add(replace(layer, links=links, steps=here, each_step=is_last))

@@ -2,53 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 
 from horn.backends import Setup, StepEngine, make
-from horn.data.arrays import BYTE_SCALE
 from horn.data.characters import codes, one_hot
 from horn.errors import DataError, ModelError
-
-if TYPE_CHECKING:
-    from horn.model import Model
+from horn.network import Network
 
 Array = np.ndarray[Any, Any]
 
 
-class Stream:
+class ModelStream:
     """Answers a sequence step by step, however long it is: ``stream(x)``.
 
     What layers hear late and what neurons carry (``State(per="sample")``) is kept from call to
     call. So a sequence in pieces is answered as the whole is, to the last digit but the order of
     sums. ``at`` : how many steps there were. Not for several threads at once.
 
+    setup : of the network that it is of. scale : what one unit of bytes is worth.
+
     Raises
     ------
-    ModelError : the model is of samples, not of sequences; its normalization is another at each
-    step.
+    ModelError : the network is one of samples, not of sequences.
     """
 
-    def __init__(self, model: Model) -> None:
-        network = model.network
+    def __init__(
+        self, setup: Setup, backend: str, parameters: Mapping[str, Array],
+        states: Mapping[str, Array], *, updates: int = 0, scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        network: Network = setup.network
         if not network.steps:
             raise ModelError(
                 "stream is for a network of sequences, net.input(n, steps=...); predict answers "
                 "samples that have nothing to do with one another"
             )
-        if model.normalization is not None:
-            raise ModelError(
-                "stream: this model normalizes each step of a sequence by figures of its own, and "
-                "a stream has no such steps; train without normalize"
-            )
         self.at = 0
-        self._n_features, self._dtype = network.n_inputs, model.dtype
-        self._scale = float(model.facts.get("scale", BYTE_SCALE))
-        setup = Setup(network.of_steps(1), None, model.target, 1, model.dtype, model.threads)
-        self._engine = cast(StepEngine, make(model.backend, setup))
-        updates = int(model.facts.get("iteration", 0))
-        self._engine.load(model.parameters, model.states, updates=updates)
+        self._n_features, self._scale = network.n_inputs, scale
+        self._dtype: Any = setup.dtype
+        steps = replace(setup, network=network.of_steps(1), optimizer=None, batch_size=1)
+        self._engine = cast(StepEngine, make(backend, steps))
+        self._engine.load(parameters, states, updates=updates)
 
     def __call__(self, x: Any) -> Array:
         """What the last layer sends at a step, (n_outputs,), or at several, (steps, n_outputs).
@@ -77,20 +74,12 @@ class Stream:
         self.at = 0
 
 
-def generate(model: Model, prefix: str, n: int, temperature: float, seed: int) -> str:
-    """``Model.generate``."""
-    letters = model.classes
-    if letters is None or not all(isinstance(k, str) and len(k) == 1 for k in letters):
-        raise ModelError(
-            "generate is for a model that learned a text, from horn.data.text: its classes are "
-            "characters"
-        )
-    network = model.network
-    if not network.n_inputs == network.last.size == len(letters):
-        raise ModelError(
-            f"generate: the network hears {network.n_inputs} and answers {network.last.size} "
-            f"numbers a step, but there are {len(letters)} characters"
-        )
+def written(
+    stream: ModelStream, letters: Sequence[str], prefix: str, n: int, temperature: float, seed: int
+) -> str:
+    """A text that goes on from ``prefix`` for n letters, each drawn by what the stream answers to
+    those before it; see ``Model.generate``.
+    """
     if not prefix:
         raise DataError("generate: prefix is what the text begins with, one character at least")
     if type(n) is not int or n < 0:
@@ -100,16 +89,13 @@ def generate(model: Model, prefix: str, n: int, temperature: float, seed: int) -
             f"generate: temperature is from 0 (always the likeliest) on, 1 as the model says; got "
             f"{temperature!r}"
         )
-    stream = Stream(model)
-    heard = one_hot(codes(prefix, letters, "prefix"), len(letters)).astype(model.dtype)
-    draws = np.random.default_rng(seed).random(n)
-    said = stream(heard)[-1]
-    written = []
-    for draw in draws:
+    said = stream(one_hot(codes(prefix, letters, "prefix"), len(letters)).astype(np.float64))[-1]
+    found = []
+    for draw in np.random.default_rng(seed).random(n):
         place = _chosen(said.astype(np.float64), temperature, draw)
-        written.append(letters[place])
-        said = stream(np.eye(1, len(letters), place, dtype=model.dtype)[0])
-    return prefix + "".join(written)
+        found.append(letters[place])
+        said = stream(np.eye(1, len(letters), place)[0])
+    return prefix + "".join(found)
 
 
 def _chosen(p: Array, temperature: float, draw: float) -> int:

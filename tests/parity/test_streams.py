@@ -164,6 +164,11 @@ def test_what_cannot_be_written_is_said(abc: horn.Model, given, said):
 def test_bytes_are_scaled_as_those_were_that_it_learned_from(abc: horn.Model):
     hot = np.eye(3, dtype=np.uint8)[[0, 1, 2, 0]]
     np.testing.assert_array_equal(abc.stream()(hot), abc.stream()(hot.astype(np.float32)))
+    net = network(Gated, lambda x: x)
+    x = np.arange(2 * STEPS * 3, dtype=np.uint8).reshape(2, STEPS, 3)
+    job = horn.Job(net, (x.astype(np.float32) / 255, np.zeros((2, STEPS, 2))), iterations=1)
+    plain = horn.train(job).model  # it has not seen bytes: they count as bytes do
+    np.testing.assert_allclose(plain.stream()(x[0]), plain.predict(x[:1])[0], atol=1e-6)
 
 
 def test_predict_answers_lines_as_they_come(abc: horn.Model, tmp_path: Path):
@@ -184,6 +189,6 @@ def test_predict_answers_lines_as_they_come(abc: horn.Model, tmp_path: Path):
         _, said = process.communicate("1,0\n", timeout=60)
     assert process.returncode == 2 and "standard input, line 4" in said and "3 features" in said
     np.save(tmp_path / "steps.npy", np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1]])
-    command[4] = "steps.npy"
+    command[5] = "steps.npy"
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["b", "c", "a", "b", "c"], done.stderr
