@@ -27,13 +27,17 @@ from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
 from horn.compiler.updates import Updates
 from horn.errors import ModelError
-from horn.language import derive
+from horn.language import derive, ir
 from horn.language.ir import OUTPUT, TARGET, ZERO, Node, Op, const, leaf, load, make, mul, select
 from horn.language.layers import read_aggregate
 from horn.language.parse import function as parse_function
 from horn.network import Network
 from horn.optimizers import Optimizer
 
+COSTLY = (
+    Op.EXP, Op.LOG, Op.SQRT, Op.TANH, Op.SIN, Op.COS, Op.LOG1P, Op.EXPM1, Op.SIGMOID, Op.SOFTPLUS,
+    Op.ERF, Op.ERFC, Op.ATAN, Op.POW, Op.ATAN2,
+)  # fmt: skip
 WEIGHT = "sample_weight"  # the buffer (b,) of what the batch's samples weigh
 
 
@@ -162,14 +166,21 @@ class Builder:
                 states.append(Output(now, self.messages.at_vertex(node, code, "forward")))
         if self.storage.steps:
             self.start(code)
+        parts = self.parts_of_gradients(code)
+        for name in parts:
+            self.storage.buffer(name, axes)
+        kept = [*states, *(Output(name, node) for name, node in parts.items())]
         if code.interlayer is None:
             self.storage.buffer(sent, axes)
-            self.storage.loop(frame, [Output(sent, value), *states])
+            self.storage.loop(frame, [Output(sent, value), *kept])
             self.storage.remember(value, sent)
         else:
             raw = self.storage.buffer(f"{layer.name}.raw", axes)
-            self.storage.loop(frame, [Output(raw, value), *states])
+            self.storage.loop(frame, [Output(raw, value), *kept])
             self.storage.remember(value, raw)
+        for name, node in parts.items():
+            self.storage.remember(node, name)
+        if code.interlayer is not None:
             self.messages.known[layer.index, "inter", OUTPUT] = load(raw, "bo")
             value = self.messages.at_vertex(code.interlayer, code, "inter")
             self.storage.buffer(sent, axes)
@@ -177,6 +188,27 @@ class Builder:
             self.storage.remember(value, sent)
         for name, output in zip(code.forward.states, states, strict=False):
             self.messages.states[layer.index, name] = load(output.buffer, "bo")
+
+    def parts_of_gradients(self, code: LayerCode) -> dict[str, Node]:
+        """Of sequences: what takes long to compute and comes back in the gradients, by the name
+        of a buffer. It is kept of each step, as the sums that it is made of would be else.
+        """
+        if self.training is None or not self.storage.steps or code.backward is not None:
+            return {}
+        again = {node for root in code.derived.roots for node in ir.walk(root)}
+        pending = [code.forward.output, *code.forward.states.values()]
+        seen = dict.fromkeys(pending)
+        while pending:
+            node = pending.pop()
+            if node.op is not Op.REDUCE:  # what is inside is of single messages
+                new = [arg for arg in node.args if arg not in seen]
+                seen |= dict.fromkeys(new)
+                pending += new
+        costly = [n for n in seen if n.op in COSTLY and n.axes == "bo" and n in again]
+        return {
+            f"{code.layer.name}.part.{k}": self.messages.at_vertex(node, code, "forward")
+            for k, node in enumerate(costly)
+        }
 
     def start(self, code: LayerCode) -> None:
         """What the States of a layer are before the first step."""

@@ -42,6 +42,13 @@ class Derived:
     parameters: dict[str, Node]
     states: dict[str, Node] = field(default_factory=dict)
 
+    @property
+    def roots(self) -> list[Node]:
+        """All of them."""
+        deltas = [node for named in self.deltas.values() for node in named.values()]
+        others = [self.weights, self.parameters, self.states]
+        return [*deltas, self.input, *(node for named in others for node in named.values())]
+
 
 def times(a: Node, d: Node) -> Node:
     """a * d, with d inside the selects of a that may be 0."""
