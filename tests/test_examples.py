@@ -56,7 +56,7 @@ def sums_are_remembered(out: str) -> bool:
 
 
 def text_is_written(out: str) -> bool:
-    """Nobody learns much of a book in 40 updates: less than drawing letters as often as they are."""
+    """Nobody learns much of a book in 40 updates: less than drawing letters by their shares."""
     found = re.search(r"^([\d.]+) bits per character .*\n\nROMEO:\n(.*)", out, re.M | re.S)
     return found is not None and float(found[1]) < 4.6 and len(found[2]) >= 300
 

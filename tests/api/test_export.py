@@ -19,11 +19,11 @@ from horn import activations, neurons
 from horn.cli import horn as commands
 from horn.cli._end import ending
 from tests.parity import programs
+from tests.support.examples import fake_data
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = sorted([*EXAMPLES.glob("*.py"), *(EXAMPLES / "zoo").glob("*.py")])
-NOT_HERE = {"mnist", "paper"}  # their data are not in the package
-REFUSED: dict[str, str] = {}  # of the files: none
+REFUSED = {"shakespeare": "a network of sequences"}
 
 
 def module_of(path, monkeypatch):
@@ -75,16 +75,10 @@ def check_torch(model, x=None, tolerance=1e-5):
 
 @pytest.fixture(params=FILES, ids=lambda path: path.stem)
 def example(request, monkeypatch):
-    if request.param.stem in NOT_HERE:
-        monkeypatch.setattr(horn.data, "mnist", lambda *a, **k: fake_mnist(), raising=False)
+    fake_data(monkeypatch)
     job = module_of(request.param, monkeypatch).job()
     x = np.asarray(job.data.x[:20], np.float32) * np.float32(job.data.scale)
     return request.param.stem, model_of(job.network), x
-
-
-def fake_mnist():
-    rng = np.random.default_rng(0)
-    return horn.data.Dataset(rng.random((40, 784)), rng.integers(0, 10, 40))
 
 
 def test_examples_and_the_zoo_in_onnxruntime(example, tmp_path):
@@ -97,8 +91,9 @@ def test_examples_and_the_zoo_in_onnxruntime(example, tmp_path):
 
 
 def test_examples_and_the_zoo_in_pytorch(example):
-    _, model, x = example
-    check_torch(model, x)
+    name, model, x = example
+    if name not in REFUSED:
+        check_torch(model, x)
 
 
 def network(neuron=neurons.Standard, activation="tanh", **settings):
