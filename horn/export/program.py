@@ -321,6 +321,8 @@ class _Run(Generic[T]):
         if on_table:
             domain = ir.union(domain, "o")
         value = self.evaluate(node, frame, domain, on_table)
+        if node.op in BOOLEAN:
+            value = graph.apply("number", [value])
         there = ir.union(node.axes, "o") if on_table and "i" in node.axes else node.axes
         for place, letter in enumerate(domain):
             if letter != "b" and letter not in there:
@@ -330,8 +332,6 @@ class _Run(Generic[T]):
             if on_table:
                 value = self.where_synapses_are(value, frame, domain, output.monoid)
             value = graph.reduce(value, place, output.monoid)
-        elif node.op in BOOLEAN:
-            value = graph.apply("number", [value])
         return value
 
     def length(self, frame: Frame, letter: str, on_table: bool) -> int:

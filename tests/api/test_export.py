@@ -96,6 +96,18 @@ def test_examples_and_the_zoo_in_pytorch(example):
         check_torch(model, x)
 
 
+class HeardAny(horn.Neuron):
+    """Asks its layer a question that is yes or no."""
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        self.feedforward(z + self.max(z > 0.2, over="layer"))
+
+
+def test_a_truth_of_a_layer_is_a_number(tmp_path):
+    check_onnx(model_of(network(HeardAny)), tmp_path)
+
+
 def network(neuron=neurons.Standard, activation="tanh", **settings):
     net = horn.Network(seed=3)
     x = net.input(6, keep=0.8)
