@@ -108,6 +108,19 @@ def test_a_truth_of_a_layer_is_a_number(tmp_path):
     check_onnx(model_of(network(HeardAny)), tmp_path)
 
 
+class Nearest(horn.Neuron):
+    """Passes on one input: that which differs least from its weight."""
+
+    def forward(self, messages):
+        nearest = min(messages, key=lambda m: abs(m.input - m.weight))
+        self.feedforward(nearest.input * nearest.weight)
+
+
+@pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=3), horn.Sparse(fan_in=1)])
+def test_the_message_with_the_smallest_key(connect, tmp_path):
+    check_onnx(model_of(network(Nearest, connect=connect), "float64"), tmp_path, tolerance=1e-12)
+
+
 def network(neuron=neurons.Standard, activation="tanh", **settings):
     net = horn.Network(seed=3)
     x = net.input(6, keep=0.8)
