@@ -28,6 +28,8 @@ from typing import Any
 import numpy as np
 
 import horn
+from examples import shakespeare
+from examples.shakespeare import LSTM
 from horn.backends import Setup, make
 from horn.data import Dataset, permutation
 from horn.data.characters import one_hot
@@ -36,19 +38,6 @@ from horn.math import sigmoid, tanh
 STEPS, LETTERS, UNITS, BATCH = 100, 65, 200, 32
 RATE, MOMENTUM = 0.1, 0.9
 Step = Callable[[], Any]
-
-
-class LSTM(horn.Neuron):
-    i, f, g, o = horn.Weight(), horn.Weight(bias=1.0), horn.Weight(), horn.Weight()
-    cell = horn.State(0.0, per="sample")
-
-    def forward(self, messages: Any) -> None:
-        i = sigmoid(sum(m.input * m.i for m in messages))
-        f = sigmoid(sum(m.input * m.f for m in messages))
-        g = tanh(sum(m.input * m.g for m in messages))
-        o = sigmoid(sum(m.input * m.o for m in messages))
-        self.cell = f * self.cell + i * g
-        self.feedforward(o * tanh(self.cell))
 
 
 class GRU(horn.Neuron):
@@ -246,8 +235,6 @@ def timed(asked: argparse.Namespace) -> bool:
 def learned(seeds: list[int], updates: int) -> None:
     """Bits per character of the last tenth, by seed, of both sides."""
     import torch
-
-    from examples import shakespeare
 
     found: dict[str, list[float]] = {"horn": [], "PyTorch": []}
     for seed in seeds:

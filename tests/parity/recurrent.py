@@ -8,6 +8,7 @@ import numpy as np
 
 import horn
 from horn.math import exp, sigmoid, stop_gradient, tanh
+from tests.support.neurons import Written
 
 
 class LSTM(horn.Neuron):
@@ -95,20 +96,6 @@ class Silent(horn.Neuron):
             self.feedforward(0.0)
         else:
             self.feedforward(tanh(sum(m.input * m.weight for m in messages)) * mask)
-
-
-class Written(horn.Neuron):
-    """Of its own backward; nobody hears it late."""
-
-    def forward(self, messages):
-        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
-
-    def backward(self, messages):
-        error = 0.0
-        for m in messages:
-            error += m.delta * m.weight
-            self.push(m.delta * self.output)
-        self.backpropagate(error * self.activation.derivative(self.output))
 
 
 class Hebb(horn.Neuron):
