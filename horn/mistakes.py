@@ -94,6 +94,10 @@ class NoSuchAttribute(AttributeError):
     """Horn has no such name; the line that asks for it is the user's."""
 
 
+class NoSuchArgument(TypeError):
+    """Horn's function has no such argument; the line that calls it is the user's."""
+
+
 def no_attribute(kind: str, name: str, known: Iterable[str] = ()) -> NoSuchAttribute:
     """What Python would raise, with what to write instead where that is known."""
     remedy = ATTRIBUTES.get(name)

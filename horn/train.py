@@ -32,6 +32,7 @@ from horn.errors import CompileError, Diverged, JobError, Stopped
 from horn.job import Job
 from horn.language.layers import read_aggregate
 from horn.metrics import check, check_defined, checked_answers
+from horn.mistakes import NoSuchArgument
 from horn.model import Array, Description, Model
 from horn.modelfile import check_writable
 from horn.neuron import has_backward, mentions
@@ -236,7 +237,7 @@ def _going_on(job: Job | Model, data: Any, settings: dict[str, Any]) -> Job:
             f"horn.train(model, data) goes on with a model; got {job!r} and data"
         )
     for name in settings:
-        raise TypeError(f"train() got an unexpected keyword argument {name!r}")
+        raise NoSuchArgument(f"train() got an unexpected keyword argument {name!r}")
     return job
 
 

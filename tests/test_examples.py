@@ -71,7 +71,7 @@ JUDGES: dict[str, Callable[[str], bool]] = {
     "lenet": accuracy(0.95),
     "local": accuracy(0.95),
     "maxout": accuracy(0.95),
-    "mnist": accuracy(0.98),
+    "mnist": accuracy(0.97),
     "oja": component_is_found,
     "own_neuron": accuracy(0.945),
     "paper": accuracy(0.95),
@@ -82,11 +82,12 @@ JUDGES: dict[str, Callable[[str], bool]] = {
     "xor": xor_is_learned,
 }
 
-SLOW = ("adding", "cifar10", "denoise", "lenet")
+SLOW = ("adding", "cifar10", "denoise", "lenet", "shakespeare")
 
 # A part of what they do: all of it is what docs/results.md tells of.
 SHORTER = {
     "paper": ["--", "--iterations", "2500"],
+    "mnist": ["--set", "epochs=3"],
     "lenet": ["--set", "epochs=none", "--set", "iterations=250"],
     "cifar10": ["--set", "epochs=2"],
     "shakespeare": ["--set", "epochs=none", "--set", "iterations=40"],

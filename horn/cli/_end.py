@@ -73,11 +73,11 @@ def _placed(error: HornError) -> str:
 
 def _unexpected(error: BaseException, arguments: list[str], verbose: bool) -> int:
     """An exception that horn did not raise on purpose: from the user's code, or a bug in horn."""
-    from horn.mistakes import NoSuchAttribute, remedy
+    from horn.mistakes import NoSuchArgument, NoSuchAttribute, remedy
     from horn.sources import line_of
 
     kind = f"{type(error).__name__}: {error}"
-    found = line_of(error, called=isinstance(error, NoSuchAttribute))
+    found = line_of(error, called=isinstance(error, (NoSuchArgument, NoSuchAttribute)))
     if found is not None:
         file, line, text = found
         hint = remedy(str(error)) if isinstance(error, TypeError) else ""

@@ -5,7 +5,6 @@ in tests/executor/test_options.py; tests/options.py has the list.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import types
@@ -18,7 +17,7 @@ import pytest
 
 import horn
 from horn.cli import _cluster
-from horn.cluster import job_runner
+from horn.cluster import handles, job_runner
 from horn.cluster.master import Allocation
 from horn.cluster.runner_protocol import Assignment
 from horn.errors import JobError
@@ -123,11 +122,11 @@ def remotely(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (folder / "job.py").write_text(SIZED)
     cluster, asked = FakeCluster(), []
 
-    def opened(hosts: str, key_file: str | None) -> Any:
-        asked.append((hosts, key_file))
-        return contextlib.nullcontext(cluster)
+    def opened(hosts: str, key: Any) -> Any:
+        asked.append((hosts, key))
+        return types.SimpleNamespace(once=lambda action: action(cluster), close=lambda: None)
 
-    monkeypatch.setattr(_cluster, "open_cluster", opened)
+    monkeypatch.setattr(handles, "ReconnectingClient", opened)
 
     def found(*words: str, zk: tuple[str, ...] = ("--zk", "zk1:2181")) -> Any:
         done = run("submit", "job.py", "-d", *zk, *words)
@@ -181,8 +180,8 @@ def test_what_is_said_to_submit_reaches_what_a_worker_trains_with(
 def test_a_cluster_is_asked_where_and_with_the_key_that_is_said(
     remotely: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = folder / "key"
-    assert remotely("--key", str(key)).asked == ("zk1:2181", str(key))
+    key = generate(folder / "key")
+    assert remotely("--key", str(folder / "key")).asked == ("zk1:2181", key)
     monkeypatch.setenv("HORN_ZK", "zk2:2181")
     assert remotely(zk=()).asked == ("zk2:2181", None)
 

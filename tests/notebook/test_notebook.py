@@ -149,7 +149,7 @@ job = horn.Job(net, horn.data.digits().take(320), epochs=5, callbacks=[best, Kil
 """
 
 
-@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("tasks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_kernel_that_is_killed_loses_nothing(tmp_path, tasks):
     """The best model so far is there, and the same cells go on from the last checkpoint."""
     job = KILLED.replace("KERNEL", "int(os.environ['KERNEL'])")

@@ -73,12 +73,28 @@ def same(
             )
 
 
+def generated(n: int) -> Any:
+    return settings(
+        max_examples=n, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+
+
 @pytest.mark.timeout(900)
-@settings(
-    max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+@generated(120)
 @given(case=cases())
 def test_generated_networks(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
+    all_agree(case, tmp_path_factory)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@generated(300)
+@given(case=cases())
+def test_more_generated_networks(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
+    all_agree(case, tmp_path_factory)
+
+
+def all_agree(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
     note(case.text)
     network = case.module(tmp_path_factory.getbasetemp()).network()
     names = ("python", *COMPILED)

@@ -45,6 +45,9 @@ OPTIMIZERS = {
     "clipped": horn.SGD(0.1, clip_norm=0.2),
     "adam": horn.Adam(0.01),
 }
+FEW_OPTIMIZERS = [
+    "momentum", "clipped", *(pytest.param(k, marks=pytest.mark.slow) for k in ("nesterov", "adam")),
+]  # fmt: skip
 
 
 def of_groups(
@@ -158,7 +161,7 @@ def twenty_steps(backend: str, how: str) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("n_tasks", [1, 2])
 @pytest.mark.parametrize("n_groups", [1, 2, 3])
-@pytest.mark.parametrize("how", OPTIMIZERS)
+@pytest.mark.parametrize("how", FEW_OPTIMIZERS)
 @pytest.mark.parametrize(
     "scheme, backend",
     [
@@ -185,7 +188,7 @@ def test_groups_equal_one_task_over_20_steps(scheme, backend, how, n_groups, n_t
         pytest.param("reference", 50, 1, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("how", ["momentum", "clipped"])
+@pytest.mark.parametrize("how", ["momentum", pytest.param("clipped", marks=pytest.mark.slow)])
 def test_many_groups_sum_along_a_tree_and_equal_one_task(backend, how, n_groups, n_tasks):
     net = network()
     setup = Setup(net, OPTIMIZERS[how], "labels", 60, "float64", 1)

@@ -7,7 +7,7 @@ import pytest
 from tests.parity import divided_programs
 from tests.parity.programs import agree
 
-IN_THE_GATE, ALL, TOGETHER = 30, 2000, 10
+IN_THE_GATE, ALL, TOGETHER = 10, 2000, 10
 
 
 @pytest.mark.timeout(600)
