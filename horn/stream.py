@@ -43,7 +43,10 @@ class ModelStream:
         self.at = 0
         self._n_features, self._scale = network.n_inputs, scale
         self._dtype: Any = setup.dtype
-        steps = replace(setup, network=network.of_steps(1), optimizer=None, batch_size=1)
+        # One row: to wake a second thread takes longer than its half would.
+        steps = replace(
+            setup, network=network.of_steps(1), optimizer=None, batch_size=1, threads=1
+        )
         self._engine = cast(StepEngine, make(backend, steps))
         self._engine.load(parameters, states, updates=updates)
 

@@ -103,6 +103,7 @@ def test_two_streams_of_a_model_have_nothing_to_do_with_one_another(rng):
         np.testing.assert_allclose(first(x[0, t]), whole[0, t], atol=1e-12)
         np.testing.assert_allclose(second(x[1, t]), whole[1, t], atol=1e-12)
         assert made.predict(x).shape == whole.shape
+    assert first._engine.setup.threads == 1  # two took 25 times as long for a step of one row
 
 
 def test_what_is_no_stream_is_said():
