@@ -154,10 +154,6 @@ def said(s: Statement) -> str:
         return f"the live neurons are those of {s.mask}"
     if isinstance(s, ChannelSum):
         return f"{s.out} = sum over the positions of each channel of {s.array}"
-    if isinstance(s, Expand):
-        return f"{s.out} = {s.array}, for each of those that share it"
-    if isinstance(s, ScatterAdd):
-        return f"{s.out} = sum over those that share a number of {s.array}"
     if isinstance(s, Turn):
         return f"{s.out} = {s.array}, {'transposed' if s.transposed else 'as it is'}"
     if isinstance(s, (Take, Pick)):

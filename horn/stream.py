@@ -41,7 +41,8 @@ class ModelStream:
                 "samples that have nothing to do with one another"
             )
         self.at = 0
-        self._n_features, self._scale = network.n_inputs, scale
+        self._n_features, self._n_outputs = network.n_inputs, network.last.size
+        self._scale = scale
         self._dtype: Any = setup.dtype
         # One row: to wake a second thread takes longer than its half would.
         steps = replace(
@@ -64,11 +65,10 @@ class ModelStream:
         steps = given.reshape(-1, self._n_features).astype(self._dtype)
         if given.dtype == np.uint8:
             steps *= self._scale
-        found = []
-        for step in steps:
-            found.append(self._engine.go_on(step[None], self.at)[0])
+        sent = np.empty((len(steps), self._n_outputs), self._dtype)
+        for k, step in enumerate(steps):
+            sent[k] = self._engine.go_on(step[None], self.at)[0]
             self.at += 1
-        sent = np.array(found, self._dtype).reshape(len(steps), -1)
         return sent[0] if given.ndim == 1 else sent
 
     def reset(self) -> None:

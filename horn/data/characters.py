@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from horn.data.dataset import Dataset
-from horn.errors import DataError
+from horn.errors import DataError, NotFound
 
 SHOWN = 20  # characters on each side of one that a message is about
 
@@ -37,7 +37,8 @@ def text(
 
     Raises
     ------
-    DataError : no such file, no UTF-8, a character that is not in the alphabet, too short a text.
+    NotFound : no such file. DataError : no UTF-8, a character that is not in the alphabet, too
+    short a text.
     """
     if level != "char":
         raise DataError(f'text: level={level!r} is not known; "char" is there')
@@ -116,6 +117,8 @@ def _read(source: Any) -> tuple[str, str]:
             f"{path}: is no UTF-8 (byte {error.start:,}); convert it, or pass "
             "open(path, encoding=...)"
         ) from None
+    except FileNotFoundError:
+        raise NotFound(f"{path}: no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         why = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{path}: cannot be read ({why})") from None

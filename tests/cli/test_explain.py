@@ -76,10 +76,8 @@ def test_windows_are_words_too(run: Any, folder: Path) -> None:
     lines = done.out.splitlines()
     sums = "conv.sum = sum over messages of layer0.output * conv.weight   (convolution)"
     assert f"  forward   {sums}" in lines
-    assert any(
-        "conv.bias.each = conv.bias, for each of those that share it" in line for line in lines
-    )
-    assert any(line.endswith("sum over those that share a number of conv.bias.gradient.sum")
+    assert any("conv.bias.each = conv.bias of each neuron" in line for line in lines)
+    assert any(line.endswith("sum over those that share it of conv.bias.gradient.sum")
                for line in lines)  # fmt: skip
     assert any("pool.max = max over messages of conv.output " in line for line in lines)
     assert not [line for line in lines if "#" in line.partition("   # ")[0]]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import horn
+from horn.errors import NotFound
 
 TEXT = "to be, or not to be: that is the question\n"
 
@@ -63,13 +64,18 @@ def test_another_text_is_spelled_in_the_alphabet_of_the_first():
         (io.StringIO("abc"), {"steps": 1, "stride": -1}, "stride .* got -1"),
         (io.StringIO("abc"), {"steps": 1, "level": "word"}, "level='word' is not known"),
         (io.BytesIO(b"abc"), {}, "open the file as text"),
-        ("no-such.txt", {}, "no-such.txt: cannot be read \\(No such file or directory\\)"),
+        ("a\0b", {}, "cannot be read"),
         (["a", "b"], {}, "takes the path of a file"),
     ],
 )
 def test_what_cannot_be_spelled_is_said(source, settings, said):
     with pytest.raises(horn.DataError, match=said):
         horn.data.text(source, **{"steps": 2, **settings})
+
+
+def test_a_file_that_is_not_there_is_said():
+    with pytest.raises(NotFound, match="no-such.txt: no such file"):
+        horn.data.text("no-such.txt", 2)
 
 
 def test_a_file_in_another_encoding_is_said(tmp_path: Path):

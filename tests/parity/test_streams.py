@@ -79,7 +79,7 @@ def test_a_sequence_in_pieces_is_answered_as_the_whole_is(neuron, hears, backend
             continue  # the second sample of a batch draws other numbers
         pieces = [stream(x[k, :2]), stream(x[k, 2])[None], stream(x[k, 3:])]
         np.testing.assert_allclose(np.concatenate(pieces), whole[k], rtol=0, atol=1e-12)
-        assert stream.at == STEPS
+        assert stream.at == STEPS and stream(x[k, :0]).shape == (0, 2)
         stream.reset()
 
 
