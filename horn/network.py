@@ -22,14 +22,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from horn import activations, html, initializers, losses, mistakes
+from horn import (
+    activations,
+    html,
+    initial_arrays,
+    initializers,
+    losses,
+    mistakes,
+    network_checks,
+    wiring,
+)
 from horn.activations import Activation
-from horn.connections import Connection, Edges
-from horn.connections.dense import Dense
 from horn.connections.part import Part
-from horn.connections.sparse import as_connection
-from horn.connections.tied import Tied
-from horn.delays import Delayed, delays
 from horn.errors import ModelError
 from horn.initializers import Initializer
 from horn.layers import (
@@ -38,23 +42,13 @@ from horn.layers import (
     Inputs,
     Interlayer,
     Layer,
-    Link,
     SynapseArray,
-    later,
-    named_inputs,
-    suffix,
 )
 from horn.losses import Loss
 from horn.neuron import (
     Neuron,
-    Parameter,
-    SynapseState,
     carried,
     check_class,
-    declared,
-    has_backward,
-    mentions,
-    weights_of,
 )
 from horn.neurons import Relay, Standard
 
@@ -120,7 +114,7 @@ class Network:
         made = Layer(
             0,
             name or ("layer0" if not self.layers else f"input{len(self._inputs or (0,)) + 1}"),
-            math.prod(extents := _extents(size, "input")),
+            math.prod(extents := wiring.extents(size, "input")),
             "input",
             InputNeuron,
             activations.ACTIVATIONS["identity"],
@@ -288,51 +282,11 @@ class Network:
             raise ModelError(
                 f"{where}: activation={activation!r} is an interlayer itself; give one of the two"
             )
-        late = delays(inputs)
-        inputs = self._heard(inputs, size, name)
-        not_yet = () if inputs is None else tuple(x for x in _members(inputs) if _is_later(x))
-        names, sources = named_inputs(inputs, (*self.layers, *not_yet), where)
-        late = late or [0] * len(sources)
-        each = list[Any]([None] * len(sources)) if isinstance(connect, Mapping) else None
-        if isinstance(connect, Mapping) and each is not None:
-            for key, value in connect.items():
-                places = [k for k, source in enumerate(sources) if key is source or key == names[k]]
-                if not places:
-                    raise ModelError(
-                        f"{where}: connect names {key!r}, which is not among its inputs; the "
-                        "keys are layers of inputs, or their names"
-                    )
-                for k in places:
-                    each[k] = value
-        initial = init
-        if init is None:
-            initial = "he" if function.name in ("relu", "leaky_relu", "softplus") else "glorot"
-        each = [connect] * len(sources) if each is None else each
-        connections: list[Any] = [Dense() if c is None else as_connection(c, where) for c in each]
-        for source, connection in zip(sources, connections, strict=True):
-            if source.kind == "later" and source.index < 0 and type(connection) is not Dense:
-                raise ModelError(
-                    f"{where}: {source.name!r} comes later, so only a dense connection can be made "
-                    "to it now; add it before, or leave connect out"
-                )
-        found = self._wired(list(zip(connections, sources, strict=True)), size, index, name)
-        links = []
-        for input_name, source, connection, edges, delay in zip(
-            names, sources, connections, found.edges, late, strict=True
-        ):
-            own = getattr(connection, "initial", None)  # of a matrix whose values are the weights
-            if own is not None and init is not None:
-                raise ModelError(
-                    f"{where}: init={init!r} and the values of a matrix are both given; drop one"
-                )
-            weight = f"{name}.weight{suffix(input_name, source, len(sources))}"
-            if isinstance(connection, Tied):
-                connection = connection.resolved(source.size, where)
-                weight = _tied(connection, neuron, where)
-            drawn = initializers.resolve(own or initial, where)  # type: ignore[arg-type]
-            links.append(
-                Link(source, connection, edges, drawn, weight, input=input_name, delay=delay)
-            )
+        usual = "he" if function.name in ("relu", "leaky_relu", "softplus") else "glorot"
+        initial = usual if init is None else init
+        links, found = wiring.linked(
+            (index, name), inputs, connect, size, init, initial, neuron, self.layers, self.seed
+        )
         bias_init = None
         if bias is not False:
             bias_init = initializers.resolve(0.0 if bias is True else bias, where)
@@ -347,7 +301,7 @@ class Network:
                 function,
                 label,
                 interlayer or implied,
-                tuple(links),
+                links,
                 bias_init,
                 loss,
                 extents=found.shape if len(found.shape) > 1 else (),
@@ -355,31 +309,6 @@ class Network:
                 each_step=each_step,
             )
         )
-
-    def _heard(self, inputs: Any, size: Any, own: str) -> Any:
-        """``inputs`` with a layer in the place of each ``Delayed``: of a later one its place."""
-        if isinstance(inputs, Mapping):
-            return {key: self._heard(each, size, own) for key, each in inputs.items()}
-        if isinstance(inputs, (list, tuple)):
-            return [self._heard(each, size, own) for each in inputs]
-        if not isinstance(inputs, Delayed):
-            return inputs
-        known = {layer.name: layer for layer in self.layers}
-        asked = inputs.layer
-        if asked is None or asked == own:
-            if not inputs.steps:
-                raise ModelError(_cycle([own, own]))
-            shape = _extents(size, own) if size is not None else (1,)
-            return later(own, len(self.layers), shape)
-        if isinstance(asked, str) and asked not in known:
-            return later(asked, -1, (1,))
-        found = known[asked] if isinstance(asked, str) else asked
-        if not inputs.steps:
-            raise ModelError(
-                f"{own}: Delayed({getattr(found, 'name', found)}, steps=0) is no delay; name the "
-                "layer itself, or steps=1"
-            )
-        return found
 
     @property
     def carried(self) -> tuple[str, ...]:
@@ -394,7 +323,7 @@ class Network:
         """
         network = Network(self.seed)
         for layer in self.layers:
-            links = tuple(_moved(k, network.layers) for k in layer.links)
+            links = tuple(wiring.moved(k, network.layers) for k in layer.links)
             here = steps if layer.index == 0 else layer.steps
             is_last = layer is self.last
             network._add(replace(layer, links=links, steps=here, each_step=is_last))
@@ -411,7 +340,7 @@ class Network:
         """
         network = Network(self.seed if seed is None else seed)
         for layer in self.layers:
-            links = tuple(_moved(k, network.layers) for k in layer.links)
+            links = tuple(wiring.moved(k, network.layers) for k in layer.links)
             changed = (changes or {}).get(layer.name, {})
             layer = replace(layer, links=links, **changed)
             if links:
@@ -419,71 +348,16 @@ class Network:
                 if "size" in changed:
                     size = (layer.size,)
                 wired = [(k.connection, k.source) for k in links]
-                found = network._wired(wired, size, layer.index, layer.name)
+                found = wiring.wired(wired, size, layer.index, layer.name, network.seed)
                 drawn = (replace(k, edges=e) for k, e in zip(links, found.edges, strict=True))
                 extents = found.shape if len(found.shape) > 1 else ()
                 layer = replace(
                     layer, links=tuple(drawn), size=math.prod(found.shape), extents=extents
                 )
             elif "size" in changed:
-                layer = replace(layer, size=_size(layer.size, layer.name), extents=())
+                layer = replace(layer, size=wiring.whole_size(layer.size, layer.name), extents=())
             network._add(layer)
         return network.freezing(self.frozen)
-
-    def _wired(
-        self, wired: Sequence[tuple[Any, Layer]], size: Any, index: int, name: str
-    ) -> _Wired:
-        """The synapses of connections, each from a source, and the shape of the layer: as it is
-        given (None: as they say).
-        """
-        where = f"layer {index} {name!r}"
-        placed = {
-            k: connection.at(source.shape, where)
-            for k, (connection, source) in enumerate(wired)
-            if hasattr(connection, "at")
-        }
-        if size is None and not placed:
-            raise ModelError(f"{where}: how many neurons? net.layer(100), as an example")
-        said = {found.shape for found in placed.values()}
-        if len(said) > 1:
-            raise ModelError(
-                f"{where}: its connections make layers of shape {' and '.join(map(str, said))}; "
-                f"they must be the same"
-            )
-        shape = said.pop() if said else _extents(size, where)
-        if placed and size is not None and math.prod(_extents(size, where)) != math.prod(shape):
-            raise ModelError(
-                f"{where}: its connection makes a layer of shape {shape}, {math.prod(shape)} "
-                f"neurons, but size is {size}; leave size out"
-            )
-        kinds = {found.kinds for found in placed.values()} - {None}
-        edges = [
-            placed[k].edges
-            if k in placed
-            else self._edges(
-                connection,
-                source,
-                math.prod(shape),
-                index,
-                name,
-                sum(other is source for _, other in wired[:k]),
-            )
-            for k, (connection, source) in enumerate(wired)
-        ]
-        return _Wired(shape, edges, kinds.pop() if kinds else None)
-
-    def _edges(
-        self, connection: Connection, source: Layer, size: int, index: int, name: str, again: int
-    ) -> Edges | None:
-        """The synapses of a connection. again : how many before it come from the same source."""
-        if source.index < 0:  # a layer that comes later: dense
-            return None
-        path = (1,) if not again else (6, again)
-        rng = initializers.generator(self.seed, index, source.index, *path)
-        try:
-            return connection.edges(source.size, size, rng)
-        except ModelError as error:
-            raise ModelError(f"layer {index} {name!r}: {error}") from None
 
     def _add(self, layer: Layer) -> Layer:
         names = tuple(layer.weights) if layer.has_weights else ()
@@ -496,7 +370,9 @@ class Network:
                 if link.source.kind == "later" and link.source.name == layer.name:
                     object.__setattr__(link, "source", layer)  # it was not there before
                     if not link.delay:
-                        raise ModelError(_cycle([*_path(listener, layer), listener.name]))
+                        raise ModelError(
+                            wiring.cycle([*wiring.path(listener, layer), listener.name])
+                        )
         return layer
 
     def __repr__(self) -> str:
@@ -569,83 +445,7 @@ class Network:
 
     def check(self) -> None:
         """Raise ModelError unless the network can be run."""
-        if len(self.layers) < 2:
-            raise ModelError(
-                "the network has no layers to compute; add net.layer(...) or net.output(...)"
-            )
-        self._check_steps()
-        loss, last = self.loss, self.last
-        hidden = {layer.neuron for layer in self.layers[1:] if layer.kind == "hidden"}
-        if last.kind == "output" and has_backward(last.neuron) and last.neuron not in hidden:
-            raise ModelError(
-                f"{last.name}: {last.neuron.__name__} writes backward, but what comes back to an "
-                f"output neuron is derived from the loss, and no hidden layer has this class: "
-                f"nobody would call it. Leave backward out, or use the class for hidden layers"
-            )
-        if loss is not None and loss.name == "cross_entropy" and last.interlayer is None:
-            raise ModelError(
-                f"{last.name}: cross_entropy needs outputs that are positive and sum to "
-                "1 over the layer, but activation "
-                f'{last.activation_name!r} does not give them; use activation="softmax",'
-                ' or loss="binary_cross_entropy" with '
-                f'activation="sigmoid"'
-            )
-        if (
-            loss is not None
-            and loss.name == "binary_cross_entropy"
-            and last.interlayer is None
-            and last.activation_name
-            in ("identity", "relu", "leaky_relu", "softplus", "tanh", "scaled_tanh")
-        ):
-            raise ModelError(
-                f"{last.name}: binary_cross_entropy needs outputs between 0 and 1, but "
-                f"activation {last.activation_name!r} "
-                f'leaves that range; use activation="sigmoid"'
-            )
-
-    def _check_steps(self) -> None:
-        """What of sequences does not go together."""
-        for layer in self.layers[1:]:
-            where, cls = f"{layer.name} ({layer.neuron.__name__})", layer.neuron
-            for link in layer.links:
-                if link.source.kind == "later":
-                    known = ", ".join(each.name for each in self.layers)
-                    raise ModelError(
-                        f"{layer.name}: hears Delayed({link.source.name!r}), but no layer is "
-                        f"called so; there are {known}"
-                    )
-            late = any(link.delay for link in layer.links)
-            if not self.steps:
-                if late or carried(cls) or layer.each_step:
-                    what = "a delayed connection" if late else "a judge of each step"
-                    what = 'a State(per="sample")' if not late and carried(cls) else what
-                    raise ModelError(
-                        f"{where}: has {what}, but the samples are no sequences; say how many "
-                        f"steps they have: net.input({self.n_inputs}, steps=...)"
-                    )
-                continue
-            if declared(cls, SynapseState):
-                raise ModelError(
-                    f"{where}: SynapseStates are not available in networks of sequences; keep the "
-                    "number in a State of the neuron"
-                )
-            if layer.kind == "output" or not has_backward(cls):
-                continue
-            receivers = [x for x in self.layers for k in x.links if k.source is layer and k.delay]
-            if carried(cls) or receivers or any(mentions(cls, "backward", x) for x in layer.states):
-                why = (
-                    f"{receivers[0].name} hears it late"
-                    if receivers
-                    else f"its State {next(iter(layer.states))!r} goes on from step to step"
-                )
-                raise ModelError(
-                    f"{where}: writes backward, but {why}: what comes back is of later steps, "
-                    "which one step's backward cannot see. Leave backward out and horn derives it"
-                )
-            if mentions(cls, "backward", "loss"):
-                raise ModelError(
-                    f"{where}: reads self.loss, which is not available in networks of sequences"
-                )
+        network_checks.check(self.layers, self.steps)
 
     def beginning_with(self, arrays: Mapping[str, Any], states: Mapping[str, Any]) -> Network:
         """The same layers, whose initial parameters and states are these where they have one."""
@@ -690,7 +490,7 @@ class Network:
         new: dict[Layer, Layer] = {}
         for each in sorted({*wanted, self.layers[0]}, key=lambda one: one.index):
             places = {layer.index: moved for layer, moved in new.items()}
-            links = tuple(_moved(link, places) for link in each.links)
+            links = tuple(wiring.moved(link, places) for link in each.links)
             of_steps = self.last.each_step and each is known[layer]
             changed = replace(
                 each, index=len(network.layers), links=links, loss=None, each_step=of_steps
@@ -702,83 +502,23 @@ class Network:
         """Every learned array by name, drawn from the seed unless it is given. Shapes as in the
         module's docstring.
         """
-        arrays = self._drawn_parameters(dtype)
+        arrays = initial_arrays.parameters(self.layers, self.seed, dtype)
         given = {name: self._given[name] for name in arrays if name in self._given}
         return arrays | {name: np.array(a, dtype, order="C") for name, a in given.items()}
-
-    def _drawn_parameters(self, dtype: Any) -> dict[str, Any]:
-        arrays: dict[str, Any] = {}
-        for layer in self.layers[1:]:
-            for position, link in enumerate(layer.links):
-                shape = link.shape(layer.size)
-                if link.tie is not None:
-                    continue
-                again = layer.again(position)  # the first has the key of the only one
-                of_link = (5, again) if again else (0,)
-                for name, array in link.weights.items():
-                    path = (layer.index, link.source.index, *of_link, *layer.key_of(name))
-                    init = _given(layer.weights[name].init, link.init, f"{layer.name}.{name}")
-                    rng = initializers.generator(self.seed, *path)
-                    fan_out = link.fan_out(layer.size)
-                    values = init.values(shape, layer.typical_fan_in, fan_out, rng)
-                    arrays[array] = np.ascontiguousarray(values, dtype)
-            for name, array in layer.biases.items():
-                rng = initializers.generator(self.seed, layer.index, 0, 2, *layer.key_of(name))
-                assert layer.bias is not None
-                init = _given(layer.weights[name].bias, layer.bias, f"{layer.name}.{name}: bias")
-                values = init.values((layer.n_kinds,), layer.fan_in, layer.size, rng)
-                arrays[array] = np.ascontiguousarray(values, dtype)
-            for position, (name, parameter) in enumerate(layer.parameters.items()):
-                arrays[f"{layer.name}.{name}"] = self._initial(
-                    layer, position, parameter, dtype, layer.n_kinds
-                )
-        return arrays
 
     def initial_states(self, dtype: Any = np.float32) -> dict[str, Any]:
         """Every State array (fan_out,) by name, and every SynapseState in the shape of weights;
         drawn unless it is given.
         """
-        arrays = self._drawn_states(dtype)
+        arrays = initial_arrays.states(self.layers, self.seed, dtype)
         given = {name: self._given[f"state/{name}"] for name in arrays
                  if f"state/{name}" in self._given}  # fmt: skip
         return arrays | {name: np.array(a, dtype, order="C") for name, a in given.items()}
 
-    def _drawn_states(self, dtype: Any) -> dict[str, Any]:
-        arrays = {
-            f"{layer.name}.{name}": self._initial(layer, 1000 + position, state, dtype, layer.size)
-            for layer in self.layers[1:]
-            for position, (name, state) in enumerate(layer.states.items())
-        }
-        for found in self.synapse_states:
-            layer, where = found.layer, f"{found.owner.neuron.__name__}.{found.state.name}"
-            init = initializers.resolve(found.state.initial, where)
-            position = 0 if found.position is None else 1 + found.position
-            path = (found.owner.index, found.place, 4, layer.index, position)
-            rng = initializers.generator(self.seed, *path)
-            values = init.values(found.shape, layer.typical_fan_in, layer.size, rng)
-            arrays[found.name] = np.ascontiguousarray(values, dtype)
-        return arrays
-
     @property
     def synapse_states(self) -> list[SynapseArray]:
         """Where each SynapseState lies that a method names."""
-        found = []
-        for layer in self.layers[1:]:
-            for place, (name, state) in enumerate(declared(layer.neuron, SynapseState).items()):
-                if mentions(layer.neuron, "forward", name):
-                    bias = () if layer.bias is None else (None,)
-                    found += [
-                        SynapseArray(layer.incoming(name, k), state, layer, k, layer, place)
-                        for k in (*range(len(layer.links)), *bias)
-                    ]
-                if layer.kind == "hidden" and mentions(layer.neuron, "backward", name):
-                    found += [
-                        SynapseArray(layer.outgoing(name, x, k), state, x, k, layer, place)
-                        for x in self.receivers(layer)
-                        for k, link in enumerate(x.links)
-                        if link.source is layer
-                    ]
-        return found
+        return initial_arrays.synapse_states(self.layers)
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -789,95 +529,3 @@ class Network:
             for name in layer.states
         }
         return shapes | {found.name: found.shape for found in self.synapse_states}
-
-    def _initial(
-        self, layer: Layer, position: int, parameter: Parameter, dtype: Any, n: int
-    ) -> Any:
-        where = f"{layer.neuron.__name__}.{parameter.name}"
-        init = initializers.resolve(parameter.initial, where)
-        rng = initializers.generator(self.seed, layer.index, position, 3)
-        return np.ascontiguousarray(init.values((n,), layer.fan_in, layer.size, rng), dtype)
-
-
-@dataclass(frozen=True)
-class _Wired:
-    """The shape of a layer, the synapses of its links, and its kinds of neurons."""
-
-    shape: tuple[int, ...]
-    edges: list[Edges | None]
-    kinds: int | None
-
-
-def _moved(link: Link, layers: Mapping[int, Layer] | Sequence[Layer]) -> Link:
-    """A link between other layers, by the indices of those it is between."""
-    connection = link.connection
-    if isinstance(connection, Tied):
-        connection = replace(connection, layer=layers[connection.layer.index])
-    old = link.source
-    is_there = old.index in layers if isinstance(layers, Mapping) else old.index < len(layers)
-    source = layers[old.index] if is_there else later(old.name, old.index, old.shape)
-    return replace(link, source=source, connection=connection)
-
-
-def _tied(tie: Tied, neuron: type[Neuron], where: str) -> str:
-    """What the names of the arrays begin with that a link of these neurons is tied to."""
-    has, missing = tie.link.weights, [n for n in weights_of(neuron) if n not in tie.link.weights]
-    if missing:
-        raise ModelError(
-            f"{where}: the synapses of {neuron.__name__} have {', '.join(missing)}, and those of "
-            f"{tie.layer.name}, whose weights they are to have, {', '.join(has)}; declare the same"
-        )
-    return str(tie.link.weight)
-
-
-def _given(own: Any, of_layer: Initializer, where: str) -> Initializer:
-    """What a Weight says of its initial values, or else its layer."""
-    return of_layer if own is None else initializers.resolve(own, where)
-
-
-def _members(inputs: Any) -> list[Any]:
-    if isinstance(inputs, Mapping):
-        return list(inputs.values())
-    return list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-
-
-def _is_later(source: Any) -> bool:
-    return isinstance(source, Layer) and source.kind == "later"
-
-
-def _path(start: Layer, end: Layer) -> list[str]:
-    """The names of layers from one to another that hears it, by connections without a delay."""
-    if start is end:
-        return [start.name]
-    for link in end.links:
-        if not link.delay and link.source.kind != "later" and link.source.index >= start.index:
-            found = _path(start, link.source)
-            if found:
-                return [*found, end.name]
-    return []
-
-
-def _cycle(names: list[str]) -> str:
-    return (
-        f"layers hear one another in a circle without a delay: {' -> '.join(names)}; hear one of "
-        f"them late, as horn.Delayed({names[-2]!r}, steps=1)"
-    )
-
-
-def _extents(size: int | Sequence[int], where: str) -> tuple[int, ...]:
-    """A number of neurons, or a shape with channels last."""
-    if not isinstance(size, (tuple, list)):
-        return (_size(size, where),)  # type: ignore[arg-type]
-    if not 1 <= len(size) <= 3:
-        raise ModelError(
-            f"{where}: a shape is (n,), (n, channels) or (height, width, channels), got {size!r}"
-        )
-    return tuple(_size(n, where) for n in size)
-
-
-def _size(size: int, where: str) -> int:
-    if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
-        raise ModelError(
-            f"{where}: the number of neurons must be a whole number from 1, got {size!r}"
-        )
-    return int(size)

@@ -18,6 +18,7 @@ RANKS = [
      "activations", "losses", "initializers", "schedules", "aggregates", "sweep"},
     {"coordination", "wire", "neuron", "delays", "optimizers", "callbacks"},
     {"transport", "neurons", "layers"},
+    {"initial_arrays", "network_checks", "wiring"},
     {"rpc", "network"},
     {"initial", "language", "metrics"},
     {"weights"},

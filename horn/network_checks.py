@@ -1,0 +1,92 @@
+"""Whether a network can be run: what of its layers does not go together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from horn.errors import ModelError
+from horn.layers import Layer
+from horn.neuron import SynapseState, carried, declared, has_backward, mentions
+
+
+def check(layers: Sequence[Layer], steps: int) -> None:
+    """Raise ModelError unless the network can be run."""
+    if len(layers) < 2:
+        raise ModelError(
+            "the network has no layers to compute; add net.layer(...) or net.output(...)"
+        )
+    _check_steps(layers, steps)
+    last = layers[-1]
+    loss = last.loss
+    hidden = {layer.neuron for layer in layers[1:] if layer.kind == "hidden"}
+    if last.kind == "output" and has_backward(last.neuron) and last.neuron not in hidden:
+        raise ModelError(
+            f"{last.name}: {last.neuron.__name__} writes backward, but what comes back to an "
+            f"output neuron is derived from the loss, and no hidden layer has this class: "
+            f"nobody would call it. Leave backward out, or use the class for hidden layers"
+        )
+    if loss is not None and loss.name == "cross_entropy" and last.interlayer is None:
+        raise ModelError(
+            f"{last.name}: cross_entropy needs outputs that are positive and sum to "
+            "1 over the layer, but activation "
+            f'{last.activation_name!r} does not give them; use activation="softmax",'
+            ' or loss="binary_cross_entropy" with '
+            f'activation="sigmoid"'
+        )
+    if (
+        loss is not None
+        and loss.name == "binary_cross_entropy"
+        and last.interlayer is None
+        and last.activation_name
+        in ("identity", "relu", "leaky_relu", "softplus", "tanh", "scaled_tanh")
+    ):
+        raise ModelError(
+            f"{last.name}: binary_cross_entropy needs outputs between 0 and 1, but "
+            f"activation {last.activation_name!r} "
+            f'leaves that range; use activation="sigmoid"'
+        )
+
+
+def _check_steps(layers: Sequence[Layer], steps: int) -> None:
+    """What of sequences does not go together."""
+    for layer in layers[1:]:
+        where, cls = f"{layer.name} ({layer.neuron.__name__})", layer.neuron
+        for link in layer.links:
+            if link.source.kind == "later":
+                known = ", ".join(each.name for each in layers)
+                raise ModelError(
+                    f"{layer.name}: hears Delayed({link.source.name!r}), but no layer is "
+                    f"called so; there are {known}"
+                )
+        late = any(link.delay for link in layer.links)
+        if not steps:
+            if late or carried(cls) or layer.each_step:
+                what = "a delayed connection" if late else "a judge of each step"
+                what = 'a State(per="sample")' if not late and carried(cls) else what
+                raise ModelError(
+                    f"{where}: has {what}, but the samples are no sequences; say how many "
+                    f"steps they have: net.input({layers[0].size}, steps=...)"
+                )
+            continue
+        if declared(cls, SynapseState):
+            raise ModelError(
+                f"{where}: SynapseStates are not available in networks of sequences; keep the "
+                "number in a State of the neuron"
+            )
+        if layer.kind == "output" or not has_backward(cls):
+            continue
+        receivers = [x for x in layers for k in x.links if k.source is layer and k.delay]
+        if carried(cls) or receivers or any(mentions(cls, "backward", x) for x in layer.states):
+            why = (
+                f"{receivers[0].name} hears it late"
+                if receivers
+                else f"its State {next(iter(layer.states))!r} goes on from step to step"
+            )
+            raise ModelError(
+                f"{where}: writes backward, but {why}: what comes back is of later steps, "
+                "which one step's backward cannot see. Leave backward out and horn derives it"
+            )
+        if mentions(cls, "backward", "loss"):
+            raise ModelError(
+                f"{where}: reads self.loss, which is not available in networks of sequences"
+            )

@@ -1,0 +1,248 @@
+"""Who listens to whom: the links of a layer that is added to a network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from horn import initializers
+from horn.connections import Connection, Edges
+from horn.connections.dense import Dense
+from horn.connections.sparse import as_connection
+from horn.connections.tied import Tied
+from horn.delays import Delayed, delays
+from horn.errors import ModelError
+from horn.initializers import Initializer
+from horn.layers import Layer, Link, later, named_inputs, suffix
+from horn.neuron import Neuron, weights_of
+
+
+@dataclass(frozen=True)
+class Wired:
+    """The shape of a layer, the synapses of its links, and its kinds of neurons."""
+
+    shape: tuple[int, ...]
+    edges: list[Edges | None]
+    kinds: int | None
+
+
+def linked(
+    layer: tuple[int, str],
+    inputs: Any,
+    connect: Any,
+    size: Any,
+    init: Any,
+    initial: str | float | Initializer,
+    neuron: type[Neuron],
+    layers: tuple[Layer, ...],
+    seed: int,
+) -> tuple[tuple[Link, ...], Wired]:
+    """The links of a new layer, which has this index and name, and what they make of it.
+
+    init : as it was given, initial : what it comes to. The others: as of ``Network.layer``.
+    """
+    index, name = layer
+    where = f"layer {index} {name!r}"
+    late = delays(inputs)
+    inputs = heard(inputs, size, name, layers)
+    not_yet = () if inputs is None else tuple(x for x in _members(inputs) if _is_later(x))
+    names, sources = named_inputs(inputs, (*layers, *not_yet), where)
+    late = late or [0] * len(sources)
+    each = list[Any]([None] * len(sources)) if isinstance(connect, Mapping) else None
+    if isinstance(connect, Mapping) and each is not None:
+        for key, value in connect.items():
+            places = [k for k, source in enumerate(sources) if key is source or key == names[k]]
+            if not places:
+                raise ModelError(
+                    f"{where}: connect names {key!r}, which is not among its inputs; the "
+                    "keys are layers of inputs, or their names"
+                )
+            for k in places:
+                each[k] = value
+    each = [connect] * len(sources) if each is None else each
+    connections: list[Any] = [Dense() if c is None else as_connection(c, where) for c in each]
+    for source, connection in zip(sources, connections, strict=True):
+        if source.kind == "later" and source.index < 0 and type(connection) is not Dense:
+            raise ModelError(
+                f"{where}: {source.name!r} comes later, so only a dense connection can be made "
+                "to it now; add it before, or leave connect out"
+            )
+    found = wired(list(zip(connections, sources, strict=True)), size, index, name, seed)
+    links = []
+    for input_name, source, connection, edges, delay in zip(
+        names, sources, connections, found.edges, late, strict=True
+    ):
+        own = getattr(connection, "initial", None)  # of a matrix whose values are the weights
+        if own is not None and init is not None:
+            raise ModelError(
+                f"{where}: init={init!r} and the values of a matrix are both given; drop one"
+            )
+        weight = f"{name}.weight{suffix(input_name, source, len(sources))}"
+        if isinstance(connection, Tied):
+            connection = connection.resolved(source.size, where)
+            weight = _tied(connection, neuron, where)
+        drawn = initializers.resolve(own or initial, where)
+        links.append(Link(source, connection, edges, drawn, weight, input=input_name, delay=delay))
+    return tuple(links), found
+
+
+def heard(inputs: Any, size: Any, own: str, layers: Sequence[Layer]) -> Any:
+    """``inputs`` with a layer in the place of each ``Delayed``: of a later one its place."""
+    if isinstance(inputs, Mapping):
+        return {key: heard(each, size, own, layers) for key, each in inputs.items()}
+    if isinstance(inputs, (list, tuple)):
+        return [heard(each, size, own, layers) for each in inputs]
+    if not isinstance(inputs, Delayed):
+        return inputs
+    known = {layer.name: layer for layer in layers}
+    asked = inputs.layer
+    if asked is None or asked == own:
+        if not inputs.steps:
+            raise ModelError(cycle([own, own]))
+        shape = extents(size, own) if size is not None else (1,)
+        return later(own, len(layers), shape)
+    if isinstance(asked, str) and asked not in known:
+        return later(asked, -1, (1,))
+    found = known[asked] if isinstance(asked, str) else asked
+    if not inputs.steps:
+        raise ModelError(
+            f"{own}: Delayed({getattr(found, 'name', found)}, steps=0) is no delay; name the "
+            "layer itself, or steps=1"
+        )
+    return found
+
+
+def wired(pairs: Sequence[tuple[Any, Layer]], size: Any, index: int, name: str, seed: int) -> Wired:
+    """The synapses of connections, each from a source, and the shape of the layer: as it is given
+    (None: as they say).
+    """
+    where = f"layer {index} {name!r}"
+    placed = {
+        k: connection.at(source.shape, where)
+        for k, (connection, source) in enumerate(pairs)
+        if hasattr(connection, "at")
+    }
+    if size is None and not placed:
+        raise ModelError(f"{where}: how many neurons? net.layer(100), as an example")
+    said = {found.shape for found in placed.values()}
+    if len(said) > 1:
+        raise ModelError(
+            f"{where}: its connections make layers of shape {' and '.join(map(str, said))}; "
+            f"they must be the same"
+        )
+    shape = said.pop() if said else extents(size, where)
+    if placed and size is not None and math.prod(extents(size, where)) != math.prod(shape):
+        raise ModelError(
+            f"{where}: its connection makes a layer of shape {shape}, {math.prod(shape)} "
+            f"neurons, but size is {size}; leave size out"
+        )
+    kinds = {found.kinds for found in placed.values()} - {None}
+    edges = [
+        placed[k].edges
+        if k in placed
+        else _edges(
+            connection,
+            source,
+            math.prod(shape),
+            index,
+            name,
+            sum(other is source for _, other in pairs[:k]),
+            seed,
+        )
+        for k, (connection, source) in enumerate(pairs)
+    ]
+    return Wired(shape, edges, kinds.pop() if kinds else None)
+
+
+def _edges(
+    connection: Connection,
+    source: Layer,
+    size: int,
+    index: int,
+    name: str,
+    again: int,
+    seed: int,
+) -> Edges | None:
+    """The synapses of a connection. again : how many before it come from the same source."""
+    if source.index < 0:  # a layer that comes later: dense
+        return None
+    path = (1,) if not again else (6, again)
+    rng = initializers.generator(seed, index, source.index, *path)
+    try:
+        return connection.edges(source.size, size, rng)
+    except ModelError as error:
+        raise ModelError(f"layer {index} {name!r}: {error}") from None
+
+
+def moved(link: Link, layers: Mapping[int, Layer] | Sequence[Layer]) -> Link:
+    """A link between other layers, by the indices of those it is between."""
+    connection = link.connection
+    if isinstance(connection, Tied):
+        connection = replace(connection, layer=layers[connection.layer.index])
+    old = link.source
+    is_there = old.index in layers if isinstance(layers, Mapping) else old.index < len(layers)
+    source = layers[old.index] if is_there else later(old.name, old.index, old.shape)
+    return replace(link, source=source, connection=connection)
+
+
+def _tied(tie: Tied, neuron: type[Neuron], where: str) -> str:
+    """What the names of the arrays begin with that a link of these neurons is tied to."""
+    has, missing = tie.link.weights, [n for n in weights_of(neuron) if n not in tie.link.weights]
+    if missing:
+        raise ModelError(
+            f"{where}: the synapses of {neuron.__name__} have {', '.join(missing)}, and those of "
+            f"{tie.layer.name}, whose weights they are to have, {', '.join(has)}; declare the same"
+        )
+    return str(tie.link.weight)
+
+
+def _members(inputs: Any) -> list[Any]:
+    if isinstance(inputs, Mapping):
+        return list(inputs.values())
+    return list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+
+
+def _is_later(source: Any) -> bool:
+    return isinstance(source, Layer) and source.kind == "later"
+
+
+def path(start: Layer, end: Layer) -> list[str]:
+    """The names of layers from one to another that hears it, by connections without a delay."""
+    if start is end:
+        return [start.name]
+    for link in end.links:
+        if not link.delay and link.source.kind != "later" and link.source.index >= start.index:
+            found = path(start, link.source)
+            if found:
+                return [*found, end.name]
+    return []
+
+
+def cycle(names: list[str]) -> str:
+    return (
+        f"layers hear one another in a circle without a delay: {' -> '.join(names)}; hear one of "
+        f"them late, as horn.Delayed({names[-2]!r}, steps=1)"
+    )
+
+
+def extents(size: int | Sequence[int], where: str) -> tuple[int, ...]:
+    """A number of neurons, or a shape with channels last."""
+    if not isinstance(size, (tuple, list)):
+        return (whole_size(size, where),)  # type: ignore[arg-type]
+    if not 1 <= len(size) <= 3:
+        raise ModelError(
+            f"{where}: a shape is (n,), (n, channels) or (height, width, channels), got {size!r}"
+        )
+    return tuple(whole_size(n, where) for n in size)
+
+
+def whole_size(size: int, where: str) -> int:
+    if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
+        raise ModelError(
+            f"{where}: the number of neurons must be a whole number from 1, got {size!r}"
+        )
+    return int(size)
