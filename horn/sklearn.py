@@ -14,9 +14,10 @@ from typing import Any, cast
 import numpy as np
 
 from horn.backends import Engine, Setup, make
+from horn.description import Description
 from horn.errors import ModelError
 from horn.job import EarlyStopping, Job
-from horn.model import Array, Description, Model
+from horn.model import Array, Model
 from horn.network import Network
 from horn.neuron import Neuron
 from horn.neurons import Standard

@@ -28,12 +28,13 @@ from horn import explain, html, summary
 from horn.backends import Engine, Setup, in_use, is_compiled, load, make
 from horn.checkpoint import Checkpoints
 from horn.data.stream import Feed, Stream
+from horn.description import Description
 from horn.errors import CompileError, Diverged, JobError, Stopped
 from horn.job import Job
 from horn.language.layers import read_aggregate
 from horn.metrics import check, check_defined, checked_answers
 from horn.mistakes import NoSuchArgument
-from horn.model import Array, Description, Model
+from horn.model import Array, Model
 from horn.modelfile import check_writable
 from horn.neuron import has_backward, mentions
 from horn.partition.placement import Placement

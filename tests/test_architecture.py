@@ -21,7 +21,7 @@ RANKS = [
     {"initial_arrays", "network_checks", "wiring"},
     {"rpc", "network"},
     {"initial", "language", "metrics"},
-    {"weights"},
+    {"weights", "description"},
     {"job", "plot"},
     {"compiler"},
     {"partition"},

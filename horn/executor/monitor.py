@@ -17,11 +17,11 @@ import msgspec
 import numpy as np
 
 from horn.aggregates import COLUMNS
+from horn.description import shapes
 from horn.errors import Diverged, HornError, ProtocolError
 from horn.executor.failures import FailureEvidence, is_repairable, verdict
 from horn.executor.stalls import StallDetector
 from horn.job import Job
-from horn.model import shapes
 from horn.patience import Patience
 from horn.process import control
 from horn.process.control import (

@@ -25,11 +25,11 @@ import numpy as np
 from horn.aggregates import Aggregate
 from horn.callbacks import Callback
 from horn.data import Augment, Dataset, Normalization
+from horn.description import network_to_json, rebuild
 from horn.errors import JobError, ModelError, ProtocolError
 from horn.job import EarlyStopping, Job
 from horn.metrics import from_json
 from horn.metrics import to_json as metrics_to_json
-from horn.model import network_to_json, rebuild
 from horn.network import Network
 from horn.optimizers import Optimizer
 from horn.partition.placement import LAYER_SPLITS, LINK_SPLITS, Placement

@@ -21,10 +21,10 @@ import numpy as np
 
 from horn import summary
 from horn.data import Dataset
+from horn.description import shapes
 from horn.errors import CheckpointError, ModelError
 from horn.job import Job
 from horn.layers import Layer, Link
-from horn.model import shapes
 from horn.neuron import Neuron, Parameter
 from horn.sources import SourceCapture, is_horn
 from horn.training.digest import digest
