@@ -305,7 +305,8 @@ class Runner:
             assert source is not None
             out = source[self.rows].astype(self.dtype)
             if s.each_step:
-                out = out.reshape(len(out), self.program.steps, -1)[:, self.step]
+                each = int(np.prod(out.shape[1:])) // self.program.steps  # there may be no rows
+                out = out.reshape(len(out), self.program.steps, each)[:, self.step]
                 out = out if len(self.program.buffers[s.out].axes) == 2 else out[:, 0]
         self.put(s.out, self.at(out, self.program.buffers[s.out].axes))
 

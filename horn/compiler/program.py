@@ -505,6 +505,8 @@ def out_letters(
 
 def reads(statement: Statement) -> tuple[str, ...]:
     """The buffers that a statement reads."""
+    if isinstance(statement, (Repeat, AllSteps)):
+        return tuple(dict.fromkeys(name for each in statement.body for name in reads(each)))
     if isinstance(statement, Loop):
         return _loads(*(o.node for o in statement.outputs))
     if isinstance(statement, (Convolve, Matmul)):
@@ -523,6 +525,8 @@ def _loads(*nodes: Node) -> tuple[str, ...]:
 
 def writes(statement: Statement) -> tuple[str, ...]:
     """The buffers that a statement writes."""
+    if isinstance(statement, (Repeat, AllSteps)):
+        return tuple(dict.fromkeys(name for each in statement.body for name in writes(each)))
     if isinstance(statement, (Mark, Live, Post)):
         return ()
     if isinstance(statement, Loop):

@@ -37,6 +37,12 @@ class Placement:
         }
         return cls(links, {layer.index: "neurons" for layer in network.layers})
 
+    @classmethod
+    def rows(cls, network: Network) -> Placement:
+        """All weights everywhere, the rows of the batch divided."""
+        links = dict.fromkeys(cls.default(network).links, "replicated")
+        return cls(links, {layer.index: "rows" for layer in network.layers})
+
     def at(self, frame: Frame) -> Frame:
         """A frame with its split. What is shared every task has whole."""
         if frame.shared:

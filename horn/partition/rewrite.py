@@ -9,10 +9,12 @@ is asked for. See docs/notes/0021-one-network-over-many-tasks.md.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from horn.compiler.program import (
+    AllSteps,
     Buffer,
     ChannelSum,
     Convolve,
@@ -27,6 +29,7 @@ from horn.compiler.program import (
     Pick,
     Program,
     Rank,
+    Repeat,
     ScatterAdd,
     Statement,
     Target,
@@ -38,7 +41,9 @@ from horn.compiler.program import (
     letters_of,
     of_group,
     out_letters,
+    reads,
     turned_axes,
+    writes,
 )
 from horn.errors import CompileError
 from horn.language import ir
@@ -72,6 +77,11 @@ class Partition:
         self, program: Program, placement: Placement, results: Iterable[str], n_groups: int = 1
     ) -> None:
         assert not program.compact, "a group computes its layers whole"
+        if program.steps and {"o", "i"} & splits(program.network, placement):
+            raise CompileError(
+                "a network of sequences is divided by rows of the batch: a part of a layer would "
+                "travel at each step; place its weights replicated"
+            )
         self.program, self.placement, self.n_groups = program, placement, n_groups
         # Whether groups divide what they update; else each updates all of it, by the whole sums.
         self.divides = n_groups > 1 and not group_sums.is_tree(n_groups)
@@ -91,33 +101,7 @@ class Partition:
 
     def run(self) -> Program:
         for statement in self.program.statements:
-            if isinstance(statement, (Input, Target, Draw)):
-                self.sources[statement.out] = statement
-            elif isinstance(statement, Loop):
-                if self.is_divided(statement):
-                    self.deferred.append(statement)
-                else:
-                    if self.keeps(statement):
-                        self.update_divided()  # it may read what is kept here, as it was
-                    self.loop(statement)
-            elif isinstance(statement, Matmul):
-                self.matmul(statement)
-            elif isinstance(statement, Update):
-                self.update(statement)
-            elif isinstance(statement, Rank):
-                self.rank(statement)
-            elif isinstance(statement, ChannelSum):
-                self.channel_sum(statement)
-            elif isinstance(statement, Convolve):
-                self.convolve(statement)
-            elif isinstance(statement, Expand):
-                self.expand(statement)
-            elif isinstance(statement, ScatterAdd):
-                self.scatter_add(statement)
-            elif isinstance(statement, Turn):
-                self.turn(statement)
-            else:
-                raise AssertionError(f"{statement} has no place in a group's program")
+            self.statement(statement)
         self.update_divided()
         before = self.program
         if self.n_groups > 1 and before.loss in self.results:
@@ -137,6 +121,7 @@ class Partition:
             {},
             before.exact,
             tuple(whole.get(name, name) for name in before.aggregates),
+            before.steps,
         )
 
     def with_total(self, program: Program) -> Program:
@@ -153,6 +138,63 @@ class Partition:
         return Form(self.program.buffers[name].axes)
 
     # --- statements
+
+    def statement(self, statement: Statement) -> None:
+        if isinstance(statement, (Repeat, AllSteps)):
+            self.body(statement)
+        elif isinstance(statement, (Input, Target, Draw)):
+            self.sources[statement.out] = statement
+            if self.program.steps:  # it is made where it stands, step by step
+                own = Frame(self.network.last.index)
+                (rows,) = letter_axes(self.network, self.placement.at(own), "b")
+                axes = self.program.buffers[statement.out].axes
+                self.find(statement.out, Form(tuple(rows if a == "b" else a for a in axes)))
+        elif isinstance(statement, Loop):
+            if self.is_divided(statement):
+                self.deferred.append(statement)
+            else:
+                if self.keeps(statement):
+                    self.update_divided()  # it may read what is kept here, as it was
+                self.loop(statement)
+        elif isinstance(statement, Matmul):
+            self.matmul(statement)
+        elif isinstance(statement, Update):
+            self.update(statement)
+        elif isinstance(statement, Rank):
+            self.rank(statement)
+        elif isinstance(statement, ChannelSum):
+            self.channel_sum(statement)
+        elif isinstance(statement, Convolve):
+            self.convolve(statement)
+        elif isinstance(statement, Expand):
+            self.expand(statement)
+        elif isinstance(statement, ScatterAdd):
+            self.scatter_add(statement)
+        elif isinstance(statement, Turn):
+            self.turn(statement)
+        else:
+            raise AssertionError(f"{statement} has no place in a group's program")
+
+    def body(self, s: Repeat | AllSteps) -> None:
+        """Of sequences. What travels, and what has no rows, is not inside a statement over all
+        steps; in one that is repeated nothing travels.
+        """
+        outer, self.statements = self.statements, []
+        for each in s.body:
+            self.statement(each)
+        inside, self.statements = self.statements, outer
+        if isinstance(s, Repeat):
+            assert not any(isinstance(each, Move) for each in inside), "a move at every step"
+            self.statements.append(dataclasses.replace(s, body=tuple(inside)))
+            return
+        for over_rows, of_kind in itertools.groupby(inside, self.has_rows):
+            part = tuple(of_kind)
+            self.statements.extend([AllSteps(part)] if over_rows else part)
+
+    def has_rows(self, s: Statement) -> bool:
+        names = {*reads(s), *writes(s)}
+        draws = isinstance(s, Loop) and any("b" in o.node.axes for o in s.outputs)
+        return draws or any(base(a) == "b" for name in names for a in self.buffers[name].axes)
 
     def matmul(self, s: Matmul) -> None:
         frame = self.placement.at(s.frame)
@@ -289,7 +331,7 @@ class Partition:
         summed first.
         """
         frame = self.placement.at(s.frame)
-        if frame.split != "b" and self.divides:
+        if frame.split != "b" and self.divides and not self.program.steps:
             self.update_others(s, frame)
             return
         if frame.split != "b" and self.n_groups == 1:
@@ -306,12 +348,12 @@ class Partition:
             self.program.buffers[gradient] = Buffer(gradient, self.program.buffers[s.weight].axes)
         self.matmul(Matmul(s.frame, gradient, "oi", s.a, "bo", s.b, "bi", "b"))
         step = -(Scalar("learning_rate") * (Scalar("inv_rows") * load(gradient, "oi")))
-        outputs = [Output(s.weight, load(s.weight, "oi") + step)]
+        names = [s.weight]
         if s.velocity is not None:
             step = const(s.momentum) * load(s.velocity, "oi") + step
-            outputs = [
-                Output(s.velocity, step), Output(s.weight, load(s.weight, "oi") + step)
-            ]  # fmt: skip
+            names = [s.velocity, s.weight]
+        values = [step, load(s.weight, "oi") + step][-len(names) :]
+        outputs = [Output(n, v, letters="oi") for n, v in zip(names, values, strict=True)]
         update = Loop(s.frame, tuple(outputs))
         if self.is_divided(update):
             self.deferred.append(update)
@@ -368,7 +410,7 @@ class Partition:
         """The buffer that a statement writes; other forms of it are out of date."""
         forms = self.forms.get(name, {})
         role = self.program.buffers[name].role
-        if role != "work" and form != self.home(name):
+        if role not in ("work", "late") and form != self.home(name):
             assert role == "learned" and all(map(is_group_part, form.axes, self.home(name).axes))
             self.scattered[forms[self.home(name)]] = forms[form]  # a view: the rest comes later
             return forms[form]
@@ -390,7 +432,9 @@ class Partition:
         if old.role == "constant":
             forms[form] = self.name(name, form, not forms)
             return forms[form]
-        if not forms:
+        if not forms and old.role == "late":
+            forms[form] = self.name(name, form, True)
+        elif not forms:
             assert old.role in ("learned", "state", "slot"), f"{name} is read before it is written"
             home = self.home(name)
             forms[home] = self.name(name, home, True)
@@ -481,7 +525,9 @@ class Partition:
         old = self.program.buffers[name]
         called = name if first else self.variant(name, form)
         if called not in self.buffers:
-            self.buffers[called] = Buffer(called, form.axes, old.role, True, old.value)
+            self.buffers[called] = dataclasses.replace(
+                old, name=called, axes=form.axes, full=True
+            )
         return called
 
     def new(self, called: str, form: Form) -> None:
@@ -499,6 +545,13 @@ def is_part(axis: str, outer: str) -> bool:
 def is_group_part(axis: str, outer: str) -> bool:
     """Whether an axis is the same, or the group's part of it."""
     return axis == outer or axis == of_group(outer)
+
+
+def splits(network: Network, placement: Placement) -> set[str]:
+    """The letters that the frames of layers and links are divided by."""
+    frames = [Frame(layer.index, k) for layer in network.layers for k in range(len(layer.links))]
+    frames += [Frame(layer.index) for layer in network.layers]
+    return {placement.at(frame).split for frame in frames}
 
 
 def homes(network: Network, placement: Placement) -> dict[str, tuple[str, ...]]:

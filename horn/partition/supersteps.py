@@ -12,14 +12,18 @@ import heapq
 from collections.abc import Iterable, Sequence
 
 from horn.compiler.program import (
+    AllSteps,
     Collect,
     Move,
     Post,
     Program,
+    Repeat,
     Statement,
     reads,
     writes,
 )
+
+STEP = "#step"  # which step of a sequence buffers are seen as of: repeats change it
 
 
 def scheduled(program: Program) -> Program:
@@ -107,7 +111,8 @@ def _is_move(statements: Sequence[Statement], number: int) -> bool:
 
 def dependencies(program: Program) -> list[set[int]]:
     """For each statement the earlier ones that must be done before it: what wrote what it reads,
-    and what read or wrote what it writes. A view is the array that it is of.
+    and what read or wrote what it writes. A view is the array that it is of. Of sequences a
+    statement that sees a buffer as of one step stays between the repeats that it is between.
     """
     writer: dict[str, int] = {}
     readers: dict[str, set[int]] = {}
@@ -115,6 +120,10 @@ def dependencies(program: Program) -> list[set[int]]:
     for number, statement in enumerate(program.statements):
         earlier: set[int] = set()
         taken, made = roots(program, reads(statement)), roots(program, writes(statement))
+        if isinstance(statement, Repeat):
+            made.add(STEP)
+        elif not isinstance(statement, AllSteps) and has_steps(program, taken | made):
+            taken.add(STEP)
         for name in taken | made:
             if name in writer:
                 earlier.add(writer[name])
@@ -128,11 +137,16 @@ def dependencies(program: Program) -> list[set[int]]:
     return result
 
 
+def has_steps(program: Program, names: Iterable[str]) -> bool:
+    """Whether one of these has its content at every step."""
+    return bool(program.steps) and any(program.buffers[n].span is not None for n in names)
+
+
 def roots(program: Program, names: Iterable[str]) -> set[str]:
-    """The buffers themselves, where some are views of them."""
+    """The buffers themselves, where some are views of them, or of other steps."""
     found = set()
     for name in names:
-        while program.buffers[name].role == "view":
+        while program.buffers[name].role in ("view", "late"):
             name = program.buffers[name].value[0]
         found.add(name)
     return found

@@ -48,7 +48,6 @@ from horn.compiler.program import (
     Target,
     Update,
     base,
-    every,
     letter_axes,
 )
 from horn.network import Network
@@ -251,6 +250,7 @@ class Costs:
         used = choose_threads(network, batch_size, threads, n_tasks)
         self.slower = self.crowd / (1.0 + THREAD * (used - 1))
         self.layout = "batch"  # of arrays; ``_followed`` sets it
+        self.n_steps = 1  # of sequences, of how many the rows are computed at once
         self._lengths: dict[str, Array] = {}
         self._traffic: dict[tuple[tuple[str, ...], tuple[str, ...]], Traffic] = {}
         self._computed: dict[int, tuple[Statement, Array]] = {}  # by id, which they keep
@@ -262,7 +262,7 @@ class Costs:
         if axis not in self._lengths:
             found = [share.length(axis, self.batch_size) for share in self.shares]
             self._lengths[axis] = np.array(found, np.float64)
-        return self._lengths[axis]
+        return self._lengths[axis] * (self.n_steps if base(axis) == "b" else 1)
 
     def size(self, axes: tuple[str, ...]) -> Array:
         """(n_tasks,) the elements of an array with these axes."""
@@ -461,11 +461,17 @@ class Costs:
             elif isinstance(statement, Post):
                 clock = clock + self._pack_s(statement, program.buffers) * self.crowd
                 posted[statement.superstep] = clock
+            elif isinstance(statement, (Repeat, AllSteps)):
+                times = program.steps if isinstance(statement, Repeat) else 1
+                self.n_steps = program.steps // times  # whose rows are computed at once
+                for each in statement.body:
+                    then = clock
+                    clock = clock + self.compute_s(each, program.buffers) * times
+                    yield each, then, clock
+                self.n_steps = 1
+                continue
             else:
-                several = isinstance(statement, (Repeat, AllSteps))  # as if all were repeated
-                for each in every([statement]):
-                    took = self.compute_s(each, program.buffers)
-                    clock = clock + took * (program.steps if several else 1)
+                clock = clock + self.compute_s(statement, program.buffers)
             yield statement, then, clock
 
     def _pack_s(self, post: Post, buffers: Mapping[str, Buffer]) -> Array:

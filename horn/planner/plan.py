@@ -16,9 +16,10 @@ from horn import transport as transports
 from horn.backends import target_kind
 from horn.compiler import lower
 from horn.compiler.program import Program
-from horn.errors import JobError, check_whole
+from horn.errors import JobError, ModelError, check_whole
 from horn.job import Job
 from horn.layers import Layer
+from horn.network import Network
 from horn.partition.placement import Placement, pinned
 from horn.partition.rewrite import homes
 from horn.planner.assumptions import Assumption
@@ -305,6 +306,8 @@ def search(
     network = job.network
     if n_tasks > 1 and any(layer.neuron.interpreted for layer in network.layers):
         raise JobError("a network that is interpreted runs on one task; leave tasks out")
+    fixed = pinned(network, pins)
+    _check_sequences(network, fixed)
     machine = machine or calibrate(job.dtype)
     if transport not in machine.latency_s:  # then one of the user's
         kind = transports.load(transport)
@@ -313,13 +316,24 @@ def search(
             latency_s={**machine.latency_s, transport: kind.latency_s},
             bandwidth_bytes_per_s={**machine.bandwidth_bytes_per_s, transport: kind.bytes_per_s},
         )
-    fixed = pinned(network, pins)
     target = target_kind(job.network, job.target, job.data)
     program = lower.training_program(network, job.optimizer, target, thin=False)
     batch_size = min(job.batch_size, len(job.data))
     each = threads or max(len(os.sched_getaffinity(0)) // n_tasks, 1)
     costs = Costs(network, machine, n_tasks, batch_size, job.dtype, transport, each, n_groups)
     return Search(program, costs, fixed, lower.inference_program(network, target))
+
+
+def _check_sequences(network: Network, fixed: Mapping[tuple[int, int], str]) -> None:
+    """Of sequences, no pin divides weights."""
+    for (layer, position), where in fixed.items():
+        if network.steps and where != "replicated":
+            name = network.layers[layer].called(position)
+            raise ModelError(
+                f"pin {name}={where}: tasks of a network of sequences divide the rows of each "
+                f"batch, and every task has all weights, as its part of a layer would travel at "
+                f"each of {network.steps} steps; leave the pin out, or write replicated"
+            )
 
 
 # --- the description

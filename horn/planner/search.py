@@ -232,6 +232,9 @@ class Search:
         if self.costs.n_tasks == 1:
             first = tuple(options[0] for options in self.options)
             return self.placement(first), self.program
+        if self.program.steps:  # between its steps nothing travels
+            rows, loss = Placement.rows(self.network), self.program.loss
+            return rows, partition(self.program, rows, [] if loss is None else [loss])
         while True:
             is_small = math.prod(map(len, self.options)) <= MAX_ALL
             best = self.all() if is_small else self.descent()

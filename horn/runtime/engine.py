@@ -57,7 +57,8 @@ class GroupEngine(CompiledEngine):
             )
         n_tasks = group.n_tasks // n_groups
         # A group of one task moves nothing inside itself, whatever the placement.
-        self.placement = Placement() if n_tasks == 1 < n_groups else placement
+        is_alone = n_tasks == 1 and (n_groups > 1 or setup.network.steps > 0)
+        self.placement = Placement() if is_alone else placement
         self.group, self.n_groups = group, n_groups
         self.group_index, task = divmod(group.task, n_tasks)
         self.share = Share(setup.network, task, n_tasks, self.group_index, n_groups)
@@ -132,7 +133,9 @@ class GroupEngine(CompiledEngine):
         if infers:
             results += [program.outputs, *program.aggregates]
         n_groups = 1 if infers else self.n_groups
-        local = partition(program, self.placement, results, n_groups)
+        # Of sequences every task answers all.
+        is_whole = infers and self.network.steps > 0
+        local = partition(program, Placement() if is_whole else self.placement, results, n_groups)
         if kind == "train":
             local = self.arranged(local)
         self.allocate(local)

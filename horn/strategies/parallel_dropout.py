@@ -129,6 +129,12 @@ def _check_network(network: Network) -> None:
             "parallel-dropout: the network has no hidden layer to make sub-models of; add "
             "net.layer(...), or use allreduce"
         )
+    if network.steps:
+        raise JobError(
+            "parallel-dropout: the network is one of sequences (net.input(n, steps=...)), and what "
+            "a neuron carries from step to step would be cut off from the others of its "
+            "sub-model's; use allreduce, and horn.neurons.Dropout in its layers"
+        )
     for layer in network.layers[1:]:
         if layer.neuron.interpreted:
             raise JobError(

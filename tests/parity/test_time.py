@@ -364,8 +364,6 @@ def test_what_is_not_available_for_sequences():
         task(normalize=True)
     with refused("class_weight with each_step=True is not available"):
         task(each=True, class_weight="balanced")
-    with refused("trained by one process", JobError):
-        horn.train(task(), groups=2)
     found = horn.train(task().with_settings(epochs=1), progress=False).model
     with refused("cannot be exported", CompileError):
         found.export("x.onnx")

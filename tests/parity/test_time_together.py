@@ -1,0 +1,210 @@
+"""Sequences on several tasks and groups: together they compute what one process computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.backends import Setup, make
+from horn.compiler import lower
+from horn.compiler.program import AllSteps, Post, Repeat
+from horn.errors import CompileError, JobError, ModelError
+from horn.partition.placement import Placement
+from horn.partition.rewrite import partition
+from horn.strategies import Strategy, Topology
+from horn.strategies._replica import Replica
+from horn.strategies.averaging import Averaging
+from horn.strategies.downpour import Downpour
+from horn.strategies.easgd import EASGD
+from tests.parity.recurrent import LIF, DropConnect, Noisy
+from tests.parity.test_groups import of_groups
+from tests.parity.test_tasks import Found, of_one
+from tests.parity.test_time import BATCHES, elman, job_of, task
+from tests.strategies.together import together
+from tests.support.runs import bits
+from tests.transport.groups import good
+
+BACKENDS = ("reference", "kernels")
+# groups, tasks of each: among both the rows of a batch are divided
+MANY = [(2, 1), (3, 1), (1, 2), (1, 3), (2, 2)]
+
+
+def alike(found: Any, expected: Any, what: str) -> None:
+    found, expected = np.asarray(found), np.asarray(expected)
+    scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
+    np.testing.assert_allclose(found / scale, expected / scale, 0, 1e-9, err_msg=what)
+
+
+def agree(job: horn.Job, backend: str, n_groups: int, n_tasks: int) -> None:
+    """Losses, answers, weights, States and slots, of batches of which one is short."""
+    setup = Setup(job.network, job.optimizer, "labels", len(job.data), "float64", 1)
+    one = of_one(backend, setup, job.data, BATCHES)
+    placement = Placement.rows(job.network)
+    everybody = of_groups(backend, setup, job.data, BATCHES, placement, n_groups, n_tasks)
+    for rank, found in enumerate(good(everybody)):
+        assert isinstance(found, Found)
+        alike(found.losses, one.losses, f"{rank}: losses")
+        alike(found.outputs, one.outputs, f"{rank}: outputs")
+        alike(found.total, one.total, f"{rank}: loss of the data")
+        assert found.arrays.keys() == one.arrays.keys()
+        for name, array in found.arrays.items():
+            alike(array, one.arrays[name][found.places[name]], f"{rank}: {name}")
+
+
+@pytest.mark.parametrize("many", MANY)
+def test_the_law(many):
+    for backend in BACKENDS:
+        agree(job_of(103), backend, *many)
+
+
+@pytest.mark.parametrize("many", [(2, 1), (1, 3)])
+def test_draws_and_states_do_not_depend_on_who_computes_them(many):
+    """A State(per="run") is the mean of the last step over all samples, whoever has them."""
+    agree(job_of(10, (Noisy, DropConnect, LIF)), "kernels", *many)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("many", MANY)
+@pytest.mark.parametrize("seed", range(100, 164))
+def test_the_law_at_length(seed, many):
+    agree(job_of(seed), BACKENDS[seed % 2], *many)
+
+
+def test_nothing_travels_between_the_steps():
+    """Posts stand before and behind statements over steps; gradients are sums of all steps."""
+    net = elman(5, each=True)
+    program = lower.training_program(net, horn.SGD(0.1), "label", thin=False)
+    found = partition(program, Placement.rows(net), [program.loss])
+    posts = [k for k, s in enumerate(found.statements) if isinstance(s, Post)]
+    steps = [k for k, s in enumerate(found.statements) if isinstance(s, (Repeat, AllSteps))]
+    assert posts and steps and min(posts) > max(
+        k for k, s in enumerate(found.statements) if isinstance(s, Repeat)
+    )
+    moved = {move.array for k in posts for move in found.statements[k].moves}
+    assert {"h.weight.h.gradient", "h.weight.layer0.gradient", "loss"} <= moved
+
+
+# --- strategies
+
+N_STEPS, SIZE = 6, 12
+
+
+def batches() -> list[np.ndarray]:
+    return [(np.arange(SIZE) * 7 + step) % 48 for step in range(N_STEPS)]
+
+
+def trained(engine: Any) -> dict[str, np.ndarray]:
+    for k, rows in enumerate(batches()):
+        engine.step(rows, iteration=k, first_sample=100 * k)
+    if isinstance(engine, Replica):
+        engine.conclude()
+    return engine.parameters()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "topology"),
+    [
+        (Averaging(every=1), Topology(2, 1, 0)),
+        (Averaging(every=1), Topology(3, 2, 0)),
+        (Downpour(max_staleness=0), Topology(2, 1, 1)),
+        (Downpour(push_every=4), Topology(1, 2, 2)),
+        (EASGD(every=20, moving_rate=1.0), Topology(1, 2, 1)),
+    ],
+)
+def test_strategies_come_to_what_one_process_computes(strategy, topology):
+    """Of the mean after every batch, of a synchronous Downpour, and of one group."""
+    job = task(True, dtype="float64").with_settings(
+        optimizer=horn.SGD(0.1, momentum=0.9), batch_size=SIZE // of_groups_own(strategy, topology)
+    )
+    setup = Setup(job.network, job.optimizer, "labels", SIZE, "float64", 1)
+    engine = make("kernels", setup)
+    engine.bind(job.data)
+    one = trained(engine)
+    placement = Placement.rows(job.network)
+    found = good(together(strategy, job, placement, topology, trained))
+    for parameters in found[: topology.n_tasks]:
+        for name, array in parameters.items():
+            alike(array, one[name], name)
+
+
+def of_groups_own(strategy: Strategy, topology: Topology) -> int:
+    """How many batches of the job's size make one of all groups."""
+    is_own = isinstance(strategy, Downpour) and not strategy.averages
+    return topology.n_groups if is_own else 1
+
+
+# --- processes
+
+
+@pytest.mark.net
+@pytest.mark.cluster
+def test_groups_of_processes_go_on_exactly(tmp_path):
+    """The same as one process; with checkpoints, and from one in the middle, the same bits."""
+    given = task(True, dtype="float64")
+    one = horn.train(given, progress=False)
+    whole = horn.train(given, progress=False, groups=2)
+    for name, array in one.model.parameters.items():
+        alike(whole.model.parameters[name], array, name)
+    assert whole.history[-1]["val_loss"] == pytest.approx(one.history[-1]["val_loss"], abs=1e-9)
+    half = {"checkpoints": tmp_path, "checkpoint_every": 3, "groups": 2, "progress": False}
+    horn.train(given.with_settings(epochs=2), **half)
+    rest = horn.train(given, resume=True, **half)
+    assert bits(rest) == bits(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.net
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"tasks": 3}, {"groups": 2, "tasks": 2}, {"groups": 2, "transport": "tcp"},
+        {"groups": 2, "strategy": "averaging"}, {"groups": 2, "strategy": "downpour"},
+        {"groups": 2, "strategy": "easgd"},
+    ],
+)  # fmt: skip
+def test_every_strategy_trains_in_processes(how):
+    given = task(True, dtype="float64").with_settings(epochs=8)
+    one, run = (horn.train(given, progress=False, **each) for each in ({}, how))
+    if "strategy" in how:
+        assert run.history[-1]["loss"] < 0.9 * run.history[0]["loss"]
+        return
+    for name, array in one.model.parameters.items():
+        alike(run.model.parameters[name], array, name)
+
+
+# --- plans, and what is refused
+
+
+def test_a_plan_divides_rows_and_counts_steps():
+    long, short = (
+        horn.plan(horn.Job(elman(steps), ones(steps), optimizer=horn.SGD(0.1), batch_size=16),
+                  tasks=2)
+        for steps in (100, 10)
+    )  # fmt: skip
+    assert [layer.partition for layer in long.layers] == ["all", "rows", "rows"]
+    assert set(long.as_dict()["placement"].values()) == {"replicated"}
+    assert long.n_bytes == short.n_bytes  # gradients, however many steps
+    for layer, few in zip(long.layers[1:2], short.layers[1:2], strict=True):
+        assert 5 < layer.seconds / few.seconds < 11
+    for found in (long, short):
+        assert "rows" in str(found)
+
+
+def ones(steps: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.ones((16, steps, 3), np.float32), np.zeros(16, int)
+
+
+def test_what_is_refused():
+    with pytest.raises(ModelError, match="pin h.weight.h=receiver: .* leave the pin out"):
+        horn.plan(task(True), tasks=2, pins={"h.weight.h": "receiver"})
+    horn.plan(task(True), tasks=2, pins={"h": "replicated"})
+    with pytest.raises(JobError, match="parallel-dropout: the network is one of sequences"):
+        horn.train(task(), tasks=2, strategy="parallel-dropout")
+    net = elman(3)
+    program = lower.training_program(net, horn.SGD(0.1), "label", thin=False)
+    with pytest.raises(CompileError, match="rows"):
+        partition(program, Placement.default(net), [program.loss])
