@@ -9,8 +9,7 @@ import math
 import os
 import platform
 import tempfile
-import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +50,33 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 CHUNK_ROWS = 1024  # samples that are floating point at once in ``predict``
 DESCRIBED = ("network", "sources", "metrics")  # of a manifest: what ``Description`` writes
+
+
+class _LearnedArrays(Mapping[str, Array]):
+    """Of a model, to be read: one that is not there, or is written, is told with the way."""
+
+    def __init__(self, kind: str, arrays: dict[str, Array]) -> None:
+        self._kind, self._arrays = kind, arrays
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._arrays:
+            raise KeyError(f"{name} is not among the model's {self._kind}: {', '.join(self)}")
+        return self._arrays[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        raise ModelError(
+            f"model.{self._kind}[{name!r}] cannot be written; a model with other {self._kind} is "
+            f"Model(model.network, {{**model.parameters, name: array}})"
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __repr__(self) -> str:
+        return repr(self._arrays)
 
 
 class Model:
@@ -101,12 +127,12 @@ class Model:
         """The learned arrays by name; read-only. A model with others is
         ``Model(model.network, {**model.parameters, name: array})``.
         """
-        return types.MappingProxyType(self._parameters)
+        return _LearnedArrays("parameters", self._parameters)
 
     @property
     def states(self) -> Mapping[str, Array]:
         """What the neurons remember between batches, by name; read-only."""
-        return types.MappingProxyType(self._states)
+        return _LearnedArrays("states", self._states)
 
     @property
     def classes_(self) -> Array | None:

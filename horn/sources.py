@@ -34,6 +34,7 @@ Reference = dict[str, Any]
 Scalar = (bool, int, float, str, type(None))
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _IMPORTS = (ast.Import, ast.ImportFrom)
+_DEFINED = (*_DEFINITIONS, *_IMPORTS)
 _MAIN = ("__name__ == '__main__'", "'__main__' == __name__")
 CAPTURED = "horn_source_"  # what the names of modules begin with whose text a file had
 # The file whose captured text is being run again, while it is; ``train`` must not run then.
@@ -262,6 +263,9 @@ class _Needed:
         main = self.namespace.get("__name__") == "__main__"
         self.statements = list(_statements(self.tree) if main else self.tree.body)
         self._bound = [(_bound(statement), statement) for statement in self.statements]
+        variables = {n for names, s in self._bound if not isinstance(s, _DEFINED) for n in names}
+        for names, statement in self._bound:
+            names |= _asked(statement) & variables
         self.bound = {name for names, _ in self._bound for name in names if name != "*"}
 
     @property
@@ -292,8 +296,7 @@ class _Needed:
                 while key in found:  # defined twice
                     key += "'"
                 found[key] = text
-        defined = (*_DEFINITIONS, *_IMPORTS)
-        plain = {n for names, s in self._bound if not isinstance(s, defined) for n in names}
+        plain = {n for names, s in self._bound if not isinstance(s, _DEFINED) for n in names}
         values = {n: self.namespace[n] for n in self.done & plain if n in self.namespace}
         return found, values
 
@@ -389,7 +392,7 @@ class _Typed(_Needed):
             code = texts.code_of(value)
             before, after = self._span(texts.text_of(code, self.namespace) if code else "")
             found = [s for s in found if before < s.lineno <= after] or found
-        whole = (*_DEFINITIONS, *_IMPORTS, ast.Assign)
+        whole = (*_DEFINED, ast.Assign)
         last = max((k for k, s in enumerate(found) if isinstance(s, whole)
                     and not (isinstance(s, ast.Assign) and name in _names(s.value))),
                    default=0)  # fmt: skip
@@ -424,6 +427,22 @@ def _bound(statement: ast.stmt) -> set[str]:
     for child in ast.iter_child_nodes(statement):
         inner = child.body if isinstance(child, ast.ExceptHandler) else [child]
         names = names.union(*(_bound(one) for one in inner if isinstance(one, ast.stmt)))
+    return names
+
+
+def _asked(statement: ast.stmt) -> set[str]:
+    """The names whose methods a statement calls for what they do: ``table.append(1)``."""
+    if isinstance(statement, _DEFINED):
+        return set()
+    if isinstance(statement, ast.Expr):
+        call = statement.value
+        while isinstance(call, (ast.Call, ast.Attribute, ast.Subscript)):
+            call = call.func if isinstance(call, ast.Call) else call.value
+        return {call.id} if isinstance(call, ast.Name) else set()
+    names: set[str] = set()
+    for child in ast.iter_child_nodes(statement):
+        inner = child.body if isinstance(child, ast.ExceptHandler) else [child]
+        names = names.union(*(_asked(one) for one in inner if isinstance(one, ast.stmt)))
     return names
 
 

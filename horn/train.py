@@ -5,6 +5,7 @@ The steps are in ``horn/training/loop.py``; here is what comes before and after 
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import platform
@@ -402,12 +403,26 @@ def _facts(
     }
 
 
+def _check_takes_a_row(function: Callable[..., Any]) -> None:
+    try:
+        inspect.signature(function).bind({})
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise JobError(
+            f"progress={name}: {error}; it is called after each epoch with one argument, the "
+            f"row of the history, a dict with 'epoch', 'loss' and more"
+        ) from None
+    except ValueError:  # written in C: it says so itself
+        return
+
+
 def _watcher(progress: Any) -> Progress:
     """Who shows the training."""
-    if callable(progress):
+    if callable(progress) and not isinstance(progress, type):
+        _check_takes_a_row(progress)
         return FunctionProgress(progress)
     if progress is not None and not isinstance(progress, bool):
-        if not hasattr(progress, "epoch"):
+        if isinstance(progress, type) or not hasattr(progress, "epoch"):
             raise JobError(
                 f"progress is True, False, a horn.training.progress.Progress or a function of an "
                 f"epoch's row; got {progress!r}"

@@ -184,6 +184,11 @@ def test_parameters_cannot_be_changed_behind_the_models_back() -> None:
     model = model_of(dense())
     with pytest.raises(ValueError, match="read-only"):
         model.parameters["layer1.bias"][0] = 1.0
+    with pytest.raises(ModelError, match=r"cannot be written; .* Model\(model.network, "):
+        model.parameters["layer1.bias"] = np.zeros(4)  # type: ignore[index]
+    with pytest.raises(KeyError, match=r"layer9.bias is not among .*: layer1.weight, layer1.b"):
+        model.parameters["layer9.bias"]
+    assert "layer9.bias" not in model.parameters and model.parameters.get("layer9.bias") is None
 
 
 def test_arrays_that_do_not_fit_the_network_are_refused() -> None:
@@ -441,6 +446,38 @@ def test_state_is_saved_and_read_by_predict(userland: ModuleType, tmp_path: Path
     again = Model.load(tmp_path / "m.horn")
     np.testing.assert_array_equal(again.states["first.trace"], model.states["first.trace"])
     np.testing.assert_array_equal(again.predict(x), model.predict(x))
+
+
+def test_a_table_that_is_filled_at_module_level_is_filled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Methods that change what a neuron reads are part of it; those of other things are not."""
+    (tmp_path / "filled.py").write_text(
+        "import horn\n"
+        "import pathlib\n"
+        "FACTORS, seen = [2.0], []\n"
+        "for k in (1.5, 4.0):\n"
+        "    FACTORS.append(k)\n"
+        "FACTORS.reverse()\n"
+        "pathlib.Path('ran').touch(exist_ok=False)\n"
+        "seen.append(FACTORS.copy())\n"
+        "class Filled(horn.Neuron):\n"
+        "    def forward(self, messages):\n"
+        "        self.feedforward(sum(m.input * m.weight for m in messages) * FACTORS[0])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    net = horn.Network(seed=1)
+    net.input(3)
+    filled = importlib.import_module("filled")
+    net.output(2, neuron=filled.Filled, init=1.0, bias=False, loss="squared_error")
+    model_of(net).save("m.horn")
+    x = np.ones((1, 3))
+    expected = model_of(net).predict(x)
+    shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+    (tmp_path / "filled.py").unlink()
+    sys.modules.pop("filled")
+    np.testing.assert_array_equal(Model.load("m.horn").predict(x), expected)
 
 
 @pytest.mark.cluster

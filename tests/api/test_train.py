@@ -12,7 +12,7 @@ import pytest
 import horn
 from horn.data import permutation
 from horn.errors import DataError, Diverged, JobError, ModelError, Timeout
-from horn.training.progress import Progress, line
+from horn.training.progress import LineProgress, Progress, line
 from tests.api.fake import Scripted
 
 training: Any = importlib.import_module("horn.train")  # the attribute of horn is the function
@@ -284,10 +284,15 @@ def test_progress_sees_begin_epochs_and_end_also_when_training_fails(use: Any) -
     assert seen.events == ["begin", 1, 2, "epoch 1", "end"]
 
 
-@pytest.mark.parametrize("progress", ["tqdm", 3, object()])
+@pytest.mark.parametrize("progress", ["tqdm", 3, object(), LineProgress])
 def test_what_cannot_show_progress_is_refused(progress: Any) -> None:
     with pytest.raises(JobError, match="progress is True, False, .* or a function of an epoch's"):
         horn.train(horn.Job(network(), data()), progress=progress)
+
+
+def test_a_function_that_takes_no_row_is_refused_before_training() -> None:
+    with pytest.raises(JobError, match=r"progress=<lambda>: too many pos.* one argument, the row"):
+        horn.train(horn.Job(network(), data()), progress=lambda: 3)  # type: ignore[arg-type]
 
 
 def test_progress_true_is_a_line_per_epoch_on_stderr(
