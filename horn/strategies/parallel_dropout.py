@@ -131,9 +131,9 @@ def _check_network(network: Network) -> None:
         )
     if network.steps:
         raise JobError(
-            "parallel-dropout: the network is one of sequences (net.input(n, steps=...)), and what "
-            "a neuron carries from step to step would be cut off from the others of its "
-            "sub-model's; use allreduce, and horn.neurons.Dropout in its layers"
+            "parallel-dropout: the network is one of sequences (net.input(n, steps=...)), and "
+            "sub-models hear and carry nothing from step to step; use allreduce, and "
+            "horn.neurons.Dropout in its layers"
         )
     for layer in network.layers[1:]:
         if layer.neuron.interpreted:

@@ -1,6 +1,7 @@
 """Training steps of recurrent nets against PyTorch's best, and what a model of text learns in both.
 
     python -m tests.bench.bench_recurrent [--compile] [--threads 1] [--seconds 3] [NAME ...]
+    python -m tests.bench.bench_recurrent --groups 2 [--seconds 3]
     python -m tests.bench.bench_recurrent --learn [--seeds 1 2 3] [--updates 1000]
 
 A step is forward, loss, backward and momentum update of 65-200-65 over 100 steps, 32 samples,
@@ -10,6 +11,10 @@ LSTM and GRU; of "mgu", for which it has none, a loop in eager mode, with --comp
 first three steps, or the answers, are compared. All run by turns in one process; milliseconds are
 the fastest tenth of each side's steps, since other work on the machine only adds. Exit code 1 if
 answers differ.
+
+--groups runs the LSTM in so many processes of one thread, as groups and as tasks of one group, 32
+samples for each, by turns with one process alone; what they do of its samples in the same time is
+wanted to be 0.9 times as many as they are. Blocks count while processors were calm (calm.py).
 
 --learn trains examples/shakespeare.py in both, the same weights, batches, order and rates, and says
 the bits per character of the text's last tenth; it needs HORN_DATA.
@@ -23,6 +28,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +40,9 @@ from horn.backends import Setup, make
 from horn.data import Dataset, permutation
 from horn.data.characters import one_hot
 from horn.math import sigmoid, tanh
+from horn.partition.placement import Placement
+from tests.bench.calm import interleaved
+from tests.bench.contenders import Contender, steps_of_horn, told
 
 STEPS, LETTERS, UNITS, BATCH = 100, 65, 200, 32
 RATE, MOMENTUM = 0.1, 0.9
@@ -79,15 +88,19 @@ def network(cell: type[horn.Neuron], steps: int = STEPS, seed: int = 1) -> horn.
     return net
 
 
-def samples() -> Dataset:
+def samples(n: int = BATCH) -> Dataset:
     rng = np.random.default_rng(0)
-    x = one_hot(rng.integers(0, LETTERS, BATCH * STEPS), LETTERS).reshape(BATCH, -1)
-    return Dataset(x, rng.integers(0, LETTERS, (BATCH, STEPS)))
+    x = one_hot(rng.integers(0, LETTERS, n * STEPS), LETTERS).reshape(n, -1)
+    return Dataset(x, rng.integers(0, LETTERS, (n, STEPS)))
+
+
+def setup_of(net: horn.Network, batch: int, threads: int) -> Setup:
+    optimizer = horn.SGD(RATE, momentum=MOMENTUM)
+    return Setup(net, optimizer, "labels", batch, "float32", threads)
 
 
 def ours(net: horn.Network, data: Dataset, threads: int) -> Step:
-    optimizer = horn.SGD(RATE, momentum=MOMENTUM)
-    engine = make("kernels", Setup(net, optimizer, "labels", BATCH, "float32", threads))
+    engine = make("kernels", setup_of(net, BATCH, threads))
     engine.bind(data)
     rows = np.arange(BATCH)
     return lambda: engine.step(rows, iteration=0, first_sample=0)
@@ -232,6 +245,45 @@ def timed(asked: argparse.Namespace) -> bool:
     return is_right
 
 
+def part(pipe: Any, rank: int, n_ranks: int, job: str, batch: int, n_groups: int) -> None:
+    """A process of those that have a batch together."""
+    net = network(LSTM)
+    setup, where = setup_of(net, batch, 1), Placement.rows(net)
+    steps_of_horn(pipe, rank, n_ranks, job, setup, samples(batch), n_groups, where)
+
+
+def block(contender: Contender) -> float:
+    """Seconds of a step."""
+    return contender.run(8, 1)[0] / 8
+
+
+def together(n: int, seconds: float) -> bool:
+    """Print what n processes do in the time of one; whether they begin with the same losses."""
+    contenders = {
+        "groups": Contender(part, n, n * BATCH, n, meets=True),
+        "tasks": Contender(part, n, n * BATCH, 1, meets=True),
+        "one, their batch": Contender(part, 1, n * BATCH, 1),
+        "one": Contender(part, 1, BATCH, 1),
+    }
+    first = {name: c.run(3)[1] for name, c in contenders.items()}
+    expected = first["one, their batch"]
+    is_right = all(np.allclose(first[name], expected, rtol=2e-4) for name in ("groups", "tasks"))
+    if not is_right:
+        print(f"answers differ: {first}")
+    blocks = {name: partial(block, contenders[name]) for name in ("groups", "tasks", "one")}
+    times, is_calm = interleaved(blocks, seconds, is_alone=False)
+    spent = {name: c.close() for name, c in contenders.items()}
+    ms = {name: 1e3 * statistics.median(found) for name, found in times.items()}
+    least = {name: 1e3 * min(found) for name, found in times.items()}
+    for name in ("groups", "tasks"):
+        ratio, best = (n * each["one"] / each[name] for each in (ms, least))
+        print(f"lstm, {n} {name}, {n} x {BATCH} samples: {ms[name]:.2f} ms, one process of {BATCH} "
+              f"{ms['one']:.2f}{'' if is_calm else ', DISTURBED'}; {ratio:.2f} times the samples "
+              f"of one (least times {best:.2f})")  # fmt: skip
+        told(spent[name])
+    return is_right
+
+
 def learned(seeds: list[int], updates: int) -> None:
     """Bits per character of the last tenth, by seed, of both sides."""
     import torch
@@ -277,17 +329,20 @@ def _tensors(data: Dataset, rows: Any) -> tuple[Any, Any]:
 
 
 def main() -> int:
-    import torch
-
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--groups", type=int, default=0)
     parser.add_argument("--learn", action="store_true")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--updates", type=int, default=1000)
     asked = parser.parse_args()
+    if asked.groups:
+        return int(not together(asked.groups, asked.seconds))
+    import torch
+
     torch.set_num_threads(asked.threads)
     if asked.learn:
         learned(asked.seeds, asked.updates)

@@ -62,9 +62,21 @@ def placement(sizes: str, n_tasks: int, batch: int) -> Placement:
 def horn_side(pipe: Any, rank: int, n_ranks: int, job: str, sizes: str, batch: int, threads: int,
               n_groups: int) -> None:  # fmt: skip
     """One task of ``n_groups`` groups; a batch is what all groups compute together."""
-    net, data = network(sizes), dataset(sizes)
-    setup = Setup(net, horn.SGD(RATE, momentum=MOMENTUM), "labels", batch, "float32", threads)
-    group = None
+    where = None
+    if n_ranks > 1:
+        where = placement(sizes, n_ranks // n_groups, batch // n_groups)
+    setup = Setup(
+        network(sizes), horn.SGD(RATE, momentum=MOMENTUM), "labels", batch, "float32", threads
+    )
+    steps_of_horn(pipe, rank, n_ranks, job, setup, dataset(sizes), n_groups, where)
+
+
+def steps_of_horn(
+    pipe: Any, rank: int, n_ranks: int, job: str, setup: Setup, data: Dataset, n_groups: int,
+    where: Placement | None,
+) -> None:  # fmt: skip
+    """Steps of a task of some groups, whatever the network; ``where`` for more than one."""
+    group, batch = None, setup.batch_size
     if n_ranks == 1:
         engine: Any = make("kernels", setup)
     else:
@@ -72,14 +84,15 @@ def horn_side(pipe: Any, rank: int, n_ranks: int, job: str, sizes: str, batch: i
         pipe.send(transport.endpoint)
         transport.connect(pipe.recv(), TIMEOUT_S)
         group = Group(transport, timeout_s=TIMEOUT_S)
-        where = placement(sizes, n_ranks // n_groups, batch // n_groups)
+        assert where is not None
         engine = GroupEngine(setup, where, group, n_groups=n_groups)
     engine.bind(data)
     count = iter(range(1 << 60))
 
     def step() -> float:
         k = next(count)
-        return engine.step(rows_of(k, batch), iteration=k, first_sample=k * batch)
+        rows = np.arange(k * batch, (k + 1) * batch) % len(data)
+        return engine.step(rows, iteration=k, first_sample=k * batch)
 
     obey(pipe, step)
     if group is not None:
@@ -98,9 +111,13 @@ def obey(pipe: Any, step: Callable[[], float]) -> None:
 
 
 class Contender:
-    """``side(pipe, rank, n_ranks, job, *what)`` in so many processes."""
+    """``side(pipe, rank, n_ranks, job, *what)`` in so many processes. meets : whether they are
+    tasks of horn, which tell each other where they are.
+    """
 
-    def __init__(self, side: Callable[..., None], n_ranks: int, *what: Any) -> None:
+    def __init__(
+        self, side: Callable[..., None], n_ranks: int, *what: Any, meets: bool | None = None
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         job = f"bench-{secrets.token_hex(4)}"
         self.pipes, self.processes = [], []
@@ -110,7 +127,7 @@ class Contender:
             process.start()
             self.pipes.append(mine)
             self.processes.append(process)
-        if side is horn_side and n_ranks > 1:
+        if (side is horn_side if meets is None else meets) and n_ranks > 1:
             endpoints = [self._hear(rank) for rank in range(n_ranks)]
             for pipe in self.pipes:
                 pipe.send(endpoints)
