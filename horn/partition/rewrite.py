@@ -110,18 +110,16 @@ class Partition:
         self.statements.extend(
             Move(name, part, "", across=True) for name, part in self.scattered.items()
         )
-        return Program(
-            self.network,
-            self.buffers,
-            tuple(self.prologue),
-            tuple(self.statements),
-            whole.get(before.outputs, before.outputs),
-            before.loss if before.loss is None else whole.get(before.loss, before.loss),
-            frozenset(),
-            {},
-            before.exact,
-            tuple(whole.get(name, name) for name in before.aggregates),
-            before.steps,
+        return dataclasses.replace(
+            before,
+            buffers=self.buffers,
+            prologue=tuple(self.prologue),
+            statements=tuple(self.statements),
+            outputs=whole.get(before.outputs, before.outputs),
+            loss=before.loss if before.loss is None else whole.get(before.loss, before.loss),
+            compact=frozenset(),
+            probes={},
+            aggregates=tuple(whole.get(name, name) for name in before.aggregates),
         )
 
     def with_total(self, program: Program) -> Program:
