@@ -23,6 +23,7 @@ from horn.data import (
     check_labels,
     check_shape,
 )
+from horn.data import lanes
 from horn.data.augment import AugmentedBatch
 from horn.data.inputs import side_by_side
 from horn.data.normalization import measure
@@ -32,7 +33,7 @@ from horn.errors import DataError, JobError, ModelError
 from horn.initial import Beginning, beginning
 from horn.layers import Layer
 from horn.metrics import Metric, checked_answers, resolve
-from horn.network import Network
+from horn.network import MAX_STEPS, Network
 from horn.optimizers import SGD, Optimizer
 from horn.weights import by_class, weighed
 
@@ -107,6 +108,13 @@ class Job:
     class_weight : the same by class, {label: weight} (1 for those that are not there) or
     "balanced": n / (number of classes * samples of the class), as in scikit-learn. What they make
     together is ``job.data.weight`` then. Validation and test data are not weighed.
+    stateful : sequences are longer than what one update goes back: they are cut into pieces, and
+    what neurons carry and layers hear late goes on from piece to piece, without a gradient. data
+    are one sequence x (steps, n), cut into ``batch_size`` lanes side by side, or several (n, steps,
+    features), each with targets of each step; a new epoch begins anew. Their order is that of time.
+    Validation and test data are heard as they are, each sequence from its beginning to its end.
+    truncate : of stateful jobs, the steps of a piece; by default those of net.input(n, steps=...).
+    Steps at the end of a lane that fill no piece are left out.
     """
 
     network: Network
@@ -132,6 +140,8 @@ class Job:
     sample_weight: Any = None
     class_weight: Any = None
     augment: Augment | None = None
+    stateful: bool = False
+    truncate: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.network, Network):
@@ -164,14 +174,17 @@ class Job:
         if is_stream(self.data):
             data, validation = self._streamed(), self.validation
         else:
-            data = as_dataset(_arranged(self.data, self.network, "data"), "data")
+            data = as_dataset(self._arranged(self.data, "data"), "data")
             validation = self.validation
         if self.sample_weight is not None:
             data = weighed(data, self.sample_weight)
         if isinstance(validation, float):
             if not 0.0 < validation < 1.0:
                 raise ModelError(f"Job: validation={validation} must be a fraction between 0 and 1")
-            data, validation = data.split(validation, self.network.seed)
+            if self.stateful and len(data) == 1:
+                data, validation = lanes.ending(data, self.network.n_inputs, validation)
+            else:
+                data, validation = data.split(validation, self.network.seed)
         elif validation is not None:
             validation = self._read(validation, "validation")
         test = None if self.test is None else self._read(self.test, "test")
@@ -186,9 +199,9 @@ class Job:
             )
         set_(self, "sample_weight", None)  # they are in data now, of its part that is not held out
         set_(self, "class_weight", None)
-        set_(self, "data", data)
-        set_(self, "validation", self._like(validation, data))
-        set_(self, "test", self._like(test, data))
+        set_(self, "data", self._in_pieces(data, self.batch_size, "data"))
+        set_(self, "validation", self._in_pieces(self._like(validation, data), 1, "validation"))
+        set_(self, "test", self._in_pieces(self._like(test, data), 1, "test"))
         self._check_augment()
         if (self.early_stopping or self.keep_best) and validation is None:
             raise ModelError(
@@ -202,6 +215,9 @@ class Job:
         set_(self, "aggregates", _aggregates(self.aggregates, self.network))
         frozen, arrays = _frozen(self.frozen, self.network)
         set_(self, "frozen", frozen)
+        if self.truncate not in (None, self.network.steps):
+            of_piece = self.network.of_steps(int(self.truncate or 0), asks_each=False)
+            set_(self, "network", of_piece)
         set_(self, "network", self.network.freezing(arrays))
         set_(self, "metrics", _metrics(self.metrics, self.aggregates))
         _check_monitor(self.early_stopping, self.metrics)
@@ -222,7 +238,8 @@ class Job:
     @property
     def iterations_per_epoch(self) -> int:
         """Updates per epoch; the last batch of an epoch may be smaller."""
-        return -(-len(self.data) // self.batch_size)
+        pieces = 1 if isinstance(self.data, Stream) else self.data.pieces
+        return -(-(len(self.data) // pieces) // self.batch_size) * pieces
 
     @property
     def looks_at_every(self) -> int:
@@ -233,9 +250,20 @@ class Job:
         return -(-n // min(max(n // 20, 100), 2000))
 
     @property
+    def looked_pieces(self) -> int:
+        """Of a stateful job: with how many pieces of each sequence that is, from its beginning."""
+        return -(-self.data.pieces // self.looks_at_every)
+
+    @property
     def acc_is_of(self) -> str:
         """What ``acc`` is measured on, in words, where it is not all of the training data."""
         n, every = len(self.data), self.looks_at_every
+        if self.stateful and every > 1:
+            n_looked = n // self.data.pieces * self.looked_pieces
+            return (
+                f"acc is of {n_looked:,} of the {n:,} training pieces, the first of each sequence, "
+                "after the epoch and without dropout; loss is of all"
+            )
         if every == 1 or checked_answers(self.network, self.data, self.target) is None:
             return ""
         if isinstance(self.data, Stream):
@@ -307,8 +335,33 @@ class Job:
         shape, size = self.network.layers[0].shape, min(self.batch_size, len(self.data))
         return AugmentedBatch(self.augment, self.data, shape, self.network.seed, size)
 
+    def _check_stateful(self) -> None:
+        net, steps = self.network, self.truncate
+        if not self.stateful:
+            if steps is not None:
+                raise ModelError("Job: truncate is of stateful jobs; write stateful=True, too")
+            return
+        if not net.steps:
+            raise ModelError(
+                "Job: stateful is for a network of sequences: "
+                f"net.input({net.n_inputs}, steps=...)"
+            )
+        if steps is not None and (type(steps) is not int or not 1 <= steps <= MAX_STEPS):
+            raise ModelError(
+                f"Job: truncate is the steps of a piece, a whole number from 1 to {MAX_STEPS:,}; "
+                f"got {steps!r}"
+            )
+        if net.loss is not None and self.target is not None and not net.last.each_step:
+            raise ModelError(
+                "Job: stateful goes on from piece to piece, and each is judged: write "
+                f"net.output({net.last.size}, ..., each_step=True)"
+            )
+        if self.sample_weight is not None:
+            raise ModelError("Job: stateful has no samples that sample_weight could weigh")
+
     def _check_sequences(self) -> None:
         """What is not available for sequences."""
+        self._check_stateful()
         if not self.network.steps:
             return
         cannot = {
@@ -341,7 +394,26 @@ class Job:
         self.augment.check(self.network.layers[0].shape)
 
     def _read(self, data: Any, what: str) -> Dataset:
-        return read(_arranged(data, self.network, what), what)
+        return read(self._arranged(data, what), what)
+
+    def _arranged(self, data: Any, what: str) -> Any:
+        """Several inputs by name, and sequences, as the rows of a dataset."""
+        net = self.network
+        if isinstance(data, Dataset) and data.pieces > 1:  # of a job like this one
+            data = lanes.joined(data)
+        if self.stateful:
+            return lanes.whole(data, net.n_inputs, net.last.size, what)
+        if net.steps:
+            given = net.steps, net.n_inputs, net.last.each_step, net.last.size
+            return of_steps(data, *given, what)
+        return side_by_side(data, net.inputs, what)
+
+    def _in_pieces(self, data: Any, n_lanes: int, what: str) -> Any:
+        """The sequences of a stateful job, in pieces."""
+        if not self.stateful or data is None:
+            return data
+        steps = self.truncate or self.network.steps
+        return lanes.pieces(data, self.network.n_inputs, steps, n_lanes, what)
 
     def _streamed(self) -> Any:
         """The stream, with the length of an epoch; what it cannot do is said."""
@@ -416,6 +488,11 @@ class Job:
             return None
         if self.target == "labels" and data.y is not None and data.y.ndim == 1:
             other = other.with_classes(data.classes, "the training data")
+        elif other.classes != data.classes and other.y is not None and other.y.ndim > 1:
+            raise DataError(
+                f"{other.name}: was read with another alphabet than the training data; write "
+                "horn.data.text(..., alphabet=data.classes)"
+            )
         if other.normalization is data.normalization:
             return other
         check_features(other, data.n_features, "the training data")
@@ -567,15 +644,6 @@ def _check_between_0_and_1(data: Dataset, what: str) -> None:
             f"{what}: binary_cross_entropy has targets from 0 to 1, got {low:g} to {high:g}; remap "
             f"y, or use one output per class with softmax and cross_entropy"
         )
-
-
-def _arranged(data: Any, network: Network, what: str) -> Any:
-    """Several inputs by name, and sequences, as the rows of a dataset."""
-    if network.steps:
-        last = network.last
-        given = network.steps, network.n_inputs, last.each_step, last.size
-        return of_steps(data, *given, what)
-    return side_by_side(data, network.inputs, what)
 
 
 def integer_targets(data: Dataset) -> bool:

@@ -311,22 +311,30 @@ class Network:
         )
 
     @property
-    def carried(self) -> tuple[str, ...]:
-        """The arrays of the States that go along with a sequence."""
-        return tuple(
-            f"{layer.name}.{name}" for layer in self.layers[1:] for name in carried(layer.neuron)
-        )
+    def remembered(self) -> dict[str, tuple[int, int]]:
+        """What a sequence takes along from step to step, by the name of a program's buffer: of how
+        many steps, and how many neurons. What layers sent that is heard late, and States.
+        """
+        found: dict[str, tuple[int, int]] = {}
+        for layer in self.layers:
+            found |= {f"{layer.name}.{name}.now": (1, layer.size) for name in layer.states}
+            for link in layer.links:
+                if link.delay:
+                    name = f"{link.source.name}.output"
+                    steps = max(found.get(name, (0, 0))[0], link.delay)
+                    found[name] = steps, link.source.size
+        return found
 
-    def of_steps(self, steps: int) -> Network:
-        """The same layers for sequences of so many steps, of which each is answered: what is
-        learned of one fits the other.
+    def of_steps(self, steps: int, *, asks_each: bool = True) -> Network:
+        """The same layers for sequences of so many steps: what is learned of one fits the other.
+        asks_each : each step is answered, else what this network answers.
         """
         network = Network(self.seed)
         for layer in self.layers:
             links = tuple(wiring.moved(k, network.layers) for k in layer.links)
             here = steps if layer.index == 0 else layer.steps
-            is_last = layer is self.last
-            network._add(replace(layer, links=links, steps=here, each_step=is_last))
+            each = layer.each_step or (asks_each and layer is self.last)
+            network._add(replace(layer, links=links, steps=here, each_step=each))
         return network
 
     def rebuilt(

@@ -18,7 +18,7 @@ from horn import registry
 from horn.aggregates import Aggregate
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
-from horn.network import Network
+from horn.network import MAX_STEPS, Network
 from horn.optimizers import Optimizer
 
 Array = np.ndarray[Any, Any]
@@ -65,6 +65,9 @@ class Engine(Protocol):
         before it (0.0 without a loss).
 
         ``first_sample`` is the global number of the first row: draws of row k use first_sample + k.
+
+        Of data in pieces (``Dataset.pieces``) the sequences of a batch begin in the step of their
+        first pieces, and go on in the next ones.
         """
 
     def outputs(self, x: Array) -> Array:
@@ -116,7 +119,9 @@ class Engine(Protocol):
 
     def memory(self) -> Memory:
         """All that steps change, not copied, to look at before the next one: {"parameter": arrays,
-        "state": ..., "slot": ...}. After ``bind``; in a group, this task's share.
+        "state": ..., "slot": ...}. After ``bind``; in a group, this task's share. Of data in
+        pieces also "heard": what the sequences of the last batch take along,
+        ``Network.remembered``, (batch_size, steps, n) each.
         """
 
     def recall(self, memory: Mapping[str, Mapping[str, Array]], updates: int) -> None:
@@ -133,7 +138,10 @@ class Engine(Protocol):
 
 
 class StepEngine(Engine, Protocol):
-    """An engine of a network of sequences that also answers one as it comes."""
+    """An engine of a network of sequences that also answers one as it comes, or in pieces."""
+
+    def outputs(self, x: Array, pieces: int = 1) -> Array:
+        """As ``Engine.outputs``; so many rows in turn are one sequence."""
 
     def go_on(self, x: Array, at: int) -> Array:
         """What the last layer sends for a sequence x (1, steps * features), as ``outputs``, which
@@ -177,6 +185,13 @@ def combined(aggregate: Aggregate, before: float, numbers: Array) -> float:
         return before + float(numbers.sum(dtype=np.float64))
     largest = np.max if aggregate.monoid == "max" else np.min
     return float(largest(numbers, initial=before))
+
+
+def number_of_step(piece: int, steps: int) -> int:
+    """What is added to the number of a sample, by which it draws, in a piece of its sequence; of
+    more steps than draws have room for they begin anew.
+    """
+    return piece % (MAX_STEPS // steps) * steps << 32
 
 
 def names() -> list[str]:

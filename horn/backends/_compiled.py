@@ -5,20 +5,29 @@ A backend is a Runner: it takes a Program, the persistent arrays and the data, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from horn import metrics
 from horn.aggregates import Aggregate
-from horn.backends import Array, Memory, Places, Setup, combined, fitting, target_kind
+from horn.backends import (
+    Array,
+    Memory,
+    Places,
+    Setup,
+    combined,
+    fitting,
+    number_of_step,
+    target_kind,
+)
 from horn.compiler import lower
 from horn.compiler.program import Program
 from horn.data import Dataset
 from horn.errors import ModelError
 from horn.layers import Layer, Link
-from horn.network import MAX_STEPS, Network
+from horn.network import Network
 from horn.partition.share import Share
 
 PREDICT_ROWS = 256  # samples per batch of inference, at most,
@@ -46,7 +55,9 @@ class Runner(Protocol):
         """The data set that rows are indices into."""
 
     def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
-        """One batch. scalars: learning_rate, iteration, updates, rows, inv_rows."""
+        """One batch. scalars: learning_rate, iteration, updates, rows, inv_rows; begins, 0 where
+        sequences go on, else 1.
+        """
 
     def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         """Begin a batch that runs by segments: what lies between exchanges with other tasks."""
@@ -76,11 +87,16 @@ class Runner(Protocol):
     def carry(self) -> None:
         """The next sequence goes on where this one, of one row, has ended."""
 
-    def last(self, name: str) -> Array:
-        """What a buffer that has all steps holds at the last one, of one row."""
-
     def forget(self) -> None:
         """Before the next sequence nothing was sent."""
+
+    def heard(self) -> dict[str, Array]:
+        """Copies of what the sequences of the last batch take along: (rows, steps, n), of as many
+        steps as a buffer has before the first one.
+        """
+
+    def hear(self, rows: int, heard: Mapping[str, Array]) -> None:
+        """Before the next batch, of so many rows, lies this; 0 where nothing is given."""
 
     def mean(self, name: str) -> float:
         """The mean of a buffer that has one number for each sample of the batch, in double."""
@@ -112,7 +128,7 @@ class CompiledEngine:
         self._training: tuple[Runner, str | None] | None = None  # what a step runs, its losses
         self._runners: dict[object, Runner] = {}
         self._heard: Array | None = None  # what a sequence that goes on is read from
-        self._carried = self.network.carried
+        self._kept: dict[str, Array] = {}  # of data in pieces, what a batch leaves to the next one
         n_neurons = sum(layer.size for layer in self.network.layers) * max(self.network.steps, 1)
         self.predict_rows = min(PREDICT_ROWS, max(PREDICT_NUMBERS // n_neurons, 16))
 
@@ -168,6 +184,12 @@ class CompiledEngine:
         self.is_weighted = data.weight is not None and target is not None
         runner = self._bound(self._runner("train", target), data)
         self._data, self._training = data, (runner, runner.program.loss)
+        self._kept = {}
+        if data.pieces > 1:
+            self._kept = {
+                name: np.zeros((self.setup.batch_size, *shape), self.setup.dtype)
+                for name, shape in self.network.remembered.items()
+            }
 
     @property
     def training_runner(self) -> Runner | None:
@@ -184,7 +206,7 @@ class CompiledEngine:
         runner.bind(data)
         return runner
 
-    def _scalars(self, rows: int, iteration: int) -> dict[str, float]:
+    def _scalars(self, rows: int, iteration: int, begins: bool = True) -> dict[str, float]:
         optimizer = self.setup.optimizer
         return {
             "learning_rate": 0.0 if optimizer is None else optimizer.rate(iteration),
@@ -192,22 +214,41 @@ class CompiledEngine:
             "updates": float(self.updates + 1),
             "rows": float(rows),
             "inv_rows": 1.0 / rows,
+            "begins": float(begins),
         }
+
+    def _begin(self, runner: Runner, rows: Array, data: Dataset, heard: Mapping[str, Array]) -> int:
+        """Let the sequences of a batch begin, or go on from what they have heard. Returns what is
+        added to the numbers of its samples.
+        """
+        if data.pieces == 1:
+            return 0
+        piece = int(rows[0]) % data.pieces
+        runner.hear(len(rows), heard if piece else {})
+        return number_of_step(piece, self.network.steps)
+
+    def _ending(self, runner: Runner, kept: Mapping[str, Array]) -> None:
+        """What the sequences of a batch leave to the next one."""
+        if kept:
+            for name, array in runner.heard().items():
+                kept[name][: len(array), -array.shape[1] :] = array
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
         if self._training is None:
             raise ModelError("step before bind: name the data set first")
         runner, loss = self._training
-        self._run(runner, rows, self._scalars(len(rows), iteration), first_sample)
+        assert self._data is not None
+        first_sample += (at := self._begin(runner, rows, self._data, self._kept))
+        self._run(runner, rows, self._scalars(len(rows), iteration, not at), first_sample)
+        self._ending(runner, self._kept)
         self.updates += 1
         return 0.0 if loss is None else runner.mean(loss)
 
-    def outputs(self, x: Array) -> Array:
-        data = Dataset(np.ascontiguousarray(x), None, 1.0, "x")
+    def outputs(self, x: Array, pieces: int = 1) -> Array:
+        data = Dataset(np.ascontiguousarray(x), None, 1.0, "x", pieces=pieces)
         runner = self._bound(self._runner("infer", None), data)
         result = np.empty((len(data), *self.network.answers), self.setup.dtype)
-        for start, rows in self._batches(len(data)):
-            self._run(runner, rows, self._inference_scalars(len(rows)), start)
+        for rows in self._inferred(runner, data):
             result[rows] = self._answers(runner)
         return result
 
@@ -217,10 +258,8 @@ class CompiledEngine:
             self._heard = np.empty(x.shape, self.setup.dtype)
             runner.bind(Dataset(self._heard, None, 1.0, "x"))
         self._heard[...] = x
-        self._run(runner, _ONE, self._inference_scalars(1), (at % MAX_STEPS) << 32)
-        for name in self._carried:
-            self.arrays[name][...] = runner.last(f"{name}.now")
-        runner.push()
+        scalars = self._inference_scalars(1, not at)
+        self._run(runner, _ONE, scalars, number_of_step(at, 1))
         runner.carry()
         sent = runner.value(runner.program.outputs)
         return np.array(sent[0] if self.network.last.each_step else sent[0, -1])
@@ -228,8 +267,6 @@ class CompiledEngine:
     def forget(self) -> None:
         self._heard = None  # others may have bound their data
         self._runner("infer", None).forget()
-        _, states = self.initial()
-        self.load({}, {name: states[name] for name in self._carried}, updates=self.updates)
 
     def _answers(self, runner: Runner) -> Array:
         """What the last layer sends; of sequences that are judged by it at the last step."""
@@ -237,14 +274,26 @@ class CompiledEngine:
         is_last = found.ndim == 3 and not self.network.last.each_step
         return found[:, -1] if is_last else found
 
-    def _inference_scalars(self, rows: int) -> dict[str, float]:
-        return {**self._scalars(rows, self.updates), "learning_rate": 0.0}
+    def _inference_scalars(self, rows: int, begins: bool = True) -> dict[str, float]:
+        return {**self._scalars(rows, self.updates, begins), "learning_rate": 0.0}
 
-    def _batches(self, n: int) -> list[tuple[int, Array]]:
-        return [
-            (start, np.arange(start, min(start + self.predict_rows, n), dtype=np.int64))
-            for start in range(0, n, self.predict_rows)
-        ]
+    def _inferred(self, runner: Runner, data: Dataset) -> Iterator[Array]:
+        """All rows, batch by batch, each after the runner has run them; sequences in pieces go on
+        from piece to piece.
+        """
+        n, pieces = len(data) // data.pieces, data.pieces
+        for start in range(0, n, self.predict_rows):
+            firsts = pieces * np.arange(start, min(start + self.predict_rows, n), dtype=np.int64)
+            heard: dict[str, Array] = {}
+            for piece in range(pieces):
+                rows = firsts + piece
+                at = self._begin(runner, rows, data, heard)
+                self._run(runner, rows, self._inference_scalars(len(rows), not at), start + at)
+                if pieces > 1:
+                    heard = runner.heard()
+                yield rows
+            if pieces > 1:
+                runner.hear(len(firsts), {})
 
     def losses(self, data: Dataset) -> tuple[float, int]:
         total, correct, _ = self._measured("infer", data, ())
@@ -270,8 +319,7 @@ class CompiledEngine:
         answers = metrics.answers(self.network, self.setup.target, data.y)
         total, correct = 0.0, 0
         found = [aggregate.empty for aggregate in aggregates]
-        for start, rows in self._batches(len(data)):
-            self._run(runner, rows, self._inference_scalars(len(rows)), start)
+        for rows in self._inferred(runner, data):
             if runner.program.loss is not None:
                 total += float(runner.value(runner.program.loss).sum(dtype=np.float64))
             if answers is not None or outputs_out is not None:
@@ -296,7 +344,8 @@ class CompiledEngine:
         saved = {name: array.copy() for name, array in self.arrays.items()}
         runner.bind(data)
         runner.push()
-        runner.run(rows, self._scalars(len(rows), iteration), first_sample)
+        first_sample += (at := self._begin(runner, rows, data, self._kept))
+        runner.run(rows, self._scalars(len(rows), iteration, not at), first_sample)
         program = runner.program
         found = {name: np.array(runner.value(buffer)) for name, buffer in program.probes.items()}
         for name, array in self.arrays.items():  # of weights that are shared, flat in the program
@@ -325,7 +374,10 @@ class CompiledEngine:
         for runner in self._runners.values():
             runner.pull()
         kinds = {"parameter": self._learned, "state": self._states, "slot": self._slots}
-        return {kind: {name: self.arrays[name] for name in names} for kind, names in kinds.items()}
+        found = {
+            kind: {name: self.arrays[name] for name in names} for kind, names in kinds.items()
+        }
+        return {**found, "heard": self._kept} if self._kept else found
 
     def recall(self, memory: Mapping[str, Mapping[str, Array]], updates: int) -> None:
         for array, new in fitting(self.memory(), memory):
@@ -335,7 +387,8 @@ class CompiledEngine:
             runner.push()
 
     def places(self, name: str) -> tuple[Places, ...]:
-        return tuple(slice(0, n) for n in self.arrays[name].shape)
+        array = self._kept[name] if name in self._kept else self.arrays[name]
+        return tuple(slice(0, n) for n in array.shape)
 
     def _copies(self, names: list[str]) -> dict[str, Array]:
         for runner in self._runners.values():

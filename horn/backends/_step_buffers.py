@@ -66,10 +66,10 @@ class StepBuffer:
         tape.move(self.step, self.memory, self.first, self.unit, self.rows)
         tape.move(self.all_steps, self.memory, self.first, self.unit, self.rows, stays=True)
 
-    def ends(self) -> tuple[Array, Array]:
-        """What lies before the steps, and what the last of them were, of one row; views."""
+    def ends(self, n: int) -> tuple[Array, Array]:
+        """What lies before the steps, and what the last of them were, of n rows; views."""
         whole = self.memory.T if self.turned else self.memory
-        return whole[: self.first], whole[self.n_steps : self.n_steps + self.first]
+        return whole[: self.first * n], whole[self.n_steps * n : (self.n_steps + self.first) * n]
 
     def value(self, n: int) -> Array:
         """Its content of n rows: (rows, steps, ...)."""

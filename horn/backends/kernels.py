@@ -63,7 +63,7 @@ from horn.data import Dataset
 from horn.language.ir import Node, Op
 from horn.partition.share import LocalEdges, Share, edge_link
 
-SCALARS = ("learning_rate", "iteration", "updates", "rows", "inv_rows")
+SCALARS = ("learning_rate", "iteration", "updates", "rows", "inv_rows", "begins")
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ class Runner:
             dims[self.own_rows.index] = self._own_rows()
         dims[self.iteration.index] = int(scalars["iteration"])
         for name, scalar in self.scalars.items():
-            numbers[scalar.index] = scalars[name]
+            numbers[scalar.index] = scalars.get(name, 1.0) if name == "begins" else scalars[name]
         numbers[self.step.index] = scalars["learning_rate"] * scalars["inv_rows"]
         if self.steps:
             self._start_steps(first_sample)
@@ -334,22 +334,37 @@ class Runner:
 
     def carry(self) -> None:
         if self.ends is None:
-            self.ends = [span.ends() for span in self._own_spans() if span.first]
+            self.ends = [span.ends(1) for span in self._own_spans().values() if span.first]
         for before, last in self.ends:
             before[...] = last.copy() if len(last) > self.steps else last
 
-    def last(self, name: str) -> Array:
-        span = self.spans[name]
-        whole = span.memory.T if span.turned else span.memory
-        return np.asarray(whole[span.first + self.steps - 1])
-
     def forget(self) -> None:
-        for span in self._own_spans():
+        for span in self._own_spans().values():
             span.memory.fill(0)
 
-    def _own_spans(self) -> list[StepBuffer]:
+    def heard(self) -> dict[str, Array]:
+        n, found = self.n_rows, {}
+        for name, span in self._own_spans().items():
+            if span.first:
+                _, last = span.ends(n)
+                found[name] = last.reshape(span.first, n, -1).swapaxes(0, 1).copy()
+        return found
+
+    def hear(self, rows: int, heard: Mapping[str, Array]) -> None:
+        if rows != self.n_zeroed:
+            self.forget()
+            self.n_zeroed = rows
+        for name, span in self._own_spans().items():
+            if span.first:
+                before, _ = span.ends(rows)
+                before[...] = 0.0
+                if name in heard:
+                    given = heard[name][:rows, -span.first :].swapaxes(0, 1)
+                    before[...] = given.reshape(span.first * rows, -1)
+
+    def _own_spans(self) -> dict[str, StepBuffer]:
         buffers = self.program.buffers
-        return [span for name, span in self.spans.items() if buffers[name].role != "late"]
+        return {name: span for name, span in self.spans.items() if buffers[name].role != "late"}
 
     def compute(self, segment: int) -> None:
         for first, last, turns in self.bounds[segment]:

@@ -101,7 +101,7 @@ class Runner:
         self.alive: dict[int, Array] = {}
         self.step, self.is_wide = 0, False  # of sequences: where it is, or at all steps together
         self.spans: dict[str, Array] = {}  # (steps and those besides, rows, ...)
-        self.heard: dict[str, Array] = {}  # what lies before the steps, if it is not 0
+        self.before: dict[str, Array] = {}  # what lies before the steps, if it is not 0
         self.scalars: Mapping[str, float] = {"iteration": 0.0}
         self.first_sample, self.rows = 0, np.empty(0, np.int64)
         self.orders: dict[Node, list[Node]] = {}  # of evaluation
@@ -147,7 +147,8 @@ class Runner:
     def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         self.env, self.alive = dict(self.once), {}
         self.spans, self.step = {}, 0
-        self.rows, self.scalars, self.first_sample = rows, scalars, first_sample
+        self.rows, self.first_sample = rows, first_sample
+        self.scalars = {"begins": 1.0, **scalars}
 
     def compute(self, segment: int) -> None:
         with np.errstate(all="ignore"):
@@ -205,7 +206,7 @@ class Runner:
                 shape = [self.share.length(a, 0) for a in buffer.axes if base(a) != "b"]
                 n = [count(self.rows_of(a)) for a in buffer.axes if base(a) == "b"]
                 self.spans[name] = np.zeros((before + steps + after, *n, *shape), self.dtype)
-                self.spans[name][:before] = self.heard.get(name, 0.0)
+                self.spans[name][:before] = self.before.get(name, 0.0)
         first, whole = before - delay, self.spans[name]
         if not self.is_wide:
             return np.asarray(whole[first + self.step])
@@ -225,15 +226,21 @@ class Runner:
         for name, whole in self.spans.items():
             span = self.program.buffers[name].span
             if span is not None and span[0]:
-                self.heard[name] = whole[steps : steps + span[0]]
-
-    def last(self, name: str) -> Array:
-        span = self.program.buffers[name].span
-        assert span is not None
-        return np.asarray(self.spans[name][span[0] + self.program.steps - 1, 0])
+                self.before[name] = whole[steps : steps + span[0]]
 
     def forget(self) -> None:
-        self.heard = {}
+        self.before = {}
+
+    def heard(self) -> dict[str, Array]:
+        self.carry()
+        return {name: whole.swapaxes(0, 1).copy() for name, whole in self.before.items()}
+
+    def hear(self, rows: int, heard: Mapping[str, Array]) -> None:
+        self.before = {}
+        for name, array in heard.items():
+            span = self.program.buffers[name].span if name in self.program.buffers else None
+            if span is not None and span[0]:
+                self.before[name] = array[:rows, -span[0] :].swapaxes(0, 1)
 
     def numbers(self, axis: str) -> Array:
         """The numbers of the samples, by which they draw."""

@@ -28,7 +28,20 @@ from horn.compiler.thinning import Thinning
 from horn.compiler.updates import Updates
 from horn.errors import ModelError
 from horn.language import derive, ir
-from horn.language.ir import OUTPUT, TARGET, ZERO, Node, Op, const, leaf, load, make, mul, select
+from horn.language.ir import (
+    OUTPUT,
+    TARGET,
+    ZERO,
+    Node,
+    Op,
+    Scalar,
+    const,
+    leaf,
+    load,
+    make,
+    mul,
+    select,
+)
 from horn.language.layers import read_aggregate
 from horn.language.parse import function as parse_function
 from horn.network import Network
@@ -211,7 +224,9 @@ class Builder:
         }
 
     def start(self, code: LayerCode) -> None:
-        """What the States of a layer are before the first step."""
+        """What the States of a layer are before the first step: of a sequence that goes on, what
+        lies there.
+        """
         layer, emitted = code.layer, self.storage.statements
         self.storage.begin("first")
         axis = f"n{layer.index}"
@@ -219,7 +234,9 @@ class Builder:
             full = f"{layer.name}.{name}"
             self.storage.persistent(full, (axis,), "state")
             before = self.storage.late(f"{full}.now", ("b", axis), 1)
-            self.storage.loop(Frame(layer.index), [Output(before, load(full, "o"))])
+            begins = make(Op.GT, Scalar("begins"), ZERO)
+            value = select(begins, load(full, "o"), load(before, "bo"))
+            self.storage.loop(Frame(layer.index), [Output(before, value)])
         self.storage.statements = emitted
 
     def judge(

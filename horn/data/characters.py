@@ -17,13 +17,14 @@ SHOWN = 20  # characters on each side of one that a message is about
 
 def text(
     source: Any,
-    steps: int,
+    steps: int | None = None,
     *,
     level: str = "char",
     alphabet: Sequence[str] | None = None,
     stride: int | None = None,
 ) -> Dataset:
     """Pieces of a text, ``steps`` characters each, and the character that follows each of them.
+    Without ``steps`` the whole text as one sequence, for ``Job(stateful=True)``.
 
     source : the path of a UTF-8 file, or something open for reading text. level : what a step is;
     "char" is a character. alphabet : the characters there are, as ``data.classes`` of the training
@@ -32,7 +33,8 @@ def text(
     the last is left out if it is short.
 
     x (n, steps * characters) uint8, one hot, for ``net.input(characters, steps=steps)`` · y (n,
-    steps) int64 places in the alphabet, which is ``classes``. The text is kept one hot, a byte for
+    steps) int64 places in the alphabet, which is ``classes``; of the whole text x (n, characters),
+    y (n,), a row for each character but the last. The text is kept one hot, a byte for
     each of its characters and each of the alphabet's; pieces that overlap share it.
 
     Raises
@@ -43,6 +45,10 @@ def text(
     if level != "char":
         raise DataError(f'text: level={level!r} is not known; "char" is there')
     name, found = _read(source)
+    if steps is None:
+        if stride is not None:
+            raise DataError(f"{name}: stride is from piece to piece; say how long one is: steps=")
+        return _whole(found, alphabet, name)
     if type(steps) is not int or steps < 1:
         raise DataError(f"{name}: steps is how long a piece is, from 1; got {steps!r}")
     stride = steps if stride is None else stride
@@ -63,6 +69,15 @@ def text(
     starts = np.arange(n)[:, None] * stride
     following = places[starts + np.arange(1, steps + 1)]
     return Dataset(rows, following, 1.0, name, classes=letters)
+
+
+def _whole(found: str, alphabet: Sequence[str] | None, name: str) -> Dataset:
+    """A row for each character, with the one that follows."""
+    if len(found) < 2:
+        raise DataError(f"{name}: has {len(found)} characters, and none that follows another")
+    letters = tuple(sorted(set(found))) if alphabet is None else tuple(alphabet)
+    places = codes(found, letters, name)
+    return Dataset(one_hot(places[:-1], len(letters)), places[1:], 1.0, name, classes=letters)
 
 
 def codes(found: str, alphabet: Sequence[str], name: str) -> np.ndarray:

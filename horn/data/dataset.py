@@ -33,7 +33,8 @@ class Dataset:
     classes : what the labels are, if they are no whole numbers: label k is ``classes[k]``.
     normalization : applied after ``scale`` when a batch is read. ids (n,) : what the samples are
     called, text, and ``id_name`` what that is called; nothing learns from them. shape : of a sample
-    that is more than a row of numbers, as (height, width, channels); () of one that is not.
+    that is more than a row of numbers, as (height, width, channels); () of one that is not. pieces
+    : so many rows in turn are one sequence, piece after piece.
 
     Raises
     ------
@@ -50,6 +51,7 @@ class Dataset:
     id_name: str = "id"
     weight: np.ndarray | None = None
     shape: tuple[int, ...] = ()
+    pieces: int = 1
     _checked: bool = field(default=False, init=False, repr=False)
     _is_file: bool | None = field(default=None, init=False, repr=False)
 
@@ -163,6 +165,11 @@ class Dataset:
         part = replace(self, **changes)
         object.__setattr__(part, "_checked", self._checked)
         return part
+
+    def with_first_pieces(self, n: int) -> Dataset:
+        """The first n pieces of each sequence, copied."""
+        rows = np.arange(len(self)).reshape(-1, self.pieces)[:, :n].ravel()
+        return self._of(rows).with_fields(pieces=n)
 
     def expect(self, rows: Any) -> None:
         """Let the kernel fetch the rows that are read next, if they are in a mapped file."""

@@ -9,6 +9,9 @@ NumPy).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 
 # The high word of the counter, "order" in ASCII: no other draw by the same seed uses it.
@@ -32,3 +35,35 @@ def permutation(n: int, seed: int, epoch: int) -> np.ndarray:
     draws.sort()
     np.bitwise_and(draws, low_bits, out=draws)
     return draws.view(np.int64)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The rows of each batch of an epoch, by its number.
+
+    n : sequences, of so many pieces each (rows, 1 of samples). size : of a batch, in sequences; the
+    last may be smaller. A batch has one piece of each of its sequences, and the next batches have
+    the next pieces. Sequences of a single batch keep their order.
+    """
+
+    n: int
+    size: int
+    pieces: int
+    seed: int
+    epoch: int
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        if self.pieces > 1 and self.n <= self.size:
+            return np.arange(self.n, dtype=np.int64)
+        return permutation(self.n, self.seed, self.epoch)
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        start = number // self.pieces * self.size
+        rows = self.order[start : start + self.size]
+        return rows if self.pieces == 1 else rows * self.pieces + number % self.pieces
+
+    def before(self, done: int) -> int:
+        """How many batches have these rows, from the beginning of the epoch."""
+        whole, rest = divmod(done, self.size * self.pieces)
+        return whole * self.pieces + -(-rest // max(min(self.size, self.n - whole * self.size), 1))

@@ -20,7 +20,7 @@ from horn.interpreter.language import Translator
 from horn.interpreter.layers import Stage
 from horn.interpreter.passes import Gradients, LearnedNumbers, Numbers, Sample
 from horn.interpreter.tape import number
-from horn.network import MAX_STEPS, Network
+from horn.network import Network
 from horn.neuron import no_batch
 from horn.optimizers import Direct, Optimizer
 
@@ -37,7 +37,8 @@ class Batch:
     """The means over a training batch, and who sat it out: True where a number is not to be
     updated.
 
-    gradients : of the arrays that learn. sent, deltas : by sample, step, layer and neuron.
+    gradients : of the arrays that learn. sent, deltas : by sample, step, layer and neuron. heard :
+    what the sequences take along, as in ``Network.remembered``, (samples, steps, n).
     """
 
     loss: float
@@ -46,6 +47,7 @@ class Batch:
     sits_out: dict[str, Array]
     sent: list[list[list[list[float]]]]
     deltas: list[list[list[list[passes.Deltas]]]]
+    heard: dict[str, Array]
 
 
 class Engine:
@@ -95,17 +97,27 @@ class Engine:
         self._updates = 0
         self._data: Dataset | None = None
         self._before: list[Sample] = []  # of a sequence that goes on
+        self._kept: dict[str, Array] = {}  # of data in pieces, what a batch leaves to the next one
+        delays = [link.delay for layer in self.network.layers for link in layer.links]
+        self._longest = max([1, *delays])  # of how many steps something is asked later
 
     # --- the face
 
     def bind(self, data: Dataset) -> None:
-        self._data = data
+        self._data, self._kept = data, {}
+        if data.pieces > 1:
+            self._kept = {
+                name: np.zeros((self.setup.batch_size, *shape))
+                for name, shape in self.network.remembered.items()
+            }
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
         if self.optimizer is None:
             raise ModelError("this engine only predicts: it was made without an optimizer")
         batch = self._run(rows, iteration, first_sample)
         self._states = {name: array.astype(self.dtype) for name, array in batch.states.items()}
+        for name, array in self._kept.items():
+            array[: len(rows)] = batch.heard[name]
         self._update(self.optimizer, batch, iteration)
         return batch.loss
 
@@ -131,31 +143,68 @@ class Engine:
                     found[f"{stage.name}.delta{layer.end_of(group, name)}"] = deltas
         return found | {f"{name}.gradient": gradient for name, gradient in batch.gradients.items()}
 
-    def outputs(self, x: Array) -> Array:
+    def outputs(self, x: Array, pieces: int = 1) -> Array:
         rows = (row.tolist() for row in np.asarray(x, np.float64))
-        found = [self._answer(steps) for steps in self._predict(rows)]
+        found = [self._answer(steps) for steps in self._predict(rows, pieces)]
         return np.array(found, self.dtype).reshape(len(found), *self.network.answers)
 
     def go_on(self, x: Array, at: int) -> Array:
         memory, states = self._memory(training=False), _flat(self._states)
         keep, sent = self.network.layers[0].keep, []
-        longest = max((k.delay for layer in self.network.layers for k in layer.links), default=0)
         for t, here in enumerate(self._steps(np.asarray(x, np.float64)[0].tolist()), at):
-            number_of = (t % MAX_STEPS) << 32
+            number_of = backends.number_of_step(t, 1)
             moment = Moment(self.network.seed, False, self._updates, number_of, 0.0)
             self._before = passes.forward(
                 self.stages, [[v * keep for v in here]], [moment], memory, states,
                 before=self._before,
             )  # fmt: skip
-            [sample] = self._before
-            sample.past = sample.past[: max(longest, 1)]
-            for earlier in sample.past:
-                earlier.past = ()
-            sent.append(sample.sent)
+            self._forget_early(self._before)
+            sent.append(self._before[0].sent)
         return np.array(self._answer(sent), self.dtype)
 
     def forget(self) -> None:
         self._before = []
+
+    def _forget_early(self, samples: Sequence[Sample]) -> None:
+        """Of steps that nobody asks any more."""
+        for sample in samples:
+            sample.past = sample.past[: self._longest]
+            for earlier in sample.past:
+                earlier.past = ()
+
+    def _earlier(self, rows: Array) -> list[Sample]:
+        """The samples of a batch one step before it, where their sequences go on."""
+        assert self._data is not None
+        if not int(rows[0]) % self._data.pieces:
+            return []
+        found, states = [], _flat(self._states)
+        for k in range(len(rows)):
+            own = {name: array[k] for name, array in self._kept.items()}
+            past = []
+            for ago in range(1, self._longest + 1):
+                sent = [own.get(f"{layer.name}.output") for layer in self.network.layers]
+                heard = [[] if a is None or len(a) < ago else a[-ago].tolist() for a in sent]
+                before = {n: own[f"{n}.now"][-1].tolist() for n in states if f"{n}.now" in own}
+                moment = Moment(self.network.seed, True, 0, 0, 0.0)
+                past.append(Sample(moment, {**states, **before}, heard))
+            past[0].past = past[1:]
+            found.append(past[0])
+        return found
+
+    def _heard(self, samples: Sequence[Sample]) -> dict[str, Array]:
+        """What the sequences of samples take along after their last step."""
+        found = {}
+        places = {layer.name: layer.index for layer in self.network.layers}
+        for name, shape in self.network.remembered.items():
+            found[name] = np.zeros((len(samples), *shape))
+            for own, sample in zip(found[name], samples, strict=True):
+                whole, _, what = name.rpartition(".")
+                if what == "now":
+                    own[-1] = sample.states[whole]
+                    continue
+                for ago, at in enumerate((sample, *sample.past)[: shape[0]], 1):
+                    own[-ago] = at.sent[places[whole]] or 0.0
+        return found
 
     def losses(self, data: Dataset) -> tuple[float, int]:
         return self._judged(data, lambda sent: None)
@@ -180,7 +229,7 @@ class Engine:
         total, right = 0.0, 0
         answers = metrics.answers(self.network, self.setup.target, data.y)
         samples = (self._read(data, row)[0] for row in range(len(data)))
-        for row, steps in enumerate(self._predict(samples)):
+        for row, steps in enumerate(self._predict(samples, data.pieces)):
             look(steps)
             _, target = self._read(data, row)
             if self._loss is not None and target is not None:
@@ -256,7 +305,8 @@ class Engine:
         self._updates = updates
 
     def memory(self) -> backends.Memory:
-        return {"parameter": self._arrays, "state": self._states, "slot": self._slots}
+        found = {"parameter": self._arrays, "state": self._states, "slot": self._slots}
+        return {**found, "heard": self._kept} if self._kept else found
 
     def recall(self, memory: Mapping[str, Mapping[str, Array]], updates: int) -> None:
         for array, new in list(backends.fitting(self.memory(), memory)):
@@ -264,7 +314,7 @@ class Engine:
         self._updates = updates
 
     def places(self, name: str) -> tuple[slice, ...]:
-        array = {**self._arrays, **self._states, **self._slots}[name]
+        array = {**self._arrays, **self._states, **self._slots, **self._kept}[name]
         return tuple(slice(0, n) for n in array.shape)
 
     @property
@@ -294,12 +344,19 @@ class Engine:
         drawn = random.uniform(key, 0, range(layer.size), [sample], moment.iteration)[0]
         return [float(u < layer.keep) for u in drawn]
 
-    def _predict(self, samples: Iterable[Sequence[float]]) -> Iterator[list[list[list[float]]]]:
-        """What all layers send for each sample in turn, step by step, in inference."""
+    def _predict(
+        self, samples: Iterable[Sequence[float]], pieces: int = 1
+    ) -> Iterator[list[list[list[float]]]]:
+        """What all layers send for each sample in turn, step by step, in inference. pieces : so
+        many samples in turn are one sequence.
+        """
         memory, states = self._memory(training=False), _flat(self._states)
-        keep = self.network.layers[0].keep
-        for k, x in enumerate(samples):
-            sent, before = [], list[Sample]()
+        keep, before = self.network.layers[0].keep, list[Sample]()
+        for row, x in enumerate(samples):
+            k, piece = divmod(row, pieces)
+            self._forget_early(before)
+            sent, before = [], before if piece else []
+            k += backends.number_of_step(piece, self.network.steps or 1)
             for t, here in enumerate(self._steps(x)):
                 moment = Moment(self.network.seed, False, self._updates, k + (t << 32), 0.0)
                 before = passes.forward(
@@ -326,19 +383,25 @@ class Engine:
         gradients = {name: np.zeros(self._arrays[name].size) for name in self._learning}
         last_states = {name: np.zeros(array.size) for name, array in self._states.items()}
         silent: dict[tuple[int, int], int] = {}
-        loss, sent, deltas = 0.0, [], []
+        loss, sent, deltas, ends = 0.0, [], [], list[Sample]()
+        earlier, steps = self._earlier(rows) if len(rows) else [], max(self.network.steps, 1)
+        if earlier:
+            piece = int(rows[0]) % self._data.pieces
+            first_sample += backends.number_of_step(piece, steps)
         together = len(rows) if any(stage.asks_batch for stage in self.stages[1:]) else 1
         for first in range(0, len(rows), max(together, 1)):
             these = range(first, min(first + together, len(rows)))
             samples, backs = self._pass(
-                rows, these, iteration, first_sample, memory, states, silent, want_deltas
-            )
+                rows, these, iteration, first_sample, memory, states, silent, want_deltas,
+                [earlier[k] for k in these if earlier],
+            )  # fmt: skip
+            ends += samples
             for sample, back in zip(samples, backs, strict=True):
                 for name in gradients:
                     gradients[name] += back.arrays[name]
                 for name, values in sample.states.items():
                     last_states[name] += values
-                in_time = (*reversed(sample.past), sample)
+                in_time = (*reversed(sample.past[: steps - 1]), sample)
                 each = (back, *back.later)
                 for layer in range(len(self.stages)):
                     each_fired = zip(*(one.fired[layer] for one in in_time), strict=True)
@@ -363,18 +426,20 @@ class Engine:
             sits_out,
             sent,
             deltas,
+            self._heard(ends) if self._kept else {},
         )
 
     def _pass(
         self, rows: Array, these: Sequence[int], iteration: int, first_sample: int,
         memory: LearnedNumbers, states: Numbers, silent: dict[tuple[int, int], int],
-        want_deltas: bool,
+        want_deltas: bool, earlier: Sequence[Sample] = (),
     ) -> tuple[list[Sample], list[Gradients]]:  # fmt: skip
         """Some samples of a batch, together, forward and back: the last step of each, and what came
-        back from the first. silent : input neurons that sit the batch out are added.
+        back from the first. silent : input neurons that sit the batch out are added. earlier : the
+        same samples one step before, where their sequences go on.
         """
         assert self._data is not None
-        before, in_time = list[Sample](), list[list[Sample]]()
+        before, in_time = list(earlier), list[list[Sample]]()
         for t in range(max(self.network.steps, 1)):
             before = self._forward(
                 rows, these, iteration, first_sample, memory, states, silent, t, before

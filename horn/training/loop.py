@@ -1,7 +1,8 @@
 """The steps of a job, epoch by epoch: the same in one process and in every task of a group.
 
 An epoch is a permutation of the samples, by (seed, epoch): each is seen exactly once, and the last
-batch of an epoch may be smaller. The loss of a row of the history is the mean over the epoch's
+batch of an epoch may be smaller; pieces of a sequence follow one another, batch after batch. The
+loss of a row of the history is the mean over the epoch's
 samples, each measured before its update. In a group every task runs this loop over its share of the
 network: losses and scores are the same everywhere, so all decide alike.
 """
@@ -19,8 +20,9 @@ import numpy as np
 from horn import html
 from horn.aggregates import COLUMNS, named
 from horn.backends import Engine, Memory
-from horn.data import Dataset, permutation
+from horn.data import Dataset
 from horn.data.augment import AugmentedBatch
+from horn.data.order import Batches
 from horn.errors import Diverged, Timeout
 from horn.job import Job
 from horn.metrics import checked_answers, n_answers
@@ -321,24 +323,28 @@ class TrainingLoop:
     def _epoch(self) -> dict[str, Any] | None:
         """The next epoch, or the rest of one; its row, None if it was halted."""
         job, step = self.job, self.engine.step
-        n, size = len(job.data), job.batch_size
+        pieces = job.data.pieces if self.take is None else 1
+        n, size = len(job.data) // pieces, job.batch_size
         if not self.done:
             self.epoch += 1
             self.total, self.unseen, self.own = 0.0, 0, OwnLoss()
             self._keep(KEPT_EVERY)
         epoch, done_before, begun = self.epoch, self.done, perf_counter()
-        take, order = self.take, np.empty(0, np.int64)
-        if take is None:
-            order = permutation(n, job.network.seed + DEALS_APART * self.deal, epoch - 1)
+        take = self.take
+        seed = job.network.seed + DEALS_APART * self.deal
+        batches = None if take is not None else Batches(n, size, pieces, seed, epoch - 1)
         sample = (epoch - 1) * n
-        n_before = -(-self.done // size)  # batches; at its end the last may be smaller
+        # batches; at its end the last may be smaller
+        n_before = -(-self.done // size) if batches is None else batches.before(self.done)
         n_steps = min(job.iterations_per_epoch, job.n_iterations - self.iteration + n_before)
         next_look = begun + self.watcher.interval_s
-        for start in range(n_before * size, n_steps * size, size):
-            rows = order[start : start + size] if take is None else take(min(size, n - start))
+        for number in range(n_before, n_steps):
+            start = number // pieces * size
+            rows = batches[number] if batches is not None else take(min(size, n - start))
             if self.on_iteration is not None:
                 self.on_iteration(self.iteration)
-            self._expect(order[start + size : min(start + 2 * size, n_steps * size)])
+            if batches is not None and number + 1 < n_steps:
+                self._expect(batches[number + 1])
             if self.batches is not None:
                 rows = self.batches.read(rows, epoch, slice(*share(len(rows), *self.part)))
             loss = step(rows, iteration=self.iteration, first_sample=sample + start)
@@ -512,6 +518,8 @@ def _is_finite(array: Array) -> bool:
 def _sample(job: Job) -> Dataset:
     """What of the training data is measured after an epoch."""
     data, step = job.data, job.looks_at_every
+    if data.pieces > 1:
+        return data.with_first_pieces(job.looked_pieces)
     labels = None if data.y is None else np.ascontiguousarray(data.y[::step])
     x = np.ascontiguousarray(data.x[::step])
     sample: Dataset = data.with_fields(x=x, y=labels, ids=None, weight=None)

@@ -1,0 +1,134 @@
+"""Long sequences in pieces of some steps: the lanes of a stateful job, and what is longer than a
+network's sequences.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from horn.data import arrays
+from horn.data.checks import as_dataset
+from horn.data.dataset import Dataset
+from horn.errors import DataError
+
+
+def whole(data: Any, features: int, size: int, what: str) -> Dataset:
+    """A dataset whose rows are sequences, or with one row a single one, each longer than a piece.
+
+    data : x, or (x, y), or a dataset whose rows are the steps of one sequence (as
+    ``horn.data.text(path)``). x (steps, features) is one sequence, (n, steps, features) are n; of
+    one feature also (steps,) and (n, steps). y, of each step: labels (steps,) or (n, steps),
+    targets (steps, size) or (n, steps, size), of one number also without the last axis.
+
+    Raises
+    ------
+    DataError : other shapes.
+    """
+    if isinstance(data, Dataset):
+        return _of_rows(data, features, what)
+    x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+    if isinstance(x, (Dataset, str)):
+        return as_dataset(data, what)  # which says what is wrong
+    x = np.asarray(x)
+    if x.ndim == 1 and features == 1:
+        x = x[:, None]
+    if x.ndim == 2 and x.shape[1] == features:
+        x = x[None]
+        y = None if y is None else np.asarray(y)[None]
+    elif x.ndim == 2 and features == 1:
+        x = x[:, :, None]
+    if x.ndim != 3 or x.shape[2] != features or not x.size:
+        raise DataError(
+            f"{what}: x has shape {x.shape}, but sequences in pieces are one of shape (steps, "
+            f"{features}), or several (n, steps, {features})"
+        )
+    n, steps, _ = x.shape
+    found, scale = arrays.as_features(x.reshape(n, -1), what)
+    if y is None:
+        return as_dataset(Dataset(found, None, scale, what), what)
+    y = np.asarray(y)
+    if y.shape == (n, steps) and y.dtype.kind in "iub" and size > 1:
+        labels = np.ascontiguousarray(y, np.int64)
+        return as_dataset(Dataset(found, labels, scale, what), what)
+    if y.shape not in ((n, steps, size), *([(n, steps)] if size == 1 else [])):
+        raise DataError(
+            f"{what}: y has shape {y.shape}, but of sequences in pieces each step is asked: labels "
+            f"({n}, {steps}) or targets ({n}, {steps}, {size}), of one sequence without the "
+            f"{n}"
+        )
+    y = y if y.dtype.kind == "f" else y.astype(np.float64)
+    return as_dataset(Dataset(found, y.reshape(n, -1), scale, what), what)
+
+
+def joined(data: Dataset) -> Dataset:
+    """Sequences in pieces as whole ones; views."""
+    n = len(data) // data.pieces
+    y = None if data.y is None else data.y.reshape(n, -1)
+    return data.with_fields(x=data.x.reshape(n, -1), y=y, pieces=1)
+
+
+def _of_rows(data: Dataset, features: int, what: str) -> Dataset:
+    """A dataset whose rows are steps as one with a single sequence; of sequences, as it is."""
+    if data.n_features % features:
+        raise DataError(
+            f"{what}: has {data.n_features:,} numbers in a row, which are no steps of {features}"
+        )
+    if data.n_features > features:
+        return data
+    x, y = data.x.reshape(1, -1), data.y
+    if y is not None:
+        y = y.reshape(1, -1)
+    return data.with_fields(x=x, y=y, ids=None, weight=None, shape=())
+
+
+def ending(data: Dataset, features: int, fraction: float) -> tuple[Dataset, Dataset]:
+    """A single sequence without its end, and the end: about a fraction of its steps."""
+    n = data.n_features // features
+    at = n - round(n * fraction)
+    return _steps(data, features, 0, at), _steps(data, features, at, n)
+
+
+def _steps(data: Dataset, features: int, first: int, last: int) -> Dataset:
+    n = data.n_features // features
+    y = data.y
+    if y is not None:
+        per = y.shape[1] // n
+        y = y[:, first * per : last * per]
+    return data.with_fields(x=data.x[:, first * features : last * features], y=y)
+
+
+def pieces(data: Dataset, features: int, steps: int, lanes: int, what: str) -> Dataset:
+    """Sequences cut into pieces of so many steps, one after the other (``Dataset.pieces``). A
+    single one is cut into lanes first, which are sequences then. Steps at the end of each that fill
+    no piece are left out.
+
+    Raises
+    ------
+    DataError : those that are learned from have not more than one piece each, others none.
+    """
+    n, length = len(data), data.n_features // features
+    if n == 1 and lanes > 1:
+        n, length = lanes, length // lanes
+    count = length // steps
+    if count < 2 - (what != "data"):
+        why = f"{n:,} lanes of {length:,} steps" if len(data) == 1 else f"{length:,} steps each"
+        raise DataError(
+            f"{what}: nothing goes on from piece to piece: {why}, and pieces of {steps:,}. Pass one "
+            "long sequence, as horn.data.text(path) without steps, fewer lanes (batch_size) or "
+            "shorter pieces (truncate); sequences that end with a piece need no stateful=True"
+        )
+    taken = _steps(data, features, 0, (n // len(data)) * length)
+    x = _cut(taken.x, n, length * features, count, steps * features)
+    y = taken.y
+    if y is not None:
+        per = y.shape[1] // (taken.n_features // features)
+        y = _cut(y, n, length * per, count, steps * per)
+    return taken.with_fields(x=x, y=y, pieces=count)
+
+
+def _cut(array: np.ndarray, n: int, whole_row: int, count: int, row: int) -> np.ndarray:
+    """(n * count, row) of n sequences; a view where they lie so."""
+    found = array.reshape(n, whole_row)[:, : count * row].reshape(n * count, row)
+    return np.ascontiguousarray(found)
