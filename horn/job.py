@@ -22,8 +22,8 @@ from horn.data import (
     check_finite,
     check_labels,
     check_shape,
+    lanes,
 )
-from horn.data import lanes
 from horn.data.augment import AugmentedBatch
 from horn.data.inputs import side_by_side
 from horn.data.normalization import measure
@@ -252,7 +252,8 @@ class Job:
     @property
     def looked_pieces(self) -> int:
         """Of a stateful job: with how many pieces of each sequence that is, from its beginning."""
-        return -(-self.data.pieces // self.looks_at_every)
+        pieces: int = self.data.pieces
+        return -(-pieces // self.looks_at_every)
 
     @property
     def acc_is_of(self) -> str:
@@ -290,6 +291,12 @@ class Job:
             data = getattr(self, what)
             if data is None:
                 continue
+            if data.n_features == net.n_inputs < net.n_features:
+                raise DataError(
+                    f"{what}: its rows are the steps of one long sequence, but the network takes "
+                    f"{net.steps} steps at a time; write Job(..., stateful=True), or cut it: "
+                    f"horn.data.text(path, {net.steps})"
+                )
             check_features(data, net.n_features, "the network")
             if len(net.inputs) == 1 and not net.steps:
                 check_shape(data, net.layers[0].shape)

@@ -31,6 +31,7 @@ from horn.data import (
 from horn.data.arrays import BYTE_SCALE
 from horn.data.classes import Classes, as_array, to_json
 from horn.data.inputs import side_by_side
+from horn.data.lanes import is_alone, is_long, pieces, whole
 from horn.data.sequences import check_answers, of_steps
 from horn.data.stream import read
 from horn.description import Description, number, rebuild, shapes
@@ -120,6 +121,7 @@ class Model:
         self._states = _frozen(states or {}, network, "state", dtype)
         self._code = code
         self._engine: Engine | None = None
+        self._of_each: Any = None  # an engine that answers each step of a long sequence
         self._cuts: dict[str, Model] = {}
 
     @property
@@ -168,7 +170,8 @@ class Model:
         of which each step is answered (n, steps, n_outputs), or (n, steps) labels.
 
         x : (n, features), (n, steps, features), or a dataset. Bytes are scaled as the bytes were
-        that it learned from.
+        that it learned from. Sequences may have more steps than net.input(n, steps=...), and one
+        may be given alone, (steps, features): they are heard in pieces, from beginning to end.
         labels : the class of the largest output: what it was called, or its number. Of a single
         output that tells two classes apart, the second if it is above 0.5. layer : of this layer
         instead.
@@ -176,6 +179,9 @@ class Model:
         if layer is not None:
             found = self.activations(x, layer)
             return found.argmax(axis=-1) if labels else found
+        if self._is_long(x):
+            found = self._of_long(x)
+            return self.labels_of(found) if labels else found
         data = self._dataset(x, "x")
         engine = self._ready()
         n, (*each, n_outputs) = len(data), self.network.answers
@@ -248,7 +254,9 @@ class Model:
 
         metrics : as in Job; by default those of the job that trained it. Returns {"loss", "acc",
         ...}; "acc" is there where there is right and wrong: integer labels, one-hot rows, 0 and 1
-        of one sigmoid output, rows of several labels (horn/metrics.py).
+        of one sigmoid output, rows of several labels (horn/metrics.py). Sequences of more steps
+        than net.input(n, steps=...), of which each is answered, go on from piece to piece; steps at
+        their end that fill no piece are not judged.
         """
         data = self._dataset((x, y) if y is not None else x, "data")
         if self.target == "labels":
@@ -394,6 +402,9 @@ class Model:
         check_features(found, self.network.n_features, "this model")
         if len(self.network.inputs) == 1 and not self.network.steps:
             check_shape(found, self.network.layers[0].shape)
+        return self._scaled(found)
+
+    def _scaled(self, found: Dataset) -> Dataset:
         scale = self.facts.get("scale")
         if scale is None or found.x.dtype != np.uint8:
             scale = found.scale
@@ -403,20 +414,44 @@ class Model:
         network, last = self.network, self.network.last
         if not network.steps:
             return side_by_side(data, network.inputs, what)
+        x = data[0] if isinstance(data, tuple) and data else data
+        if last.each_step and self._is_long(x):
+            found = whole(data, network.n_inputs, last.size, what)
+            return pieces(found, network.n_inputs, network.steps, 1, what)
         given = network.steps, network.n_inputs, last.each_step, last.size
         return of_steps(data, *given, what)
 
+    def _is_long(self, x: Any) -> bool:
+        steps = self.network.steps
+        return bool(steps) and is_long(x, steps, self.network.n_inputs)
+
+    def _of_long(self, x: Any) -> Array:
+        """What is answered to sequences of more steps than the network has."""
+        from horn.stream import answers_of
+
+        net = self.network
+        data = self._scaled(whole(x, net.n_inputs, net.last.size, "x"))
+        if self._of_each is None:
+            self._of_each = self._engine_of(net.of_steps(net.steps))
+        found = answers_of(self._of_each, data, net, self.dtype)
+        found = found if net.last.each_step else found[:, -1]
+        return found[0] if is_alone(x, net.n_inputs) else found
+
     def _ready(self) -> Engine:
         if self._engine is None:
-            from horn.backends import Setup, make
-
-            setup = Setup(
-                self.network, None, self.target, CHUNK_ROWS, dtype=self.dtype, threads=self.threads
-            )
-            self._engine = make(self.backend, setup)
-            updates = int(self.facts.get("iteration", 0))
-            self._engine.load(self._parameters, self._states, updates=updates)
+            self._engine = self._engine_of(self.network)
         return self._engine
+
+    def _engine_of(self, network: Network) -> Engine:
+        """An engine of this network, or of one for which the same is learned."""
+        from horn.backends import Setup, make
+
+        setup = Setup(network, None, self.target, CHUNK_ROWS, dtype=self.dtype,
+                      threads=self.threads)  # fmt: skip
+        engine = make(self.backend, setup)
+        updates = int(self.facts.get("iteration", 0))
+        engine.load(self._parameters, self._states, updates=updates)
+        return engine
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the bytes of its file, which are checked when they are read."""

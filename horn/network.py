@@ -47,7 +47,6 @@ from horn.layers import (
 from horn.losses import Loss
 from horn.neuron import (
     Neuron,
-    carried,
     check_class,
 )
 from horn.neurons import Relay, Standard

@@ -9,11 +9,13 @@ from typing import Any, cast
 import numpy as np
 
 from horn.backends import Setup, StepEngine, make
+from horn.data import Dataset
 from horn.data.characters import codes, one_hot
 from horn.errors import DataError, ModelError
 from horn.network import Network
 
 Array = np.ndarray[Any, Any]
+ROWS = 1024  # pieces that are floating point at once
 
 
 class ModelStream:
@@ -75,6 +77,24 @@ class ModelStream:
         """What comes next is the beginning of a sequence."""
         self._engine.forget()
         self.at = 0
+
+
+def answers_of(engine: StepEngine, data: Dataset, network: Network, dtype: Any) -> Array:
+    """What is answered at each step of sequences of any length, (n, steps, n_outputs), which are
+    heard in pieces. engine : of ``network``, which answers each step. data : whole sequences.
+    """
+    steps, features = network.steps, network.n_inputs
+    n, length = len(data), data.n_features // features
+    count = -(-length // steps)
+    at_once = max(ROWS * steps // length, 1)
+    found = []
+    for start in range(0, n, at_once):
+        rows = np.arange(start, min(start + at_once, n))
+        x = np.zeros((len(rows), count * steps * features), dtype)
+        x[:, : data.n_features] = data.read(rows, np.empty((len(rows), data.n_features), dtype))
+        sent = engine.outputs(x.reshape(len(rows) * count, -1), count)
+        found.append(sent.reshape(len(rows), count * steps, -1)[:, :length])
+    return np.concatenate(found)
 
 
 def written(

@@ -205,6 +205,15 @@ JOB = {
         'set_(self, "augment", None)',
         "tests/api/test_augment.py::test_images_are_changed_alike_wherever_it_computes",
     ),
+    "stateful": guard(
+        'set_(self, "data", self.data.with_fields(pieces=1))',
+        "tests/parity/test_stateful.py::test_one_long_sequence_is_cut_into_lanes",
+        "tests/parity/test_stateful.py::test_in_pieces_a_sequence_is_answered_as_whole",
+    ),
+    "truncate": guard(
+        'set_(self, "network", self.network.of_steps(100, asks_each=False))',
+        "tests/parity/test_stateful.py::test_one_long_sequence_is_cut_into_lanes",
+    ),
     "aggregates": guard(
         'set_(self, "aggregates", {})',
         "tests/parity/test_aggregates.py::test_aggregates_are_columns_with_what_they_say",

@@ -112,10 +112,12 @@ def pieces(data: Dataset, features: int, steps: int, lanes: int, what: str) -> D
     if n == 1 and lanes > 1:
         n, length = lanes, length // lanes
     count = length // steps
-    if count < 2 - (what != "data"):
-        why = f"{n:,} lanes of {length:,} steps" if len(data) == 1 else f"{length:,} steps each"
+    long = f"{n:,} lanes of {length:,} steps" if len(data) == 1 else f"{length:,} steps each"
+    if count < 1 and what != "data":
+        raise DataError(f"{what}: has {long}, which fill no piece of {steps:,}; give longer ones")
+    if count < 2 and what == "data":
         raise DataError(
-            f"{what}: nothing goes on from piece to piece: {why}, and pieces of {steps:,}. Pass one "
+            f"data: nothing goes on from piece to piece: {long}, and pieces of {steps:,}. Pass one "
             "long sequence, as horn.data.text(path) without steps, fewer lanes (batch_size) or "
             "shorter pieces (truncate); sequences that end with a piece need no stateful=True"
         )
@@ -132,3 +134,26 @@ def _cut(array: np.ndarray, n: int, whole_row: int, count: int, row: int) -> np.
     """(n * count, row) of n sequences; a view where they lie so."""
     found = array.reshape(n, whole_row)[:, : count * row].reshape(n * count, row)
     return np.ascontiguousarray(found)
+
+
+def is_long(x: Any, steps: int, features: int) -> bool:
+    """Whether x is one long sequence, or several with more steps than a network's have."""
+    if isinstance(x, Dataset):
+        return x.n_features == features < steps * features or x.n_features > steps * features
+    shape = getattr(x, "shape", None)
+    shape = np.shape(x) if shape is None and isinstance(x, list) else shape
+    if not isinstance(shape, tuple):
+        return False
+    if len(shape) == 3:
+        return bool(shape[1] > steps and shape[2] == features)
+    if len(shape) == 2:
+        return bool(shape[1] == features < steps * features or shape[1] > steps * features)
+    return len(shape) == 1 and features == 1 < steps
+
+
+def is_alone(x: Any, features: int) -> bool:
+    """Whether x is one sequence, and not several."""
+    if isinstance(x, Dataset):
+        return x.n_features == features
+    shape = np.shape(x)
+    return len(shape) == 1 or (len(shape) == 2 and shape[1] == features)

@@ -38,7 +38,7 @@ def permutation(n: int, seed: int, epoch: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Batches:
+class BatchRows:
     """The rows of each batch of an epoch, by its number.
 
     n : sequences, of so many pieces each (rows, 1 of samples). size : of a batch, in sequences; the

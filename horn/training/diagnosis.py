@@ -17,7 +17,7 @@ from time import perf_counter
 import numpy as np
 
 from horn.backends import Engine, Memory
-from horn.data import permutation
+from horn.data.order import BatchRows
 from horn.errors import HornError
 from horn.interpreter import trouble
 from horn.job import Job
@@ -78,10 +78,11 @@ def look_again(
 
 def batch(job: Job, iteration: int) -> tuple[np.ndarray, int]:
     """The rows of the data that an update reads, and the global number of the first sample."""
-    n, size = len(job.data), job.batch_size
+    pieces, size = job.data.pieces, job.batch_size
+    n = len(job.data) // pieces
     epoch, step = divmod(iteration, job.iterations_per_epoch)
-    rows = permutation(n, job.network.seed, epoch)[step * size : (step + 1) * size]
-    return rows, epoch * n + step * size
+    rows = BatchRows(n, size, pieces, job.network.seed, epoch)
+    return rows[step], epoch * n + step // pieces * size
 
 
 class Batches:

@@ -22,7 +22,7 @@ from horn.aggregates import COLUMNS, named
 from horn.backends import Engine, Memory
 from horn.data import Dataset
 from horn.data.augment import AugmentedBatch
-from horn.data.order import Batches
+from horn.data.order import BatchRows
 from horn.errors import Diverged, Timeout
 from horn.job import Job
 from horn.metrics import checked_answers, n_answers
@@ -332,18 +332,16 @@ class TrainingLoop:
         epoch, done_before, begun = self.epoch, self.done, perf_counter()
         take = self.take
         seed = job.network.seed + DEALS_APART * self.deal
-        batches = None if take is not None else Batches(n, size, pieces, seed, epoch - 1)
-        sample = (epoch - 1) * n
-        # batches; at its end the last may be smaller
-        n_before = -(-self.done // size) if batches is None else batches.before(self.done)
+        batches = BatchRows(n, size, pieces, seed, epoch - 1)
+        sample, n_before = (epoch - 1) * n, batches.before(self.done)
         n_steps = min(job.iterations_per_epoch, job.n_iterations - self.iteration + n_before)
         next_look = begun + self.watcher.interval_s
         for number in range(n_before, n_steps):
             start = number // pieces * size
-            rows = batches[number] if batches is not None else take(min(size, n - start))
+            rows = batches[number] if take is None else take(min(size, n - start))
             if self.on_iteration is not None:
                 self.on_iteration(self.iteration)
-            if batches is not None and number + 1 < n_steps:
+            if take is None and number + 1 < n_steps:
                 self._expect(batches[number + 1])
             if self.batches is not None:
                 rows = self.batches.read(rows, epoch, slice(*share(len(rows), *self.part)))
@@ -519,7 +517,8 @@ def _sample(job: Job) -> Dataset:
     """What of the training data is measured after an epoch."""
     data, step = job.data, job.looks_at_every
     if data.pieces > 1:
-        return data.with_first_pieces(job.looked_pieces)
+        of_first: Dataset = data.with_first_pieces(job.looked_pieces)
+        return of_first
     labels = None if data.y is None else np.ascontiguousarray(data.y[::step])
     x = np.ascontiguousarray(data.x[::step])
     sample: Dataset = data.with_fields(x=x, y=labels, ids=None, weight=None)
