@@ -290,11 +290,6 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
             "a stateful job is trained by one process on this machine: its sequences go on where "
             'they were; groups=1, tasks=1, and the strategy "allreduce"'
         )
-    if job.network.steps and (not is_alone or on_cluster is not None):
-        raise JobError(
-            "a network of sequences (net.input(n, steps=...)) is trained by one process on this "
-            "machine: groups=1, tasks=1, and the strategy \"allreduce\""
-        )
     if isinstance(job.data, Stream):
         is_here = is_alone and on_cluster is None
         if not is_here or schedule is not None or settings.resume is not False:
