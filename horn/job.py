@@ -25,9 +25,9 @@ from horn.data import (
     lanes,
 )
 from horn.data.augment import AugmentedBatch
+from horn.data.in_steps import check_answers, of_steps
 from horn.data.inputs import side_by_side
 from horn.data.normalization import measure
-from horn.data.sequences import check_answers, of_steps
 from horn.data.stream import Stream, as_stream, is_stream, read
 from horn.errors import DataError, JobError, ModelError
 from horn.initial import Beginning, beginning

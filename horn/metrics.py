@@ -66,34 +66,55 @@ def checked_answers(network: Network, data: Dataset, target: str | None) -> str 
         return kind
     assert y is not None
     rows = y.reshape(-1, network.last.size)
+    if data.lengths is not None and network.last.each_step:
+        rows = rows[valid(data.lengths, network.steps)]
     if not ((y == 0) | (y == 1)).all() or (kind == "one-hot" and (rows.sum(axis=1) != 1).any()):
         return None
     return kind
 
 
-def n_right(kind: str | None, outputs: Array, y: Array) -> int:
-    """How many answers are right. outputs (n, n_outputs) · y as in the data set, of these rows."""
+def n_right(kind: str | None, outputs: Array, y: Array, lengths: Array | None = None) -> int:
+    """How many answers are right. outputs (n, n_outputs) · y as in the data set, of these rows, as
+    ``lengths``.
+    """
     if kind is None:
         return 0
-    outputs, y = by_step(outputs, y)
+    outputs, y = by_step(outputs, y, lengths)
     if kind in ("label", "one-hot"):
         expected = y if kind == "label" else y.argmax(axis=1)
         return int((outputs.argmax(axis=1) == expected).sum())
     return int(((outputs > 0.5) == (y.reshape(outputs.shape) > 0.5)).sum())
 
 
-def by_step(outputs: Array, y: Array) -> tuple[Array, Array]:
-    """The outputs and targets of sequences of which each step is answered, a row for each step."""
+def by_step(outputs: Array, y: Array, lengths: Array | None = None) -> tuple[Array, Array]:
+    """The outputs and targets of sequences of which each step is answered, a row for each step; of
+    ``lengths`` only those that they have.
+    """
     if outputs.ndim < 3:
         return outputs, y
+    own = valid(lengths, outputs.shape[1]) if lengths is not None else slice(None)
     outputs = outputs.reshape(-1, outputs.shape[-1])
-    return outputs, y.reshape(-1) if y.dtype.kind == "i" else y.reshape(outputs.shape)
+    y = y.reshape(-1) if y.dtype.kind == "i" else y.reshape(outputs.shape)
+    return outputs[own], y[own]
+
+
+def valid(lengths: Array, steps: int) -> Array:
+    """(n * steps,): whether a step is the sequence's own."""
+    return np.asarray(np.arange(steps) < lengths[:, None]).ravel()
+
+
+def held(array: Array, lengths: Array, steps: int) -> Array:
+    """(n, any steps, ...) -> (n, steps, ...): behind the end of a sequence what it had there."""
+    places = np.minimum(np.arange(steps), lengths[:, None] - 1)
+    return np.asarray(array[np.arange(len(array))[:, None], places])
 
 
 def n_answers(network: Network, data: Dataset) -> int:
     """How many answers a data set has, of which some are right."""
     kind = answers(network, "labels", data.y)
-    n = len(data) * (network.steps if network.last.each_step else 1)
+    n = len(data)
+    if network.last.each_step:
+        n = n * network.steps if data.lengths is None else int(data.lengths.sum())
     return n * network.last.size if kind == "each" else n
 
 
@@ -287,7 +308,7 @@ def score(
     """A metric of a whole data set. outputs (n, n_outputs). Raises ModelError: it does not fit."""
     y = _read(data, outputs.dtype) if target == "input" else data.y
     assert y is not None
-    outputs, y = by_step(outputs, y)
+    outputs, y = by_step(outputs, y, data.lengths)
     if metric.reads == "answers":
         kind = answers(network, target, y)
         assert kind is not None, "check comes before"
@@ -349,7 +370,8 @@ def check_defined(
     if kind is None or "auc" not in [metric.name for metric in metrics]:
         return
     assert data.y is not None
-    outputs, y = by_step(np.zeros((len(data), *network.answers)), data.y)
+    outputs = np.zeros((len(data), *network.answers))
+    outputs, y = by_step(outputs, data.y, data.lengths)
     true, _ = _columns(kind, y, outputs)
     count = true.sum(axis=0)
     if len(bad := np.flatnonzero((count == 0) | (count == len(true)))):

@@ -30,9 +30,9 @@ from horn.data import (
 )
 from horn.data.arrays import BYTE_SCALE
 from horn.data.classes import Classes, as_array, to_json
+from horn.data.in_steps import check_answers, of_steps
 from horn.data.inputs import side_by_side
 from horn.data.lanes import is_alone, is_long, pieces, whole
-from horn.data.sequences import check_answers, of_steps
 from horn.data.stream import read
 from horn.description import Description, number, rebuild, shapes
 from horn.errors import ModelError
@@ -159,25 +159,29 @@ class Model:
             normalization=self.normalization,
         )
 
-    def activations(self, x: Any, layer: str) -> Array:
+    def activations(self, x: Any, layer: str) -> Any:
         """What a layer sends for each sample: (n, size), in inference. x : as for ``predict``."""
         if layer not in self._cuts:
             self._cuts[layer] = self.cut(layer)
         return self._cuts[layer].predict(x)
 
-    def predict(self, x: Any, *, labels: bool = False, layer: str | None = None) -> Array:
+    def predict(self, x: Any, *, labels: bool = False, layer: str | None = None) -> Any:
         """What the last layer sends for each sample: (n, n_outputs), or (n,) labels; of sequences
-        of which each step is answered (n, steps, n_outputs), or (n, steps) labels.
+        of which each step is answered (n, steps, n_outputs), or (n, steps) labels; where some end
+        early a list of such, one of each sequence.
 
-        x : (n, features), (n, steps, features), or a dataset. Bytes are scaled as the bytes were
-        that it learned from. Sequences may have more steps than net.input(n, steps=...), and one
-        may be given alone, (steps, features): they are heard in pieces, from beginning to end.
+        x : (n, features), (n, steps, features), a list of sequences of any lengths, or a dataset.
+        Bytes are scaled as the bytes were that it learned from. Sequences may have more steps than
+        net.input(n, steps=...), and one may be given alone, (steps, features): they are heard in
+        pieces, from beginning to end.
         labels : the class of the largest output: what it was called, or its number. Of a single
         output that tells two classes apart, the second if it is above 0.5. layer : of this layer
         instead.
         """
         if layer is not None:
             found = self.activations(x, layer)
+            if isinstance(found, list):
+                return [one.argmax(axis=-1) if labels else one for one in found]
             return found.argmax(axis=-1) if labels else found
         if self._is_long(x):
             found = self._of_long(x)
@@ -191,9 +195,13 @@ class Model:
         buffer = np.empty((min(n, CHUNK_ROWS), data.n_features), self.dtype)
         for start in range(0, n, CHUNK_ROWS):
             chunk = rows[start : start + CHUNK_ROWS]
-            outputs = engine.outputs(data.read(chunk, buffer[: len(chunk)]))
+            lengths = None if data.lengths is None else data.lengths[chunk]
+            outputs = engine.outputs(data.read(chunk, buffer[: len(chunk)]), lengths=lengths)
             found[start : start + len(chunk)] = self._classes_of(outputs) if labels else outputs
-        return found if self.classes is None or not labels else as_array(self.classes)[found]
+        named = found if self.classes is None or not labels else as_array(self.classes)[found]
+        if not each or data.lengths is None:
+            return named
+        return _cut(named, data.lengths, is_array=hasattr(x, "__array__"))
 
     def labels_of(self, outputs: Array) -> Array:
         """What ``predict(labels=True)`` says of what the last layer sent (..., n_outputs)."""
@@ -469,6 +477,13 @@ class Model:
     def __repr__(self) -> str:
         sizes = "-".join(str(layer.size) for layer in self.network.layers)
         return f"<Model {sizes}, {sum(a.size for a in self._parameters.values()):,} parameters>"
+
+
+def _cut(found: Array, lengths: Array, is_array: bool) -> Any:
+    """What is answered at the steps that sequences have. is_array : they are all as long."""
+    if is_array:
+        return found[:, : lengths[0]]
+    return [row[:n] for row, n in zip(found, lengths, strict=True)]
 
 
 def _from_bytes(content: bytes, backend: str, threads: int | None) -> Model:

@@ -210,7 +210,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     def _outputs(self, x: Any) -> Array:
         check_is_fitted(self, "model_")
         x = validate_data(self, x, dtype=TYPES, order="C", reset=False)
-        return self.model_.predict(x)
+        return np.asarray(self.model_.predict(x))
 
     def __getstate__(self) -> dict[str, Any]:
         """A neuron of a script or a notebook travels as its source, as in a model file."""

@@ -92,7 +92,7 @@ def answers_of(engine: StepEngine, data: Dataset, network: Network, dtype: Any) 
         rows = np.arange(start, min(start + at_once, n))
         x = np.zeros((len(rows), count * steps * features), dtype)
         x[:, : data.n_features] = data.read(rows, np.empty((len(rows), data.n_features), dtype))
-        sent = engine.outputs(x.reshape(len(rows) * count, -1), count)
+        sent = engine.outputs(x.reshape(len(rows) * count, -1), pieces=count)
         found.append(sent.reshape(len(rows), count * steps, -1)[:, :length])
     return np.concatenate(found)
 

@@ -70,9 +70,10 @@ class Engine(Protocol):
         first pieces, and go on in the next ones.
         """
 
-    def outputs(self, x: Array) -> Array:
+    def outputs(self, x: Array, lengths: Array | None = None) -> Array:
         """What the last layer sends, in inference: (n, features) as stored -> (n, n_outputs). ``x``
-        is already scaled.
+        is already scaled. lengths : of sequences that end early, as ``Dataset`` has them; behind
+        the end is what was there.
         """
 
     def losses(self, data: Dataset) -> tuple[float, int]:
@@ -140,7 +141,7 @@ class Engine(Protocol):
 class StepEngine(Engine, Protocol):
     """An engine of a network of sequences that also answers one as it comes, or in pieces."""
 
-    def outputs(self, x: Array, pieces: int = 1) -> Array:
+    def outputs(self, x: Array, lengths: Array | None = None, pieces: int = 1) -> Array:
         """As ``Engine.outputs``; so many rows in turn are one sequence."""
 
     def go_on(self, x: Array, at: int) -> Array:

@@ -125,6 +125,7 @@ class CompiledEngine:
         self._slots: list[str] = []
         self._data: Dataset | None = None
         self.is_weighted = False  # whether the samples that ``step`` reads have weights
+        self.is_ragged = False  # whether those that are read next are sequences that end early
         self._training: tuple[Runner, str | None] | None = None  # what a step runs, its losses
         self._runners: dict[object, Runner] = {}
         self._heard: Array | None = None  # what a sequence that goes on is read from
@@ -144,10 +145,15 @@ class CompiledEngine:
         return target_kind(self.network, self.setup.target, data)
 
     def _runner(self, kind: str, target: str | None) -> Runner:
-        key = (kind, target, self.is_weighted and kind in ("train", "probe"))
+        key = (kind, target, self.is_weighted and kind in ("train", "probe"), self.is_ragged)
         if key not in self._runners:
             self._runners[key] = self.make_runner(kind, target)
         return self._runners[key]
+
+    def _reading(self, kind: str, target: str | None, data: Dataset) -> Runner:
+        """The runner of a program that reads these data."""
+        self.is_ragged = data.lengths is not None
+        return self._bound(self._runner(kind, target), data)
 
     def make_runner(self, kind: str, target: str | None) -> Runner:
         """The runner of a program: "train", "infer", "watch" (which also has the aggregates), or
@@ -161,7 +167,7 @@ class CompiledEngine:
         else:
             program = lower.training_program(
                 self.network, optimizer, target, fuse=kind == "train", masked=self.masked,
-                weighted=self.is_weighted,
+                weighted=self.is_weighted, ragged=self.is_ragged,
             )  # fmt: skip
         self.allocate(program)
         size = self.predict_rows if kind in ("infer", "watch") else self.setup.batch_size
@@ -169,7 +175,7 @@ class CompiledEngine:
 
     def inference(self, kind: str, target: str | None) -> Program:
         aggregates = self.setup.aggregates if kind == "watch" else ()
-        return lower.inference_program(self.network, target, aggregates)
+        return lower.inference_program(self.network, target, aggregates, self.is_ragged)
 
     def allocate(self, program: Program) -> None:
         for name, buffer in program.buffers.items():
@@ -182,7 +188,7 @@ class CompiledEngine:
     def bind(self, data: Dataset) -> None:
         target = self.target_kind(data)
         self.is_weighted = data.weight is not None and target is not None
-        runner = self._bound(self._runner("train", target), data)
+        runner = self._reading("train", target, data)
         self._data, self._training = data, (runner, runner.program.loss)
         self._kept = {}
         if data.pieces > 1:
@@ -206,7 +212,10 @@ class CompiledEngine:
         runner.bind(data)
         return runner
 
-    def _scalars(self, rows: int, iteration: int, begins: bool = True) -> dict[str, float]:
+    def _scalars(
+        self, rows: int, iteration: int, begins: bool = True, steps: float = 1.0
+    ) -> dict[str, float]:
+        """steps : of sequences that end early, how many the samples have on average."""
         optimizer = self.setup.optimizer
         return {
             "learning_rate": 0.0 if optimizer is None else optimizer.rate(iteration),
@@ -215,6 +224,7 @@ class CompiledEngine:
             "rows": float(rows),
             "inv_rows": 1.0 / rows,
             "begins": float(begins),
+            "inv_steps": 1.0 / steps,
         }
 
     def _begin(self, runner: Runner, rows: Array, data: Dataset, heard: Mapping[str, Array]) -> int:
@@ -239,20 +249,30 @@ class CompiledEngine:
         runner, loss = self._training
         assert self._data is not None
         first_sample += (at := self._begin(runner, rows, self._data, self._kept))
-        self._run(runner, rows, self._scalars(len(rows), iteration, not at), first_sample)
+        self._run(runner, rows, self._of_rows(rows, iteration, not at), first_sample)
         self._ending(runner, self._kept)
         self.updates += 1
         return 0.0 if loss is None else runner.mean(loss)
 
-    def outputs(self, x: Array, pieces: int = 1) -> Array:
-        data = Dataset(np.ascontiguousarray(x), None, 1.0, "x", pieces=pieces)
-        runner = self._bound(self._runner("infer", None), data)
+    def _of_rows(self, rows: Array, iteration: int, begins: bool = True) -> dict[str, float]:
+        """The scalars of a training batch of these rows."""
+        assert self._data is not None
+        lengths = self._data.lengths
+        steps = 1.0 if lengths is None else float(lengths[rows].mean())
+        return self._scalars(len(rows), iteration, begins, steps)
+
+    def outputs(self, x: Array, lengths: Array | None = None, pieces: int = 1) -> Array:
+        shape = (self.network.steps, self.network.n_inputs) if lengths is not None else ()
+        x = np.ascontiguousarray(x)
+        data = Dataset(x, None, 1.0, "x", pieces=pieces, shape=shape, lengths=lengths)
+        runner = self._reading("infer", None, data)
         result = np.empty((len(data), *self.network.answers), self.setup.dtype)
         for rows in self._inferred(runner, data):
-            result[rows] = self._answers(runner)
+            result[rows] = self._answers(runner, data, rows)
         return result
 
     def go_on(self, x: Array, at: int) -> Array:
+        self.is_ragged = False
         runner = self._runner("infer", None)
         if self._heard is None or self._heard.shape != x.shape:
             self._heard = np.empty(x.shape, self.setup.dtype)
@@ -266,29 +286,36 @@ class CompiledEngine:
 
     def forget(self) -> None:
         self._heard = None  # others may have bound their data
+        self.is_ragged = False
         self._runner("infer", None).forget()
 
-    def _answers(self, runner: Runner) -> Array:
+    def _answers(self, runner: Runner, data: Dataset, rows: Array) -> Array:
         """What the last layer sends; of sequences that are judged by it at the last step."""
         found = runner.value(runner.program.outputs)
+        if data.lengths is not None:
+            found = metrics.held(found, data.lengths[rows], self.network.steps)
         is_last = found.ndim == 3 and not self.network.last.each_step
         return found[:, -1] if is_last else found
 
-    def _inference_scalars(self, rows: int, begins: bool = True) -> dict[str, float]:
-        return {**self._scalars(rows, self.updates, begins), "learning_rate": 0.0}
+    def _inference_scalars(
+        self, rows: int, begins: bool = True, steps: float = 1.0
+    ) -> dict[str, float]:
+        return {**self._scalars(rows, self.updates, begins, steps), "learning_rate": 0.0}
 
     def _inferred(self, runner: Runner, data: Dataset) -> Iterator[Array]:
         """All rows, batch by batch, each after the runner has run them; sequences in pieces go on
         from piece to piece.
         """
         n, pieces = len(data) // data.pieces, data.pieces
+        steps = 1.0 if data.lengths is None else float(data.lengths.mean())
         for start in range(0, n, self.predict_rows):
             firsts = pieces * np.arange(start, min(start + self.predict_rows, n), dtype=np.int64)
             heard: dict[str, Array] = {}
             for piece in range(pieces):
                 rows = firsts + piece
                 at = self._begin(runner, rows, data, heard)
-                self._run(runner, rows, self._inference_scalars(len(rows), not at), start + at)
+                scalars = self._inference_scalars(len(rows), not at, steps)
+                self._run(runner, rows, scalars, start + at)
                 if pieces > 1:
                     heard = runner.heard()
                 yield rows
@@ -315,7 +342,7 @@ class CompiledEngine:
         outputs_out: Array | None = None,
     ) -> tuple[float, int, list[float]]:
         target = self.target_kind(data)
-        runner = self._bound(self._runner(kind, target), data)
+        runner = self._reading(kind, target, data)
         answers = metrics.answers(self.network, self.setup.target, data.y)
         total, correct = 0.0, 0
         found = [aggregate.empty for aggregate in aggregates]
@@ -323,9 +350,10 @@ class CompiledEngine:
             if runner.program.loss is not None:
                 total += float(runner.value(runner.program.loss).sum(dtype=np.float64))
             if answers is not None or outputs_out is not None:
-                outputs = self._answers(runner)
+                outputs = self._answers(runner, data, rows)
                 if answers is not None and data.y is not None:
-                    correct += metrics.n_right(answers, outputs, data.y[rows])
+                    lengths = None if data.lengths is None else data.lengths[rows]
+                    correct += metrics.n_right(answers, outputs, data.y[rows], lengths)
                 if outputs_out is not None:
                     outputs_out[rows] = outputs
             for k, aggregate in enumerate(aggregates):
@@ -338,6 +366,7 @@ class CompiledEngine:
         if data is None:
             raise ModelError("probe before bind: name the data set first")
         target = self.target_kind(data)
+        self.is_ragged = data.lengths is not None
         runner = self._runner("probe", target)
         for other in self._runners.values():
             other.pull()
@@ -345,9 +374,16 @@ class CompiledEngine:
         runner.bind(data)
         runner.push()
         first_sample += (at := self._begin(runner, rows, data, self._kept))
-        runner.run(rows, self._scalars(len(rows), iteration, not at), first_sample)
+        runner.run(rows, self._of_rows(rows, iteration, not at), first_sample)
         program = runner.program
         found = {name: np.array(runner.value(buffer)) for name, buffer in program.probes.items()}
+        if data.lengths is not None:  # behind its end a sequence goes on as it was
+            for name in found:
+                if found[name].ndim == 3 and name.endswith(".output"):
+                    found[name] = metrics.held(found[name], data.lengths[rows], self.network.steps)
+                elif found[name].ndim == 3:
+                    behind = self.network.steps - found[name].shape[1]
+                    found[name] = np.pad(found[name], ((0, 0), (0, behind), (0, 0)))
         for name, array in self.arrays.items():  # of weights that are shared, flat in the program
             if (gradient := f"{name}.gradient") in found:
                 found[gradient] = found[gradient].reshape(array.shape)
@@ -403,6 +439,7 @@ class CompiledEngine:
 
     def slots(self) -> dict[str, Array]:
         if self.setup.optimizer is not None and not self._slots and self._data is not None:
+            self.is_ragged = self._data.lengths is not None
             self._runner("train", self.target_kind(self._data))
         return self._copies(self._slots)
 

@@ -34,6 +34,7 @@ class StepBuffer:
     rows: Dim
     n_steps: int
     turned: bool
+    n_besides: int  # steps before the first and after the last one
 
     @classmethod
     def of(
@@ -46,7 +47,7 @@ class StepBuffer:
         memory = aligned(lies, dtype)
         step, every = (cls._like(memory, k, turned) for k in (n, n * steps))
         unit = memory.itemsize * (1 if turned else int(np.prod(rest, dtype=np.int64)))
-        return cls(memory, step, every, span[0], unit, rows, steps, turned)
+        return cls(memory, step, every, span[0], unit, rows, steps, turned, sum(span))
 
     @staticmethod
     def _like(memory: Array, n: int, turned: bool) -> Array:
@@ -71,11 +72,11 @@ class StepBuffer:
         whole = self.memory.T if self.turned else self.memory
         return whole[: self.first * n], whole[self.n_steps * n : (self.n_steps + self.first) * n]
 
-    def value(self, n: int) -> Array:
-        """Its content of n rows: (rows, steps, ...)."""
+    def value(self, n: int, n_steps: int) -> Array:
+        """Its content of n rows at so many steps: (rows, steps, ...)."""
         whole = self.memory.T if self.turned else self.memory
-        here = whole[self.first * n : (self.first + self.n_steps) * n]
-        return here.reshape(self.n_steps, n, *here.shape[1:]).swapaxes(0, 1)
+        here = whole[self.first * n : (self.first + n_steps) * n]
+        return here.reshape(n_steps, n, *here.shape[1:]).swapaxes(0, 1)
 
 
 def is_aligned(array: Array) -> bool:

@@ -63,7 +63,9 @@ from horn.data import Dataset
 from horn.language.ir import Node, Op
 from horn.partition.share import LocalEdges, Share, edge_link
 
-SCALARS = ("learning_rate", "iteration", "updates", "rows", "inv_rows", "begins")
+SCALARS = (
+    "learning_rate", "iteration", "updates", "rows", "inv_rows", "begins", "inv_steps",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,9 @@ class Runner:
         self.scalars: dict[str, Scalar] = {name: self.tape.scalar() for name in SCALARS}
         self.step: Scalar = self.tape.scalar()  # learning rate per row
         self.steps, self.is_wide = program.steps, False
+        self.n_steps = self.steps  # of the longest sequence of the batch
+        self.lengths: Array | None = None  # of the data's sequences, where some end early
+        self.ends_of: dict[str, str] = {}  # buffer -> "valid" or "last", as Target has it
         self.spans: dict[str, StepBuffer] = {}
         self.all_steps: dict[str, Array] = {}  # buffers of all steps together
         self.several: tuple[Dim, Dim] = (self.rows, self.own_rows)  # rows of all steps
@@ -152,7 +157,8 @@ class Runner:
             self.in_place = only_multiplied(program)
         # instructions that read the data: x, y or weight, and which columns of it
         self.loads: list[tuple[int, str, slice]] = []
-        self.n_zeroed = 0  # for how many rows what lies before and after the steps is 0
+        # for how many rows and steps what lies before and after the steps is 0
+        self.n_zeroed = 0, 0
         self.persistent = arrays
         self.inside = parts_of_wholes(program)
         # steps lie inside other statements: there each is done by itself
@@ -273,6 +279,7 @@ class Runner:
         if y is not None and y.dtype not in (np.float32, np.float64, np.int32, np.int64):
             y = y.astype(np.int64 if y.dtype.kind in "iub" else self.dtype)
         self.n_samples = len(data)
+        self.lengths = data.lengths
         center, factor, scale = None, None, data.scale
         if data.normalization is not None:  # which holds the scale
             (center, factor), scale = data.normalization.steps(scale, self.dtype), 1.0
@@ -313,24 +320,51 @@ class Runner:
             dims[self.own_rows.index] = self._own_rows()
         dims[self.iteration.index] = int(scalars["iteration"])
         for name, scalar in self.scalars.items():
-            numbers[scalar.index] = scalars.get(name, 1.0) if name == "begins" else scalars[name]
+            numbers[scalar.index] = scalars.get(name, 1.0)  # "begins", "inv_steps": not of all
         numbers[self.step.index] = scalars["learning_rate"] * scalars["inv_rows"]
         if self.steps:
             self._start_steps(first_sample)
 
     def _start_steps(self, first_sample: int) -> None:
+        lengths = None
+        if self.lengths is not None:
+            lengths = self.lengths[self.picks[: self.n_rows]]
+            self.n_steps = int(lengths.max(initial=1))
         for each, rows in zip(self.several, (self.rows, self.own_rows), strict=True):
-            self.tape.dims[each.index] = self.tape.dims[rows.index] * self.steps
-        if self.n_rows != self.n_zeroed:  # another batch's numbers lie there
-            self.forget()
-            self.n_zeroed = self.n_rows
+            self.tape.dims[each.index] = self.tape.dims[rows.index] * self.n_steps
+        if (self.n_rows, self.n_steps) != self.n_zeroed:  # another batch's numbers lie there
+            self._zero_around()
+            self.n_zeroed = self.n_rows, self.n_steps
+        at = np.arange(self.n_steps)[:, None]
         for axis, span in self.numbers.items():
             n = int(self.tape.dims[span.rows.index])
             first = first_sample + self.share.rows(axis, self.batch_size, self.batch_size).start
-            steps = np.arange(self.steps, dtype=np.uint64)[:, None] << np.uint64(32)
             samples = np.arange(first, first + n, dtype=np.uint64)
-            span.memory[: self.steps * n] = (steps + samples).ravel()
+            numbers = (at.astype(np.uint64) << np.uint64(32)) + samples
+            span.memory[: self.n_steps * n] = numbers.ravel()
+        for name, kind in self.ends_of.items():
+            if name not in self.spans:  # nobody reads it
+                continue
+            assert lengths is not None
+            span, axis = self.spans[name], self.program.buffers[name].axes[0]
+            own = lengths[self.share.rows(axis, self.n_rows, self.batch_size)]
+            ends = at < own if kind == "valid" else at == own - 1
+            begin = span.first * len(own)
+            span.memory[begin : begin + ends.size] = ends.ravel()
         self.tape.seek(0)
+
+    def _zero_around(self) -> None:
+        """Before the first step and after the last one of a batch of so many rows are zeros; of
+        sequences that have all steps also at those that nobody writes.
+        """
+        if self.lengths is None:
+            self.forget()
+            return
+        for span in self._own_spans().values():
+            whole = span.memory.T if span.turned else span.memory
+            n = self.tape.dims[span.rows.index]
+            whole[: span.first * n] = 0
+            whole[(span.first + self.n_steps) * n : (span.n_besides + self.n_steps) * n] = 0
 
     def carry(self) -> None:
         if self.ends is None:
@@ -351,9 +385,9 @@ class Runner:
         return found
 
     def hear(self, rows: int, heard: Mapping[str, Array]) -> None:
-        if rows != self.n_zeroed:
+        if (rows, self.n_steps) != self.n_zeroed:
             self.forget()
-            self.n_zeroed = rows
+            self.n_zeroed = rows, self.n_steps
         for name, span in self._own_spans().items():
             if span.first:
                 before, _ = span.ends(rows)
@@ -369,7 +403,7 @@ class Runner:
     def compute(self, segment: int) -> None:
         for first, last, turns in self.bounds[segment]:
             if turns:
-                self.tape.repeat(first, last, self.steps, turns < 0)
+                self.tape.repeat(first, last, self.n_steps, turns < 0)
             else:
                 self.tape.run(first, last)
 
@@ -400,7 +434,8 @@ class Runner:
 
     def value(self, name: str) -> Array:
         if name in self.spans:
-            return self.spans[name].value(int(self.tape.dims[self.spans[name].rows.index]))
+            span = self.spans[name]
+            return span.value(int(self.tape.dims[span.rows.index]), self.n_steps)
         buffer, array = self.program.buffers[name], self.arrays[name]
         if buffer.axes and base(buffer.axes[0]) == "b":
             array = array[: self.n_rows if buffer.axes[0] == "b" else self._own_rows()]
@@ -460,6 +495,8 @@ class Runner:
             (self.arrays, self.rows, self.own_rows), self.is_wide = of_a_step, False
         elif isinstance(s, Input):
             self._data(s.out, "x", True)
+        elif isinstance(s, Target) and s.kind in ("valid", "last"):
+            self.ends_of[s.out] = s.kind
         elif isinstance(s, Target):
             self._data(s.out, {"input": "x", "weight": "weight"}.get(s.kind, "y"), s.each_step)
         elif isinstance(s, Draw):

@@ -100,12 +100,14 @@ class Runner:
         }
         self.alive: dict[int, Array] = {}
         self.step, self.is_wide = 0, False  # of sequences: where it is, or at all steps together
+        self.n_steps = program.steps  # of the longest one of the batch
         self.spans: dict[str, Array] = {}  # (steps and those besides, rows, ...)
         self.before: dict[str, Array] = {}  # what lies before the steps, if it is not 0
         self.scalars: Mapping[str, float] = {"iteration": 0.0}
         self.first_sample, self.rows = 0, np.empty(0, np.int64)
         self.orders: dict[Node, list[Node]] = {}  # of evaluation
         self.data: Dataset | None = None
+        self.lengths: Array | None = None  # of sequences that end early, of this batch
         for statement in program.prologue:
             if isinstance(statement, Pick):
                 self.pick(statement)
@@ -127,7 +129,7 @@ class Runner:
         buffer = self.program.buffers[name]
         if buffer.span is not None:
             first = buffer.span[0]
-            return self.spans[name][first : first + self.program.steps].swapaxes(0, 1)
+            return self.spans[name][first : first + self.n_steps].swapaxes(0, 1)
         value = self.env[name]
         if buffer.full:
             return value
@@ -149,6 +151,10 @@ class Runner:
         self.spans, self.step = {}, 0
         self.rows, self.first_sample = rows, first_sample
         self.scalars = {"begins": 1.0, **scalars}
+        self.lengths = None
+        if self.program.steps and self.data is not None and self.data.lengths is not None:
+            self.lengths = self.data.lengths[rows]
+            self.n_steps = int(self.lengths.max(initial=1))
 
     def compute(self, segment: int) -> None:
         with np.errstate(all="ignore"):
@@ -159,7 +165,7 @@ class Runner:
         getattr(self, type(statement).__name__.lower())(statement)
 
     def repeat(self, s: Repeat) -> None:
-        steps = range(self.program.steps)
+        steps = range(self.n_steps)
         for self.step in reversed(steps) if s.reverse else steps:
             for statement in s.body:
                 self.do(statement)
@@ -192,7 +198,7 @@ class Runner:
 
     def at_steps(self, name: str) -> Array:
         """A buffer of sequences as it is at this step, or at all of them; a view."""
-        buffer, steps = self.program.buffers[name], self.program.steps
+        buffer, steps = self.program.buffers[name], self.n_steps
         delay = 0
         if buffer.role == "late":
             name, delay = buffer.value
@@ -222,7 +228,7 @@ class Runner:
             self.env[name] = value
 
     def carry(self) -> None:
-        steps = self.program.steps
+        steps = self.n_steps
         for name, whole in self.spans.items():
             span = self.program.buffers[name].span
             if span is not None and span[0]:
@@ -248,7 +254,7 @@ class Runner:
         numbers = numbers + np.uint64(self.first_sample)
         if not self.is_wide:
             return numbers + np.uint64(self.step << 32)
-        steps = np.arange(self.program.steps, dtype=np.uint64) << np.uint64(32)
+        steps = np.arange(self.n_steps, dtype=np.uint64) << np.uint64(32)
         return (steps[:, None] + numbers).ravel()
 
     def target_array(self, name: str) -> Array:
@@ -270,7 +276,7 @@ class Runner:
     def here(self, axis: str) -> slice:
         """The rows of this batch along "b" or "b@own"; at all steps, if it is there."""
         rows = self.rows_of(axis)
-        return slice(0, count(rows) * self.program.steps) if self.is_wide else rows
+        return slice(0, count(rows) * self.n_steps) if self.is_wide else rows
 
     def rows_of(self, axis: str) -> slice:
         return self.share.rows(axis, len(self.rows), self.batch_size)
@@ -305,7 +311,11 @@ class Runner:
 
     def target(self, s: Target) -> None:
         assert self.data is not None
-        if s.kind == "input":
+        if s.kind in ("valid", "last"):
+            assert self.lengths is not None
+            left = self.lengths - self.step  # steps
+            out = np.where(left > 0 if s.kind == "valid" else left == 1, self.dtype.type(1), 0)
+        elif s.kind == "input":
             out = self.read()
         else:
             source = self.data.weight if s.kind == "weight" else self.data.y

@@ -37,6 +37,8 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
     DATA is as for horn evaluate; labels in it are not looked at. A .csv file has features only,
     besides columns of text at its ends; - is standard input.
     """
+    import numpy as np
+
     from horn import modelfile
     from horn.cli import _screen
     from horn.data import load
@@ -65,25 +67,32 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
         found = trained.labels_of(found) if labels else found
     else:
         found = trained.predict(samples, labels=labels)
-    if output is not None and output.endswith(".csv") and found.ndim > 2 - labels:
+    if output is not None and output.endswith(".csv") and np.ndim(found[0]) > 1 - labels:
         raise JobError(
             f"-o {output}: each of {trained.network.steps} steps is answered, which a table has no "
             "columns for; write .npy"
+        )
+    is_ragged = isinstance(found, list)  # sequences that end early, of which each step is answered
+    if output is not None and is_ragged:
+        raise JobError(
+            f"-o {output}: the sequences are of different lengths, which no array holds; leave "
+            "--output out, or take --json"
         )
     names = None if samples.ids is None else samples.ids.tolist()
     if output is not None:
         _write(output, found, _header(trained, found, samples.id_name), names)
         _screen.say(f"Wrote {output}: {' × '.join(f'{n:,}' for n in found.shape)} {found.dtype}.")
     if as_json:
-        plain = found.astype(str) if found.dtype == object else found
-        shown = {} if output else {"outputs": plain.tolist()}
+        each = [row.astype(str) if row.dtype == object else row for row in map(np.asarray, found)]
+        shown = {} if output else {"outputs": [row.tolist() for row in each]}
         if names is not None and not output:
             shown["ids"] = names
         head = {"schema": "horn.predict/1", "model": model, "data": data, "output": output}
-        _screen.print_json({**head, "shape": list(found.shape), **shown})
+        shape = [len(found), None, *found[0].shape[1:]] if is_ragged else list(found.shape)
+        _screen.print_json({**head, "shape": shape, **shown})
     elif output is None:
-        for k, row in enumerate(found.tolist()):
-            text = _line(row) if found.ndim > 1 else row
+        for k, row in enumerate(np.asarray(row).tolist() for row in found):
+            text = _line(row) if isinstance(row, list) else row
             click.echo(text if names is None else f"{names[k]} {text}")
 
 

@@ -22,7 +22,7 @@ from horn.compiler.program import (
     members_of,
     verify,
 )
-from horn.compiler.steps import Arrangement
+from horn.compiler.steps import Arrangement, on_circles
 from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
 from horn.compiler.updates import Updates
@@ -44,6 +44,7 @@ from horn.language.ir import (
 )
 from horn.language.layers import read_aggregate
 from horn.language.parse import function as parse_function
+from horn.layers import Layer
 from horn.network import Network
 from horn.optimizers import Optimizer
 
@@ -52,13 +53,16 @@ COSTLY = (
     Op.ERF, Op.ERFC, Op.ATAN, Op.POW, Op.ATAN2,
 )  # fmt: skip
 WEIGHT = "sample_weight"  # the buffer (b,) of what the batch's samples weigh
+VALID = "valid"  # of sequences that end early: 1 at a step that is the sample's own, then 0,
+LAST = "last"  # and 1 at the last of them only
 
 
 class Builder:
     """Builds one program of its parts: the code of each layer, storage (buffers and statements),
     messages (what a neuron reads), thinning (who sits out) and, in training, updates and backward.
 
-    optimizer : None for inference. masked, written, thin, weighted : as for ``training_program``.
+    optimizer : None for inference. masked, written, thin, weighted, ragged : as for
+    ``training_program``.
     """
 
     def __init__(
@@ -72,13 +76,15 @@ class Builder:
         written: frozenset[int] | None = None,
         masked: frozenset[int] = frozenset(),
         weighted: bool = False,
+        ragged: bool = False,
     ) -> None:
         self.network, self.target, self.masked, self.fuse = network, target, masked, fuse
-        self.weighted = weighted
+        self.weighted, self.ragged = weighted, ragged
         self.code = NetworkCode(network, optimizer is not None, written)
         self.storage = Storage(network)
         self.messages = MessageExpressions(self.storage, self.code, optimizer)
         self.messages.target = self.target_node
+        self.on_circles = on_circles(network) if ragged else frozenset[int]()
         self.targets: Node | None = None
         self.seed = ""  # of sequences that are judged by their last step: what comes back
         self.thinning = Thinning(self.storage, self.messages, thin and not network.steps)
@@ -112,7 +118,8 @@ class Builder:
             storage.probes.setdefault(f"{layer.name}.output", self.messages.output_name(layer))
         storage.drop_unread()
         if storage.steps:
-            keep = [self.messages.output_name(net.last)] if net.last.each_step else []
+            is_asked = net.last.each_step or self.ragged
+            keep = [self.messages.output_name(net.last)] if is_asked else []
             keep += [self.seed] if self.seed else []
             keep += [] if self.fuse or self.training is None else storage.probes.values()
             keep = [name for name in keep if storage.buffers[name].role == "work"]
@@ -140,6 +147,9 @@ class Builder:
         first = self.network.layers[0]
         output = self.messages.output_name(first)
         axes = ("b", "n0")
+        if self.ragged:
+            self.storage.emit(Target(self.storage.buffer(VALID, ("b",), full=True), VALID, True))
+            self.storage.valid = load(VALID, "b")
         if first.keep == 1.0:
             self.storage.buffer(output, axes)
             self.storage.emit(Input(output))
@@ -176,7 +186,8 @@ class Builder:
         if self.training is not None or self.storage.steps:
             for name, node in code.forward.states.items():
                 now = self.storage.buffer(f"{layer.name}.{name}.now", axes)
-                states.append(Output(now, self.messages.at_vertex(node, code, "forward")))
+                after = self.messages.at_vertex(node, code, "forward")
+                states.append(Output(now, self.held(now, axes, after)))
         if self.storage.steps:
             self.start(code)
         parts = self.parts_of_gradients(code)
@@ -185,7 +196,7 @@ class Builder:
         kept = [*states, *(Output(name, node) for name, node in parts.items())]
         if code.interlayer is None:
             self.storage.buffer(sent, axes)
-            self.storage.loop(frame, [Output(sent, value), *kept])
+            self.storage.loop(frame, [Output(sent, self.kept(layer, value)), *kept])
             self.storage.remember(value, sent)
         else:
             raw = self.storage.buffer(f"{layer.name}.raw", axes)
@@ -197,10 +208,25 @@ class Builder:
             self.messages.known[layer.index, "inter", OUTPUT] = load(raw, "bo")
             value = self.messages.at_vertex(code.interlayer, code, "inter")
             self.storage.buffer(sent, axes)
-            self.storage.loop(frame, [Output(sent, value)])
+            self.storage.loop(frame, [Output(sent, self.kept(layer, value))])
             self.storage.remember(value, sent)
         for name, output in zip(code.forward.states, states, strict=False):
             self.messages.states[layer.index, name] = load(output.buffer, "bo")
+
+    def kept(self, layer: Layer, value: Node) -> Node:
+        """What a layer sends; behind the end of a sequence what it sent before, if it hears that:
+        nothing grows beyond what the sequence itself has made.
+        """
+        if not self.ragged or layer.index not in self.on_circles:
+            return value
+        return self.held(self.messages.output_name(layer), ("b", f"n{layer.index}"), value)
+
+    def held(self, name: str, axes: tuple[str, ...], value: Node) -> Node:
+        """A value at the steps that a sequence has; behind them as it was."""
+        if self.storage.valid is None:
+            return value
+        before = self.storage.late(name, axes, 1)
+        return select(make(Op.NE, self.storage.valid, ZERO), value, load(before, "bo"))
 
     def parts_of_gradients(self, code: LayerCode) -> dict[str, Node]:
         """Of sequences: what takes long to compute and comes back in the gradients, by the name
@@ -242,24 +268,39 @@ class Builder:
     def judge(
         self, is_judged: bool, aggregates: Sequence[Aggregate]
     ) -> tuple[str | None, tuple[str, ...]]:
-        """Of sequences: the loss, of each step or of the last, and what is asked of the last."""
+        """Of sequences: the loss, of each step or of the last, and what is asked of the last.
+
+        Of those that end early the last step is another of each sample: all are computed, and what
+        is not the last counts nothing.
+        """
         last = self.network.last
         loss: str | None = None
         code = self.code.layers[last.index]
-        if is_judged and last.each_step:
+        by_steps = last.each_step or self.ragged
+        if is_judged and by_steps:
             loss = self.loss()
+        measured: tuple[str, ...] = ()
+        if self.ragged:
+            measured = tuple(self.aggregate(k, each) for k, each in enumerate(aggregates))
         with self.aside("judge"):
-            if is_judged and not last.each_step:
+            if is_judged and not by_steps:
                 loss = self.loss()
                 if code.upstream is not None:  # of the last step; at the others it stays 0
                     code.upstream = self.storage.store(
                         code.upstream, Frame(last.index), "bo", f"{last.name}.judged"
                     )
                     self.seed = code.upstream.value
-            measured = tuple(self.aggregate(k, each) for k, each in enumerate(aggregates))
+            if not self.ragged:
+                measured = tuple(self.aggregate(k, each) for k, each in enumerate(aggregates))
             if self.training is not None:
                 self.training.updates.keep_states()
         return loss, measured
+
+    def at_last(self) -> Node:
+        """Of sequences that end early: whether a step is the last one of the sample."""
+        if LAST not in self.storage.buffers:
+            self.storage.emit(Target(self.storage.buffer(LAST, ("b",), full=True), LAST, True))
+        return make(Op.NE, load(LAST, "b"), ZERO)
 
     @contextmanager
     def aside(self, phase: str) -> Iterator[None]:
@@ -274,8 +315,12 @@ class Builder:
         layer = next(one for one in self.network.layers if one.name == aggregate.layer)
         code = self.code.of(layer)
         value = self.messages.at_vertex(read_aggregate(aggregate), code, "aggregate")
-        name = self.storage.buffer(f"aggregate.{number}", ("b",))
-        self.storage.loop(Frame(layer.index), [Output(name, value)])
+        name, frame = f"aggregate.{number}", Frame(layer.index)
+        if self.ragged:
+            step = self.storage.store(value, frame, "b", f"{name}.step")
+            return self.summed(name, frame, select(self.at_last(), step, ZERO))
+        self.storage.buffer(name, ("b",))
+        self.storage.loop(frame, [Output(name, value)])
         return name
 
     def target_node(self) -> Node:
@@ -317,7 +362,8 @@ class Builder:
         assert loss is not None
         t = self.target_node()
         y = load(self.messages.output_name(last), "bo")
-        name = self.storage.buffer("loss.step" if last.each_step else "loss", ("b",))
+        by_steps = last.each_step or self.ragged
+        name = self.storage.buffer("loss.step" if by_steps else "loss", ("b",))
         is_whole = False
         if last.interlayer is softmax and loss is losses.LOSSES["cross_entropy"]:
             # log y without taking y: log sum exp. d loss / d raw = y * sum(t) - t; sum(t) is 1 for
@@ -358,9 +404,15 @@ class Builder:
             if "o" not in per_neuron.axes:
                 per_neuron = self.spread_o(per_neuron, frame)
             self.storage.loop(frame, [Output(name, per_neuron, "o", "sum")])
-        if last.each_step:
-            name = self.summed(name, frame)
-            adjoint = adjoint * (1.0 / self.storage.steps)
+        if by_steps:
+            part, share = load(name, "b"), self.share_of_a_step()
+            if self.ragged:
+                valid = self.storage.valid
+                assert valid is not None
+                counts = make(Op.NE, valid, ZERO) if last.each_step else self.at_last()
+                part, adjoint = select(counts, part, ZERO), select(counts, adjoint, ZERO)
+            name = self.summed("loss", frame, part * share)
+            adjoint = adjoint * share
         if self.masked:
             adjoint = adjoint * load(self.storage.buffer(ROW_WEIGHT, ("b",), "given"), "b")
         if self.training is not None:
@@ -371,15 +423,21 @@ class Builder:
             )
         return name
 
-    def summed(self, name: str, frame: Frame) -> str:
-        """Each sample's mean of its steps' losses."""
-        loss, emitted = self.storage.buffer("loss", ("b",)), self.storage.statements
+    def share_of_a_step(self) -> Node:
+        """What the loss of a step counts in its sample's."""
+        if not self.network.last.each_step:
+            return const(1.0)
+        return Scalar("inv_steps") if self.ragged else const(1.0 / self.storage.steps)
+
+    def summed(self, name: str, frame: Frame, part: Node) -> str:
+        """Each sample's sum of what its steps have."""
+        emitted = self.storage.statements
+        self.storage.buffer(name, ("b",))
         self.storage.begin("first")
-        self.storage.loop(frame, [Output(loss, ZERO)])
+        self.storage.loop(frame, [Output(name, ZERO)])
         self.storage.statements = emitted
-        part = load(name, "b") * (1.0 / self.storage.steps)
-        self.storage.loop(frame, [Output(loss, load(loss, "b") + part)])
-        return loss
+        self.storage.loop(frame, [Output(name, load(name, "b") + part)])
+        return name
 
     def spread_o(self, node: Node, frame: Frame) -> Node:
         return make(Op.MUL, node, self.storage.ones(frame, "o"))
@@ -395,6 +453,7 @@ def training_program(
     written: frozenset[int] | None = None,
     masked: frozenset[int] = frozenset(),
     weighted: bool = False,
+    ragged: bool = False,
 ) -> Program:
     """One training step. ``target`` is the kind of Target, or None without a loss. ``fuse=False``
     keeps every value that probes ask for, ``thin=False`` all neurons in every layer.
@@ -405,15 +464,17 @@ def training_program(
     row of the batch has some neurons only: where ``members_of(layer)`` (b, n) is not 0. The
     gradient of each row's loss counts ``ROW_WEIGHT`` (b,) times. The caller fills both.
     weighted : each sample's loss is multiplied with its weight in the data, and so its gradients.
+    ragged : of sequences that end early, as the data say (``Dataset.lengths``).
     """
     return Builder(
         network, optimizer, target, fuse=fuse, thin=thin, written=written, masked=masked,
-        weighted=weighted,
+        weighted=weighted, ragged=ragged,
     ).build()  # fmt: skip
 
 
 def inference_program(
-    network: Network, target: str | None, aggregates: Sequence[Aggregate] = ()
-) -> Program:
+    network: Network, target: str | None, aggregates: Sequence[Aggregate] = (),
+    ragged: bool = False,
+) -> Program:  # fmt: skip
     """Outputs, with a target the loss of each sample, and its number of each aggregate."""
-    return Builder(network, None, target).build(aggregates)
+    return Builder(network, None, target, ragged=ragged).build(aggregates)

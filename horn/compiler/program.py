@@ -219,7 +219,9 @@ class Target(Statement):
     """
 
     out: str
-    kind: str  # "label", "value" (one number per sample), "values", "input", or "weight"
+    # "label", "value" (one number per sample), "values", "input", or "weight"; of sequences that
+    # end early 1 where a step is the sample's own ("valid"), or the last of these ("last"), else 0
+    kind: str
     each_step: bool = False  # of sequences: those of this step
 
 

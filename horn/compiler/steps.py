@@ -32,6 +32,7 @@ from horn.compiler.program import (
     writes,
 )
 from horn.errors import CompileError
+from horn.network import Network
 
 PHASES = ("first", "forward", "judge", "backward", "last")
 
@@ -222,6 +223,21 @@ class Arrangement:
                             f"{name}: what all samples of a batch share at one step is not kept "
                             "for another; ask the layer, or keep it in a State"
                         )
+
+
+def on_circles(network: Network) -> frozenset[int]:
+    """The layers that hear, late, what depends on what they send."""
+    hears = {x.index: {link.source.index for link in x.links} for x in network.layers}
+    found = set[int]()
+    for index in hears:
+        seen, pending = set[int](), [index]
+        while pending:
+            new = hears[pending.pop()] - seen
+            seen |= new
+            pending += new
+        if index in seen:
+            found.add(index)
+    return frozenset(found)
 
 
 def merged(statements: Sequence[Statement]) -> list[Statement]:

@@ -57,6 +57,7 @@ class Storage:
         self.compact: frozenset[int] = frozenset()  # layers of which the live neurons are stored
         self.probes: dict[str, str] = {}  # as in Program
         self.steps = network.steps
+        self.valid: Node | None = None  # of sequences that end early, as lower.VALID says
         self.phases: dict[str, list[Statement]] = {phase: [] for phase in PHASES}
 
     # --- buffers

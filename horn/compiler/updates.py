@@ -56,7 +56,8 @@ class Updates:
                 continue
             written = code.backward
             if written is not None:
-                per_sample = self.messages.at_vertex(written.parameters[name], code, "backward")
+                pushed = self.messages.at_vertex(written.parameters[name], code, "backward")
+                per_sample = self.valid(pushed)
             elif code.upstream is not None:
                 per_sample = self.messages.at_vertex(code.derived.parameters[name], code, "forward")
             else:
@@ -97,6 +98,10 @@ class Updates:
         added = self.storage.added(node, frame, stem)
         return mul(added, Scalar("inv_rows")) if is_mean else added
 
+    def valid(self, pushed: Node) -> Node:
+        """What is pushed at the steps that a sequence has. Derived gradients are 0 behind them."""
+        return pushed if self.storage.valid is None else mul(pushed, self.storage.valid)
+
     def weight_gradient(self, code: LayerCode, position: int | None, name: str) -> Node | None:
         """d loss / d a weight per sample of one link (or the bias) of a receiver, by the derived
         rule or its own push; None if it has none.
@@ -109,7 +114,7 @@ class Updates:
 
         if code.is_local:
             push = code.forward.pushes.get(name)
-            found = None if push is None else at(push)
+            found = None if push is None else self.valid(at(push))
             if push is None or found is None or not ir.contains(push, Op.OF_INPUT):
                 return found
             return None if ir.is_const(found, 0.0) else found  # the others' messages it leaves out
@@ -197,7 +202,7 @@ class Updates:
             push = sender.backward.push_to(name, link.names)
         node: Node | None
         if sender is not None and push is not None:
-            node = self.messages.at_outgoing(push, sender, out)
+            node = self.valid(self.messages.at_outgoing(push, sender, out))
         else:
             node = self.weight_gradient(code, position, name)
         pushed = push is not None or code.is_local

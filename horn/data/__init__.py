@@ -8,6 +8,7 @@
     images(folder)          pictures by class: a folder of PNG or JPEG files for each
     Augment(flip, shift)    how the images of training data are changed in every epoch
     load(spec)              a known set by name, or files: IDX, .npy, .npz, .csv, folders of shards
+    sequences(x, y)         sequences of any lengths
     text(path, steps)       a text as sequences of characters
     permutation             the order of an epoch, by (seed, epoch)
 
@@ -36,6 +37,7 @@ from horn.data.order import permutation
 if TYPE_CHECKING:
     from horn.data.characters import text
     from horn.data.convert import convert
+    from horn.data.in_steps import sequences
     from horn.data.known import cifar10, digits, mnist
     from horn.data.loading import load
     from horn.data.pictures import images
@@ -60,6 +62,7 @@ __all__ = [
     "load",
     "mnist",
     "permutation",
+    "sequences",
     "text",
 ]
 
@@ -72,6 +75,7 @@ _READERS = {
     "images": "pictures",
     "load": "loading",
     "mnist": "known",
+    "sequences": "in_steps",
     "text": "characters",
 }
 

@@ -188,3 +188,18 @@ def check_weight(weight: np.ndarray, n: int, name: str) -> None:
             f"{name}: sample_weight[{row}] is {weight[row]:g}; weights are finite numbers from 0 "
             f"(0: the sample is not learned from)"
         )
+
+
+def check_lengths(lengths: np.ndarray, n: int, shape: tuple[int, ...], name: str) -> None:
+    """How many steps each of n sequences of this shape has, from 1."""
+    if len(shape) != 2 or lengths.shape != (n,) or lengths.dtype != np.int64:
+        raise DataError(
+            f"{name}: lengths is {lengths.dtype} of shape {lengths.shape}, for samples of shape "
+            f"{shape}; int64 ({n},) and (steps, features) are expected: use horn.data.sequences"
+        )
+    if len(lengths) and not 1 <= lengths.min() <= lengths.max() <= shape[0]:
+        row = int(np.argmax((lengths < 1) | (lengths > shape[0])))
+        raise DataError(
+            f"{name}: lengths[{row}] is {lengths[row]}, but the sequences have 1 to {shape[0]:,} "
+            "steps"
+        )

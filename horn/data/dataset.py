@@ -33,8 +33,10 @@ class Dataset:
     classes : what the labels are, if they are no whole numbers: label k is ``classes[k]``.
     normalization : applied after ``scale`` when a batch is read. ids (n,) : what the samples are
     called, text, and ``id_name`` what that is called; nothing learns from them. shape : of a sample
-    that is more than a row of numbers, as (height, width, channels); () of one that is not. pieces
-    : so many rows in turn are one sequence, piece after piece.
+    that is more than a row of numbers, as (height, width, channels), or (steps, features); () of
+    one that is not. pieces : so many rows in turn are one sequence, piece after piece. lengths (n,)
+    int64 : of sequences that end early (``horn.data.sequences``), how many of the steps each has;
+    None: all.
 
     Raises
     ------
@@ -52,6 +54,7 @@ class Dataset:
     weight: np.ndarray | None = None
     shape: tuple[int, ...] = ()
     pieces: int = 1
+    lengths: np.ndarray | None = None
     _checked: bool = field(default=False, init=False, repr=False)
     _is_file: bool | None = field(default=None, init=False, repr=False)
 
@@ -69,6 +72,8 @@ class Dataset:
                 f"{self.name}: has {self.n_features:,} features per sample, which are no sample of "
                 f"shape {self.shape}; leave the shape out, or give x of the same samples"
             )
+        if self.lengths is not None:
+            arrays.check_lengths(self.lengths, len(self.x), self.shape, self.name)
         if self.normalization is not None and len(self.normalization.mean) != self.n_features:
             raise DataError(
                 f"{self.name}: has {self.n_features:,} features per sample, but was to be "
@@ -179,5 +184,6 @@ class Dataset:
             ahead.want(self.x, rows)
 
     def _of(self, rows: slice | np.ndarray) -> Dataset:
-        y, ids, weight = (None if a is None else a[rows] for a in (self.y, self.ids, self.weight))
-        return self.with_fields(x=self.x[rows], y=y, ids=ids, weight=weight)
+        of_samples = {name: getattr(self, name) for name in ("y", "ids", "weight", "lengths")}
+        part = {name: a[rows] for name, a in of_samples.items() if a is not None}
+        return self.with_fields(x=self.x[rows], **part)

@@ -11,6 +11,7 @@ import numpy as np
 from horn.data import arrays
 from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
+from horn.data.in_steps import is_ragged
 from horn.errors import DataError
 
 
@@ -138,10 +139,15 @@ def _cut(array: np.ndarray, n: int, whole_row: int, count: int, row: int) -> np.
 
 def is_long(x: Any, steps: int, features: int) -> bool:
     """Whether x is one long sequence, or several with more steps than a network's have."""
+    if isinstance(x, Dataset) and x.lengths is not None:
+        return False
     if isinstance(x, Dataset):
         return x.n_features == features < steps * features or x.n_features > steps * features
     shape = getattr(x, "shape", None)
-    shape = np.shape(x) if shape is None and isinstance(x, list) else shape
+    if shape is None and isinstance(x, list):
+        if is_ragged(x):
+            return False
+        shape = np.shape(x)
     if not isinstance(shape, tuple):
         return False
     if len(shape) == 3:

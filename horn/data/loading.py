@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from horn.data import csv, idx, npy, npz, pictures, shards
+from horn.data import csv, idx, in_steps, npy, npz, pictures, shards
 from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
 from horn.data.known import PARTS, cifar10, digits, mnist
@@ -125,7 +125,11 @@ def _table(path: Path, spec: str, labels: bool, columns: Mapping[str, str | int 
 
 def _read_file(path: Path, part: str | None, spec: str, labels: bool) -> Dataset:
     if path.suffix == ".npz":
-        return as_dataset(npz.read(path, part, labels=labels), spec)
+        x, y, lengths = npz.read_all(path, part, labels=labels)
+        if lengths is not None:
+            found = in_steps.sequences(x, y, lengths=lengths)
+            return found.with_fields(name=spec)
+        return as_dataset((x, y), spec)
     if part:
         raise DataError(f"{spec}: only .npz files have parts; leave out :{part}")
     return as_dataset((_array(path), None), spec)

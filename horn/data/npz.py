@@ -1,6 +1,7 @@
 """.npz files: several arrays in a zip archive, as ``numpy.savez`` writes them.
 
-Expected are x and y, or x_train, y_train, x_test, y_test. Objects are never unpickled.
+Expected are x and y, or x_train, y_train, x_test, y_test; of sequences that end early (n, steps,
+features) also lengths. Objects are never unpickled.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from horn.errors import DataError, NotFound
 def read(
     path: Path, part: str | None = None, *, labels: bool = True
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """(x, y) of a file; y is None if the file has none, or without ``labels``.
+    """As ``read_all``, without lengths."""
+    x, y, _ = read_all(path, part, labels=labels)
+    return x, y
+
+
+def read_all(
+    path: Path, part: str | None = None, *, labels: bool = True
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """(x, y, lengths) of a file; y is None if the file has none, or without ``labels``.
 
     part : None for x and y, or "train" or "test" for x_train and so on. A file that has only such
     pairs is read as its train part. Raises NotFound or DataError.
@@ -39,7 +48,8 @@ def read(
                 )
             x = _array(archive, path, f"x{suffix}")
             y = _array(archive, path, f"y{suffix}") if labels and f"y{suffix}" in names else None
-            return x, y
+            own = f"lengths{suffix}"
+            return x, y, _array(archive, path, own) if own in names else None
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DataError(
             f"{path}: is damaged or no .npz file ({error}); write it again with np.savez"

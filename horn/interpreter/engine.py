@@ -126,7 +126,7 @@ class Engine:
         found: dict[str, Array] = {"loss": np.array(batch.loss)}
         steps = self.network.steps
         for stage in self.stages:
-            sent = [[at[stage.index] for at in each] for each in batch.sent]
+            sent = [[at[stage.index] for at in self._filled(each)] for each in batch.sent]
             found[f"{stage.name}.output"] = np.array(sent if steps else [at for (at,) in sent])
         for stage in self.stages:
             if stage.index in self._sends and stage.weighted_sum:
@@ -137,15 +137,16 @@ class Engine:
                             [d.get(group, {}).get(name, 0.0) for d in at[stage.index]]
                             for at in sample
                         ]
+                        + [[0.0] * layer.size] * (steps - len(sample) if steps else 0)
                         for sample in batch.deltas
                     ]
                     deltas = np.array(each if steps else [at for (at,) in each])
                     found[f"{stage.name}.delta{layer.end_of(group, name)}"] = deltas
         return found | {f"{name}.gradient": gradient for name, gradient in batch.gradients.items()}
 
-    def outputs(self, x: Array, pieces: int = 1) -> Array:
+    def outputs(self, x: Array, lengths: Array | None = None, pieces: int = 1) -> Array:
         rows = (row.tolist() for row in np.asarray(x, np.float64))
-        found = [self._answer(steps) for steps in self._predict(rows, pieces)]
+        found = [self._answer(steps) for steps in self._predict(rows, pieces, lengths)]
         return np.array(found, self.dtype).reshape(len(found), *self.network.answers)
 
     def go_on(self, x: Array, at: int) -> Array:
@@ -217,8 +218,12 @@ class Engine:
 
     def _answer(self, steps: list[list[list[float]]]) -> list[Any]:
         """What is answered for a sample: by its last step, or by each."""
-        each = [layers[-1] for layers in steps]
+        each = [layers[-1] for layers in self._filled(steps)]
         return each if self.network.last.each_step else each[-1]
+
+    def _filled(self, steps: list[Any]) -> list[Any]:
+        """What a sequence has at each step; behind its end, as at its last one."""
+        return steps + [steps[-1]] * (self.network.steps - len(steps))
 
     def _judged(
         self, data: Dataset, look: Callable[[list[list[list[float]]]], None]
@@ -229,29 +234,38 @@ class Engine:
         total, right = 0.0, 0
         answers = metrics.answers(self.network, self.setup.target, data.y)
         samples = (self._read(data, row)[0] for row in range(len(data)))
-        for row, steps in enumerate(self._predict(samples, data.pieces)):
+        lengths = data.lengths
+        n_judged = self._n_judged(data, range(len(data)))
+        for row, steps in enumerate(self._predict(samples, data.pieces, lengths)):
             look(steps)
             _, target = self._read(data, row)
             if self._loss is not None and target is not None:
-                judged = self._by_step(target)
+                judged = self._by_step(target, len(steps))
                 total += sum(
-                    number(passes.judge(self._loss, layers[-1], wanted)) / self._n_judged
+                    number(passes.judge(self._loss, layers[-1], wanted)) / n_judged
                     for layers, wanted in zip(steps, judged, strict=True)
                     if wanted is not None
                 )
             if answers is not None and data.y is not None:
                 outputs = np.array([self._answer(steps)])
-                right += metrics.n_right(answers, outputs, data.y[row : row + 1])
+                own = None if lengths is None else lengths[row : row + 1]
+                right += metrics.n_right(answers, outputs, data.y[row : row + 1], own)
         return total, right
 
-    @property
-    def _n_judged(self) -> int:
-        """How many steps of a sample are judged."""
-        return self.network.steps if self.network.last.each_step else 1
+    def _n_judged(self, data: Dataset, rows: Sequence[int] | Array) -> float:
+        """How many steps of a sample are judged, on average of these."""
+        if not self.network.last.each_step:
+            return 1.0
+        return sum(self._n_steps(data, row) for row in rows) / max(len(rows), 1)
 
-    def _by_step(self, target: list[float] | None) -> list[list[float] | None]:
-        """What each step is to answer; None where it is not judged."""
-        steps, size = max(self.network.steps, 1), self.network.last.size
+    def _n_steps(self, data: Dataset, row: int) -> int:
+        """How many steps a sample has."""
+        steps = max(self.network.steps, 1)
+        return steps if data.lengths is None else int(data.lengths[row])
+
+    def _by_step(self, target: list[float] | None, steps: int) -> list[list[float] | None]:
+        """What each step of a sample with so many is to answer; None where it is not judged."""
+        size = self.network.last.size
         if target is None:
             return [None] * steps
         if self.network.last.each_step:
@@ -345,7 +359,7 @@ class Engine:
         return [float(u < layer.keep) for u in drawn]
 
     def _predict(
-        self, samples: Iterable[Sequence[float]], pieces: int = 1
+        self, samples: Iterable[Sequence[float]], pieces: int = 1, lengths: Array | None = None
     ) -> Iterator[list[list[list[float]]]]:
         """What all layers send for each sample in turn, step by step, in inference. pieces : so
         many samples in turn are one sequence.
@@ -357,7 +371,8 @@ class Engine:
             self._forget_early(before)
             sent, before = [], before if piece else []
             k += backends.number_of_step(piece, self.network.steps or 1)
-            for t, here in enumerate(self._steps(x)):
+            own = self._steps(x)
+            for t, here in enumerate(own if lengths is None else own[: lengths[row]]):
                 moment = Moment(self.network.seed, False, self._updates, k + (t << 32), 0.0)
                 before = passes.forward(
                     self.stages, [[v * keep for v in here]], [moment], memory, states,
@@ -388,7 +403,8 @@ class Engine:
         if earlier:
             piece = int(rows[0]) % self._data.pieces
             first_sample += backends.number_of_step(piece, steps)
-        together = len(rows) if any(stage.asks_batch for stage in self.stages[1:]) else 1
+        asks = any(stage.asks_batch for stage in self.stages[1:])
+        together = len(rows) if asks and self._data.lengths is None else 1
         for first in range(0, len(rows), max(together, 1)):
             these = range(first, min(first + together, len(rows)))
             samples, backs = self._pass(
@@ -440,7 +456,8 @@ class Engine:
         """
         assert self._data is not None
         before, in_time = list(earlier), list[list[Sample]]()
-        for t in range(max(self.network.steps, 1)):
+        n_steps = max(self._n_steps(self._data, rows[k]) for k in these)
+        for t in range(n_steps):
             before = self._forward(
                 rows, these, iteration, first_sample, memory, states, silent, t, before
             )
@@ -464,7 +481,8 @@ class Engine:
         lr = self.optimizer.rate(iteration) if self.optimizer is not None else 0.0
         for k in these:
             whole, wanted = self._read(self._data, int(rows[k]))
-            x, target = list(self._steps(whole)[step]), self._by_step(wanted)[step]
+            n_steps = self._n_steps(self._data, rows[k])
+            x, target = list(self._steps(whole)[step]), self._by_step(wanted, n_steps)[step]
             number_of = first_sample + k + (step << 32)
             moment = Moment(self.network.seed, True, iteration, number_of, lr)
             if keep < 1.0:
@@ -476,9 +494,10 @@ class Engine:
             moments.append(moment)
             targets.append(target)
         samples = passes.forward(self.stages, xs, moments, memory, states, targets, before)
+        n_judged = self._n_judged(self._data, rows)
         for sample, k in zip(samples, these, strict=True):
             weight = 1.0 if self._data.weight is None else float(self._data.weight[rows[k]])
-            sample.weight = weight / self._n_judged
+            sample.weight = weight / n_judged
         return samples
 
     def look(

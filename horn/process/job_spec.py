@@ -69,6 +69,7 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     normalization: ArraySpec | None = None  # (2, features): mean, std
     weight: ArraySpec | None = None
+    lengths: ArraySpec | None = None
 
 
 class StoppingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -202,7 +203,7 @@ class SharedArrays:
 
     def add_data(self, data: Dataset) -> DataSpec:
         """A dataset: copied, or as the file it is mapped from."""
-        given = {key: getattr(data, key) for key in ("x", "y", "weight")}
+        given = {key: getattr(data, key) for key in ("x", "y", "weight", "lengths")}
         found = {key: None if array is None else self._file(array) for key, array in given.items()}
         rest = {k: a for k, a in given.items() if found[k] is None and a is not None}
         if data.normalization is not None:
@@ -212,7 +213,7 @@ class SharedArrays:
         assert found["x"] is not None
         return DataSpec(
             found["x"], found["y"], float(data.scale), data.name, found.get("normalization"),
-            found["weight"],
+            found["weight"], found["lengths"],
         )  # fmt: skip
 
     def _file(self, array: Array) -> ArraySpec | None:
@@ -459,15 +460,20 @@ def _job(
         if spec is None:
             return None
         x = _array(descriptors, spec.x, maps, f"{what}.x")
-        y, normal, weight = (
+        y, normal, weight, lengths = (
             None if place is None else _array(descriptors, place, maps, f"{what}.{name}")
             for name, place in (
-                ("y", spec.y), ("normalization", spec.normalization), ("weight", spec.weight)
+                ("y", spec.y), ("normalization", spec.normalization), ("weight", spec.weight),
+                ("lengths", spec.lengths),
             )
         )  # fmt: skip
         try:
             found = None if normal is None else Normalization(*np.array(normal, np.float64))
-            return Dataset(x, y, spec.scale, spec.name, normalization=found, weight=weight)
+            shape = () if lengths is None else (network.steps, network.n_inputs)
+            return Dataset(
+                x, y, spec.scale, spec.name, normalization=found, weight=weight, shape=shape,
+                lengths=lengths,
+            )  # fmt: skip
         except TypeError as error:
             raise ProtocolError(f"payload: {what}.normalization: {error}") from error
 

@@ -125,8 +125,9 @@ class GroupEngine(CompiledEngine):
             raise ModelError("this engine was made to predict: it has no optimizer")
         elif kind == "train":
             program = lower.training_program(
-                self.network, optimizer, target, thin=False, weighted=self.is_weighted
-            )
+                self.network, optimizer, target, thin=False, weighted=self.is_weighted,
+                ragged=self.is_ragged,
+            )  # fmt: skip
         else:
             raise JobError("a group of tasks has no probes; use one task")
         results = [] if program.loss is None else [program.loss]
@@ -193,7 +194,8 @@ class GroupEngine(CompiledEngine):
         runner, loss = self._training
         n = len(rows)
         start, stop = share(n, self.group_index, self.n_groups)
-        self._run(runner, rows[start:stop], self._scalars(n, iteration), first_sample + start)
+        scalars = self._of_rows(rows, iteration)
+        self._run(runner, rows[start:stop], scalars, first_sample + start)
         self.updates += 1
         return 0.0 if loss is None else float(runner.value(loss)) / n
 

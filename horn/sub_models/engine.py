@@ -287,8 +287,8 @@ class SubModels:
             self.is_scaled = True
         return engine
 
-    def outputs(self, x: Array) -> Array:
-        return self._scale().outputs(x)
+    def outputs(self, x: Array, lengths: Array | None = None) -> Array:
+        return self._scale().outputs(x, lengths)
 
     def losses(self, data: Dataset) -> tuple[float, int]:
         """As Engine.losses; each task measures a part of the rows. Collective."""

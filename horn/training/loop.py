@@ -349,7 +349,7 @@ class TrainingLoop:
             if not math.isfinite(loss):
                 raise self._diverged(f"the loss became {loss}", self.iteration, epoch)
             self.iteration += 1
-            self.total += loss * len(rows)
+            self.total += loss * self._counts(rows)
             self.done += len(rows)
             if self.own_of is not None:
                 self.own.add(*self.own_of())
@@ -376,6 +376,15 @@ class TrainingLoop:
             "seconds": now - self.begun + self.earlier_s,
             "samples_per_s": (self.done - done_before) / max(now - begun, 1e-9),
         }
+
+    def _counts(self, rows: Array) -> float:
+        """How many samples a batch counts in an epoch's mean loss: of sequences that end early of
+        which each step is judged, by their steps.
+        """
+        lengths = self.job.data.lengths if self.take is None else None
+        if lengths is None or not self.job.network.last.each_step:
+            return len(rows)
+        return float(lengths[rows].sum() / lengths.mean())
 
     def _keep(self, least: int) -> None:
         """Copy the arrays, if so many iterations have passed since."""
@@ -521,7 +530,8 @@ def _sample(job: Job) -> Dataset:
         return of_first
     labels = None if data.y is None else np.ascontiguousarray(data.y[::step])
     x = np.ascontiguousarray(data.x[::step])
-    sample: Dataset = data.with_fields(x=x, y=labels, ids=None, weight=None)
+    lengths = None if data.lengths is None else data.lengths[::step]
+    sample: Dataset = data.with_fields(x=x, y=labels, ids=None, weight=None, lengths=lengths)
     return sample
 
 

@@ -47,7 +47,7 @@ def run(job: Any, backend: str, threads: int = 1) -> dict[str, Any]:
     engine = engine_of(job, backend, threads)
     found = engine.probe(np.array([3, 1, 0]), iteration=2, first_sample=7)
     found = {f"probe {name}": array for name, array in found.items()}
-    found["outputs"] = engine.outputs(job.data.x)
+    found["outputs"] = engine.outputs(job.data.x, job.data.lengths)
     found["losses"] = np.array(engine.losses(job.data))
     found["steps"] = np.array(
         [engine.step(r, iteration=k, first_sample=5 * k) for k, r in enumerate(BATCHES)]
@@ -300,7 +300,7 @@ def test_labels_of_each_step_for_a_network_that_answers_by_the_last():
         horn.Job(elman(4), data=(x, np.zeros((6, 4), int)), optimizer=horn.SGD(0.1))
     with refused("each step is asked", DataError):
         horn.Job(elman(4, each=True), data=(x, np.zeros(6, int)), optimizer=horn.SGD(0.1))
-    with refused("cut or fill every sequence to 4 steps", DataError):
+    with refused("cut every sequence to 4 steps", DataError):
         horn.Job(elman(4), data=(np.zeros((6, 5, 3)), np.zeros(6, int)), optimizer=horn.SGD(0.1))
 
 

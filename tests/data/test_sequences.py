@@ -1,0 +1,121 @@
+"""Sequences of any lengths as data: what is made of them, and what is refused."""
+
+import numpy as np
+import pytest
+
+import horn
+from horn.data import load, sequences
+from horn.errors import DataError
+
+RAGGED = [np.arange(6.0).reshape(3, 2), np.ones((1, 2)), np.full((2, 2), 7.0)]
+
+
+def test_lists_are_filled_up_with_their_last_steps():
+    data = sequences(RAGGED, [0, 1, 1])
+    assert data.shape == (3, 2) and data.lengths.tolist() == [3, 1, 2]
+    assert data.images[1].tolist() == [[1, 1]] * 3 and data.images[0].tolist() == RAGGED[0].tolist()
+    assert data.y.tolist() == [0, 1, 1]
+    assert sequences(RAGGED, steps=5).shape == (5, 2)
+    assert sequences([[1, 2], [3]]).images[:, :, 0].tolist() == [[1, 2], [3, 3]]
+    assert sequences(np.array([None, *RAGGED], object)[1:]).lengths.tolist() == [3, 1, 2]
+
+
+def test_labels_and_targets_of_each_step():
+    data = sequences(RAGGED, [np.array([0, 1, 0]), np.array([2]), np.array([1, 1])])
+    assert data.y.tolist() == [[0, 1, 0], [2, 2, 2], [1, 1, 1]] and data.y.dtype == np.int64
+    targets = [np.ones((3, 2)), np.zeros((1, 2)), np.ones((2, 2))]
+    assert sequences(RAGGED, targets).y.shape == (3, 6)
+    assert sequences(RAGGED, [[0.5, 1, 2], [3], [4, 5]]).y.tolist()[2] == [4, 5, 0]
+    assert sequences(RAGGED, np.zeros((3, 4))).y.shape == (3, 4)  # four numbers of each sequence
+
+
+def test_bytes_stay_bytes_and_whole_arrays_have_no_lengths():
+    data = sequences([np.zeros((2, 3), np.uint8), np.zeros((1, 3), np.uint8)])
+    assert data.x.dtype == np.uint8 and data.scale == 1 / 255
+    assert sequences(np.zeros((4, 3, 2)), np.zeros(4, int)).lengths is None
+    assert sequences(RAGGED[:1] * 2).lengths is None
+
+
+def test_what_is_behind_the_lengths_is_not_read():
+    x = np.full((2, 3, 1), np.nan)
+    x[0], x[1, :2] = 1.0, 2.0
+    data = sequences(x, np.array([[1, 0, 1], [1, 1, -100]]), lengths=[3, 2])
+    assert data.images[1].ravel().tolist() == [2, 2, 2] and data.y[1].tolist() == [1, 1, 1]
+    y = np.array([[0.5, 1, 2], [3, 4, np.nan]])
+    assert sequences(x, y, lengths=[3, 2]).y[1].tolist() == [3, 4, 0]
+
+
+def test_lengths_go_with_their_samples(tmp_path):
+    rng = np.random.default_rng(0)
+    x = [np.full((n, 1), n) for n in rng.integers(1, 9, 40)]
+    data = sequences(x, np.arange(40))
+
+    def agree(part):
+        own = [one[0, 0] for one in part.images]
+        assert part.lengths.tolist() == own and len(part) == len(part.y)
+
+    for part in (*data.split(0.3, seed=2), data[3:20:2], data.take(5)):
+        agree(part)
+    np.savez(tmp_path / "a.npz", x=data.images, y=data.y, lengths=data.lengths)
+    read = load(str(tmp_path / "a.npz"))
+    agree(read)
+    assert read.name == str(tmp_path / "a.npz")
+
+
+def test_networks_with_more_steps_take_them():
+    net = horn.Network()
+    net.input(2, steps=5)
+    net.output(1, loss="squared_error", each_step=True)
+    targets = [np.ones(3), np.zeros(1), np.ones(2)]
+    for data in ((RAGGED, targets), sequences(RAGGED, targets)):
+        job = horn.Job(net, data)
+        assert job.data.shape == (5, 2) and job.data.lengths.tolist() == [3, 1, 2]
+        assert job.data.y.shape == (3, 5)
+    short = horn.Job(net, (np.zeros((4, 3, 2)), np.zeros((4, 3))))
+    assert short.data.lengths.tolist() == [3] * 4
+
+
+@pytest.mark.parametrize(
+    ("args", "how", "match"),
+    [
+        ((np.zeros((2, 3, 1)),), {"lengths": [3, 4]}, r"lengths\[1\] is 4, but the array"),
+        ((np.zeros((2, 3, 1)),), {"lengths": [0, 3]}, r"lengths\[0\] is 0.*leave the sequence out"),
+        ((np.zeros((2, 3, 1)),), {"lengths": [3]}, r"\(2,\) whole numbers are expected"),
+        ((np.zeros((2, 3, 1)),), {"lengths": [1.5, 2]}, "whole numbers are expected"),
+        ((RAGGED,), {"lengths": [3, 1, 2]}, "leave lengths out"),
+        (([np.zeros((2, 3)), np.zeros((0, 3))],), {}, r"x\[1\] is empty; leave the sequence out"),
+        (([np.zeros((2, 3)), np.zeros((2, 4))],), {}, r"x\[1\] has 4 numbers per step, but x\[0\]"),
+        (([np.zeros((2, 3, 1)), np.zeros(1)],), {}, r"x\[0\] has shape \(2, 3, 1\)"),
+        (([["a"], ["b", "c"]],), {}, r"x\[0\] holds text"),
+        (([],), {}, "there are none"),
+        ((RAGGED,), {"steps": 2}, "sequence 0 has 3 steps, but steps=2"),
+        ((RAGGED, [0, 1]), {}, "3 sequences, but 2 in y"),
+        ((RAGGED, [np.zeros(3), np.zeros(2), np.zeros(2)]), {}, r"y\[1\] has 2 entries"),
+        ((np.zeros(3),), {}, r"\(n, steps, features\) is expected"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(args, how, match):
+    with pytest.raises(DataError, match=match):
+        sequences(*args, **how)
+
+
+def test_answers_that_do_not_fit_the_network():
+    def net(each, steps=3):
+        made = horn.Network()
+        made.input(2, steps=steps)
+        made.output(3, activation="softmax", loss="cross_entropy", each_step=each)
+        return made
+
+    of_steps = [np.array([0, 1, 0]), np.array([2]), np.array([1, 1])]
+    for data in ((RAGGED, of_steps), sequences(RAGGED, of_steps)):
+        with pytest.raises(DataError, match="answers by its last step"):
+            horn.Job(net(False), data).check_data()
+    for data in ((RAGGED, [0, 1, 2]), sequences(RAGGED, [0, 1, 2])):
+        with pytest.raises(DataError, match="each step is asked|of 3 steps is asked"):
+            horn.Job(net(True), data).check_data()
+    with pytest.raises(DataError, match=r"x\[0\] is the longest.*take more steps"):
+        horn.Job(net(False, 2), (RAGGED, [0, 1, 2]))
+    with pytest.raises(DataError, match="longest of the sequences has 3 steps"):
+        horn.Job(net(False, 2), sequences(RAGGED, [0, 1, 2]))
+    with pytest.raises(DataError, match=r"lengths\[1\] is 9"):
+        sequences(RAGGED).with_fields(lengths=np.array([3, 9, 1]))
