@@ -13,6 +13,7 @@ import horn
 from horn.cli import horn as commands
 from tests.parity.recurrent import CELLS, GRU, LSTM, SMOOTH, Distance, Hebb, Noisy, generated
 from tests.parity.test_time import OPTIMIZERS, check_gradients, compare, elman, engine_of, run
+from tests.parity.test_time_together import MANY, agree
 
 BACKENDS = ("python", "reference", "kernels")
 
@@ -239,8 +240,22 @@ def test_a_batch_has_as_many_steps_as_its_longest_sequence():
 # --- several tasks and groups
 
 
+@pytest.mark.parametrize("many", [(2, 1), (1, 3), (2, 2)])
+def test_tasks_and_groups_compute_what_one_process_computes(many):
+    for seed in (1, 8):
+        agree(job_of(seed), "kernels", *many)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("many", MANY)
+@pytest.mark.parametrize("seed", range(1000, 1032))
+def test_tasks_and_groups_at_length(seed, many):
+    agree(job_of(seed), BACKENDS[1 + seed % 2], *many)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("each", [False, True])
-def test_groups_compute_what_one_process_computes(each):
+def test_processes_compute_what_one_computes(each):
     one, other = task(each, dtype="float64", batch=13), task(each, dtype="float64", batch=13)
     found = horn.train(one, progress=False)
     parts = horn.train(other, progress=False, tasks=2, groups=2)
