@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 from horn.compiler.program import (
     ChannelSum,
@@ -29,6 +30,7 @@ from horn.compiler.program import (
 )
 from horn.language import ir
 from horn.network import Network
+from horn.partition.share import Share
 
 # Statements that write one buffer.
 MADE = (
@@ -80,9 +82,10 @@ def choose_threads(network: Network, batch_size: int, limit: int | None, n_tasks
     return max(1, min(limit or cores or 1, work // MIN_WORK_PER_THREAD))
 
 
-def parts_of_wholes(program: Program) -> dict[str, str]:
+def parts_of_wholes(program: Program, share: Share) -> dict[str, str]:
     """Buffers with a task's own part of what others gather, and the buffer that all of it comes
-    into: the part is computed in there, so that it need not be copied.
+    into: the part is computed in there, so that it need not be copied. So lies, too, what a task
+    sums of its own in what it has computed for itself and others.
 
     Only where nothing else writes that buffer, and it has one such part.
     """
@@ -93,27 +96,48 @@ def parts_of_wholes(program: Program) -> dict[str, str]:
     statements = list(every(program.statements))
     written = {o.buffer for s in statements if isinstance(s, Loop) for o in s.outputs}
     written |= {s.out for s in statements if isinstance(s, MADE)}
+    read = {name for s in statements for name in reads(s)}
+    moved = Counter(move.array for move in moves)
+    views = {b.value[0] for b in program.buffers.values() if b.role in ("view", "late")}
+    shown = {program.outputs, program.loss, *program.aggregates}
     found: dict[str, str] = {}
     for move in moves:
-        if move.array in found or move.array in found.values() or move.out in written:
+        part, whole = (move.out, move.array) if move.monoid else (move.array, move.out)
+        if part in found or part in found.values() or whole in found or move.out in written:
             continue
-        if arrays[move.out] == {move.array} and _is_part(program, move):
-            found[move.array] = move.out
+        if arrays[move.out] != {move.array} or not _is_part(program, share, move, part, whole):
+            continue
+        if move.monoid and (moved[whole] > 1 or whole in read | views | shown):
+            continue  # the others' parts are added to it
+        found[part] = whole
     return found
 
 
-def _is_part(program: Program, move: Move) -> bool:
-    """Whether a move brings a range to the whole, and both are free to lie anywhere."""
-    array, out = program.buffers[move.array], program.buffers[move.out]
+def _is_part(program: Program, share: Share, move: Move, part: str, whole: str) -> bool:
+    """Whether a part is a range of the whole, and both are free to lie anywhere."""
+    small, large = program.buffers[part], program.buffers[whole]
+    if move.monoid and (move.across or small.axes == large.axes):
+        return False
     return (
-        not move.monoid
-        and move.level is None
-        and array.role == out.role == "work"
+        move.level is None
+        and small.role == large.role == "work"
         and all(
-            a == b or (a.endswith("@own") and base(a) == b)
-            for a, b in zip(array.axes, out.axes, strict=True)
+            a == b or (a.endswith("@own") and _is_inside(share, a, b, bool(move.monoid)))
+            for a, b in zip(small.axes, large.axes, strict=True)
         )
     )
+
+
+def _is_inside(share: Share, a: str, b: str, is_sum: bool) -> bool:
+    """Whether an axis that is own lies in the whole, or in what is heard of it."""
+    if base(a) == b:
+        return not is_sum
+    if base(a) != base(b) or base(a) == "b":
+        return False
+    mine, theirs = share.places(a), share.places(b)
+    if not isinstance(mine, slice) or not isinstance(theirs, slice):
+        return False
+    return theirs.start <= mine.start < mine.stop <= theirs.stop
 
 
 def only_multiplied(program: Program) -> dict[str, str]:

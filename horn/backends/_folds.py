@@ -15,6 +15,7 @@ from horn.compiler.program import (
     Buffer,
     Convolve,
     Loop,
+    Post,
     Program,
     Statement,
     base,
@@ -77,6 +78,7 @@ def plan(program: Program) -> Joined:
             readers.setdefault(name, []).append(s)
     n_writers = Counter(name for s in statements for name in writes(s))
     shown = {program.outputs, program.loss, *program.probes.values(), *program.aggregates}
+    shown |= {m.array for s in statements if isinstance(s, Post) for m in s.moves}
     with_end: dict[int, tuple[Statement, End]] = {}
     where = {id(s): k for k, s in enumerate(statements)}
     made_at = dict(where)  # folds that have an end come later

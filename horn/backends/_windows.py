@@ -9,14 +9,15 @@ import numpy as np
 
 from horn.connections.convolution import Convolution
 from horn.layers import Link
-
-Array = np.ndarray[Any, Any]
+from horn.partition.share import Array, Places
 
 
 @dataclass(frozen=True)
 class WindowLists:
     """forward, backward : arguments of ``Tape.windows``. sources : (positions, places), the neuron
     below at each place of each window, -1 for none, int32.
+
+    Positions and neurons below are numbered as the task has them.
     """
 
     forward: dict[str, Any]
@@ -24,15 +25,26 @@ class WindowLists:
     sources: Array
 
     @classmethod
-    def of(cls, link: Link) -> WindowLists:
+    def of(
+        cls, link: Link, receivers: Places | None = None, senders: Places | None = None
+    ) -> WindowLists:
+        """receivers, senders : the neurons at both ends that a task has, whole positions; by
+        default all.
+        """
         connection = link.connection
         assert isinstance(connection, Convolution) and connection.groups == 1
         channels, maps = link.source.shape[-1], connection.channels
         _, taps = connection.taps(link.source.shape, link.weight)  # (positions, taps)
+        receivers = slice(0, len(taps) * maps) if receivers is None else receivers
+        senders = slice(0, link.source.size) if senders is None else senders
+        below = _positions(senders, channels)
+        number = np.full(link.source.n_positions + 1, -1)  # the last is that of no position
+        number[below] = np.arange(len(below))
+        taps = number[taps[_positions(receivers, maps)]]
         n_taps = taps.shape[1]
         n_places = n_taps * channels
         sources = taps[:, :, None] * channels + np.arange(channels)
-        sources = np.where(taps[:, :, None] < 0, -1, sources).reshape(len(taps), -1)
+        sources = np.where(taps[:, :, None] < 0, -1, sources).reshape(-1, n_places)
         here = sources >= 0
         forward = {
             "ptr": _ends(here.sum(axis=1)),
@@ -43,18 +55,26 @@ class WindowLists:
         }
         # Of each position below: the windows that it lies in, and where.
         window, tap = np.nonzero(taps >= 0)
-        below = taps[window, tap]
-        order = np.argsort(below, kind="stable")
-        window, tap, below = window[order], tap[order], below[order]
+        at = taps[window, tap]
+        order = np.argsort(at, kind="stable")
+        window, tap, at = window[order], tap[order], at[order]
         every = np.arange(maps)
         backward = {
-            "ptr": _ends(np.bincount(below, minlength=link.source.size // channels) * maps),
+            "ptr": _ends(np.bincount(at, minlength=len(below)) * maps),
             "src": (window[:, None] * maps + every).reshape(-1).astype(np.int32),
             "row": (tap[:, None] * maps + every).reshape(-1).astype(np.int32),
             "base": (every * n_places + np.arange(n_taps)[:, None] * channels).reshape(-1),
             "step": 1,
         }
         return cls(forward, backward, np.ascontiguousarray(sources, np.int32))
+
+
+def _positions(places: Places, channels: int) -> Array:
+    """The positions of neurons that are there with all their channels."""
+    each = np.arange(places.start, places.stop) if isinstance(places, slice) else places
+    found = each[::channels] // channels
+    assert len(found) * channels == len(each), "a share has whole positions"
+    return np.asarray(found)
 
 
 def _ends(counts: Array) -> Array:

@@ -160,7 +160,7 @@ class Runner:
         # for how many rows and steps what lies before and after the steps is 0
         self.n_zeroed = 0, 0
         self.persistent = arrays
-        self.inside = parts_of_wholes(program)
+        self.inside = parts_of_wholes(program, self.share)
         # steps lie inside other statements: there each is done by itself
         self.plan: Joined = Joined({}, frozenset(), {}) if program.steps else plan(program)
         self.arrays: dict[str, Array] = {}
@@ -669,9 +669,12 @@ class Runner:
         layer = self.network.layers[s.frame.layer]
         link = layer.links[s.frame.link or 0]
         rows = self._extent(letter_axes(self.network, s.frame, "b")[0])
-        windows = WindowLists.of(link)
+        ends = (self.share.places(letter_axes(self.network, s.frame, x)[0]) for x in "oi")
+        windows = WindowLists.of(link, *ends)
         name = end.out if end else s.out
         a, b, out = self.arrays[s.a].T, self.arrays[s.b], self.arrays[name]
+        if not out.size:
+            return
         here: dict[str, Any] = {"rows": rows, "label": name}
         if s.axis == "b":
             grid = out.reshape(-1, windows.sources.shape[1])

@@ -51,6 +51,7 @@ from horn.language.ir import Node, Op, Scalar, const, load
 from horn.network import Network
 from horn.partition import group_sums
 from horn.partition.placement import Placement
+from horn.partition.share import has_whole_positions
 from horn.partition.supersteps import scheduled as scheduled
 
 COMBINED = ("sum", "prod", "max", "min", "any", "all")
@@ -222,22 +223,27 @@ class Partition:
         self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
 
     def convolve(self, s: Convolve) -> None:
-        """Where tasks divide the neurons, synapse by synapse, as what is shared by other sums."""
+        """Over the positions that a task has, with all their channels. Where it has no whole
+        positions, synapse by synapse, as what is shared by other sums.
+        """
         frame, letters = self.placement.at(s.frame), {"i": "bi", "o": "bo", "b": "bo"}[s.axis]
         whole = dataclasses.replace(frame, shared=True)
-        if frame.split in ("o", "i"):
+        layer = self.network.layers[s.frame.layer]
+        divided = {"o": layer, "i": layer.links[s.frame.link or 0].source}.get(frame.split)
+        if divided is not None and not has_whole_positions(self.network, divided):
             self.convolve_edges(s, letters)
             return
         a = self.operand(s.a, letters, frame)
+        monoid = "sum" if s.axis == frame.split else ""
         if s.axis != "b":
             b = self.operand(s.b, "o", whole)
-            out = letter_axes(self.network, frame, {"i": "bo", "o": "bi"}[s.axis])
-            form = Form(out)
+            axes = letter_axes(self.network, frame, {"i": "bo", "o": "bi"}[s.axis])
+            form = Form(axes, monoid)
         else:
             b = self.operand(s.b, "bi", frame)
-            monoid = "sum" if frame.split == "b" else ""
             across = "sum" if self.n_groups > 1 else ""
-            form = Form(letter_axes(self.network, whole, "o"), monoid, across)
+            axes = letter_axes(self.network, whole, "o")
+            form = Form(axes, "sum" if frame.split else "", across)
         name = self.result(s.out, form)
         self.statements.append(dataclasses.replace(s, frame=frame, a=a, b=b, out=name))
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from horn.compiler.program import base, in_all_groups
 from horn.connections import Edges
+from horn.layers import Layer
 from horn.network import Network
 from horn.topology import share
 
@@ -53,6 +54,18 @@ class Share:
     def range(self, n: int) -> tuple[int, int]:
         """The task's share of n things: a range, sizes differing by at most one."""
         return share(n, self.task, self.n_tasks)
+
+    def neurons(self, layer: int) -> tuple[int, int]:
+        """The task's share of a layer's neurons: a range; of a layer that has a shape whole rows of
+        it, or whole positions where there are fewer rows than tasks.
+        """
+        of = self.network.layers[layer]
+        each = 1
+        if has_whole_positions(self.network, of):
+            rows = of.shape[0] >= self.n_tasks
+            each = of.size // (of.shape[0] if rows else of.n_positions)
+        start, stop = self.range(of.size // each)
+        return start * each, stop * each
 
     def rows(self, axis: str, n_rows: int, batch_size: int) -> slice:
         """The rows of a batch of ``n_rows`` that the task has along "b" or "b@own".
@@ -101,19 +114,18 @@ class Share:
         if not kind:
             return slice(0, self.whole(whole))
         if kind == "own":
-            return slice(*self.range(self.whole(whole)))
+            return slice(*self.neurons(int(whole[1:])))
         if kind in ("o", "i"):
             return self.edges(*edge_link(whole), kind).places
         layer, link = edge_link(kind.removeprefix("in").removeprefix("out"))
         edges = self._whole_edges(layer, link)
         indptr, indices = np.asarray(edges.indptr), np.asarray(edges.indices)
         if kind.startswith("in"):
-            start, stop = self.range(len(indptr) - 1)
-            return np.unique(indices[indptr[start] : indptr[stop]]).astype(np.int64)
-        source = self.network.layers[layer].links[link].source.size
+            start, stop = self.neurons(layer)
+            return tight(np.unique(indices[indptr[start] : indptr[stop]]))
         receivers = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        start, stop = self.range(source)
-        return np.unique(receivers[(indices >= start) & (indices < stop)]).astype(np.int64)
+        start, stop = self.neurons(self.network.layers[layer].links[link].source.index)
+        return tight(np.unique(receivers[(indices >= start) & (indices < stop)]))
 
     def edges(self, layer: int, link: int, split: str) -> LocalEdges:
         """The task's synapses of a sparse link, of frames with this split."""
@@ -128,13 +140,13 @@ class Share:
         indices = np.asarray(edges.indices, np.int64)
         n_sources = self.network.layers[layer].links[link].source.size
         if split == "o":
-            start, stop = self.range(len(indptr) - 1)
+            start, stop = self.neurons(layer)
             mine = slice(int(indptr[start]), int(indptr[stop]))
             halo = np.unique(indices[mine])
             local = np.searchsorted(halo, indices[mine])
             return LocalEdges(indptr[start : stop + 1] - indptr[start], local, len(halo), mine)
         if split == "i":
-            start, stop = self.range(n_sources)
+            start, stop = self.neurons(self.network.layers[layer].links[link].source.index)
             here = np.flatnonzero((indices >= start) & (indices < stop))
             receivers = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))[here]
             reached = np.unique(receivers)
@@ -160,8 +172,8 @@ class Share:
         return np.asarray(shared[places], np.int64)
 
     def within(self, axis: str, outer: str, batch_size: int) -> Places:
-        """Where an axis lies in another that has all of it: the whole, or what the task has of it
-        in all groups.
+        """Where an axis lies in another that has all of it: the whole, what the task has of it in
+        all groups, or a range that is around it.
         """
         if axis == outer:
             return slice(0, self.length(axis, batch_size))
@@ -170,7 +182,10 @@ class Share:
         places = self.places(axis)
         if outer == base(axis):
             return places
-        assert outer == in_all_groups(axis), f"{axis} is not in {outer}"
+        if outer != in_all_groups(axis):
+            around = self.places(outer)
+            assert isinstance(places, slice) and isinstance(around, slice), (axis, outer)
+            return slice(places.start - around.start, places.stop - around.start)
         return slice(*self._of_group(self.length(outer, batch_size), axis))
 
     def _of_group(self, n: int, axis: str) -> tuple[int, int]:
@@ -184,6 +199,29 @@ class Share:
             if "@" in axis:
                 array = array[(slice(None),) * position + (self.places(axis),)]
         return array
+
+
+def has_whole_positions(network: Network, layer: Layer) -> bool:
+    """Whether tasks divide a layer by its positions, channels together: if it has a shape. Not at
+    the ends of dense ties, where shares of two layers are the same, whatever their shapes.
+    """
+    if not layer.extents:
+        return False
+    for other in network.layers:
+        for link in other.links:
+            if (tie := link.tie) is not None and tie.link.edges is None:
+                if layer in (other, link.source, tie.layer, tie.link.source):
+                    return False
+    return True
+
+
+def tight(places: Array) -> Places:
+    """A slice where ascending places are a range."""
+    if not len(places):
+        return slice(0, 0)
+    if places[-1] - places[0] + 1 == len(places):
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places.astype(np.int64)
 
 
 def edge_link(name: str) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from horn.compiler.program import Move, Program, base
-from horn.partition.share import Array, Places, Share, count
+from horn.partition.share import Array, Places, Share, count, tight
 from horn.transport import Channel
 
 Index = tuple[Any, ...]  # of one axis each: a slice, or int64 places
@@ -120,13 +120,5 @@ def _meet(a: Places, b: Places) -> tuple[Places, Places]:
     left = np.arange(a.start, a.stop) if isinstance(a, slice) else a
     right = np.arange(b.start, b.stop) if isinstance(b, slice) else b
     _, at_a, at_b = np.intersect1d(left, right, assume_unique=True, return_indices=True)
-    return _tight(at_a), _tight(at_b)
+    return tight(at_a), tight(at_b)
 
-
-def _tight(places: Array) -> Places:
-    """A slice where the places are a range."""
-    if not len(places):
-        return slice(0, 0)
-    if places[-1] - places[0] + 1 == len(places):
-        return slice(int(places[0]), int(places[-1]) + 1)
-    return places.astype(np.int64)

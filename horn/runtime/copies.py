@@ -54,6 +54,12 @@ class ArrayRegion:
         else:
             self.view[(slice(None),) * self.axis + (self.places,)] = content
 
+    def add(self, content: Array, combine: Any) -> None:
+        if self.places is None:
+            combine(self.view, content, out=self.view)
+        else:
+            self.write(combine(self.read(), content))
+
     def covers(self, array: Array) -> bool:
         """Whether it is all of an array, which may be turned."""
         return self.places is None and sorted(self.shape) == sorted(array.shape)
@@ -71,6 +77,8 @@ class ArrayRegion:
 class Unpacking:
     """The collect of one move. pieces : where each block goes, with its channel or, for this task's
     own, where it lies. combine : None where they do not overlap. fills : each is all of ``out``.
+    begins : only this task has ``out``, and its own part is all of it, so others are added to that;
+    the first piece is the own one, or it lies there.
     """
 
     out: Array
@@ -78,6 +86,7 @@ class Unpacking:
     combine: Any
     identity: float
     fills: bool
+    begins: bool = False
 
     def take(self, inbox: Callable[[int], Array]) -> None:
         parts = (
@@ -87,6 +96,13 @@ class Unpacking:
         if self.combine is None:
             for region, part in parts:
                 region.write(part)
+            return
+        if self.begins:
+            for number, (region, part) in enumerate(parts):
+                if number == 0 and not isinstance(self.pieces[0][1], int):
+                    region.write(part)
+                else:
+                    region.add(part, self.combine)
             return
         every = list(parts)
         if not self.fills:

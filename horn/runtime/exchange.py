@@ -325,19 +325,32 @@ class Exchange:
         turned = self._is_turned(move.out)
         array, out = self.runner.array(move.array), self.runner.target_array(move.out)
         pieces: list[tuple[ArrayRegion, ArrayRegion | int]] = []
+        begins = False
         for block in blocks:
             region = ArrayRegion(out, block.put, turned)
             if block.part is not None:
                 pieces.append((region, block.part))
                 continue
             own = ArrayRegion(array, block.taken, turned)
-            if move.monoid or not own.is_same(region):
+            is_there = own.is_same(region)
+            if move.monoid and self._is_mine(move) and region.covers(out):
+                begins = True
+                pieces[:0] = [] if is_there else [(region, own)]
+            elif move.monoid or not is_there:
                 pieces.append((region, own))
         if move.out in self._read:
             return ReadInPlace(self.runner, move.out, self._read[move.out])
         fills = bool(pieces) and all(region.covers(out) for region, _ in pieces)
         combine = COMBINE[move.monoid] if move.monoid else None
-        return Unpacking(out, pieces, combine, ir.IDENTITY.get(move.monoid, 0.0), fills)
+        return Unpacking(out, pieces, combine, ir.IDENTITY.get(move.monoid, 0.0), fills, begins)
+
+    def _is_mine(self, move: Move) -> bool:
+        """Whether each number that it combines is one task's, which may add in an order of its own:
+        neurons that are divided, of which tasks have overlapping parts.
+        """
+        have, want = self.program.buffers[move.array].axes, self.program.buffers[move.out].axes
+        is_own = [b.endswith("@own") and base(a) != a != b for a, b in zip(have, want, strict=True)]
+        return not move.across and move.level is None and any(is_own)
 
     def _is_turned(self, name: str) -> bool:
         return is_turned(self.program.buffers[name].axes, self.runner.layout)

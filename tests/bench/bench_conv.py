@@ -1,6 +1,7 @@
 """Training steps of nets that look through windows, against PyTorch's best, after answers agree.
 
     python -m tests.bench.bench_conv [--compile] [--busy] [--threads 1] [--seconds 3] [NAME ...]
+    python -m tests.bench.bench_conv --together [--seconds 15] [NAME ...]
 
 Names: lenet 16, lenet 100, cifar 100, "64 to 64", patterns, pooling. A step is forward, loss,
 backward and momentum update, float32. PyTorch runs eager in both memory formats, NCHW and NHWC,
@@ -9,6 +10,8 @@ forward and backward. Both sides begin with the same weights, and the losses of 
 steps are compared. All run by turns in one process; milliseconds are the fastest tenth of each
 side's steps, since other work on the machine only adds; with --busy they are the least processor
 time, which waiting for one's turn does not count in (of one thread). Exit code 1 if losses differ.
+
+--together: two processes (bench_conv_together.py).
 """
 
 from __future__ import annotations
@@ -103,8 +106,10 @@ def ours(net: horn.Network, data: Dataset, threads: int) -> Step:
     return lambda: engine.step(rows, iteration=0, first_sample=0)
 
 
-def theirs(net: horn.Network, data: Dataset, is_last: bool, compiles: bool) -> Step:
-    """The same network in PyTorch, channels last in memory or first."""
+def torch_model(net: horn.Network, is_last: bool) -> tuple[list[Any], Callable[[Any], Any]]:
+    """The same network in PyTorch: what it learns, and from images to what the last layer sums;
+    channels last in memory or first.
+    """
     import torch
     from torch.nn import functional as f
 
@@ -116,7 +121,7 @@ def theirs(net: horn.Network, data: Dataset, is_last: bool, compiles: bool) -> S
         made = torch.tensor(np.ascontiguousarray(array))
         if is_last and made.ndim == 4:
             made = made.contiguous(memory_format=torch.channels_last)
-        learned.append(made.requires_grad_())
+        learned.append(torch.nn.Parameter(made))
         return learned[-1]
 
     flat = False
@@ -149,15 +154,33 @@ def theirs(net: horn.Network, data: Dataset, is_last: bool, compiles: bool) -> S
             )
         )
 
-    x = torch.tensor(data.x.reshape(-1, *net.layers[0].shape).transpose(0, 3, 1, 2).copy())
-    if is_last:
-        x = x.contiguous(memory_format=torch.channels_last)
-    y = torch.tensor(data.y)
-
-    def loss_of(x: Any, y: Any) -> Any:
+    def outputs(x: Any) -> Any:
         for stage in stages:
             x = stage(x)
-        return f.cross_entropy(x, y)
+        return x
+
+    return learned, outputs
+
+
+def torch_data(net: horn.Network, data: Dataset, is_last: bool) -> tuple[Any, Any]:
+    """Images and labels."""
+    import torch
+
+    x = torch.tensor(data.x.reshape(-1, *net.layers[0].shape).transpose(0, 3, 1, 2).copy())
+    x = x.contiguous(memory_format=torch.channels_last) if is_last else x
+    return x, torch.tensor(data.y)
+
+
+def theirs(net: horn.Network, data: Dataset, is_last: bool, compiles: bool) -> Step:
+    """A step of the same network in PyTorch."""
+    import torch
+    from torch.nn import functional as f
+
+    learned, outputs = torch_model(net, is_last)
+    x, y = torch_data(net, data, is_last)
+
+    def loss_of(x: Any, y: Any) -> Any:
+        return f.cross_entropy(outputs(x), y)
 
     judged = torch.compile(loss_of) if compiles else loss_of
     optimizer = torch.optim.SGD(learned, RATE, momentum=MOMENTUM, foreach=True)
@@ -264,7 +287,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--busy", action="store_true")
+    parser.add_argument("--together", action="store_true")
     asked = parser.parse_args()
+    if asked.together:
+        from tests.bench import bench_conv_together
+
+        return bench_conv_together.run(asked.names or ["cifar 100"], asked.seconds)
     torch.set_num_threads(asked.threads)
     is_wrong = False
     for name, (build, batch) in CASES.items():
