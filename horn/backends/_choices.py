@@ -137,7 +137,7 @@ def _is_inside(share: Share, a: str, b: str, is_sum: bool) -> bool:
     mine, theirs = share.places(a), share.places(b)
     if not isinstance(mine, slice) or not isinstance(theirs, slice):
         return False
-    return theirs.start <= mine.start < mine.stop <= theirs.stop
+    return bool(theirs.start <= mine.start < mine.stop <= theirs.stop)
 
 
 def only_multiplied(program: Program) -> dict[str, str]:

@@ -21,12 +21,13 @@ buffers. A ``Loop`` with ``scatter`` writes (and reads) full buffers at the live
 optimizer updates.
 
 Shares: a program that several tasks run (partition.py) has axes of which each task has its part.
-"b@own", "n<k>@own": a contiguous range of rows, of neurons. "e<k>.<j>@o", "e<k>.<j>@i": the
-synapses of own receivers, of own sources. "n<k>@in<l>.<j>": the sources that own receivers of a
-sparse link listen to; "n<k>@out<l>.<j>": the receivers that own sources reach. "n<k>@own.grp",
-"n<k>@grp": the range of own or all neurons that the task's group has, where groups divide an
-update; with "+1" and so on, the range of the next group and so on, around. ``Frame.split`` says
-along which letter the work of a frame is divided; ``letter_axes`` what its letters then name.
+"b@own", "n<k>@own": a contiguous range of rows, of neurons (``Share.neurons``). "e<k>.<j>@o",
+"e<k>.<j>@i": the synapses of own receivers, of own sources. "n<k>@in<l>.<j>": the sources that own
+receivers of a sparse link listen to; "n<k>@out<l>.<j>": the receivers that own sources reach.
+"n<k>@own.grp", "n<k>@grp": the range of own or all neurons that the task's group has, where groups
+divide an update; with "+1" and so on, the range of the next group and so on, around.
+``Frame.split`` says along which letter the work of a frame is divided; ``letter_axes`` what its
+letters then name.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from horn.layers import Layer
 from horn.network import Network
 
 # A link's weights: with the receiver, with the sender, or everywhere (then the rows of the batch
-# are divided). The letter that tasks divide in the link's frames.
+# are divided). The letter that tasks divide in the link's frames. Of layers that have a shape tasks
+# have rows of the image: weights that all positions share are everywhere.
 LINK_SPLITS = {"receiver": "o", "sender": "i", "replicated": "b"}
 # A layer's own work: by the owner of each neuron, by rows of the batch, or by every task.
 LAYER_SPLITS = {"neurons": "o", "rows": "b", "all": ""}

@@ -36,6 +36,7 @@ from horn.backends import Setup
 from horn.backends.kernels import Runner
 from horn.compiler.program import (
     Buffer,
+    Convolve,
     Draw,
     Frame,
     Input,
@@ -47,11 +48,14 @@ from horn.compiler.program import (
     Statement,
     Update,
 )
+from horn.connections.convolution import Convolution
 from horn.connections.sparse import Sparse
+from horn.connections.window import Window
 from horn.data import Dataset
 from horn.language import ir
 from horn.language.ir import Op, load
 from horn.network import Network
+from horn.neuron import Neuron
 from horn.optimizers import SGD
 from horn.partition.placement import Placement
 from horn.planner.cost_model import PRODUCTS, Machine
@@ -60,13 +64,14 @@ from horn.runtime.group import Group, TaskTimes
 from horn.transport import Channel, Identity, Transport
 from horn.wire.frames import Array
 
-FORMAT = 6  # of the file; another one is measured again
+FORMAT = 7  # of the file; another one is measured again
 SIDES = (192, 640, 2048)  # of the square weights that are measured
 BATCHES = (20, 100)
 # of products: receivers, sources, rows
 SIZES = [*((side, side, n) for side in SIDES for n in BATCHES), (10, 512, BATCHES[-1]), (4, 4, 4)]
 FRAME = Frame(1, 0)
 DIGITS = 2  # of a figure that is kept
+WINDOWS = (8, 8, 32)  # what is looked at through windows
 SPARSE = (512, 16)  # neurons that are measured, each with so many synapses
 POSITIVE = frozenset({"sqrt", "log", "log1p", "pow", "div", "reciprocal"})
 PASSES = 2  # of all measurements: what disturbs one seldom disturbs the other
@@ -145,11 +150,12 @@ def rounded(machine: Machine) -> Machine:
 def measure(dtype: str = "float32") -> Machine:
     call_s = _call_s(dtype)
     strips = StripTimings(dtype, call_s)
-    passes, synapses, draws = [], [], []
+    passes, synapses, draws, windows = [], [], [], []
     for _ in range(PASSES):
         passes.append({size: _products_s(*size, dtype) for size in SIZES})
         synapses.append(_synapses_s(dtype))
         draws.append(_draws_s(dtype))
+        windows.append(_windows_s(dtype))
         figures = strips.figures()
     fastest = {
         key: {k: min(p[key][k] for p in passes) for k in times} for key, times in passes[0].items()
@@ -186,6 +192,8 @@ def measure(dtype: str = "float32") -> Machine:
         edge_s=edge_s,
         stream_s=tuple(fastest[side, side, many]["stream"] / side**2 / 3 for side in SIDES),
         **figures,
+        window_s=_least(window for window, _ in windows),
+        pool_s=_least(pool for _, pool in windows),
         synapse_s=each_s,
         synapse_once_s=once_s,
         draw_s={"uniform": uniform_s, "normal": normal_s},
@@ -471,6 +479,47 @@ def _synapses_s(dtype: str) -> dict[int, list[float]]:
         Loop(FRAME, (Output("w", x * y, "b", "sum"),)),
     ]
     return {n: _seconds(network, buffers, loops, n, dtype) for n in BATCHES}
+
+
+def _least(times: Iterable[dict[str, float]]) -> dict[str, float]:
+    every = list(times)
+    return {name: min(each[name] for each in every) for name in every[0]}
+
+
+def _windows_s(dtype: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of sums of products over windows, and of folds, of a synapse and a sample."""
+    batch = 64  # whole vectors
+    network = Network()
+    network.input(WINDOWS)
+    seen = network.layer(connect=Convolution(32, 5, padding="same"))
+    pooled = network.layer(connect=Window(3, stride=2), neuron=_Largest)
+    buffers = _buffers(x=("b", "n0"), y=("b", "n1"), w=("w1.0",), z=("b", "n2"), at=("b", "n2"))
+    buffers |= {
+        "places": Buffer("places", ("e2.0",), "constant", True, ("edge", 2, 0)),
+        "ones": Buffer("ones", ("n2",), "constant", True, ("ones", 2)),
+    }
+    pool = Frame(2, 0)
+    heard = load("y", "bi") * load("ones", "o")
+    here = ir.make(Op.EQ, load("at", "bo"), load("places", "oi"))
+    slope = ir.make(Op.SELECT, here, load("z", "bo"), ir.const(0.0))
+    statements: list[Statement] = [
+        Convolve(FRAME, "y", "x", "w", "i"),
+        Convolve(FRAME, "x", "y", "w", "o"),
+        Convolve(FRAME, "w", "y", "x", "b"),
+        Loop(pool, (Output("z", heard, "i", "max"),)),
+        Loop(pool, (Output("y", slope, "o", "sum"),)),
+    ]
+    seconds = _seconds(network, buffers, statements, batch, dtype)
+    edges = [layer.links[0].edges for layer in (seen, pooled)]
+    n, n_pool = (len(each.indices) * batch for each in edges if each is not None)
+    kinds = {name: s / n for name, s in zip(PRODUCTS, seconds[:3], strict=False)}
+    best, slope_s = seconds[3] / n_pool, seconds[4] / n_pool
+    return kinds, {"sum": best, "both": 2 * best, "slope": slope_s}
+
+
+class _Largest(Neuron):
+    def forward(self, messages: Any) -> None:
+        self.feedforward(max(m.input for m in messages))
 
 
 def _per_synapse(times: Mapping[int, Sequence[float]]) -> tuple[dict[str, float], dict[str, float]]:

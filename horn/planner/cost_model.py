@@ -28,6 +28,7 @@ from horn._kernels.tiles import (
 )
 from horn._kernels.walks import STRIP_BYTES
 from horn.backends._choices import choose_layout, choose_threads
+from horn.backends._folds import Fold, only_fold, plan
 from horn.backends._passes import Pass, Shape, passes
 from horn.compiler.program import (
     AllSteps,
@@ -61,6 +62,8 @@ Figures: TypeAlias = Mapping[str, float]
 THREAD = 0.8
 # The kinds of products: forward, backward, gradient, and updates without and with momentum.
 PRODUCTS = ("forward", "backward", "gradient", "update", "momentum")
+# Of sums over windows: at least so many results of a tile take as long as fewer, which wait.
+MIN_RESULTS, MAX_RESULTS = 4, 12
 # Operations that take longer than an addition: seconds of one element among many.
 _SLOW = {
     "sqrt": 7e-11, "exp": 1.7e-10, "log": 2.8e-10, "log1p": 3.6e-10, "expm1": 2.3e-10,
@@ -101,6 +104,9 @@ class Machine:
     along a strip and across, by monoid. fold_row_s : a row that is reduced along the strip.
     result_s : a result of a reduction. tile_s : an element of a tile (tiles.h), by monoid or kind:
     "near" of a product of factors near 1; of "places" a sample and neuron.
+    window_s : a synapse of a sum of products over windows, for a number of whole vectors of the
+    batch (a gradient: of maps), by kind of product. pool_s : the same of a fold over windows:
+    "sum", "both" (an extreme and its place), "slope" (its gradient).
     synapse_s, synapse_once_s : a synapse of a sparse sum of products, by the letter that is
     reduced, for every sample and once. draw_s : a random number, by kind. input_s : a feature of a
     sample. batch_s, superstep_s, block_s : the Python of a batch, of an exchange, of a block in it.
@@ -135,6 +141,8 @@ class Machine:
         quotients=8e-11, exp=1.6e-10, tanh=2.4e-10, sigmoid=2e-10,
         **{"exp slope": 2e-10, "tanh slope": 2.8e-10, "sigmoid slope": 2.4e-10},
     )  # fmt: skip
+    window_s: Figures = _by(PRODUCTS[:3], 1.1e-11)
+    pool_s: Figures = _by(("sum", "both", "slope"), 1e-10)
     synapse_s: Figures = _by("iob", 4e-10)
     synapse_once_s: Figures = _by("iob", 2e-9, b=4e-9)
     draw_s: Figures = _by(("uniform", "normal"), 2e-9, normal=6e-9)
@@ -317,6 +325,8 @@ class Costs:
         if isinstance(statement, (Matmul, Update)):
             return self._product_s(statement)
         if isinstance(statement, Loop):
+            if fold := only_fold(Program(self.network, dict(buffers), (), (), "", None), statement):
+                return self._fold_s(statement, fold)
             found = np.zeros(self.n_tasks)
             for each in passes(statement):
                 found = found + self._pass_s(statement.frame, each, buffers)
@@ -331,15 +341,37 @@ class Costs:
         return machine.call_s + size * (machine.input_s if is_given else machine.fetch_s["copy"])
 
     def _windows_s(self, s: Convolve) -> Array:
-        """As of a product with a row for each position and sample."""
-        layer = self.network.layers[s.frame.layer]
-        shape = layer.links[s.frame.link or 0].shape(layer.size)
+        """By the synapses that a task has, for every sample; of whole vectors, and of results that
+        are computed side by side.
+        """
+        machine, layer = self.machine, self.network.layers[s.frame.layer]
+        link = layer.links[s.frame.link or 0]
+        maps, channels = layer.shape[-1], link.source.shape[-1]
         kind = {"i": "forward", "o": "backward", "b": "gradient"}[s.axis]
-        weights = np.full(self.n_tasks, float(np.prod(shape)))
-        rows = self.size(letter_axes(self.network, s.frame, "b")) * (layer.size / shape[0])
-        once = self._at_size(self.machine.weight_s[kind], weights)
-        each = self._at_size(self.machine.row_s[kind], weights)
-        return np.asarray(self.machine.product_s[kind] + weights * (once + rows * each))
+        synapses = self.size(letter_axes(self.network, s.frame, "oi"))
+        rows = self.size(letter_axes(self.network, s.frame, "b"))
+        if kind == "gradient":
+            work = synapses * rows * (self._vectors(np.array(float(maps))) / maps)
+        else:
+            results = maps if kind == "forward" else channels
+            side = results / -(-results // MAX_RESULTS)
+            work = synapses * self._vectors(rows) * max(MIN_RESULTS / side, 1.0)
+        sides = self.size(letter_axes(self.network, s.frame, "o" if s.axis == "o" else "i"))
+        return np.asarray(
+            machine.call_s + work * machine.window_s[kind]
+            + sides * rows * 2 * machine.operation_s["add"]
+        )  # fmt: skip
+
+    def _fold_s(self, s: Loop, fold: Fold) -> Array:
+        synapses = self.size(letter_axes(self.network, s.frame, "oi"))
+        rows = self._vectors(self.size(letter_axes(self.network, s.frame, "b")))
+        kind = "slope" if fold.upper else "sum" if fold.kind == "sum" else "both"
+        return np.asarray(self.machine.call_s + synapses * rows * self.machine.pool_s[kind])
+
+    def _vectors(self, n: Array) -> Array:
+        """Numbers in as many whole vectors."""
+        lanes = self.machine.lanes
+        return np.asarray(np.ceil(n / lanes) * lanes)
 
     def _product_s(self, s: Matmul | Update) -> Array:
         machine = self.machine
@@ -454,8 +486,11 @@ class Costs:
         clock = np.full(self.n_tasks, self.machine.batch_s * self.crowd)
         posted: dict[int, Array] = {}
         yield None, clock, clock
+        elsewhere = self._done_elsewhere(program)
         for statement in program.statements:
             then = clock
+            if id(statement) in elsewhere:
+                continue
             if isinstance(statement, Collect):
                 clock = self._collected(statement, program.buffers, clock, posted)
             elif isinstance(statement, Post):
@@ -473,6 +508,18 @@ class Costs:
             else:
                 clock = clock + self.compute_s(statement, program.buffers)
             yield statement, then, clock
+
+    def _done_elsewhere(self, program: Program) -> set[int]:
+        """Loops, by their ``id``, that are done with sums or extremes over windows."""
+        if program.steps or all(x.links[0].edges is None for x in self.network.layers[1:]):
+            return set()
+        joined = plan(program)
+        places = set(joined.places.values())
+        return set(joined.with_end) | {
+            id(s)
+            for s in program.statements
+            if isinstance(s, Loop) and id(s) in joined.done and s.outputs[0].buffer in places
+        }
 
     def _pack_s(self, post: Post, buffers: Mapping[str, Buffer]) -> Array:
         machine = self.machine

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from horn.compiler.program import Move, Program, base
-from horn.partition.share import Array, Places, Share, count, tight
+from horn.partition.share import Places, Share, count, tight
 from horn.transport import Channel
 
 Index = tuple[Any, ...]  # of one axis each: a slice, or int64 places

@@ -4,9 +4,9 @@
 
 Processes of one thread each, SGD with momentum, float32. Two groups (allreduce) and DDP (gloo, both
 memory formats) have 100 samples each in a step; two tasks share 100, as the plan says and by
-positions; one process has 100, and so have two that do not meet: the limit. DDP begins with horn's weights. Before the clock starts the losses
-of the first steps are compared: of two tasks with one process', of DDP with the groups'. Blocks
-count that ran while both processors were calm (calm.py).
+positions; one process has 100, and so have two that do not meet: the limit. DDP begins with horn's
+weights. Before the clock starts the losses of the first steps are compared: of two tasks with one
+process', of DDP with the groups'. Blocks count that ran while both processors were calm (calm.py).
 """
 
 from __future__ import annotations
@@ -161,9 +161,9 @@ def bench(name: str, seconds: float, folder: str) -> bool:
         told(spent[what])
     one, groups = medians["one process"], medians["two groups"]
     ddp = min(medians["DDP NCHW"], medians["DDP NHWC"])
-    apart = 2 * one / medians["two, apart"]
-    print(f"  two groups do {2 * one / groups:.2f}x the samples of one process (apart {apart:.2f}x), "
-          f"{ddp / groups:.2f}x those of DDP; two tasks {one / medians['two tasks']:.2f}x, "
+    print(f"  two groups do {2 * one / groups:.2f}x the samples of one process, two that are apart "
+          f"{2 * one / medians['two, apart']:.2f}x; {ddp / groups:.2f}x those of DDP")  # fmt: skip
+    print(f"  two tasks do {one / medians['two tasks']:.2f}x the steps of one process, "
           f"by positions {one / medians['by positions']:.2f}x")  # fmt: skip
     return is_same
 

@@ -20,9 +20,9 @@ from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
 from horn.transport import Transport
 from tests.parity.test_compiled_equals_interpreted import samples
-from tests.support.neurons import MaxPool
 from tests.parity.test_tasks import compare as compare_tasks
 from tests.parity.test_tasks import of_group, of_one, trained
+from tests.support.neurons import MaxPool
 from tests.transport.groups import good, run_threads
 
 BATCHES = [np.array([0, 3, 4, 9]), np.array([1, 2, 5])]  # the last one is short

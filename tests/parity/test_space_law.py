@@ -247,7 +247,8 @@ def test_three_tasks_on_28_rows_move_the_rows_between_them():
         net.layer(connect=horn.Convolution(4, 3, padding="same"), activation="relu")
     net.output(10, activation="softmax", loss="cross_entropy")
     row = 28 * 4
-    for task, (own, heard) in enumerate([((0, 9), (0, 10)), ((9, 18), (8, 19)), ((18, 28), (17, 28))]):
+    rows = [((0, 9), (0, 10)), ((9, 18), (8, 19)), ((18, 28), (17, 28))]
+    for task, (own, heard) in enumerate(rows):
         share = Share(net, task, 3)
         assert share.places("n1@own") == slice(own[0] * row, own[1] * row)
         assert share.places("n1@in2.0") == slice(heard[0] * row, heard[1] * row)

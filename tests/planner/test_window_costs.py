@@ -1,0 +1,62 @@
+"""What the cost model says of sums and folds over windows."""
+
+from __future__ import annotations
+
+import pytest
+
+import horn
+from horn.compiler.lower import training_program
+from horn.partition.placement import Placement
+from horn.partition.rewrite import partition
+from horn.planner.cost_model import Costs, Machine, StepCost
+from tests.support.neurons import MaxPool
+
+ROWS = 64
+HERE = Machine(n_cores=64, call_s=0.0, batch_s=0.0)
+
+
+def network(activation: str = "relu", pool: type[horn.Neuron] = MaxPool) -> horn.Network:
+    net = horn.Network(seed=1)
+    net.input((16, 16, 8))
+    net.layer(connect=horn.Convolution(24, 3, padding="same"), activation=activation)
+    net.layer(connect=horn.Window(2, stride=2), neuron=pool)
+    net.output(4, activation="softmax", loss="cross_entropy")
+    return net
+
+
+def cost(
+    net: horn.Network, n_tasks: int = 1, rows: int = ROWS, where: str = "receiver"
+) -> StepCost:
+    program = training_program(net, horn.SGD(0.1), "label", thin=False)
+    if n_tasks > 1:
+        links = {(layer.index, 0): where for layer in net.layers[1:]}
+        work = "rows" if where == "replicated" else "neurons"
+        layers = {layer.index: work for layer in net.layers[1:]}
+        program = partition(program, Placement(links, {0: "all", **layers}))
+    return Costs(net, HERE, n_tasks, rows).step(program)
+
+
+def test_sums_over_windows_cost_their_synapses_in_whole_vectors():
+    net = network("identity")
+    edges = net.layers[1].links[0].edges
+    assert edges is not None
+    each = HERE.window_s["forward"] + 32 / 24 * HERE.window_s["gradient"]  # 24 maps in vectors
+    assert 1.0 < cost(net).layers[1] / (len(edges.indices) * ROWS * each) < 1.3
+    few, full, more = (cost(net, rows=n).layers[1] for n in (17, 32, 33))
+    assert 0.7 * full < few <= full < 0.9 * more
+
+
+def test_what_is_done_with_sums_is_free_and_pooling_is_no_walk_over_synapses():
+    class Smooth(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(sum(horn.math.exp(m.input) for m in messages))
+
+    assert cost(network("relu")).layers[1] <= cost(network("tanh")).layers[1]
+    assert cost(network()).layers[2] < 0.3 * cost(network(pool=Smooth)).layers[2]
+
+
+@pytest.mark.parametrize("where", ["receiver", "replicated"])
+def test_two_tasks_compute_half_each_by_positions_or_by_samples(where):
+    one, two = cost(network()), cost(network(), 2, where=where)
+    for layer in (1, 2):
+        assert two.layers[layer] == pytest.approx(one.layers[layer] / 2, rel=0.25)
