@@ -115,6 +115,9 @@ class Job:
     Validation and test data are heard as they are, each sequence from its beginning to its end.
     truncate : of stateful jobs, the steps of a piece; by default those of net.input(n, steps=...).
     Steps at the end of a lane that fill no piece are left out.
+    buckets : of sequences of different lengths, of how many batches at a time the sequences are
+    sorted by length, so that like lengths are in one batch, which is as long as its longest; the
+    batches come in an order drawn anew in every epoch. 0: batches as they are drawn.
     """
 
     network: Network
@@ -142,6 +145,7 @@ class Job:
     augment: Augment | None = None
     stateful: bool = False
     truncate: int | None = None
+    buckets: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.network, Network):
@@ -369,6 +373,16 @@ class Job:
     def _check_sequences(self) -> None:
         """What is not available for sequences."""
         self._check_stateful()
+        if type(self.buckets) is not int or self.buckets < 0:
+            raise ModelError(
+                f"Job: buckets is of how many batches sequences are sorted by length, a whole "
+                f"number from 0 (not sorted), as 20; got {self.buckets!r}"
+            )
+        if self.buckets and (not self.network.steps or self.stateful or is_stream(self.data)):
+            raise ModelError(
+                "Job: buckets put sequences of like length together; leave it out where samples "
+                "are no sequences, in a stateful job, and of a stream"
+            )
         if not self.network.steps:
             return
         cannot = {

@@ -210,6 +210,10 @@ JOB = {
         "tests/parity/test_stateful.py::test_one_long_sequence_is_cut_into_lanes",
         "tests/parity/test_stateful.py::test_in_pieces_a_sequence_is_answered_as_whole",
     ),
+    "buckets": guard(
+        'set_(self, "buckets", 0)',
+        "tests/parity/test_time_ragged.py::test_like_lengths_lie_together",
+    ),
     "truncate": guard(
         'set_(self, "network", self.network.of_steps(100, asks_each=False))',
         "tests/parity/test_stateful.py::test_one_long_sequence_is_cut_into_lanes",

@@ -9,13 +9,14 @@ NumPy).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 # The high word of the counter, "order" in ASCII: no other draw by the same seed uses it.
 STREAM = 0x6F72646572
+BATCHES_APART = 1_000_000_007  # of the seeds by which samples and batches are ordered
 
 
 def permutation(n: int, seed: int, epoch: int) -> np.ndarray:
@@ -43,7 +44,8 @@ class BatchRows:
 
     n : sequences, of so many pieces each (rows, 1 of samples). size : of a batch, in sequences; the
     last may be smaller. A batch has one piece of each of its sequences, and the next batches have
-    the next pieces. Sequences of a single batch keep their order.
+    the next pieces. Sequences of a single batch keep their order. lengths, buckets : as for
+    ``like_lengths``, where there is more than one bucket.
     """
 
     n: int
@@ -51,12 +53,18 @@ class BatchRows:
     pieces: int
     seed: int
     epoch: int
+    lengths: np.ndarray | None = field(default=None, repr=False)
+    buckets: int = 0
 
     @cached_property
     def order(self) -> np.ndarray:
         if self.pieces > 1 and self.n <= self.size:
             return np.arange(self.n, dtype=np.int64)
-        return permutation(self.n, self.seed, self.epoch)
+        order = permutation(self.n, self.seed, self.epoch)
+        if self.lengths is None or self.buckets < 2:
+            return order
+        turns = permutation(self.n // self.size, self.seed + BATCHES_APART, self.epoch)
+        return like_lengths(order, self.lengths, self.size, self.buckets, turns)
 
     def __getitem__(self, number: int) -> np.ndarray:
         start = number // self.pieces * self.size
@@ -67,3 +75,19 @@ class BatchRows:
         """How many batches have these rows, from the beginning of the epoch."""
         whole, rest = divmod(done, self.size * self.pieces)
         return whole * self.pieces + -(-rest // max(min(self.size, self.n - whole * self.size), 1))
+
+
+def like_lengths(
+    order: np.ndarray, lengths: np.ndarray, size: int, buckets: int, turns: np.ndarray
+) -> np.ndarray:
+    """An order in which sequences of like length are in one batch: of so many batches in turn the
+    sequences are sorted by length, and cut into batches of the ``size`` again; these, of the whole
+    epoch, come in the order ``turns``. A last batch that is smaller has what it had.
+    """
+    found = order.copy()
+    whole = len(turns) * size
+    for start in range(0, whole, buckets * size):
+        here = order[start : min(start + buckets * size, whole)]
+        found[start : start + len(here)] = here[np.argsort(lengths[here], kind="stable")]
+    found[:whole] = found[:whole].reshape(-1, size)[turns].ravel()
+    return found

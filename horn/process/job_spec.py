@@ -117,6 +117,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     callbacks: list[dict[str, Any]] = []  # those that run everywhere
     metrics: list[dict[str, Any]] = []
     augment: AugmentSpec | None = None
+    buckets: _Count = 0
 
 
 class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -332,6 +333,7 @@ def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> Share
             callbacks=draft.callbacks,
             metrics=draft.metrics,
             augment=None if job.augment is None else AugmentSpec(**dataclasses.asdict(job.augment)),
+            buckets=job.buckets,
         )
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
         layers = sorted(placement.layers.items())
@@ -509,6 +511,7 @@ def _job(
         metrics=from_json(spec.metrics, code),
         callbacks=[_callback(found, code) for found in spec.callbacks],
         augment=None if augment is None else Augment(**msgspec.structs.asdict(augment)),
+        buckets=spec.buckets,
     )
 
 

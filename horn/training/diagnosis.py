@@ -81,7 +81,8 @@ def batch(job: Job, iteration: int) -> tuple[np.ndarray, int]:
     pieces, size = job.data.pieces, job.batch_size
     n = len(job.data) // pieces
     epoch, step = divmod(iteration, job.iterations_per_epoch)
-    rows = BatchRows(n, size, pieces, job.network.seed, epoch)
+    lengths, seed = job.data.lengths, job.network.seed
+    rows = BatchRows(n, size, pieces, seed, epoch, lengths, job.buckets)
     return rows[step], epoch * n + step // pieces * size
 
 

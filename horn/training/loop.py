@@ -332,7 +332,8 @@ class TrainingLoop:
         epoch, done_before, begun = self.epoch, self.done, perf_counter()
         take = self.take
         seed = job.network.seed + DEALS_APART * self.deal
-        batches = BatchRows(n, size, pieces, seed, epoch - 1)
+        lengths = job.data.lengths if take is None else None
+        batches = BatchRows(n, size, pieces, seed, epoch - 1, lengths, job.buckets)
         sample, n_before = (epoch - 1) * n, batches.before(self.done)
         n_steps = min(job.iterations_per_epoch, job.n_iterations - self.iteration + n_before)
         next_look = begun + self.watcher.interval_s

@@ -92,7 +92,7 @@ def law(cell: Any, delay: int, steps: int, n: int, seed: int) -> None:
     assert (parts.network.steps, count) == (steps, 12 // steps)
     for backend in BACKENDS:
         expected, found = engine_of(whole, backend), engine_of(parts, backend)
-        sent = found.outputs(parts.data.x, count).reshape(n, 12, 2)
+        sent = found.outputs(parts.data.x, pieces=count).reshape(n, 12, 2)
         np.testing.assert_allclose(sent, expected.outputs(whole.data.x), 0, 1e-12)
         (one, n_one), (all_, n_all) = found.losses(parts.data), expected.losses(whole.data)
         assert (one / count, n_one) == (pytest.approx(all_, abs=1e-9), n_all)

@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 import horn
 from horn.cli import horn as commands
+from horn.errors import ModelError
+from horn.training.loop import TrainingLoop
+from horn.training.progress import Progress
 from tests.parity.recurrent import CELLS, GRU, LSTM, SMOOTH, Distance, Hebb, Noisy, generated
 from tests.parity.test_time import OPTIMIZERS, check_gradients, compare, elman, engine_of, run
 from tests.parity.test_time_together import MANY, agree
@@ -235,6 +238,45 @@ def test_a_batch_has_as_many_steps_as_its_longest_sequence():
         assert engine.training_runner.n_steps == 3
         engine.step(np.array([1, 2]), iteration=0, first_sample=0)
         assert engine.training_runner.n_steps == 50
+
+
+def test_like_lengths_lie_together():
+    """Each sequence once an epoch, in other company in the next, fewer steps; by (seed, epoch)."""
+    lengths = np.random.default_rng(0).integers(1, 41, 203)
+    x = [np.zeros((n, 3)) for n in lengths]
+
+    def epochs(**how: Any) -> list[list[Any]]:
+        job = horn.Job(elman(40), (x, np.zeros(203, int)), batch_size=10, epochs=2, **how)
+        seen: list[list[Any]] = []
+        engine = engine_of(job, "reference")
+        engine.step = lambda rows, **at: seen.append(rows.tolist()) or 0.0
+        TrainingLoop(job, engine, Progress(), 0.0)._epoch()
+        loop = TrainingLoop(job, engine, Progress(), 0.0)
+        loop.run()
+        return [seen[:21], seen[21:42], seen[42:63]]
+
+    plain, near = epochs(), epochs(buckets=5)
+    first, again, second = near
+    assert first == again and first != second and near == epochs(buckets=5)
+    for epoch in (first, second):
+        assert sorted(sum(epoch, [])) == list(range(203)) and len(epoch[-1]) == 3
+    steps, fewer = (sum(lengths[rows].max() for rows in each[0]) for each in (plain, near))
+    assert fewer < 0.7 * steps
+    assert sorted(map(sorted, first)) != sorted(map(sorted, second))
+    assert first[-1] == plain[0][-1]  # what is left over is as it is drawn
+    longest = [int(lengths[rows].max()) for rows in first]
+    assert longest != sorted(longest)
+
+
+@pytest.mark.parametrize("how", [{"buckets": -1}, {"buckets": 2.0}, {"buckets": True}])
+def test_buckets_are_a_whole_number(how):
+    with pytest.raises(ModelError, match="a whole number from 0"):
+        horn.Job(elman(4), (np.zeros((5, 4, 3)), np.zeros(5, int)), **how)
+    net = horn.Network()
+    net.input(2)
+    net.output(1, loss="squared_error")
+    with pytest.raises(ModelError, match="are no sequences"):
+        horn.Job(net, (np.zeros((5, 2)), np.zeros((5, 1))), buckets=2)
 
 
 # --- several tasks and groups
