@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RANKS = [
     {"errors", "mistakes", "html", "patience", "topology", "math", "random", "_kernels",
      "layer_costs"},
-    {"texts"},
+    {"texts", "formats"},
     {"registry", "security", "sources", "modelfile", "checkpoint", "data", "connections",
      "activations", "losses", "initializers", "schedules", "aggregates", "sweep"},
     {"coordination", "wire", "neuron", "delays", "optimizers", "callbacks"},

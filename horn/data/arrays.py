@@ -11,6 +11,7 @@ import numpy as np
 
 from horn.data import classes, frames
 from horn.errors import DataError
+from horn.formats import parts
 
 # Bytes are taken for intensities 0..1 unless a scale is given; all else is taken as it is.
 BYTE_SCALE = 1 / 255
@@ -104,30 +105,10 @@ def _array(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray:
         return array
     if array.dtype.kind not in "biuf":
         raise DataError(
-            f"{what} holds {kind_name(array.dtype)}, but numbers are expected; "
+            f"{what} holds {parts.kind_name(array.dtype)}, but numbers are expected; "
             f"convert it to a numeric type first"
         )
     return array
-
-
-def kind_name(dtype: np.dtype[Any]) -> str:
-    """What a non-numeric type is called in a message."""
-    known = {"O": "Python objects", "c": "complex numbers", "M": "dates", "m": "time differences"}
-    known |= dict.fromkeys("UST", "text")
-    return known.get(dtype.kind, f"records of type {dtype}")
-
-
-def join(parts: list[np.ndarray]) -> np.ndarray:
-    """All rows in one array; empties ``parts``, so that each is freed as soon as it is copied."""
-    if len(parts) == 1:
-        return parts[0]
-    n_rows, dtype = sum(map(len, parts)), np.result_type(*{part.dtype for part in parts})
-    joined: np.ndarray = np.empty((n_rows, *parts[0].shape[1:]), dtype)
-    while parts:
-        part = parts.pop()
-        joined[n_rows - len(part) : n_rows] = part
-        n_rows -= len(part)
-    return joined
 
 
 def check_shapes(x: np.ndarray, y: np.ndarray | None, name: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from horn.data import csv
 from horn.errors import DataError
+from horn.formats import csv
 
 HEADER_BYTES = 192  # room for any shape; .npy wants a multiple of 64
 

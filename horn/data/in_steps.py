@@ -14,6 +14,7 @@ from horn.data import arrays
 from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
 from horn.errors import DataError
+from horn.formats import parts
 
 Array = np.ndarray[Any, Any]
 
@@ -118,7 +119,7 @@ def _numbers(x: Any, what: str) -> Array:
         raise DataError(f"{what} is not a rectangular array ({error})") from error
     if found.dtype.kind not in "biuf":
         raise DataError(
-            f"{what} holds {arrays.kind_name(found.dtype)}, but numbers are expected; convert it "
+            f"{what} holds {parts.kind_name(found.dtype)}, but numbers are expected; convert it "
             "to a numeric type first"
         )
     return found

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from horn.data import idx, npz
 from horn.data.arrays import BYTE_SCALE
 from horn.data.dataset import Dataset
 from horn.errors import DataError, NotFound
+from horn.formats import idx, npz
 
 PARTS = ("train", "test")
 
@@ -129,6 +129,6 @@ def _mnist_file(name: str, download: bool) -> Path:
             'HORN_DATA to the folder that has it, or fetch it once:  python -c "import '
             "horn.data as d; d.mnist('train', download=True); d.mnist('test', download=True)\""
         )
-    from horn.data.download import fetch  # the network's modules double the import time
+    from horn.formats.download import fetch  # the network's modules double the import time
 
     return fetch(name, root / "mnist")

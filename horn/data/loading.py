@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from horn.data import csv, idx, in_steps, npy, npz, pictures, shards
+from horn.data import in_steps, pictures, shards
 from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
 from horn.data.known import PARTS, cifar10, digits, mnist
 from horn.errors import DataError, NotFound
+from horn.formats import csv, idx, npy, npz
 
 KNOWN = ("digits", "mnist", "cifar10")
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from horn.data import arrays, csv, npy, npz
+from horn.data import arrays
 from horn.errors import DataError
+from horn.formats import csv, npy, npz, parts
 
 Pair = tuple[np.ndarray, np.ndarray | None]
 
@@ -49,7 +50,7 @@ def read(folder: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray |
         if y is not None:
             _check_same("y", y, ys, path, files[0], y.dtype.kind == "U")
             ys.append(y)
-    return arrays.join(xs), arrays.join(ys) if ys else None, scale
+    return parts.join(xs), parts.join(ys) if ys else None, scale
 
 
 def _shards(folder: Path, labels: bool) -> tuple[list[Path], Callable[[Path], Pair]]:

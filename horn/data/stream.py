@@ -17,6 +17,7 @@ import numpy as np
 from horn.data import arrays, checks
 from horn.data.dataset import Dataset
 from horn.errors import DataError, HornError
+from horn.formats import parts
 
 AHEAD = 4  # batches in the buffer
 JOIN_S = 5.0  # for the thread to see that it is to end; it is a daemon
@@ -104,8 +105,8 @@ class Stream:
                 ys.append(y[: self.samples - n])
             if (n := n + len(xs[-1])) == self.samples:
                 break
-        y = arrays.join(ys) if ys else None
-        return Dataset(arrays.join(xs), y, self.head.scale, self.name)
+        y = parts.join(ys) if ys else None
+        return Dataset(parts.join(xs), y, self.head.scale, self.name)
 
     def items(self) -> Iterator[Item]:
         """Rows without end; those that were looked at come first. DataError : they end."""

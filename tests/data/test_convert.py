@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from horn import data
-from horn.data import csv
 from horn.errors import DataError, NotFound
+from horn.formats import csv
 
 
 @pytest.mark.parametrize("label, kind", [("cat", "U"), ("1", "i"), ("0.5", "f")])

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from horn import data
-from horn.data import download, known
+from horn.data import known
 from horn.errors import NotFound
+from horn.formats import download
 
 ROOT = os.environ.get("HORN_DATA", "")
 needs_mnist = pytest.mark.skipif(

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from horn.data.files import reading
 from horn.errors import DataError
+from horn.formats.files import reading
 
 TYPES: dict[int, np.dtype[Any]] = {
     0x08: np.dtype(np.uint8),

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from horn.data import load, npz
+from horn.data import load
 from horn.errors import DataError, NotFound
+from horn.formats import npz
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from horn.data import csv, load
+from horn.data import load
 from horn.errors import DataError, NotFound
+from horn.formats import csv
 
 
 def write(tmp_path, text: str):

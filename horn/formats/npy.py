@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from horn.data.arrays import kind_name
-from horn.data.files import reading
 from horn.errors import DataError
+from horn.formats.files import reading
+from horn.formats.parts import kind_name
 
 
 def read(path: Path) -> np.ndarray:

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from horn.data import load, npy
+from horn.data import load
 from horn.errors import DataError, NotFound
+from horn.formats import npy
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

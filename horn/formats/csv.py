@@ -20,9 +20,9 @@ from typing import IO
 
 import numpy as np
 
-from horn.data import arrays
-from horn.data.files import reading
 from horn.errors import DataError
+from horn.formats import parts
+from horn.formats.files import reading
 
 # Lines that are parsed at a time: enough to hide Python's cost, at most some MiB of text.
 CHUNK_LINES = 1024
@@ -91,7 +91,7 @@ def table(
     columns = reader.columns
     has_name = columns.ids is not None and columns.names
     name = columns.names[columns.ids] if has_name and columns.ids is not None else "id"
-    return CsvTable(arrays.join(xs), y, np.array(names) if columns.ids is not None else None, name)
+    return CsvTable(parts.join(xs), y, np.array(names) if columns.ids is not None else None, name)
 
 
 def as_labels(column: np.ndarray) -> np.ndarray:

@@ -1,0 +1,27 @@
+"""What arrays of a file hold in words, and the parts of one put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def kind_name(dtype: np.dtype[Any]) -> str:
+    """What a non-numeric type is called in a message."""
+    known = {"O": "Python objects", "c": "complex numbers", "M": "dates", "m": "time differences"}
+    known |= dict.fromkeys("UST", "text")
+    return known.get(dtype.kind, f"records of type {dtype}")
+
+
+def join(parts: list[np.ndarray]) -> np.ndarray:
+    """All rows in one array; empties ``parts``, so that each is freed as soon as it is copied."""
+    if len(parts) == 1:
+        return parts[0]
+    n_rows, dtype = sum(map(len, parts)), np.result_type(*{part.dtype for part in parts})
+    joined: np.ndarray = np.empty((n_rows, *parts[0].shape[1:]), dtype)
+    while parts:
+        part = parts.pop()
+        joined[n_rows - len(part) : n_rows] = part
+        n_rows -= len(part)
+    return joined
