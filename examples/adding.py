@@ -11,7 +11,7 @@ import numpy as np
 import horn
 from horn.math import sigmoid, tanh
 
-STEPS = 30
+STEPS = 100
 
 
 class LSTM(horn.Neuron):
@@ -49,7 +49,7 @@ def job():
         test=marked(500, seed=2),
         optimizer=horn.Adam(0.01, clip_norm=1.0),
         batch_size=50,
-        epochs=12,
+        epochs=20,
         metrics=["rmse"],
     )
 

@@ -165,6 +165,26 @@ class Model:
             self._cuts[layer] = self.cut(layer)
         return self._cuts[layer].predict(x)
 
+    def record(self, x: Any, *names: str) -> dict[str, Array]:
+        """What layers send, and States are, at each step of some sequences: by name (n, steps,
+        size), in inference. It runs step by step: for looking at, not for many samples.
+
+        x : as for ``predict``. names : of layers, and "layer.state" of each
+        ``State(per="sample")``; without any, of all of these.
+
+        Raises
+        ------
+        ModelError : there is no such layer or State, or it is a model of samples.
+        """
+        from horn.stream import recorded
+
+        if not self.network.steps:
+            raise ModelError(
+                "record is for a model of sequences, net.input(n, steps=...); "
+                "model.activations(x, layer) tells what a layer sends for each sample"
+            )
+        return recorded(self.stream(), self._dataset(x, "x"), names)
+
     def predict(self, x: Any, *, labels: bool = False, layer: str | None = None) -> Any:
         """What the last layer sends for each sample: (n, n_outputs), or (n,) labels; of sequences
         of which each step is answered (n, steps, n_outputs), or (n, steps) labels; where some end

@@ -3,6 +3,7 @@
     history(run)           loss and what else was measured, by epoch
     weights(model, layer)  what each neuron of a layer looks for: filters
     confusion(run, data)   which class was taken for which
+    raster(run, x, layer)  what each neuron sends at each step of a sequence: spikes
     live()                 a callback that draws while it trains
 
 All but ``live`` return a ``matplotlib.figure.Figure``, which a notebook shows; ``path`` writes it,
@@ -29,6 +30,7 @@ from horn.data.stream import read
 from horn.errors import ModelError
 
 MOST = 64  # neurons that are drawn of a layer
+MOST_SEQUENCES = 8  # that are drawn side by side
 # Columns that no picture of a training shows unless it is asked for them.
 UNSEEN = ("epoch", "iteration", "seconds", "samples_per_s", "learning_rate", "group_loss", "groups")
 Path = str | os.PathLike[str]
@@ -194,6 +196,34 @@ def weights(model: Any, layer: str | None = None, *, path: Path | None = None) -
                 below = {**below, name: link.source.shape}
                 edges[name] = None if link.is_shared else link.edges
     return draw(model.parameters, arrays, below, edges, layer, path)
+
+
+def raster(model: Any, x: Any, name: str, *, path: Path | None = None) -> Any:
+    """What each neuron of a layer (a row) sends at each step (a column) of a few sequences, side by
+    side: of a spiking layer its spikes. The darker, the more; blue and red where numbers are
+    negative, too.
+
+    model : a model of sequences, or what ``horn.train`` returned. x : sequences, as for
+    ``model.predict``; the first 8 are drawn. name : a layer, or "layer.state" of a
+    ``State(per="sample")``. The numbers are ``figure.sent``, (n, steps, size).
+
+    Raises
+    ------
+    ModelError : there is no such layer or State, or it is a model of samples.
+    """
+    _check("raster")
+    sent = getattr(model, "model", model).record(x[:MOST_SEQUENCES], name)[name]
+    largest = float(np.abs(sent).max(initial=0.0)) or 1.0
+    least, colours = (-largest, "RdBu_r") if (sent < 0).any() else (0.0, "Greys")
+    figure = _figure(1.2 + 1.8 * len(sent), 3.2)
+    panels = figure.subplots(1, len(sent), squeeze=False, sharey=True)[0]
+    for axes, each in zip(panels, sent, strict=True):
+        axes.imshow(each.T, cmap=colours, vmin=least, vmax=largest, aspect="auto",
+                    interpolation="nearest", origin="lower")  # fmt: skip
+        axes.set_xlabel("step")
+    panels[0].set_ylabel(f"neurons of {name}")
+    figure.sent = sent
+    return _written(figure, path)
 
 
 def draw(

@@ -23,7 +23,8 @@ class ModelStream:
 
     What layers hear late and what neurons carry (``State(per="sample")``) is kept from call to
     call. So a sequence in pieces is answered as the whole is, to the last digit but the order of
-    sums. ``at`` : how many steps there were. Not for several threads at once.
+    sums. ``at`` : how many steps there were. ``n_features`` : the numbers of a step. ``names`` :
+    what ``last`` tells. Not for several threads at once.
 
     setup : of the network that it is of. scale : what one unit of bytes is worth.
 
@@ -43,13 +44,12 @@ class ModelStream:
                 "samples that have nothing to do with one another"
             )
         self.at = 0
-        self._n_features, self._n_outputs = network.n_inputs, network.last.size
+        self.n_features, self._n_outputs = network.n_inputs, network.last.size
+        self.names = (*(layer.name for layer in network.layers), *network.carried)
         self._scale = scale
         self._dtype: Any = setup.dtype
         # One row: to wake a second thread takes longer than its half would.
-        steps = replace(
-            setup, network=network.of_steps(1), optimizer=None, batch_size=1, threads=1
-        )
+        steps = replace(setup, network=network.of_steps(1), optimizer=None, batch_size=1, threads=1)
         self._engine = cast(StepEngine, make(backend, steps))
         self._engine.load(parameters, states, updates=updates)
 
@@ -59,12 +59,12 @@ class ModelStream:
         x : (features,), or (steps, features). Bytes are scaled as those were that it learned from.
         """
         given = np.asarray(x)
-        if given.shape[-1:] != (self._n_features,) or given.ndim not in (1, 2):
+        if given.shape[-1:] != (self.n_features,) or given.ndim not in (1, 2):
             raise DataError(
-                f"stream: x has shape {given.shape}, but a step has {self._n_features} features: "
-                f"({self._n_features},), or (steps, {self._n_features}) of several"
+                f"stream: x has shape {given.shape}, but a step has {self.n_features} features: "
+                f"({self.n_features},), or (steps, {self.n_features}) of several"
             )
-        steps = given.reshape(-1, self._n_features).astype(self._dtype)
+        steps = given.reshape(-1, self.n_features).astype(self._dtype)
         if given.dtype == np.uint8:
             steps *= self._scale
         sent = np.empty((len(steps), self._n_outputs), self._dtype)
@@ -72,6 +72,28 @@ class ModelStream:
             sent[k] = self._engine.go_on(step[None], self.at)[0]
             self.at += 1
         return sent[0] if given.ndim == 1 else sent
+
+    def last(self, name: str) -> Array:
+        """What a layer sent at the last step that there was, or what a State is after it: (size,).
+
+        name : of a layer, or "layer.state" of a ``State(per="sample")``.
+
+        Raises
+        ------
+        ModelError : there is no such name, or there was no step yet.
+        """
+        self.check(name)
+        if not self.at:
+            raise ModelError(f"{name}: nothing was heard yet; call the stream with a step first")
+        return np.array(self._engine.last(name), self._dtype).reshape(-1)
+
+    def check(self, name: str) -> None:
+        """Raises ModelError : there is nothing of this name that ``last`` could tell."""
+        if name not in self.names:
+            raise ModelError(
+                f"{name!r} is neither a layer nor a State that sequences carry; there are "
+                f"{', '.join(self.names)}"
+            )
 
     def reset(self) -> None:
         """What comes next is the beginning of a sequence."""
@@ -95,6 +117,22 @@ def answers_of(engine: StepEngine, data: Dataset, network: Network, dtype: Any) 
         sent = engine.outputs(x.reshape(len(rows) * count, -1), pieces=count)
         found.append(sent.reshape(len(rows), count * steps, -1)[:, :length])
     return np.concatenate(found)
+
+
+def recorded(stream: ModelStream, data: Dataset, names: Sequence[str]) -> dict[str, Array]:
+    """What each sequence makes layers send and States be; see ``Model.record``."""
+    found: dict[str, list[Array]] = {name: [] for name in names or stream.names}
+    for name in found:
+        stream.check(name)
+    sequence = np.empty((1, data.n_features))
+    for row in range(len(data)):
+        stream.reset()
+        for step in data.read(np.array([row]), sequence).reshape(-1, stream.n_features):
+            stream(step)
+            for name, steps in found.items():
+                steps.append(stream.last(name))
+    n_steps = data.n_features // stream.n_features
+    return {name: np.array(steps).reshape(len(data), n_steps, -1) for name, steps in found.items()}
 
 
 def written(

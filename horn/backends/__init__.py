@@ -149,6 +149,11 @@ class StepEngine(Engine, Protocol):
         goes on where the one before it ended, after ``at`` steps in all.
         """
 
+    def last(self, name: str) -> Array:
+        """What a layer sent at the last step of ``go_on`` on a network of one step, or what a State
+        that goes along (``network.carried``) is after it; of any shape, its numbers in order.
+        """
+
     def forget(self) -> None:
         """What ``go_on`` gets next is the beginning of a sequence."""
 

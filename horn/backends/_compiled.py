@@ -284,6 +284,11 @@ class CompiledEngine:
         sent = runner.value(runner.program.outputs)
         return np.array(sent[0] if self.network.last.each_step else sent[0, -1])
 
+    def last(self, name: str) -> Array:
+        if name in self._carried:
+            return self.arrays[name]
+        return self._runner("infer", None).value(f"{name}.output")
+
     def forget(self) -> None:
         self._heard = None  # others may have bound their data
         self.is_ragged = False

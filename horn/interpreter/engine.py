@@ -163,6 +163,13 @@ class Engine:
             sent.append(self._before[0].sent)
         return np.array(self._answer(sent), self.dtype)
 
+    def last(self, name: str) -> Array:
+        [sample] = self._before
+        if name in sample.states:
+            return np.array(sample.states[name], self.dtype)
+        [place] = [stage.index for stage in self.stages if stage.name == name]
+        return np.array(sample.sent[place], self.dtype)
+
     def forget(self) -> None:
         self._before = []
 

@@ -22,7 +22,8 @@ from horn.schedules import Step
 from tests.parity.test_compiled_equals_interpreted import compare
 from tests.support.examples import fake_data
 
-OF_SEQUENCES = {"adding", "shakespeare"}  # tests/parity/test_time.py, test_time_torch.py
+# tests/parity/test_time.py, test_time_torch.py
+OF_SEQUENCES = {"adding", "shakespeare", "spiking"}
 EXAMPLES = sorted(
     path
     for path in (Path(__file__).parents[2] / "examples").glob("*.py")

@@ -1,0 +1,108 @@
+"""What layers send and States are at each step of a sequence, and its picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.errors import ModelError
+
+RNG = np.random.default_rng(3)
+X = RNG.integers(0, 256, (5, 4, 3)).astype(np.uint8)
+
+
+class Leaky(horn.Neuron):
+    v = horn.State(0.25, per="sample")
+    far = horn.State(0.0, per="sample")
+
+    def forward(self, messages: Any) -> None:
+        v = 0.5 * self.v + sum(m.input * m.weight for m in messages)
+        self.v = v
+        self.far = max(self.far, abs(v))
+        self.feedforward(1.0 if v > 0.2 else 0.0)
+
+
+def network(each_step: bool = False) -> horn.Network:
+    """ "below" hears one that comes later: no network can be cut there."""
+    net = horn.Network(seed=5)
+    x = net.input(3, steps=4)
+    below = net.layer(6, neuron=Leaky, inputs=[x, horn.Delayed("top")], name="below")
+    net.layer(4, activation="tanh", inputs=[below, horn.Delayed(steps=2)], name="top")
+    net.output(2, activation="softmax", loss="cross_entropy", each_step=each_step, name="out")
+    return net
+
+
+def model(backend: str = "kernels", each_step: bool = False) -> horn.Model:
+    net = network(each_step)
+    return horn.Model(net, net.initial_parameters(), net.initial_states(), backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["kernels", "reference", "python"])
+def test_each_layer_and_state_is_as_a_person_computes_it(backend: str) -> None:
+    made = model(backend)
+    found = made.record(X)
+    assert {name: array.shape for name, array in found.items()} == {
+        "layer0": (5, 4, 3), "below": (5, 4, 6), "top": (5, 4, 4), "out": (5, 4, 2),
+        "below.v": (5, 4, 6), "below.far": (5, 4, 6),
+    }  # fmt: skip
+    w = made.parameters
+    v, far = np.full((5, 6), 0.25), np.zeros((5, 6))
+    tops = [np.zeros((5, 4)), np.zeros((5, 4))]
+    for t in range(4):
+        v = 0.5 * v + X[:, t] / 255 @ w["below.weight.layer0"].T
+        v += tops[-1] @ w["below.weight.top"].T + w["below.bias"]
+        far = np.maximum(far, abs(v))
+        total = (v > 0.2) @ w["top.weight.below"].T + tops[-2] @ w["top.weight.top"].T
+        tops.append(np.tanh(total + w["top.bias"]))
+        for name, expected in (("below", v > 0.2), ("below.v", v), ("below.far", far)):
+            np.testing.assert_allclose(found[name][:, t], expected, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(found["top"][:, t], tops[-1], atol=1e-6)
+    np.testing.assert_allclose(found["out"][:, -1], made.predict(X), atol=1e-6)
+    each = model(backend, each_step=True)
+    np.testing.assert_allclose(each.record(X, "out")["out"], each.predict(X), atol=1e-6)
+
+
+def test_a_stream_tells_what_its_last_step_was() -> None:
+    made = model()
+    stream = made.stream()
+    with pytest.raises(ModelError, match="below: nothing was heard yet; call the stream"):
+        stream.last("below")
+    stream(X[1, :2] / 255)
+    expected = made.record(X[1:2], "below.v", "top")
+    np.testing.assert_array_equal(stream.last("below.v"), expected["below.v"][0, 1])
+    np.testing.assert_array_equal(stream.last("top"), expected["top"][0, 1])
+
+
+def test_what_is_not_there_is_said_with_what_is() -> None:
+    words = "'below.w' is neither a layer nor a State that sequences carry; there are layer0, below"
+    with pytest.raises(ModelError, match=words):
+        model().record(X, "top", "below.w")
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    flat = horn.Model(net, net.initial_parameters())
+    with pytest.raises(ModelError, match=r"activations\(x, layer\) tells what a layer sends"):
+        flat.record(X[:, 0])
+
+
+def test_a_raster_is_a_panel_for_each_sequence(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib, the extra plot")
+    figure = horn.plot.raster(model(), X[:2], "below", path=tmp_path / "r.png")
+    found = model().record(X[:2], "below")["below"]
+    assert (tmp_path / "r.png").read_bytes()[:4] == b"\x89PNG"
+    assert len(figure.axes) == 2 and set(np.unique(found)) == {0.0, 1.0}
+    np.testing.assert_array_equal(figure.sent, found)
+    np.testing.assert_array_equal(figure.axes[1].images[0].get_array(), found[1].T)
+    assert figure.axes[0].images[0].get_clim() == (0.0, 1.0)
+    signed = horn.plot.raster(model(), X, "below.v").axes[0].images[0]
+    assert signed.get_clim()[0] == -signed.get_clim()[1] < 0
+
+
+def test_a_raster_without_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"raster needs matplotlib; pip install 'horn-bsp\[plot\]"):
+        horn.plot.raster(model(), X, "below")
