@@ -165,9 +165,10 @@ class Model:
             self._cuts[layer] = self.cut(layer)
         return self._cuts[layer].predict(x)
 
-    def record(self, x: Any, *names: str) -> dict[str, Array]:
+    def record(self, x: Any, *names: str) -> dict[str, Any]:
         """What layers send, and States are, at each step of some sequences: by name (n, steps,
-        size), in inference. It runs step by step: for looking at, not for many samples.
+        size), where some end early lists of (steps, size). In inference, and step by step: for
+        looking at, not for many samples.
 
         x : as for ``predict``. names : of layers, and "layer.state" of each
         ``State(per="sample")``; without any, of all of these.
@@ -183,7 +184,13 @@ class Model:
                 "record is for a model of sequences, net.input(n, steps=...); "
                 "model.activations(x, layer) tells what a layer sends for each sample"
             )
-        return recorded(self.stream(), self._dataset(x, "x"), names)
+        is_long, net = self._is_long(x), self.network
+        data = self._scaled(whole(x, net.n_inputs, net.last.size, "x")) if is_long else (
+            self._dataset(x, "x"))  # fmt: skip
+        found = recorded(self.stream(), data, names)
+        if data.lengths is not None:
+            return dict(found)
+        return {name: np.array(each) for name, each in found.items()}
 
     def predict(self, x: Any, *, labels: bool = False, layer: str | None = None) -> Any:
         """What the last layer sends for each sample: (n, n_outputs), or (n,) labels; of sequences

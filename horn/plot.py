@@ -205,7 +205,8 @@ def raster(model: Any, x: Any, name: str, *, path: Path | None = None) -> Any:
 
     model : a model of sequences, or what ``horn.train`` returned. x : sequences, as for
     ``model.predict``; the first 8 are drawn. name : a layer, or "layer.state" of a
-    ``State(per="sample")``. The numbers are ``figure.sent``, (n, steps, size).
+    ``State(per="sample")``. The numbers are ``figure.sent``, as ``model.record`` gives
+    them.
 
     Raises
     ------
@@ -213,8 +214,9 @@ def raster(model: Any, x: Any, name: str, *, path: Path | None = None) -> Any:
     """
     _check("raster")
     sent = getattr(model, "model", model).record(x[:MOST_SEQUENCES], name)[name]
-    largest = float(np.abs(sent).max(initial=0.0)) or 1.0
-    least, colours = (-largest, "RdBu_r") if (sent < 0).any() else (0.0, "Greys")
+    low, high = min(each.min() for each in sent), max(each.max() for each in sent)
+    largest = float(max(high, -low)) or 1.0
+    least, colours = (-largest, "RdBu_r") if low < 0 else (0.0, "Greys")
     figure = _figure(1.2 + 1.8 * len(sent), 3.2)
     panels = figure.subplots(1, len(sent), squeeze=False, sharey=True)[0]
     for axes, each in zip(panels, sent, strict=True):

@@ -13,6 +13,7 @@ from horn.data import Dataset
 from horn.data.characters import codes, one_hot
 from horn.errors import DataError, ModelError
 from horn.network import Network
+from horn.neuron import carried
 
 Array = np.ndarray[Any, Any]
 ROWS = 1024  # pieces that are floating point at once
@@ -45,7 +46,8 @@ class ModelStream:
             )
         self.at = 0
         self.n_features, self._n_outputs = network.n_inputs, network.last.size
-        self.names = (*(layer.name for layer in network.layers), *network.carried)
+        kept = [f"{each.name}.{k}" for each in network.layers[1:] for k in carried(each.neuron)]
+        self.names = (*(layer.name for layer in network.layers), *kept)
         self._scale = scale
         self._dtype: Any = setup.dtype
         # One row: to wake a second thread takes longer than its half would.
@@ -119,20 +121,24 @@ def answers_of(engine: StepEngine, data: Dataset, network: Network, dtype: Any) 
     return np.concatenate(found)
 
 
-def recorded(stream: ModelStream, data: Dataset, names: Sequence[str]) -> dict[str, Array]:
-    """What each sequence makes layers send and States be; see ``Model.record``."""
-    found: dict[str, list[Array]] = {name: [] for name in names or stream.names}
-    for name in found:
+def recorded(stream: ModelStream, data: Dataset, names: Sequence[str]) -> dict[str, list[Array]]:
+    """What each sequence makes layers send and States be, (steps, size); see ``Model.record``."""
+    names = names or stream.names
+    for name in names:
         stream.check(name)
+    found: dict[str, list[Array]] = {name: [] for name in names}
     sequence = np.empty((1, data.n_features))
     for row in range(len(data)):
+        heard = data.read(np.array([row]), sequence).reshape(-1, stream.n_features)
+        steps: dict[str, list[Array]] = {name: [] for name in names}
         stream.reset()
-        for step in data.read(np.array([row]), sequence).reshape(-1, stream.n_features):
+        for step in heard if data.lengths is None else heard[: data.lengths[row]]:
             stream(step)
-            for name, steps in found.items():
-                steps.append(stream.last(name))
-    n_steps = data.n_features // stream.n_features
-    return {name: np.array(steps).reshape(len(data), n_steps, -1) for name, steps in found.items()}
+            for name in names:
+                steps[name].append(stream.last(name))
+        for name in names:
+            found[name].append(np.array(steps[name]))
+    return found
 
 
 def written(

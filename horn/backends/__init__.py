@@ -151,7 +151,7 @@ class StepEngine(Engine, Protocol):
 
     def last(self, name: str) -> Array:
         """What a layer sent at the last step of ``go_on`` on a network of one step, or what a State
-        that goes along (``network.carried``) is after it; of any shape, its numbers in order.
+        of its sequence (``per="sample"``) is after it; of any shape, its numbers in order.
         """
 
     def forget(self) -> None:

@@ -285,9 +285,11 @@ class CompiledEngine:
         return np.array(sent[0] if self.network.last.each_step else sent[0, -1])
 
     def last(self, name: str) -> Array:
-        if name in self._carried:
-            return self.arrays[name]
-        return self._runner("infer", None).value(f"{name}.output")
+        runner = self._runner("infer", None)
+        for buffer in (f"{name}.output", f"{name}.now"):
+            if buffer in runner.program.buffers:
+                return runner.value(buffer)
+        return self.arrays[name]  # a State that is only read
 
     def forget(self) -> None:
         self._heard = None  # others may have bound their data

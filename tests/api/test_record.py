@@ -66,6 +66,20 @@ def test_each_layer_and_state_is_as_a_person_computes_it(backend: str) -> None:
     np.testing.assert_allclose(each.record(X, "out")["out"], each.predict(X), atol=1e-6)
 
 
+def test_sequences_of_other_lengths() -> None:
+    """Each as if it were alone; longer ones than the network has steps to the end."""
+    made, x = model(), X / 255
+    whole = made.record(x, "top", "below.v")
+    short = made.record([x[0, :2], x[1], x[2, :3]], "top", "below.v")
+    for name, each in whole.items():
+        assert [len(found) for found in short[name]] == [2, 4, 3]
+        for k, found in enumerate(short[name]):
+            np.testing.assert_array_equal(found, each[k, : len(found)])
+    longer = made.record(np.concatenate([x, x], axis=1), "top")["top"]
+    assert longer.shape == (5, 8, 4)
+    np.testing.assert_array_equal(longer[:, :4], whole["top"])
+
+
 def test_a_stream_tells_what_its_last_step_was() -> None:
     made = model()
     stream = made.stream()
