@@ -246,6 +246,12 @@ class Job:
         return -(-(len(self.data) // pieces) // self.batch_size) * pieces
 
     @property
+    def most_rows(self) -> int:
+        """The rows of the largest batch."""
+        n = len(self.data) if isinstance(self.data, Stream) else len(self.data) // self.data.pieces
+        return int(min(self.batch_size, n))
+
+    @property
     def looks_at_every(self) -> int:
         """Every so many-th training sample is what ``acc`` and aggregates are measured on after an
         epoch: a twentieth of them, 100 to 2,000.

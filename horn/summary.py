@@ -124,7 +124,7 @@ def memory_bytes(job: Job) -> dict[str, int]:
         "parameters": learned * item,
         "optimizer": learned * item * len(job.optimizer.slots),
         # an output, a summed input and a delta per neuron and sample, at each step of a sequence
-        "activations": 3 * units * min(job.batch_size, len(job.data)) * item
+        "activations": 3 * units * job.most_rows * item
         * max(job.network.steps, 1),
         "data": sum(
             data.x.nbytes + (0 if data.y is None else data.y.nbytes)

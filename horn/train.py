@@ -285,10 +285,11 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
     if code.problem:
         logger.warning("the model will not be saved: %s", code.problem)
     is_alone = topology.n_workers == 1 and isinstance(strategy, AllReduce)
-    if job.stateful and (not is_alone or on_cluster is not None):
+    if job.stateful and topology.n_servers and schedule is not None:
         raise JobError(
-            "a stateful job is trained by one process on this machine: its sequences go on where "
-            'they were; groups=1, tasks=1, and the strategy "allreduce"'
+            f"a stateful job with servers ({strategy.name}) has no checkpoints: a group that comes "
+            "back would not know where its sequences were; leave checkpoints out, or take "
+            'strategy="allreduce" or "averaging"'
         )
     if isinstance(job.data, Stream):
         is_here = is_alone and on_cluster is None
@@ -506,8 +507,8 @@ def _train_here(
 
 def _engine(job: Job, settings: RunSettings) -> Engine:
     """The whole network in this process, with its first arrays."""
-    setup = Setup(job.network, job.optimizer, job.target, min(job.batch_size, len(job.data)),
-                  job.dtype, settings.threads, tuple(job.aggregates.values()))  # fmt: skip
+    setup = Setup(job.network, job.optimizer, job.target, job.most_rows, job.dtype,
+                  settings.threads, tuple(job.aggregates.values()))  # fmt: skip
     return make(settings.backend, setup)
 
 
@@ -563,7 +564,8 @@ def _until(
     engine = _engine(job, settings)
     engine.bind(job.data)
     loop = TrainingLoop(job, engine, Progress(), begun)
-    restore(loop, opened, part_name(0), None if settings.kind.is_joined else 0)
+    group = None if settings.kind.is_joined else 0
+    restore(loop, opened, part_name(0), group, goes_on=False)
     loop.history = History(rows_of(opened))
     loop.is_halted = True
     if not is_kept:

@@ -227,15 +227,19 @@ class CompiledEngine:
             "inv_steps": 1.0 / steps,
         }
 
-    def _begin(self, runner: Runner, rows: Array, data: Dataset, heard: Mapping[str, Array]) -> int:
+    def _begin(
+        self, runner: Runner, rows: Array, data: Dataset, heard: Mapping[str, Array],
+        here: int | None = None,
+    ) -> tuple[int, bool]:  # fmt: skip
         """Let the sequences of a batch begin, or go on from what they have heard. Returns what is
-        added to the numbers of its samples.
+        added to the numbers of its samples, and whether they begin. here : how many of the rows
+        are this engine's, by default all.
         """
         if data.pieces == 1:
-            return 0
+            return 0, True
         piece = int(rows[0]) % data.pieces
-        runner.hear(len(rows), heard if piece else {})
-        return number_of_step(piece, self.network.steps)
+        runner.hear(len(rows) if here is None else here, heard if piece else {})
+        return number_of_step(piece, self.network.steps), not piece
 
     def _ending(self, runner: Runner, kept: Mapping[str, Array]) -> None:
         """What the sequences of a batch leave to the next one."""
@@ -248,8 +252,8 @@ class CompiledEngine:
             raise ModelError("step before bind: name the data set first")
         runner, loss = self._training
         assert self._data is not None
-        first_sample += (at := self._begin(runner, rows, self._data, self._kept))
-        self._run(runner, rows, self._of_rows(rows, iteration, not at), first_sample)
+        at, begins = self._begin(runner, rows, self._data, self._kept)
+        self._run(runner, rows, self._of_rows(rows, iteration, begins), first_sample + at)
         self._ending(runner, self._kept)
         self.updates += 1
         return 0.0 if loss is None else runner.mean(loss)
@@ -320,8 +324,8 @@ class CompiledEngine:
             heard: dict[str, Array] = {}
             for piece in range(pieces):
                 rows = firsts + piece
-                at = self._begin(runner, rows, data, heard)
-                scalars = self._inference_scalars(len(rows), not at, steps)
+                at, begins = self._begin(runner, rows, data, heard)
+                scalars = self._inference_scalars(len(rows), begins, steps)
                 self._run(runner, rows, scalars, start + at)
                 if pieces > 1:
                     heard = runner.heard()
@@ -380,8 +384,8 @@ class CompiledEngine:
         saved = {name: array.copy() for name, array in self.arrays.items()}
         runner.bind(data)
         runner.push()
-        first_sample += (at := self._begin(runner, rows, data, self._kept))
-        runner.run(rows, self._of_rows(rows, iteration, not at), first_sample)
+        at, begins = self._begin(runner, rows, data, self._kept)
+        runner.run(rows, self._of_rows(rows, iteration, begins), first_sample + at)
         program = runner.program
         found = {name: np.array(runner.value(buffer)) for name, buffer in program.probes.items()}
         if data.lengths is not None:  # behind its end a sequence goes on as it was

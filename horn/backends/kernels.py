@@ -377,24 +377,31 @@ class Runner:
             span.memory.fill(0)
 
     def heard(self) -> dict[str, Array]:
-        n, found = self.n_rows, {}
+        found = {}
         for name, span in self._own_spans().items():
             if span.first:
+                n = self._rows_of(span)
                 _, last = span.ends(n)
-                found[name] = last.reshape(span.first, n, -1).swapaxes(0, 1).copy()
+                found[name] = last.reshape(span.first, n, *last.shape[1:]).swapaxes(0, 1).copy()
         return found
 
     def hear(self, rows: int, heard: Mapping[str, Array]) -> None:
         if (rows, self.n_steps) != self.n_zeroed:
             self.forget()
             self.n_zeroed = rows, self.n_steps
+        self.n_rows = rows
         for name, span in self._own_spans().items():
             if span.first:
-                before, _ = span.ends(rows)
+                n = self._rows_of(span)
+                before, _ = span.ends(n)
                 before[...] = 0.0
                 if name in heard:
-                    given = heard[name][:rows, -span.first :].swapaxes(0, 1)
-                    before[...] = given.reshape(span.first * rows, -1)
+                    given = heard[name][:n, -span.first :].swapaxes(0, 1)
+                    before[...] = given.reshape(before.shape)
+
+    def _rows_of(self, span: StepBuffer) -> int:
+        """How many rows of this batch a buffer has: all, or this task's."""
+        return self.n_rows if span.rows is self.of_a_step[0] else self._own_rows()
 
     def _own_spans(self) -> dict[str, StepBuffer]:
         buffers = self.program.buffers

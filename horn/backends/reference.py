@@ -244,9 +244,10 @@ class Runner:
     def hear(self, rows: int, heard: Mapping[str, Array]) -> None:
         self.before = {}
         for name, array in heard.items():
-            span = self.program.buffers[name].span if name in self.program.buffers else None
-            if span is not None and span[0]:
-                self.before[name] = array[:rows, -span[0] :].swapaxes(0, 1)
+            buffer = self.program.buffers.get(name)
+            if buffer is not None and buffer.span is not None and (steps := buffer.span[0]):
+                n = count(self.share.rows(buffer.axes[0], rows, self.batch_size))
+                self.before[name] = array[:n, -steps:].swapaxes(0, 1)
 
     def numbers(self, axis: str) -> Array:
         """The numbers of the samples, by which they draw."""

@@ -318,7 +318,7 @@ def search(
         )
     target = target_kind(job.network, job.target, job.data)
     program = lower.training_program(network, job.optimizer, target, thin=False)
-    batch_size = min(job.batch_size, len(job.data))
+    batch_size = job.most_rows
     each = threads or max(len(os.sched_getaffinity(0)) // n_tasks, 1)
     costs = Costs(network, machine, n_tasks, batch_size, job.dtype, transport, each, n_groups)
     return Search(program, costs, fixed, lower.inference_program(network, target))

@@ -70,6 +70,7 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     normalization: ArraySpec | None = None  # (2, features): mean, std
     weight: ArraySpec | None = None
     lengths: ArraySpec | None = None
+    pieces: int = 1
 
 
 class StoppingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,6 +119,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics: list[dict[str, Any]] = []
     augment: AugmentSpec | None = None
     buckets: _Count = 0
+    stateful: bool = False
 
 
 class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -214,7 +216,7 @@ class SharedArrays:
         assert found["x"] is not None
         return DataSpec(
             found["x"], found["y"], float(data.scale), data.name, found.get("normalization"),
-            found["weight"], found["lengths"],
+            found["weight"], found["lengths"], data.pieces,
         )  # fmt: skip
 
     def _file(self, array: Array) -> ArraySpec | None:
@@ -334,6 +336,7 @@ def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> Share
             metrics=draft.metrics,
             augment=None if job.augment is None else AugmentSpec(**dataclasses.asdict(job.augment)),
             buckets=job.buckets,
+            stateful=job.stateful,
         )
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
         layers = sorted(placement.layers.items())
@@ -474,7 +477,7 @@ def _job(
             shape = () if lengths is None else (network.steps, network.n_inputs)
             return Dataset(
                 x, y, spec.scale, spec.name, normalization=found, weight=weight, shape=shape,
-                lengths=lengths,
+                lengths=lengths, pieces=spec.pieces,
             )  # fmt: skip
         except TypeError as error:
             raise ProtocolError(f"payload: {what}.normalization: {error}") from error
@@ -512,6 +515,7 @@ def _job(
         callbacks=[_callback(found, code) for found in spec.callbacks],
         augment=None if augment is None else Augment(**msgspec.structs.asdict(augment)),
         buckets=spec.buckets,
+        stateful=spec.stateful,
     )
 
 

@@ -16,6 +16,7 @@ from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine, Runner
 from horn.compiler import lower
 from horn.compiler.program import Program, base, in_all_groups
+from horn.data import Dataset
 from horn.errors import JobError, ModelError
 from horn.partition.placement import Placement
 from horn.partition.rewrite import homes, partition
@@ -68,10 +69,14 @@ class GroupEngine(CompiledEngine):
         self.slot_axes: dict[str, tuple[str, ...]] = {}  # of the optimizer's memory
         self._exchanges: dict[int, Exchange] = {}  # by id of the runner
         self._given, self._owns_given = initial, owns_initial
+        self._first_kept = 0  # of sequences in pieces, the first row of a batch that is this task's
         super().__init__(setup)
 
     def places(self, name: str) -> tuple[Places, ...]:
         """What of each axis of a learned array, State or slot this task has."""
+        if name in self._kept:  # rows of the batch
+            start, n = self._first_kept, len(self._kept[name])
+            return (slice(start, start + n), *map(slice, self._kept[name].shape[1:]))
         axes = self.slot_axes.get(name) or self.homes[name]
         if axes[0][0] in "mw":  # shared: all of it, which has a shape
             return tuple(slice(0, n) for n in self.arrays[name].shape)
@@ -79,6 +84,8 @@ class GroupEngine(CompiledEngine):
 
     def owns(self, name: str) -> bool:
         """Whether no task of a lower rank has the same part of an array."""
+        if name in self._kept:
+            return len(self._kept[name]) > 0
         axes = self.slot_axes.get(name) or self.homes[name]
         inside = [in_all_groups(axis) for axis in axes]
         is_divided = any(axis != base(axis) for axis in inside)
@@ -185,6 +192,32 @@ class GroupEngine(CompiledEngine):
             self.group.meet()
         super().load(parameters, states, slots, updates)
 
+    def bind(self, data: Dataset) -> None:
+        super().bind(data)
+        if self._kept:  # of this task's rows
+            assert self._training is not None
+            size = self.setup.batch_size
+            start, stop = share(size, self.group_index, self.n_groups)
+            axis = "b" if self.share.n_tasks == 1 else "b@own"
+            own = self.share.rows(axis, stop - start, largest_share(size, self.n_groups))
+            self._first_kept = start + own.start
+            n = own.stop - own.start
+            self._kept = {name: array[:n].copy() for name, array in self._kept.items()}
+
+    def part_of(self, n: int, group: int, n_groups: int) -> tuple[int, int]:
+        """The rows of a batch that a group has. Of sequences in pieces always the same ones: of a
+        batch of fewer, the last groups have less.
+        """
+        if not self._kept:
+            return share(n, group, n_groups)
+        start, stop = share(self.n_whole, group, n_groups)
+        return min(start, n), min(stop, n)
+
+    @property
+    def n_whole(self) -> int:
+        """The rows of a batch of all groups."""
+        return self.setup.batch_size
+
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
         """One update from the whole batch's rows, of which this task's group computes its part."""
         if self.n_groups == 1:
@@ -192,10 +225,13 @@ class GroupEngine(CompiledEngine):
         if self._training is None:
             raise ModelError("step before bind: name the data set first")
         runner, loss = self._training
+        assert self._data is not None
         n = len(rows)
-        start, stop = share(n, self.group_index, self.n_groups)
-        scalars = self._of_rows(rows, iteration)
-        self._run(runner, rows[start:stop], scalars, first_sample + start)
+        start, stop = self.part_of(n, self.group_index, self.n_groups)
+        at, begins = self._begin(runner, rows, self._data, self._kept, stop - start)
+        scalars = self._of_rows(rows, iteration, begins)
+        self._run(runner, rows[start:stop], scalars, first_sample + start + at)
+        self._ending(runner, self._kept)
         self.updates += 1
         return 0.0 if loss is None else float(runner.value(loss)) / n
 

@@ -22,7 +22,7 @@ from horn.runtime.context import TaskContext
 from horn.runtime.engine import GroupEngine
 from horn.runtime.exchange import Exchange
 from horn.strategies import Leave, Mean, Pull, Push, Requests, Strategy, View
-from horn.topology import largest_share, share
+from horn.topology import largest_share
 from horn.wire.frames import Array
 
 
@@ -66,7 +66,7 @@ class Replica(GroupEngine):
         self.peers, self.client = _connected(context)
         n_joined = topology.n_groups if strategy.is_joined else 1
         self.n_parts = context.n_first or topology.n_groups  # of a batch
-        size = min(job.batch_size, len(job.data))
+        size = self._n_whole = job.most_rows
         if not strategy.is_joined:
             size = largest_share(size, self.n_parts)
         setup = Setup(
@@ -91,6 +91,10 @@ class Replica(GroupEngine):
         self.own_loss, self.own_samples = 0.0, 0
         self._own_total: str | None = None
         self._stream: ParameterStream | None = None
+
+    @property
+    def n_whole(self) -> int:
+        return self._n_whole
 
     def arranged(self, program: Program) -> Program:
         """With marks where parameters are first needed and where gradients are ready."""
@@ -149,7 +153,7 @@ class Replica(GroupEngine):
         """One batch of all groups; the loss is that of all under a joined strategy, else this
         group's own.
         """
-        start, stop = share(len(rows), self.own_group % self.n_parts, self.n_parts)
+        start, stop = self.part_of(len(rows), self.own_group % self.n_parts, self.n_parts)
         self.own_samples = self.view.n_samples = stop - start
         self._do(self.strategy.before_batch(self.remembered, self.view))
         if self.is_joined:

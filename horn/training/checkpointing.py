@@ -55,12 +55,13 @@ def restore(
     part: str,
     group: int | None = None,
     earlier_s: float | None = None,
+    goes_on: bool = True,
 ) -> Mapping[str, Any]:
     """Resume a loop, whose engine is bound, from a checkpoint, and return the facts of its part.
 
     part : by name; if there is none, the first. group : use only parts of this group. earlier_s :
-    seconds of training before ``loop.begun``; None takes them from the checkpoint. Raises
-    CheckpointError.
+    seconds of training before ``loop.begun``; None takes them from the checkpoint. goes_on : False
+    where nothing is learned any more from sequences in pieces. Raises CheckpointError.
     """
     facts = opened.parts()
     parts = None
@@ -86,7 +87,11 @@ def restore(
         }
 
     memory = engine.memory()
-    engine.recall({kind: cut(kind, arrays) for kind, arrays in memory.items()}, cursor.updates)
+    found_arrays = {
+        kind: cut(kind, arrays) if goes_on or kind != "heard" else arrays
+        for kind, arrays in memory.items()
+    }
+    engine.recall(found_arrays, cursor.updates)
     best = None
     if cursor.best is not None and loop.is_watcher:
         kept = [cut(f"{BEST}{kind}", memory[kind]) for kind in ("parameter", "state")]

@@ -156,6 +156,15 @@ def test_a_sequence_begins_anew_after_another():
         assert all(np.array_equal(found[name], array) for name, array in expected.items())
 
 
+def test_states_go_on_where_the_steps_of_draws_begin_anew(monkeypatch):
+    """Of a sequence of more steps than draws have numbers for."""
+    x, _ = sequences(3, 12)
+    engine = engine_of(job_of(net_of(steps=3, second=horn.Standard), (x, _), stateful=True))
+    found = engine.outputs(x.reshape(12, -1), pieces=4)
+    monkeypatch.setattr("horn.backends.MAX_STEPS", 7)
+    assert np.array_equal(engine.outputs(x.reshape(12, -1), pieces=4), found)
+
+
 def test_two_threads_are_one_to_the_bit():
     job = job_of(net_of(), sequences(9, 12), stateful=True, truncate=3, dtype="float32",
                  batch_size=8)  # fmt: skip
@@ -336,7 +345,8 @@ def test_what_is_refused():
     other = horn.data.text(io.StringIO("shore" * 20), alphabet=text.classes[::-1])
     with pytest.raises(DataError, match="another alphabet.*alphabet=data.classes"):
         horn.Job(of_letters(len(text.classes), 9), text, stateful=True, validation=other)
-    with pytest.raises(JobError, match="a stateful job is trained by one process"):
-        horn.train(horn.Job(net, (x, y), stateful=True), groups=2)
+    with pytest.raises(JobError, match="with servers .easgd. has no checkpoints"):
+        horn.train(horn.Job(net, (x, y), stateful=True), groups=2, strategy="easgd",
+                   checkpoints="anywhere")  # fmt: skip
     with pytest.raises(DataError, match="stride is from piece to piece"):
         horn.data.text(io.StringIO("abc"), stride=2)

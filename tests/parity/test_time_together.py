@@ -9,23 +9,29 @@ import pytest
 
 import horn
 from horn.backends import Setup, make
+from horn.checkpoint import Checkpoints
 from horn.compiler import lower
 from horn.compiler.program import AllSteps, Post, Repeat
 from horn.errors import CompileError, JobError, ModelError
 from horn.partition.placement import Placement
 from horn.partition.rewrite import partition
+from horn.runtime.engine import GroupEngine
+from horn.runtime.group import Group
 from horn.strategies import Strategy, Topology
 from horn.strategies._replica import Replica
 from horn.strategies.averaging import Averaging
 from horn.strategies.downpour import Downpour
 from horn.strategies.easgd import EASGD
+from horn.transport import Transport
 from tests.parity.recurrent import LIF, DropConnect, Noisy
 from tests.parity.test_groups import of_groups
+from tests.parity.test_stateful import job_of as job_in_pieces
+from tests.parity.test_stateful import net_of, sequences
 from tests.parity.test_tasks import Found, of_one
 from tests.parity.test_time import BATCHES, elman, job_of, task
 from tests.strategies.together import together
 from tests.support.runs import bits
-from tests.transport.groups import good
+from tests.transport.groups import good, run_threads
 
 BACKENDS = ("reference", "kernels")
 # groups, tasks of each: among both the rows of a batch are divided
@@ -85,6 +91,68 @@ def test_nothing_travels_between_the_steps():
     )
     moved = {move.array for k in posts for move in found.statements[k].moves}
     assert {"h.weight.h.gradient", "h.weight.layer0.gradient", "loss"} <= moved
+
+
+# --- sequences in pieces
+
+
+def pieces_of(n: int = 7) -> horn.Job:
+    """Batches of 4 sequences and of 3, each of three pieces."""
+    return job_in_pieces(net_of(steps=3), sequences(n, 9), stateful=True, truncate=3)
+
+
+def in_pieces(engine: Any, job: horn.Job) -> tuple[list[float], dict[str, np.ndarray], float]:
+    engine.bind(job.data)
+    losses, at = [], 0
+    for first, last in ((0, 4), (4, 7), (3, 7)):
+        for piece in range(3):
+            rows = np.arange(first, last) * 3 + piece
+            losses.append(engine.step(rows, iteration=at, first_sample=100 * first))
+            at += 1
+    arrays = {name: a.copy() for each in engine.memory().values() for name, a in each.items()}
+    return losses, arrays, engine.losses(job.data)[0]
+
+
+@pytest.mark.parametrize(
+    ("many", "backend"), [((2, 1), "kernels"), ((1, 3), "kernels"), ((2, 2), "reference")]
+)
+def test_sequences_in_pieces_go_on_in_each_group(many, backend):
+    """Each has the same rows of every batch, and what their sequences have heard."""
+    job, (n_groups, n_tasks) = pieces_of(), many
+    setup = Setup(job.network, job.optimizer, "labels", 4, "float64", 1)
+    one = in_pieces(make(backend, setup), job)
+
+    def body(transport: Transport) -> Any:
+        group = Group(transport, timeout_s=60)
+        engine = GroupEngine(setup, Placement.rows(job.network), group, backend=backend,
+                             n_groups=n_groups)  # fmt: skip
+        found = in_pieces(engine, job)
+        return *found, {name: engine.places(name) for name in found[1]}
+
+    for losses, arrays, total, places in good(run_threads("inproc", n_groups * n_tasks, body)):
+        alike(losses, one[0], "losses")
+        alike(total, one[2], "loss of the data")
+        assert arrays.keys() == one[1].keys()
+        for name, array in arrays.items():
+            alike(array, one[1][name][places[name]], name)
+
+
+@pytest.mark.net
+@pytest.mark.cluster
+def test_groups_go_on_in_the_middle_of_a_stream(tmp_path):
+    """What one process computes; from a checkpoint between two pieces the same bits, and with
+    another number of groups the same numbers.
+    """
+    job = pieces_of().with_settings(epochs=2)
+    one = horn.train(job, progress=False)
+    how = {"checkpoints": tmp_path, "checkpoint_every": 1, "keep_checkpoints": 99}
+    whole = horn.train(job, progress=False, groups=2, **how)
+    start = Checkpoints(tmp_path).open(8).path
+    rest = horn.train(job, progress=False, groups=2, resume=start)
+    assert bits(rest) == bits(whole)
+    for run in (whole, horn.train(job, progress=False, tasks=3, resume=start)):
+        for name, array in one.model.parameters.items():
+            alike(run.model.parameters[name], array, name)
 
 
 # --- strategies
