@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 
+from horn import ir
 from horn.compiler import lower
 from horn.compiler.program import Convolve, Loop, Matmul, Update, every
 from horn.connections.placed import PLACED
 from horn.errors import CompileError
-from horn.language import averages, derive, ir
+from horn.ir import averages, derive
+from horn.ir.neuron_ir import BackwardIR
 from horn.language.layers import read_layer
-from horn.language.neuron_ir import BackwardIR
 from horn.language.source import source_of
 from horn.layers import Layer
 from horn.network import Network

@@ -30,7 +30,7 @@ from horn.compiler.program import (
     writes,
 )
 from horn.errors import CompileError
-from horn.language.ir import Node, Op
+from horn.ir import Node, Op
 from horn.language.source import source_of
 from horn.layers import Layer
 from horn.neuron import has_backward

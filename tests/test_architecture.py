@@ -17,7 +17,7 @@ RANKS = [
     {"registry", "security", "sources", "modelfile", "checkpoint", "data", "connections",
      "activations", "losses", "initializers", "schedules", "aggregates", "sweep"},
     {"coordination", "wire", "neuron", "delays", "optimizers", "callbacks"},
-    {"transport", "neurons", "layers"},
+    {"transport", "neurons", "layers", "ir"},
     {"initial_arrays", "network_checks", "wiring"},
     {"rpc", "network"},
     {"initial", "language", "metrics"},

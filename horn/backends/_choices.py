@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 
+from horn import ir
 from horn.compiler.program import (
     ChannelSum,
     Convolve,
@@ -28,7 +29,6 @@ from horn.compiler.program import (
     reads,
     writes,
 )
-from horn.language import ir
 from horn.network import Network
 from horn.partition.share import Share
 

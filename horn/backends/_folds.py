@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from horn import ir
 from horn.compiler.program import (
     Buffer,
     Convolve,
@@ -25,8 +26,7 @@ from horn.compiler.program import (
     segments,
     writes,
 )
-from horn.language import ir
-from horn.language.ir import Node, Op
+from horn.ir import Node, Op
 
 EXTREMES = {"max": "argmax", "min": "argmin"}
 

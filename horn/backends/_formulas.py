@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from horn import ir
 from horn._kernels.engine import Scalar, Tape, View
 from horn.backends._passes import NAMES
-from horn.language import ir
-from horn.language.ir import Node, Op
+from horn.ir import Node, Op
 
 
 class Formulas:

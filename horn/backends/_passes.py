@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from horn import ir
 from horn._kernels import tiles
 from horn._kernels.loops import ordered
 from horn._kernels.walks import Lie, Walk, walk
@@ -22,8 +23,7 @@ from horn.compiler.program import (
     link_of,
     out_letters,
 )
-from horn.language import ir
-from horn.language.ir import Node, Op
+from horn.ir import Node, Op
 from horn.network import Network
 
 NAMES: dict[Op, str] = {

@@ -60,7 +60,7 @@ from horn.compiler.program import (
     segments,
 )
 from horn.data import Dataset
-from horn.language.ir import Node, Op
+from horn.ir import Node, Op
 from horn.partition.share import LocalEdges, Share, edge_link
 
 SCALARS = (

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from horn import math, random
+from horn import ir, math, random
 from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine, constant
 from horn.compiler.program import (
@@ -40,8 +40,7 @@ from horn.compiler.program import (
     segments,
 )
 from horn.data import Dataset
-from horn.language import ir
-from horn.language.ir import Node, Op
+from horn.ir import Node, Op
 from horn.partition.share import Share, count
 
 CHUNK = 1 << 21  # elements of a (b, o, i) domain that are computed at once

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from horn.language import ir
-from horn.language.ir import Node, Op, const, mul, reduce, select
+from horn import ir
+from horn.ir import Node, Op, const, mul, reduce, select
 
 MAX_TERMS = 8  # beyond this many products a fused loop is no slower
 MAX_FACTORS = 32  # v = v * v, again and again, has twice as many each time

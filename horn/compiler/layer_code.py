@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 
 from horn import losses
 from horn.compiler.contraction import exact_sums
-from horn.language import derive
-from horn.language.ir import ZERO, Node, Op
+from horn.ir import ZERO, Node, Op, derive
+from horn.ir.neuron_ir import BackwardIR, ForwardIR
 from horn.language.layers import read_layer
-from horn.language.neuron_ir import BackwardIR, ForwardIR
 from horn.layers import Layer, Link
 from horn.network import Network
 from horn.neuron import WEIGHT, carried

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from horn import losses
+from horn import ir, losses
 from horn.activations import softmax
 from horn.aggregates import Aggregate
 from horn.compiler.backward import Backward
@@ -27,8 +27,7 @@ from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
 from horn.compiler.updates import Updates
 from horn.errors import ModelError
-from horn.language import derive, ir
-from horn.language.ir import (
+from horn.ir import (
     OUTPUT,
     TARGET,
     ZERO,
@@ -36,6 +35,7 @@ from horn.language.ir import (
     Op,
     Scalar,
     const,
+    derive,
     leaf,
     load,
     make,

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from horn import ir
 from horn.activations import softmax
 from horn.compiler.layer_code import LayerCode, NetworkCode, Outgoing
 from horn.compiler.program import ERRORS, ChannelSum, Draw, Frame, Rank, members_of
 from horn.compiler.storage import Storage
 from horn.errors import ModelError
-from horn.language import derive, ir
-from horn.language.ir import (
+from horn.ir import (
     OUTPUT,
     UPSTREAM,
     ZERO,
     Node,
     Op,
     const,
+    derive,
     leaf,
     load,
     make,

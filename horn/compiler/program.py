@@ -37,8 +37,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from horn.language import ir
-from horn.language.ir import Node, Op
+from horn import ir
+from horn.ir import Node, Op
 from horn.layers import Layer, Link
 from horn.network import Network
 

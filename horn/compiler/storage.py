@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
+from horn import ir
 from horn.compiler.contraction import contract, monomials, paired, taken_out
 from horn.compiler.program import (
     ERRORS,
@@ -32,8 +33,7 @@ from horn.compiler.program import (
     turned_axes,
 )
 from horn.compiler.steps import PHASES
-from horn.language import ir
-from horn.language.ir import Node, Op, Scalar, const, load, mul
+from horn.ir import Node, Op, Scalar, const, load, mul
 from horn.layers import Link
 from horn.network import Network
 

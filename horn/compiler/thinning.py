@@ -7,14 +7,14 @@ is computed and only the updates leave them out.
 
 from __future__ import annotations
 
+from horn import ir
 from horn.compiler.layer_code import LayerCode
 from horn.compiler.messages import MessageExpressions
 from horn.compiler.program import Frame, Live, Output
 from horn.compiler.storage import Storage
-from horn.language import ir
-from horn.language.ir import ZERO, Node, Op, const, leaf, load, make, select
+from horn.ir import ZERO, Node, Op, const, leaf, load, make, select
+from horn.ir.neuron_ir import ForwardIR
 from horn.language.layers import asks
-from horn.language.neuron_ir import ForwardIR
 from horn.layers import Link
 
 

@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from horn import ir
 from horn.backends import Setup, in_use
 from horn.backends.reference import Runner
 from horn.compiler import lower
@@ -40,8 +41,7 @@ from horn.connections.convolution import Convolution
 from horn.connections.windows import Sizes, Span
 from horn.data.normalization import Normalization
 from horn.errors import CompileError, ModelError
-from horn.language import ir
-from horn.language.ir import BOOLEAN, Node, Op
+from horn.ir import BOOLEAN, Node, Op
 from horn.layers import Layer
 from horn.network import Network
 

@@ -331,7 +331,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "div": (lambda a, b, y: _div(1.0, b), lambda a, b, y: -_div(y, b)),
     "neg": (lambda z, y: -1.0,),
     "pow": (
-        # At the edge of their domains as in horn.language.derive.
+        # At the edge of their domains as in horn.ir.derive.
         lambda a, b, y: b * _pow(a, b - 1.0) if number(a) != 0.0 or number(b) >= 1.0 else 0.0,
         lambda a, b, y: y * _log(a) if number(a) != 0.0 else 0.0,
     ),

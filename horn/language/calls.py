@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from horn import ir
 from horn import math as horn_math
 from horn.activations import Activation
-from horn.language import ir
-from horn.language.derive import gradient
+from horn.ir import Node, Op, const, leaf, reduce, select
+from horn.ir.derive import gradient
 from horn.language.expressions import Expressions
 from horn.language.functions import MATH, Functions, hashable
-from horn.language.ir import Node, Op, const, leaf, reduce, select
 from horn.language.loops import MessageLoops
 from horn.language.names import LAYER_WORDS
 from horn.language.orders import Orders

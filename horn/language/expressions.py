@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from horn.language.ir import Node, Op
+from horn.ir import Node, Op
 from horn.language.scope import Scope
 
 Rule = Callable[[Any], Any]  # from a syntax tree of one form to its value

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from horn import ir
 from horn import math as horn_math
 from horn.errors import CompileError
-from horn.language import ir
-from horn.language.ir import Node, Op, select
+from horn.ir import Node, Op, select
 from horn.language.names import ONE_NUMBER
 from horn.language.references import wrap
 from horn.language.scope import Scope

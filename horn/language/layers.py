@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from horn import ir
 from horn.aggregates import Aggregate
-from horn.language import derive, ir, parse
-from horn.language.ir import OUTPUT, Node, Op
-from horn.language.neuron_ir import BackwardIR, ForwardIR, NeuronContext
+from horn.ir import OUTPUT, Node, Op, derive
+from horn.ir.neuron_ir import BackwardIR, ForwardIR, NeuronContext
+from horn.language import parse
 from horn.layers import Layer
 from horn.neuron import has_backward
 

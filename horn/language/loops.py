@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from horn.language import ir
+from horn import ir
+from horn.ir import Node, Op, const, leaf, reduce, select
+from horn.ir.monoids import peel
 from horn.language.expressions import Expressions
-from horn.language.ir import Node, Op, const, leaf, reduce, select
-from horn.language.monoids import peel
 from horn.language.names import Names
 from horn.language.references import ErrorRef, ErrorsRef, MessageRef, MessagesRef, Unset
 from horn.language.scope import Scope

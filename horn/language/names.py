@@ -9,10 +9,10 @@ import types
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from horn import ir
 from horn import math as horn_math
-from horn.language import ir
+from horn.ir import Node, Op, const, leaf
 from horn.language.expressions import Expressions
-from horn.language.ir import Node, Op, const, leaf
 from horn.language.references import (
     ActivationRef,
     AggregateRef,

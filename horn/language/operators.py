@@ -6,9 +6,9 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
-from horn.language import ir
+from horn import ir
+from horn.ir import Node, Op, const, select
 from horn.language.expressions import Expressions
-from horn.language.ir import Node, Op, const, select
 from horn.language.scope import Scope
 
 BINARY = {

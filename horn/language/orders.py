@@ -12,9 +12,9 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from horn.language import ir
+from horn import ir
+from horn.ir import Node, Op, const, leaf, make, mul, reduce, select
 from horn.language.expressions import Expressions
-from horn.language.ir import Node, Op, const, leaf, make, mul, reduce, select
 from horn.language.references import ChosenRef, ErrorsRef, MessageRef, MessagesRef
 from horn.language.scope import Scope
 from horn.language.sequences import Sequences

@@ -12,15 +12,15 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from horn import ir
 from horn.errors import CompileError
-from horn.language import ir
+from horn.ir import Node, Op
+from horn.ir.neuron_ir import BackwardIR, ForwardIR, NeuronContext
 from horn.language.calls import Calls
 from horn.language.expressions import Expressions
 from horn.language.functions import Functions
-from horn.language.ir import Node, Op
 from horn.language.loops import MessageLoops
 from horn.language.names import Names
-from horn.language.neuron_ir import BackwardIR, ForwardIR, NeuronContext
 from horn.language.operators import Operators
 from horn.language.orders import Orders
 from horn.language.references import MessagesRef, SelfRef, Unset

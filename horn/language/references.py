@@ -6,7 +6,7 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
-from horn.language.ir import Node, const
+from horn.ir import Node, const
 
 
 class SelfRef:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
+from horn import ir
 from horn.errors import CompileError
-from horn.language import ir
-from horn.language.ir import Node, Op, const, leaf, select
-from horn.language.neuron_ir import NeuronContext
+from horn.ir import Node, Op, const, leaf, select
+from horn.ir.neuron_ir import NeuronContext
 from horn.language.references import MessageRef, MessagesRef, Unset
 from horn.language.source import Source
 from horn.neuron import MESSAGE_FIELDS, WEIGHT, SynapseState, declared

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from horn.ir import Op
 from horn.language.expressions import Expressions
-from horn.language.ir import Op
 from horn.language.names import Names
 from horn.language.references import MessagesRef, wrap
 from horn.language.scope import Scope

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from horn.language import ir
+from horn import ir
 from horn.language.expressions import Expressions
 from horn.language.loops import MessageLoops
 from horn.language.names import Names

@@ -7,10 +7,10 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from horn.language import ir
+from horn import ir
+from horn.ir import Node, Op, const, leaf, select
+from horn.ir.neuron_ir import NeuronContext
 from horn.language.expressions import Expressions
-from horn.language.ir import Node, Op, const, leaf, select
-from horn.language.neuron_ir import NeuronContext
 from horn.language.references import Unset, Word
 from horn.language.scope import Scope
 from horn.language.source import suggest

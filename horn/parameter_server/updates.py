@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from horn import ir
 from horn._kernels.engine import Tape, View
 from horn.backends import Array
 from horn.backends._formulas import Formulas
-from horn.language import ir
-from horn.language.ir import Scalar, const, load
+from horn.ir import Scalar, const, load
 from horn.optimizers import Optimizer
 from horn.parameter_server.pieces import ParameterPiece
 

@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from horn import ir
 from horn.compiler.program import (
     AllSteps,
     Buffer,
@@ -46,8 +47,7 @@ from horn.compiler.program import (
     writes,
 )
 from horn.errors import CompileError
-from horn.language import ir
-from horn.language.ir import Node, Op, Scalar, const, load
+from horn.ir import Node, Op, Scalar, const, load
 from horn.network import Network
 from horn.partition import group_sums
 from horn.partition.placement import Placement

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from horn import ir
 from horn import transport as transports
 from horn._kernels import blas, engine
 from horn._kernels.operands import MONOIDS, OPS, Iota, View
@@ -52,8 +53,7 @@ from horn.connections.convolution import Convolution
 from horn.connections.sparse import Sparse
 from horn.connections.window import Window
 from horn.data import Dataset
-from horn.language import ir
-from horn.language.ir import Op, load
+from horn.ir import Op, load
 from horn.network import Network
 from horn.neuron import Neuron
 from horn.optimizers import SGD

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from horn import ir
 from horn.compiler.program import (
     Buffer,
     ChannelSum,
@@ -29,7 +30,6 @@ from horn.compiler.program import (
     writes,
 )
 from horn.errors import CompileError
-from horn.language import ir
 from horn.network import Network
 from horn.partition.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.partition.rewrite import Form, Partition, partition, scheduled

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from horn import ir
 from horn.backends._compiled import Runner
 from horn.compiler.program import Collect, Mark, Move, Post, base, segments, writes
-from horn.language import ir
 from horn.partition import group_sums
 from horn.partition.share import Array, Share
 from horn.partition.supersteps import rendezvous, roots

@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from horn import ir
 from horn.errors import JobError, check_whole
+from horn.ir import Op, derive
 from horn.job import Job
-from horn.language import derive, ir
-from horn.language.ir import Op
 from horn.language.layers import asks, read_layer
 from horn.layers import Layer
 from horn.network import Network

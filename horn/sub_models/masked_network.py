@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from horn import ir
 from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine
 from horn.backends.kernels import Runner
 from horn.compiler.program import ROW_WEIGHT, members_of
 from horn.data import Dataset
-from horn.language import ir
-from horn.language.ir import Op
+from horn.ir import Op
 from horn.language.layers import read_layer
 from horn.network import Network
 from horn.sub_models.sub_network import GRADIENT, KeepGradient, gradients

@@ -22,7 +22,7 @@ from horn.backends._compiled import CompiledEngine
 from horn.backends._formulas import Formulas
 from horn.backends.kernels import Runner
 from horn.data import Dataset
-from horn.language.ir import Op, load, make, select
+from horn.ir import Op, load, make, select
 from horn.network import Network
 from horn.optimizers import Optimizer, Updated
 from horn.schedules import LearningRate

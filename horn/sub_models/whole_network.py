@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from horn import ir
 from horn._kernels.engine import Tape, View
 from horn.backends import Array
 from horn.backends._formulas import Formulas
+from horn.ir import Node, Op, Scalar, const, load, make, select
 from horn.job import Job
-from horn.language import ir
-from horn.language.ir import Node, Op, Scalar, const, load, make, select
 from horn.network import Network
 
 # Operands of formulas beside weights and slots, whose names have no #.

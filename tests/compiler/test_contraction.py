@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from horn import ir
 from horn.compiler.contraction import MAX_TERMS, contract, paired
-from horn.language import ir
-from horn.language.ir import Op, const, load, make, reduce, select
+from horn.ir import Op, const, load, make, reduce, select
 from tests.language.values import I, arrays, evaluate, shape
 
 X, W, A, C = load("x", "bi"), load("w", "oi"), load("a", "bo"), load("c", "o")

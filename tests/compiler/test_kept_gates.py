@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import horn
+from horn import ir
 from horn.compiler import lower
 from horn.compiler.lower import COSTLY
 from horn.compiler.program import Loop, Repeat
-from horn.language import ir
 from tests.bench.bench_recurrent import GRU, LSTM, MGU
 
 

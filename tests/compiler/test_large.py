@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import horn
+from horn import ir
 from horn.backends import Setup, make
 from horn.compiler import contraction, lower
 from horn.compiler.program import Loop, Program
 from horn.data import Dataset
-from horn.language import ir
-from horn.language.ir import Op, const, leaf
+from horn.ir import Op, const, leaf, nodes
 from horn.language.statements import Statements
 from tests.language import texts
 
@@ -130,8 +130,8 @@ def size(program: Program) -> int:
 @pytest.mark.parametrize("text", GROW)
 def test_a_program_grows_as_its_text(tmp_path, text: Callable[[int], str], monkeypatch):
     interned: list[int] = []
-    plain = ir._intern
-    monkeypatch.setattr(ir, "_intern", lambda *a: interned.append(1) or plain(*a))
+    plain = nodes._intern
+    monkeypatch.setattr(nodes, "_intern", lambda *a: interned.append(1) or plain(*a))
     sizes, calls = [], []
     for n in (20, 40):
         net = network(texts.module(tmp_path, texts.source(text(n))).N)

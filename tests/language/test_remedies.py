@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from horn.errors import CompileError
-from horn.language.ir import Op, leaf, reduce
+from horn.ir import Op, leaf, reduce
 from tests.language import texts
 
 

@@ -11,8 +11,8 @@ from types import ModuleType
 
 import horn
 from horn.activations import ACTIVATIONS, Activation
+from horn.ir.neuron_ir import BackwardIR, ForwardIR, NeuronContext
 from horn.language import parse
-from horn.language.neuron_ir import BackwardIR, ForwardIR, NeuronContext
 
 _number = itertools.count()
 HEADER = "import math\n\nimport numpy as np\n\nimport horn\n\n\n"

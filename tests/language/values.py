@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from horn import ir
 from horn.backends.reference import Runner
-from horn.language import ir
-from horn.language.ir import Node, Op
+from horn.ir import Node, Op
 
 B, O, I = 3, 4, 5  # noqa: E741  rows, neurons, synapses
 SIZES = {"b": B, "o": O, "i": I}

@@ -18,7 +18,7 @@ from horn.compiler.lower import training_program
 from horn.compiler.program import Convolve
 from horn.connections.placed import PLACED
 from horn.errors import JobError, ModelError
-from horn.language.ir import load
+from horn.ir import load
 from horn.partition.placement import LINK_SPLITS, Placement
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import compare, samples

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from horn import ir
 from horn.activations import Activation
 from horn.errors import CompileError
-from horn.language import ir
-from horn.language.ir import Node, Op
+from horn.ir import Node, Op
 from horn.neuron import WEIGHT, Neuron, weights_of
 
 

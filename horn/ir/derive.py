@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from horn.language import ir
-from horn.language.ir import Node, Op, const, leaf, make, mul, reduce, select
-from horn.language.neuron_ir import ForwardIR
+from horn import ir
+from horn.ir import Node, Op, const, leaf, make, mul, reduce, select
+from horn.ir.neuron_ir import ForwardIR
 from horn.neuron import WEIGHT
 
 _MESSAGE = (
@@ -326,9 +326,7 @@ def derive(
     groups = tuple(groups)
     kept = {name: forward.states[name] for name in carried if name in forward.states}
     before = {name: leaf(Op.STATE, "bo", name) for name in kept}
-    ok, sums = weighted_sum(
-        forward.output, own, [name for name in groups if name], kept.values()
-    )
+    ok, sums = weighted_sum(forward.output, own, [name for name in groups if name], kept.values())
     wanted = [*named.values(), *before.values(), *(sums.values() if ok else (x, *own.values()))]
     seeds = [(node, leaf(Op.UPSTREAM, "bo", name)) for name, node in kept.items()]
     found = gradients([(forward.output, upstream), *seeds], wanted)

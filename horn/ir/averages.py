@@ -11,9 +11,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
-from horn.language import ir
-from horn.language.ir import Node, Op
-from horn.language.neuron_ir import BackwardIR, ForwardIR
+from horn import ir
+from horn.ir import Node, Op
+from horn.ir.neuron_ir import BackwardIR, ForwardIR
 
 _OF_A_SAMPLE = frozenset({
     Op.INPUT, Op.DELTA, Op.GRADIENT, Op.OUTPUT, Op.UPSTREAM, Op.ERROR, Op.LOSS, Op.TARGET

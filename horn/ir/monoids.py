@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from horn.language import ir
-from horn.language.ir import Node, Op, const, select
+from horn import ir
+from horn.ir import Node, Op, const, select
 
 _OR_EQUAL = {Op.GT: Op.GE, Op.LT: Op.LE, Op.GE: Op.GT, Op.LE: Op.LT}
 _MIRROR = {Op.GT: Op.LT, Op.LT: Op.GT, Op.GE: Op.LE, Op.LE: Op.GE}

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from horn.language import ir
-from horn.language.derive import gradient, weighted_sum
-from horn.language.ir import Op, const, leaf, load, make, mul, reduce, select
+from horn import ir
+from horn.ir import Op, const, leaf, load, make, mul, reduce, select
+from horn.ir.derive import gradient, weighted_sum
 from tests.language.values import I, arrays, evaluate, shape
 
 X, Y = load("x", "boi"), load("y", "boi")

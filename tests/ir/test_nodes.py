@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horn import math
+from horn import ir, math
 from horn.errors import CompileError
-from horn.language import ir
-from horn.language.ir import SPEC, Node, Op, const, leaf, load, make, reduce, select
+from horn.ir import SPEC, Node, Op, const, leaf, load, make, reduce, select
+from horn.ir.nodes import _intern
 from tests.language.values import arrays, evaluate, shape
 
 X, W = leaf(Op.INPUT, "bi"), leaf(Op.WEIGHT, "oi")
@@ -28,7 +28,7 @@ def test_the_functions_of_the_language_are_operations():
 def test_the_reference_backend_covers_every_elementwise_operation(op):
     names = ("x", "w", "a")[: ir.ELEMENTWISE[op]]
     args = [VARIABLES[n] for n in names]
-    node = ir._intern(op, tuple(args), ir.union(*(a.axes for a in args)), None)
+    node = _intern(op, tuple(args), ir.union(*(a.axes for a in args)), None)
     ir.verify(node)
     env = {
         k: np.abs(v) for k, v in arrays(np.random.default_rng(0), x="bi", w="oi", a="bo").items()
@@ -93,7 +93,7 @@ def plain(t) -> Node:
     if isinstance(t, float):
         return const(t)
     nodes = tuple(plain(a) for a in t[1:])
-    return ir._intern(t[0], nodes, ir.union(*(n.axes for n in nodes)), None)
+    return _intern(t[0], nodes, ir.union(*(n.axes for n in nodes)), None)
 
 
 def tame(env):
@@ -186,15 +186,15 @@ def test_what_does_not_vary_is_counted():
 @pytest.mark.parametrize(
     "wrong",
     [
-        ir._intern(Op.ADD, (X,), "bi", None),
-        ir._intern(Op.MUL, (X, W), "bo", None),
-        ir._intern(Op.REDUCE, (X,), "bo", ("sum", "o")),
-        ir._intern(Op.REDUCE, (X,), "b", ("mean", "i")),
-        ir._intern(Op.INPUT, (), "oi", None),
-        ir._intern(Op.WEIGHT, (X,), "oi", None),
-        ir._intern(Op.MATMUL, (X, leaf(Op.GRADIENT, "boi")), "bo", "i"),
-        ir._intern(Op.SELECT, (X, W), "boi", None),
-        ir._intern(Op.LOAD, (), "bo", 3),
+        _intern(Op.ADD, (X,), "bi", None),
+        _intern(Op.MUL, (X, W), "bo", None),
+        _intern(Op.REDUCE, (X,), "bo", ("sum", "o")),
+        _intern(Op.REDUCE, (X,), "b", ("mean", "i")),
+        _intern(Op.INPUT, (), "oi", None),
+        _intern(Op.WEIGHT, (X,), "oi", None),
+        _intern(Op.MATMUL, (X, leaf(Op.GRADIENT, "boi")), "bo", "i"),
+        _intern(Op.SELECT, (X, W), "boi", None),
+        _intern(Op.LOAD, (), "bo", 3),
     ],
     ids=lambda n: n.op.value,
 )
