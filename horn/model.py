@@ -65,7 +65,7 @@ class _LearnedArrays(Mapping[str, Array]):
         return self._arrays[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        raise ModelError(
+        raise TypeError(
             f"model.{self._kind}[{name!r}] cannot be written; a model with other {self._kind} is "
             f"Model(model.network, {{**model.parameters, name: array}})"
         )

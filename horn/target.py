@@ -16,6 +16,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,8 @@ def _import_file(path: Path) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
         raise JobError(f"{path}: is no Python file; give file.py")
+    if isinstance(spec.loader, SourceFileLoader):
+        spec.loader = _TextLoader(name, str(path.resolve()))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -112,6 +115,17 @@ def _import_file(path: Path) -> types.ModuleType:
         caret = " " * ((error.offset or 1) - 1) + "^"
         raise JobError(f"{path}:{error.lineno}\n    {text}\n    {caret}\n{error.msg}") from None
     return module
+
+
+class _TextLoader(SourceFileLoader):
+    """Runs what the file says now, as ``python file.py`` does. Python's cache of compiled files
+    goes by seconds and size: of a number that was just changed it would run the old one.
+    """
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        path = self.get_filename(fullname)
+        code: types.CodeType = self.source_to_code(self.get_data(path), path)
+        return code
 
 
 @contextmanager

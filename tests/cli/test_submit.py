@@ -131,6 +131,17 @@ def test_a_file_may_import_its_neighbour(run: Any, folder: Path) -> None:
     assert done.json["layers"][1]["units"] == 5
 
 
+def test_a_file_that_was_changed_within_a_second_is_read_again(run: Any, folder: Path) -> None:
+    """Python's cache of compiled files goes by the second and the size."""
+    file = folder / "job.py"
+    units = []
+    for text in ("layer(4", "layer(7"):
+        file.write_text(JOB.replace("layer(4", text))
+        os.utime(file, (1e9, 1e9))
+        units.append(run("submit", "job.py", "--dry-run", "--json").json["layers"][1]["units"])
+    assert units == [4, 7]
+
+
 def test_resume_refuses_a_changed_job_and_goes_on_with_it_where_that_is_said(
     run: Any, folder: Path
 ) -> None:
