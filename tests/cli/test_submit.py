@@ -131,8 +131,11 @@ def test_a_file_may_import_its_neighbour(run: Any, folder: Path) -> None:
     assert done.json["layers"][1]["units"] == 5
 
 
-def test_a_file_that_was_changed_within_a_second_is_read_again(run: Any, folder: Path) -> None:
+def test_a_file_that_was_changed_within_a_second_is_read_again(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Python's cache of compiled files goes by the second and the size."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     file = folder / "job.py"
     units = []
     for text in ("layer(4", "layer(7"):
