@@ -956,6 +956,8 @@ class _Places:
         buffer = runner.program.buffers[name]
         if buffer.role != "constant" or buffer.value[0] != "index" or self.edges is not None:
             return None
+        if not isinstance(runner.share.places(buffer.axes[0]), slice):
+            return None
         if layer_of(buffer.axes[0]) in runner.alive:
             return None
         return Iota(letter, runner._places(buffer.axes[0]).start)

@@ -371,8 +371,10 @@ class Runner:
         if s.axis == "b":
             each = (a[:, edges.receivers] * b[:, edges.sources]).sum(axis=0)
             (shared,) = self.program.buffers[s.out].axes
-            out = np.zeros(self.share.length(shared, 0), self.dtype)
-            np.add.at(out, numbers, each)
+            mine = self.share.places(shared)
+            assert isinstance(mine, slice)
+            out = np.zeros(mine.stop - mine.start, self.dtype)
+            np.add.at(out, numbers - mine.start, each)
             self.put(s.out, out)
             return
         here, there = edges.receivers, edges.sources

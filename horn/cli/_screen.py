@@ -90,7 +90,7 @@ def pins(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         layer, equals, where = text.partition("=")
         if not (layer and equals and where):
-            raise JobError(f"--pin {text}: write LAYER=receiver, LAYER=sender or LAYER=replicated")
+            raise JobError(f"--pin {text}: write LAYER=receiver, sender, replicated or channels")
         found[layer] = where
     return found
 

@@ -70,7 +70,7 @@ def _transport(context: click.Context, parameter: click.Parameter, name: str) ->
     "pins",
     multiple=True,
     metavar="LAYER=WHERE",
-    help="Where a layer's weights live: receiver, sender or replicated. Repeat for more.",
+    help="Where a layer's weights live: receiver, sender, replicated or, of windows, channels.",
 )
 @click.option(
     "--trace",

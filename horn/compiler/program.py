@@ -24,6 +24,7 @@ Shares: a program that several tasks run (partition.py) has axes of which each t
 "b@own", "n<k>@own": a contiguous range of rows, of neurons (``Share.neurons``). "e<k>.<j>@o",
 "e<k>.<j>@i": the synapses of own receivers, of own sources. "n<k>@in<l>.<j>": the sources that own
 receivers of a sparse link listen to; "n<k>@out<l>.<j>": the receivers that own sources reach.
+"n<k>@map", "w<k>.<j>@map": own channels of all positions, and what they share; "e<k>.<j>@m".
 "n<k>@own.grp", "n<k>@grp": the range of own or all neurons that the task's group has, where groups
 divide an update; with "+1" and so on, the range of the next group and so on, around.
 ``Frame.split`` says along which letter the work of a frame is divided; ``letter_axes`` what its
@@ -47,7 +48,7 @@ from horn.network import Network
 class Frame:
     """Where the letters of an expression point. ``link`` is the place of the link among the
     layer's, or None: then there is no i. ``split``: the letter along which tasks divide its work,
-    or "": each does all of it. ``grouped``: groups divide it too, along o (dense links only);
+    or "": each does all of it; "m": o by channels. ``grouped``: groups divide it too, along o (dense links only);
     ``turn``: it is for so many groups further on. ``shared``: o names the numbers that synapses
     share, or that neurons of a kind do, instead of the synapses or neurons.
     """
@@ -79,6 +80,7 @@ class ErrorLink:
 
     source: Layer
     edges: None = None
+    is_shared: bool = False
 
 
 def link_of(network: Network, frame: Frame) -> Link | ErrorLink:
@@ -102,17 +104,19 @@ def letter_axes(network: Network, frame: Frame, letters: str) -> tuple[str, ...]
     rows = "b@own" if frame.split == "b" else "b"
     receivers = f"n{frame.layer}"
     if frame.link is None:
-        names = {"b": rows, "o": receivers + ("@own" if frame.split == "o" else "")}
+        names = {"b": rows, "o": receivers + {"o": "@own", "m": "@map"}.get(frame.split, "")}
         return tuple(names[letter] for letter in letters)
     link = link_of(network, frame)
     place = f"{frame.layer}.{frame.link}"
     is_sparse = link.edges is not None
     if is_sparse and "o" in letters and "i" in letters:
-        edges = f"e{place}" + (f"@{frame.split}" if frame.split in ("o", "i") else "")
+        edges = f"e{place}" + (f"@{frame.split}" if frame.split in ("o", "i", "m") else "")
         return (rows, edges) if "b" in letters else (edges,)
     sources = f"n{link.source.index}"
     if frame.split == "o":
         receivers, sources = receivers + "@own", sources + (f"@in{place}" if is_sparse else "")
+    elif frame.split == "m":  # a convolution hears all channels, a window its own
+        receivers, sources = receivers + "@map", sources + ("" if link.is_shared else "@map")
     elif frame.split == "i":
         receivers, sources = receivers + (f"@out{place}" if is_sparse else ""), sources + "@own"
     if frame.grouped:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from horn.compiler.program import ERRORS, Frame
+from horn.connections.window import Window
 from horn.errors import ModelError
-from horn.layers import Layer
+from horn.layers import Layer, Link
 from horn.network import Network
 
 # A link's weights: with the receiver, with the sender, or everywhere (then the rows of the batch
@@ -16,11 +17,16 @@ from horn.network import Network
 LINK_SPLITS = {"receiver": "o", "sender": "i", "replicated": "b"}
 # A layer's own work: by the owner of each neuron, by rows of the batch, or by every task.
 LAYER_SPLITS = {"neurons": "o", "rows": "b", "all": ""}
+# By channels: each task has some channels of every position. Of links through windows, each of
+# whose receivers of a channel hears all channels below or its own (``has_channels``), and of layers
+# that have a shape; elsewhere it is by receivers, and by neurons.
+CHANNELS = "channels"
 
 
 @dataclass(frozen=True)
 class Placement:
-    """For every link (layer, position) one of LINK_SPLITS, for every layer one of LAYER_SPLITS.
+    """For every link (layer, position) one of LINK_SPLITS, for every layer one of LAYER_SPLITS, or
+    CHANNELS.
 
     Of what is not named, every task has everything: ``Placement()`` is that of one task.
     """
@@ -44,14 +50,35 @@ class Placement:
         links = dict.fromkeys(cls.default(network).links, "replicated")
         return cls(links, {layer.index: "rows" for layer in network.layers})
 
+    def within(self, network: Network) -> Placement:
+        """The same, where CHANNELS are only where there are some to divide."""
+        links, layers = dict(self.links), dict(self.layers)
+        for layer in network.layers:
+            for position, link in enumerate(layer.links):
+                key = layer.index, position
+                if links.get(key) == CHANNELS and not has_channels(layer, link):
+                    links[key] = "receiver"
+            if layers.get(layer.index) == CHANNELS and not layer.extents:
+                layers[layer.index] = "neurons"
+        return Placement(links, layers)
+
     def at(self, frame: Frame) -> Frame:
         """A frame with its split. What is shared every task has whole."""
         if frame.shared:
             return frame
         if frame.link is None or frame.link == ERRORS:
-            return Frame(frame.layer, frame.link, LAYER_SPLITS[self.layers.get(frame.layer, "all")])
+            return Frame(frame.layer, frame.link, _LAYERS[self.layers.get(frame.layer, "all")])
         where = self.links.get((frame.layer, frame.link))
-        return Frame(frame.layer, frame.link, "" if where is None else LINK_SPLITS[where])
+        return Frame(frame.layer, frame.link, "" if where is None else _LINKS[where])
+
+
+def has_channels(layer: Layer, link: Link) -> bool:
+    """Whether tasks can divide a link by channels of the receivers."""
+    connection = link.connection
+    return link.convolves or (type(connection) is Window and connection.channels == 1)
+
+
+_LINKS, _LAYERS = {**LINK_SPLITS, CHANNELS: "m"}, {**LAYER_SPLITS, CHANNELS: "m"}
 
 
 def pinned(network: Network, pins: Mapping[str, str] | None) -> dict[tuple[int, int], str]:
@@ -63,10 +90,10 @@ def pinned(network: Network, pins: Mapping[str, str] | None) -> dict[tuple[int, 
     """
     found = {}
     for name, where in (pins or {}).items():
-        if where not in LINK_SPLITS:
+        if where not in _LINKS:
             raise ModelError(
                 f"pin {name}={where}: weights live with the {', the '.join(list(LINK_SPLITS)[:2])} "
-                f"or are replicated"
+                f"or are replicated; windows may be divided by {CHANNELS}"
             )
         mine = [
             (layer.index, position)
@@ -76,6 +103,13 @@ def pinned(network: Network, pins: Mapping[str, str] | None) -> dict[tuple[int, 
         ]
         if not mine:
             raise ModelError(f"pin {name}={where}: {_known(network.layers)}")
+        for layer, position in mine:
+            of = network.layers[layer]
+            if where == CHANNELS and not has_channels(of, of.links[position]):
+                raise ModelError(
+                    f"pin {name}={where}: only convolutions without groups, and windows within a "
+                    f"channel, are divided by {CHANNELS}; pin it to receiver"
+                )
         found.update(dict.fromkeys(mine, where))
     return found
 

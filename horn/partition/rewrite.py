@@ -83,7 +83,8 @@ class Partition:
                 "a network of sequences is divided by rows of the batch: a part of a layer would "
                 "travel at each step; place its weights replicated"
             )
-        self.program, self.placement, self.n_groups = program, placement, n_groups
+        self.program, self.n_groups = program, n_groups
+        self.placement = placement = placement.within(program.network)
         # Whether groups divide what they update; else each updates all of it, by the whole sums.
         self.divides = n_groups > 1 and not group_sums.is_tree(n_groups)
         self.network: Network = program.network
@@ -223,8 +224,8 @@ class Partition:
         self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
 
     def convolve(self, s: Convolve) -> None:
-        """Over the positions that a task has, with all their channels. Where it has no whole
-        positions, synapse by synapse, as what is shared by other sums.
+        """Over the positions that a task has, with all their channels, or over its channels of
+        all positions. Where it has neither, synapse by synapse, as what is shared by other sums.
         """
         frame, letters = self.placement.at(s.frame), {"i": "bi", "o": "bo", "b": "bo"}[s.axis]
         whole = dataclasses.replace(frame, shared=True)
@@ -234,7 +235,7 @@ class Partition:
             self.convolve_edges(s, letters)
             return
         a = self.operand(s.a, letters, frame)
-        monoid = "sum" if s.axis == frame.split else ""
+        monoid = "sum" if s.axis == letter_of(frame) else ""
         if s.axis != "b":
             b = self.operand(s.b, "o", whole)
             axes = letter_axes(self.network, frame, {"i": "bo", "o": "bi"}[s.axis])
@@ -242,8 +243,10 @@ class Partition:
         else:
             b = self.operand(s.b, "bi", frame)
             across = "sum" if self.n_groups > 1 else ""
-            axes = letter_axes(self.network, whole, "o")
-            form = Form(axes, "sum" if frame.split else "", across)
+            (axis,) = letter_axes(self.network, whole, "o")
+            mine = frame.split == "m"
+            form = Form((f"{axis}@map" if mine else axis,),
+                        "sum" if frame.split and not mine else "", across)  # fmt: skip
         name = self.result(s.out, form)
         self.statements.append(dataclasses.replace(s, frame=frame, a=a, b=b, out=name))
 
@@ -277,7 +280,7 @@ class Partition:
         here = [form for form in self.forms[s.array] if form.axes == axes]
         have = here[0] if here else Form(axes)
         array = self.find(s.array, have)
-        monoid = have.monoid or ("sum" if frame.split in ("o", "i") else "")
+        monoid = have.monoid or ("sum" if frame.split in ("o", "i", "m") else "")
         shared = letter_axes(self.network, dataclasses.replace(frame, shared=True), "o")
         out = self.result(s.out, Form(shared, monoid, have.across))
         self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
@@ -320,7 +323,7 @@ class Partition:
         outputs = []
         for o, node in zip(s.outputs, nodes, strict=True):
             letters = ir.union(out_letters(self.network, frame, o, self.program.buffers))
-            monoid = o.monoid if o.axis and o.axis == frame.split else ""
+            monoid = o.monoid if o.axis and o.axis == letter_of(frame) else ""
             if monoid and monoid not in COMBINED:
                 raise CompileError(
                     f"{monoid} over a letter that is divided among tasks cannot be combined"
@@ -541,6 +544,11 @@ class Partition:
         return f"{name}@{','.join(form.axes) or 'one'}"
 
 
+def letter_of(frame: Frame) -> str:
+    """The letter along which tasks divide the work of a frame, if any."""
+    return "o" if frame.split == "m" else frame.split
+
+
 def is_part(axis: str, outer: str) -> bool:
     """Whether all of an axis is in another."""
     return outer in (axis, base(axis), in_all_groups(axis))
@@ -553,6 +561,7 @@ def is_group_part(axis: str, outer: str) -> bool:
 
 def splits(network: Network, placement: Placement) -> set[str]:
     """The letters that the frames of layers and links are divided by."""
+    placement = placement.within(network)
     frames = [Frame(layer.index, k) for layer in network.layers for k in range(len(layer.links))]
     frames += [Frame(layer.index) for layer in network.layers]
     return {placement.at(frame).split for frame in frames}
@@ -560,6 +569,7 @@ def splits(network: Network, placement: Placement) -> set[str]:
 
 def homes(network: Network, placement: Placement) -> dict[str, tuple[str, ...]]:
     """The axes of each learned array and State where they live."""
+    placement = placement.within(network)
     found: dict[str, tuple[str, ...]] = {}
     for layer in network.layers[1:]:
         for position, link in enumerate(layer.links):

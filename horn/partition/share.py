@@ -115,7 +115,9 @@ class Share:
             return slice(0, self.whole(whole))
         if kind == "own":
             return slice(*self.neurons(int(whole[1:])))
-        if kind in ("o", "i"):
+        if kind == "map":
+            return self._of_channels(whole)
+        if kind in ("o", "i", "m"):
             return self.edges(*edge_link(whole), kind).places
         layer, link = edge_link(kind.removeprefix("in").removeprefix("out"))
         edges = self._whole_edges(layer, link)
@@ -127,9 +129,25 @@ class Share:
         start, stop = self.neurons(self.network.layers[layer].links[link].source.index)
         return tight(np.unique(receivers[(indices >= start) & (indices < stop)]))
 
+    def channels(self, layer: int) -> tuple[int, int]:
+        """The task's share of a layer's channels: a range."""
+        return self.range(self.network.layers[layer].shape[-1])
+
+    def _of_channels(self, whole: str) -> Places:
+        """Own channels of all positions; the numbers that these share."""
+        if whole.startswith("w"):
+            layer, link = edge_link(whole)
+            each = math.prod((self._whole_edges(layer, link).weight_shape or ())[1:])
+            start, stop = self.channels(layer)
+            return slice(start * each, stop * each)
+        layer = int(whole[1:])
+        of = self.network.layers[layer]
+        first = np.arange(0, of.size, of.shape[-1])
+        return tight((first[:, None] + np.arange(*self.channels(layer))).reshape(-1))
+
     def edges(self, layer: int, link: int, split: str) -> LocalEdges:
         """The task's synapses of a sparse link, of frames with this split."""
-        key = (layer, link, split if split in ("o", "i") else "")
+        key = (layer, link, split if split in ("o", "i", "m") else "")
         if key not in self._edges:
             self._edges[key] = self._local_edges(*key)
         return self._edges[key]
@@ -145,6 +163,17 @@ class Share:
             halo = np.unique(indices[mine])
             local = np.searchsorted(halo, indices[mine])
             return LocalEdges(indptr[start : stop + 1] - indptr[start], local, len(halo), mine)
+        if split == "m":
+            source = self.network.layers[layer].links[link].source.index
+            heard = f"n{source}" if edges.weight is not None else f"n{source}@map"
+            mine, senders = (_numbers(self.places(axis)) for axis in (f"n{layer}@map", heard))
+            counts = np.diff(indptr)
+            is_mine = np.zeros(len(counts), bool)
+            is_mine[mine] = True
+            here = np.flatnonzero(np.repeat(is_mine, counts))
+            ends = np.concatenate([[0], np.cumsum(counts[mine])]).astype(np.int64)
+            local = np.searchsorted(senders, indices[here])
+            return LocalEdges(ends, local, len(senders), tight(here))
         if split == "i":
             start, stop = self.neurons(self.network.layers[layer].links[link].source.index)
             here = np.flatnonzero((indices >= start) & (indices < stop))
@@ -222,6 +251,10 @@ def tight(places: Array) -> Places:
     if places[-1] - places[0] + 1 == len(places):
         return slice(int(places[0]), int(places[-1]) + 1)
     return places.astype(np.int64)
+
+
+def _numbers(places: Places) -> Array:
+    return np.arange(places.start, places.stop) if isinstance(places, slice) else places
 
 
 def edge_link(name: str) -> tuple[int, int]:

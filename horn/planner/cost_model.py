@@ -347,6 +347,8 @@ class Costs:
         machine, layer = self.machine, self.network.layers[s.frame.layer]
         link = layer.links[s.frame.link or 0]
         maps, channels = layer.shape[-1], link.source.shape[-1]
+        if s.frame.split == "m":
+            maps = max(maps // self.n_tasks, 1)
         kind = {"i": "forward", "o": "backward", "b": "gradient"}[s.axis]
         synapses = self.size(letter_axes(self.network, s.frame, "oi"))
         rows = self.size(letter_axes(self.network, s.frame, "b"))

@@ -20,7 +20,7 @@ from horn.errors import JobError, ModelError, check_whole
 from horn.job import Job
 from horn.layers import Layer
 from horn.network import Network
-from horn.partition.placement import Placement, pinned
+from horn.partition.placement import CHANNELS, Placement, pinned
 from horn.partition.rewrite import homes
 from horn.planner.assumptions import Assumption
 from horn.planner.calibration import calibrate
@@ -47,9 +47,9 @@ class RunFigures(Protocol):
 class LayerPlan(summary.LayerSummary):
     """A layer on its tasks.
 
-    work : "neurons" (each task computes its own), "rows" (each its rows of the batch) or "all"
+    work : "neurons" (each task computes its own), "channels" (those of its channels), "rows" (each its rows of the batch) or "all"
     (every task everything). neurons, weights : per task; a task has ``neurons`` of them to compute.
-    placement : by weight array, "receiver", "sender" or "replicated". n_messages, n_bytes : in a
+    placement : by weight array, "receiver", "sender", "replicated" or "channels". n_messages, n_bytes : in a
     batch, of all tasks together, in the supersteps that begin here. seconds : computing in a batch,
     predicted, of the slowest task.
     """
@@ -214,8 +214,8 @@ def plan(
 ) -> Plan:
     """What a job will do on so many tasks: where weights live, what is sent, how long it takes.
 
-    pins : where the weights of a layer live, {"layer1": "receiver", "sender" or "replicated"}; the
-    rest is chosen. transport : "shm" (by default), "ipc" or "tcp". assume : a machine that is not
+    pins : where the weights of a layer live, {"layer1": "receiver", "sender", "replicated" or, of
+    windows, "channels"}; the rest is chosen. transport : "shm" (by default), "ipc" or "tcp". assume : a machine that is not
     here, "tasks=64,bandwidth=10Gbit,latency=50us,cores=64,flops=100G", of which any part may be
     left out; then ``transport`` is "tcp" by default. threads : per task.
 
@@ -345,7 +345,8 @@ def _described(job: Job, placement: Placement, program: Program, costs: Costs) -
 
     def described(layer: Layer, row: summary.LayerSummary) -> LayerPlan:
         work = placement.layers[layer.index]
-        axis = f"n{layer.index}" + ("@own" if work == "neurons" and layer.index else "")
+        share = {"neurons": "@own", CHANNELS: "@map"}.get(work, "")
+        axis = f"n{layer.index}" + (share if layer.index else "")
         sent = [s for s in cost.supersteps if s.layer == layer.index]
         arrays = [array for link in layer.links for array in link.weights.values()]
         weights = sum((sizes[array] for array in arrays), np.zeros(costs.n_tasks))

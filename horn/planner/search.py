@@ -31,7 +31,13 @@ from horn.compiler.program import (
 )
 from horn.errors import CompileError
 from horn.network import Network
-from horn.partition.placement import LAYER_SPLITS, LINK_SPLITS, Placement
+from horn.partition.placement import (
+    CHANNELS,
+    LAYER_SPLITS,
+    LINK_SPLITS,
+    Placement,
+    has_channels,
+)
 from horn.partition.rewrite import Form, Partition, partition, scheduled
 from horn.planner.cost_model import Costs
 
@@ -220,10 +226,19 @@ class Search:
         }
         self.layers = [layer.index for layer in self.network.layers if layer.index in worked]
         self.options: list[tuple[str, ...]] = [
-            (fixed[link],) if link in fixed else tuple(LINK_SPLITS) for link in self.links
-        ] + [tuple(LAYER_SPLITS)] * len(self.layers)
+            (fixed[link],) if link in fixed else self.of_link(*link) for link in self.links
+        ] + [self.of_layer(layer) for layer in self.layers]
         self.known: dict[Choice, float | CompileError] = {}
         self.memory = PartitionCache(program)
+
+    def of_link(self, layer: int, position: int) -> tuple[str, ...]:
+        of = self.network.layers[layer]
+        has = has_channels(of, of.links[position]) and layer in self.layers
+        return (*LINK_SPLITS, *([CHANNELS] if has else []))
+
+    def of_layer(self, layer: int) -> tuple[str, ...]:
+        hears = any(x == layer and CHANNELS in self.of_link(x, k) for x, k in self.links)
+        return (*LAYER_SPLITS, *([CHANNELS] if hears else []))
 
     def run(self) -> tuple[Placement, Program]:
         """The placement, and its program, which for one task is the original. Raises CompileError

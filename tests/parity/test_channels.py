@@ -10,7 +10,7 @@ import pytest
 import horn
 from horn.backends import Setup, make
 from horn.errors import CompileError
-from horn.partition.placement import LINK_SPLITS, Placement
+from horn.partition.placement import CHANNELS, LINK_SPLITS, Placement
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_groups import of_groups
@@ -118,11 +118,11 @@ BATCHES = [np.array([0, 3, 4, 9]), np.array([1, 2, 5])]
 
 
 @pytest.mark.parametrize("n_tasks", [2, 3])
-@pytest.mark.parametrize("where", LINK_SPLITS)
+@pytest.mark.parametrize("where", [*LINK_SPLITS, CHANNELS])
 @pytest.mark.parametrize("neuron", [BatchNormalized, InstanceNormalized])
 def test_tasks_do_what_one_does(neuron, where, n_tasks):
     net = through(neuron)
-    for work in ("neurons", "rows"):
+    for work in ("neurons", "rows", CHANNELS):
         placement = place(net, [where, "receiver", "sender"], ["all", work, "neurons", "rows"])
         setup, data = Setup(net, SGD, "labels", 4, "float64", 1), samples(net)
         group = good(of_group("kernels", setup, data, BATCHES, placement, n_tasks))

@@ -52,17 +52,18 @@ def network(below: tuple[int, ...], connections: list[Any]) -> horn.Network:
 
 
 def everywhere(net: horn.Network, where: str) -> Placement:
-    """All windows with the receiver, or the sender; neurons with their owners."""
+    """All windows with the receiver, the sender, or by channels; neurons with their owners."""
     links = {(layer.index, 0): where for layer in net.layers[1:]}
-    layers = {layer.index: "neurons" for layer in net.layers}
+    work = "channels" if where == "channels" else "neurons"
+    layers = {layer.index: work for layer in net.layers}
     last = net.last.index
     return Placement({**links, (last, 0): "sender"}, {**layers, 0: "all", last: "all"})
 
 
 @pytest.mark.parametrize("n_tasks", [2, 3])
-@pytest.mark.parametrize("where", ["receiver", "sender"])
+@pytest.mark.parametrize("where", ["receiver", "sender", "channels"])
 @pytest.mark.parametrize("name", NETS)
-def test_tasks_that_have_rows_of_the_image_do_what_one_does(name, where, n_tasks):
+def test_tasks_that_have_rows_or_channels_of_the_image_do_what_one_does(name, where, n_tasks):
     net = network(*NETS[name])
     if where == "sender" and any(isinstance(c, horn.Window) for c in NETS[name][1]):
         pytest.skip("the place of a maximum cannot be divided by senders")

@@ -19,7 +19,7 @@ from horn.backends import Setup
 from horn.compiler.lower import training_program
 from horn.compiler.program import base
 from horn.errors import CompileError, ModelError
-from horn.partition.placement import LINK_SPLITS, Placement
+from horn.partition.placement import CHANNELS, LINK_SPLITS, Placement
 from horn.partition.share import Share, count
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import compare, samples
@@ -141,7 +141,8 @@ def placed(net: horn.Network, optimizer: Any, splits: Any, n_tasks: int) -> None
     n_links = sum(len(x.links) for x in net.layers)
     words = iter([*splits, *["receiver"] * n_links])
     links = {(x.index, k): next(words) for x in net.layers for k in range(len(x.links))}
-    layers = {x.index: ("neurons", "rows")[k % 2] for k, x in enumerate(net.layers) if k}
+    works = ("neurons", "rows", "channels") if n_links % 2 else ("channels", "rows")
+    layers = {x.index: works[k % len(works)] for k, x in enumerate(net.layers) if k}
     setup, data = Setup(net, optimizer, "labels", 4, "float64", 1), samples(net)
     batches = [np.array([0, 3, 4, 9]), np.array([1, 2, 5])]  # the last one is short
     placement = Placement(links, {0: "all", **layers})
@@ -160,7 +161,7 @@ MANY = settings(
     max_examples=int(EXAMPLES or 300), deadline=None, derandomize=not EXAMPLES,
     suppress_health_check=ANY,
 )  # fmt: skip
-SPLITS = st.lists(st.sampled_from(list(LINK_SPLITS)), min_size=6, max_size=6)
+SPLITS = st.lists(st.sampled_from([*LINK_SPLITS, CHANNELS]), min_size=6, max_size=6)
 TASKS = st.sampled_from([2, 3])
 
 test_any_net = FEW(given(nets(), OPTIMIZERS, SIZES)(the_law))
