@@ -48,9 +48,9 @@ from horn.network import Network
 class Frame:
     """Where the letters of an expression point. ``link`` is the place of the link among the
     layer's, or None: then there is no i. ``split``: the letter along which tasks divide its work,
-    or "": each does all of it; "m": o by channels. ``grouped``: groups divide it too, along o (dense links only);
-    ``turn``: it is for so many groups further on. ``shared``: o names the numbers that synapses
-    share, or that neurons of a kind do, instead of the synapses or neurons.
+    or "": each does all of it; "m": o by channels. ``grouped``: groups divide it too, along o
+    (dense links only); ``turn``: it is for so many groups further on. ``shared``: o names the
+    numbers that synapses share, or that neurons of a kind do, instead of the synapses or neurons.
     """
 
     layer: int

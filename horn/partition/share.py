@@ -49,6 +49,7 @@ class Share:
         self.network, self.task, self.n_tasks = network, task, n_tasks
         self.group, self.n_groups = group, n_groups
         self._places: dict[str, Places] = {}
+        self._counts: dict[str, int] = {}
         self._edges: dict[tuple[int, int, str], LocalEdges] = {}
 
     def range(self, n: int) -> tuple[int, int]:
@@ -82,7 +83,28 @@ class Share:
         """How many places an axis has here; of rows, in a full batch."""
         if base(axis) == "b":
             return count(self.rows(axis, batch_size, batch_size))
+        if axis.startswith("e") and "@" in axis and axis not in self._places:
+            return self._n_edges(axis)
         return count(self.places(axis))
+
+    def _n_edges(self, axis: str) -> int:
+        """How many synapses a share has, without looking for them: planners ask for many."""
+        if axis not in self._counts:
+            layer, link = edge_link(axis)
+            edges, of = self._whole_edges(layer, link), axis.partition("@")[2]
+            if of == "i":
+                found = int(np.count_nonzero(self._from_own(layer, link)))
+            else:
+                receivers = self.places(f"n{layer}@{'map' if of == 'm' else 'own'}")
+                found = int(np.diff(np.asarray(edges.indptr))[receivers].sum())
+            self._counts[axis] = found
+        return self._counts[axis]
+
+    def _from_own(self, layer: int, link: int) -> Array:
+        """(n_edges,) whether a synapse comes from own sources."""
+        indices = np.asarray(self._whole_edges(layer, link).indices)
+        start, stop = self.neurons(self.network.layers[layer].links[link].source.index)
+        return np.asarray((indices >= start) & (indices < stop))
 
     def whole(self, axis: str) -> int:
         """How many places an axis has that is no share, rows apart."""
@@ -124,10 +146,11 @@ class Share:
         indptr, indices = np.asarray(edges.indptr), np.asarray(edges.indices)
         if kind.startswith("in"):
             start, stop = self.neurons(layer)
-            return tight(np.unique(indices[indptr[start] : indptr[stop]]))
-        receivers = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        start, stop = self.neurons(self.network.layers[layer].links[link].source.index)
-        return tight(np.unique(receivers[(indices >= start) & (indices < stop)]))
+            heard = np.zeros(self.network.layers[layer].links[link].source.size, bool)
+            heard[indices[indptr[start] : indptr[stop]]] = True
+            return tight(np.flatnonzero(heard))
+        before = np.concatenate([[0], np.cumsum(self._from_own(layer, link))])[indptr]
+        return tight(np.flatnonzero(np.diff(before)))
 
     def channels(self, layer: int) -> tuple[int, int]:
         """The task's share of a layer's channels: a range."""
@@ -160,18 +183,20 @@ class Share:
         if split == "o":
             start, stop = self.neurons(layer)
             mine = slice(int(indptr[start]), int(indptr[stop]))
-            halo = np.unique(indices[mine])
-            local = np.searchsorted(halo, indices[mine])
-            return LocalEdges(indptr[start : stop + 1] - indptr[start], local, len(halo), mine)
+            halo = np.zeros(n_sources, bool)
+            halo[indices[mine]] = True
+            local = (np.cumsum(halo) - 1)[indices[mine]]
+            n_heard = int(np.count_nonzero(halo))
+            return LocalEdges(indptr[start : stop + 1] - indptr[start], local, n_heard, mine)
         if split == "m":
             source = self.network.layers[layer].links[link].source.index
             heard = f"n{source}" if edges.weight is not None else f"n{source}@map"
-            mine, senders = (_numbers(self.places(axis)) for axis in (f"n{layer}@map", heard))
+            of_map, senders = (_numbers(self.places(axis)) for axis in (f"n{layer}@map", heard))
             counts = np.diff(indptr)
             is_mine = np.zeros(len(counts), bool)
-            is_mine[mine] = True
+            is_mine[of_map] = True
             here = np.flatnonzero(np.repeat(is_mine, counts))
-            ends = np.concatenate([[0], np.cumsum(counts[mine])]).astype(np.int64)
+            ends = np.concatenate([[0], np.cumsum(counts[of_map])]).astype(np.int64)
             local = np.searchsorted(senders, indices[here])
             return LocalEdges(ends, local, len(senders), tight(here))
         if split == "i":

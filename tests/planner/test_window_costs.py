@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import horn
 from horn.compiler.lower import training_program
 from horn.partition.placement import Placement
 from horn.partition.rewrite import partition
+from horn.planner import plan
 from horn.planner.cost_model import Costs, Machine, StepCost
 from tests.support.neurons import MaxPool
 
@@ -60,3 +62,31 @@ def test_two_tasks_compute_half_each_by_positions_or_by_samples(where):
     one, two = cost(network()), cost(network(), 2, where=where)
     for layer in (1, 2):
         assert two.layers[layer] == pytest.approx(one.layers[layer] / 2, rel=0.25)
+
+
+def wide(net: horn.Network) -> None:
+    net.input((4, 4, 128))
+    for _ in range(2):
+        net.layer(connect=horn.Convolution(128, 3, padding="same"), activation="relu")
+
+
+def tall(net: horn.Network) -> None:
+    net.input((32, 32, 3))
+    for _ in range(2):
+        net.layer(connect=horn.Convolution(16, 3, padding="same"), activation="relu")
+
+
+@pytest.mark.parametrize(
+    "build, batch, where", [(wide, 16, "channels"), (tall, 1, "rows"), (tall, 64, "replicated")]
+)
+def test_tasks_divide_what_moves_the_least(build, batch, where):
+    """Many weights and small images: channels. A batch of one: positions. A large one: samples."""
+    net = horn.Network(seed=1)
+    build(net)
+    net.output(4, activation="softmax", loss="cross_entropy")
+    rng = np.random.default_rng(0)
+    x = rng.random((batch, net.n_inputs), np.float32)
+    job = horn.Job(net, data=(x, rng.integers(0, 4, batch)), batch_size=batch)
+    found = plan.cheapest(job, 2, machine=Machine(), threads=1)
+    said = found.placement.links[2, 0]
+    assert said == where or where == "rows" and said in ("receiver", "sender")
