@@ -6,7 +6,6 @@ import ast
 
 from horn import ir
 from horn.compiler import lower
-from horn.compiler.program import Convolve, Loop, Matmul, Update, every
 from horn.connections.placed import PLACED
 from horn.errors import CompileError
 from horn.ir import averages, derive
@@ -17,6 +16,7 @@ from horn.layers import Layer
 from horn.network import Network
 from horn.neuron import Neuron, SynapseState, declared, mentions
 from horn.optimizers import SGD, Direct, Optimizer
+from horn.program import Convolve, Loop, Matmul, Update, every
 
 
 def runs_as(network: Network) -> dict[str, str]:

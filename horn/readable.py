@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from horn.compiler.program import (
+from horn.errors import CompileError
+from horn.ir import Node, Op
+from horn.language.source import source_of
+from horn.layers import Layer
+from horn.neuron import has_backward
+from horn.program import (
     ChannelSum,
     Convolve,
     Draw,
@@ -29,11 +34,6 @@ from horn.compiler.program import (
     layer_of,
     writes,
 )
-from horn.errors import CompileError
-from horn.ir import Node, Op
-from horn.language.source import source_of
-from horn.layers import Layer
-from horn.neuron import has_backward
 from horn.sources import is_user_file
 
 _SIGNS = {

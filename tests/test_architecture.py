@@ -20,7 +20,7 @@ RANKS = [
     {"transport", "neurons", "layers", "ir"},
     {"initial_arrays", "network_checks", "wiring"},
     {"rpc", "network"},
-    {"initial", "language", "metrics"},
+    {"initial", "language", "metrics", "program"},
     {"weights", "description"},
     {"job", "plot"},
     {"compiler"},

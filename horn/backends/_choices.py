@@ -6,7 +6,9 @@ import os
 from collections import Counter
 
 from horn import ir
-from horn.compiler.program import (
+from horn.network import Network
+from horn.partition.share import Share
+from horn.program import (
     ChannelSum,
     Convolve,
     Draw,
@@ -29,8 +31,6 @@ from horn.compiler.program import (
     reads,
     writes,
 )
-from horn.network import Network
-from horn.partition.share import Share
 
 # Statements that write one buffer.
 MADE = (

@@ -23,12 +23,12 @@ from horn.backends import (
     target_kind,
 )
 from horn.compiler import lower
-from horn.compiler.program import Program
 from horn.data import Dataset
 from horn.errors import ModelError
 from horn.layers import Layer, Link
 from horn.network import Network
 from horn.partition.share import Share
+from horn.program import Program
 
 PREDICT_ROWS = 256  # samples per batch of inference, at most,
 PREDICT_NUMBERS = 1 << 20  # and outputs of all neurons in a batch, about

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from horn import ir
-from horn.compiler.program import (
+from horn.ir import Node, Op
+from horn.program import (
     Buffer,
     Convolve,
     Loop,
@@ -26,7 +27,6 @@ from horn.compiler.program import (
     segments,
     writes,
 )
-from horn.ir import Node, Op
 
 EXTREMES = {"max": "argmax", "min": "argmin"}
 

@@ -13,7 +13,9 @@ from horn import ir
 from horn._kernels import tiles
 from horn._kernels.loops import ordered
 from horn._kernels.walks import Lie, Walk, walk
-from horn.compiler.program import (
+from horn.ir import Node, Op
+from horn.network import Network
+from horn.program import (
     Buffer,
     Frame,
     Loop,
@@ -23,8 +25,6 @@ from horn.compiler.program import (
     link_of,
     out_letters,
 )
-from horn.ir import Node, Op
-from horn.network import Network
 
 NAMES: dict[Op, str] = {
     op: {"maximum": "max", "minimum": "min", "stop_gradient": "copy"}.get(op.value, op.value)

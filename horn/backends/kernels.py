@@ -29,7 +29,10 @@ from horn.backends._folds import End, Fold, Joined, only_fold, plan
 from horn.backends._passes import Pass, passes
 from horn.backends._step_buffers import StepBuffer, aligned, is_aligned
 from horn.backends._windows import WindowLists
-from horn.compiler.program import (
+from horn.data import Dataset
+from horn.ir import Node, Op
+from horn.partition.share import LocalEdges, Share, edge_link
+from horn.program import (
     AllSteps,
     Buffer,
     ChannelSum,
@@ -59,9 +62,6 @@ from horn.compiler.program import (
     out_letters,
     segments,
 )
-from horn.data import Dataset
-from horn.ir import Node, Op
-from horn.partition.share import LocalEdges, Share, edge_link
 
 SCALARS = (
     "learning_rate", "iteration", "updates", "rows", "inv_rows", "begins", "inv_steps",

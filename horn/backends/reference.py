@@ -10,7 +10,10 @@ import numpy as np
 from horn import ir, math, random
 from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine, constant
-from horn.compiler.program import (
+from horn.data import Dataset
+from horn.ir import Node, Op
+from horn.partition.share import Share, count
+from horn.program import (
     AllSteps,
     ChannelSum,
     Convolve,
@@ -39,9 +42,6 @@ from horn.compiler.program import (
     out_letters,
     segments,
 )
-from horn.data import Dataset
-from horn.ir import Node, Op
-from horn.partition.share import Share, count
 
 CHUNK = 1 << 21  # elements of a (b, o, i) domain that are computed at once
 

@@ -1,7 +1,7 @@
 """The compiler: what one neuron does, in; a program over whole layers, out.
 
-The rooms in the order of the work, each importing only those before it: ``program`` (what comes
-out), ``contraction`` (sums of products into matrix products), ``layer_code`` (the IR of each
+What comes out is ``horn.program``'s. The rooms in the order of the work, each importing only those
+before it: ``contraction`` (sums of products into matrix products), ``layer_code`` (the IR of each
 layer), ``storage``, ``messages``, ``thinning``, ``updates`` and ``backward``, which are parts of
 the builder in ``lower``. From one task to several is ``horn.partition``'s.
 The contract is two functions of ``lower``:

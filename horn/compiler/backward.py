@@ -7,12 +7,12 @@ from functools import cached_property
 from horn import ir
 from horn.compiler.layer_code import LayerCode, Outgoing
 from horn.compiler.messages import MessageExpressions, state_back, swap, where_member
-from horn.compiler.program import Frame, Output
 from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
 from horn.compiler.updates import Updates
 from horn.ir import UPSTREAM, ZERO, Node, Op, const, leaf, load, select
 from horn.layers import Layer
+from horn.program import Frame, Output
 
 
 class Backward:

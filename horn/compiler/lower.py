@@ -11,17 +11,6 @@ from horn.aggregates import Aggregate
 from horn.compiler.backward import Backward
 from horn.compiler.layer_code import LayerCode, NetworkCode
 from horn.compiler.messages import MessageExpressions, where_member
-from horn.compiler.program import (
-    ROW_WEIGHT,
-    Frame,
-    Input,
-    Output,
-    Program,
-    Take,
-    Target,
-    members_of,
-    verify,
-)
 from horn.compiler.steps import Arrangement, on_circles
 from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
@@ -47,6 +36,17 @@ from horn.language.parse import function as parse_function
 from horn.layers import Layer
 from horn.network import Network
 from horn.optimizers import Optimizer
+from horn.program import (
+    ROW_WEIGHT,
+    Frame,
+    Input,
+    Output,
+    Program,
+    Take,
+    Target,
+    members_of,
+    verify,
+)
 
 COSTLY = (
     Op.EXP, Op.LOG, Op.SQRT, Op.TANH, Op.SIN, Op.COS, Op.LOG1P, Op.EXPM1, Op.SIGMOID, Op.SOFTPLUS,

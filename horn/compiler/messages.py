@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from horn import ir
 from horn.activations import softmax
 from horn.compiler.layer_code import LayerCode, NetworkCode, Outgoing
-from horn.compiler.program import ERRORS, ChannelSum, Draw, Frame, Rank, members_of
 from horn.compiler.storage import Storage
 from horn.errors import ModelError
 from horn.ir import (
@@ -33,6 +32,7 @@ from horn.ir import (
 from horn.layers import Layer, Link
 from horn.neuron import WEIGHT, no_batch
 from horn.optimizers import Direct, Optimizer
+from horn.program import ERRORS, ChannelSum, Draw, Frame, Rank, members_of
 
 
 class MessageExpressions:

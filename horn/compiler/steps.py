@@ -18,7 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from horn.compiler.program import (
+from horn.errors import CompileError
+from horn.network import Network
+from horn.program import (
     AllSteps,
     Buffer,
     Draw,
@@ -31,8 +33,6 @@ from horn.compiler.program import (
     reads,
     writes,
 )
-from horn.errors import CompileError
-from horn.network import Network
 
 PHASES = ("first", "forward", "judge", "backward", "last")
 

@@ -12,7 +12,11 @@ from dataclasses import replace
 
 from horn import ir
 from horn.compiler.contraction import contract, monomials, paired, taken_out
-from horn.compiler.program import (
+from horn.compiler.steps import PHASES
+from horn.ir import Node, Op, Scalar, const, load, mul
+from horn.layers import Link
+from horn.network import Network
+from horn.program import (
     ERRORS,
     Buffer,
     Convolve,
@@ -32,10 +36,6 @@ from horn.compiler.program import (
     reads,
     turned_axes,
 )
-from horn.compiler.steps import PHASES
-from horn.ir import Node, Op, Scalar, const, load, mul
-from horn.layers import Link
-from horn.network import Network
 
 _CHEAP = ir.BOOLEAN | {Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SELECT}
 

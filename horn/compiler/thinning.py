@@ -10,12 +10,12 @@ from __future__ import annotations
 from horn import ir
 from horn.compiler.layer_code import LayerCode
 from horn.compiler.messages import MessageExpressions
-from horn.compiler.program import Frame, Live, Output
 from horn.compiler.storage import Storage
 from horn.ir import ZERO, Node, Op, const, leaf, load, make, select
 from horn.ir.neuron_ir import ForwardIR
 from horn.language.layers import asks
 from horn.layers import Link
+from horn.program import Frame, Live, Output
 
 
 class Thinning:

@@ -10,7 +10,6 @@ from horn import ir
 from horn.compiler.contraction import contract, monomials
 from horn.compiler.layer_code import LayerCode, Outgoing
 from horn.compiler.messages import MessageExpressions
-from horn.compiler.program import Frame, Output, Update
 from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
 from horn.connections.tied import one_rule
@@ -19,6 +18,7 @@ from horn.ir import ZERO, Node, Op, Scalar, leaf, load, make, mul, select
 from horn.layers import Link
 from horn.neuron import carried
 from horn.optimizers import Direct, Optimizer
+from horn.program import Frame, Output, Update
 
 Gradient = tuple[str, Frame, Node]  # of which array, in which frame
 

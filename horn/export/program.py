@@ -18,7 +18,15 @@ from horn import ir
 from horn.backends import Setup, in_use
 from horn.backends.reference import Runner
 from horn.compiler import lower
-from horn.compiler.program import (
+from horn.connections import Edges
+from horn.connections.convolution import Convolution
+from horn.connections.windows import Sizes, Span
+from horn.data.normalization import Normalization
+from horn.errors import CompileError, ModelError
+from horn.ir import BOOLEAN, Node, Op
+from horn.layers import Layer
+from horn.network import Network
+from horn.program import (
     ChannelSum,
     Convolve,
     Draw,
@@ -36,14 +44,6 @@ from horn.compiler.program import (
     reads,
     writes,
 )
-from horn.connections import Edges
-from horn.connections.convolution import Convolution
-from horn.connections.windows import Sizes, Span
-from horn.data.normalization import Normalization
-from horn.errors import CompileError, ModelError
-from horn.ir import BOOLEAN, Node, Op
-from horn.layers import Layer
-from horn.network import Network
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")

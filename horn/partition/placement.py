@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from horn.compiler.program import ERRORS, Frame
 from horn.connections.window import Window
 from horn.errors import ModelError
 from horn.layers import Layer, Link
 from horn.network import Network
+from horn.program import ERRORS, Frame
 
 # A link's weights: with the receiver, with the sender, or everywhere (then the rows of the batch
 # are divided). The letter that tasks divide in the link's frames. Of layers that have a shape tasks

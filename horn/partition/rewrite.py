@@ -14,7 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from horn import ir
-from horn.compiler.program import (
+from horn.errors import CompileError
+from horn.ir import Node, Op, Scalar, const, load
+from horn.network import Network
+from horn.partition import group_sums
+from horn.partition.placement import Placement
+from horn.partition.share import has_whole_positions
+from horn.partition.supersteps import scheduled as scheduled
+from horn.program import (
     AllSteps,
     Buffer,
     ChannelSum,
@@ -46,13 +53,6 @@ from horn.compiler.program import (
     turned_axes,
     writes,
 )
-from horn.errors import CompileError
-from horn.ir import Node, Op, Scalar, const, load
-from horn.network import Network
-from horn.partition import group_sums
-from horn.partition.placement import Placement
-from horn.partition.share import has_whole_positions
-from horn.partition.supersteps import scheduled as scheduled
 
 COMBINED = ("sum", "prod", "max", "min", "any", "all")
 

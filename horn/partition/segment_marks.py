@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
-from horn.compiler.program import Mark, Program, Statement, reads, segments, writes
+from horn.program import Mark, Program, Statement, reads, segments, writes
 
 
 def marked(

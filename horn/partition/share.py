@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from horn.compiler.program import base, in_all_groups
 from horn.connections import Edges
 from horn.layers import Layer
 from horn.network import Network
+from horn.program import base, in_all_groups
 from horn.topology import share
 
 Array = np.ndarray[Any, Any]

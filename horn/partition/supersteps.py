@@ -11,7 +11,7 @@ import dataclasses
 import heapq
 from collections.abc import Iterable, Sequence
 
-from horn.compiler.program import (
+from horn.program import (
     AllSteps,
     Collect,
     Move,

@@ -35,7 +35,17 @@ from horn._kernels.tiles import FUNCTIONS
 from horn._kernels.walks import STRIP_BYTES
 from horn.backends import Setup
 from horn.backends.kernels import Runner
-from horn.compiler.program import (
+from horn.connections.convolution import Convolution
+from horn.connections.sparse import Sparse
+from horn.connections.window import Window
+from horn.data import Dataset
+from horn.ir import Op, load
+from horn.network import Network
+from horn.neuron import Neuron
+from horn.optimizers import SGD
+from horn.partition.placement import Placement
+from horn.planner.cost_model import PRODUCTS, Machine
+from horn.program import (
     Buffer,
     Convolve,
     Draw,
@@ -49,16 +59,6 @@ from horn.compiler.program import (
     Statement,
     Update,
 )
-from horn.connections.convolution import Convolution
-from horn.connections.sparse import Sparse
-from horn.connections.window import Window
-from horn.data import Dataset
-from horn.ir import Op, load
-from horn.network import Network
-from horn.neuron import Neuron
-from horn.optimizers import SGD
-from horn.partition.placement import Placement
-from horn.planner.cost_model import PRODUCTS, Machine
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group, TaskTimes
 from horn.transport import Channel, Identity, Transport

@@ -30,7 +30,9 @@ from horn._kernels.walks import STRIP_BYTES
 from horn.backends._choices import choose_layout, choose_threads
 from horn.backends._folds import Fold, only_fold, plan
 from horn.backends._passes import Pass, Shape, passes
-from horn.compiler.program import (
+from horn.network import Network
+from horn.partition.share import Places, Share
+from horn.program import (
     AllSteps,
     Buffer,
     Collect,
@@ -51,8 +53,6 @@ from horn.compiler.program import (
     base,
     letter_axes,
 )
-from horn.network import Network
-from horn.partition.share import Places, Share
 from horn.transport import DEFAULT, load, names
 
 Array = np.ndarray[Any, Any]

@@ -15,7 +15,6 @@ from horn import summary
 from horn import transport as transports
 from horn.backends import target_kind
 from horn.compiler import lower
-from horn.compiler.program import Program
 from horn.errors import JobError, ModelError, check_whole
 from horn.job import Job
 from horn.layers import Layer
@@ -26,6 +25,7 @@ from horn.planner.assumptions import Assumption
 from horn.planner.calibration import calibrate
 from horn.planner.cost_model import Array, Costs, Machine, Superstep
 from horn.planner.search import Search
+from horn.program import Program
 from horn.topology import Topology, largest_share
 
 MAX_SHOWN = 4  # tasks whose shares are named one by one

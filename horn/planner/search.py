@@ -13,7 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from horn import ir
-from horn.compiler.program import (
+from horn.errors import CompileError
+from horn.network import Network
+from horn.partition.placement import (
+    CHANNELS,
+    LAYER_SPLITS,
+    LINK_SPLITS,
+    Placement,
+    has_channels,
+)
+from horn.partition.rewrite import Form, Partition, partition, scheduled
+from horn.planner.cost_model import Costs
+from horn.program import (
     Buffer,
     ChannelSum,
     Convolve,
@@ -29,17 +40,6 @@ from horn.compiler.program import (
     reads,
     writes,
 )
-from horn.errors import CompileError
-from horn.network import Network
-from horn.partition.placement import (
-    CHANNELS,
-    LAYER_SPLITS,
-    LINK_SPLITS,
-    Placement,
-    has_channels,
-)
-from horn.partition.rewrite import Form, Partition, partition, scheduled
-from horn.planner.cost_model import Costs
 
 MAX_ALL = 100  # placements that are simply all tried
 N_STARTS = 2  # that are followed, of some more that are looked at

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from horn.compiler.program import Move, Program, base
 from horn.partition.share import Places, Share, count, tight
+from horn.program import Move, Program, base
 from horn.transport import Channel
 
 Index = tuple[Any, ...]  # of one axis each: a slice, or int64 places

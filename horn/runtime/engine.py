@@ -15,12 +15,12 @@ from horn import backends
 from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine, Runner
 from horn.compiler import lower
-from horn.compiler.program import Program, base, in_all_groups
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
 from horn.partition.placement import Placement
 from horn.partition.rewrite import homes, partition
 from horn.partition.share import Places, Share
+from horn.program import Program, base, in_all_groups
 from horn.runtime.exchange import Exchange
 from horn.runtime.group import Group
 from horn.topology import largest_share, share

@@ -11,10 +11,10 @@ import numpy as np
 
 from horn import ir
 from horn.backends._compiled import Runner
-from horn.compiler.program import Collect, Mark, Move, Post, base, segments, writes
 from horn.partition import group_sums
 from horn.partition.share import Array, Share
 from horn.partition.supersteps import rendezvous, roots
+from horn.program import Collect, Mark, Move, Post, base, segments, writes
 from horn.runtime.blocks import Block, Index, blocks_of, is_turned
 from horn.runtime.copies import COMBINE, ArrayRegion, ReadInPlace, SumBundle, Unpacking
 from horn.runtime.task import CollectInstruction, ComputeInstruction, Instruction, PostInstruction

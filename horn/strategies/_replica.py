@@ -10,7 +10,6 @@ from typing import Any
 
 from horn.backends import Setup
 from horn.backends._compiled import Runner
-from horn.compiler.program import Post, Program
 from horn.data import Dataset
 from horn.errors import JobError
 from horn.parameter_server.client import ClientCarrier, ParameterClient
@@ -18,6 +17,7 @@ from horn.parameter_server.mesh import Mesh
 from horn.parameter_server.peers import Peers
 from horn.parameter_server.pieces import ParameterBundle, pieces
 from horn.partition.segment_marks import first_needed, last_made, marked
+from horn.program import Post, Program
 from horn.runtime.context import TaskContext
 from horn.runtime.engine import GroupEngine
 from horn.runtime.exchange import Exchange

@@ -13,11 +13,11 @@ from horn import ir
 from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine
 from horn.backends.kernels import Runner
-from horn.compiler.program import ROW_WEIGHT, members_of
 from horn.data import Dataset
 from horn.ir import Op
 from horn.language.layers import read_layer
 from horn.network import Network
+from horn.program import ROW_WEIGHT, members_of
 from horn.sub_models.sub_network import GRADIENT, KeepGradient, gradients
 from horn.sub_models.whole_network import WholeNetwork
 

@@ -9,9 +9,9 @@ import pytest
 
 import horn
 from horn.compiler import lower
-from horn.compiler.program import Matmul, Update
 from horn.errors import CheckpointError, JobError, ModelError
 from horn.neurons import Standard
+from horn.program import Matmul, Update
 from tests.parity.test_compiled_equals_interpreted import compare, samples
 
 

@@ -6,7 +6,7 @@ import horn
 from horn import ir
 from horn.compiler import lower
 from horn.compiler.lower import COSTLY
-from horn.compiler.program import Loop, Repeat
+from horn.program import Loop, Repeat
 from tests.bench.bench_recurrent import GRU, LSTM, MGU
 
 

@@ -15,10 +15,10 @@ import horn
 from horn import ir
 from horn.backends import Setup, make
 from horn.compiler import contraction, lower
-from horn.compiler.program import Loop, Program
 from horn.data import Dataset
 from horn.ir import Op, const, leaf, nodes
 from horn.language.statements import Statements
+from horn.program import Loop, Program
 from tests.language import texts
 
 SUM = "z = sum(m.input * m.weight for m in messages)"

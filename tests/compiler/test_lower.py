@@ -6,10 +6,10 @@ import pytest
 
 import horn
 from horn.compiler import lower
-from horn.compiler.program import Draw, Live, Loop, Matmul, Take, Update
 from horn.errors import CompileError, ModelError
 from horn.neurons import BatchDropout, Dropout, Standard
 from horn.optimizers import Optimizer
+from horn.program import Draw, Live, Loop, Matmul, Take, Update
 
 
 class Largest(horn.Neuron):

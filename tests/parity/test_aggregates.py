@@ -18,10 +18,10 @@ from horn.aggregates import named
 from horn.backends import Setup, make
 from horn.cluster.relay import ProgressWriter
 from horn.compiler import lower
-from horn.compiler.program import Post, base
 from horn.errors import CompileError, ModelError
 from horn.partition.placement import LAYER_SPLITS, LINK_SPLITS
 from horn.partition.rewrite import partition
+from horn.program import Post, base
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
 from horn.training.progress import LineProgress, Progress

@@ -12,10 +12,10 @@ import pytest
 import horn
 from horn.backends import Setup
 from horn.compiler.lower import training_program
-from horn.compiler.program import Convolve, Expand, Loop
 from horn.partition.placement import Placement
 from horn.partition.rewrite import partition
 from horn.planner.cost_model import Costs, Machine
+from horn.program import Convolve, Expand, Loop
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
 from horn.transport import Transport

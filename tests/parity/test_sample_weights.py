@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import horn
 from horn.backends import Setup, make
 from horn.compiler import lower
-from horn.compiler.program import Target
 from horn.data import Dataset
 from horn.errors import DataError, ModelError
 from horn.partition.placement import LAYER_SPLITS, LINK_SPLITS
+from horn.program import Target
 from horn.weights import weighed
 from tests.parity.differences import check_gradients
 from tests.parity.generated import Case, cases, optimizer

@@ -15,11 +15,11 @@ import horn
 from horn.backends import Setup, make
 from horn.compiler import storage
 from horn.compiler.lower import training_program
-from horn.compiler.program import Convolve
 from horn.connections.placed import PLACED
 from horn.errors import JobError, ModelError
 from horn.ir import load
 from horn.partition.placement import CHANNELS, LINK_SPLITS, Placement
+from horn.program import Convolve
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_groups import of_groups

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 import horn
 from horn.backends import Setup
 from horn.compiler.lower import training_program
-from horn.compiler.program import base
 from horn.errors import CompileError, ModelError
 from horn.partition.placement import CHANNELS, LINK_SPLITS, Placement
 from horn.partition.share import Share, count
+from horn.program import base
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_tasks import compare as compare_tasks

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 import horn
 from horn.backends import Setup, make
-from horn.compiler.program import Draw, base
 from horn.data import Dataset
 from horn.errors import CompileError
 from horn.partition.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.partition.share import Share
+from horn.program import Draw, base
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
 from horn.transport import Transport

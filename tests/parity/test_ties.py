@@ -171,8 +171,8 @@ def test_a_decoder_whose_weights_lie_with_the_encoder_moves_none_of_them():
     net = autoencoder()
     split = {(1, 0): "receiver", (2, 0): "receiver", (3, 0): "sender", (4, 0): "sender"}
     from horn.compiler.lower import training_program
-    from horn.compiler.program import Post
     from horn.partition.rewrite import partition
+    from horn.program import Post
 
     program = training_program(net, SGD, "input")
     local = partition(program, Placement(split, dict.fromkeys(range(1, 5), "all")))

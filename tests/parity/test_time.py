@@ -11,9 +11,9 @@ import horn
 from horn.backends import Setup, make
 from horn.cli import horn as commands
 from horn.compiler import lower
-from horn.compiler.program import Repeat
 from horn.errors import CompileError, DataError, JobError, ModelError
 from horn.math import tanh
+from horn.program import Repeat
 from tests.parity.recurrent import CELLS, GRU, LSTM, SMOOTH, Distance, Written, generated
 
 OPTIMIZERS = (
@@ -186,7 +186,7 @@ def test_what_is_not_on_a_circle_is_not_repeated():
 
 
 def _writes(statement: Any) -> tuple[str, ...]:
-    from horn.compiler.program import writes
+    from horn.program import writes
 
     return writes(statement)
 

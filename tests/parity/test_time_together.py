@@ -11,10 +11,10 @@ import horn
 from horn.backends import Setup, make
 from horn.checkpoint import Checkpoints
 from horn.compiler import lower
-from horn.compiler.program import Post, Repeat
 from horn.errors import CompileError, JobError, ModelError
 from horn.partition.placement import Placement
 from horn.partition.rewrite import partition
+from horn.program import Post, Repeat
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
 from horn.strategies import Strategy, Topology

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import horn
 from horn.compiler import lower
-from horn.compiler.program import Program
 from horn.errors import JobError
 from horn.partition.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.partition.rewrite import partition
@@ -20,6 +19,7 @@ from horn.partition.share import Share
 from horn.planner import calibration
 from horn.planner.assumptions import Assumption
 from horn.planner.cost_model import Costs, Machine
+from horn.program import Program
 from horn.runtime.exchange import Exchange
 from horn.runtime.task import PostInstruction
 

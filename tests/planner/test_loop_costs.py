@@ -16,9 +16,9 @@ from horn.backends import Setup
 from horn.backends._passes import Shape, passes
 from horn.backends.kernels import Runner
 from horn.compiler import lower
-from horn.compiler.program import Loop
 from horn.planner import plan as planning
 from horn.planner.cost_model import Machine
+from horn.program import Loop
 
 HERE = Machine(n_cores=64)
 
