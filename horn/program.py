@@ -80,7 +80,6 @@ class ErrorLink:
 
     source: Layer
     edges: None = None
-    is_shared: bool = False
 
 
 def link_of(network: Network, frame: Frame) -> Link | ErrorLink:
@@ -116,7 +115,8 @@ def letter_axes(network: Network, frame: Frame, letters: str) -> tuple[str, ...]
     if frame.split == "o":
         receivers, sources = receivers + "@own", sources + (f"@in{place}" if is_sparse else "")
     elif frame.split == "m":  # a convolution hears all channels, a window its own
-        receivers, sources = receivers + "@map", sources + ("" if link.is_shared else "@map")
+        is_own = isinstance(link, Link) and not link.is_shared
+        receivers, sources = receivers + "@map", sources + ("@map" if is_own else "")
     elif frame.split == "i":
         receivers, sources = receivers + (f"@out{place}" if is_sparse else ""), sources + "@own"
     if frame.grouped:

@@ -3,9 +3,9 @@
     python -m tests.bench.bench_conv --together [--seconds 15] [NAME ...]
 
 Processes of one thread each, SGD with momentum, float32. Two groups (allreduce) and DDP (gloo, both
-memory formats) have 100 samples each in a step; two tasks share 100, as the plan says and by
-positions; one process has 100, and so have two that do not meet: the limit. DDP begins with horn's
-weights. Before the clock starts the losses of the first steps are compared: of two tasks with one
+memory formats) have 100 samples each in a step; two tasks share 100, as the plan says, by positions
+and by channels; one process has 100, and so have two that do not meet: the limit. DDP begins with
+horn's weights. Before the clock starts the losses of the first steps are compared: of two tasks with one
 process', of DDP with the groups'. Blocks count that ran while both processors were calm (calm.py).
 """
 
@@ -20,16 +20,15 @@ from typing import Any
 import numpy as np
 
 import horn
-from horn.backends import Setup, make
+from horn.backends import Setup
 from horn.data import Dataset
 from horn.partition.placement import Placement
 from horn.planner import plan
 from horn.planner.calibration import calibrate
-from horn.runtime.engine import GroupEngine
 from tests.bench import bench_conv
 from tests.bench.bench_conv import CASES, MOMENTUM, RATE, network, torch_data, torch_model
 from tests.bench.calm import interleaved
-from tests.bench.contenders import Contender, joined, obey, told
+from tests.bench.contenders import Contender, obey, steps_of_horn, told
 
 N_BATCHES = 4  # that differ
 TIMED = 3  # steps of a block
@@ -39,48 +38,36 @@ def samples(net: horn.Network, n: int) -> Dataset:
     return bench_conv.samples(net, n)
 
 
-def by_positions(net: horn.Network) -> Placement:
-    """Windows with their receivers, all else by rows of the batch."""
+def pinned(net: horn.Network, how: str) -> Placement:
+    """Windows by "positions" or "channels", all else by rows of the batch."""
+    words = {"positions": ("receiver", "neurons"), "channels": ("channels", "channels")}[how]
     links, layers = {}, {0: "all"}
     for layer in net.layers[1:]:
         is_window = layer.links[0].is_placed
-        links[layer.index, 0] = "receiver" if is_window else "sender"
-        layers[layer.index] = "neurons" if is_window else "rows"
+        links[layer.index, 0] = words[0] if is_window else "sender"
+        layers[layer.index] = words[1] if is_window else "rows"
     return Placement(links, layers)
 
 
 def horn_side(pipe: Any, rank: int, n_ranks: int, job: str, name: str, n_groups: int,
               how: str) -> None:  # fmt: skip
-    """One task of ``n_groups`` groups. how : "groups", "planned", "positions" or "alone"."""
+    """One task of ``n_groups`` groups. how : "groups", "planned", "positions",
+    "channels" or "alone".
+    """
     build, batch = CASES[name]
     net = network(build)
     total = batch * n_groups
     data = samples(net, N_BATCHES * total)
     optimizer = horn.SGD(RATE, momentum=MOMENTUM)
     setup = Setup(net, optimizer, "labels", total, "float32", 1)
-    group, engine = None, None
-    if how != "alone":
-        placement = Placement()
-        if how == "positions":
-            placement = by_positions(net)
-        elif how == "planned":
-            job_ = horn.Job(net, data=(data.x, data.y), optimizer=optimizer, batch_size=total)
-            placement = plan.cheapest(job_, n_ranks, transport="shm", threads=1).placement
-        group = joined(pipe, rank, n_ranks, job)
-        engine = GroupEngine(setup, placement, group, n_groups=n_groups)
-    engine = engine or make("kernels", setup)
-    engine.bind(data)
-    count = iter(range(1 << 60))
-
-    def step() -> float:
-        k = next(count)
-        rows = np.arange(k % N_BATCHES * total, (k % N_BATCHES + 1) * total)
-        return engine.step(rows, iteration=k, first_sample=k * total)
-
-    obey(pipe, step)
-    if group is not None:
-        pipe.send(group.spent)
-        group.transport.close()
+    placement = Placement()
+    if how in ("positions", "channels"):
+        placement = pinned(net, how)
+    elif how == "planned":
+        job_ = horn.Job(net, data=(data.x, data.y), optimizer=optimizer, batch_size=total)
+        placement = plan.cheapest(job_, n_ranks, transport="shm", threads=1).placement
+    ranks = 1 if how == "alone" else n_ranks
+    steps_of_horn(pipe, rank, ranks, job, setup, data, n_groups, placement)
 
 
 def ddp_side(pipe: Any, rank: int, n_ranks: int, job: str, name: str, is_last: bool,
@@ -141,6 +128,7 @@ def bench(name: str, seconds: float, folder: str) -> bool:
         "DDP NHWC": Contender(ddp_side, 2, name, True, folder),
         "two tasks": side(2, name, 1, "planned", meets=True),
         "by positions": side(2, name, 1, "positions", meets=True),
+        "by channels": side(2, name, 1, "channels", meets=True),
     }
     first = {what: c.run(3)[1] for what, c in contenders.items()}
     is_same = True
@@ -164,7 +152,8 @@ def bench(name: str, seconds: float, folder: str) -> bool:
     print(f"  two groups do {2 * one / groups:.2f}x the samples of one process, two that are apart "
           f"{2 * one / medians['two, apart']:.2f}x; {ddp / groups:.2f}x those of DDP")  # fmt: skip
     print(f"  two tasks do {one / medians['two tasks']:.2f}x the steps of one process, "
-          f"by positions {one / medians['by positions']:.2f}x")  # fmt: skip
+          f"by positions {one / medians['by positions']:.2f}x, "
+          f"by channels {one / medians['by channels']:.2f}x")  # fmt: skip
     return is_same
 
 

@@ -80,7 +80,10 @@ def steps_of_horn(
     if n_ranks == 1:
         engine: Any = make("kernels", setup)
     else:
-        group = joined(pipe, rank, n_ranks, job)
+        transport = open_transport("shm://", Identity(rank, n_ranks, job))
+        pipe.send(transport.endpoint)
+        transport.connect(pipe.recv(), TIMEOUT_S)
+        group = Group(transport, timeout_s=TIMEOUT_S)
         assert where is not None
         engine = GroupEngine(setup, where, group, n_groups=n_groups)
     engine.bind(data)
@@ -95,14 +98,6 @@ def steps_of_horn(
     if group is not None:
         pipe.send(group.spent)
         group.transport.close()
-
-
-def joined(pipe: Any, rank: int, n_ranks: int, job: str) -> Group:
-    """The group of all ranks of a contender whose sides meet."""
-    transport = open_transport("shm://", Identity(rank, n_ranks, job))
-    pipe.send(transport.endpoint)
-    transport.connect(pipe.recv(), TIMEOUT_S)
-    return Group(transport, timeout_s=TIMEOUT_S)
 
 
 def obey(pipe: Any, step: Callable[[], float]) -> None:

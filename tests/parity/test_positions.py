@@ -20,6 +20,7 @@ from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
 from horn.transport import Transport
 from tests.parity.test_compiled_equals_interpreted import samples
+from tests.parity.test_targets_and_errors import Aligned
 from tests.parity.test_tasks import compare as compare_tasks
 from tests.parity.test_tasks import of_group, of_one, trained
 from tests.support.neurons import MaxPool
@@ -72,6 +73,19 @@ def test_tasks_that_have_rows_or_channels_of_the_image_do_what_one_does(name, wh
     for backend in ("kernels", "reference"):
         group = good(of_group(backend, setup, data, BATCHES, placement, n_tasks))
         compare_tasks(group, of_one("kernels", setup, data, BATCHES), name)
+
+
+@pytest.mark.parametrize("work", ["neurons", "channels"])
+def test_divided_channels_hear_all_errors_of_the_output(work):
+    net = horn.Network(seed=1)
+    net.input((6, 4, 2))
+    net.layer(connect=horn.Convolution(3, 3), neuron=Aligned)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    placement = Placement({(1, 0): work if work == "channels" else "receiver", (2, 0): "sender"},
+                          {0: "all", 1: work, 2: "neurons"})  # fmt: skip
+    setup, data = Setup(net, horn.SGD(0.1), "labels", 4, "float64", 1), samples(net)
+    group = good(of_group("kernels", setup, data, BATCHES, placement, 2))
+    compare_tasks(group, of_one("kernels", setup, data, BATCHES), work)
 
 
 @pytest.mark.parametrize("where", ["receiver", "sender"])
