@@ -5,8 +5,9 @@
 Processes of one thread each, SGD with momentum, float32. Two groups (allreduce) and DDP (gloo, both
 memory formats) have 100 samples each in a step; two tasks share 100, as the plan says, by positions
 and by channels; one process has 100, and so have two that do not meet: the limit. DDP begins with
-horn's weights. Before the clock starts the losses of the first steps are compared: those of two tasks
-with one process', those of DDP with the groups'. Blocks count that ran while both processors were calm.
+horn's weights. Before the clock starts losses of the first steps are compared: those of two tasks
+with one process', those of DDP with the groups'. Blocks count that ran while both processors were
+calm.
 """
 
 from __future__ import annotations
