@@ -13,8 +13,9 @@ the fastest tenth of each side's steps, since other work on the machine only add
 answers differ.
 
 --groups runs the LSTM in so many processes of one thread, as groups and as tasks of one group, 32
-samples for each, by turns with one process alone; what they do of its samples in the same time is
-wanted to be 0.9 times as many as they are. Blocks count while processors were calm (calm.py).
+samples for each, by turns with one process alone: how many of its samples they do in the same time,
+wanted 0.9 times as many as they are, and per processor time, which other work changes less. Blocks
+count while processors were calm (calm.py).
 
 --learn trains examples/shakespeare.py in both, the same weights, batches, order and rates, and says
 the bits per character of the text's last tenth; it needs HORN_DATA.
@@ -252,9 +253,11 @@ def part(pipe: Any, rank: int, n_ranks: int, job: str, batch: int, n_groups: int
     steps_of_horn(pipe, rank, n_ranks, job, setup, samples(batch), n_groups, where)
 
 
-def block(contender: Contender) -> float:
-    """Seconds of a step."""
-    return contender.run(8, 1)[0] / 8
+def block(contender: Contender, processor_s: list[float]) -> float:
+    """Seconds of a step; of the processor in the list."""
+    seconds = contender.run(8, 1)[0] / 8
+    processor_s.append(contender.processor_s / 8)
+    return seconds
 
 
 def together(n: int, seconds: float) -> bool:
@@ -270,16 +273,18 @@ def together(n: int, seconds: float) -> bool:
     is_right = all(np.allclose(first[name], expected, rtol=2e-4) for name in ("groups", "tasks"))
     if not is_right:
         print(f"answers differ: {first}")
-    blocks = {name: partial(block, contenders[name]) for name in ("groups", "tasks", "one")}
+    processor_s: dict[str, list[float]] = {"groups": [], "tasks": [], "one": []}
+    blocks = {name: partial(block, contenders[name], found) for name, found in processor_s.items()}
     times, is_calm = interleaved(blocks, seconds, is_alone=False)
     spent = {name: c.close() for name, c in contenders.items()}
     ms = {name: 1e3 * statistics.median(found) for name, found in times.items()}
+    processor_ms = {name: 1e3 * statistics.median(found) for name, found in processor_s.items()}
     least = {name: 1e3 * min(found) for name, found in times.items()}
     for name in ("groups", "tasks"):
-        ratio, best = (n * each["one"] / each[name] for each in (ms, least))
+        ratio, best, own = (n * each["one"] / each[name] for each in (ms, least, processor_ms))
         print(f"lstm, {n} {name}, {n} x {BATCH} samples: {ms[name]:.2f} ms, one process of {BATCH} "
               f"{ms['one']:.2f}{'' if is_calm else ', DISTURBED'}; {ratio:.2f} times the samples "
-              f"of one (least times {best:.2f})")  # fmt: skip
+              f"of one (least times {best:.2f}); of processor time {own:.2f}")  # fmt: skip
         told(spent[name])
     return is_right
 

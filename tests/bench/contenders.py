@@ -101,13 +101,15 @@ def steps_of_horn(
 
 
 def obey(pipe: Any, step: Callable[[], float]) -> None:
-    """Steps as ordered, (n untimed, n timed): seconds of the timed ones and all losses."""
+    """Steps as ordered, (n untimed, n timed): seconds of the timed ones, all losses, and the timed
+    ones' seconds of processor time.
+    """
     while (order := pipe.recv()) is not None:
         untimed, timed = order
         losses = [step() for _ in range(untimed)]
-        begun = time.perf_counter()
+        begun, spent = time.perf_counter(), time.process_time()
         losses += [step() for _ in range(timed)]
-        pipe.send((time.perf_counter() - begun, losses))
+        pipe.send((time.perf_counter() - begun, losses, time.process_time() - spent))
 
 
 class Contender:
@@ -120,6 +122,7 @@ class Contender:
     ) -> None:
         context = multiprocessing.get_context("spawn")
         job = f"bench-{secrets.token_hex(4)}"
+        self.processor_s = 0.0
         self.pipes, self.processes = [], []
         for rank in range(n_ranks):
             mine, theirs = context.Pipe()
@@ -138,11 +141,14 @@ class Contender:
         return self.pipes[rank].recv()
 
     def run(self, timed: int, untimed: int = 0) -> tuple[float, list[float]]:
-        """Seconds of the slowest rank, losses of the first."""
+        """Seconds of the slowest rank, losses of the first. Afterwards ``processor_s`` is the most
+        processor time that a rank took.
+        """
         for pipe in self.pipes:
             pipe.send((untimed, timed))
         answers = [self._hear(rank) for rank in range(len(self.pipes))]
-        return max(seconds for seconds, _ in answers), answers[0][1]
+        self.processor_s = max(seconds for *_, seconds in answers)
+        return max(seconds for seconds, *_ in answers), answers[0][1]
 
     def close(self) -> list[Any]:
         """What horn's groups spent, if it was one."""
