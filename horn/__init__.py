@@ -21,7 +21,7 @@ _OF_MODULE = {
     "connections.sparse": "Sparse",
     "connections.tied": "Tied",
     "connections.window": "Window",
-    "delays": "Delayed",
+    "delays": "Delayed Reversed",
     "errors": "CallbackError CompileError DataError Diverged HornError JobFailed ModelError",
     "initializers": "Constant Glorot He LeCun Normal Uniform",
     "job": "EarlyStopping Job",
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from horn.connections.tied import Tied as Tied
     from horn.connections.window import Window as Window
     from horn.delays import Delayed as Delayed
+    from horn.delays import Reversed as Reversed
     from horn.errors import CallbackError as CallbackError
     from horn.errors import CompileError as CompileError
     from horn.errors import DataError as DataError

@@ -1,8 +1,8 @@
-"""What a layer hears late: itself or another layer, some steps ago."""
+"""What a layer hears late, itself or another layer some steps ago; or from end to beginning."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,45 @@ class Delayed:
         return f"Delayed({name or ''}{ago if name else ago[2:]})"
 
 
+@dataclass(frozen=True, eq=False)
+class Reversed:
+    """A member of ``inputs``: what a layer sent, the sequence from its last step to its first.
+
+    At its first step the layer that listens hears what was sent at the last step of the sequence
+    (of those that end early, their own last), then the one before it. layer : as ``net.layer`` or
+    ``net.input`` returned it, or its name.
+
+    Raises
+    ------
+    ModelError : it is no layer.
+    """
+
+    layer: Any
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.layer, str) and not hasattr(self.layer, "links"):
+            raise ModelError(
+                f"Reversed: which layer? horn.Reversed(words), as net.input or net.layer returned "
+                f"it; got {self.layer!r}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Reversed({getattr(self.layer, 'name', self.layer)})"
+
+
+def reversals(inputs: Any) -> list[bool]:
+    """Whether each of ``inputs`` is heard from end to beginning."""
+    if isinstance(inputs, Mapping):
+        inputs = list(inputs.values())
+    several = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+    return [isinstance(each, Reversed) for each in several]
+
+
+def hears_reversed(layers: Iterable[Any]) -> bool:
+    """Whether a layer hears another from end to beginning: no step is answered before the end."""
+    return any(link.is_reversed for layer in layers for link in layer.links)
+
+
 def delays(inputs: Any) -> list[int]:
     """How many steps late each of ``inputs`` is heard."""
     if isinstance(inputs, Delayed):
@@ -47,4 +86,4 @@ def delays(inputs: Any) -> list[int]:
     return []
 
 
-__all__ = ["Delayed"]
+__all__ = ["Delayed", "Reversed"]

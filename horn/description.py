@@ -97,6 +97,7 @@ def _layer_to_json(layer: Layer, capture: SourceCapture) -> dict[str, Any]:
             }
             | ({"input": link.input} if link.input else {})
             | ({"delay": link.delay} if link.delay else {})
+            | ({"reversed": True} if link.is_reversed else {})
             | ({"tied": _tie_to_json(link.tie)} if link.tie is not None else {})
             | ({"windows": vars(link.connection)} if link.is_known else {})
             | (
@@ -280,7 +281,9 @@ def _link_from_json(
     init = _init_from_json(found["init"])
     delay = number(found.get("delay", 0), int, 0, MAX_STEPS)
     named = str(found.get("input", ""))
-    return Link(source, connection, edges, init, weight, input=named, delay=delay)
+    turned = bool(found.get("reversed", False))
+    how: dict[str, Any] = {"input": named, "delay": delay, "is_reversed": turned}
+    return Link(source, connection, edges, init, weight, **how)
 
 
 def shapes(network: Network) -> dict[tuple[str, str], tuple[int, ...]]:

@@ -29,6 +29,7 @@ from horn.data.in_steps import check_answers, of_steps
 from horn.data.inputs import side_by_side
 from horn.data.normalization import measure
 from horn.data.stream import Stream, as_stream, is_stream, read
+from horn.delays import hears_reversed
 from horn.errors import DataError, JobError, ModelError
 from horn.initial import Beginning, beginning
 from horn.layers import Layer
@@ -362,6 +363,11 @@ class Job:
             raise ModelError(
                 "Job: stateful is for a network of sequences: "
                 f"net.input({net.n_inputs}, steps=...)"
+            )
+        if hears_reversed(net.layers):
+            raise ModelError(
+                "Job: stateful goes on from piece to piece, but a layer hears another from the end "
+                "of the sequence; leave one of the two out"
             )
         if steps is not None and (type(steps) is not int or not 1 <= steps <= MAX_STEPS):
             raise ModelError(

@@ -57,6 +57,7 @@ class Link:
     names: tuple[str, ...] = (WEIGHT,)  # of the weights of each synapse
     input: str = ""  # what neurons call its messages: messages.<input>
     delay: int = 0  # so many steps ago the source sent them
+    is_reversed: bool = False  # the sequence is heard from its last step to its first
 
     @property
     def tie(self) -> Tied | None:
@@ -78,6 +79,7 @@ class Link:
     def heard(self) -> str:
         """From where, as people are told it."""
         ago = f" {self.delay} step{'s' * (self.delay > 1)} ago" if self.delay else ""
+        ago = " reversed" if self.is_reversed else ago
         return (f"{self.input}: " if self.input else "") + self.source.name + ago
 
     @property

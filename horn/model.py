@@ -34,6 +34,7 @@ from horn.data.in_steps import check_answers, of_steps
 from horn.data.inputs import side_by_side
 from horn.data.lanes import is_alone, is_long, pieces, whole
 from horn.data.stream import read
+from horn.delays import hears_reversed
 from horn.description import Description, number, rebuild, shapes
 from horn.errors import ModelError
 from horn.initial import seen, sparse_edges
@@ -252,6 +253,11 @@ class Model:
         from horn.backends import Setup
         from horn.stream import ModelStream
 
+        if hears_reversed(self.network.layers):
+            raise ModelError(
+                "stream: a layer of this model hears another from the end of the sequence, which "
+                "nobody knows before it is there; use predict"
+            )
         if self.normalization is not None:
             raise ModelError(
                 "stream: this model normalizes each step of a sequence by figures of its own, and "
@@ -465,6 +471,11 @@ class Model:
         from horn.stream import answers_of
 
         net = self.network
+        if hears_reversed(net.layers):
+            raise ModelError(
+                f"a layer of this model hears another from the end of the sequence: it answers "
+                f"whole sequences of at most {net.steps:,} steps, not pieces of longer ones"
+            )
         data = self._scaled(whole(x, net.n_inputs, net.last.size, "x"))
         if self._of_each is None:
             self._of_each = self._engine_of(net.of_steps(net.steps))

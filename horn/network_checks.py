@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from horn.delays import hears_reversed
 from horn.errors import ModelError
 from horn.layers import Layer
 from horn.neuron import SynapseState, carried, declared, has_backward, mentions
@@ -16,6 +17,7 @@ def check(layers: Sequence[Layer], steps: int) -> None:
             "the network has no layers to compute; add net.layer(...) or net.output(...)"
         )
     _check_steps(layers, steps)
+    _check_reversed(layers)
     last = layers[-1]
     loss = last.loss
     hidden = {layer.neuron for layer in layers[1:] if layer.kind == "hidden"}
@@ -47,6 +49,24 @@ def check(layers: Sequence[Layer], steps: int) -> None:
         )
 
 
+def _check_reversed(layers: Sequence[Layer]) -> None:
+    """Who hears a layer from its end is not heard by it: it would have to wait for itself."""
+    for layer in layers[1:]:
+        for link in layer.links:
+            if not link.is_reversed:
+                continue
+            below, pending = {link.source.index}, [link.source]
+            while pending:
+                new = [k.source for k in pending.pop().links if k.source.index not in below]
+                below |= {source.index for source in new}
+                pending += new
+            if layer.index in below:
+                raise ModelError(
+                    f"{layer.name}: hears {link.source.name} from end to beginning, which hears "
+                    f"{layer.name}, if late: neither could begin; leave one of the two out"
+                )
+
+
 def _check_steps(layers: Sequence[Layer], steps: int) -> None:
     """What of sequences does not go together."""
     for layer in layers[1:]:
@@ -60,6 +80,11 @@ def _check_steps(layers: Sequence[Layer], steps: int) -> None:
                 )
         late = any(link.delay for link in layer.links)
         if not steps:
+            if hears_reversed([layer]):
+                raise ModelError(
+                    f"{where}: has a reversed connection, but the samples are no sequences; say "
+                    f"how many steps they have: net.input({layers[0].size}, steps=...)"
+                )
             if late or carried(cls) or layer.each_step:
                 what = "a delayed connection" if late else "a judge of each step"
                 what = 'a State(per="sample")' if not late and carried(cls) else what
@@ -75,6 +100,13 @@ def _check_steps(layers: Sequence[Layer], steps: int) -> None:
             )
         if layer.kind == "output" or not has_backward(cls):
             continue
+        for x in layers:
+            if any(k.source is layer and k.is_reversed for k in x.links):
+                raise ModelError(
+                    f"{where}: writes backward, but {x.name} hears it from end to beginning: what "
+                    "comes back is of other steps, which one step's backward cannot see. Leave "
+                    "backward out and horn derives it"
+                )
         receivers = [x for x in layers for k in x.links if k.source is layer and k.delay]
         if carried(cls) or receivers or any(mentions(cls, "backward", x) for x in layer.states):
             why = (

@@ -406,6 +406,17 @@ class Convolve(Statement):
 
 
 @dataclass(frozen=True)
+class Reverse(Statement):
+    """out, as the array (b, n), = at each step of a sequence what the array is at the step as far
+    from its other end; behind the end of one that ends early, what is there. Over all steps.
+    """
+
+    frame: Frame
+    out: str
+    array: str
+
+
+@dataclass(frozen=True)
 class Pick(Statement):
     """out = the places of an array (whole along its axes) that out's axes name. Local."""
 
@@ -521,6 +532,8 @@ def reads(statement: Statement) -> tuple[str, ...]:
     if isinstance(statement, Update):
         return (statement.a, statement.b, *statement.parts, *writes(statement))
     if isinstance(statement, (ChannelSum, Move, Pick, Take, Rank, Expand, ScatterAdd, Turn)):
+        return (statement.array,)
+    if isinstance(statement, Reverse):
         return (statement.array,)
     return (statement.mask,) if isinstance(statement, Live) else ()
 

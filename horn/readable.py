@@ -24,6 +24,7 @@ from horn.program import (
     Pick,
     Program,
     Rank,
+    Reverse,
     ScatterAdd,
     Statement,
     Take,
@@ -154,6 +155,8 @@ def said(s: Statement) -> str:
         return f"the live neurons are those of {s.mask}"
     if isinstance(s, ChannelSum):
         return f"{s.out} = sum over the positions of each channel of {s.array}"
+    if isinstance(s, Reverse):
+        return f"{s.out} = {s.array}, each sequence from its last step to its first"
     if isinstance(s, Turn):
         return f"{s.out} = {s.array}, {'transposed' if s.transposed else 'as it is'}"
     if isinstance(s, (Take, Pick)):

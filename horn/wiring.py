@@ -14,7 +14,7 @@ from horn.connections import Connection, Edges
 from horn.connections.dense import Dense
 from horn.connections.sparse import as_connection
 from horn.connections.tied import Tied
-from horn.delays import Delayed, delays
+from horn.delays import Delayed, Reversed, delays, reversals
 from horn.errors import ModelError
 from horn.initializers import Initializer
 from horn.layers import Layer, Link, later, named_inputs, suffix
@@ -47,11 +47,12 @@ def linked(
     """
     index, name = layer
     where = f"layer {index} {name!r}"
-    late = delays(inputs)
+    late, turned = delays(inputs), reversals(inputs)
     inputs = heard(inputs, size, name, layers)
     not_yet = () if inputs is None else tuple(x for x in _members(inputs) if _is_later(x))
     names, sources = named_inputs(inputs, (*layers, *not_yet), where)
     late = late or [0] * len(sources)
+    turned = turned if len(turned) == len(sources) else [False] * len(sources)
     each = list[Any]([None] * len(sources)) if isinstance(connect, Mapping) else None
     if isinstance(connect, Mapping) and each is not None:
         for key, value in connect.items():
@@ -73,8 +74,8 @@ def linked(
             )
     found = wired(list(zip(connections, sources, strict=True)), size, index, name, seed)
     links = []
-    for input_name, source, connection, edges, delay in zip(
-        names, sources, connections, found.edges, late, strict=True
+    for input_name, source, connection, edges, delay, is_reversed in zip(
+        names, sources, connections, found.edges, late, turned, strict=True
     ):
         own = getattr(connection, "initial", None)  # of a matrix whose values are the weights
         if own is not None and init is not None:
@@ -86,7 +87,8 @@ def linked(
             connection = connection.resolved(source.size, where)
             weight = _tied(connection, neuron, where)
         drawn = initializers.resolve(own or initial, where)
-        links.append(Link(source, connection, edges, drawn, weight, input=input_name, delay=delay))
+        how: dict[str, Any] = {"input": input_name, "delay": delay, "is_reversed": is_reversed}
+        links.append(Link(source, connection, edges, drawn, weight, **how))
     return tuple(links), found
 
 
@@ -96,9 +98,16 @@ def heard(inputs: Any, size: Any, own: str, layers: Sequence[Layer]) -> Any:
         return {key: heard(each, size, own, layers) for key, each in inputs.items()}
     if isinstance(inputs, (list, tuple)):
         return [heard(each, size, own, layers) for each in inputs]
+    known = {layer.name: layer for layer in layers}
+    if isinstance(inputs, Reversed):
+        if isinstance(inputs.layer, str) and inputs.layer not in known:
+            raise ModelError(
+                f"{own}: hears {inputs!r}, but no layer is called so yet; there are "
+                f"{', '.join(known)}"
+            )
+        return known[inputs.layer] if isinstance(inputs.layer, str) else inputs.layer
     if not isinstance(inputs, Delayed):
         return inputs
-    known = {layer.name: layer for layer in layers}
     asked = inputs.layer
     if asked is None or asked == own:
         if not inputs.steps:

@@ -21,6 +21,7 @@ from horn.program import (
     Post,
     Program,
     Rank,
+    Reverse,
     ScatterAdd,
     Take,
     Target,
@@ -34,7 +35,8 @@ from horn.program import (
 
 # Statements that write one buffer.
 MADE = (
-    ChannelSum, Convolve, Expand, Input, Target, Draw, Matmul, Pick, Rank, ScatterAdd, Take, Turn,
+    ChannelSum, Convolve, Expand, Input, Target, Draw, Matmul, Pick, Rank, Reverse,
+    ScatterAdd, Take, Turn,
 )  # fmt: skip
 # Below 4 million multiplications a batch takes tens of microseconds: barriers would cost more.
 MIN_WORK_PER_THREAD = 2_000_000

@@ -49,6 +49,7 @@ from horn.program import (
     Program,
     Rank,
     Repeat,
+    Reverse,
     ScatterAdd,
     Statement,
     Take,
@@ -133,6 +134,7 @@ class Runner:
         self.steps, self.is_wide = program.steps, False
         self.n_steps = self.steps  # of the longest sequence of the batch
         self.lengths: Array | None = None  # of the data's sequences, where some end early
+        self.turned: dict[str, tuple[Array, Dim]] = {}  # by axis, the rows of a reversal
         self.ends_of: dict[str, str] = {}  # buffer -> "valid" or "last", as Target has it
         self.spans: dict[str, StepBuffer] = {}
         self.all_steps: dict[str, Array] = {}  # buffers of all steps together
@@ -342,6 +344,13 @@ class Runner:
             samples = np.arange(first, first + n, dtype=np.uint64)
             numbers = (at.astype(np.uint64) << np.uint64(32)) + samples
             span.memory[: self.n_steps * n] = numbers.ravel()
+        for axis, (turned, dim) in self.turned.items():
+            n = int(self.tape.dims[dim.index])
+            own = np.full(n, self.n_steps)
+            if lengths is not None:
+                own = lengths[self.share.rows(axis, self.n_rows, self.batch_size)]
+            there = np.where(at < own, own - 1 - at, at) * n + np.arange(n)
+            turned[: there.size] = there.ravel()
         for name, kind in self.ends_of.items():
             if name not in self.spans:  # nobody reads it
                 continue
@@ -534,6 +543,8 @@ class Runner:
             self._scatter_add(s)
         elif isinstance(s, Turn):
             self._turn(s)
+        elif isinstance(s, Reverse):
+            self._reverse(s)
         else:
             assert isinstance(s, Loop), s
             self._loop(s)
@@ -627,6 +638,18 @@ class Runner:
                 index[name] = np.ascontiguousarray(self.share.places(b), np.int32)
         extents = {name: self._extent(axis) for name, axis in zip(names, axes, strict=True)}
         view = View(array, names, index, ascending=True)
+        self.tape.loop(extents, [view], [], [(View(self.arrays[s.out], names), 0)], label=s.out)
+
+    def _reverse(self, s: Reverse) -> None:
+        """A copy of all steps, by a list of the rows that each batch has."""
+        assert self.is_wide
+        (rows, _), names = self.program.buffers[s.out].axes, ("a0", "a1")
+        if rows not in self.turned:
+            dim = self.of_a_step[rows != "b"]
+            self.turned[rows] = np.zeros(self._length(rows) * self.steps, np.int32), dim
+        axes = zip(names, self.program.buffers[s.out].axes, strict=True)
+        extents = {name: self._extent(axis) for name, axis in axes}
+        view = View(self.arrays[s.array], names, {"a0": self.turned[rows][0]})
         self.tape.loop(extents, [view], [], [(View(self.arrays[s.out], names), 0)], label=s.out)
 
     def _take(self, s: Take) -> None:

@@ -29,6 +29,7 @@ from horn.program import (
     Program,
     Rank,
     Repeat,
+    Reverse,
     ScatterAdd,
     Statement,
     Take,
@@ -389,6 +390,14 @@ class Runner:
         out = np.zeros(self.share.length(shared, 0), self.dtype)
         np.add.at(out, self.share.numbers(axis), self.array(s.array))
         self.put(s.out, out)
+
+    def reverse(self, s: Reverse) -> None:
+        assert self.is_wide
+        rows = self.rows_of(self.program.buffers[s.array].axes[0])
+        n, at = count(rows), np.arange(self.n_steps)[:, None]
+        lengths = np.full(n, self.n_steps) if self.lengths is None else self.lengths[rows]
+        there = np.where(at < lengths, lengths - 1 - at, at) * n + np.arange(n)
+        self.put(s.out, self.array(s.array)[there.ravel()])
 
     def turn(self, s: Turn) -> None:
         array = self.array(s.array)

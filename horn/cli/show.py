@@ -115,6 +115,8 @@ def _n_parameters(layer: dict[str, Any], shapes: dict[str, list[int]]) -> int:
 def _heard(link: dict[str, Any]) -> str:
     """2 through Convolution 5, sparse 0, x: 1, 3 with the weights of 1, or 1 1 step ago"""
     name = f"{link['input']}: {link['source']}" if link.get("input") else str(link["source"])
+    if link.get("reversed"):
+        name += " reversed"
     if delay := link.get("delay"):
         name += f" {delay} step{'s' * (delay > 1)} ago"
     if "tied" in link:

@@ -218,6 +218,12 @@ class Backward:
             if ir.is_const(gradient, 0.0):  # of an input that the receiver does not read
                 continue
             part = self.storage.reduced(gradient, "o", "sum", frame, f"{code.layer.name}.gradient")
+            if out.link.is_reversed:  # as the step was told that heard it
+                self.send(back_of(out), code.layer, swap(part))
+                axes = ("b", f"n{code.layer.index}")
+                back = self.storage.reversed(back_of(out), axes, code.layer.index)
+                total = ir.add(total, load(back, "bo"))
+                continue
             total = ir.add(total, swap(part))
         return total
 

@@ -341,6 +341,8 @@ class MessageExpressions:
     def heard(self, link: Link) -> str:
         """The buffer with what a link delivers."""
         name, axes = self.output_name(link.source), ("b", f"n{link.source.index}")
+        if link.is_reversed:
+            return self.storage.reversed(name, axes, link.source.index)
         return self.storage.late(name, axes, link.delay) if link.delay else name
 
     def upstream(self, node: Node, code: LayerCode) -> Node:

@@ -27,6 +27,7 @@ from horn.program import (
     Input,
     Loop,
     Repeat,
+    Reverse,
     Statement,
     Target,
     base,
@@ -62,37 +63,80 @@ class Arrangement:
 
     def statements(self) -> tuple[Statement, ...]:
         later = self.phases["backward"] + self.phases["last"]
-        forward = self.body(self.phases["forward"], later, self.phases["judge"])
-        backward = self.body(self.phases["backward"], self.phases["last"], [])
-        first = self.phases["first"] + forward.fixed + backward.fixed
-        parts: list[tuple[type[Statement] | None, bool, list[Statement]]] = [
-            (None, False, first),
-            (Repeat, False, forward.samples),
-            (AllSteps, False, forward.before),
-            (Repeat, False, forward.circle),
-            (AllSteps, False, forward.behind),
-            (Repeat, False, forward.tallies),
-            (None, False, forward.at_last + self.phases["judge"]),
-            (Repeat, False, backward.samples),
-            (AllSteps, False, backward.before),
-            (Repeat, True, backward.circle),
-            (AllSteps, False, backward.behind + backward.at_last),
-        ]
+        forward = self.bodies(self.phases["forward"], later, self.phases["judge"])
+        backward = self.bodies(self.phases["backward"], self.phases["last"], [])
+        first = list(self.phases["first"])
+        for body, _ in (*forward, *backward):
+            first += body.fixed
+        parts: list[tuple[type[Statement] | None, bool, list[Statement]]] = [(None, False, first)]
+        for body, turned in forward:
+            parts += [
+                (Repeat, False, body.samples),
+                (AllSteps, False, body.before),
+                (Repeat, False, body.circle),
+                (AllSteps, False, body.behind + turned),
+            ]
+        parts += [(Repeat, False, body.tallies) for body, _ in forward]
+        at_last = [statement for body, _ in forward for statement in body.at_last]
+        parts.append((None, False, at_last + self.phases["judge"]))
+        for body, turned in backward:
+            parts += [
+                (Repeat, False, body.samples),
+                (AllSteps, False, body.before),
+                (Repeat, True, body.circle),
+                (AllSteps, False, body.behind + body.at_last + turned),
+            ]
         found: list[Statement] = []
-        for kind, reverse, body in parts:
-            if not body:
+        for kind, reverse, statements in parts:
+            if not statements:
                 continue
             if kind is None:
-                found += body
+                found += statements
             elif kind is Repeat:
-                found.append(Repeat(tuple(body), reverse))
+                found.append(Repeat(tuple(statements), reverse))
             else:
-                found.append(AllSteps(tuple(body)))
+                found.append(AllSteps(tuple(statements)))
         for statement in self.phases["last"]:
             found.append(AllSteps((statement,)) if self.has_rows(statement) else statement)
         found = merged(found)
         self.spans(found)
         return tuple(found)
+
+    def bodies(
+        self, statements: Sequence[Statement], later: Sequence[Statement],
+        judge: Sequence[Statement],
+    ) -> list[tuple[Body, list[Statement]]]:  # fmt: skip
+        """The statements of one pass, by how many reversals lie before them: what reads a reversal
+        waits for all steps of what is reversed. Each with the reversals that follow it.
+        """
+        levels = self.levels(statements)
+        found = []
+        for level in range(max(levels, default=0) + 1):
+            here = [s for s, at in zip(statements, levels, strict=True) if at == level]
+            rest = [s for s, at in zip(statements, levels, strict=True) if at > level]
+            turned: list[Statement] = [s for s in here if isinstance(s, Reverse)]
+            others = [s for s in here if not isinstance(s, Reverse)]
+            found.append((self.body(others, [*turned, *rest, *later], judge), turned))
+        return found
+
+    def levels(self, statements: Sequence[Statement]) -> list[int]:
+        """How many reversals lie before each statement, at any step."""
+        made: dict[str, list[int]] = {}
+        for number, statement in enumerate(statements):
+            for name in writes(statement):
+                made.setdefault(self.whole(name), []).append(number)
+        levels = [0] * len(statements)
+        is_new = True
+        while is_new:
+            is_new = False
+            for number, statement in enumerate(statements):
+                for name in reads(statement):
+                    for other in made.get(self.whole(name), []):
+                        least = levels[other] + isinstance(statements[other], Reverse)
+                        if other != number and least > levels[number]:
+                            levels[number], is_new = least, True
+                assert levels[number] <= len(statements), "a reversal waits for itself"
+        return levels
 
     def whole(self, name: str) -> str:
         """What a buffer is a view of, of other steps; itself if it is none."""

@@ -26,6 +26,7 @@ from horn.program import (
     Loop,
     Matmul,
     Output,
+    Reverse,
     ScatterAdd,
     Statement,
     Take,
@@ -103,6 +104,14 @@ class Storage:
         view = f"{name}~{delay}"
         if view not in self.buffers:
             self.buffer(view, axes, "late", value=(name, delay))
+        return view
+
+    def reversed(self, name: str, axes: tuple[str, ...], layer: int) -> str:
+        """A buffer of a layer's neurons, each sequence from its last step to its first."""
+        view = f"{name}.reversed"
+        if view not in self.buffers:
+            self.buffer(view, axes)
+            self.emit(Reverse(Frame(layer), view, name))
         return view
 
     def emit(self, statement: Statement) -> None:

@@ -79,6 +79,7 @@ class Engine:
             stage.check()
             if self.network.steps and stage.index and stage.surely_asks_batch:
                 raise no_batch(stage.name, stage.layer.neuron)
+        self._levels = self._by_reversals()
         loss = self.network.loss if setup.target is not None else None
         self._loss = translator.value(loss.f) if loss is not None else None
         names = {stage.name: stage.index for stage in self.stages}
@@ -378,15 +379,43 @@ class Engine:
             self._forget_early(before)
             sent, before = [], before if piece else []
             k += backends.number_of_step(piece, self.network.steps or 1)
-            own = self._steps(x)
+            own, in_time = self._steps(x), list[list[Sample]]()
             for t, here in enumerate(own if lengths is None else own[: lengths[row]]):
                 moment = Moment(self.network.seed, False, self._updates, k + (t << 32), 0.0)
                 before = passes.forward(
                     self.stages, [[v * keep for v in here]], [moment], memory, states,
-                    before=before,
+                    before=before, fires=self._levels[0],
                 )  # fmt: skip
+                in_time.append(before)
                 sent.append(before[0].sent)
+            self._go_through(in_time, memory)
             yield sent
+
+    def _by_reversals(self) -> list[list[Stage]]:
+        """The layers, by how many reversals lie between them and the input."""
+        levels, is_new = [0] * len(self.stages), True
+        while is_new:
+            is_new = False
+            for stage in self.stages:
+                for link in stage.layer.links:
+                    least = levels[link.source.index] + link.is_reversed
+                    if least > levels[stage.index]:
+                        levels[stage.index], is_new = least, True
+        return [
+            [stage for stage in self.stages[1:] if levels[stage.index] == k]
+            for k in range(max(levels) + 1)
+        ]
+
+    def _go_through(self, in_time: Sequence[list[Sample]], memory: LearnedNumbers) -> None:
+        """The layers that hear others from their end, when these have been at all steps."""
+        if len(self._levels) == 1:
+            return
+        for each in zip(*in_time, strict=True):
+            for sample in each:
+                sample.sequence = each
+        for level in self._levels[1:]:
+            for samples in in_time:
+                passes.fire(level, samples, memory)
 
     def _steps(self, x: Sequence[float]) -> list[Sequence[float]]:
         """The features of each step."""
@@ -469,12 +498,19 @@ class Engine:
                 rows, these, iteration, first_sample, memory, states, silent, t, before
             )
             in_time.append(before)
-        backs = list[Gradients]()
+        self._go_through(in_time, memory)
+        each = list[list[Gradients]]()  # of the last step first
         for samples in reversed(in_time):
-            backs = passes.backward(
-                self.stages, samples, memory, self._loss, want_deltas, after=backs
-            )
-        return before, backs
+            each.append(passes.begun(self.stages, samples, memory, each[-1] if each else ()))
+        for of_sample in zip(*reversed(each), strict=True):
+            for back in of_sample:
+                back.sequence = of_sample
+        for level in reversed(self._levels):
+            for samples, backs in zip(reversed(in_time), each, strict=True):
+                passes.come_back(
+                    self.stages, level, samples, memory, self._loss, want_deltas, backs
+                )
+        return before, each[-1]
 
     def _forward(
         self, rows: Array, these: Sequence[int], iteration: int, first_sample: int,
@@ -500,7 +536,9 @@ class Engine:
             xs.append(x)
             moments.append(moment)
             targets.append(target)
-        samples = passes.forward(self.stages, xs, moments, memory, states, targets, before)
+        samples = passes.forward(
+            self.stages, xs, moments, memory, states, targets, before, self._levels[0]
+        )
         n_judged = self._n_judged(self._data, rows)
         for sample, k in zip(samples, these, strict=True):
             weight = 1.0 if self._data.weight is None else float(self._data.weight[rows[k]])

@@ -38,6 +38,7 @@ class Wire:
     edge: int
     link: int
     delay: int = 0
+    is_reversed: bool = False
 
     @property
     def identity(self) -> tuple[int, int, int, int]:
@@ -123,7 +124,8 @@ class Stage:
                 if link.edges is None and link.tie is not None and link.tie.transposed:
                     place = i * self.layer.size + o
                 ends = link.source.index, i, self.index, o
-                found.append(Wire(*ends, arrays, place, edge, position, link.delay))
+                heard = link.delay, link.is_reversed
+                found.append(Wire(*ends, arrays, place, edge, position, *heard))
         if self.layer.bias is not None:
             biases = tuple(self.layer.biases.items())
             links = len(self.layer.links)

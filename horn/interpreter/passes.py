@@ -61,7 +61,8 @@ class Sample:
     backward.
 
     between : of a layer with an interlayer its leaves (what was fed forward) and what it made of
-    them. past : of a sequence, the same sample at the steps before, the last one first.
+    them. past : of a sequence, the same sample at the steps before, the last one first. sequence :
+    where something is heard from the end, the same sample at every step.
     """
 
     moment: Moment
@@ -71,6 +72,7 @@ class Sample:
     weight: float = 1.0
     fired: list[list[Fired]] = field(default_factory=lambda: [[]])
     past: Sequence[Sample] = ()
+    sequence: Sequence[Sample] = ()
     between: dict[int, tuple[list[Traced], list[Any]]] = field(default_factory=dict)
 
 
@@ -91,6 +93,7 @@ class Gradients:
     arrived: dict[Wire, tuple[float, dict[str, float]]] = field(default_factory=dict)
     states: dict[tuple[int, str], list[float]] = field(default_factory=dict)
     later: Sequence[Gradients] = ()
+    sequence: Sequence[Gradients] = ()  # of every step, where something is heard from the end
 
     def of_states(self, stage: Stage, o: int) -> dict[str, float]:
         """d loss / d what each State of a neuron's sequence is after forward."""
@@ -103,6 +106,8 @@ class Gradients:
 
     def of_input(self, wire: Wire) -> float:
         """d loss / d what a synapse delivered of this step."""
+        if wire.is_reversed:
+            return self.sequence[len(self.later)].arrived.get(wire, (0.0, {}))[0]
         if not wire.delay:
             return self.arrived.get(wire, (0.0, {}))[0]
         there = self.later[wire.delay - 1 :]
@@ -117,9 +122,11 @@ def forward(
     states: Numbers,
     targets: Sequence[Sequence[float] | None] | None = None,
     before: Sequence[Sample] = (),
+    fires: Sequence[Stage] | None = None,
 ) -> list[Sample]:
     """Send samples through the network, layer by layer. Where a neuron asks its layer or the batch,
-    these samples are the batch. before : of sequences, the same samples one step earlier.
+    these samples are the batch. before : of sequences, the same samples one step earlier. fires :
+    only these layers.
     """
     samples = [
         Sample(moment, {name: list(values) for name, values in states.items()}, [x], target)
@@ -128,7 +135,19 @@ def forward(
     for sample, earlier in zip(samples, before, strict=False):
         sample.states = {name: list(values) for name, values in earlier.states.items()}
         sample.past = (earlier, *earlier.past)
-    for stage in stages[1:]:
+    for sample in samples:
+        sample.sent += [[] for _ in stages[1:]]
+        sample.fired = [[] for _ in stages]
+    fire(stages[1:] if fires is None else fires, samples, memory)
+    return samples
+
+
+def fire(stages: Sequence[Stage], samples: Sequence[Sample], memory: LearnedNumbers) -> None:
+    """Some layers of samples that are on their way."""
+    for stage in stages:
+        for sample in samples:
+            for array in stage.states.values() if sample.past else ():
+                sample.states[array] = list(sample.past[0].states[array])
         for sample, fired in zip(samples, _fire_all(stage, samples, memory), strict=True):
             sent = [number(f.call.fed) for f in fired]
             if stage.interlayer is not None:
@@ -136,9 +155,7 @@ def forward(
                 made = between(stage, leaves)
                 sample.between[stage.index] = leaves, made
                 sent = [number(v) for v in made]
-            sample.fired.append(fired)
-            sample.sent.append(sent)
-    return samples
+            sample.fired[stage.index], sample.sent[stage.index] = fired, sent
 
 
 def _fire_all(stage: Stage, samples: Sequence[Sample], memory: LearnedNumbers) -> list[list[Fired]]:
@@ -218,6 +235,9 @@ def _heard(wire: Wire, sample: Sample) -> float:
     """What a synapse delivers: of the bias always 1, before the first step 0."""
     if wire.source < 0:
         return 1.0
+    if wire.is_reversed:  # as far from the other end
+        ahead = sample.sequence[len(sample.sequence) - 1 - len(sample.past)]
+        return ahead.sent[wire.source_layer][wire.source]
     if not wire.delay:
         return sample.sent[wire.source_layer][wire.source]
     there = sample.past[wire.delay - 1 :]
@@ -407,7 +427,17 @@ def backward(
     """Come back with the gradients of each sample, layer by layer. Without a loss nothing comes
     from above, and local rules still push. after : of sequences, what came back from the next step;
     gradients of learned numbers are added to its own."""
-    backs = [
+    backs = begun(stages, samples, memory, after)
+    come_back(stages, stages[1:], samples, memory, loss, want_deltas, backs)
+    return backs
+
+
+def begun(
+    stages: Sequence[Stage], samples: Sequence[Sample], memory: LearnedNumbers,
+    after: Sequence[Gradients],
+) -> list[Gradients]:  # fmt: skip
+    """What will come back from samples, as yet nothing."""
+    return [
         Gradients(
             after[k].arrays
             if after
@@ -418,7 +448,19 @@ def backward(
         )
         for k in range(len(samples))
     ]
-    for stage in reversed(stages[1:]):
+
+
+def come_back(
+    stages: Sequence[Stage],
+    some: Sequence[Stage],
+    samples: Sequence[Sample],
+    memory: LearnedNumbers,
+    loss: Any,
+    want_deltas: bool,
+    backs: Sequence[Gradients],
+) -> None:
+    """As ``backward``, of some of the layers."""
+    for stage in reversed(some):
         flows = [
             _flows(stage, sample, back, loss) for sample, back in zip(samples, backs, strict=True)
         ]
@@ -439,7 +481,6 @@ def backward(
                         stages, stage, o, fired, flow[o], sample, memory, back, bool(needs_delta),
                         shared,
                     )  # fmt: skip
-    return backs
 
 
 def _flows(stage: Stage, sample: Sample, back: Gradients, loss: Any) -> list[float]:

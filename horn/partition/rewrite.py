@@ -38,6 +38,7 @@ from horn.program import (
     Program,
     Rank,
     Repeat,
+    Reverse,
     ScatterAdd,
     Statement,
     Target,
@@ -162,7 +163,7 @@ class Partition:
             self.update(statement)
         elif isinstance(statement, Rank):
             self.rank(statement)
-        elif isinstance(statement, ChannelSum):
+        elif isinstance(statement, (ChannelSum, Reverse)):
             self.channel_sum(statement)
         elif isinstance(statement, Convolve):
             self.convolve(statement)
@@ -214,8 +215,10 @@ class Partition:
         out = self.result(s.out, Form(letter_axes(self.network, frame, "bo")))
         self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
 
-    def channel_sum(self, s: ChannelSum) -> None:
-        """By every task for the whole layer: a channel's positions lie with several tasks."""
+    def channel_sum(self, s: ChannelSum | Reverse) -> None:
+        """By every task for the whole layer: a channel's positions lie with several tasks. Of
+        sequences tasks have rows, with all steps.
+        """
         frame = self.placement.at(s.frame)
         frame = frame if frame.split == "b" else dataclasses.replace(frame, split="")
         letters = letters_of(self.network, frame, self.program.buffers[s.array].axes)

@@ -33,6 +33,7 @@ from horn.program import (
     Matmul,
     Program,
     Rank,
+    Reverse,
     ScatterAdd,
     Statement,
     Turn,
@@ -47,7 +48,7 @@ GAIN = 0.999  # a change is one if the time is less than this part of the old
 
 Forms = dict[Form, str]
 # Partitioned each time: they have one form, or change those of others.
-WHOLE = (ChannelSum, Convolve, Expand, Rank, ScatterAdd, Turn)
+WHOLE = (ChannelSum, Convolve, Expand, Rank, Reverse, ScatterAdd, Turn)
 Choice = tuple[str, ...]  # a word per link, then one per layer, in their order
 
 
@@ -110,7 +111,7 @@ class CachingPartition(Partition):
     def rank(self, s: Rank) -> None:
         self.anew(super().rank, s)
 
-    def channel_sum(self, s: ChannelSum) -> None:
+    def channel_sum(self, s: ChannelSum | Reverse) -> None:
         self.anew(super().channel_sum, s)
 
     def turn(self, s: Turn) -> None:
