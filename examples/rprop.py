@@ -4,7 +4,6 @@ Only the sign of a gradient counts; a step grows while the sign stays and shrink
 The sign is the whole batch's: a synapse keeps the gradient, of which the batch leaves the mean, and
 takes its step in the next one. Synapses from the pixels learn by plain gradients.
 
-horn submit examples/rprop.py
 Source: Igel, Hüsken, "Improving the Rprop Learning Algorithm", 2000: iRprop-.
 """
 

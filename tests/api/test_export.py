@@ -23,7 +23,9 @@ from tests.support.examples import fake_data
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = sorted([*EXAMPLES.glob("*.py"), *(EXAMPLES / "zoo").glob("*.py")])
-REFUSED = dict.fromkeys(("adding", "gru", "shakespeare", "spiking"), "a network of sequences")
+REFUSED = dict.fromkeys(
+    ("adding", "gru", "seasons", "shakespeare", "spiking"), "a network of sequences"
+)
 
 
 def module_of(path, monkeypatch):
