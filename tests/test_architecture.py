@@ -30,7 +30,7 @@ RANKS = [
     {"planner", "parameter_server", "sub_models", "model"},
     {"strategies"},
     {"training", "settings"},
-    {"process"},
+    {"process", "terminal"},
     {"executor"},
     {"train"},
     {"target", "sklearn"},

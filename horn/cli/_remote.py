@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from horn.cli import _cluster, _screen
+from horn import terminal
+from horn.cli import _cluster
 from horn.errors import ClusterError, JobError, NotFound
 
 if TYPE_CHECKING:
@@ -47,12 +48,12 @@ def submit(
         if detach:
             click.echo(job)
             if not quiet:
-                _screen.say(
+                terminal.say(
                     f"Next:  horn status {job} --wait   horn logs -f {job}   horn fetch {job}"
                 )
             return 0
         if not quiet:
-            _screen.say(f"Job        {job}")
+            terminal.say(f"Job        {job}")
         return attach(cluster.client, job, path, as_json=as_json, quiet=quiet, trace=trace)
 
 
@@ -61,14 +62,14 @@ def _as_asked(options: Mapping[str, Any]) -> dict[str, Any]:
     names = ("groups", "tasks", "servers", "strategy", "barrier", "transport", "backend", "seed",
              "threads", "max_restarts", "name", "working_dir")  # fmt: skip
     found = {name: options[name] for name in names}
-    found["arguments"], found["pins"] = options["args"], _screen.pins(options["pins"])
+    found["arguments"], found["pins"] = options["args"], terminal.pins(options["pins"])
     for name in ("timeout", "superstep_timeout", "start_timeout"):
-        found[name] = None if options[name] is None else _screen.duration(options[name])
+        found[name] = None if options[name] is None else terminal.duration(options[name])
     every = options["checkpoint_every"]
     if every is not None and every.isdecimal():
         found["checkpoint_every"] = int(every)
     elif every is not None:
-        found["checkpoint_seconds"] = _screen.duration(every)
+        found["checkpoint_seconds"] = terminal.duration(every)
     found["settings"] = {}
     for text in options["settings"]:
         key, equals, value = text.partition("=")
@@ -132,7 +133,7 @@ class JobWatcher:
             if self.is_begun:
                 self.progress.note(text)
             else:
-                _screen.say(text)
+                terminal.say(text)
         self._told = text or self._told
 
     def _rows(self, cluster: ClusterClient, host: str) -> None:
@@ -180,12 +181,12 @@ def attach(
     trace: str | None = None,
 ) -> int:
     """Show a job until it ends, fetch its model and, into a file, its trace; the exit code."""
-    watch = JobWatcher(job, _screen.progress(quiet), quiet)
+    watch = JobWatcher(job, terminal.progress(quiet), quiet)
     try:
         until_over(cluster, job, watch.look)
     except KeyboardInterrupt:
         watch.end()
-        _screen.say(f"\nDetached; the job goes on. horn logs -f {job} · horn stop {job}")
+        terminal.say(f"\nDetached; the job goes on. horn logs -f {job} · horn stop {job}")
         return 130
     finally:
         watch.end()
@@ -201,7 +202,7 @@ def _fetch_trace(cluster: ClusterClient, job: str, path: Path) -> None:
         if TRACE in sizes:
             path.write_bytes(cluster.read_all(job, host, TRACE))
             return
-    _screen.say(f"There is no trace of {job}: it is written when a job succeeds.")
+    terminal.say(f"There is no trace of {job}: it is written when a job succeeds.")
 
 
 def until_over(
@@ -225,29 +226,29 @@ def _ended(cluster: ClusterClient, job: str, path: Path, *, as_json: bool, quiet
         cluster.fetch_model(job, path)
         if not quiet:
             if result.get("stopped_early"):
-                _screen.say("Stopped early: no improvement on the validation data.")
-            _screen.say(f"Saved {path} ({_screen.size(path.stat().st_size)}).")
-            _screen.say(
+                terminal.say("Stopped early: no improvement on the validation data.")
+            terminal.say(f"Saved {path} ({terminal.size(path.stat().st_size)}).")
+            terminal.say(
                 f"Job {job} SUCCEEDED in {float(result.get('seconds') or 0.0):.1f} s · "
                 f"{result.get('iterations', 0):,} updates"
             )
     elif state == "FAILED":
         for line in _cluster.failure(job, result):
-            _screen.say(line)
+            terminal.say(line)
     elif not quiet:
-        _screen.say(f"Job {job} was STOPPED. Continue: horn resume {job}")
+        terminal.say(f"Job {job} was STOPPED. Continue: horn resume {job}")
     if as_json:
         found = {
             "schema": "horn.run/1", "job": job, "state": state,
             "model": str(path) if state == "SUCCEEDED" else None,
             **{k: v for k, v in result.items() if k not in ("state", "code", "host")},
         }  # fmt: skip
-        _screen.print_json(found)
+        terminal.print_json(found)
     elif state == "SUCCEEDED":
         for where, values in dict(result.get("metrics") or {}).items():
-            click.echo(f"{where} {_screen.metrics(values)}")
+            click.echo(f"{where} {terminal.metrics(values)}")
         if not quiet:
-            _screen.say(
+            terminal.say(
                 f"Next:  horn show {path}   horn evaluate {path} DATA   horn predict {path} DATA"
             )
     return int(result.get("code", 1))

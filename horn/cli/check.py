@@ -28,11 +28,10 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed:
     double precision, on a few samples of the job. Exit code 1 if one differs, unless the job has
     check=False. TARGET and ARGS are as in horn submit.
     """
-    from horn import explain
+    from horn import explain, terminal
     from horn import settings as _settings
     from horn import target as _target
     from horn.check import check_activations, check_network, describe
-    from horn.cli import _screen
 
     job = _settings.apply(_target.load(target, args).job, settings)
     if seed is not None:
@@ -46,7 +45,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed:
     wrong = [row for row in rows if not row.ok and job.check]
     silent = explain.never_learn(job.network)
     if as_json:
-        _screen.print_json(
+        terminal.print_json(
             {
                 "schema": "horn.check/1",
                 "ok": not wrong,
@@ -55,7 +54,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed:
             }
         )
         return 1 if wrong else 0
-    _screen.table(
+    terminal.table(
         ["Layer", "Neuron", "Kind", "Runs as", "Backward", "Finite differences"],
         [[r.layer, r.neuron, r.kind, r.runs_as, r.backward, _verdict(r, job.check)] for r in rows],
         err=False,

@@ -36,7 +36,7 @@ class Finding:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(zk_hosts: str | None, key_file: str | None, wants_cluster: bool, as_json: bool) -> int:
     """Say what is missing, and what to do; exit code 1 if something is."""
-    from horn.cli import _screen
+    from horn import terminal
 
     found = [*_here(key_file)]
     if wants_cluster or zk_hosts:
@@ -44,7 +44,7 @@ def command(zk_hosts: str | None, key_file: str | None, wants_cluster: bool, as_
     wrong = [one for one in found if not one.is_well]
     if as_json:
         checks = [{"what": f.what, "ok": f.is_well, "found": f.text} for f in found]
-        _screen.print_json({"schema": "horn.doctor/1", "ok": not wrong, "checks": checks})
+        terminal.print_json({"schema": "horn.doctor/1", "ok": not wrong, "checks": checks})
     else:
         for one in found:
             click.echo(f"{'ok ' if one.is_well else 'BAD'}  {one.what}: {one.text}")

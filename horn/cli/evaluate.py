@@ -40,8 +40,7 @@ def command(
     label in the last column, a number or a name), images,labels in IDX format, plain or .gz; - is a
     .csv file at standard input.
     """
-    from horn import modelfile
-    from horn.cli import _screen
+    from horn import modelfile, terminal
     from horn.data import load
     from horn.model import Model
 
@@ -49,9 +48,9 @@ def command(
     found = load(data, label=label, ids=ids)
     values = Model.load(model, backend=backend).evaluate(found, metrics=names or None)
     if as_json:
-        _screen.print_json(
+        terminal.print_json(
             {"schema": "horn.evaluate/1", "model": model, "data": data, "samples": len(found)}
             | values
         )
     else:
-        click.echo(_screen.metrics(values))
+        click.echo(terminal.metrics(values))

@@ -27,11 +27,10 @@ def command(target: str, args: tuple[str, ...], layer: str | None, inference: bo
     what it computes, for all neurons and samples at once, and the line of the neuron that it comes
     from. TARGET and ARGS are as in horn submit; nothing is trained.
     """
-    from horn import explain
+    from horn import explain, terminal
     from horn import settings as _settings
     from horn import target as _target
     from horn.backends import target_kind
-    from horn.cli import _screen
     from horn.compiler import lower
     from horn.errors import JobError
     from horn.readable import readable
@@ -52,7 +51,7 @@ def command(target: str, args: tuple[str, ...], layer: str | None, inference: bo
     rows = [row for row in readable(program) if layer is None or row.layer == layer]
     if as_json:
         found = [dataclasses.asdict(row) for row in rows]
-        _screen.print_json({"schema": "horn.explain/1", "runs_as": ways, "statements": found})
+        terminal.print_json({"schema": "horn.explain/1", "runs_as": ways, "statements": found})
         return
     for each in job.network.layers:
         own = [row for row in rows if row.layer == each.name]

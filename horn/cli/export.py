@@ -19,8 +19,7 @@ def command(model: str, output: str | None, as_json: bool, verbose: bool) -> Non
     """
     from pathlib import Path
 
-    from horn import modelfile
-    from horn.cli import _screen
+    from horn import modelfile, terminal
     from horn.errors import JobError
     from horn.model import Model
 
@@ -34,9 +33,9 @@ def command(model: str, output: str | None, as_json: bool, verbose: bool) -> Non
     scale = found.facts.get("scale")
     if as_json:
         head = {"schema": "horn.export/1", "model": model, "output": target}
-        _screen.print_json({**head, **sizes, "dtype": found.dtype, "scale": scale})
+        terminal.print_json({**head, **sizes, "dtype": found.dtype, "scale": scale})
         return
     shapes = f"x (batch, {sizes['features']:,}) to y (batch, {sizes['outputs']:,}), {found.dtype}"
-    _screen.say(f"Wrote {target}: {shapes}.")
+    terminal.say(f"Wrote {target}: {shapes}.")
     if scale is not None and scale != 1:
-        _screen.say(f"It learned from bytes times {scale:g}: multiply them before they are x.")
+        terminal.say(f"It learned from bytes times {scale:g}: multiply them before they are x.")

@@ -16,7 +16,7 @@ from horn.cli import _cluster
 def command(zk_hosts: str | None, key_file: str | None, state: str | None, user: str | None,
             limit: int, as_json: bool) -> None:  # fmt: skip
     """List jobs, newest first."""
-    from horn.cli import _screen
+    from horn import terminal
 
     wanted = None if state is None else _cluster.state_named(state)
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
@@ -28,6 +28,6 @@ def command(zk_hosts: str | None, key_file: str | None, state: str | None, user:
         ][:limit]
     if as_json:
         jobs = [_cluster.as_json(status) for status in found]
-        _screen.print_json({"schema": "horn.list/1", "jobs": jobs})
+        terminal.print_json({"schema": "horn.list/1", "jobs": jobs})
     else:
         _cluster.table(_cluster.COLUMNS, [_cluster.row(status) for status in found])

@@ -59,11 +59,11 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, follow: bool, 
 
 def _moment(text: str, now_s: float) -> float:
     """Seconds since 1970 of a time, or of so long ago."""
-    from horn.cli import _screen
+    from horn import terminal
     from horn.errors import JobError
 
     try:
-        return now_s - _screen.duration(text)
+        return now_s - terminal.duration(text)
     except JobError:
         pass
     try:
@@ -149,12 +149,12 @@ class _Reader:
                 self._line(key, rest)
 
     def _line(self, key: tuple[str, str], line: bytes) -> None:
-        from horn.cli import _screen
+        from horn import terminal
 
         host, name = key
         text = line.decode(errors="replace").rstrip("\r")
         if self.as_json:
-            _screen.print_json(
+            terminal.print_json(
                 {"schema": "horn.log/1", "job": self.job, "host": host, "task": name, "text": text}
             )
         else:

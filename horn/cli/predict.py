@@ -39,8 +39,7 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
     """
     import numpy as np
 
-    from horn import modelfile
-    from horn.cli import _screen
+    from horn import modelfile, terminal
     from horn.data import load
     from horn.errors import JobError
     from horn.model import Model
@@ -81,7 +80,7 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
     names = None if samples.ids is None else samples.ids.tolist()
     if output is not None:
         _write(output, found, _header(trained, found, samples.id_name), names)
-        _screen.say(f"Wrote {output}: {' × '.join(f'{n:,}' for n in found.shape)} {found.dtype}.")
+        terminal.say(f"Wrote {output}: {' × '.join(f'{n:,}' for n in found.shape)} {found.dtype}.")
     if as_json:
         each = [row.astype(str) if row.dtype == object else row for row in map(np.asarray, found)]
         shown = {} if output else {"outputs": [row.tolist() for row in each]}
@@ -89,7 +88,7 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
             shown["ids"] = names
         head = {"schema": "horn.predict/1", "model": model, "data": data, "output": output}
         shape = [len(found), None, *found[0].shape[1:]] if is_ragged else list(found.shape)
-        _screen.print_json({**head, "shape": shape, **shown})
+        terminal.print_json({**head, "shape": shape, **shown})
     elif output is None:
         for k, row in enumerate(np.asarray(row).tolist() for row in found):
             text = _line(row) if isinstance(row, list) else row

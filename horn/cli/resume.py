@@ -50,7 +50,7 @@ def command(
     """Have JOB go on from its last checkpoint, with the files that it was submitted with, or others
     (--with). What its checkpoint is of must be the same, but with --changed.
     """
-    from horn.cli import _screen
+    from horn import terminal
     from horn.cluster.resume import resume
 
     if working_dir is not None and target is None:
@@ -65,4 +65,4 @@ def command(
         name = cluster.find(job)
         checkpoint = resume(cluster, name, begin, changed, package)
         where = f"from iteration {checkpoint:,}" if checkpoint >= 0 else "from the beginning"
-        _screen.say(f"Job {name} goes on {where}. horn logs -f {name} · horn status {name}")
+        terminal.say(f"Job {name} goes on {where}. horn logs -f {name} · horn status {name}")

@@ -19,14 +19,14 @@ def command(job: str, groups: int, zk_hosts: str | None, key_file: str | None, n
     that came last leave at the end of their epoch, and their slots come free. Under allreduce all
     save a checkpoint at the next boundary, and N go on from it, to the same result.
     """
-    from horn.cli import _screen
+    from horn import terminal
 
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = cluster.find(job)
         cluster.scale(name, groups)
         if no_wait:
-            _screen.say(f"Job {name} is to have {groups} group{'s' * (groups > 1)}.")
+            terminal.say(f"Job {name} is to have {groups} group{'s' * (groups > 1)}.")
             return
-        status = cluster.wait_scaled(name, groups, _screen.duration(timeout))
+        status = cluster.wait_scaled(name, groups, terminal.duration(timeout))
         numbers = ", ".join(map(str, status.record.groups or range(groups)))
-        _screen.say(f"Job {name} has {groups} group{'s' * (groups > 1)}: {numbers}")
+        terminal.say(f"Job {name} has {groups} group{'s' * (groups > 1)}: {numbers}")

@@ -64,14 +64,13 @@ def _draw(model: str, layer: str | None, path: str) -> None:
 
 
 def _show(model: str, source: bool, as_json: bool) -> None:
-    from horn import modelfile
-    from horn.cli import _screen
+    from horn import modelfile, terminal
 
     manifest = modelfile.read_manifest(model)
     if as_json:
-        _screen.print_json({"schema": "horn.model/1", "file": model, **manifest})
+        terminal.print_json({"schema": "horn.model/1", "file": model, **manifest})
         return
-    click.echo(f"{model}  {_screen.size(os.path.getsize(model))}, {manifest['dtype']}\n")
+    click.echo(f"{model}  {terminal.size(os.path.getsize(model))}, {manifest['dtype']}\n")
     shapes = modelfile.shapes(model)
     layers = manifest["network"]["layers"]
     rows = [_row(index, layer, shapes) for index, layer in enumerate(layers)]
@@ -80,7 +79,7 @@ def _show(model: str, source: bool, as_json: bool) -> None:
         columns[4:4] = ["Sees", "Multiply-adds", "Memory"]
         for row, cells in zip(rows, _costs(manifest, shapes), strict=True):
             row[4:4] = cells
-    _screen.table(columns, rows, err=False)
+    terminal.table(columns, rows, err=False)
     click.echo()
     for name, text in _facts(manifest):
         click.echo(f"{name:<10} {text}")
@@ -130,8 +129,7 @@ def _heard(link: dict[str, Any]) -> str:
 
 def _costs(manifest: dict[str, Any], shapes: dict[str, list[int]]) -> list[list[str]]:
     """Of each layer: what a neuron sees of the input, and what one sample, and a batch, cost."""
-    from horn import layer_costs
-    from horn.cli import _screen
+    from horn import layer_costs, terminal
 
     layers = manifest["network"]["layers"]
     plain = [{**layer, "links": [_told(link, shapes) for link in layer.get("links", ())]}
@@ -142,7 +140,7 @@ def _costs(manifest: dict[str, Any], shapes: dict[str, list[int]]) -> list[list[
     for layer, cost in zip(layers, layer_costs.costs(plain), strict=True):
         own = 0 if layer["kind"] == "input" else _n_parameters(layer, shapes)
         memory = layer_costs.memory_bytes(own, layer["size"], rows, itemsize)
-        found.append([cost.seen, f"{cost.multiply_adds:,}", _screen.size(memory)])
+        found.append([cost.seen, f"{cost.multiply_adds:,}", terminal.size(memory)])
     return found
 
 
@@ -153,14 +151,14 @@ def _told(link: dict[str, Any], shapes: dict[str, list[int]]) -> dict[str, Any]:
 
 
 def _facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
-    from horn.cli import _screen
+    from horn import terminal
     from horn.data.classes import from_json, said
 
     facts = manifest["facts"]
     loss = manifest["network"]["layers"][-1].get("loss")
     found = [
         ("loss", loss and _loss(loss)),
-        *((where, _screen.metrics(values)) for where, values in facts.get("metrics", {}).items()),
+        *((where, terminal.metrics(values)) for where, values in facts.get("metrics", {}).items()),
         ("data", _data(facts)),
         ("classes", said(from_json(manifest["classes"])) if "classes" in manifest else None),
         ("features", "normalized by mean and standard deviation" * ("normalization" in manifest)),

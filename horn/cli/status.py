@@ -30,7 +30,7 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
     With --wait the exit code is 0 once the state is there that is waited for, and that of the job
     if it has ended, or ends, in another.
     """
-    from horn.cli import _screen
+    from horn import terminal
     from horn.coordination.jobs import ENDED
     from horn.errors import JobError
 
@@ -43,7 +43,7 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
             wanted = ENDED
             if wait_for.upper() != "ENDED":
                 wanted = frozenset({_cluster.state_named(wait_for)})
-            limit_s = None if timeout is None else _screen.duration(timeout)
+            limit_s = None if timeout is None else terminal.duration(timeout)
             state = cluster.wait(name, wanted | ENDED, limit_s)
             if wanted == ENDED or state not in wanted:
                 code = int(cluster.status(name).result.get("code", 1))
@@ -54,11 +54,11 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
                 _show_job(cluster.status(name), as_json)
             if watch_s is None:
                 return code
-            time.sleep(_screen.duration(watch_s))
+            time.sleep(terminal.duration(watch_s))
 
 
 def _show_cluster(cluster: ClusterClient, as_json: bool) -> None:
-    from horn.cli import _screen
+    from horn import terminal
     from horn.coordination.jobs import ENDED
 
     statuses = [s for s in cluster.all_statuses() if s.state not in ENDED]
@@ -71,7 +71,7 @@ def _show_cluster(cluster: ClusterClient, as_json: bool) -> None:
              "horn": h.horn, "python": h.python}
             for h in hosts.values()
         ]  # fmt: skip
-        _screen.print_json(
+        terminal.print_json(
             {"schema": "horn.status/1", "jobs": [_cluster.as_json(s) for s in statuses],
              "workers": workers, "workers_known": known, "slots": slots, "free": free,
              "zookeeper": cluster.hosts}
@@ -80,21 +80,21 @@ def _show_cluster(cluster: ClusterClient, as_json: bool) -> None:
     _cluster.table(_cluster.COLUMNS, [_cluster.row(status) for status in statuses])
     if len(hosts) > 1:
         shares = (f"{h.name} {h.free} of {h.slots}" for h in hosts.values())
-        _screen.say(f"Free slots: {', '.join(shares)}")
+        terminal.say(f"Free slots: {', '.join(shares)}")
     line = [
         f"Workers {len(hosts)} of {known} up",
         f"{free} of {slots} slots free",
         f"ZooKeeper {cluster.hosts}",
         *(f"{s.job} {s.record.reason}" for s in statuses if s.record.reason),
     ]
-    _screen.say(" · ".join(line))
+    terminal.say(" · ".join(line))
 
 
 def _show_job(status: JobStatus, as_json: bool) -> None:
-    from horn.cli import _screen
+    from horn import terminal
 
     if as_json:
-        _screen.print_json(_cluster.as_json(status))
+        terminal.print_json(_cluster.as_json(status))
         return
     _cluster.table(_cluster.COLUMNS, [_cluster.row(status)])
     for line in _details(status):

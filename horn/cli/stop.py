@@ -16,7 +16,7 @@ from horn.cli import _cluster
 def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, now: bool,
             no_wait: bool, timeout: str) -> None:  # fmt: skip
     """Have JOBS save a checkpoint at the next boundary and stop."""
-    from horn.cli import _screen
+    from horn import terminal
     from horn.coordination.jobs import ENDED
 
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
@@ -25,9 +25,9 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
             cluster.stop(name, now)
         for name in names:
             if no_wait:
-                _screen.say(f"Job {name} is to stop.")
+                terminal.say(f"Job {name} is to stop.")
                 continue
-            state = cluster.wait(name, ENDED, _screen.duration(timeout))
+            state = cluster.wait(name, ENDED, terminal.duration(timeout))
             checkpoint = cluster.status(name).record.checkpoint
             saved = f" · last checkpoint: iteration {checkpoint:,}" if checkpoint >= 0 else ""
-            _screen.say(f"Job {name} {state.value}{saved}")
+            terminal.say(f"Job {name} {state.value}{saved}")

@@ -12,10 +12,10 @@ from horn.cli import _cluster
 from horn.errors import HornError
 
 if TYPE_CHECKING:
-    from horn.cli._screen import FirstStepTimer
     from horn.job import Job
     from horn.model import Model
     from horn.planner.plan import Plan
+    from horn.terminal import FirstStepTimer
     from horn.train import Run
     from horn.training.profile import Profile
     from horn.training.run_settings import RunSettings
@@ -199,7 +199,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         raise click.UsageError("--detach and --working-dir are for a cluster: give --zk HOSTS.")
     from horn import settings as _settings
     from horn import target as _target
-    from horn.cli import _screen
+    from horn import terminal
     from horn.model import default_path
     from horn.modelfile import check_writable
     from horn.summary import memory_bytes
@@ -213,12 +213,12 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         job = job.with_settings(network=job.network.rebuilt(seed=seed))
     _checkpoints(options, found.stem)
     options["profile"] = False if options["profile"] is None else options["profile"] or True
-    options["start_timeout"] = _screen.duration(str(options["start_timeout"]))
+    options["start_timeout"] = terminal.duration(str(options["start_timeout"]))
     asked = RunSettings(
         backend=backend,
-        timeout=None if timeout is None else _screen.duration(timeout),
-        pins=_screen.pins(pins),
-        superstep_timeout=_screen.duration(superstep_timeout),
+        timeout=None if timeout is None else terminal.duration(timeout),
+        pins=terminal.pins(pins),
+        superstep_timeout=terminal.duration(superstep_timeout),
         **options,
     )
     if dry_run:
@@ -234,7 +234,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         _advise(job, asked)
     run, first = _train(job, asked, quiet, str(path))
     if verbose:
-        _screen.say(
+        terminal.say(
             f"First step {first.seconds:.2f} s after the start of the process "
             f"({first.cpu_s:.2f} s of processor time)."
         )
@@ -253,14 +253,14 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     code = 7 if run.state == "DIVERGED" else None  # as of NaN; the model is saved
     if as_json:
         head = {"schema": "horn.run/1", "state": run.state, "model": str(path)}
-        _screen.print_json(head | run.as_dict())
+        terminal.print_json(head | run.as_dict())
         return code
     for where, values in run.metrics.items():
-        click.echo(f"{where} {_screen.metrics(values)}")
+        click.echo(f"{where} {terminal.metrics(values)}")
     if found.report is not None:
         found.report(run)
     if not quiet:
-        _screen.say(
+        terminal.say(
             f"Next:  horn show {path}   horn evaluate {path} DATA   horn predict {path} DATA"
         )
     return code
@@ -268,7 +268,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
 
 def _checkpoints(options: dict[str, Any], stem: str) -> None:
     """Rename options for ``train``: --checkpoint-every 100 or 30s, --resume [RUN]."""
-    from horn.cli import _screen
+    from horn import terminal
     from horn.errors import JobError
 
     every, resume = options.pop("checkpoint_every"), options.pop("resume")
@@ -277,7 +277,7 @@ def _checkpoints(options: dict[str, Any], stem: str) -> None:
             raise JobError("--checkpoint-every 0: write how many iterations, from 1, or a time")
         options["checkpoint_every"] = int(every)
     elif every is not None:
-        options["checkpoint_seconds"] = _screen.duration(every)
+        options["checkpoint_seconds"] = terminal.duration(every)
     if options["changed"] and resume is None:
         raise click.UsageError("--changed is for going on: add --resume.")
     options["resume"] = False if resume is None else resume or True
@@ -286,15 +286,15 @@ def _checkpoints(options: dict[str, Any], stem: str) -> None:
 
 
 def _train(job: Job, asked: RunSettings, quiet: bool, path: str) -> tuple[Run, FirstStepTimer]:
-    from horn.cli import _screen
+    from horn import terminal
     from horn.errors import CallbackError, Diverged, Stopped
     from horn.train import conduct
 
-    progress = _screen.FirstStepTimer(_screen.progress(quiet))
+    progress = terminal.FirstStepTimer(terminal.progress(quiet))
     try:
         run = conduct(job, dataclasses.replace(asked, progress=progress))
     except Stopped as stopped:
-        _screen.say(f"S{str(stopped)[1:]}.")
+        terminal.say(f"S{str(stopped)[1:]}.")
         raise click.exceptions.Exit(stopped.exit_code) from None
     except Diverged as error:
         if error.model is None:
@@ -325,18 +325,17 @@ def _kept(model: Model, path: str) -> str:
 
 
 def _show_plan(job: Job, asked: RunSettings) -> None:
-    from horn import summary
-    from horn.cli import _screen
+    from horn import summary, terminal
 
     rows = summary.layers(job.network, asked.backend)
-    _screen.table(
+    terminal.table(
         ["Layer", "Neuron", "Units", "Params", "Runs as"],
         [[f"{r.index} {r.name}", r.neuron, r.extent, f"{r.parameters:,}", r.runs_as] for r in rows],
         err=True,
     )
     memory = summary.memory_bytes(job)
-    _screen.say(
-        f"{sum(r.parameters for r in rows):,} parameters, {_screen.size(memory['parameters'])} · "
+    terminal.say(
+        f"{sum(r.parameters for r in rows):,} parameters, {terminal.size(memory['parameters'])} · "
         f"{type(job.optimizer).__name__} · batch {job.batch_size} · {len(job.data):,} samples · "
         f"{job.n_iterations:,} updates · seed {job.network.seed}"
         + ("" if asked.groups * asked.tasks == 1 else f"\n{_topology(asked)}")
@@ -356,28 +355,28 @@ def _topology(asked: RunSettings) -> str:
 
 
 def _say_stopped(run: Run, path: str) -> None:
-    from horn.cli import _screen
+    from horn import terminal
 
     saved = f": saved {run.checkpoint}" if run.checkpoint else ""
-    _screen.say(f"Stopped after iteration {run.iterations}{saved}.")
-    _screen.say(f"The model of that iteration is in {path}.")
+    terminal.say(f"Stopped after iteration {run.iterations}{saved}.")
+    terminal.say(f"The model of that iteration is in {path}.")
     if run.checkpoint:
-        _screen.say("Next:  the same command with --resume")
+        terminal.say("Next:  the same command with --resume")
 
 
 def _say_end(run: Run, path: str) -> None:
-    from horn.cli import _screen
+    from horn import terminal
 
     if run.stopped_early:
-        _screen.say("Stopped early: no improvement on the validation data.")
+        terminal.say("Stopped early: no improvement on the validation data.")
     if run.best_epoch is not None:
-        _screen.say(f"Kept the model of epoch {run.best_epoch}, the best of {run.epochs}.")
-    _screen.say(f"Saved {path} ({_screen.size(os.path.getsize(path))}).")
-    _screen.say(
+        terminal.say(f"Kept the model of epoch {run.best_epoch}, the best of {run.epochs}.")
+    terminal.say(f"Saved {path} ({terminal.size(os.path.getsize(path))}).")
+    terminal.say(
         f"{run.state} in {run.seconds:.1f} s · {run.iterations:,} updates{_spent(run.counters)}"
     )
     if run.staleness:
-        _screen.say(f"Pushes by how many updates they were late: {_histogram(run.staleness)}")
+        terminal.say(f"Pushes by how many updates they were late: {_histogram(run.staleness)}")
 
 
 def _spent(counters: list[dict[str, Any]]) -> str:
@@ -408,15 +407,15 @@ def _histogram(counts: dict[int, int]) -> str:
 
 def _say_counters(counters: list[dict[str, Any]]) -> None:
     """A row per task: where its time went, and what it sent and held."""
-    from horn.cli import _screen
+    from horn import terminal
 
     phases = ("compute", "pack", "send", "wait", "unpack")
-    _screen.table(
+    terminal.table(
         ["Task", *(f"{phase} s" for phase in phases), "Messages", "Sent", "Memory"],
         [
             [row["role"].removeprefix("task "), *(f"{row[f'{phase}_s']:.3f}" for phase in phases),
-             f"{row['n_sent']:,}", _screen.size(row["sent_bytes"]),
-             _screen.size(row["peak_memory_bytes"])]
+             f"{row['n_sent']:,}", terminal.size(row["sent_bytes"]),
+             terminal.size(row["peak_memory_bytes"])]
             for row in counters
         ],
         err=True,
@@ -425,25 +424,24 @@ def _say_counters(counters: list[dict[str, Any]]) -> None:
 
 def _say_profile(profile: Profile) -> None:
     """A row per statement of a step, the longest first."""
-    from horn.cli import _screen
+    from horn import terminal
 
-    _screen.say()
-    _screen.table(
+    terminal.say()
+    terminal.table(
         ["Share", "us/step", "Layer", "Phase", "Line", "Statement"], profile.rows(), err=True
     )
 
 
 def _dry_run(job: Job, asked: RunSettings, as_json: bool, assume: str | None) -> None:
     """The plan is the result here: it goes to stdout."""
-    from horn import summary
-    from horn.cli import _screen
+    from horn import summary, terminal
 
     rows = summary.layers(job.network, asked.backend)
     memory = summary.memory_bytes(job)
     plan = _tasks_plan(job, assume, asked)
     advice = [] if assume else _advise(job, asked)
     if as_json:
-        _screen.print_json(
+        terminal.print_json(
             {
                 "schema": "horn.plan/1",
                 "layers": [dataclasses.asdict(row) for row in rows],
@@ -464,7 +462,7 @@ def _dry_run(job: Job, asked: RunSettings, as_json: bool, assume: str | None) ->
         )
         return
     if plan is None:
-        _screen.table(
+        terminal.table(
             ["Layer", "Neuron", "Units", "Params", "Runs as", "Backward"],
             [
                 [f"{r.index} {r.name}", r.neuron, r.extent, f"{r.parameters:,}", r.runs_as,
@@ -474,10 +472,10 @@ def _dry_run(job: Job, asked: RunSettings, as_json: bool, assume: str | None) ->
             err=False,
         )  # fmt: skip
     else:
-        _screen.table(*plan.rows(), err=False)
+        terminal.table(*plan.rows(), err=False)
         if plan.supersteps:
             click.echo()
-            _screen.table(*plan.superstep_rows(), err=False)
+            terminal.table(*plan.superstep_rows(), err=False)
         click.echo()
     n_parameters = sum(row.parameters for row in rows)
     click.echo(f"{n_parameters:,} parameters · {job.dtype} · {summary.in_words(job.optimizer)}")
@@ -486,8 +484,8 @@ def _dry_run(job: Job, asked: RunSettings, as_json: bool, assume: str | None) ->
         f"({job.iterations_per_epoch:,} per epoch) · seed {job.network.seed}"
     )
     if plan is None:
-        parts = ", ".join(f"{name} {_screen.size(value)}" for name, value in memory.items())
-        click.echo(f"Memory about {_screen.size(sum(memory.values()))}: {parts}")
+        parts = ", ".join(f"{name} {terminal.size(value)}" for name, value in memory.items())
+        click.echo(f"Memory about {terminal.size(sum(memory.values()))}: {parts}")
         click.echo(_groups_plan(job, n_parameters, asked) if asked.groups > 1 else
                    "1 group of 1 task: nothing is sent.", nl=False)  # fmt: skip
         click.echo(" Dry run: nothing was trained or written.")
@@ -501,9 +499,8 @@ def _dry_run(job: Job, asked: RunSettings, as_json: bool, assume: str | None) ->
 
 def _advise(job: Job, asked: RunSettings) -> list[str]:
     """Print advice before a start; returns its lines."""
-    from horn import strategies
+    from horn import strategies, terminal
     from horn.backends import is_compiled
-    from horn.cli import _screen
     from horn.planner.plan import advice
 
     if asked.groups * asked.tasks == 1 or not is_compiled(asked.backend, job.network):
@@ -520,13 +517,13 @@ def _advise(job: Job, asked: RunSettings) -> list[str]:
         threads=asked.threads,
     )
     for line in found:
-        _screen.say(f"{line}.")
+        terminal.say(f"{line}.")
     return found
 
 
 def _groups_plan(job: Job, n_parameters: int, asked: RunSettings) -> str:
     """How the groups share the work; the tables above are of one group."""
-    from horn.cli import _screen
+    from horn import terminal
     from horn.errors import JobError
     from horn.strategies import in_words
     from horn.topology import largest_share
@@ -537,7 +534,7 @@ def _groups_plan(job: Job, n_parameters: int, asked: RunSettings) -> str:
             f"{groups} groups share batches of {job.batch_size} samples: each needs one at least; "
             f"use fewer groups, or a larger batch_size"
         )
-    size = _screen.size(n_parameters * (8 if job.dtype == "float64" else 4))
+    size = terminal.size(n_parameters * (8 if job.dtype == "float64" else 4))
     most = largest_share(job.batch_size, groups)
     share = f"they share each batch, at most {most} samples a group"
     if strategy.is_asynchronous:

@@ -64,7 +64,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
     With --zk, or HORN_ZK, the runs are jobs of the cluster, which starts as many at once as it has
     slots for.
     """
-    from horn.cli import _screen
+    from horn import terminal
     from horn.modelfile import check_writable
 
     found = combinations(settings)
@@ -79,7 +79,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
         value = trial.row.get(sweep.monitor)
         said = f"{sweep.monitor} {value:.4f}" if value is not None else trial.reason
         n = len(sweep.trials)
-        _screen.say(f"{trial.number}/{n}  {trial.words()}  {trial.state}  {said}".rstrip())
+        terminal.say(f"{trial.number}/{n}  {trial.words()}  {trial.state}  {said}".rstrip())
 
     code = 0
     try:
@@ -89,20 +89,20 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
             _here(target, args, options, sweep, path, tell, slots)
     except KeyboardInterrupt:
         code = 130
-        _screen.say("\nStopped by Ctrl-C; this is what there is so far.")
+        terminal.say("\nStopped by Ctrl-C; this is what there is so far.")
     if as_json:
         model = None if sweep.best is None else str(path)
-        _screen.print_json({"schema": "horn.sweep/1", **sweep.as_dict(), "model": model})
+        terminal.print_json({"schema": "horn.sweep/1", **sweep.as_dict(), "model": model})
     else:
         columns, rows = sweep.table()
         cells = [[c if isinstance(c, str) else _number(c) for c in row] for row in rows]
-        _screen.table(columns, cells, err=False)
+        terminal.table(columns, cells, err=False)
     if sweep.best is not None and not quiet:
-        _screen.say(f"Saved {path}, the model of run {sweep.best.number}: {sweep.best.words()}")
+        terminal.say(f"Saved {path}, the model of run {sweep.best.number}: {sweep.best.words()}")
     elif sweep.best is None and not code:
         reason = next((t.reason for t in sweep.trials if t.reason), "")
         why = f"The first said: {reason}" if reason else _unmeasured(sweep)
-        _screen.say(f"No run can be the best. {why}")
+        terminal.say(f"No run can be the best. {why}")
     return code or (0 if sweep.best is not None else 1)
 
 
@@ -229,14 +229,14 @@ def _on_cluster(
     zk_hosts: str, key_file: str | None, target: str, args: Sequence[str],
     options: Mapping[str, Any], sweep: Sweep, path: Path, tell: Callable[[Trial], None],
 ) -> None:  # fmt: skip
-    from horn.cli import _screen
+    from horn import terminal
     from horn.cluster.handles import Cluster, SubmittedJob
     from horn.coordination.jobs import ENDED
 
     names = ("groups", "tasks", "strategy", "seed", "working_dir")
     asked = {name: options[name] for name in names}
     if options["timeout"] is not None:
-        asked["timeout"] = _screen.duration(options["timeout"])
+        asked["timeout"] = terminal.duration(options["timeout"])
     jobs: dict[SubmittedJob, Trial] = {}
     with Cluster(zk_hosts, key_file) as cluster:
         try:

@@ -38,8 +38,8 @@ def command(target: str, args: tuple[str, ...], neuron: str, sample: int, step: 
 
     from horn import settings as _settings
     from horn import target as _target
+    from horn import terminal
     from horn.backends import make
-    from horn.cli import _screen
     from horn.training import neuron_trace
 
     job = _settings.apply(_target.load(target, args).job, settings)
@@ -49,13 +49,13 @@ def command(target: str, args: tuple[str, ...], neuron: str, sample: int, step: 
     with contextlib.redirect_stdout(sys.stderr):
         found = neuron_trace.trace(job, lambda setup: make(backend, setup), neuron, sample, step)
     if as_json:
-        _screen.print_json({"schema": "horn.trace/1", **dataclasses.asdict(found)})
+        terminal.print_json({"schema": "horn.trace/1", **dataclasses.asdict(found)})
         return
     _show(found)
 
 
 def _show(found: NeuronTrace) -> None:
-    from horn.cli import _screen
+    from horn import terminal
 
     *at, channel = found.place or [0]
     where = f" at {', '.join(map(str, at))} in channel {channel}" if at else ""
@@ -64,7 +64,7 @@ def _show(found: NeuronTrace) -> None:
         f"batch: row {found.row} of the data\n"
     )
     names = list(found.incoming[0].weights) if found.incoming else []
-    _screen.table(
+    terminal.table(
         ["Message from", "input", *names, *(f"gradient of {name}" for name in names)],
         [
             [m.source, _said(m.input), *map(_said, m.weights.values()),
@@ -95,7 +95,7 @@ def _show(found: NeuronTrace) -> None:
         click.echo()
         several = list(found.outgoing[0].weights)
         pushed = [f"pushed to {name}" for name in found.outgoing[0].pushed]
-        _screen.table(
+        terminal.table(
             ["Synapse to", *several, "delta", "gradient", *pushed],
             [
                 [m.receiver, *map(_said, m.weights.values()),

@@ -188,7 +188,7 @@ def _lead(
     hosts: str, key_file: str | None, agent: Agent, nodes: int, words: tuple[str, ...]
 ) -> int:
     """Wait for all nodes, then do what was asked for; the others are told how it ended."""
-    from horn.cli import _screen
+    from horn import terminal
     from horn.errors import ClusterError
 
     with _cluster.open_cluster(hosts, key_file) as cluster:
@@ -205,7 +205,7 @@ def _lead(
             if words:
                 code = _submit(hosts, key_file, words)
             else:
-                _screen.say(
+                terminal.say(
                     f"ZooKeeper {hosts} · {nodes} worker{'s' * (nodes > 1)}. Submit with  "
                     f"horn submit --zk {hosts} FILE   Ctrl-C ends it."
                 )

@@ -49,7 +49,7 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
     Off loopback (--host) it needs the cluster's key: make one with horn keygen, copy it to every
     machine, and give --key FILE.
     """
-    from horn.cli import _screen
+    from horn import terminal
     from horn.cluster.agent import Agent
     from horn.cluster.capacity import HostCapacity
     from horn.cluster.user import JobUser
@@ -74,7 +74,7 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
         shared=None if shared is None else Path(shared).absolute(),
         key=key,
         is_insecure=insecure,
-        session_s=_screen.duration(session),
+        session_s=terminal.duration(session),
         limits=ProcessLimits(memory_bytes=memory),
         user=None if user is None else JobUser.named(user),
     )
@@ -101,7 +101,7 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     if not quiet:
-        _screen.say(
+        terminal.say(
             f"Worker {agent.name} offers {capacity.slots} slots to {zk_hosts}. Ctrl-C ends it."
         )
     agent.run()

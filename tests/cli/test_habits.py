@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 import horn
-from horn.cli import _screen
 from tests.cli.test_cluster import Agents, Run, cluster
 from tests.cluster.agents import ROOT, agents, own_port
 
@@ -116,9 +115,9 @@ def test_up_says_that_its_port_is_taken(folder: Path):
 
 def test_the_bar_ends_at_its_end(monkeypatch: pytest.MonkeyPatch):
     ours, theirs = pty.openpty()
-    with open(theirs, "w") as terminal:
-        monkeypatch.setattr(sys, "stderr", terminal)
-        bar = _screen.ProgressBar()
+    with open(theirs, "w") as screen:
+        monkeypatch.setattr(sys, "stderr", screen)
+        bar = terminal.ProgressBar()
     net = horn.Network(seed=1)
     net.input(2)
     net.output(1, loss="squared_error")
