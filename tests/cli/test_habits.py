@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import horn
+from horn import terminal
 from tests.cli.test_cluster import Agents, Run, cluster
 from tests.cluster.agents import ROOT, agents, own_port
 
