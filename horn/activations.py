@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from horn import math, texts
 from horn.errors import ModelError
@@ -26,6 +26,7 @@ class Activation:
     derives ``derivative_at`` from ``f``.
     """
 
+    n_arguments: ClassVar[int] = 1
     name: str
     f: Function
     df: Function | None = None
@@ -35,8 +36,8 @@ class Activation:
         for function in (self.f, self.df, self.df_at):
             texts.keep(function)
 
-    def __call__(self, z: Any) -> Any:
-        return self.f(z)
+    def __call__(self, *z: Any) -> Any:
+        return self.f(*z)
 
     def derivative(self, y: Any) -> Any:
         """d f / d z, from the output y = f(z)."""
@@ -57,6 +58,12 @@ class Activation:
                 f"network runs, to call it yourself give horn.Activation(name, f, df)"
             )
         return self.df(self.f(z))
+
+
+class OfTwo(Activation):
+    """``f(a, b)``, of what two layers send: of a loss between them."""
+
+    n_arguments = 2
 
 
 def identity(z: Any) -> Any:

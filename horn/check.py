@@ -73,11 +73,11 @@ def check_network(job: Job, tolerance: float = TOLERANCE) -> list[LayerCheck]:
         kind = "interpreted" if layer.neuron.interpreted else explain.kind(layer)
         if kind == "local rule" and not written:
             backward = "none (learns from its push)"
-        elif net.loss is None and not written:
+        elif not net.is_judged and not written:
             backward = "none (no loss)"
         else:
             backward = "written" if written else "derived"
-        is_compared = written and kind != "interpreted" and net.loss
+        is_compared = written and kind != "interpreted" and net.is_judged
         entries = list(_compare(job, layer)) if is_compared else []
         worst = max(entries, key=lambda e: e.error, default=None)
         names = layer.name, layer.neuron.__name__
@@ -90,7 +90,7 @@ def check_job(job: Job) -> None:
     forward.
     """
     for layer in job.network.layers[1:-1]:
-        if not has_backward(layer.neuron) or layer.neuron.interpreted or job.network.loss is None:
+        if not has_backward(layer.neuron) or layer.neuron.interpreted or not job.network.is_judged:
             continue
         for entry in _compare(job, layer):
             if entry.error > TOLERANCE:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from horn import activations, initializers, losses, metrics
-from horn.activations import Activation
+from horn.activations import Activation, OfTwo
 from horn.connections import Edges
 from horn.connections.dense import Dense
 from horn.connections.placed import PLACED
@@ -109,6 +109,8 @@ def _layer_to_json(layer: Layer, capture: SourceCapture) -> dict[str, Any]:
         ],
         **_shape_to_json(layer),
         **({"each_step": True} if layer.each_step else {}),
+        **({"loss_weight": layer.loss_weight} if layer.loss_weight != 1.0 else {}),
+        **({} if layer.answers else {"answers": False}),
     }
 
 
@@ -144,14 +146,15 @@ def _activation_to_json(activation: Activation, capture: SourceCapture) -> dict[
         return {"name": activation.name}
     functions = {part: getattr(activation, part) for part in ("f", "df", "df_at")}
     given = {part: capture.reference(f) for part, f in functions.items() if f is not None}
-    return {"name": activation.name, **given}
+    of_two = {"arguments": 2} if activation.n_arguments == 2 else {}
+    return {"name": activation.name, **given, **of_two}
 
 
 def _activation_from_json(found: Mapping[str, Any], code: CapturedCode) -> Activation:
     if "f" not in found:
         return activations.ACTIVATIONS[found["name"]]
     functions = {p: code.resolve(found[p]) for p in ("f", "df", "df_at") if p in found}
-    return Activation(found["name"], **functions)
+    return (OfTwo if found.get("arguments") == 2 else Activation)(found["name"], **functions)
 
 
 def _loss_to_json(loss: Loss | None, capture: SourceCapture) -> dict[str, Any] | None:
@@ -223,6 +226,8 @@ def rebuild(
                 _loss_from_json(found["loss"], code),
                 **_shape_from_json(found),
                 each_step=bool(found.get("each_step", False)),
+                loss_weight=number(found.get("loss_weight", 1.0), float, 0.0, math.inf),
+                answers=bool(found.get("answers", True)),
             )
         network._add(layer)
     return network

@@ -16,7 +16,7 @@ from horn.layers import Layer
 from horn.network import Network
 from horn.neuron import Neuron, SynapseState, declared, mentions
 from horn.optimizers import SGD, Direct, Optimizer
-from horn.program import Convolve, Loop, Matmul, Update, every
+from horn.program import Convolve, Loop, Matmul, TargetRead, Targets, Update, every
 
 
 def runs_as(network: Network) -> dict[str, str]:
@@ -25,9 +25,7 @@ def runs_as(network: Network) -> dict[str, str]:
     """
     if any(layer.neuron.interpreted for layer in network.layers[1:]):
         return {layer.name: "message by message" for layer in network.layers[1:]}
-    program = lower.training_program(
-        network, _optimizer(network), "label" if network.loss else None
-    )
+    program = lower.training_program(network, _optimizer(network), _targets(network))
     ways: dict[str, str] = {}
     for layer in network.layers[1:]:
         products = loops = drawn = False
@@ -60,6 +58,15 @@ def runs_as(network: Network) -> dict[str, str]:
             way += ", live neurons only"
         ways[layer.name] = way
     return ways
+
+
+def _targets(network: Network) -> Targets:
+    """As if all had labels: how a network reads its targets, whatever the data will be."""
+    if not network.is_judged:
+        return None
+    if not network.has_several:
+        return "label" if network.compared else ()
+    return tuple(TargetRead(name, "label", k) for k, name in enumerate(network.compared))
 
 
 def _optimizer(network: Network) -> Optimizer:
@@ -99,13 +106,13 @@ def never_learn(network: Network) -> list[str]:
     Raises CompileError if a neuron cannot be compiled.
     """
     layers = network.layers[1:]
-    if network.loss is None or any(layer.neuron.interpreted for layer in layers):
+    if not network.is_judged or any(layer.neuron.interpreted for layer in layers):
         return []
     read = {k.index: read_layer(k, True, receivers=network.receivers(k)) for k in layers}
     derived = {
         k.index: derive.derive(read[k.index][0], k.parameters, k.weights, k.groups) for k in layers
     }
-    reached = {network.last.index}
+    reached = {layer.index for layer in network.judged}
     found = []
     for layer in reversed(layers):
         forward, backward, _ = read[layer.index]

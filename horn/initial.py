@@ -11,11 +11,12 @@ import numpy as np
 
 from horn import modelfile
 from horn.data import Normalization
-from horn.data.classes import Classes, from_json
+from horn.data.classes import Classes, all_from_json
 from horn.errors import ModelError
 from horn.network import Network
 
 Array = np.ndarray[Any, Any]
+AllClasses = Classes | Mapping[str, Classes | None] | None  # of several outputs, by their names
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Beginning:
     taken: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
-    classes: Classes | None = None
+    classes: AllClasses = None
     normalization: Normalization | None = None
 
     def __str__(self) -> str:
@@ -50,7 +51,7 @@ def beginning(given: Any, network: Network) -> Beginning:
     """
     left: tuple[str, ...] = ()
     windows: Mapping[str, Any] = {}
-    classes: Classes | None = getattr(given, "classes", None)
+    classes: AllClasses = getattr(given, "classes", None)
     normalization: Normalization | None = getattr(given, "normalization", None)
     if isinstance(given, Beginning):  # of the job that this one is made from
         left = given.unused
@@ -113,11 +114,11 @@ def beginning(given: Any, network: Network) -> Beginning:
     )
 
 
-def seen(manifest: Mapping[str, Any]) -> tuple[Classes | None, Normalization | None]:
+def seen(manifest: Mapping[str, Any]) -> tuple[AllClasses, Normalization | None]:
     """Of a model file: its classes, and how its features are normalized."""
     classes, normal = manifest.get("classes"), manifest.get("normalization")
     return (
-        None if classes is None else from_json(classes),
+        None if classes is None else all_from_json(classes),
         None if normal is None else Normalization.of_json(normal),
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horn import html, mistakes
-from horn.aggregates import Aggregate, check_name
+from horn.aggregates import COLUMNS, Aggregate, check_name
 from horn.callbacks import Callback, as_callbacks
 from horn.data import (
     Augment,
@@ -29,13 +29,15 @@ from horn.data.in_steps import check_answers, of_steps
 from horn.data.inputs import side_by_side
 from horn.data.normalization import measure
 from horn.data.stream import Stream, as_stream, is_stream, read
+from horn.data.targets import named
 from horn.delays import hears_reversed
 from horn.errors import DataError, JobError, ModelError
 from horn.initial import Beginning, beginning
 from horn.layers import Layer
-from horn.metrics import Metric, checked_answers, resolve
+from horn.metrics import Metric
 from horn.network import MAX_STEPS, Network
 from horn.optimizers import SGD, Optimizer
+from horn.outputs import better, has_answers, resolve
 from horn.weights import by_class, weighed
 
 
@@ -174,13 +176,20 @@ class Job:
             raise ModelError(f'Job: dtype must be "float32" or "float64", got {self.dtype!r}')
         if self.target not in ("labels", "input", None):
             raise ModelError(f'Job: target must be "labels", "input" or None, got {self.target!r}')
+        if self.target == "input" and self.network.has_several:
+            raise ModelError(
+                f'Job: target="input" is of one output, but the network has '
+                f"{', '.join(self.network.columns)}; give each its targets by name, (x, {{name: "
+                "x}), or compare a layer with the input: net.loss(layer, net_input, "
+                '"squared_error")'
+            )
         set_ = object.__setattr__
         self._check_sequences()
         if is_stream(self.data):
             data, validation = self._streamed(), self.validation
         else:
             data = as_dataset(self._arranged(self.data, "data"), "data")
-            validation = self.validation
+            data, validation = self._with_targets(data), self.validation
         if self.sample_weight is not None:
             data = weighed(data, self.sample_weight)
         if isinstance(validation, float):
@@ -224,8 +233,8 @@ class Job:
             of_piece = self.network.of_steps(int(self.truncate or 0), asks_each=False)
             set_(self, "network", of_piece)
         set_(self, "network", self.network.freezing(arrays))
-        set_(self, "metrics", _metrics(self.metrics, self.aggregates))
-        _check_monitor(self.early_stopping, self.metrics)
+        set_(self, "metrics", _metrics(self.metrics, self.network, self.aggregates))
+        _check_monitor(self.early_stopping, self.network, self.metrics)
         if self.epochs is None and self.iterations is None:
             set_(self, "epochs", 10)
         if begun is not None:
@@ -276,7 +285,7 @@ class Job:
                 f"acc is of {n_looked:,} of the {n:,} training pieces, the first of each sequence, "
                 "after the epoch and without dropout; loss is of all"
             )
-        if every == 1 or checked_answers(self.network, self.data, self.target) is None:
+        if every == 1 or not has_answers(self.network, self.data, self.target):
             return ""
         if isinstance(self.data, Stream):
             return "acc is not measured on the training samples of a stream; loss is of all"
@@ -293,7 +302,7 @@ class Job:
         value = row[stopping.monitor]
         if value is None:
             return float("inf")
-        return -value if _better(stopping, self.metrics) == "max" else value  # type: ignore[no-any-return]
+        return -value if _better(stopping, self.network, self.metrics) == "max" else value  # type: ignore[no-any-return]
 
     def check_data(self) -> None:
         """Compare the data with the network. Raises DataError with the place and the remedy."""
@@ -313,7 +322,18 @@ class Job:
                 check_shape(data, net.layers[0].shape)
             check_finite(data)
             check_answers(data, net.steps, net.last.each_step, what)
-            if net.loss is None:
+            if self.target == "labels" and data.targets:
+                for output in net.outputs:
+                    if output.loss is not None:
+                        part = data.of_output(output.name)
+                        check_targets_of(net.alone(output), part, f"{what}: {output.name}")
+                continue
+            if net.has_several and net.compared and data.y is None and self.target == "labels":
+                raise DataError(
+                    f"{what} has no targets, but the network has the outputs "
+                    f"{', '.join(net.compared)}; pass (x, {{name: targets}}), by these names"
+                )
+            if net.last.loss is None or (net.has_several and data.y is None):
                 continue
             if self.target == "input":
                 if net.steps and not net.last.each_step:
@@ -326,25 +346,8 @@ class Job:
                         f'target="input" compares {net.last.name} ({net.last.size} neurons) with '
                         f"the input ({net.n_inputs} features); make them equal"
                     )
-            elif data.y is None:
-                raise DataError(
-                    f"{what} has no labels, but {net.last.name} has loss {net.loss.name!r}; "
-                    'pass (x, y), or target="input"'
-                )
-            elif data.classes is not None and data.y.ndim == 1:
-                check_classes(data, net.last.size, net.last.name)
-            elif integer_targets(data) and net.last.size > 1:
-                check_labels(data, net.last.size, net.last.name)
-            elif data.y.shape[1:] != (math.prod(net.answers),) and (
-                data.y.ndim > 1 or net.last.size > 1
-            ):
-                labels = ", or labels as y.ravel()" if data.y.shape[1:] == (1,) else ""
-                raise DataError(
-                    f"{what}: targets have shape {data.y.shape}, but {net.last.name} has "
-                    f"{net.last.size} neurons; pass ({len(data)}, {net.last.size}){labels}"
-                )
-            elif net.loss.name == "binary_cross_entropy":
-                _check_between_0_and_1(data, what)
+            else:
+                check_targets_of(net, data, what)
 
     def batches(self) -> AugmentedBatch | None:
         """What makes the batches of training data, where they are not just rows of it."""
@@ -374,7 +377,7 @@ class Job:
                 f"Job: truncate is the steps of a piece, a whole number from 1 to {MAX_STEPS:,}; "
                 f"got {steps!r}"
             )
-        if net.loss is not None and self.target is not None and not net.last.each_step:
+        if net.is_judged and self.target is not None and not net.last.each_step:
             raise ModelError(
                 "Job: stateful goes on from piece to piece, and each is judged: write "
                 f"net.output({net.last.size}, ..., each_step=True)"
@@ -427,7 +430,7 @@ class Job:
         self.augment.check(self.network.layers[0].shape)
 
     def _read(self, data: Any, what: str) -> Dataset:
-        return read(self._arranged(data, what), what)
+        return self._with_targets(read(self._arranged(data, what), what))
 
     def _arranged(self, data: Any, what: str) -> Any:
         """Several inputs by name, and sequences, as the rows of a dataset."""
@@ -439,7 +442,7 @@ class Job:
         if net.steps:
             given = net.steps, net.n_inputs, net.last.each_step, net.last.size
             return of_steps(data, *given, what)
-        return side_by_side(data, net.inputs, what)
+        return side_by_side(named(data, net.compared, what), net.inputs, what)
 
     def _in_pieces(self, data: Any, n_lanes: int, what: str) -> Any:
         """The sequences of a stateful job, in pieces."""
@@ -447,6 +450,11 @@ class Job:
             return data
         steps = self.truncate or self.network.steps
         return lanes.pieces(data, self.network.n_inputs, steps, n_lanes, what)
+
+    def _with_targets(self, data: Dataset) -> Dataset:
+        """The data with the targets that the outputs have by name."""
+        net = self.network
+        return data.of_outputs(net.compared if self.target == "labels" else (), net.has_several)
 
     def _streamed(self) -> Any:
         """The stream, with the length of an epoch; what it cannot do is said."""
@@ -456,6 +464,7 @@ class Job:
             "sample_weight": self.sample_weight is not None,
             "class_weight": self.class_weight is not None,
             "aggregates": self.aggregates,
+            "several outputs": self.network.has_several,
             "a validation fraction": isinstance(self.validation, float),
         }
         for what, is_asked in cannot.items():
@@ -481,8 +490,16 @@ class Job:
             )
         if begun is not None and begun.classes is not None and self.target == "labels":
             # its last layer knows the classes by their places; a new one may have others
-            if any(name in begun.taken for name in self.network.last.shapes):
-                data = data.with_classes(begun.classes, "the model that it begins with")
+            known = begun.classes
+            taken = [
+                output.name
+                for output in self.network.outputs
+                if any(name in begun.taken for name in output.shapes)
+            ]
+            if isinstance(known, Mapping):
+                known = {name: known[name] for name in taken if name in known}
+            if taken and isinstance(known, Mapping) == bool(data.targets):
+                data = data.with_classes(known, "the model that it begins with")
         normal = data.normalization
         if self.normalize is not False and begun is not None and begun.normalization is not None:
             normal = begun.normalization
@@ -506,9 +523,15 @@ class Job:
 
     def _weighed(self, data: Dataset) -> Dataset:
         """The training data with weights by class."""
+        if self.class_weight is not None and self.network.has_several:
+            raise ModelError(
+                f"Job: class_weight is of one output, but the network has "
+                f"{', '.join(self.network.columns)}; give sample_weight, one number per sample, or "
+                "net.output(..., weight=...), a factor of an output's loss"
+            )
         if self.class_weight is not None:
             data = by_class(self.class_weight, self.network, self.target, data)
-        if data.weight is not None and (self.network.loss is None or self.target is None):
+        if data.weight is not None and (not self.network.is_judged or self.target is None):
             raise ModelError(
                 f"Job: weights of samples are factors of their loss, but {self.network.last.name} "
                 f'has none; give net.output a loss, as loss="squared_error", or leave them out'
@@ -519,8 +542,8 @@ class Job:
         """Validation or test data, coded and normalized as the training data."""
         if other is None:
             return None
-        if self.target == "labels" and data.y is not None and data.y.ndim == 1:
-            other = other.with_classes(data.classes, "the training data")
+        if self.target == "labels" and data.y is not None and (data.y.ndim == 1 or data.targets):
+            other = other.with_classes(data.all_classes, "the training data")
         elif other.classes != data.classes and other.y is not None and other.y.ndim > 1:
             raise DataError(
                 f"{other.name}: was read with another alphabet than the training data; write "
@@ -556,6 +579,29 @@ class Job:
             raise JobError(f"Job: {error}") from None
 
 
+def check_targets_of(network: Network, data: Dataset, what: str) -> None:
+    """Whether the data have the targets of a network with one output. Raises DataError."""
+    last = network.last
+    assert last.loss is not None
+    if data.y is None:
+        raise DataError(
+            f"{what} has no labels, but {last.name} has loss {last.loss.name!r}; "
+            'pass (x, y), or target="input"'
+        )
+    if data.classes is not None and data.y.ndim == 1:
+        check_classes(data, last.size, last.name)
+    elif integer_targets(data) and last.size > 1:
+        check_labels(data, last.size, last.name)
+    elif data.y.shape[1:] != (math.prod(network.answers),) and (data.y.ndim > 1 or last.size > 1):
+        labels = ", or labels as y.ravel()" if data.y.shape[1:] == (1,) else ""
+        raise DataError(
+            f"{what}: targets have shape {data.y.shape}, but {last.name} has "
+            f"{last.size} neurons; pass ({len(data)}, {last.size}){labels}"
+        )
+    elif last.loss.name == "binary_cross_entropy":
+        _check_between_0_and_1(data, what)
+
+
 def _frozen(given: Any, network: Network) -> tuple[tuple[str, ...], set[str]]:
     """The names that are given, and the arrays that they mean."""
     if isinstance(given, (str, Layer)) or not isinstance(given, Iterable):
@@ -586,35 +632,39 @@ def _frozen(given: Any, network: Network) -> tuple[tuple[str, ...], set[str]]:
     return tuple(names), found
 
 
-def _metrics(given: Any, aggregates: Mapping[str, Aggregate]) -> tuple[Metric, ...]:
-    found = resolve(given, "Job: metrics")
-    for metric in found:
-        if f"val_{metric.name}" in aggregates:
-            raise ModelError(
-                f"Job: an aggregate is called {f'val_{metric.name}'!r}, which is the column of the "
-                f"metric {metric.name!r}; give it another name"
-            )
+def _metrics(
+    given: Any, network: Network, aggregates: Mapping[str, Aggregate]
+) -> tuple[Metric, ...]:
+    found = resolve(given, network, "Job: metrics")
+    for column in better(network, found):
+        for name in (column, column.removeprefix("val_")):
+            if name in aggregates and name not in COLUMNS:
+                raise ModelError(
+                    f"Job: an aggregate is called {name!r}, which is the column of "
+                    f"{column.removeprefix('val_')!r}, a loss or metric; give it another name"
+                )
     return found
 
 
-def _better(stopping: EarlyStopping, metrics: tuple[Metric, ...]) -> str:
+def _better(stopping: EarlyStopping, network: Network, metrics: tuple[Metric, ...]) -> str:
     """What is better of what is watched, "min" or "max"; "" if nobody said."""
     if stopping.mode is not None:
         return stopping.mode
-    known = {"val_loss": "min", "val_acc": "max"} | {f"val_{m.name}": m.better for m in metrics}
-    return known[stopping.monitor]
+    return better(network, metrics)[stopping.monitor]
 
 
-def _check_monitor(stopping: EarlyStopping | None, metrics: tuple[Metric, ...]) -> None:
+def _check_monitor(
+    stopping: EarlyStopping | None, network: Network, metrics: tuple[Metric, ...]
+) -> None:
     if stopping is None:
         return
-    names = dict.fromkeys(["val_loss", "val_acc", *(f"val_{m.name}" for m in metrics)])
+    names = better(network, metrics)
     if stopping.monitor not in names:
         raise ModelError(
             f"Job: early stopping watches {stopping.monitor!r}, but what is measured is "
             f"{', '.join(names)}; add metrics=[{stopping.monitor[4:]!r}], or watch one of them"
         )
-    if not _better(stopping, metrics):
+    if not _better(stopping, network, metrics):
         raise ModelError(
             f"Job: early stopping watches {stopping.monitor!r}, a function of yours; say what is "
             f'better: EarlyStopping(monitor={stopping.monitor!r}, mode="max") or mode="min"'

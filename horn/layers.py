@@ -134,7 +134,8 @@ class Layer:
     maps of a convolution, all positions of which are one neuron; None where each is of its own.
     ``parts`` are the inputs of a network with several, name and size, side by side. ``steps``: of
     the input, how many a sequence has; 0 is no sequence. ``each_step``: of the output, whether each
-    step is judged, or the last one alone.
+    step is judged, or the last one alone. ``loss_weight``: a factor of its loss. ``answers``:
+    whether what an output sends is an answer; what a ``Network.loss`` makes is a loss alone.
     """
 
     index: int
@@ -155,6 +156,8 @@ class Layer:
     parts: tuple[tuple[str, int], ...] = ()
     steps: int = 0
     each_step: bool = False
+    loss_weight: float = 1.0
+    answers: bool = True
 
     @property
     def shape(self) -> tuple[int, ...]:

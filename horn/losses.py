@@ -45,6 +45,12 @@ def binary_cross_entropy(output: Any, target: Any) -> Any:
     )
 
 
+def own_output(output: Any, target: Any) -> Any:
+    """What the neuron sends: of a loss between layers, whose neurons compute it."""
+    return output
+
+
+BETWEEN = Loss("between", own_output)
 LOSSES: dict[str, Loss] = {
     "cross_entropy": Loss("cross_entropy", cross_entropy, labels=True),
     "squared_error": Loss("squared_error", squared_error),

@@ -24,7 +24,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,9 +49,10 @@ def answers(network: Network, target: str | None, y: Array | None) -> str | None
     """What the outputs answer, by the network and the shape of the targets; None: numbers, of which
     none is right or wrong.
     """
-    if target != "labels" or network.loss is None or y is None:
+    last = network.last
+    if target != "labels" or last.loss is None or y is None or network.has_several:
         return None
-    last, is_binary = network.last, network.loss == LOSSES["binary_cross_entropy"]
+    is_binary = last.loss == LOSSES["binary_cross_entropy"]
     if last.size == 1:
         return "side" if is_binary or last.activation.name == "sigmoid" else None
     if y.dtype.kind == "i":
@@ -125,12 +126,18 @@ def n_answers(network: Network, data: Dataset) -> int:
 class Metric:
     """One number of all samples. f : of ``y_true`` and ``y_pred``, as ``Outputs`` has them. reads :
     "answers", "numbers", or "" for a user's function. better : "max", "min", or "" if nobody said.
+    output : of several, the one that it is asked of; "" all that it fits.
     """
 
     name: str
     f: Callable[..., Any]
     reads: str = ""
     better: str = ""
+    output: str = ""
+
+    def of(self, output: str) -> Metric:
+        """The same, asked of one output."""
+        return replace(self, output=output)
 
 
 def _columns(kind: str, y: Array, outputs: Array) -> tuple[Array, Array]:
@@ -263,12 +270,12 @@ KNOWN = f"accuracy, {', '.join(list(METRICS)[1:])}, top5 (or another number)"
 def resolve(given: Any, where: str) -> tuple[Metric, ...]:
     """Metrics of their names and of functions; one, or several. Raises ModelError."""
     several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-    found: dict[str, Metric] = {}
+    found: dict[tuple[str, str], Metric] = {}
     for each in several:
         metric = each if isinstance(each, Metric) else _metric(each, where)
-        if metric.name in found:
+        if (metric.name, metric.output) in found:
             raise ModelError(f"{where}: two metrics are called {metric.name!r}; leave one out")
-        found[metric.name] = metric
+        found[metric.name, metric.output] = metric
     return tuple(found.values())
 
 
@@ -340,7 +347,7 @@ def check(
     metrics, last = list(metrics), network.last
     if not metrics:
         return
-    if network.loss is None or target is None:
+    if last.loss is None or target is None:
         raise ModelError(
             f"metrics compare outputs with targets, but {last.name} has no loss; give net.output "
             f'one, as loss="squared_error", or leave {metrics[0].name!r} out'
@@ -425,8 +432,12 @@ def _try(metric: Metric, network: Network, data: Dataset, target: str | None, wh
 
 def to_json(metrics: Iterable[Metric], capture: SourceCapture) -> list[dict[str, Any]]:
     """Names, and where a user's functions are. Raises ModelError: one cannot be read."""
-    return [{"name": m.name} if m.reads else {"name": m.name, **_place(m.f, capture)}
-            for m in metrics]  # fmt: skip
+    return [
+        {"name": m.name}
+        | ({} if m.reads else _place(m.f, capture))
+        | ({"output": m.output} if m.output else {})
+        for m in metrics
+    ]
 
 
 def _place(f: Any, capture: SourceCapture) -> dict[str, Any]:
@@ -449,11 +460,12 @@ def from_json(found: Iterable[Mapping[str, Any]], code: CapturedCode) -> tuple[M
         elif "f" in each:
             f = code.resolve(each["f"])
         else:
-            metrics.append(_metric(str(each["name"]), "this file"))
+            known = _metric(str(each["name"]), "this file")
+            metrics.append(known.of(str(each.get("output", ""))))
             continue
         if not callable(f):
             raise ModelError(f"metric {each['name']!r:.80} is no function in the saved source")
-        metrics.append(Metric(str(each["name"]), f))
+        metrics.append(Metric(str(each["name"]), f, output=str(each.get("output", ""))))
     return tuple(metrics)
 
 

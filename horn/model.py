@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import horn
-from horn import html, metrics, mistakes, modelfile
+from horn import html, losses, metrics, mistakes, modelfile
 from horn.backends import in_use
 from horn.data import (
     Dataset,
@@ -29,19 +29,22 @@ from horn.data import (
     check_targets,
 )
 from horn.data.arrays import BYTE_SCALE
-from horn.data.classes import Classes, as_array, to_json
+from horn.data.classes import Classes, all_to_json, as_array
 from horn.data.in_steps import check_answers, of_steps
 from horn.data.inputs import side_by_side
 from horn.data.lanes import is_alone, is_long, pieces, whole
 from horn.data.stream import read
+from horn.data.targets import named
 from horn.delays import hears_reversed
 from horn.description import Description, number, rebuild, shapes
 from horn.errors import ModelError
 from horn.initial import seen, sparse_edges
-from horn.metrics import Metric, answers, checked_answers, n_answers, score
-from horn.metrics import check as check_metrics
-from horn.metrics import resolve as resolved
+from horn.layers import Layer
+from horn.metrics import Metric, answers, checked_answers, n_answers, n_right, score
 from horn.network import Network
+from horn.outputs import check as check_metrics
+from horn.outputs import each, loss_column
+from horn.outputs import resolve as resolved
 from horn.sources import CapturedCode
 
 if TYPE_CHECKING:
@@ -109,7 +112,7 @@ class Model:
         facts: Mapping[str, Any] | None = None,
         code: Description | None = None,
         metrics: Iterable[Metric] = (),
-        classes: Classes | None = None,
+        classes: Classes | Mapping[str, Classes | None] | None = None,
         normalization: Normalization | None = None,
     ) -> None:
         self.network = network.of_model()
@@ -138,10 +141,12 @@ class Model:
         return _LearnedArrays("states", self._states)
 
     @property
-    def classes_(self) -> Array | None:
+    def classes_(self) -> Array | dict[str, Array | None] | None:
         """The labels in the order of the outputs, as scikit-learn calls them; None if they are
-        whole numbers, which are the outputs' own.
+        whole numbers, which are the outputs' own. Of several outputs by their names.
         """
+        if isinstance(self.classes, Mapping):
+            return {k: None if v is None else as_array(v) for k, v in self.classes.items()}
         return None if self.classes is None else as_array(self.classes)
 
     def cut(self, layer: str) -> Model:
@@ -164,7 +169,8 @@ class Model:
         """What a layer sends for each sample: (n, size), in inference. x : as for ``predict``."""
         if layer not in self._cuts:
             self._cuts[layer] = self.cut(layer)
-        return self._cuts[layer].predict(x)
+        found: Array = self._cuts[layer].predict(x)
+        return found
 
     def record(self, x: Any, *names: str) -> dict[str, Any]:
         """What layers send, and States are, at each step of some sequences: by name (n, steps,
@@ -203,14 +209,16 @@ class Model:
         net.input(n, steps=...), and one may be given alone, (steps, features): they are heard in
         pieces, from beginning to end.
         labels : the class of the largest output: what it was called, or its number. Of a single
-        output that tells two classes apart, the second if it is above 0.5. layer : of this layer
-        instead.
+        output that tells two classes apart, the second if it is above 0.5. Of several outputs those
+        that tell no classes apart keep their numbers. layer : of this layer instead.
         """
         if layer is not None:
             found = self.activations(x, layer)
             if isinstance(found, list):
                 return [one.argmax(axis=-1) if labels else one for one in found]
             return found.argmax(axis=-1) if labels else found
+        if self.network.has_several:
+            return self._predict_each(x, labels)
         if self._is_long(x):
             found = self._of_long(x)
             return self.labels_of(found) if labels else found
@@ -226,15 +234,49 @@ class Model:
             lengths = None if data.lengths is None else data.lengths[chunk]
             outputs = engine.outputs(data.read(chunk, buffer[: len(chunk)]), lengths=lengths)
             found[start : start + len(chunk)] = self._classes_of(outputs) if labels else outputs
-        named = found if self.classes is None or not labels else as_array(self.classes)[found]
+        named = found if self.classes is None or not labels else as_array(self._only_classes)[found]
         if not each or data.lengths is None:
             return named
         return _cut(named, data.lengths, is_array=hasattr(x, "__array__"))
 
+    def _predict_each(self, x: Any, labels: bool) -> dict[str, Array]:
+        """As ``predict``, of several outputs."""
+        data, engine, network = self._dataset(x, "x"), self._ready(), self.network
+        found = np.empty((len(data), *network.answers), self.dtype)
+        buffer = np.empty((min(len(data), CHUNK_ROWS), data.n_features), self.dtype)
+        for start in range(0, len(data), CHUNK_ROWS):
+            chunk = np.arange(start, min(start + CHUNK_ROWS, len(data)))
+            found[chunk] = engine.outputs(data.read(chunk, buffer[: len(chunk)]))
+        parts = {name: found[:, columns] for name, columns in network.columns.items()}
+        if not labels:
+            return {name: np.ascontiguousarray(part) for name, part in parts.items()}
+        return {
+            output.name: self._labels_of_one(output, parts[output.name])
+            for output in network.outputs
+        }
+
+    def _labels_of_one(self, output: Layer, sent: Array) -> Array:
+        """What one of several outputs says: a class, if it tells some apart."""
+        classes = self.classes if isinstance(self.classes, Mapping) else {}
+        own = classes.get(output.name)
+        of_one = self.network.alone(output)
+        is_side = answers(of_one, self.target, np.empty((0, 1))) == "side"
+        tells = output.name in classes or is_side or output.loss is losses.LOSSES["cross_entropy"]
+        if not tells or (output.size == 1 and not is_side and own is None):
+            return np.ascontiguousarray(sent)
+        numbers = (sent[:, 0] > 0.5).astype(np.int64) if output.size == 1 else sent.argmax(axis=1)
+        return numbers if own is None else as_array(own)[numbers]
+
     def labels_of(self, outputs: Array) -> Array:
         """What ``predict(labels=True)`` says of what the last layer sent (..., n_outputs)."""
         found = self._classes_of(outputs)
-        return found if self.classes is None else as_array(self.classes)[found]
+        return found if self.classes is None else as_array(self._only_classes)[found]
+
+    @property
+    def _only_classes(self) -> Classes:
+        """Those of the only output."""
+        assert self.classes is not None and not isinstance(self.classes, Mapping)
+        return self.classes
 
     def _classes_of(self, outputs: Array) -> Array:
         """The numbers of the classes."""
@@ -288,7 +330,7 @@ class Model:
                 f"generate: the network hears {self.network.n_inputs} numbers and answers "
                 f"{self.network.last.size}, but there are {len(letters)} characters"
             )
-        return written(self.stream(), letters, prefix, n, temperature, seed)
+        return written(self.stream(), self._only_classes, prefix, n, temperature, seed)
 
     def evaluate(self, x: Any, y: Any = None, *, metrics: Any = None) -> dict[str, float]:
         """The mean loss over the samples, for answers the fraction that is right, and metrics.
@@ -297,13 +339,16 @@ class Model:
         ...}; "acc" is there where there is right and wrong: integer labels, one-hot rows, 0 and 1
         of one sigmoid output, rows of several labels (horn/metrics.py). Sequences of more steps
         than net.input(n, steps=...), of which each is answered, go on from piece to piece; steps at
-        their end that fill no piece are not judged.
+        their end that fill no piece are not judged. Of several outputs "loss" is all of it, with
+        the weights of ``net.output`` and ``net.loss``, and "digit_loss", "digit_acc" ... are each
+        one's own, without; y is a dict by their names, or a tuple.
         """
         data = self._dataset((x, y) if y is not None else x, "data")
         if self.target == "labels":
+            data = data.of_outputs(self.network.compared, self.network.has_several)
             data = data.with_classes(self.classes, "this model")
         check_fit(self.network, data, self.target, "this model")
-        wanted = self.metrics if metrics is None else resolved(metrics, "evaluate")
+        wanted = self.metrics if metrics is None else resolved(metrics, self.network, "evaluate")
         check_metrics(wanted, self.network, data, self.target, "the data")
         return measure(self._ready(), self.network, data, self.target, wanted)
 
@@ -363,7 +408,7 @@ class Model:
             **code.manifest,
         }
         if self.classes is not None:
-            manifest["classes"] = to_json(self.classes)
+            manifest["classes"] = all_to_json(self.classes)
         if self.normalization is not None:
             manifest["normalization"] = self.normalization.as_json()
         modelfile.write(path, manifest, arrays)
@@ -454,7 +499,7 @@ class Model:
     def _arranged(self, data: Any, what: str) -> Any:
         network, last = self.network, self.network.last
         if not network.steps:
-            return side_by_side(data, network.inputs, what)
+            return side_by_side(named(data, network.compared, what), network.inputs, what)
         x = data[0] if isinstance(data, tuple) and data else data
         if last.each_step and self._is_long(x):
             found = whole(data, network.n_inputs, last.size, what)
@@ -540,10 +585,12 @@ def measure(
     """{"loss": mean, "acc": fraction right, ...} of an engine over a whole data set, in inference.
     wanted : metrics that fit.
     """
+    if len(network.judged) > 1 or network.has_several:
+        return _measure_each(engine, network, data, target, list(wanted))
     others = [metric for metric in wanted if metric.name != "acc"]
     outputs: Array | None = None
     if others:
-        total, right, outputs = engine.results(data)
+        total, right, outputs, _ = engine.results(data)
     else:
         total, right = engine.losses(data)
     found = {"loss": float(total) / len(data)}
@@ -555,14 +602,40 @@ def measure(
     return found
 
 
+def _measure_each(
+    engine: Engine, network: Network, data: Dataset, target: str | None, wanted: list[Metric]
+) -> dict[str, float]:
+    """As ``measure``, of several outputs and losses."""
+    total, _, outputs, of_each = engine.results(data)
+    found = {"loss": float(total) / len(data)}
+    for layer, own in zip(network.judged, of_each, strict=True):
+        found[loss_column(layer)] = float(own) / len(data)
+    for view in each(network, data, target):
+        own_outputs = outputs[:, view.columns]
+        kind = view.answers(target)
+        if kind is not None and view.data.y is not None:
+            right = n_right(kind, own_outputs, view.data.y)
+            found[f"{view.prefix}acc"] = right / n_answers(view.network, view.data)
+        for metric in wanted:
+            if metric.name != "acc" and view.takes(metric, target):
+                value = score(metric, view.network, view.data, target, own_outputs)
+                found[f"{view.prefix}{metric.name}"] = value
+    return found
+
+
 def check_fit(network: Network, data: Dataset, target: str | None, owner: str) -> None:
     """Raise unless a network can be evaluated on this data. owner : its name in messages."""
     check_features(data, network.n_features, owner)
+    if not network.is_judged:
+        raise ModelError(f"{owner} has no loss, so there is nothing to evaluate; use predict")
+    if network.has_several and target == "labels":
+        for output in network.outputs:
+            if output.loss is not None:
+                check_fit(network.alone(output), data.of_output(output.name), target, owner)
+        return
     last = network.last
     check_answers(data, network.steps, last.each_step, owner)
-    if network.loss is None:
-        raise ModelError(f"{owner} has no loss, so there is nothing to evaluate; use predict")
-    if target != "labels":
+    if target != "labels" or last.loss is None:
         return
     where = f"output({last.size}, {last.activation_name})"
     has_labels = data.y is None or data.has_labels

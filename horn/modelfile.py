@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 FORMAT = 1
+OUTPUTS = 3  # with several outputs, or losses between layers
 NORMALIZED = 2  # of a model that normalizes: a horn that does not know of it refuses the file
 MAX_HEADER_BYTES = 100_000_000  # what safetensors itself allows
 
@@ -42,6 +43,8 @@ def write(
 
     solid = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
     form = NORMALIZED if "normalization" in manifest else FORMAT
+    layers = manifest.get("network", {}).get("layers", ())
+    form = OUTPUTS if sum(layer["kind"] == "output" for layer in layers) > 1 else form
     whole = {**manifest, "format": form, "arrays_sha256": digest(solid)}
     text = json.dumps(whole, separators=(",", ":"))
     header = {"horn": text, "horn_sha256": hashlib.sha256(text.encode()).hexdigest()}
@@ -180,9 +183,9 @@ def _manifest(file: Path) -> dict[str, Any]:
     manifest: dict[str, Any] = json.loads(text)
     if "\\ud" in text.lower():  # half a character has no bytes, and cannot be printed
         json.dumps(manifest, ensure_ascii=False).encode()
-    if manifest.get("format") not in (FORMAT, NORMALIZED):
+    if manifest.get("format") not in (FORMAT, NORMALIZED, OUTPUTS):
         raise ModelError(
-            f"{file}: is of format {manifest.get('format')}, this horn reads format {NORMALIZED}; "
+            f"{file}: is of format {manifest.get('format')}, this horn reads format {OUTPUTS}; "
             f"it was written by horn {manifest.get('horn', '?')}"
         )
     return manifest

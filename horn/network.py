@@ -14,6 +14,8 @@ several inputs) and "layer3.bias.trace", what ``backward`` remembers of the outg
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +35,7 @@ from horn import (
     wiring,
 )
 from horn.activations import Activation
+from horn.aggregates import COLUMNS
 from horn.connections.part import Part
 from horn.errors import ModelError
 from horn.initializers import Initializer
@@ -49,15 +52,15 @@ from horn.neuron import (
     Neuron,
     check_class,
 )
-from horn.neurons import Relay, Standard
+from horn.neurons import Comparison, Penalty, Relay, Standard
 
 MAX_STEPS = 65_535  # what draws have room for
 
 
 @dataclass(eq=False)
 class Network:
-    """Layers, added in order: one ``input``, any number of ``layer``, at most one ``output``, which
-    is the last.
+    """Layers, added in order: ``input``, any number of ``layer``, then ``output``: none, one or
+    several, and ``loss`` between layers.
     """
 
     seed: int = 0
@@ -67,6 +70,7 @@ class Network:
     frozen: ClassVar[frozenset[str]] = frozenset()  # arrays that training leaves as they are
     is_of_model: ClassVar[bool] = False
     _inputs: ClassVar[tuple[Layer, ...]] = ()  # what net.input returned, if it was called again
+    _alone: ClassVar[Layer | None] = None  # of several outputs the one that it is seen as
 
     if not TYPE_CHECKING:  # who checks types is told without it
 
@@ -218,9 +222,14 @@ class Network:
         init: str | float | Initializer | None = None,
         bias: bool | str | float | Initializer = True,
         each_step: bool = False,
+        weight: float = 1.0,
         name: str | None = None,
     ) -> Layer:
-        """The last layer, with the loss that its outputs are judged by (none for local rules).
+        """What the network answers, with the loss that it is judged by (none for local rules).
+
+        Called again, it is one more output, which listens to the last layer that is none, or to
+        ``inputs``: the targets are {"digit": a, "side": b} by the outputs' names, or a tuple in the
+        order of the calls, and the loss is the sum of each output's loss times its ``weight``.
 
         ``each_step``: of sequences every step is judged and answered: labels (n, steps), targets
         (n, steps, size). Without it the last step is: labels (n,), targets (n, size).
@@ -233,9 +242,59 @@ class Network:
             )
         layer = self._hidden(
             "output", size, neuron, activation, interlayer, inputs, connect, init, bias, name,
-            found, each_step,
+            found, each_step, _weight(weight, "output"),
         )  # fmt: skip
         return layer
+
+    def loss(
+        self,
+        a: Layer,
+        b: Layer | None = None,
+        f: str | Loss | Callable[..., Any] | None = None,
+        *,
+        weight: float = 1.0,
+        name: str | None = None,
+    ) -> Layer:
+        """A loss between two layers of the same size, added to those of the outputs: the sum over
+        their neurons of ``f(a, b)``, times ``weight``; or, of one layer, of ``f(a)``. Gradients
+        flow to both; ``horn.math.stop_gradient`` in f keeps one of them as it is.
+
+        ``f``: a function in the neuron language, or of two layers the name of a loss, where b is
+        the target. Comes after all layers. A penalty of activity is
+        ``net.loss(code, f=lambda y: abs(y), weight=0.01)``.
+        """
+        where = "loss" if name is None else f"loss {name!r}"
+        pair = (a,) if b is None else (a, b)
+        for each in pair:
+            if not isinstance(each, Layer):
+                raise ModelError(
+                    f"{where}: takes layers, as net.input and net.layer return them; got {each!r}; "
+                    "a function is f=..."
+                )
+        if len({each.size for each in pair}) > 1:
+            raise ModelError(
+                f"{where}: compares neuron by neuron, but {a.name} has {a.size} and "
+                f"{pair[-1].name} has {pair[-1].size}; take layers of the same size"
+            )
+        if isinstance(f, (str, Loss)) and b is not None:
+            found = losses.resolve(f, where)
+            assert found is not None
+            called, function = found.name, found.f
+        else:
+            called, function = getattr(f, "__name__", "f"), f  # type: ignore[assignment]
+        if not callable(function) or not _takes(function, len(pair)):
+            wanted = "f(a, b), or the name of a loss" if b is not None else "f(a), of one number"
+            raise ModelError(f"{where}: f is a function {wanted}; got {f!r}")
+        pairwise = (activations.Activation if b is None else activations.OfTwo)(called, function)
+        name = name or f"loss{1 + sum(not layer.answers for layer in self.layers)}"
+        if name in COLUMNS:
+            raise ModelError(f"{where}: {name!r} is a column of the history; give another")
+        sources: Any = {"a": a, "b": b} if b is not None else [a]
+        return self._hidden(
+            "output", None, Penalty if b is None else Comparison, pairwise, None, sources,
+            Part(0, (a.size,)), None, False, name, losses.BETWEEN, False, _weight(weight, where),
+            answers=False,
+        )  # fmt: skip
 
     def _hidden(
         self,
@@ -251,7 +310,11 @@ class Network:
         name: str | None,
         loss: Loss | None,
         each_step: bool = False,
+        loss_weight: float = 1.0,
+        answers: bool = True,
     ) -> Layer:
+        if inputs is None and kind == "output":
+            inputs = [each for each in self.layers if each.kind != "output"][-1:] or None
         if self._inputs and inputs is not None:
             if isinstance(inputs, Mapping):
                 inputs = {key: self._source(each) for key, each in inputs.items()}
@@ -267,9 +330,10 @@ class Network:
             raise ModelError(
                 f"{where}: the first layer is the input; call net.input(n_features) before"
             )
-        if self.layers[-1].kind == "output":
+        if self.layers[-1].kind == "output" and kind != "output":
             raise ModelError(
-                f"{where}: the output layer is the last; add it before net.output(...)"
+                f"{where}: outputs and losses are the last; add it before net.output(...) and "
+                "net.loss(...)"
             )
         if any(layer.name == name for layer in self.layers):
             raise ModelError(f"{where}: another layer has this name; names are unique")
@@ -306,6 +370,8 @@ class Network:
                 extents=found.shape if len(found.shape) > 1 else (),
                 kinds=found.kinds,
                 each_step=each_step,
+                loss_weight=loss_weight,
+                answers=answers,
             )
         )
 
@@ -349,6 +415,8 @@ class Network:
         for layer in self.layers:
             links = tuple(wiring.moved(k, network.layers) for k in layer.links)
             changed = (changes or {}).get(layer.name, {})
+            if not layer.answers:  # as large as what it compares
+                links = tuple(replace(k, connection=Part(0, (k.source.size,))) for k in links)
             layer = replace(layer, links=links, **changed)
             if links:
                 size = None if any(k.is_placed for k in links) else layer.shape
@@ -398,7 +466,7 @@ class Network:
             for layer in self.layers
         ]
         header = ("layer", "neuron", "units", "activation", "parameters", "listens to")
-        loss = None if not self.layers or self.loss is None else self.loss.name
+        loss = self.loss_in_words if self.layers else None
         return html.table(header, rows) + html.facts({"seed": self.seed, "loss": loss})
 
     @property
@@ -417,8 +485,18 @@ class Network:
 
     @property
     def answers(self) -> tuple[int, ...]:
-        """The shape of what is answered for one sample."""
-        return (self.steps, self.last.size) if self.last.each_step else (self.last.size,)
+        """The shape of what is answered for one sample: of several outputs side by side."""
+        size = sum(layer.size for layer in self.outputs)
+        return (self.steps, size) if self.last.each_step else (size,)
+
+    @property
+    def columns(self) -> dict[str, slice]:
+        """Where each output's numbers lie in what is answered."""
+        ends = itertools.accumulate((layer.size for layer in self.outputs), initial=0)
+        return {
+            layer.name: slice(start, start + layer.size)
+            for layer, start in zip(self.outputs, ends, strict=False)
+        }
 
     @property
     def shared(self) -> set[str]:
@@ -442,13 +520,62 @@ class Network:
         return tuple(x for x in self.layers if any(link.source is layer for link in x.links))
 
     @property
-    def last(self) -> Layer:
-        """The output layer, or the last layer of a network without one."""
-        return self.layers[-1]
+    def outputs(self) -> tuple[Layer, ...]:
+        """The layers that answer; of a network without an output its last layer."""
+        if self._alone is not None:
+            return (self._alone,)
+        answering = [layer for layer in self.layers if layer.answers]
+        return tuple(layer for layer in answering if layer.kind == "output") or (answering[-1],)
 
     @property
-    def loss(self) -> Loss | None:
-        return self.last.loss
+    def last(self) -> Layer:
+        """The output layer, of several the last, or the last layer of a network without one."""
+        return self.outputs[-1]
+
+    @property
+    def judged(self) -> tuple[Layer, ...]:
+        """The layers with a loss: outputs, and what ``loss`` made."""
+        if self._alone is not None:
+            return () if self._alone.loss is None else (self._alone,)
+        return tuple(layer for layer in self.layers if layer.loss is not None)
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The names of the outputs that are compared with targets."""
+        return tuple(layer.name for layer in self.judged if layer.answers)
+
+    @property
+    def has_several(self) -> bool:
+        """Whether there are several outputs, so that each has targets by its name."""
+        return len(self.outputs) > 1
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there is any loss."""
+        return bool(self.judged)
+
+    @property
+    def loss_in_words(self) -> str | None:
+        """The losses in words: of one output its loss's name; None without any."""
+        if not self.judged:
+            return None
+        if len(self.judged) == 1 and self.judged[0].answers:
+            return self.judged[0].loss.name  # type: ignore[union-attr]
+        said = [
+            (f"{each.loss_weight:g} * " if each.loss_weight != 1.0 else "") + each.name
+            for each in self.judged
+        ]
+        return " + ".join(said)
+
+    def alone(self, output: Layer) -> Network:
+        """The same layers, seen as if this were the only output, without other losses: what is
+        asked of a network with one output can be asked of each of several.
+        """
+        if self.outputs == (output,) and len(self.judged) < 2:
+            return self
+        network = Network(self.seed)
+        vars(network).update(vars(self), _alone=output)
+        return network
 
     def check(self) -> None:
         """Raise ModelError unless the network can be run."""
@@ -500,8 +627,9 @@ class Network:
             links = tuple(wiring.moved(link, places) for link in each.links)
             of_steps = self.last.each_step and each is known[layer]
             changed = replace(
-                each, index=len(network.layers), links=links, loss=None, each_step=of_steps
-            )
+                each, index=len(network.layers), links=links, loss=None, each_step=of_steps,
+                loss_weight=1.0,
+            )  # fmt: skip
             new[each] = network._add(changed)
         return network
 
@@ -536,3 +664,23 @@ class Network:
             for name in layer.states
         }
         return shapes | {found.name: found.shape for found in self.synapse_states}
+
+
+def _weight(weight: Any, where: str) -> float:
+    """A factor of a loss."""
+    if isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)):
+        raise ModelError(f"{where}: weight is a factor of the loss, a number, got {weight!r}")
+    if not 0.0 <= weight < math.inf:
+        raise ModelError(f"{where}: weight is a factor of the loss, from 0, got {weight:g}")
+    return float(weight)
+
+
+def _takes(f: Callable[..., Any], n: int) -> bool:
+    """Whether a function can be called with n numbers."""
+    try:
+        inspect.signature(f).bind(*([0.0] * n))
+    except TypeError:
+        return False
+    except ValueError:  # of a builtin, which does not say
+        return True
+    return True

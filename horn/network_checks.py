@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from horn.delays import hears_reversed
 from horn.errors import ModelError
 from horn.layers import Layer
-from horn.neuron import SynapseState, carried, declared, has_backward, mentions
+from horn.neuron import Neuron, SynapseState, carried, declared, has_backward, mentions
 
 
 def check(layers: Sequence[Layer], steps: int) -> None:
@@ -18,10 +18,18 @@ def check(layers: Sequence[Layer], steps: int) -> None:
         )
     _check_steps(layers, steps)
     _check_reversed(layers)
-    last = layers[-1]
-    loss = last.loss
     hidden = {layer.neuron for layer in layers[1:] if layer.kind == "hidden"}
-    if last.kind == "output" and has_backward(last.neuron) and last.neuron not in hidden:
+    outputs = [layer for layer in layers if layer.kind == "output"]
+    for layer in outputs:
+        _check_output(layer, hidden)
+    if len(outputs) > 1 or not all(layer.answers for layer in outputs):
+        _check_several(layers, outputs, steps)
+
+
+def _check_output(last: Layer, hidden: Collection[type[Neuron]]) -> None:
+    """What of one output does not go together."""
+    loss = last.loss
+    if has_backward(last.neuron) and last.neuron not in hidden:
         raise ModelError(
             f"{last.name}: {last.neuron.__name__} writes backward, but what comes back to an "
             f"output neuron is derived from the loss, and no hidden layer has this class: "
@@ -65,6 +73,24 @@ def _check_reversed(layers: Sequence[Layer]) -> None:
                     f"{layer.name}: hears {link.source.name} from end to beginning, which hears "
                     f"{layer.name}, if late: neither could begin; leave one of the two out"
                 )
+
+
+def _check_several(layers: Sequence[Layer], outputs: Sequence[Layer], steps: int) -> None:
+    """What of several outputs, or of an output and losses between layers, does not."""
+    if steps:
+        raise ModelError(
+            f"{outputs[-1].name}: a network of sequences (steps=) has one output and no "
+            "net.loss(...); answer with one layer, or train a network for each"
+        )
+    answering = [layer for layer in outputs if layer.answers]
+    for layer in layers[1:]:
+        hears = mentions(layer.neuron, "backward", "error") and not hasattr(layer.neuron, "error")
+        if len(answering) > 1 and hears:
+            raise ModelError(
+                f"{layer.name} ({layer.neuron.__name__}): reads self.error, the errors of the "
+                f"output, but there are {len(answering)}: "
+                f"{', '.join(each.name for each in answering)}; hear what comes back, as m.gradient"
+            )
 
 
 def _check_steps(layers: Sequence[Layer], steps: int) -> None:

@@ -25,6 +25,22 @@ class Relay(Neuron):
         self.feedforward(sum(m.input for m in messages))
 
 
+class Comparison(Neuron):
+    """What a function says of two sources, one message each: of a loss between layers."""
+
+    def forward(self, messages: Any) -> None:
+        a = sum(m.input for m in messages.a)
+        b = sum(m.input for m in messages.b)
+        self.feedforward(self.activation(a, b))
+
+
+class Penalty(Neuron):
+    """What a function says of its source: of a loss of one layer."""
+
+    def forward(self, messages: Iterable[Any]) -> None:
+        self.feedforward(self.activation(sum(m.input for m in messages)))
+
+
 class Dropout(Neuron):
     """A standard neuron that is silent with probability 1 - keep, per sample; at inference its
     output is scaled by keep.

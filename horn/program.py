@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from horn import ir
 from horn.ir import Node, Op
@@ -228,6 +228,22 @@ class Target(Statement):
     # end early 1 where a step is the sample's own ("valid"), or the last of these ("last"), else 0
     kind: str
     each_step: bool = False  # of sequences: those of this step
+    first: int = -1  # of several outputs: the first of the columns that are this one's
+
+
+@dataclass(frozen=True)
+class TargetRead:
+    """How an output reads its targets: the kind of a Target, and its first column in those of
+    several outputs.
+    """
+
+    output: str
+    kind: str
+    first: int = -1
+
+
+# The kind of the only output's; how each of several reads its own; None: nothing is judged.
+Targets: TypeAlias = str | tuple[TargetRead, ...] | None
 
 
 @dataclass(frozen=True)
@@ -467,8 +483,9 @@ class Program:
     """Statements in order, and the buffers they use.
 
     ``prologue`` runs once (synapse draws, per="run" draws); ``statements`` per batch. ``outputs``
-    is the buffer (b, n) that the last layer sends, ``loss`` the buffer (b,) of each sample's loss
-    or None. ``probes`` maps the names of ``Engine.probe`` to buffers. ``exact``: layers that sum
+    are the buffers (b, n) that the outputs send, ``loss`` the buffer (b,) of each sample's loss or
+    None, ``losses`` that of each loss by itself, of inference. ``probes`` maps the names of
+    ``Engine.probe`` to buffers. ``exact``: layers that sum
     squared differences as they are written, not by matrix products. ``aggregates`` are buffers
     (b,): each sample's number of each aggregate. ``steps``: of sequences, how many; else 0.
     """
@@ -477,13 +494,14 @@ class Program:
     buffers: dict[str, Buffer]
     prologue: tuple[Statement, ...]
     statements: tuple[Statement, ...]
-    outputs: str
+    outputs: tuple[str, ...]
     loss: str | None
     compact: frozenset[int] = frozenset()
     probes: dict[str, str] = field(default_factory=dict)
     exact: frozenset[int] = frozenset()
     aggregates: tuple[str, ...] = ()
     steps: int = 0
+    losses: tuple[str, ...] = ()
 
 
 ROW_WEIGHT = "#row_weight"  # the given buffer (b,): how often each row's gradient counts

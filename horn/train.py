@@ -33,11 +33,11 @@ from horn.description import Description
 from horn.errors import CompileError, Diverged, JobError, Stopped
 from horn.job import Job
 from horn.language.layers import read_aggregate
-from horn.metrics import check, check_defined, checked_answers
 from horn.mistakes import NoSuchArgument
 from horn.model import Array, Model
 from horn.modelfile import check_writable
 from horn.neuron import has_backward, mentions
+from horn.outputs import check, check_defined, has_answers
 from horn.partition.placement import Placement
 from horn.sources import running
 from horn.strategies import Strategy
@@ -350,7 +350,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         facts=facts,
         code=code,
         metrics=job.metrics,
-        classes=job.data.classes if job.target == "labels" else None,
+        classes=job.data.all_classes if job.target == "labels" else None,
         normalization=job.data.normalization,
     )
     state = "SUCCEEDED" if trained.stopped is None else "STOPPED"
@@ -670,10 +670,10 @@ def _check_monitor(job: Job) -> None:
     """Check that what selects the best model can be measured."""
     if not (job.early_stopping or job.keep_best):
         return
-    if job.network.loss is None:
+    if not job.network.is_judged:
         raise JobError("early stopping and keep_best need a loss, but the network has none")
-    has_answers = checked_answers(job.network, job.validation, job.target)
-    if job.early_stopping and job.early_stopping.monitor == "val_acc" and not has_answers:
+    is_answer = has_answers(job.network, job.validation, job.target)
+    if job.early_stopping and job.early_stopping.monitor == "val_acc" and not is_answer:
         raise JobError(
             "early stopping watches val_acc, but accuracy needs class labels, one-hot rows, or 0 "
             'and 1 of sigmoid outputs; watch "val_loss"'
@@ -699,7 +699,7 @@ def _check_backwards(job: Job, backend: str) -> None:
     """Compare written backward methods with finite differences, and warn of what never learns."""
     classes = [layer.neuron for layer in job.network.layers[1:]]
     learns = any(mentions(cls, "forward", "push") or has_backward(cls) for cls in classes)
-    if job.network.loss is None and not learns and getattr(job.data, "y", None) is not None:
+    if not job.network.is_judged and not learns and getattr(job.data, "y", None) is not None:
         logger.warning(
             "the data have labels, but the network has no loss and no neuron that pushes: nothing "
             "is learned; end it with net.output(n, loss=...)"

@@ -21,7 +21,7 @@ RANKS = [
     {"initial_arrays", "network_checks", "wiring"},
     {"rpc", "network"},
     {"initial", "language", "metrics", "program"},
-    {"weights", "description"},
+    {"outputs", "weights", "description"},
     {"job", "plot"},
     {"compiler"},
     {"partition"},

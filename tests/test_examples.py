@@ -61,6 +61,14 @@ def weeks_are_seen(out: str) -> bool:
     return found is not None and float(found[1]) < 0.9 * float(found[2])
 
 
+def heads_are_right(out: str) -> bool:
+    """Which digit, and whether it is odd; the mean of all images is 2.35 away."""
+    found = re.search(r"^test .*image ([\d.]+)  digit_acc ([\d.]+)  odd_acc ([\d.]+)$", out, re.M)
+    return found is not None and (
+        float(found[1]) < 1.3 and float(found[2]) > 0.95 and float(found[3]) > 0.96
+    )
+
+
 def text_is_written(out: str) -> bool:
     """Nobody learns much of a book in 40 updates: less than drawing letters by their shares."""
     found = re.search(r"^([\d.]+) bits per character .*\n\nROMEO:\n(.*)", out, re.M | re.S)
@@ -75,6 +83,7 @@ JUDGES: dict[str, Callable[[str], bool]] = {
     "digits": accuracy(0.95),
     "feedback_alignment": accuracy(0.94),
     "gru": accuracy(0.95),
+    "heads": heads_are_right,
     "lenet": accuracy(0.95),
     "local": accuracy(0.95),
     "maxout": accuracy(0.95),

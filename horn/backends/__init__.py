@@ -17,9 +17,11 @@ import numpy as np
 from horn import registry
 from horn.aggregates import Aggregate
 from horn.data import Dataset
-from horn.errors import JobError, ModelError
+from horn.errors import DataError, JobError, ModelError
+from horn.layers import Layer
 from horn.network import MAX_STEPS, Network
 from horn.optimizers import Optimizer
+from horn.program import TargetRead, Targets
 
 Array = np.ndarray[Any, Any]
 Memory = dict[str, dict[str, Array]]
@@ -81,8 +83,10 @@ class Engine(Protocol):
         (``horn.metrics.answers``; 0 where there is no right and wrong).
         """
 
-    def results(self, data: Dataset) -> tuple[float, int, Array]:
-        """As ``losses``, and what the last layer sends: (n, n_outputs)."""
+    def results(self, data: Dataset) -> tuple[float, int, Array, list[float]]:
+        """As ``losses``, and what the last layer sends: (n, n_outputs), of several outputs side by
+        side; and the sum of each loss by itself, in the order of ``Network.judged``.
+        """
 
     def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
         """As ``losses``, and what each aggregate's numbers of all samples are combined to: their
@@ -230,16 +234,33 @@ def make(backend: str, setup: Setup) -> Engine:
     return load(in_use(backend, setup.network))(setup)
 
 
-def target_kind(network: Network, target: str | None, data: Dataset) -> str | None:
-    """What Target statement reads a data set; None without a loss or labels."""
-    if network.loss is None or target is None:
+def target_kind(network: Network, target: str | None, data: Dataset) -> Targets:
+    """What Target statement reads a data set; None without a loss or labels. Of several outputs how
+    each that is compared with targets reads them, nothing where losses are between layers alone.
+    """
+    if not network.is_judged or target is None:
         return None
+    if not network.compared:
+        return ()
     if target == "input":
         return "input"
     if data.y is None:
         return None
-    if data.has_labels:
-        return "label" if network.last.size > 1 else "value"
+    if not network.has_several:
+        return _kind(network.last, data.has_labels)
+    places = {part.name: part for part in data.targets}
+    if missing := [name for name in network.compared if name not in places]:
+        raise DataError(f"{data.name}: there are no targets of {', '.join(missing)}")
+    return tuple(
+        TargetRead(name, _kind(output, places[name].is_labels), places[name].first)
+        for output in network.judged
+        if (name := output.name) in network.compared
+    )
+
+
+def _kind(output: Layer, has_labels: bool) -> str:
+    if has_labels:
+        return "label" if output.size > 1 else "value"
     return "values"
 
 

@@ -101,7 +101,7 @@ def parts_of_wholes(program: Program, share: Share) -> dict[str, str]:
     read = {name for s in statements for name in reads(s)}
     moved = Counter(move.array for move in moves)
     views = {b.value[0] for b in program.buffers.values() if b.role in ("view", "late")}
-    shown = {program.outputs, program.loss, *program.aggregates}
+    shown = {program.loss, *program.outputs, *program.losses, *program.aggregates}
     found: dict[str, str] = {}
     for move in moves:
         part, whole = (move.out, move.array) if move.monoid else (move.array, move.out)

@@ -28,7 +28,7 @@ from horn.errors import ModelError
 from horn.layers import Layer, Link
 from horn.network import Network
 from horn.partition.share import Share
-from horn.program import Program
+from horn.program import Program, Targets
 
 PREDICT_ROWS = 256  # samples per batch of inference, at most,
 PREDICT_NUMBERS = 1 << 20  # and outputs of all neurons in a batch, about
@@ -140,22 +140,22 @@ class CompiledEngine:
 
     # --- programs
 
-    def target_kind(self, data: Dataset) -> str | None:
+    def target_kind(self, data: Dataset) -> Targets:
         """As the function of this name, of this engine's network."""
         return target_kind(self.network, self.setup.target, data)
 
-    def _runner(self, kind: str, target: str | None) -> Runner:
+    def _runner(self, kind: str, target: Targets) -> Runner:
         key = (kind, target, self.is_weighted and kind in ("train", "probe"), self.is_ragged)
         if key not in self._runners:
             self._runners[key] = self.make_runner(kind, target)
         return self._runners[key]
 
-    def _reading(self, kind: str, target: str | None, data: Dataset) -> Runner:
+    def _reading(self, kind: str, target: Targets, data: Dataset) -> Runner:
         """The runner of a program that reads these data."""
         self.is_ragged = data.lengths is not None
         return self._bound(self._runner(kind, target), data)
 
-    def make_runner(self, kind: str, target: str | None) -> Runner:
+    def make_runner(self, kind: str, target: Targets) -> Runner:
         """The runner of a program: "train", "infer", "watch" (which also has the aggregates), or
         "probe".
         """
@@ -173,7 +173,7 @@ class CompiledEngine:
         size = self.predict_rows if kind in ("infer", "watch") else self.setup.batch_size
         return self.runner(program, self.arrays, self.setup, size)
 
-    def inference(self, kind: str, target: str | None) -> Program:
+    def inference(self, kind: str, target: Targets) -> Program:
         aggregates = self.setup.aggregates if kind == "watch" else ()
         return lower.inference_program(self.network, target, aggregates, self.is_ragged)
 
@@ -285,7 +285,7 @@ class CompiledEngine:
         scalars = self._inference_scalars(1, not at)
         self._run(runner, _ONE, scalars, number_of_step(at, 1))
         runner.carry()
-        sent = runner.value(runner.program.outputs)
+        sent = runner.value(runner.program.outputs[0])
         return np.array(sent[0] if self.network.last.each_step else sent[0, -1])
 
     def last(self, name: str) -> Array:
@@ -301,8 +301,12 @@ class CompiledEngine:
         self._runner("infer", None).forget()
 
     def _answers(self, runner: Runner, data: Dataset, rows: Array) -> Array:
-        """What the last layer sends; of sequences that are judged by it at the last step."""
-        found = runner.value(runner.program.outputs)
+        """What the outputs send, side by side; of sequences that are judged by it at the last
+        step.
+        """
+        if len(runner.program.outputs) > 1:
+            return np.concatenate([runner.value(name) for name in runner.program.outputs], axis=1)
+        found = runner.value(runner.program.outputs[0])
         if data.lengths is not None:
             found = metrics.held(found, data.lengths[rows], self.network.steps)
         is_last = found.ndim == 3 and not self.network.last.each_step
@@ -334,16 +338,16 @@ class CompiledEngine:
                 runner.hear(len(firsts), {})
 
     def losses(self, data: Dataset) -> tuple[float, int]:
-        total, correct, _ = self._measured("infer", data, ())
+        total, correct, _, _ = self._measured("infer", data, ())
         return total, correct
 
-    def results(self, data: Dataset) -> tuple[float, int, Array]:
+    def results(self, data: Dataset) -> tuple[float, int, Array, list[float]]:
         outputs = np.empty((len(data), *self.network.answers), self.setup.dtype)
-        total, correct, _ = self._measured("infer", data, (), outputs)
-        return total, correct, outputs
+        total, correct, _, each = self._measured("infer", data, (), outputs)
+        return total, correct, outputs, each
 
     def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
-        return self._measured("watch", data, self.setup.aggregates)
+        return self._measured("watch", data, self.setup.aggregates)[:3]
 
     def _measured(
         self,
@@ -351,15 +355,19 @@ class CompiledEngine:
         data: Dataset,
         aggregates: Sequence[Aggregate],
         outputs_out: Array | None = None,
-    ) -> tuple[float, int, list[float]]:
+    ) -> tuple[float, int, list[float], list[float]]:
         target = self.target_kind(data)
         runner = self._reading(kind, target, data)
         answers = metrics.answers(self.network, self.setup.target, data.y)
         total, correct = 0.0, 0
         found = [aggregate.empty for aggregate in aggregates]
+        losses = runner.program.losses if outputs_out is not None else ()
+        of_each = [0.0] * len(losses)
         for rows in self._inferred(runner, data):
             if runner.program.loss is not None:
                 total += float(runner.value(runner.program.loss).sum(dtype=np.float64))
+            for k, name in enumerate(losses):
+                of_each[k] += float(runner.value(name).sum(dtype=np.float64))
             if answers is not None or outputs_out is not None:
                 outputs = self._answers(runner, data, rows)
                 if answers is not None and data.y is not None:
@@ -370,7 +378,7 @@ class CompiledEngine:
             for k, aggregate in enumerate(aggregates):
                 numbers = runner.value(runner.program.aggregates[k])
                 found[k] = combined(aggregate, found[k], numbers)
-        return total, correct, found
+        return total, correct, found, of_each
 
     def probe(self, rows: Array, *, iteration: int, first_sample: int) -> dict[str, Array]:
         data = self._data

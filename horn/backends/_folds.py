@@ -77,7 +77,8 @@ def plan(program: Program) -> Joined:
         for name in set(reads(s)):
             readers.setdefault(name, []).append(s)
     n_writers = Counter(name for s in statements for name in writes(s))
-    shown = {program.outputs, program.loss, *program.probes.values(), *program.aggregates}
+    shown = {program.loss, *program.outputs, *program.losses, *program.probes.values()}
+    shown |= {*program.aggregates}
     shown |= {m.array for s in statements if isinstance(s, Post) for m in s.moves}
     with_end: dict[int, tuple[Statement, End]] = {}
     where = {id(s): k for k, s in enumerate(statements)}

@@ -158,7 +158,7 @@ class Runner:
         if self.tape.reads_live and batch_size <= MAX_LIVE_ROWS:
             self.in_place = only_multiplied(program)
         # instructions that read the data: x, y or weight, and which columns of it
-        self.loads: list[tuple[int, str, slice]] = []
+        self.loads: list[tuple[int, str, slice | int]] = []
         # for how many rows and steps what lies before and after the steps is 0
         self.n_zeroed = 0, 0
         self.persistent = arrays
@@ -514,7 +514,8 @@ class Runner:
         elif isinstance(s, Target) and s.kind in ("valid", "last"):
             self.ends_of[s.out] = s.kind
         elif isinstance(s, Target):
-            self._data(s.out, {"input": "x", "weight": "weight"}.get(s.kind, "y"), s.each_step)
+            what = {"input": "x", "weight": "weight"}.get(s.kind, "y")
+            self._data(s.out, what, s.each_step, s.first)
         elif isinstance(s, Draw):
             self._draw(s)
         elif isinstance(s, Live):
@@ -551,7 +552,10 @@ class Runner:
             for output in s.outputs:
                 self.taken.pop(output.buffer, None)
 
-    def _data(self, out: str, what: str, each_step: bool) -> None:
+    def _data(self, out: str, what: str, each_step: bool, first: int = -1) -> None:
+        """Read a batch's rows of what is bound; of the targets of several outputs the columns from
+        ``first``.
+        """
         array, (rows, *columns) = self.arrays[out], self.program.buffers[out].axes
         source = np.zeros((1, *array.shape[1:]), self.dtype)
         here: dict[str, Any] = {"rows": self._extent(rows), "label": out}
@@ -566,7 +570,10 @@ class Runner:
             n = len(range(*taken.indices(array.shape[1]))) if columns else 1
             self.tape.step_load(number, self.program.network.layers[0].size if what == "x" else n)
             taken = taken if columns else slice(0, 1)
-        self.loads.append((number, what, taken))
+        own: slice | int = taken
+        if first >= 0:
+            own = slice(first + taken.start, first + taken.stop) if columns else first
+        self.loads.append((number, what, own))
 
     def _draw(self, s: Draw) -> None:
         layer = self.network.layers[s.layer]

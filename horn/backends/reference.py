@@ -322,6 +322,10 @@ class Runner:
             source = self.data.weight if s.kind == "weight" else self.data.y
             assert source is not None
             out = source[self.rows].astype(self.dtype)
+            if s.first >= 0:  # the columns of one of several outputs
+                _, *axis = self.program.buffers[s.out].axes
+                size = self.network.layers[layer_of(base(axis[0]))].size if axis else 1
+                out = out[:, s.first : s.first + size] if axis else out[:, s.first]
             if s.each_step:
                 each = int(np.prod(out.shape[1:])) // self.program.steps  # there may be no rows
                 out = out.reshape(len(out), self.program.steps, each)[:, self.step]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -45,9 +46,10 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
     from horn.model import Model
 
     if output is not None:
-        if not output.endswith((".npy", ".csv")):
+        if not output.endswith((".npy", ".npz", ".csv")):
             raise JobError(
-                f"-o {output}: predictions are written as .npy or .csv; name such a file"
+                f"-o {output}: predictions are written as .npy or .csv, of several outputs also as "
+                ".npz; name such a file"
             )
         modelfile.check_writable(output)
     modelfile.read_manifest(model)
@@ -66,6 +68,11 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
         found = trained.labels_of(found) if labels else found
     else:
         found = trained.predict(samples, labels=labels)
+    if isinstance(found, dict):
+        _tell_each(found, output, samples, as_json, {"model": model, "data": data})
+        return
+    if output is not None and output.endswith(".npz"):
+        raise JobError(f"-o {output}: this model has one output; write .npy or .csv")
     if output is not None and output.endswith(".csv") and np.ndim(found[0]) > 1 - labels:
         raise JobError(
             f"-o {output}: each of {trained.network.steps} steps is answered, which a table has no "
@@ -92,6 +99,52 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
     elif output is None:
         for k, row in enumerate(np.asarray(row).tolist() for row in found):
             text = _line(row) if isinstance(row, list) else row
+            click.echo(text if names is None else f"{names[k]} {text}")
+
+
+def _tell_each(
+    found: dict[str, Any], output: str | None, samples: Any, as_json: bool, head: dict[str, str]
+) -> None:
+    """Print or write what each of several outputs says, by its name."""
+    import numpy as np
+
+    from horn import terminal
+    from horn.errors import JobError
+
+    names = None if samples.ids is None else samples.ids.tolist()
+    plain = {name: a.astype(str) if a.dtype == object else a for name, a in found.items()}
+    columns = {
+        name if a.ndim == 1 else f"{name}.{k}": a if a.ndim == 1 else a[:, k]
+        for name, a in plain.items()
+        for k in range(1 if a.ndim == 1 else a.shape[1])
+    }
+    if output is not None and output.endswith(".npy"):
+        raise JobError(
+            f"-o {output}: the outputs {', '.join(found)} are several arrays; write .npz or .csv"
+        )
+    if output is not None and output.endswith(".npz"):
+        _replace(output, lambda file: np.savez(file, **plain))
+    elif output is not None:
+        table = [[f"{v:.9g}" if isinstance(v, float) else v for v in column.tolist()]
+                 for column in columns.values()]  # fmt: skip
+        table = table if names is None else [names, *table]
+        header = [*columns] if names is None else [samples.id_name, *columns]
+        _replace(output, lambda file: _write_rows(file, [header, *zip(*table, strict=True)]))
+    if output is not None:
+        said = ", ".join(f"{name} {' × '.join(map(str, a.shape))}" for name, a in plain.items())
+        terminal.say(f"Wrote {output}: {said}.")
+    if as_json:
+        shown = {} if output else {"outputs": {k: a.tolist() for k, a in plain.items()}}
+        if names is not None and not output:
+            shown["ids"] = names
+        shapes = {name: list(a.shape) for name, a in plain.items()}
+        terminal.print_json(
+            {"schema": "horn.predict/1", **head, "output": output, "shape": shapes, **shown}
+        )
+    elif output is None:
+        for k in range(len(samples)):
+            text = "  ".join(f"{name} {_line(np.atleast_1d(a[k]).tolist())}"
+                             for name, a in plain.items())  # fmt: skip
             click.echo(text if names is None else f"{names[k]} {text}")
 
 
@@ -134,12 +187,35 @@ def _header(model: Any, found: Any, id_name: str) -> list[Any]:
 
 
 def _write(path: str, found: Any, header: list[Any], names: list[str] | None) -> None:
-    """All or nothing: to a temporary file, then renamed."""
+    import numpy as np
+
+    def fill(file: IO[bytes]) -> None:
+        if path.endswith(".npy"):
+            np.save(file, found.astype(str) if found.dtype == object else found)
+        elif names is None and found.dtype.kind in "iuf":
+            np.savetxt(file, found, delimiter=",", fmt="%d" if found.ndim == 1 else "%.9g")
+        else:
+            cells = [[row] if found.ndim == 1 else [f"{value:.9g}" for value in row]
+                     for row in found.tolist()]  # fmt: skip
+            if names is not None:
+                pairs = zip(names, cells, strict=True)
+                cells = [header, *([name, *row] for name, row in pairs)]
+            _write_rows(file, cells)
+
+    _replace(path, fill)
+
+
+def _write_rows(file: IO[bytes], rows: list[Any]) -> None:
     import csv
+
+    with open(file.fileno(), "w", encoding="utf-8", newline="", closefd=False) as text:
+        csv.writer(text, lineterminator="\n").writerows(rows)
+
+
+def _replace(path: str, fill: Callable[[IO[bytes]], None]) -> None:
+    """All or nothing: to a temporary file, then renamed."""
     import os
     import tempfile
-
-    import numpy as np
 
     from horn.modelfile import place_of, umask
 
@@ -147,18 +223,7 @@ def _write(path: str, found: Any, header: list[Any], names: list[str] | None) ->
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            if target.suffix == ".npy":
-                np.save(file, found.astype(str) if found.dtype == object else found)
-            elif names is None and found.dtype.kind in "iuf":
-                np.savetxt(file, found, delimiter=",", fmt="%d" if found.ndim == 1 else "%.9g")
-            else:
-                cells = [[row] if found.ndim == 1 else [f"{value:.9g}" for value in row]
-                         for row in found.tolist()]  # fmt: skip
-                if names is not None:
-                    pairs = zip(names, cells, strict=True)
-                    cells = [header, *([name, *row] for name, row in pairs)]
-                with open(file.fileno(), "w", encoding="utf-8", newline="", closefd=False) as text:
-                    csv.writer(text, lineterminator="\n").writerows(cells)
+            fill(file)
         os.chmod(temporary, 0o666 & ~umask())
         os.replace(temporary, target)
     finally:

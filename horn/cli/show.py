@@ -152,15 +152,14 @@ def _told(link: dict[str, Any], shapes: dict[str, list[int]]) -> dict[str, Any]:
 
 def _facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     from horn import terminal
-    from horn.data.classes import from_json, said
 
     facts = manifest["facts"]
-    loss = manifest["network"]["layers"][-1].get("loss")
+    judged = [layer for layer in manifest["network"]["layers"] if layer.get("loss")]
     found = [
-        ("loss", loss and _loss(loss)),
+        ("loss", _losses(judged)),
         *((where, terminal.metrics(values)) for where, values in facts.get("metrics", {}).items()),
         ("data", _data(facts)),
-        ("classes", said(from_json(manifest["classes"])) if "classes" in manifest else None),
+        ("classes", _classes(manifest["classes"]) if "classes" in manifest else None),
         ("features", "normalized by mean and standard deviation" * ("normalization" in manifest)),
         ("optimizer", facts.get("optimizer")),
         ("trained", _trained(facts)),
@@ -168,6 +167,27 @@ def _facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         ("saved", f"{manifest['created']} by horn {manifest['horn']}, Python {manifest['python']}"),
     ]
     return [(name, str(text)) for name, text in found if text]
+
+
+def _losses(judged: list[dict[str, Any]]) -> str:
+    """cross_entropy; of several 0.5 * digit (cross_entropy) + quiet (abs)"""
+    if len(judged) == 1 and "loss_weight" not in judged[0] and judged[0].get("answers", True):
+        return _loss(judged[0]["loss"])
+    said = []
+    for layer in judged:
+        own = layer["activation_name"] if not layer.get("answers", True) else layer["loss"]["name"]
+        factor = f"{layer['loss_weight']:g} * " if "loss_weight" in layer else ""
+        said.append(f"{factor}{layer['name']} ({own})")
+    return " + ".join(said)
+
+
+def _classes(found: Any) -> str:
+    from horn.data.classes import all_from_json, said
+
+    known = all_from_json(found)
+    if not isinstance(known, dict):
+        return said(known)
+    return "; ".join(f"{name}: {said(own)}" for name, own in known.items() if own is not None)
 
 
 def _loss(loss: dict[str, Any]) -> str:

@@ -150,9 +150,9 @@ class Backward:
         else:
             if code.is_local or layer.index not in self.asked:
                 code.upstream = None
-            elif layer.kind == "output" and self.storage.steps:
+            elif layer.kind == "output":
                 code.upstream = self.of_output(code)
-            elif layer.kind != "output":
+            else:
                 code.upstream = self.from_receivers(code)
                 if code.upstream is not None and layer.index in self.masked:
                     code.upstream = where_member(layer, code.upstream)

@@ -44,6 +44,8 @@ from horn.program import (
     Program,
     Take,
     Target,
+    TargetRead,
+    Targets,
     members_of,
     verify,
 )
@@ -69,7 +71,7 @@ class Builder:
         self,
         network: Network,
         optimizer: Optimizer | None,
-        target: str | None,
+        target: Targets,
         *,
         fuse: bool = True,
         thin: bool = True,
@@ -78,14 +80,18 @@ class Builder:
         weighted: bool = False,
         ragged: bool = False,
     ) -> None:
-        self.network, self.target, self.masked, self.fuse = network, target, masked, fuse
+        self.network, self.masked, self.fuse = network, masked, fuse
+        self.is_judged = target is not None and network.is_judged
         self.weighted, self.ragged = weighted, ragged
+        if isinstance(target, str):
+            target = (TargetRead(network.last.name, target),)
+        self.reads = {read.output: read for read in target or ()}
         self.code = NetworkCode(network, optimizer is not None, written)
         self.storage = Storage(network)
         self.messages = MessageExpressions(self.storage, self.code, optimizer)
         self.messages.target = self.target_node
         self.on_circles = on_circles(network) if ragged else frozenset[int]()
-        self.targets: Node | None = None
+        self.targets: dict[int, Node] = {}  # by the output's layer
         self.seed = ""  # of sequences that are judged by their last step: what comes back
         self.thinning = Thinning(self.storage, self.messages, thin and not network.steps)
         self.training: Backward | None = None
@@ -104,12 +110,15 @@ class Builder:
             storage.begin("forward")
         self.input()
         for code in self.code.layers.values():
-            self.forward(code)
-        is_judged = self.target is not None and net.loss is not None
+            if code.layer.answers or self.is_judged or self.training is not None:
+                self.forward(code)
+        is_judged = self.is_judged
+        losses: tuple[str, ...] = ()
         if storage.steps:
             loss, measured = self.judge(is_judged, aggregates)
         else:
-            loss = self.loss() if is_judged else None
+            losses = tuple(map(self.loss, net.judged)) if is_judged else ()
+            loss = self.total(losses) if is_judged else None
             measured = tuple(self.aggregate(k, each) for k, each in enumerate(aggregates))
         if self.training is not None:
             self.training.is_judged = is_judged
@@ -132,13 +141,14 @@ class Builder:
             storage.buffers,
             tuple(storage.prologue),
             tuple(storage.statements),
-            self.messages.output_name(net.last),
+            tuple(map(self.messages.output_name, net.outputs)),
             loss,
             storage.compact,
             storage.probes,
             frozenset(k for k, code in self.code.layers.items() if code.exact),
             measured,
             storage.steps,
+            losses if self.training is None else (),
         )
         verify(program)
         return program
@@ -278,18 +288,19 @@ class Builder:
         code = self.code.layers[last.index]
         by_steps = last.each_step or self.ragged
         if is_judged and by_steps:
-            loss = self.loss()
+            loss = self.loss(last)
         measured: tuple[str, ...] = ()
         if self.ragged:
             measured = tuple(self.aggregate(k, each) for k, each in enumerate(aggregates))
         with self.aside("judge"):
             if is_judged and not by_steps:
-                loss = self.loss()
+                loss = self.loss(last)
                 if code.upstream is not None:  # of the last step; at the others it stays 0
                     code.upstream = self.storage.store(
                         code.upstream, Frame(last.index), "bo", f"{last.name}.judged"
                     )
                     self.seed = code.upstream.value
+            loss = None if loss is None else self.total((loss,))
             if not self.ragged:
                 measured = tuple(self.aggregate(k, each) for k, each in enumerate(aggregates))
             if self.training is not None:
@@ -323,47 +334,47 @@ class Builder:
         self.storage.loop(frame, [Output(name, value)])
         return name
 
-    def target_node(self) -> Node:
-        """What the output neurons should send."""
-        if self.targets is None:
-            self.targets = self.read_target()
-        return self.targets
+    def target_node(self, layer: Layer) -> Node:
+        """What the neurons of an output should send."""
+        if layer.index not in self.targets:
+            self.targets[layer.index] = self.read_target(layer)
+        return self.targets[layer.index]
 
-    def read_target(self) -> Node:
-        last = self.network.last
-        if self.target is None:
+    def read_target(self, last: Layer) -> Node:
+        read = self.reads.get(last.name)
+        if read is None:
             raise ModelError(
                 f"{last.name}: {last.neuron.__name__} reads self.target, which is what the loss "
                 'compares with: give net.output a loss, as loss="squared_error", and the data '
                 "labels. Where the neuron pushes in forward the loss is measured only"
             )
         axis, each = f"n{last.index}", last.each_step
-        if self.target == "label":
-            name = self.storage.buffer("target", ("b",), full=True)
-            self.storage.emit(Target(name, "label", each))
+        name = "target" if read.first < 0 else f"{last.name}.target"
+        if read.kind == "label":
+            name = self.storage.buffer(name, ("b",), full=True)
+            self.storage.emit(Target(name, "label", each, read.first))
             is_label = make(Op.EQ, load(name, "b"), self.messages.index(last, "o"))
             return select(is_label, const(1.0), ZERO)
-        if self.target == "value":
-            name = self.storage.buffer("target", ("b",), full=True)
-            self.storage.emit(Target(name, "value", each))
+        if read.kind == "value":
+            name = self.storage.buffer(name, ("b",), full=True)
+            self.storage.emit(Target(name, "value", each, read.first))
             return load(name, "b")
-        name = self.storage.buffer("target", ("b", axis), full=True)
-        self.storage.emit(Target(name, self.target or "", each))
+        name = self.storage.buffer(name, ("b", axis), full=True)
+        self.storage.emit(Target(name, read.kind, each, read.first))
         return load(name, "bo")
 
-    def loss(self) -> str:
-        """Each sample's loss, and d loss / d output of the last layer's neurons (before its
+    def loss(self, last: Layer) -> str:
+        """Each sample's loss of one output, and d loss / d output of its neurons (before its
         interlayer).
         """
-        last = self.network.last
         code = self.code.layers[last.index]
         frame = Frame(last.index)
         loss = last.loss
         assert loss is not None
-        t = self.target_node()
+        t = self.target_node(last) if last.answers else ZERO
         y = load(self.messages.output_name(last), "bo")
         by_steps = last.each_step or self.ragged
-        name = self.storage.buffer("loss.step" if by_steps else "loss", ("b",))
+        name = self.storage.buffer("loss.step" if by_steps else self.loss_name(last), ("b",))
         is_whole = False
         if last.interlayer is softmax and loss is losses.LOSSES["cross_entropy"]:
             # log y without taking y: log sum exp. d loss / d raw = y * sum(t) - t; sum(t) is 1 for
@@ -377,8 +388,8 @@ class Builder:
             wide = t if "o" in t.axes else self.spread_o(t, frame)
             sum_t = (
                 const(1.0)
-                if self.target == "label"
-                else self.storage.reduction_loop(wide, "o", "sum", frame, "target.sum")
+                if self.reads[last.name].kind == "label"
+                else self.storage.reduction_loop(wide, "o", "sum", frame, f"{last.name}.target.sum")
             )
             adjoint = y * sum_t - t
         elif code.stable:
@@ -396,7 +407,8 @@ class Builder:
             if last.interlayer is not None:
                 adjoint = self.messages.through_interlayer(code, adjoint)
         if self.weighted:
-            self.storage.emit(Target(self.storage.buffer(WEIGHT, ("b",), full=True), "weight"))
+            if WEIGHT not in self.storage.buffers:
+                self.storage.emit(Target(self.storage.buffer(WEIGHT, ("b",), full=True), "weight"))
             per_neuron, adjoint = (each * load(WEIGHT, "b") for each in (per_neuron, adjoint))
         if is_whole:
             self.storage.loop(frame, [Output(name, per_neuron)])
@@ -411,8 +423,10 @@ class Builder:
                 assert valid is not None
                 counts = make(Op.NE, valid, ZERO) if last.each_step else self.at_last()
                 part, adjoint = select(counts, part, ZERO), select(counts, adjoint, ZERO)
-            name = self.summed("loss", frame, part * share)
+            name = self.summed(self.loss_name(last), frame, part * share)
             adjoint = adjoint * share
+        if last.loss_weight != 1.0:
+            adjoint = adjoint * last.loss_weight
         if self.masked:
             adjoint = adjoint * load(self.storage.buffer(ROW_WEIGHT, ("b",), "given"), "b")
         if self.training is not None:
@@ -422,6 +436,26 @@ class Builder:
                 else adjoint
             )
         return name
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the loss is a sum of several, or has a weight."""
+        return len(self.network.judged) > 1 or self.network.judged[0].loss_weight != 1.0
+
+    def total(self, losses: Sequence[str]) -> str:
+        """Each sample's loss, of those of each output."""
+        if not self.adds_up:
+            return losses[0]
+        node: Node = ZERO
+        for layer, name in zip(self.network.judged, losses, strict=True):
+            node = ir.add(node, load(name, "b") * layer.loss_weight)
+        total = self.storage.buffer("loss", ("b",))
+        self.storage.loop(Frame(self.network.last.index), [Output(total, node)])
+        return total
+
+    def loss_name(self, layer: Layer) -> str:
+        """The buffer of each sample's loss of one output."""
+        return f"{layer.name}.loss" if self.adds_up else "loss"
 
     def share_of_a_step(self) -> Node:
         """What the loss of a step counts in its sample's."""
@@ -446,7 +480,7 @@ class Builder:
 def training_program(
     network: Network,
     optimizer: Optimizer,
-    target: str | None,
+    target: Targets,
     *,
     fuse: bool = True,
     thin: bool = True,
@@ -473,7 +507,7 @@ def training_program(
 
 
 def inference_program(
-    network: Network, target: str | None, aggregates: Sequence[Aggregate] = (),
+    network: Network, target: Targets, aggregates: Sequence[Aggregate] = (),
     ragged: bool = False,
 ) -> Program:  # fmt: skip
     """Outputs, with a target the loss of each sample, and its number of each aggregate."""

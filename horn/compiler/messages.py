@@ -47,7 +47,7 @@ class MessageExpressions:
         self.network = storage.network
         self.known: dict[tuple[int, str, Node], Node] = {}
         self.states: dict[tuple[int, str], Node] = {}
-        self.target: Callable[[], Node] | None = None  # what the output should be
+        self.target: Callable[[Layer], Node] | None = None  # what the output should be
 
     def at_vertex(self, root: Node, code: LayerCode, phase: str) -> Node:
         """An abstract expression of one neuron as an expression over buffers, letters (b, o) of its
@@ -160,7 +160,7 @@ class MessageExpressions:
             return self.of_state(code, node.value)
         if node.op is Op.TARGET:
             assert self.target is not None
-            return self.target()
+            return self.target(layer)
         if node.op is Op.DRAW:
             return self.draw(node, layer)
         raise AssertionError(f"{node!r} is not a value of a neuron")

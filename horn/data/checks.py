@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from horn.data import arrays, classes
+from horn.data import arrays, classes, targets
 from horn.data.dataset import Dataset
 from horn.errors import DataError
 
@@ -23,7 +24,8 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
     and 16-bit numbers float32, all others float64.
     y (n,) whole numbers are labels; text, truth values and other things that can be told apart are
     labels too, coded by their sorted order (``Dataset.classes``) · (n, n_targets) numbers are
-    targets · None. Tables and columns of pandas are taken as their values.
+    targets · {name: either} of several outputs, which are its columns then (``Dataset.targets``) ·
+    None. Tables and columns of pandas are taken as their values.
     scale : what one unit of x is worth; None means 1/255 for uint8 and 1 for everything else. A
     Dataset keeps its own.
 
@@ -48,9 +50,14 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
         x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
         shape = arrays.sample_shape(x)
         x, natural_scale = arrays.as_features(x, what)
-        labels, named = (None, None) if y is None else arrays.as_labels_or_targets(y, what)
+        labels, named = None, None
+        parts: targets.Parts = ()
+        if isinstance(y, Mapping):
+            labels, parts = targets.side_by_side(y, what)
+        elif y is not None:
+            labels, named = arrays.as_labels_or_targets(y, what)
         worth = natural_scale if scale is None else scale
-        dataset = Dataset(x, labels, worth, what, named, shape=shape)
+        dataset = Dataset(x, labels, worth, what, named, shape=shape, targets=parts)
     else:
         dataset = data
     if not dataset._checked:

@@ -145,6 +145,20 @@ def to_json(classes: Classes) -> list[Any]:
     return [_to_json(label) for label in classes]
 
 
+def all_to_json(classes: Classes | Mapping[str, Classes | None]) -> Any:
+    """As ``to_json``; of several outputs, by name, those of each that has labels."""
+    if not isinstance(classes, Mapping):
+        return to_json(classes)
+    return {name: None if own is None else to_json(own) for name, own in classes.items()}
+
+
+def all_from_json(found: Any) -> Classes | dict[str, Classes | None]:
+    """What ``all_to_json`` wrote. Raises ModelError."""
+    if not isinstance(found, Mapping):
+        return from_json(found)
+    return {str(name): None if own is None else from_json(own) for name, own in found.items()}
+
+
 def _is_plain(label: Any) -> bool:
     if isinstance(label, tuple):
         return all(map(_is_plain, label))

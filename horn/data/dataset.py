@@ -5,6 +5,7 @@ Bytes stay bytes, a memory-mapped file stays a file; a batch becomes floating po
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from horn.data import ahead, arrays, order
 from horn.data.classes import Classes, recode
 from horn.data.normalization import Normalization
+from horn.data.targets import OutputTargets, Parts, own, recoded, side_by_side
 from horn.errors import DataError
 
 
@@ -36,7 +38,8 @@ class Dataset:
     that is more than a row of numbers, as (height, width, channels), or (steps, features); () of
     one that is not. pieces : so many rows in turn are one sequence, piece after piece. lengths (n,)
     int64 : of sequences that end early (``horn.data.sequences``), how many of the steps each has;
-    None: all.
+    None: all. targets : of a network with several outputs, whose targets the columns of y are; y is
+    (n, columns) then, labels too.
 
     Raises
     ------
@@ -55,6 +58,7 @@ class Dataset:
     shape: tuple[int, ...] = ()
     pieces: int = 1
     lengths: np.ndarray | None = None
+    targets: Parts = ()
     _checked: bool = field(default=False, init=False, repr=False)
     _is_file: bool | None = field(default=None, init=False, repr=False)
 
@@ -62,6 +66,13 @@ class Dataset:
         arrays.check_shapes(self.x, self.y, self.name)
         if self.weight is not None:
             arrays.check_weight(self.weight, len(self.x), self.name)
+        if self.targets:
+            n = sum(part.size for part in self.targets)
+            if self.y is None or self.y.shape[1:] != (n,):
+                raise DataError(
+                    f"{self.name}: y has shape {None if self.y is None else self.y.shape}, but the "
+                    f"targets of {', '.join(part.name for part in self.targets)} are {n} columns"
+                )
         if not np.isfinite(self.scale) or self.scale == 0:
             raise DataError(
                 f"{self.name}: scale is {self.scale}; give what one unit of x is worth, such as "
@@ -84,6 +95,66 @@ class Dataset:
     def has_labels(self) -> bool:
         """Whether y is whole numbers: classes, of each sample or of each step of one."""
         return self.y is not None and self.y.dtype.kind == "i"
+
+    def with_targets(self, y: Any) -> Dataset:
+        """The same samples with other labels or targets, as ``horn.data.as_dataset`` takes them:
+        {"digit": labels, "odd": numbers} of several outputs.
+        """
+        classes: Classes | None = None
+        parts: Parts = ()
+        if isinstance(y, Mapping):
+            y, parts = side_by_side(y, self.name)
+        elif y is not None:
+            y, classes = arrays.as_labels_or_targets(y, self.name)
+        return replace(self, y=y, classes=classes, targets=parts)
+
+    def of_output(self, name: str) -> Dataset:
+        """The same samples with the targets of one of several outputs, as if it were the only one.
+
+        DataError : there are no targets of this name.
+        """
+        part = self.targets_of(name)
+        assert self.y is not None
+        return self.with_fields(y=own(self.y, part), classes=part.classes, targets=())
+
+    def targets_of(self, name: str) -> OutputTargets:
+        """Where the targets of one of several outputs are. DataError : there are none."""
+        for part in self.targets:
+            if part.name == name:
+                return part
+        raise DataError(
+            f"{self.name}: has no targets of {name!r}, but of "
+            f"{', '.join(repr(part.name) for part in self.targets) or 'one output without a name'}"
+        )
+
+    def of_outputs(self, names: Sequence[str], several: bool) -> Dataset:
+        """The same samples with the targets that a network wants: of the outputs that have losses,
+        by ``names``. several : it has more than one output, which have targets by name; else the
+        targets are those of its only one.
+
+        DataError : there are none of an output, or they are of several that are not told apart.
+        """
+        if self.y is None or not names:
+            return self
+        if not several:
+            return self.of_output(names[0]) if self.targets else self
+        has = [part.name for part in self.targets]
+        if not self.targets and len(names) == 1:
+            is_labels = self.y.ndim == 1
+            size = 1 if is_labels else self.y.shape[1]
+            part = OutputTargets(names[0], 0, size, is_labels, self.classes)
+            y = self.y.astype(np.float64) if self.y.dtype.kind == "i" else self.y
+            return self.with_fields(y=y.reshape(len(y), -1), targets=(part,), classes=None)
+        if missing := [repr(name) for name in names if name not in has]:
+            got = f"those of {', '.join(map(repr, has))}"
+            if not self.targets:
+                got = f"y of shape {self.y.shape}, without a name"
+            raise DataError(
+                f"{self.name}: the targets of {', '.join(missing)} are missing: the network has "
+                f"the outputs {', '.join(map(repr, names))}, and the data have {got}; pass "
+                f"(x, {{{', '.join(f'{name!r}: ...' for name in names)}}})"
+            )
+        return self
 
     @property
     def n_features(self) -> int:
@@ -155,15 +226,37 @@ class Dataset:
             out *= out.dtype.type(self.scale)
         return out
 
-    def with_classes(self, classes: Classes | None, owner: str) -> Dataset:
-        """The same samples with the labels coded as the ``owner``'s classes (None: whole numbers).
+    @property
+    def all_classes(self) -> Classes | Mapping[str, Classes | None] | None:
+        """``classes``; of several outputs those of each that has labels, by name."""
+        if not self.targets:
+            return self.classes
+        return {part.name: part.classes for part in self.targets if part.is_labels}
+
+    def with_classes(
+        self, classes: Classes | Mapping[str, Classes | None] | None, owner: str
+    ) -> Dataset:
+        """The same samples with the labels coded as the ``owner``'s classes (None: whole numbers);
+        of several outputs, by their names.
 
         DataError : a label is none of them.
         """
+        if self.targets or isinstance(classes, Mapping):
+            if self.y is None or not isinstance(classes, Mapping):
+                return self
+            y, targets = recoded(self.y, self.targets, classes, self.name, owner)
+            return self.with_fields(y=y, targets=targets)
         if self.y is None or self.y.ndim != 1 or self.classes == classes:
             return self
         y = recode(self.y, self.classes, classes, self.name, owner)
         return self.with_fields(y=y, classes=classes)
+
+    def called(self, classes: Classes | Mapping[str, Classes | None]) -> Dataset:
+        """The same labels, which are numbers of these classes; of several outputs, by name."""
+        if not isinstance(classes, Mapping):
+            return self.with_fields(classes=classes)
+        parts = (replace(each, classes=classes.get(each.name)) for each in self.targets)
+        return self.with_fields(targets=tuple(parts))
 
     def with_fields(self, **changes: Any) -> Dataset:
         """A copy with some fields replaced, whose contents need not be checked again."""

@@ -88,7 +88,9 @@ def cifar10(part: str = "train") -> Dataset:
             "https://www.cs.toronto.edu/~kriz/cifar.html with np.savez('cifar10.npz', "
             "x_train=..., y_train=..., x_test=..., y_test=...), x of shape (n, 32, 32, 3)"
         )
-    return _images(*npz.read(found[0], part), BYTE_SCALE, f"cifar10:{part}")
+    images, labels = npz.read(found[0], part)
+    labels = None if isinstance(labels, dict) else labels
+    return _images(images, labels, BYTE_SCALE, f"cifar10:{part}")
 
 
 def data_folder() -> Path:

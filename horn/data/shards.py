@@ -17,7 +17,7 @@ from horn.data import arrays
 from horn.errors import DataError
 from horn.formats import csv, npy, npz, parts
 
-Pair = tuple[np.ndarray, np.ndarray | None]
+Pair = tuple[np.ndarray, np.ndarray | dict[str, np.ndarray] | None]
 
 
 def read(folder: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray | None, float]:
@@ -35,6 +35,11 @@ def read(folder: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray |
         x, natural_scale = arrays.as_features(raw_x, str(path))
         scale = scale if path.suffix == ".csv" else natural_scale
         y, classes = None, None
+        if isinstance(raw_y, dict):
+            raise DataError(
+                f"{path}: targets of several outputs ({', '.join(raw_y)}) are read from one .npz "
+                "file, not from shards; put all samples in one"
+            )
         if raw_y is not None:
             y, classes = arrays.as_labels_or_targets(raw_y, str(path))
         arrays.check_shapes(x, y, str(path))

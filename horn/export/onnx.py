@@ -187,10 +187,13 @@ def export(
         ) from None
     network, dtype = translation.network, str(translation.runner.dtype)
     graph = OnnxGraph(onnx, dtype)
-    found = translation.run(graph, "x")
+    sizes = {layer.name: layer.size for layer in network.outputs}
+    if len(sizes) == 1:
+        sizes = {"y": network.last.size}
     rows = graph.node("Shape", ["x"], start=0, end=1)
-    shape = graph.node("Concat", [rows, graph.whole([network.last.size])], axis=0)
-    graph.node("Expand", [found, shape], "y")  # where no neuron heard the sample
+    for (name, size), found in zip(sizes.items(), translation.run(graph, "x"), strict=True):
+        shape = graph.node("Concat", [rows, graph.whole([size])], axis=0)
+        graph.node("Expand", [found, shape], name)  # where no neuron heard the sample
     if graph.n_bytes > MOST_BYTES:
         raise ModelError(
             f"the arrays have {graph.n_bytes:,} bytes, but an ONNX file has {MOST_BYTES:,} at most"
@@ -199,7 +202,7 @@ def export(
     made = onnx.helper.make_model(
         onnx.helper.make_graph(
             graph.nodes, "horn", [value("x", graph.type, ["batch", network.n_inputs])],
-            [value("y", graph.type, ["batch", network.last.size])],
+            [value(name, graph.type, ["batch", size]) for name, size in sizes.items()],
             [*graph.initializers.values()], doc_string=doc,
         ),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR,

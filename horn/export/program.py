@@ -8,7 +8,7 @@ of reductions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -141,8 +141,8 @@ class Translation(Generic[T]):
         for statement in self.statements:
             self._check(statement)
 
-    def run(self, graph: Graph[T], x: T) -> T:
-        """What the last layer sends (b, n), of samples x (b, features)."""
+    def run(self, graph: Graph[T], x: T) -> list[T]:
+        """What each output sends (b, n), of samples x (b, features)."""
         return _Run(self, graph, x).result()
 
     def _check(self, statement: Statement) -> None:
@@ -180,9 +180,9 @@ def _word(kind: str) -> str:
     return "normal" if kind == "normal" else "uniform (or bernoulli)"
 
 
-def _needed(statements: Sequence[Statement], output: str) -> list[Statement]:
-    """Those that the output is made of, in their order."""
-    wanted, found = {output}, []
+def _needed(statements: Sequence[Statement], outputs: Iterable[str]) -> list[Statement]:
+    """Those that the outputs are made of, in their order."""
+    wanted, found = {*outputs}, []
     for statement in reversed(statements):
         if wanted & set(writes(statement)):
             wanted |= set(reads(statement))
@@ -199,7 +199,7 @@ class _Run(Generic[T]):
         self.done: dict[str, T] = {}
         self.tables: dict[tuple[int, int], Table] = {}
 
-    def result(self) -> T:
+    def result(self) -> list[T]:
         for statement in self.of.statements:
             if isinstance(statement, Input):
                 self.done[statement.out] = self.features()
@@ -225,7 +225,7 @@ class _Run(Generic[T]):
                     self.done[output.buffer] = value
             else:
                 raise ModelError(f"{type(statement).__name__} in a program of inference")
-        return self.done[self.of.program.outputs]
+        return [self.done[name] for name in self.of.program.outputs]
 
     def expanded(self, s: Expand) -> T:
         """What synapses share at their places in the table, or what neurons do."""

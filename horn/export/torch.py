@@ -107,11 +107,13 @@ class TorchGraph:
 
 
 def module(translation: Translation[Any]) -> Any:
-    """A torch.nn.Module with ``forward(x)``: (batch, features) -> (batch, outputs)."""
+    """A torch.nn.Module with ``forward(x)``: (batch, features) -> (batch, outputs), of several
+    outputs a dict of these by name.
+    """
     torch = _torch()
     operations = _operations(torch)
     learned = {name for layer in translation.network.layers[1:] for name in layer.shapes}
-    n_outputs = translation.network.last.size
+    sizes = {layer.name: layer.size for layer in translation.network.outputs}
     base: Any = torch.nn.Module
 
     class HornModule(base):  # type: ignore[misc]
@@ -125,8 +127,12 @@ def module(translation: Translation[Any]) -> Any:
                 self.register_parameter(_plain(name), torch.nn.Parameter(array))
 
         def forward(self, x: Any) -> Any:
-            found = translation.run(TorchGraph(torch, self, x), x)
-            return found.expand(len(x), n_outputs)
+            sent = translation.run(TorchGraph(torch, self, x), x)
+            found = {
+                name: each.expand(len(x), size)
+                for (name, size), each in zip(sizes.items(), sent, strict=True)
+            }
+            return found if len(found) > 1 else next(iter(found.values()))
 
         def tensor(self, name: str, value: Array) -> Any:
             if name in learned:

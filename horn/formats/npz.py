@@ -1,7 +1,8 @@
 """.npz files: several arrays in a zip archive, as ``numpy.savez`` writes them.
 
-Expected are x and y, or x_train, y_train, x_test, y_test; of sequences that end early (n, steps,
-features) also lengths. Objects are never unpickled.
+Expected are x and y, or x_train, y_train, x_test, y_test; in the place of y also y.NAME of each of
+several outputs; of sequences that end early (n, steps, features) also lengths. Objects are never
+unpickled.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import numpy as np
 
 from horn.errors import DataError, NotFound
 
+Targets = np.ndarray | dict[str, np.ndarray] | None
+
 
 def read(
     path: Path, part: str | None = None, *, labels: bool = True
-) -> tuple[np.ndarray, np.ndarray | None]:
+) -> tuple[np.ndarray, Targets]:
     """As ``read_all``, without lengths."""
     x, y, _ = read_all(path, part, labels=labels)
     return x, y
@@ -25,8 +28,9 @@ def read(
 
 def read_all(
     path: Path, part: str | None = None, *, labels: bool = True
-) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """(x, y, lengths) of a file; y is None if the file has none, or without ``labels``.
+) -> tuple[np.ndarray, Targets, np.ndarray | None]:
+    """(x, y, lengths) of a file; y is None if the file has none, or without ``labels``; of several
+    outputs the arrays "y.digit" and so on are y, by name.
 
     part : None for x and y, or "train" or "test" for x_train and so on. A file that has only such
     pairs is read as its train part. Raises NotFound or DataError.
@@ -47,7 +51,12 @@ def read_all(
                     f"x{suffix}=..., y{suffix}=...)"
                 )
             x = _array(archive, path, f"x{suffix}")
-            y = _array(archive, path, f"y{suffix}") if labels and f"y{suffix}" in names else None
+            y: Targets = None
+            several = sorted(name for name in names if name.startswith(f"y{suffix}."))
+            if labels and several:
+                y = {name.partition(".")[2]: _array(archive, path, name) for name in several}
+            elif labels and f"y{suffix}" in names:
+                y = _array(archive, path, f"y{suffix}")
             own = f"lengths{suffix}"
             return x, y, _array(archive, path, own) if own in names else None
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:

@@ -25,6 +25,7 @@ from horn.neuron import no_batch
 from horn.optimizers import Direct, Optimizer
 
 Array = np.ndarray[Any, Any]
+SampleTargets = dict[int, list[float]]  # by the index of the layer that is judged
 NO_PREVIOUS = (
     "m.previous_update is the last change of the weight under horn.Direct(); with another "
     "optimizer a neuron keeps what it needs "
@@ -80,8 +81,10 @@ class Engine:
             if self.network.steps and stage.index and stage.surely_asks_batch:
                 raise no_batch(stage.name, stage.layer.neuron)
         self._levels = self._by_reversals()
-        loss = self.network.loss if setup.target is not None else None
-        self._loss = translator.value(loss.f) if loss is not None else None
+        judged = self.network.judged if setup.target is not None else ()
+        self._losses = {
+            layer.index: translator.value(layer.loss.f) for layer in judged if layer.loss
+        }
         names = {stage.name: stage.index for stage in self.stages}
         self._aggregates = [
             (aggregate, names[aggregate.layer], translator.value(aggregate.of_layer))
@@ -218,15 +221,19 @@ class Engine:
     def losses(self, data: Dataset) -> tuple[float, int]:
         return self._judged(data, lambda sent: None)
 
-    def results(self, data: Dataset) -> tuple[float, int, Array]:
+    def results(self, data: Dataset) -> tuple[float, int, Array, list[float]]:
         found: list[list[float]] = []
-        total, right = self._judged(data, lambda steps: found.append(self._answer(steps)))
+        each = dict.fromkeys(self._losses, 0.0)
+        total, right = self._judged(data, lambda steps: found.append(self._answer(steps)), each)
         outputs = np.array(found, self.dtype).reshape(len(found), *self.network.answers)
-        return total, right, outputs
+        return total, right, outputs, list(each.values())
 
     def _answer(self, steps: list[list[list[float]]]) -> list[Any]:
-        """What is answered for a sample: by its last step, or by each."""
-        each = [layers[-1] for layers in self._filled(steps)]
+        """What is answered for a sample: by its last step, or by each; of several outputs side by
+        side.
+        """
+        outputs = [layer.index for layer in self.network.outputs]
+        each = [[v for index in outputs for v in layers[index]] for layers in self._filled(steps)]
         return each if self.network.last.each_step else each[-1]
 
     def _filled(self, steps: list[Any]) -> list[Any]:
@@ -234,10 +241,11 @@ class Engine:
         return steps + [steps[-1]] * (self.network.steps - len(steps))
 
     def _judged(
-        self, data: Dataset, look: Callable[[list[list[list[float]]]], None]
-    ) -> tuple[float, int]:
+        self, data: Dataset, look: Callable[[list[list[list[float]]]], None],
+        each: dict[int, float] | None = None,
+    ) -> tuple[float, int]:  # fmt: skip
         """The sum of the losses and the right answers; ``look`` sees what all layers sent, step by
-        step.
+        step. each : the sum of each loss by itself is added here, by the layer.
         """
         total, right = 0.0, 0
         answers = metrics.answers(self.network, self.setup.target, data.y)
@@ -246,14 +254,14 @@ class Engine:
         n_judged = self._n_judged(data, range(len(data)))
         for row, steps in enumerate(self._predict(samples, data.pieces, lengths)):
             look(steps)
-            _, target = self._read(data, row)
-            if self._loss is not None and target is not None:
-                judged = self._by_step(target, len(steps))
-                total += sum(
-                    number(passes.judge(self._loss, layers[-1], wanted)) / n_judged
-                    for layers, wanted in zip(steps, judged, strict=True)
-                    if wanted is not None
-                )
+            _, targets = self._read(data, row)
+            for layers, wanted in zip(steps, self._by_step(targets, len(steps)), strict=True):
+                for index, target in wanted.items():
+                    judged = passes.judge(self._losses[index], layers[index], target)
+                    told = number(judged) / n_judged
+                    total += told * self.network.layers[index].loss_weight
+                    if each is not None:
+                        each[index] += told
             if answers is not None and data.y is not None:
                 outputs = np.array([self._answer(steps)])
                 own = None if lengths is None else lengths[row : row + 1]
@@ -271,14 +279,13 @@ class Engine:
         steps = max(self.network.steps, 1)
         return steps if data.lengths is None else int(data.lengths[row])
 
-    def _by_step(self, target: list[float] | None, steps: int) -> list[list[float] | None]:
-        """What each step of a sample with so many is to answer; None where it is not judged."""
-        size = self.network.last.size
-        if target is None:
-            return [None] * steps
-        if self.network.last.each_step:
-            return [target[t * size : (t + 1) * size] for t in range(steps)]
-        return [*[None] * (steps - 1), target]
+    def _by_step(self, targets: SampleTargets, steps: int) -> list[SampleTargets]:
+        """What each step of a sample with so many is to answer; nothing where it is not judged."""
+        last = self.network.last
+        if last.each_step and targets:
+            target, size = targets[last.index], last.size
+            return [{last.index: target[t * size : (t + 1) * size]} for t in range(steps)]
+        return [*[SampleTargets()] * (steps - 1), targets]
 
     def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
         found = [aggregate.empty for aggregate, _, _ in self._aggregates]
@@ -345,7 +352,7 @@ class Engine:
 
     # --- samples
 
-    def _read(self, data: Dataset, row: int) -> tuple[list[float], list[float] | None]:
+    def _read(self, data: Dataset, row: int) -> tuple[list[float], SampleTargets]:
         return read_sample(self.network, self.setup.target, data, row)
 
     def _memory(self, training: bool) -> LearnedNumbers:
@@ -508,7 +515,7 @@ class Engine:
         for level in reversed(self._levels):
             for samples, backs in zip(reversed(in_time), each, strict=True):
                 passes.come_back(
-                    self.stages, level, samples, memory, self._loss, want_deltas, backs
+                    self.stages, level, samples, memory, self._losses, want_deltas, backs
                 )
         return before, each[-1]
 
@@ -579,7 +586,7 @@ class Engine:
         sends: set[int] = set()  # the layers through which something flows back
         late = sum(link.delay > 0 for stage in self.stages for link in stage.layer.links)
         for stage in [*reversed(self.stages[1:])] * (1 + late):  # a later one may hear an earlier
-            from_above = stage.is_last and self._loss is not None
+            from_above = stage.index in self._losses
             from_above |= any(
                 other in sends
                 and any(k.source is stage.layer for k in self.stages[other].layer.links)
@@ -646,21 +653,29 @@ def _flat(arrays: Mapping[str, Array]) -> Numbers:
 
 def read_sample(
     network: Network, kind: str | None, data: Dataset, row: int
-) -> tuple[list[float], list[float] | None]:
-    """A sample, and its targets, one per output neuron (note 0001, point 3). kind : the job's
-    ``target``.
+) -> tuple[list[float], SampleTargets]:
+    """A sample, and its targets, one per output neuron (note 0001, point 3), of each layer that is
+    judged. kind : the job's ``target``.
     """
     x: list[float] = data.read(np.array([row]), np.empty((1, data.x.shape[1])))[0].tolist()
-    if kind == "input":
-        return x, x
-    if network.loss is None or kind is None:
-        return x, None
-    if data.y is None:
-        raise DataError(f"{network.last.name} has a loss, but the data have no labels; pass (x, y)")
-    y = data.y[row]
-    if data.y.ndim == 2 and data.y.dtype.kind == "f":
-        return x, [float(v) for v in y]
-    size = network.last.size
-    if size == 1:
-        return x, [float(v) for v in np.atleast_1d(y)]
-    return x, [float(k == v) for v in np.atleast_1d(y) for k in range(size)]
+    found: SampleTargets = {}
+    for layer in network.judged if kind is not None else ():
+        if not layer.answers:  # a loss between layers, which compares them with each other
+            found[layer.index] = [0.0] * layer.size
+        elif kind == "input":
+            found[layer.index] = x
+        elif data.y is None:
+            raise DataError(f"{layer.name} has a loss, but the data have no labels; pass (x, y)")
+        elif network.has_several:
+            part = data.targets_of(layer.name)
+            found[layer.index] = _targets(layer.size, data.y[row, part.columns], part.is_labels)
+        else:
+            found[layer.index] = _targets(layer.size, data.y[row], data.has_labels)
+    return x, found
+
+
+def _targets(size: int, y: Any, are_labels: bool) -> list[float]:
+    """What each neuron of an output should send."""
+    if not are_labels or size == 1:
+        return [float(v) for v in np.atleast_1d(y)]
+    return [float(k == v) for v in np.atleast_1d(y) for k in range(size)]

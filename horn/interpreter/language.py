@@ -201,7 +201,8 @@ class Translator:
         if isinstance(activation, _Derived):
             return activation
         f, df, df_at = (self.value(g) for g in (activation.f, activation.df, activation.df_at))
-        return _Derived(activation.name, f, df, df_at)
+        kind = _DerivedOfTwo if activation.n_arguments == 2 else _Derived
+        return kind(activation.name, f, df, df_at)
 
     def neuron(self, cls: type) -> type:
         """A subclass of the user's class whose methods are translated, those that ``super()``
@@ -242,8 +243,8 @@ class _Derived(Activation):
     """An activation under the interpreter: f runs on the tape, so ``derivative_at`` can be derived
     where it is not given."""
 
-    def __call__(self, z: Any) -> Any:
-        return self.f(z if isinstance(z, Traced) or not is_number(z) else Traced(z))
+    def __call__(self, *z: Any) -> Any:
+        return self.f(*(x if isinstance(x, Traced) or not is_number(x) else Traced(x) for x in z))
 
     def derivative(self, y: Any) -> Any:
         if self.df is None:
@@ -258,3 +259,7 @@ class _Derived(Activation):
         if self.df_at is not None:
             return self.df_at(z)
         return self.df(self(z)) if self.df is not None else derivative(self.f, make("add", z, 0.0))
+
+
+class _DerivedOfTwo(_Derived):
+    n_arguments = 2

@@ -53,7 +53,8 @@ class Stage:
     def __init__(self, network: Network, layer: Layer, translator: Translator) -> None:
         self.layer, self.index, self.name = layer, layer.index, layer.name
         self.seed = network.seed
-        self.is_last = layer is network.last
+        self.answers = layer in network.outputs
+        self.is_judged = layer in network.judged
         self.parameters = {name: f"{layer.name}.{name}" for name in layer.parameters}
         self.states = {name: f"{layer.name}.{name}" for name in layer.states}
         self.carried = carried(layer.neuron)
@@ -84,7 +85,7 @@ class Stage:
         own = layer.neuron
         self.hears_error = not hasattr(own, "error") and _mentions(own, "error")
         self.hears_loss = not hasattr(own, "loss") and _mentions(own, "loss")
-        self.has_target = self.is_last and not hasattr(layer.neuron, "target")
+        self.has_target = self.answers and not hasattr(layer.neuron, "target")
         self.writes_backward = layer.kind == "hidden" and has_backward(layer.neuron)
         receivers = network.receivers(layer)
         self.sends_to = tuple(dict.fromkeys(w for x in receivers for w in x.weights)) or (WEIGHT,)

@@ -60,15 +60,16 @@ class Sample:
     """One sample on its way. Lists by layer index; ``states`` are per sample, from forward to
     backward.
 
-    between : of a layer with an interlayer its leaves (what was fed forward) and what it made of
-    them. past : of a sequence, the same sample at the steps before, the last one first. sequence :
-    where something is heard from the end, the same sample at every step.
+    targets : by the index of the output. between : of a layer with an interlayer its leaves (what
+    was fed forward) and what it made of them. past : of a sequence, the same sample at the steps
+    before, the last one first. sequence : where something is heard from the end, the same sample at
+    every step.
     """
 
     moment: Moment
     states: Numbers
     sent: list[list[float]]
-    target: Sequence[float] | None = None
+    targets: Mapping[int, Sequence[float]] = field(default_factory=dict)
     weight: float = 1.0
     fired: list[list[Fired]] = field(default_factory=lambda: [[]])
     past: Sequence[Sample] = ()
@@ -89,7 +90,8 @@ class Gradients:
     arrays: Numbers
     deltas: list[list[Deltas]]
     loss: float = 0.0
-    is_apart: bool = False  # the last layer's neurons tell their inputs apart
+    is_apart: bool = False  # the output's neurons tell their inputs apart
+    last: int = -1  # the output's layer
     arrived: dict[Wire, tuple[float, dict[str, float]]] = field(default_factory=dict)
     states: dict[tuple[int, str], list[float]] = field(default_factory=dict)
     later: Sequence[Gradients] = ()
@@ -120,7 +122,7 @@ def forward(
     moments: Sequence[Moment],
     memory: LearnedNumbers,
     states: Numbers,
-    targets: Sequence[Sequence[float] | None] | None = None,
+    targets: Sequence[Mapping[int, Sequence[float]]] | None = None,
     before: Sequence[Sample] = (),
     fires: Sequence[Stage] | None = None,
 ) -> list[Sample]:
@@ -130,7 +132,7 @@ def forward(
     """
     samples = [
         Sample(moment, {name: list(values) for name, values in states.items()}, [x], target)
-        for x, moment, target in zip(xs, moments, targets or [None] * len(xs), strict=True)
+        for x, moment, target in zip(xs, moments, targets or [{}] * len(xs), strict=True)
     ]
     for sample, earlier in zip(samples, before, strict=False):
         sample.states = {name: list(values) for name, values in earlier.states.items()}
@@ -322,8 +324,8 @@ def _run(
     )
     if kind == "backward":
         own["output"] = Traced(sample.sent[stage.index][o], "output", varies=True)
-    elif stage.has_target and (sample.target is not None or not moment.training):
-        known = sample.target if moment.training else None
+    elif stage.has_target and (stage.index in sample.targets or not moment.training):
+        known = sample.targets[stage.index] if moment.training else None
         own["target"] = Traced(nan if known is None else known[o], "target", varies=True)
     call = Call(stage.neurons[o], kind, messages, moment, answers)
     if kind == "backward" and stage.hears_loss:
@@ -348,7 +350,7 @@ def _run(
 def _errors(stage: Stage, o: int, back: Gradients, call: Call) -> list[Heard]:
     """What a hidden neuron hears of the output neurons."""
     found = []
-    for k, of_groups in enumerate(back.deltas[-1]):
+    for k, of_groups in enumerate(back.deltas[back.last]):
         deltas = next(iter(of_groups.values()), {})
         if len(deltas) > 1 or back.is_apart:
             raise ModelError(f"{stage.name} reads self.error, but the output has no one delta")
@@ -404,7 +406,9 @@ def one_number(function: Any, translated: Any, layer: Sequence[float]) -> float:
 
 
 def judge(loss: Any, sent: Sequence[Any], target: Sequence[float]) -> Any:
-    """The loss of one sample: summed over the output neurons, if it is not one number for all."""
+    """The loss of one output for one sample: summed over its neurons, if it is not one number for
+    all.
+    """
     rows = [
         (y if isinstance(y, Traced) else Traced(y, varies=True), Traced(t, varies=True))
         for y, t in zip(sent, target, strict=True)
@@ -420,15 +424,17 @@ def backward(
     stages: Sequence[Stage],
     samples: Sequence[Sample],
     memory: LearnedNumbers,
-    loss: Any,
+    losses: Mapping[int, Any],
     want_deltas: bool = False,
     after: Sequence[Gradients] = (),
 ) -> list[Gradients]:
-    """Come back with the gradients of each sample, layer by layer. Without a loss nothing comes
-    from above, and local rules still push. after : of sequences, what came back from the next step;
-    gradients of learned numbers are added to its own."""
+    """Come back with the gradients of each sample, layer by layer. losses : by the index of the
+    layer that is judged; without any nothing comes from above, and local rules still push. after :
+    of sequences, what came back from the next step; gradients of learned numbers are added to its
+    own.
+    """
     backs = begun(stages, samples, memory, after)
-    come_back(stages, stages[1:], samples, memory, loss, want_deltas, backs)
+    come_back(stages, stages[1:], samples, memory, losses, want_deltas, backs)
     return backs
 
 
@@ -437,17 +443,24 @@ def begun(
     after: Sequence[Gradients],
 ) -> list[Gradients]:  # fmt: skip
     """What will come back from samples, as yet nothing."""
+    last = _last(stages)
     return [
         Gradients(
             after[k].arrays
             if after
             else {name: [0.0] * len(values) for name, values in memory.learned.items()},
             [[{} for _ in range(stage.layer.size)] for stage in stages],
-            is_apart=stages[-1].tells_inputs_apart,
+            is_apart=last.tells_inputs_apart,
+            last=last.index,
             later=(after[k], *after[k].later) if after else (),
         )
         for k in range(len(samples))
     ]
+
+
+def _last(stages: Sequence[Stage]) -> Stage:
+    """The output, of several the last."""
+    return next(stage for stage in reversed(stages) if stage.layer.answers)
 
 
 def come_back(
@@ -455,21 +468,22 @@ def come_back(
     some: Sequence[Stage],
     samples: Sequence[Sample],
     memory: LearnedNumbers,
-    loss: Any,
+    losses: Mapping[int, Any],
     want_deltas: bool,
     backs: Sequence[Gradients],
 ) -> None:
     """As ``backward``, of some of the layers."""
+    last = _last(stages)
     for stage in reversed(some):
         flows = [
-            _flows(stage, sample, back, loss) for sample, back in zip(samples, backs, strict=True)
+            _flows(stage, sample, back, losses) for sample, back in zip(samples, backs, strict=True)
         ]
         shared = None
         if any(f.call.turn for sample in samples for f in sample.fired[stage.index]):
             shared = _shared(stage, samples, flows, backs)
         needs_delta = stage.index and (
             want_deltas
-            or (stage.is_last and any(other.hears_error for other in stages[1:]))
+            or (stage is last and any(other.hears_error for other in stages[1:]))
             or any(stages[k.source.index].writes_backward for k in stage.layer.links)
         )
         for sample, back, flow in zip(samples, backs, flows, strict=True):
@@ -483,16 +497,16 @@ def come_back(
                     )  # fmt: skip
 
 
-def _flows(stage: Stage, sample: Sample, back: Gradients, loss: Any) -> list[float]:
+def _flows(stage: Stage, sample: Sample, back: Gradients, losses: Mapping[int, Any]) -> list[float]:
     """d loss / d (what each neuron of the layer fed forward)."""
     arrived = [sum(map(back.of_input, wires)) for wires in stage.outgoing]
-    if not stage.is_last:
-        flows = arrived
-    elif loss is not None and sample.target is not None:
-        leaves = [Traced(v, variable=True, varies=True) for v in sample.sent[-1]]
-        judged = judge(loss, leaves, sample.target)
-        back.loss = sample.weight * number(judged)
-        table = adjoints([(judged, sample.weight)])
+    loss, target = losses.get(stage.index), sample.targets.get(stage.index)
+    if loss is not None and target is not None:
+        leaves = [Traced(v, variable=True, varies=True) for v in sample.sent[stage.index]]
+        judged = judge(loss, leaves, target)
+        weight = sample.weight * stage.layer.loss_weight
+        back.loss += weight * number(judged)
+        table = adjoints([(judged, weight)])
         flows = [
             table.get(leaf.serial, 0.0) + own for leaf, own in zip(leaves, arrived, strict=True)
         ]

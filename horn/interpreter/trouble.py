@@ -176,15 +176,14 @@ class BrokenBatch:
         return watch.first
 
     def loss(self, row: int, seen: Mapping[str, Array]) -> BrokenOperation | None:
-        """The loss of one sample."""
-        if self.network.loss is None:
-            return None
-        _, target = read_sample(self.network, self.job.target, self.data, int(self.rows[row]))
-        sent = np.asarray(seen[f"{self.network.last.name}.output"][row], np.float64).tolist()
-        if target is None:
-            return None
+        """The losses of one sample."""
+        _, targets = read_sample(self.network, self.job.target, self.data, int(self.rows[row]))
         with np.errstate(all="ignore"), watching(self.job.dtype) as watch:
-            passes.judge(Translator().value(self.network.loss.f), sent, target)
+            for layer in self.network.judged if targets else ():
+                sent = np.asarray(seen[f"{layer.name}.output"][row], np.float64).tolist()
+                if layer.loss is not None:
+                    judge = Translator().value(layer.loss.f)
+                    passes.judge(judge, sent, targets[layer.index])
         return watch.first
 
     def backward(self, row: int | None) -> BrokenOperation | None:
@@ -223,12 +222,12 @@ class BrokenBatch:
             np.asarray(seen[f"{below.name}.output"][row], np.float64).tolist()
             for below in self.network.layers[: layer.index]
         ]
-        target = None
-        if layer is self.network.last:
+        targets: dict[int, list[float]] = {}
+        if layer in self.network.outputs:
             _, known = read_sample(self.network, self.job.target, self.data, int(self.rows[row]))
-            target = known or [nan] * layer.size
+            targets = {layer.index: known.get(layer.index, [nan] * layer.size)}
         own = {name: list(values) for name, values in states.items()}
-        return passes.Sample(moment, own, sent, target)
+        return passes.Sample(moment, own, sent, targets)
 
 
 def _flat(array: Array) -> list[float]:

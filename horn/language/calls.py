@@ -158,8 +158,11 @@ class Calls:
     def activate(self, ref: ActivationRef, args: list[Any], node: ast.Call) -> Node:
         assert self.scope.context is not None
         activation = self.scope.context.activation
-        if len(args) != 1:
+        if len(args) != activation.n_arguments:
             self.scope.fail(node, f"self.activation takes one number, got {len(args)}")
+        if activation.n_arguments > 1:
+            several = self.numbers(args, node)
+            return self.scope.number(self.functions.call_any(activation.f, several, node), node)
         arg = self.scope.number(args[0], node.args[0])
         if ref.part == "derivative" and activation.df is None:
             self.scope.fail(

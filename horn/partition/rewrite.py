@@ -118,11 +118,12 @@ class Partition:
             buffers=self.buffers,
             prologue=tuple(self.prologue),
             statements=tuple(self.statements),
-            outputs=whole.get(before.outputs, before.outputs),
+            outputs=tuple(whole.get(name, name) for name in before.outputs),
             loss=before.loss if before.loss is None else whole.get(before.loss, before.loss),
             compact=frozenset(),
             probes={},
             aggregates=tuple(whole.get(name, name) for name in before.aggregates),
+            losses=tuple(whole.get(name, name) for name in before.losses),
         )
 
     def with_total(self, program: Program) -> Program:

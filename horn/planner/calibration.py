@@ -260,7 +260,7 @@ def _call_s(dtype: str, n: int = 50) -> float:
     network = _pair(4, 4)
     copy = Loop(FRAME, (Output("v", load("w", "oi")),))
     buffers = _buffers(w=("n1", "n0"), v=("n1", "n0"))
-    program = Program(network, buffers, (), (copy,) * n, "v", None)
+    program = Program(network, buffers, (), (copy,) * n, ("v",), None)
     runner = Runner(program, {}, Setup(network, SGD(), None, 4, dtype, 1), 4)
     return _best_s(lambda: runner.compute(0)) / n
 
@@ -560,7 +560,7 @@ def _seconds(
 ) -> list[float]:
     """Of each statement, on the kernels backend."""
     apart = [s for n, statement in enumerate(statements) for s in (Post(n, ()), statement)]
-    program = Program(network, buffers, (), tuple(apart), "y", None)
+    program = Program(network, buffers, (), tuple(apart), ("y",), None)
     runner = Runner(program, {}, Setup(network, SGD(), None, batch, dtype, 1), batch)
     for array in runner.arrays.values():
         array[...] = 0.5

@@ -325,7 +325,7 @@ class Costs:
         if isinstance(statement, (Matmul, Update)):
             return self._product_s(statement)
         if isinstance(statement, Loop):
-            if fold := only_fold(Program(self.network, dict(buffers), (), (), "", None), statement):
+            if fold := only_fold(Program(self.network, dict(buffers), (), (), (), None), statement):
                 return self._fold_s(statement, fold)
             found = np.zeros(self.n_tasks)
             for each in passes(statement):

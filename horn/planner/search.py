@@ -265,7 +265,8 @@ class Search:
         """Why the network cannot predict with this placement, if so."""
         if (program := self.inference) is not None:
             try:
-                results = [r for r in (program.outputs, program.loss) if r is not None]
+                asked = (*program.outputs, *program.losses, program.loss)
+                results = [name for name in dict.fromkeys(asked) if name is not None]
                 partition(program, self.placement(choice), results)
             except CompileError as error:
                 return error

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from horn.callbacks import name_of
-from horn.data.classes import from_json, to_json
+from horn.data.classes import all_from_json, all_to_json
 from horn.errors import JobError
 from horn.job import Job
 from horn.partition.placement import Placement
@@ -57,9 +56,9 @@ def save(job: Job, folder: Path, strategy: Strategy | None = None) -> None:
         n_files = len(memory.descriptors)
     finally:
         memory.close()
-    classes = job.data.classes
+    classes = job.data.all_classes
     facts = {"files": n_files, "check": job.check,
-             "classes": None if classes is None else to_json(classes)}  # fmt: skip
+             "classes": None if classes is None else all_to_json(classes)}  # fmt: skip
     (folder / FACTS).write_text(json.dumps(facts))
     (folder / NAME).write_text(TARGET)
 
@@ -70,9 +69,9 @@ def load(folder: Path) -> Job:
     names = [folder / f"{number}.bin" for number in range(facts["files"])]
     opened = open_payload([os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in names])
     job = opened.job
-    classes = None if facts["classes"] is None else from_json(facts["classes"])
+    classes = None if facts["classes"] is None else all_from_json(facts["classes"])
     data = {
-        what: given if given is None or classes is None else replace(given, classes=classes)
+        what: given if given is None or classes is None else given.called(classes)
         for what, given in
         (("data", job.data), ("validation", job.validation), ("test", job.test))
     }  # fmt: skip

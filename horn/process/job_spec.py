@@ -25,6 +25,7 @@ import numpy as np
 from horn.aggregates import Aggregate
 from horn.callbacks import Callback
 from horn.data import Augment, Dataset, Normalization
+from horn.data.targets import OutputTargets
 from horn.description import network_to_json, rebuild
 from horn.errors import JobError, ModelError, ProtocolError
 from horn.job import EarlyStopping, Job
@@ -60,6 +61,15 @@ class ArraySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
+class TargetsSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The OutputTargets of one of several outputs; classes are for people."""
+
+    name: str
+    first: _Count
+    size: _Count
+    is_labels: bool
+
+
 class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A Dataset."""
 
@@ -71,6 +81,7 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: ArraySpec | None = None
     lengths: ArraySpec | None = None
     pieces: int = 1
+    targets: tuple[TargetsSpec, ...] = ()
 
 
 class StoppingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -217,6 +228,7 @@ class SharedArrays:
         return DataSpec(
             found["x"], found["y"], float(data.scale), data.name, found.get("normalization"),
             found["weight"], found["lengths"], data.pieces,
+            tuple(TargetsSpec(t.name, t.first, t.size, t.is_labels) for t in data.targets),
         )  # fmt: skip
 
     def _file(self, array: Array) -> ArraySpec | None:
@@ -475,9 +487,12 @@ def _job(
         try:
             found = None if normal is None else Normalization(*np.array(normal, np.float64))
             shape = () if lengths is None else (network.steps, network.n_inputs)
+            targets = tuple(
+                OutputTargets(t.name, t.first, t.size, t.is_labels) for t in spec.targets
+            )
             return Dataset(
                 x, y, spec.scale, spec.name, normalization=found, weight=weight, shape=shape,
-                lengths=lengths, pieces=spec.pieces,
+                lengths=lengths, pieces=spec.pieces, targets=targets,
             )  # fmt: skip
         except TypeError as error:
             raise ProtocolError(f"payload: {what}.normalization: {error}") from error

@@ -20,7 +20,7 @@ from horn.errors import JobError, ModelError
 from horn.partition.placement import Placement
 from horn.partition.rewrite import homes, partition
 from horn.partition.share import Places, Share
-from horn.program import Program, base, in_all_groups
+from horn.program import Program, Targets, base, in_all_groups
 from horn.runtime.exchange import Exchange
 from horn.runtime.group import Group
 from horn.topology import largest_share, share
@@ -123,7 +123,7 @@ class GroupEngine(CompiledEngine):
         """The program of a training step, which subclasses may change."""
         return program
 
-    def make_runner(self, kind: str, target: str | None) -> Runner:
+    def make_runner(self, kind: str, target: Targets) -> Runner:
         optimizer = self.setup.optimizer
         infers = kind in ("infer", "watch")
         if infers:
@@ -139,7 +139,8 @@ class GroupEngine(CompiledEngine):
             raise JobError("a group of tasks has no probes; use one task")
         results = [] if program.loss is None else [program.loss]
         if infers:
-            results += [program.outputs, *program.aggregates]
+            own = [name for name in program.losses if name != program.loss]
+            results += [*program.outputs, *own, *program.aggregates]
         n_groups = 1 if infers else self.n_groups
         # Of sequences every task answers all.
         is_whole = infers and self.network.steps > 0

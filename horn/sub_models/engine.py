@@ -297,7 +297,7 @@ class SubModels:
             return self.inference.losses(data)
         return self._measure_together(data, False)
 
-    def results(self, data: Dataset) -> tuple[float, int, Array]:
+    def results(self, data: Dataset) -> tuple[float, int, Array, list[float]]:
         """As Engine.results; each task measures all rows."""
         return self._scale().results(data)
 

@@ -146,7 +146,7 @@ def _what(
             )
     if not np.isfinite(seen["loss"]):
         who, said = _told_loss(found, seen, len(rows))
-        name = getattr(job.network.loss, "name", "the loss")
+        name = job.network.loss_in_words or "the loss"
         where = "" if who is None else f" of sample {int(rows[who])} of the data"
         return cause.told(f"The loss {name!r}{where}", f"is {float(seen['loss'])}", said)
     gradients = {k: v for k, v in seen.items() if k.endswith(".gradient")}

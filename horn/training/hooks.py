@@ -189,7 +189,7 @@ class Hooks:
                 backend=self.backend,
                 facts=facts,
                 metrics=job.metrics,
-                classes=job.data.classes if job.target == "labels" else None,
+                classes=job.data.all_classes if job.target == "labels" else None,
                 normalization=job.data.normalization,
             )
         return self._model

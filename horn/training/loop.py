@@ -25,9 +25,10 @@ from horn.data.augment import AugmentedBatch
 from horn.data.order import BatchRows
 from horn.errors import Diverged, Timeout
 from horn.job import Job
-from horn.metrics import checked_answers, n_answers
+from horn.metrics import n_answers
 from horn.model import Array, measure
 from horn.network import Network
+from horn.outputs import better, has_answers
 from horn.topology import share
 from horn.training.cursor import Cursor, plain, plain_row
 from horn.training.progress import Progress
@@ -216,8 +217,11 @@ class TrainingLoop:
         self.best: BestModel | None = None
         self.stopped_early = False
         self.trouble: NonFinite | None = None
-        self.has_answers = checked_answers(job.network, job.data, job.target) is not None
-        is_wanted = take is None and (self.has_answers or job.aggregates)
+        self.has_answers = has_answers(job.network, job.data, job.target)
+        # each loss and accuracy has a name
+        self.is_several = job.network.has_several or len(job.network.judged) > 1
+        is_wanted = self.has_answers or job.aggregates or self.is_several
+        is_wanted = take is None and is_wanted
         self.sample = _sample(job) if is_wanted else None
 
     def cursor(self) -> Cursor:
@@ -272,7 +276,7 @@ class TrainingLoop:
                 self.before_measuring()
             if self.is_watcher:
                 self._watch(row)
-            if job.network.loss is None:  # there is no loss to become NaN
+            if not job.network.is_judged:  # there is no loss to become NaN
                 self._check_finite()
             self.history.rows.append(row)
             if self.is_watcher:
@@ -295,13 +299,17 @@ class TrainingLoop:
         if self.sample is not None and job.aggregates:
             _, right, combined = self.engine.watch(self.sample)
             n = len(self.sample)
-            if self.has_answers:
+            if self.has_answers and not job.network.has_several:
                 row["acc"] = int(right) / n_answers(job.network, self.sample)
             for (name, aggregate), value in zip(job.aggregates.items(), combined, strict=True):
                 row[name] = aggregate.of(float(value), n)
-        elif self.sample is not None:
+        elif self.sample is not None and not self.is_several:
             row["acc"] = measure(self.engine, job.network, self.sample, job.target)["acc"]
-        if job.validation is not None and job.network.loss is not None:
+        if self.sample is not None and self.is_several:
+            found = measure(self.engine, job.network, self.sample, job.target)
+            names = [name for name in found if name != "loss"]  # that is of the training
+            row |= {name: _finite(found[name]) for name in names}
+        if job.validation is not None and job.network.is_judged:
             found = _measure(self.engine, job, job.validation)
             row["val_loss"], row["val_acc"] = found.pop("loss"), found.pop("acc", None)
             row |= {f"val_{name}": _finite(value) for name, value in found.items()}
@@ -372,7 +380,7 @@ class TrainingLoop:
         return dict.fromkeys((*COLUMNS, *job.aggregates)) | {
             "epoch": epoch,
             "iteration": self.iteration,
-            "loss": self.total / n_seen if n_seen and job.network.loss is not None else None,
+            "loss": self.total / n_seen if n_seen and job.network.is_judged else None,
             "learning_rate": job.optimizer.rate(self.iteration - 1),
             "seconds": now - self.begun + self.earlier_s,
             "samples_per_s": (self.done - done_before) / max(now - begun, 1e-9),
@@ -415,15 +423,15 @@ class TrainingLoop:
     def _last_metrics(self) -> dict[str, dict[str, float]]:
         """Measured on the validation data, else on the training data; nothing without a loss."""
         job = self.job
-        if job.network.loss is None:
+        if not job.network.is_judged:
             return {}
         is_other = self.is_changed_at_end or self.is_halted  # than what the last row tells of
         if job.validation is not None and is_other and self.best is None:
             return {"validation": _measure(self.engine, job, job.validation)}
         if job.validation is not None:
             row = self.history[self.best.epoch - 1 if self.best else -1]
-            names = ("loss", "acc", *(metric.name for metric in job.metrics))
-            found = {name: row[f"val_{name}"] for name in names}
+            columns = better(job.network, job.metrics)
+            found = {name.removeprefix("val_"): row.get(name) for name in columns}
             return {"validation": {k: v for k, v in found.items() if v is not None}}
         if self.take is not None:
             return {}
@@ -537,7 +545,7 @@ def _sample(job: Job) -> Dataset:
 
 
 def _measure(engine: Engine, job: Job, data: Any) -> dict[str, float]:
-    if job.network.loss is None:
+    if not job.network.is_judged:
         return {}
     return measure(engine, job.network, data, job.target, job.metrics)
 

@@ -180,7 +180,9 @@ def trace(
             for group, of_weights in back.deltas[layer.index][o].items()
             for name, value in of_weights.items()
         },
-        target=seen.target[o] if layer is job.network.last and seen.target is not None else None,
+        target=seen.targets[layer.index][o]
+        if layer.answers and layer.index in seen.targets
+        else None,
         parameters={
             name: (float(arrays[array][kind]), back.arrays[array][kind])
             for name, array in stages[layer.index].parameters.items()

@@ -48,11 +48,13 @@ def model_of(network, dtype="float32"):
     return horn.Model(network, moved(learned), moved(states), dtype=dtype)
 
 
-def run_onnx(path, x):
+def run_onnx(path, x, names=("y",)):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return session.run(["y"], {"x": x})[0]
+    assert [each.name for each in session.get_outputs()] == [*names]
+    found = session.run([*names], {"x": x})
+    return found[0] if len(names) == 1 else dict(zip(names, found, strict=True))
 
 
 def samples(network, n=20, dtype="float32"):
@@ -62,17 +64,27 @@ def samples(network, n=20, dtype="float32"):
 def check_onnx(model, folder, x=None, tolerance=1e-5):
     model.export(path := str(folder / "m.onnx"))
     x = samples(model.network, dtype=model.dtype) if x is None else x
-    found, wanted = run_onnx(path, x), model.predict(x)
-    assert found.dtype == wanted.dtype and found.shape == wanted.shape
-    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+    names = tuple(model.network.columns) if model.network.has_several else ("y",)
+    for found, wanted in pairs(run_onnx(path, x, names), model.predict(x)):
+        assert found.dtype == wanted.dtype and found.shape == wanted.shape
+        np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+def pairs(found, wanted):
+    """What two libraries say, of each output."""
+    if not isinstance(wanted, dict):
+        return [(found, wanted)]
+    assert list(found) == list(wanted)
+    return [(found[name], wanted[name]) for name in wanted]
 
 
 def check_torch(model, x=None, tolerance=1e-5):
     torch = pytest.importorskip("torch")
     x = samples(model.network, dtype=model.dtype) if x is None else x
     with torch.no_grad():
-        found = model.to_torch()(torch.tensor(x)).numpy()
-    np.testing.assert_allclose(found, model.predict(x), rtol=tolerance, atol=tolerance)
+        found = model.to_torch()(torch.tensor(x))
+    for mine, wanted in pairs(found, model.predict(x)):
+        np.testing.assert_allclose(mine.numpy(), wanted, rtol=tolerance, atol=tolerance)
 
 
 @pytest.fixture(params=FILES, ids=lambda path: path.stem)

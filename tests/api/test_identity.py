@@ -32,14 +32,15 @@ from horn.training.identity import (
 )
 
 DESCRIPTIONS = [
-    "horn.job", "horn.network", "horn.layers", "horn.data.dataset", "horn.optimizers",
+    "horn.job", "horn.network", "horn.layers", "horn.data.dataset", "horn.data.targets",
+    "horn.optimizers",
     "horn.schedules", "horn.initializers", "horn.activations", "horn.losses", "horn.connections",
     *(f"horn.strategies.{name.replace('-', '_')}" for name in strategies.names()),
 ]  # fmt: skip
 # Dataclasses in there which are no part of a job's description.
 OTHERS = {
     "Accumulate", "AveragingMemory", "DownpourMemory", "EasgdMemory", "Moving", "Optimizer",
-    "Placed", "SynapseArray", "_Wired",
+    "Placed", "SynapseArray",
 }  # fmt: skip
 
 
@@ -71,11 +72,23 @@ def made(optimizer=None, init="he", connect=None):
     )  # fmt: skip
 
 
+def several() -> horn.Job:
+    net = horn.Network(seed=3)
+    net.input(6)
+    first, second = net.layer(4, name="first"), net.layer(4, name="second")
+    net.output(3, activation="softmax", loss="cross_entropy", name="a")
+    net.output(2, loss="squared_error", inputs=first, weight=0.5, name="b")
+    net.loss(first, second, "squared_error")
+    x, labels = data()
+    return horn.Job(net, (x, {"a": labels, "b": x[:, :2]}), batch_size=5, epochs=2)
+
+
 def variants() -> dict[str, Callable[[], tuple[Any, Any]]]:
     """(job, strategy) by name: together they have every description there is."""
     allreduce = strategies.make("allreduce")
     found: dict[str, Callable[[], tuple[Any, Any]]] = {
-        "sparse": lambda: (made(connect=horn.Sparse(fan_in=3)), allreduce)
+        "sparse": lambda: (made(connect=horn.Sparse(fan_in=3)), allreduce),
+        "several outputs": lambda: (several(), allreduce),
     }
     for module, kind in ((optimizers, optimizers.Optimizer), (schedules, None)):
         for name, cls in vars(module).items():

@@ -69,7 +69,7 @@ def test_a_saved_model_is_loaded_as_it_was(tmp_path: Path) -> None:
     assert again.dtype == "float64" and again.facts == {"iteration": 7}
     assert [layer.size for layer in again.network.layers] == [3, 4, 2]
     assert again.network.last.activation_name == "softmax"
-    assert again.network.loss is net.loss
+    assert again.network.last.loss is net.last.loss
     assert again.parameters.keys() == model.parameters.keys()
     for name, value in model.parameters.items():
         np.testing.assert_array_equal(again.parameters[name], value)
@@ -241,7 +241,7 @@ def damaged(path: Path, how: str) -> None:
         ("a flipped bit in a weight", "its numbers are not those that were saved"),
         ("a flipped bit in the source", "its description has changed"),
         ("safetensors of another program", "not one that horn wrote"),
-        ("another format", "is of format 99, this horn reads format 2"),
+        ("another format", "is of format 99, this horn reads format 3"),
     ],
 )
 def test_a_damaged_file_is_named_in_one_sentence(how: str, message: str, tmp_path: Path) -> None:

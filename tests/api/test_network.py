@@ -20,7 +20,7 @@ def test_a_chain_listens_to_the_layer_before():
     assert [layer.name for layer in net.layers] == ["layer0", "layer1", "layer2"]
     assert [layer.kind for layer in net.layers] == ["input", "hidden", "output"]
     assert [[link.source.index for link in layer.links] for layer in net.layers] == [[], [0], [1]]
-    assert net.n_inputs == 4 and net.last.size == 2 and net.loss.name == "cross_entropy"
+    assert net.n_inputs == 4 and net.last.size == 2 and net.last.loss.name == "cross_entropy"
     assert net.last.interlayer is horn.activations.softmax
     assert repr(net.layers[1]) == "<layer1: 3 Standard>"
 
@@ -117,7 +117,7 @@ def stranger():
         (lambda n: n.layer(3, connect={stranger(): horn.Dense()}), "not among its inputs"),
         (lambda n: n.layer(3, activation="softmax", interlayer=abs), "is an interlayer itself"),
         (lambda n: n.output(3, loss="cross_entropie"), "did you mean 'cross_entropy'"),
-        (lambda n: (n.output(3), n.layer(3)), "the output layer is the last"),
+        (lambda n: (n.output(3), n.layer(3)), "outputs and losses are the last; add it before"),
     ],
 )
 def test_what_makes_no_sense_is_refused(build, message):

@@ -29,4 +29,5 @@ def check_gradients(backend: str, setup: Setup, data: Dataset, n_each: int = 4) 
                 losses.append(float(engine.probe(rows, **AT)["loss"]))
             engine.load(arrays)
             slope = (losses[0] - losses[1]) / (2 * STEP)
-            assert found[f"{name}.gradient"][where] == pytest.approx(slope, rel=1e-4, abs=1e-8)
+            gradient = found.get(f"{name}.gradient", np.zeros(array.shape))  # none reaches it
+            assert gradient[where] == pytest.approx(slope, rel=1e-4, abs=1e-8)

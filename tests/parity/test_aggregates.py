@@ -110,7 +110,7 @@ def test_tasks_tell_each_other_a_number_per_sample_and_no_outputs():
 
     def moved(aggregates):
         program = lower.inference_program(net, "label", aggregates)
-        results = [program.loss, program.outputs, *program.aggregates]
+        results = [program.loss, *program.outputs, *program.aggregates]
         local = partition(program, placement, results)
         posts = [s for s in local.statements if isinstance(s, Post)]
         return [(m.monoid, local.buffers[m.array].axes) for s in posts for m in s.moves]

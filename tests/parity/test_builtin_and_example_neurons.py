@@ -30,8 +30,10 @@ EXAMPLES = sorted(
     if path.stem not in OF_SEQUENCES
 )
 BUILT_IN = [
-    c for c in vars(neurons).values() if isinstance(c, type) and c.__module__ == neurons.__name__
-]
+    c for c in vars(neurons).values()
+    if isinstance(c, type) and c.__module__ == neurons.__name__
+    and c is not neurons.Comparison  # of a loss between two layers: tests/parity/test_outputs.py
+]  # fmt: skip
 OPTIMIZERS = (
     horn.SGD(0.1),
     horn.SGD(0.1, momentum=0.9),
@@ -257,7 +259,10 @@ def test_networks_of_the_examples(path, monkeypatch):
     if made.target == "input":  # what some losses compare with is from 0 to 1
         x = rng.random((4, network.n_inputs))
     labels = None if made.target is None else np.arange(4) % max(n_out, 2)
-    compare(network, made.optimizer, 1, steps=1, target=made.target, data=Dataset(x, labels))
+    data = Dataset(x, labels)
+    if network.has_several:
+        data = data.with_targets({name: np.arange(4) % 2 for name in network.compared})
+    compare(network, made.optimizer, 1, steps=1, target=made.target, data=data)
 
 
 def _job(path: Path, monkeypatch: pytest.MonkeyPatch) -> horn.Job:

@@ -1,0 +1,124 @@
+"""Targets of several outputs by name, {"digit": labels, "side": numbers}: they are side by side in
+the columns of y, so that they are shuffled, split and shared as the targets of one output are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from horn.data import arrays
+from horn.data.classes import Classes, recode
+from horn.errors import DataError
+
+EXACT_IN_FLOAT32 = 1 << 24  # labels above are kept in double
+
+
+@dataclass(frozen=True)
+class OutputTargets:
+    """Where the targets of one output lie in y: ``size`` columns from ``first``.
+
+    is_labels : one column of whole numbers. classes : as of ``Dataset``.
+    """
+
+    name: str
+    first: int
+    size: int
+    is_labels: bool = False
+    classes: Classes | None = None
+
+    @property
+    def columns(self) -> slice:
+        return slice(self.first, self.first + self.size)
+
+
+Parts = tuple[OutputTargets, ...]
+
+
+def side_by_side(given: Mapping[Any, Any], what: str) -> tuple[np.ndarray, Parts]:
+    """The targets of each output, as of one, as the columns of one array (n, columns).
+
+    Raises
+    ------
+    DataError : none, lengths that differ, or what one output could not have.
+    """
+    found: dict[str, tuple[np.ndarray, Classes | None]] = {}
+    for name, y in given.items():
+        if not isinstance(name, str):
+            raise DataError(
+                f'{what}: targets are named by outputs, as {{"digit": labels}}; got {name!r}'
+            )
+        if y is None:
+            raise DataError(f"{what}: targets of {name!r} are None; give them, or leave it out")
+        found[name] = arrays.as_labels_or_targets(y, f"{what}: {name}")
+    if not found:
+        raise DataError(f"{what}: y is an empty dict; name the targets of each output")
+    lengths = {name: len(array) for name, (array, _) in found.items()}
+    if len(set(lengths.values())) > 1:
+        said = ", ".join(f"{n:,} ({name!r})" for name, n in lengths.items())
+        raise DataError(f"{what}: the outputs have {said} targets; give each of them the same")
+    parts, first = [], 0
+    for name, (array, classes) in found.items():
+        is_labels = array.ndim == 1
+        if is_labels and len(array) and array.min() < 0:
+            row = int(array.argmin())
+            raise DataError(
+                f"{what}: label {array[row]} of {name!r} in row {row} is negative; classes count "
+                "from 0, so remap it"
+            )
+        size = 1 if is_labels else array.shape[1]
+        parts.append(OutputTargets(name, first, size, is_labels, classes))
+        first += size
+    is_small = all(
+        array.dtype == np.float32 or (array.ndim == 1 and array.max(initial=0) < EXACT_IN_FLOAT32)
+        for array, _ in found.values()
+    )
+    columns = [a.reshape(len(a), -1) for a, _ in found.values()]
+    whole = np.concatenate(columns, axis=1, dtype=np.float32 if is_small else np.float64)
+    return whole, tuple(parts)
+
+
+def own(y: np.ndarray, part: OutputTargets) -> np.ndarray:
+    """The targets of one output as if it were the only one: (n,) int64 labels, or (n, size)."""
+    columns = y[:, part.columns]
+    return columns[:, 0].astype(np.int64) if part.is_labels else columns
+
+
+def recoded(
+    y: np.ndarray, parts: Parts, classes: Mapping[str, Classes | None], what: str, owner: str
+) -> tuple[np.ndarray, Parts]:
+    """The labels of each output coded as an ``owner``'s classes. Raises DataError."""
+    found = []
+    for part in parts:
+        wanted = classes.get(part.name)
+        if part.is_labels and part.name in classes and part.classes != wanted:
+            new = recode(own(y, part), part.classes, wanted, f"{what}: {part.name}", owner)
+            y = y.astype(np.float64) if new.max(initial=0) >= EXACT_IN_FLOAT32 else y.copy()
+            y[:, part.first] = new
+            part = replace(part, classes=wanted)
+        found.append(part)
+    return y, tuple(found)
+
+
+def named(data: Any, names: Sequence[str], what: str) -> Any:
+    """(x, y) with targets by the names of the outputs that have some, where y is a tuple or a list
+    of them in that order; anything else as it is.
+
+    Raises DataError: too many, or too few.
+    """
+    if len(names) < 2 or not isinstance(data, tuple) or len(data) != 2:
+        return data
+    x, y = data
+    if isinstance(y, Mapping) or not isinstance(y, (tuple, list)):
+        return data
+    if len(y) != len(names) or any(np.ndim(each) == 0 for each in y):
+        is_rows = any(np.ndim(each) == 0 for each in y)
+        got = "a list of numbers" if is_rows else f"{len(y)} arrays"
+        raise DataError(
+            f"{what}: y is {got}, but the network has the outputs {', '.join(names)}; "
+            f"give a dict by these names, or a tuple of {len(names)} in this order"
+        )
+    return x, dict(zip(names, y, strict=True))

@@ -1,0 +1,136 @@
+"""Each of a network's outputs by itself, with its targets and the metrics that are asked of it.
+
+What can be asked of a network with one output is asked of each of several, and told by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from horn import metrics
+from horn.data import Dataset
+from horn.errors import ModelError
+from horn.layers import Layer
+from horn.metrics import Metric
+from horn.network import Network
+
+
+@dataclass(frozen=True)
+class OutputView:
+    """An output as the only one of a network. prefix : of the names of what is measured, "" of a
+    network that has no other.
+    """
+
+    layer: Layer
+    network: Network
+    data: Dataset
+    columns: slice
+    prefix: str = ""
+
+    def answers(self, target: str | None) -> str | None:
+        """What it answers (``horn.metrics.checked_answers``)."""
+        return metrics.checked_answers(self.network, self.data, target)
+
+    def takes(self, metric: Metric, target: str | None) -> bool:
+        """Whether a metric is asked of it: by its name, or of all that it fits."""
+        if metric.output or not self.prefix or not metric.reads:
+            return metric.output in ("", self.layer.name)
+        try:
+            metrics.check([metric], self.network, self.data, target, self.data.name)
+        except ModelError:
+            return False  # it is for the others
+        return True
+
+
+def each(network: Network, data: Dataset, target: str | None) -> Iterator[OutputView]:
+    """The outputs that are compared with targets; the only one also where it is not."""
+    if not network.has_several:
+        yield OutputView(network.last, network.alone(network.last), data, slice(None))
+        return
+    if target != "labels" or not data.targets:
+        return
+    for output in network.outputs:
+        if output.loss is not None:
+            own = data.of_output(output.name)
+            name = output.name
+            yield OutputView(output, network.alone(output), own, network.columns[name], f"{name}_")
+
+
+def has_answers(network: Network, data: Dataset, target: str | None) -> bool:
+    """Whether any output tells right from wrong."""
+    return any(view.answers(target) is not None for view in each(network, data, target))
+
+
+def check(
+    wanted: Iterable[Metric], network: Network, data: Dataset, target: str | None, where: str
+) -> None:
+    """Raise ModelError unless each metric fits the output that it is of, or one of several."""
+    wanted = list(wanted)
+    views = list(each(network, data, target))
+    for metric in wanted:
+        own = [view for view in views if view.takes(metric, target)]
+        if not own and not metric.output and network.has_several and views:
+            names = ", ".join(view.layer.name for view in views)
+            raise ModelError(
+                f"metric {metric.name!r} fits none of the outputs {names} and their targets in "
+                f"{where}; name the one that it is for: metrics={{{views[0].layer.name!r}: [...]}}"
+            )
+        if metric.output and not own:
+            raise ModelError(
+                f"metric {metric.name!r} is asked of {metric.output!r}, but the outputs with "
+                f"targets are {', '.join(view.layer.name for view in views) or 'none'}"
+            )
+        for view in own:
+            metrics.check([metric], view.network, view.data, target, where)
+
+
+def check_defined(
+    wanted: Iterable[Metric], network: Network, data: Dataset, target: str | None, where: str
+) -> None:
+    """As ``horn.metrics.check_defined``, of each output."""
+    for view in each(network, data, target):
+        own = [metric for metric in wanted if view.takes(metric, target)]
+        metrics.check_defined(own, view.network, view.data, target, where)
+
+
+def resolve(given: Any, network: Network, where: str) -> tuple[Metric, ...]:
+    """Metrics of names and functions: of all outputs that they fit, or {output: metrics}."""
+    if not isinstance(given, Mapping):
+        return metrics.resolve(given, where)
+    known = [output.name for output in network.outputs]
+    if wrong := [name for name in given if name not in known]:
+        raise ModelError(
+            f"{where}: there is no output {wrong[0]!r}; the network has {', '.join(known)}"
+        )
+    if not network.has_several:
+        return metrics.resolve(given[known[0]], where)
+    return tuple(
+        metric.of(name) for name in given for metric in metrics.resolve(given[name], where)
+    )
+
+
+def loss_column(layer: Layer) -> str:
+    """What one loss of several is called: "digit_loss" of an output, the name of a loss between
+    layers.
+    """
+    return f"{layer.name}_loss" if layer.answers else layer.name
+
+
+def better(network: Network, wanted: Iterable[Metric]) -> dict[str, str]:
+    """What of the validation data can be watched, and what is better of it: "min" or "max", or ""
+    if nobody said.
+    """
+    wanted, found = list(wanted), {"val_loss": "min", "val_acc": "max"}
+    if network.has_several or len(network.judged) > 1:
+        found |= {f"val_{loss_column(layer)}": "min" for layer in network.judged}
+    if not network.has_several:
+        return found | {f"val_{metric.name}": metric.better for metric in wanted}
+    del found["val_acc"]
+    for output in network.outputs:
+        found[f"val_{output.name}_acc"] = "max"
+        for metric in wanted:
+            if metric.output in ("", output.name):
+                found[f"val_{output.name}_{metric.name}"] = metric.better
+    return found
