@@ -237,7 +237,7 @@ class Model:
         named = found if self.classes is None or not labels else as_array(self._only_classes)[found]
         if not each or data.lengths is None:
             return named
-        return _cut(named, data.lengths, is_array=hasattr(x, "__array__"))
+        return _cut(named, data.lengths, is_array=getattr(x, "ndim", 0) > 1)
 
     def _predict_each(self, x: Any, labels: bool) -> dict[str, Array]:
         """As ``predict``, of several outputs."""

@@ -143,6 +143,8 @@ def is_long(x: Any, steps: int, features: int) -> bool:
         return False
     if isinstance(x, Dataset):
         return x.n_features == features < steps * features or x.n_features > steps * features
+    if isinstance(x, np.ndarray) and x.dtype == object:  # arrays of different lengths
+        return is_long(list(x), steps, features)
     shape = getattr(x, "shape", None)
     if shape is None and isinstance(x, list):
         if is_ragged(x):

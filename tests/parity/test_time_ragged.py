@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import horn
+from horn.backends import Setup, make
 from horn.cli import horn as commands
 from horn.errors import ModelError
 from horn.training.loop import TrainingLoop
@@ -177,6 +179,32 @@ def test_losses_and_accuracies_count_steps(backend):
     assert engine.step(np.arange(3), iteration=0, first_sample=0) == pytest.approx(expected)
 
 
+def test_aggregates_are_of_the_last_step_of_each_sequence():
+    job = job_of(3)
+    sizes = {layer.name: layer.size for layer in job.network.layers}
+    assert sizes["l0"] > 1
+    asked = horn.Aggregate("l0", _largest), horn.Aggregate("out", _mean, "max")
+    found = []
+    for backend in BACKENDS:
+        engine = make(backend, Setup(job.network, None, "labels", 5, "float64", 1, asked))
+        found.append(engine.watch(job.data)[2])
+    sent = engine_of(job, "kernels").probe(np.arange(5), iteration=0, first_sample=0)["l0.output"]
+    assert sent.shape[1] == job.network.steps
+    np.testing.assert_allclose(found, [found[0]] * 3, 0, 1e-12)
+    alone = [horn.Aggregate("out", _mean, "max")]
+    engine = make("kernels", Setup(job.network, None, "labels", 5, "float64", 1, tuple(alone)))
+    said = engine.outputs(job.data.x, job.data.lengths).reshape(5, -1, sizes["out"])
+    assert engine.watch(job.data)[2] == [pytest.approx(said[:, -1].mean(axis=1).max())]
+
+
+def _largest(output):
+    return output.max()
+
+
+def _mean(output):
+    return output.mean()
+
+
 # --- one job, from training to a file
 
 
@@ -215,6 +243,9 @@ def test_training_files_and_resuming(each, tmp_path, capsys):
     for one, sent in zip(x, found, strict=True):  # alone, an array of fewer steps than 8
         np.testing.assert_allclose(read.predict(one[None])[0], sent, 0, 1e-6)
     assert read.evaluate(x, labels)["acc"] == 1.0
+    apart = np.array([None, *x], object)[1:]
+    for one, other in zip(read.predict(apart), found, strict=True):
+        assert np.array_equal(one, other)
     folder = tmp_path / "checkpoints"
     horn.train(task(each).with_settings(epochs=2), progress=False, checkpoints=folder)
     rest = horn.train(task(each), progress=False, checkpoints=folder, resume=True)
@@ -226,6 +257,27 @@ def test_training_files_and_resuming(each, tmp_path, capsys):
                   standalone_mode=False)  # fmt: skip
     lines = capsys.readouterr().out.splitlines()
     assert [line.count("|") for line in lines] == ([1, 7, 0] if each else [0, 0, 0])
+    names = [str(tmp_path / "a.horn"), str(tmp_path / "x.npz")]
+    commands.main(["predict", *names, "--json"], standalone_mode=False)
+    said = json.loads(capsys.readouterr().out)
+    assert said["shape"] == ([3, None, 2] if each else [3, 2]) and len(said["outputs"]) == 3
+    if each:
+        with pytest.raises(horn.HornError, match="of different lengths"):
+            commands.main(["predict", *names, "-o", str(tmp_path / "x.npy")],
+                          standalone_mode=False)  # fmt: skip
+
+
+def test_sequences_of_one_number_a_step():
+    net = horn.Network(seed=1)
+    net.layer(2, inputs=[net.input(1, steps=6), horn.Delayed()], activation="tanh")
+    net.output(1, loss="squared_error", each_step=True)
+    x = [np.arange(1.0, n + 1) for n in (3, 1, 6)]
+    job = horn.Job(net, (x, x), batch_size=3, epochs=1)
+    model = horn.train(job, progress=False).model
+    for given in (x, np.array(x, object), [one[:, None] for one in x], [one.tolist() for one in x]):
+        found = model.predict(given)
+        assert [one.shape for one in found] == [(3, 1), (1, 1), (6, 1)]
+    assert model.evaluate(x, x) == model.evaluate(horn.data.sequences(x, x))
 
 
 def test_a_batch_has_as_many_steps_as_its_longest_sequence():
