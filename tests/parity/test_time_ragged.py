@@ -274,8 +274,9 @@ def test_sequences_of_one_number_a_step():
     x = [np.arange(1.0, n + 1) for n in (3, 1, 6)]
     job = horn.Job(net, (x, x), batch_size=3, epochs=1)
     model = horn.train(job, progress=False).model
-    for given in (x, np.array(x, object), [one[:, None] for one in x], [one.tolist() for one in x]):
-        found = model.predict(given)
+    as_lists = [one.tolist() for one in x]
+    for each in (x, np.array(x, object), [one[:, None] for one in x], as_lists):
+        found = model.predict(each)
         assert [one.shape for one in found] == [(3, 1), (1, 1), (6, 1)]
     assert model.evaluate(x, x) == model.evaluate(horn.data.sequences(x, x))
 
