@@ -1001,6 +1001,7 @@ cdef class Tape:
         cdef gemm_t *g
         cdef loop_t *l
         cdef conv_t *c
+        cdef pool_t *p
         cdef drawn_t *d
         room = <moving_t *>realloc(self.moving, (self.n_moving + 1) * sizeof(moving_t))
         if not room:
@@ -1032,6 +1033,13 @@ cdef class Tape:
                 self._place(&c.x, begin, size)
                 self._place(&c.w, begin, size)
                 self._place(&c.out, begin, size)
+            p = self.t.ins[i].pool
+            if p:
+                self._place(&p.x, begin, size)
+                self._place(&p.out, begin, size)
+                self._place(&p.where, begin, size)
+                self._place(&p.upper, begin, size)
+                self._place(&p.gate, begin, size)
             if self.t.ins[i].draw:
                 self._place(&self.t.ins[i].draw.out, begin, size)
                 self._place(<char **>&self.t.ins[i].draw.samples, begin, size)
