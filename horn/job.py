@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -558,6 +558,16 @@ class Job:
 
         def __getattr__(self, name: str) -> Any:
             raise mistakes.no_attribute("a horn.Job", name, dir(type(self)))
+
+    def __repr__(self) -> str:
+        """The network, the data, and the settings that are not the usual ones."""
+        shown = [repr(self.network), repr(self.data)]
+        for each in fields(self)[2:]:
+            value = getattr(self, each.name)
+            is_usual = value is each.default or value is None
+            if not is_usual and (isinstance(value, (int, float)) or value):
+                shown.append(f"{each.name}={value!r}")
+        return f"Job({', '.join(shown)})"
 
     def _repr_html_(self) -> str:
         settings = {

@@ -91,6 +91,17 @@ class Dataset:
                 f"normalized as data of {len(self.normalization.mean):,}; give the same features"
             )
 
+    def __repr__(self) -> str:
+        shape = self.shape or (self.n_features,)
+        of = "sequences" if self.lengths is not None else "samples"
+        answers = "no answers"
+        if self.y is not None:
+            names = [part.name for part in self.targets]
+            answers = ", ".join(names) or ("labels" if self.has_labels else "targets")
+            answers += f" {self.y.shape[1:]}" if self.y.ndim > 1 else ""
+        answers += ", weights" if self.weight is not None else ""
+        return f"<Dataset {self.name}: {len(self):,} {of} of {shape} {self.x.dtype}, {answers}>"
+
     @property
     def has_labels(self) -> bool:
         """Whether y is whole numbers: classes, of each sample or of each step of one."""

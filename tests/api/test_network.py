@@ -25,6 +25,18 @@ def test_a_chain_listens_to_the_layer_before():
     assert repr(net.layers[1]) == "<layer1: 3 Standard>"
 
 
+def test_a_job_says_what_is_not_as_usual():
+    data = np.zeros((5, 4)), np.zeros(5, int)
+    said = repr(horn.Job(small(), data, epochs=2, sample_weight=np.ones(5)))
+    assert said.startswith(
+        "Job(<Network 4-3-2, seed 3>, <Dataset data: 5 samples of (4,) float64, lab"
+    )
+    assert "labels, weights>, opt" in said and said.endswith("epochs=2)")
+    assert "keep_best" not in said
+    digits = "<Dataset digits:train: 3,823 samples of (8, 8, 1) float32, labels>"
+    assert repr(horn.data.digits()) == digits
+
+
 def test_arrays_have_the_names_and_shapes_of_the_module():
     class Gain(horn.Standard):
         gain = horn.Parameter(2.0)
