@@ -178,7 +178,8 @@ def check_memory(network: Network, batch_size: int, groups: int = 1) -> None:
             continue
         forward, backward, _ = read_layer(layer, True, receivers=network.receivers(layer))
         for name, why in averages.not_means(forward, backward).items():
-            if getattr(layer.states.get(name), "per", "run") == "sample":
+            known = {**declared(cls, SynapseState), **layer.states}
+            if getattr(known.get(name), "per", "run") == "sample":
                 continue  # each sample has its own
             at_once = f"batch_size={batch_size}" if batch_size > 1 else f"groups={groups}"
             raise _assigned(

@@ -378,9 +378,10 @@ class Network:
     @property
     def remembered(self) -> dict[str, tuple[int, int]]:
         """What a sequence takes along from step to step, by the name of a program's buffer: of how
-        many steps, and how many neurons. What layers sent that is heard late, and States.
+        many steps, and how many numbers. What layers sent that is heard late, States, and
+        SynapseStates.
         """
-        found: dict[str, tuple[int, int]] = {}
+        found = {f"{x.name}.now": (1, math.prod(x.shape)) for x in self.synapse_states}
         for layer in self.layers:
             found |= {f"{layer.name}.{name}.now": (1, layer.size) for name in layer.states}
             for link in layer.links:

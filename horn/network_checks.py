@@ -111,18 +111,22 @@ def _check_steps(layers: Sequence[Layer], steps: int) -> None:
                     f"{where}: has a reversed connection, but the samples are no sequences; say "
                     f"how many steps they have: net.input({layers[0].size}, steps=...)"
                 )
-            if late or carried(cls) or layer.each_step:
+            traces = declared(cls, SynapseState).values()
+            own = carried(cls) or any(trace.per == "sample" for trace in traces)
+            if late or own or layer.each_step:
                 what = "a delayed connection" if late else "a judge of each step"
-                what = 'a State(per="sample")' if not late and carried(cls) else what
+                kind = "State" if carried(cls) else "SynapseState"
+                what = f'a {kind}(per="sample")' if not late and own else what
                 raise ModelError(
                     f"{where}: has {what}, but the samples are no sequences; say how many "
                     f"steps they have: net.input({layers[0].size}, steps=...)"
                 )
             continue
-        if declared(cls, SynapseState):
+        traces = declared(cls, SynapseState)
+        if any(mentions(cls, "backward", name) for name in traces):
             raise ModelError(
-                f"{where}: SynapseStates are not available in networks of sequences; keep the "
-                "number in a State of the neuron"
+                f"{where}: a SynapseState of backward is not available in networks of sequences; "
+                "what is remembered from step to step is assigned in forward"
             )
         if layer.kind == "output" or not has_backward(cls):
             continue

@@ -144,7 +144,16 @@ class SynapseState(Parameter):
 
     As with State each sample sees its own value; when a training batch ends the synapse keeps the
     mean over the batch. Prediction reads the kept value and does not change it.
+
+    Of sequences each sample's value goes on from step to step, without a gradient.
+    ``per="sample"``: it begins with ``initial`` in every sequence, and nothing is kept.
     """
+
+    def __init__(self, initial: float | Initializer = 0.0, per: str = "run") -> None:
+        super().__init__(initial)
+        if per not in ("run", "sample"):
+            raise ModelError(f'SynapseState: per must be "run" or "sample", got {per!r}')
+        self.per = per
 
     def __get__(self, instance: Any, owner: type) -> Any:
         """A neuron has none: its synapses have."""

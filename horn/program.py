@@ -171,7 +171,8 @@ class Buffer:
     role : "learned" (a weight, bias or Parameter), "state", "slot" (the optimizer's memory),
     "constant" (``value`` says which), "view" (this task's share of the buffer ``value[0]``, in the
     same memory), "late" (the buffer ``value[0]`` as it is ``value[1]`` steps ago; steps ahead where
-    that is negative), "given" (filled from outside before every batch), or "work".
+    that is negative), "given" (filled from outside before every batch), "carried" (what each row of
+    the batch has at a step, which the next one reads; of one step, also in repeats), or "work".
     full : it has all neurons of its layers even where they are compact.
     span : of sequences, that it has its content at every step, and how many steps before the first
     and after the last one besides, which are 0 unless they are written; None: of one step.

@@ -7,6 +7,7 @@ batch axis is neuron-major (each neuron's values for the batch side by side) or 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -159,6 +160,10 @@ class Runner:
             self.in_place = only_multiplied(program)
         # instructions that read the data: x, y or weight, and which columns of it
         self.loads: list[tuple[int, str, slice | int]] = []
+        known = self.network.remembered
+        self.carried = [
+            n for n, b in program.buffers.items() if b.role == "carried" and n in known
+        ]
         # for how many rows and steps what lies before and after the steps is 0
         self.n_zeroed = 0, 0
         self.persistent = arrays
@@ -391,7 +396,11 @@ class Runner:
             if span.first:
                 n = self._rows_of(span)
                 _, last = span.ends(n)
-                found[name] = last.reshape(span.first, n, *last.shape[1:]).swapaxes(0, 1).copy()
+                size = math.prod(last.shape[1:])
+                found[name] = last.reshape(span.first, n, size).swapaxes(0, 1).copy()
+        for name in self.carried:
+            here = self._own_part(name)
+            found[name] = here.reshape(len(here), 1, math.prod(here.shape[1:])).copy()
         return found
 
     def hear(self, rows: int, heard: Mapping[str, Array]) -> None:
@@ -407,6 +416,15 @@ class Runner:
                 if name in heard:
                     given = heard[name][:n, -span.first :].swapaxes(0, 1)
                     before[...] = given.reshape(before.shape)
+        for name in self.carried:
+            if name in heard:
+                here = self._own_part(name)
+                here[...] = heard[name][: len(here), -1].reshape(here.shape)
+
+    def _own_part(self, name: str) -> Array:
+        """The rows of this batch of a buffer that rows carry."""
+        is_all = self.program.buffers[name].axes[0] == "b"
+        return self.arrays[name][: self.n_rows if is_all else self._own_rows()]
 
     def _rows_of(self, span: StepBuffer) -> int:
         """How many rows of this batch a buffer has: all, or this task's."""

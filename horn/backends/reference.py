@@ -102,6 +102,11 @@ class Runner:
         self.step, self.is_wide = 0, False  # of sequences: where it is, or at all steps together
         self.n_steps = program.steps  # of the longest one of the batch
         self.spans: dict[str, Array] = {}  # (steps and those besides, rows, ...)
+        self.carried = {
+            name: [self.share.length(axis, 0) for axis in buffer.axes[1:]]
+            for name, buffer in program.buffers.items()
+            if buffer.role == "carried"
+        }
         self.before: dict[str, Array] = {}  # what lies before the steps, if it is not 0
         self.scalars: Mapping[str, float] = {"iteration": 0.0}
         self.first_sample, self.rows = 0, np.empty(0, np.int64)
@@ -155,6 +160,12 @@ class Runner:
         if self.program.steps and self.data is not None and self.data.lengths is not None:
             self.lengths = self.data.lengths[rows]
             self.n_steps = int(self.lengths.max(initial=1))
+        for name, shape in self.carried.items():
+            n = count(self.rows_of(self.program.buffers[name].axes[0]))
+            held = self.before.get(name)
+            self.env[name] = np.zeros((n, *shape), self.dtype)
+            if held is not None:
+                self.env[name][...] = held.reshape(n, *shape)
 
     def compute(self, segment: int) -> None:
         with np.errstate(all="ignore"):
@@ -212,7 +223,8 @@ class Runner:
                 shape = [self.share.length(a, 0) for a in buffer.axes if base(a) != "b"]
                 n = [count(self.rows_of(a)) for a in buffer.axes if base(a) == "b"]
                 self.spans[name] = np.zeros((before + steps + after, *n, *shape), self.dtype)
-                self.spans[name][:before] = self.before.get(name, 0.0)
+                if name in self.before:
+                    self.spans[name][:before] = self.before[name].reshape(before, *n, *shape)
         first, whole = before - delay, self.spans[name]
         if not self.is_wide:
             return np.asarray(whole[first + self.step])
@@ -233,19 +245,30 @@ class Runner:
             span = self.program.buffers[name].span
             if span is not None and span[0]:
                 self.before[name] = whole[steps : steps + span[0]]
+        for name in self.carried:
+            if name in self.network.remembered:
+                self.before[name] = self.env[name][None]
 
     def forget(self) -> None:
         self.before = {}
 
     def heard(self) -> dict[str, Array]:
         self.carry()
-        return {name: whole.swapaxes(0, 1).copy() for name, whole in self.before.items()}
+        found = {}
+        for name, whole in self.before.items():
+            steps, n, *shape = whole.shape
+            size = int(np.prod(shape, dtype=np.int64))
+            found[name] = whole.swapaxes(0, 1).reshape(n, steps, size).copy()
+        return found
 
     def hear(self, rows: int, heard: Mapping[str, Array]) -> None:
         self.before = {}
         for name, array in heard.items():
             buffer = self.program.buffers.get(name)
-            if buffer is not None and buffer.span is not None and (steps := buffer.span[0]):
+            if buffer is None:
+                continue
+            steps = 1 if name in self.carried else 0 if buffer.span is None else buffer.span[0]
+            if steps:
                 n = count(self.share.rows(buffer.axes[0], rows, self.batch_size))
                 self.before[name] = array[:n, -steps:].swapaxes(0, 1)
 

@@ -10,7 +10,7 @@ from horn.activations import softmax
 from horn.aggregates import Aggregate
 from horn.compiler.backward import Backward
 from horn.compiler.layer_code import LayerCode, NetworkCode
-from horn.compiler.messages import MessageExpressions, where_member
+from horn.compiler.messages import MessageExpressions, StepTrace, where_member
 from horn.compiler.steps import Arrangement, on_circles
 from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
@@ -188,6 +188,8 @@ class Builder:
         frame = Frame(layer.index)
         axes = ("b", f"n{layer.index}")
         sent = self.messages.output_name(layer)
+        if self.storage.steps:
+            self.start_traces(code)
         value = self.messages.at_vertex(code.forward.output, code, "forward")
         if layer.index in self.masked:
             self.storage.buffer(members_of(layer), axes, "given")
@@ -222,6 +224,53 @@ class Builder:
             self.storage.remember(value, sent)
         for name, output in zip(code.forward.states, states, strict=False):
             self.messages.states[layer.index, name] = load(output.buffer, "bo")
+        if self.storage.steps:
+            self.assign_traces(code)
+
+    def start_traces(self, code: LayerCode) -> None:
+        """Buffers for what each sample's synapses remember from step to step, and what they are
+        before the first one. Where nothing comes back there is one step's: it is overwritten.
+        """
+        layer, storage, emitted = code.layer, self.storage, self.storage.statements
+        storage.begin("first")
+        for name in code.forward.traces:
+            for position in positions(layer):
+                array, frame = layer.incoming(name, position), Frame(layer.index, position)
+                letters = "o" if position is None else "oi"
+                axes, own = storage.axes_of(frame, "b" + letters), storage.axes_of(frame, letters)
+                storage.persistent(array, own, "state")
+                is_one = code.is_local or self.training is None
+                now = storage.buffer(f"{array}.now", axes, "carried" if is_one else "work")
+                start = now if is_one else storage.late(now, axes, 1)
+                before = load(start, "b" + letters)
+                begins = make(Op.GT, Scalar("begins"), ZERO)
+                value = select(begins, load(array, letters), before)
+                told = storage.told(frame, "b" + letters)
+                storage.loop(frame, [Output(start, value, letters=told)])
+                self.messages.traces[array] = StepTrace(frame, letters, before, now)
+        storage.statements = emitted
+
+    def assign_traces(self, code: LayerCode) -> None:
+        """What a step leaves in them, once all have read what was there."""
+        layer = code.layer
+        if not code.forward.traces:
+            return
+        if self.training is not None and code.is_local:
+            self.training.updates.gather(code)
+        for position in positions(layer):
+            outputs = []
+            for name, node in code.forward.traces.items():
+                trace = self.messages.traces[layer.incoming(name, position)]
+                value = (
+                    self.messages.at_bias(node, code)
+                    if position is None
+                    else self.messages.at_link(node, code, position)
+                )
+                if (valid := self.storage.valid) is not None:  # behind its end it stays as it was
+                    value = select(make(Op.NE, valid, ZERO), value, trace.before)
+                told = self.storage.told(trace.frame, "b" + trace.letters)
+                outputs.append(Output(trace.now, value, letters=told))
+            self.storage.loop(Frame(layer.index, position), outputs)
 
     def kept(self, layer: Layer, value: Node) -> Node:
         """What a layer sends; behind the end of a sequence what it sent before, if it hears that:
@@ -305,6 +354,7 @@ class Builder:
                 measured = tuple(self.aggregate(k, each) for k, each in enumerate(aggregates))
             if self.training is not None:
                 self.training.updates.keep_states()
+                self.training.updates.sum_gathered()
         return loss, measured
 
     def at_last(self) -> Node:
@@ -475,6 +525,11 @@ class Builder:
 
     def spread_o(self, node: Node, frame: Frame) -> Node:
         return make(Op.MUL, node, self.storage.ones(frame, "o"))
+
+
+def positions(layer: Layer) -> list[int | None]:
+    """A layer's links by their places, and None for the bias."""
+    return [*range(len(layer.links)), *([] if layer.bias is None else [None])]
 
 
 def training_program(

@@ -9,6 +9,7 @@ exchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from horn import ir
 from horn.activations import softmax
@@ -35,6 +36,18 @@ from horn.optimizers import Direct, Optimizer
 from horn.program import ERRORS, ChannelSum, Draw, Frame, Rank, members_of
 
 
+@dataclass(frozen=True)
+class StepTrace:
+    """A SynapseState of sequences, which each sample has for itself: what it was before a step, and
+    the buffer of what it is after it.
+    """
+
+    frame: Frame
+    letters: str
+    before: Node
+    now: str
+
+
 class MessageExpressions:
     """Leaves of the neuron's IR in the place where the program keeps them.
 
@@ -48,6 +61,7 @@ class MessageExpressions:
         self.known: dict[tuple[int, str, Node], Node] = {}
         self.states: dict[tuple[int, str], Node] = {}
         self.target: Callable[[Layer], Node] | None = None  # what the output should be
+        self.traces: dict[str, StepTrace] = {}  # of sequences, by the name of the array
 
     def at_vertex(self, root: Node, code: LayerCode, phase: str) -> Node:
         """An abstract expression of one neuron as an expression over buffers, letters (b, o) of its
@@ -298,7 +312,11 @@ class MessageExpressions:
         return self.storage.learned(array, axes, "o")
 
     def trace(self, array: str, frame: Frame) -> Node:
-        """What synapses remember, as it was when the batch began."""
+        """What synapses remember, as it was when the batch began; of sequences, at the step before
+        for each sample, if forward assigns it.
+        """
+        if array in self.traces:
+            return self.traces[array].before
         letters = "o" if frame.link is None else "oi"
         axes = self.storage.axes_of(frame, letters)
         self.storage.persistent(array, axes, "state")

@@ -163,11 +163,18 @@ class Arrangement:
             k for k, names in enumerate(heard)
             if any(made.get(n) == k for n in names) and not others & {*writes(statements[k])}
         }  # fmt: skip
+        # What depends on what rows carry, of which there is but one step, is of the circle.
+        bound = set[int]()
+        for number, names in enumerate(heard):
+            if any(self.buffers[n].role == "carried" or made.get(n) in bound for n in names):
+                bound.add(number)
+        summed = tallies & bound
+        tallies -= bound
         # What is fixed, and what depends on something of an earlier step.
-        fixed, turning = set[int](), set[int]()
+        fixed, turning = set[int](), set(summed)
         for number, statement in enumerate(statements):
             of = [made[n] for n in heard[number] if n in made]
-            if number in tallies:
+            if number in tallies or number in summed:
                 continue
             late = [n for n in heard[number] if n in self.views and self.whole(n) in made]
             if late or any(other >= number for other in of) or any(n in turning for n in of):
@@ -179,7 +186,7 @@ class Arrangement:
             made[self.whole(n)]
             for names in heard for n in names if n in self.views and self.whole(n) in made
         }  # fmt: skip
-        needed |= {k for k in turning if any(made.get(n, -1) >= k for n in heard[k])}
+        needed |= {k for k in turning if any(made.get(n, -1) >= k for n in heard[k])} | summed
         pending = list(needed)
         while pending:
             for name in heard[pending.pop()]:

@@ -44,6 +44,7 @@ class Updates:
         self.states: dict[tuple[int, str], Node] = {}  # (layer, State) -> its value after backward
         self.n_steps = max(storage.steps, 1)
         self.traces: list[Gradient] = []  # what SynapseStates will be
+        self.gathered: dict[tuple[int, int | None, str], Node] = {}  # pushes, over all steps
         self.of_tied: dict[str, list[tuple[Node, bool]]] = {}  # what its links add, is it pushed
 
     def update_vertex(self, code: LayerCode) -> None:
@@ -66,10 +67,52 @@ class Updates:
             gradient = self.mean_of(per_sample, frame, f"{full}.gradient", bool(layer.kinds))
             self.update(full, axes, own, "o", gradient, pushed=written is not None)
         for name, array in layer.biases.items():
-            node = None if array in frozen else self.weight_gradient(code, None, name)
+            stem, node = f"{array}.gradient", self.gathered.get((layer.index, None, name))
+            mean = self.mean_of if node is None else self.of_gathered
+            if node is None and array not in frozen:
+                node = self.weight_gradient(code, None, name)
             if node is not None:
-                gradient = self.mean_of(node, frame, f"{array}.gradient", bool(layer.kinds))
+                gradient = mean(node, frame, stem, bool(layer.kinds))
                 self.update(array, axes, own, "o", gradient, pushed=code.is_local)
+
+    def gather(self, code: LayerCode) -> None:
+        """Of sequences: sum what a layer pushes step by step, where what it reads is of one step
+        only.
+        """
+        layer, frozen = code.layer, self.storage.network.frozen
+        arrays: list[tuple[int | None, str, str]] = [
+            (k, name, array) for k, x in enumerate(layer.links) for name, array in x.weights.items()
+        ]
+        arrays += [(None, name, array) for name, array in layer.biases.items()]
+        for position, name, array in arrays:
+            node = None if array in frozen else self.weight_gradient(code, position, name)
+            if node is None:
+                continue
+            frame, letters = Frame(layer.index, position), "bo" if position is None else "boi"
+            axes, told = self.storage.axes_of(frame, letters), self.storage.told(frame, letters)
+            pushed = self.storage.buffer(self.storage.fresh(f"{array}.pushed"), axes, "carried")
+            emitted = self.storage.statements
+            self.storage.begin("first")
+            self.storage.loop(frame, [Output(pushed, ZERO, letters=told)])
+            self.storage.statements = emitted
+            value = load(pushed, letters) + node
+            self.storage.loop(frame, [Output(pushed, value, letters=told)])
+            self.gathered[layer.index, position, name] = load(pushed, letters)
+
+    def sum_gathered(self) -> None:
+        """Over the batch, after the last step."""
+        for (layer, position, name), node in self.gathered.items():
+            stem = f"{node.value}.sum"
+            frame = Frame(layer, position)
+            self.gathered[layer, position, name] = self.storage.reduction_loop(
+                node, "b", "sum", frame, stem
+            )
+
+    def of_gathered(self, node: Node, frame: Frame, stem: str, is_shared: bool) -> Node:
+        """The mean gradient of what was summed over the batch and the steps."""
+        if is_shared:
+            node = self.storage.added(node, frame, stem)
+        return mul(node, Scalar("inv_rows"))
 
     def mean(self, node: Node, frame: Frame, stem: str, of_steps: int = 0) -> Node:
         """The mean over the batch of an expression; the sum of it over so many steps."""
@@ -197,6 +240,10 @@ class Updates:
         sender = self.code.layers.get(link.source.index)
         frame = Frame(code.layer.index, position)
         self.messages.weight(code.layer, position, name)
+        gathered = self.gathered.get((code.layer.index, position, name))
+        if gathered is not None:
+            stem = f"{array}.gradient"
+            return self.of_gathered(gathered, frame, stem, link.is_shared), True
         push = None
         if sender is not None and sender.backward is not None:
             push = sender.backward.push_to(name, link.names)
@@ -395,6 +442,14 @@ class Updates:
                 full = f"{layer.name}.{name}"
                 self.storage.persistent(full, (f"n{layer.index}",), "state")
                 self.storage.loop(frame, [Output(full, self.mean(now, frame, f"{full}.sum"))])
+        for kept in self.storage.network.synapse_states:
+            trace = self.messages.traces.get(kept.name)
+            if trace is None or kept.state.per == "sample":
+                continue
+            node = load(trace.now, "b" + trace.letters)
+            mean = self.mean(node, trace.frame, f"{kept.name}.sum")
+            told = self.storage.told(trace.frame, trace.letters)
+            self.storage.loop(trace.frame, [Output(kept.name, mean, letters=told)])
 
 
 def _loads(root: Node) -> set[str]:

@@ -473,6 +473,9 @@ class Engine:
         for stage in self.stages[1:]:
             for name in stage.carried:
                 last_states[stage.states[name]] = np.array(states[stage.states[name]]) * len(rows)
+        for kept in self.network.synapse_states:
+            if kept.state.per == "sample":
+                last_states[kept.name] = np.array(states[kept.name]) * len(rows)
         n = max(len(rows), 1)
         sits_out = self._sits_out({who for who, times in silent.items() if times == len(rows)})
         return Batch(

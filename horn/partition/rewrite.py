@@ -421,7 +421,7 @@ class Partition:
         """The buffer that a statement writes; other forms of it are out of date."""
         forms = self.forms.get(name, {})
         role = self.program.buffers[name].role
-        if role not in ("work", "late") and form != self.home(name):
+        if role not in ("work", "late", "carried") and form != self.home(name):
             assert role == "learned" and all(map(is_group_part, form.axes, self.home(name).axes))
             self.scattered[forms[self.home(name)]] = forms[form]  # a view: the rest comes later
             return forms[form]
@@ -443,7 +443,7 @@ class Partition:
         if old.role == "constant":
             forms[form] = self.name(name, form, not forms)
             return forms[form]
-        if not forms and old.role == "late":
+        if not forms and old.role in ("late", "carried"):
             forms[form] = self.name(name, form, True)
         elif not forms:
             assert old.role in ("learned", "state", "slot"), f"{name} is read before it is written"

@@ -340,17 +340,6 @@ class Asks(horn.Neuron):
         self.feedforward(y - self.mean(y, over="batch"))
 
 
-class Remembers(horn.Neuron):
-    trace = horn.SynapseState(0.0)
-
-    def forward(self, messages):
-        total = 0.0
-        for m in messages:
-            total += m.input * m.weight
-            m.trace = 0.5 * m.trace + m.input
-        self.feedforward(total)
-
-
 @pytest.mark.parametrize("backend", ["python", "reference", "kernels"])
 def test_the_batch_cannot_be_asked(backend):
     with refused("asks the batch"):
@@ -358,8 +347,6 @@ def test_the_batch_cannot_be_asked(backend):
 
 
 def test_what_is_not_available_for_sequences():
-    with refused("SynapseStates are not available"):
-        of_cell(Remembers)
     with refused("normalize=True is not available"):
         task(normalize=True)
     with refused("class_weight with each_step=True is not available"):
