@@ -105,14 +105,14 @@ def _check_steps(layers: Sequence[Layer], steps: int) -> None:
                     f"called so; there are {known}"
                 )
         late = any(link.delay for link in layer.links)
+        traces = declared(cls, SynapseState)
         if not steps:
             if hears_reversed([layer]):
                 raise ModelError(
                     f"{where}: has a reversed connection, but the samples are no sequences; say "
                     f"how many steps they have: net.input({layers[0].size}, steps=...)"
                 )
-            traces = declared(cls, SynapseState).values()
-            own = carried(cls) or any(trace.per == "sample" for trace in traces)
+            own = carried(cls) or any(x.per == "sample" for x in traces.values())
             if late or own or layer.each_step:
                 what = "a delayed connection" if late else "a judge of each step"
                 kind = "State" if carried(cls) else "SynapseState"
@@ -122,7 +122,6 @@ def _check_steps(layers: Sequence[Layer], steps: int) -> None:
                     f"steps they have: net.input({layers[0].size}, steps=...)"
                 )
             continue
-        traces = declared(cls, SynapseState)
         if any(mentions(cls, "backward", name) for name in traces):
             raise ModelError(
                 f"{where}: a SynapseState of backward is not available in networks of sequences; "

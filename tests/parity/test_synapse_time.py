@@ -108,13 +108,47 @@ def test_in_pieces_synapses_remember_what_they_do_of_the_whole(cell):
     expected, heard = engine_of(whole).outputs(whole.data.x), list[dict[str, np.ndarray]]()
     for backend in BACKENDS:
         engine = engine_of(parts, backend)
-        found = engine.outputs(parts.data.x, 2).reshape(3, 8, 2)
+        found = engine.outputs(parts.data.x, pieces=2).reshape(3, 8, 2)
         np.testing.assert_allclose(found, expected, 0, 1e-12)
         for piece in range(2):
             engine.step(np.arange(3) * 2 + piece, iteration=piece, first_sample=0)
         heard.append({**engine.parameters(), **engine.states(), **engine.memory()["heard"]})
     for other in heard[1:]:
         compare(heard[0], other, 1e-11)
+
+
+@pytest.mark.parametrize("cell", [Eligible, Fast])
+def test_behind_the_end_of_a_sequence_nothing_is_remembered(cell):
+    """Of sequences of other lengths each one is as if it were alone."""
+    x, y = data_of(3)
+    lengths = [2, 4, 3]
+    data = [a[:n] for a, n in zip(x, lengths, strict=True)], [
+        a[:n] for a, n in zip(y, lengths, strict=True)
+    ]
+    job = job_of(net_of(cell, None, is_heard=True), data)
+    found = [run_of(engine_of(job, backend)) for backend in BACKENDS]
+    for other in found[1:]:
+        compare(found[0], other, 1e-10)
+
+
+@pytest.mark.parametrize("cell", [Eligible, Fast])
+def test_layers_in_both_directions_remember(cell):
+    net = horn.Network(seed=1)
+    x = net.input(4, steps=4)
+    there = net.layer(3, neuron=cell, inputs=[x, horn.Delayed()])
+    back = net.layer(2, neuron=cell, inputs=horn.Reversed(there))
+    net.output(2, activation="softmax", loss="cross_entropy", each_step=True,
+               inputs=[there, horn.Reversed(back)])  # fmt: skip
+    job = horn.Job(net, data_of(), dtype="float64", batch_size=5, optimizer=horn.SGD(0.1))
+    found = run(job, "python")
+    for backend in BACKENDS[1:]:
+        compare(found, run(job, backend), 1e-9)
+
+
+def run_of(engine: Any) -> dict[str, np.ndarray]:
+    loss = [engine.step(np.array(r), iteration=k, first_sample=0)
+            for k, r in enumerate([[0, 1, 2], [2, 0], [0]])]  # fmt: skip
+    return {"loss": np.array(loss), **engine.parameters(), **engine.states()}
 
 
 def test_a_stream_remembers_as_prediction_does():
