@@ -148,7 +148,8 @@ def fire(stages: Sequence[Stage], samples: Sequence[Sample], memory: LearnedNumb
     """Some layers of samples that are on their way."""
     for stage in stages:
         for sample in samples:
-            for array in stage.states.values() if sample.past else ():
+            own = (*stage.states.values(), *stage.incoming.values())
+            for array in own if sample.past else ():
                 sample.states[array] = list(sample.past[0].states[array])
         for sample, fired in zip(samples, _fire_all(stage, samples, memory), strict=True):
             sent = [number(f.call.fed) for f in fired]
