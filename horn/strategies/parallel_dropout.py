@@ -136,6 +136,12 @@ def _check_network(network: Network) -> None:
             "horn.neurons.Dropout in its layers"
         )
     for layer in network.layers[1:]:
+        if not layer.answers:
+            raise JobError(
+                f"parallel-dropout: {layer.name} is a loss between layers, and sub-models have "
+                "parts of them that are not the same; use allreduce, and horn.neurons.Dropout in "
+                "the layers"
+            )
         if layer.neuron.interpreted:
             raise JobError(
                 f"parallel-dropout: {layer.name} is interpreted, and sub-models are compiled; use "

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import horn
 from horn.cli import horn as commands
-from horn.errors import DataError, ModelError
+from horn.errors import DataError, JobError, ModelError
 from horn.explain import never_learn, runs_as
 from tests.support.runs import bits
 
@@ -262,6 +262,18 @@ def test_tasks_learn_and_measure_as_one(where: dict[str, Any]) -> None:
     evaluated = found.model.evaluate(X, Y)
     assert last["val_digit_loss"] == pytest.approx(evaluated["digit_loss"])
     assert last["val_side_acc"] == pytest.approx(evaluated["side_acc"])
+
+
+def test_sub_models_have_several_outputs_but_no_losses_between_layers() -> None:
+    with pytest.raises(JobError, match="quiet is a loss between layers, and sub-models have"):
+        horn.train(job(), strategy="parallel-dropout")
+    net = horn.Network(seed=2)
+    net.input(4)
+    h = net.layer(6, activation="tanh", name="h")
+    net.output(3, activation="softmax", loss="cross_entropy", inputs=h, name="digit")
+    net.output(2, loss="squared_error", weight=0.25, name="sizes")
+    history = horn.train(job(net, epochs=8), strategy="parallel-dropout").history
+    assert history[-1]["loss"] < 0.9 * history[0]["loss"]
 
 
 def test_it_is_explained_and_what_never_learns_is_told() -> None:
