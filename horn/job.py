@@ -121,6 +121,9 @@ class Job:
     buckets : of sequences of different lengths, of how many batches at a time the sequences are
     sorted by length, so that like lengths are in one batch, which is as long as its longest; the
     batches come in an order drawn anew in every epoch. 0: batches as they are drawn.
+    recompute : of sequences, "sqrt": what backward reads is kept of about sqrt(T) of the T steps at
+    a time, and computed again from where every sqrt(T) steps began. Memory grows with sqrt(T), a
+    step of training takes about a third longer, and learns the same. None: all steps are kept.
     """
 
     network: Network
@@ -149,6 +152,7 @@ class Job:
     stateful: bool = False
     truncate: int | None = None
     buckets: int = 0
+    recompute: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.network, Network):
@@ -385,6 +389,27 @@ class Job:
         if self.sample_weight is not None:
             raise ModelError("Job: stateful has no samples that sample_weight could weigh")
 
+    def _check_recompute(self) -> None:
+        if self.recompute is None:
+            return
+        if self.recompute != "sqrt":
+            raise ModelError(f'Job: recompute is "sqrt" or None, got {self.recompute!r}')
+        if not self.network.steps:
+            raise ModelError(
+                "Job: recompute is for a network of sequences: "
+                f"net.input({self.network.n_inputs}, steps=...)"
+            )
+        if hears_reversed(self.network.layers):
+            raise ModelError(
+                "Job: recompute has a part of the steps in memory, what is heard reversed needs all; "
+                "leave it out"
+            )
+        if self.stateful:
+            raise ModelError(
+                "Job: a stateful job has the steps of a piece in memory, no more; write a shorter "
+                "truncate= in place of recompute"
+            )
+
     def _check_sequences(self) -> None:
         """What is not available for sequences."""
         self._check_stateful()
@@ -398,6 +423,7 @@ class Job:
                 "Job: buckets put sequences of like length together; leave it out where samples "
                 "are no sequences, in a stateful job, and of a stream"
             )
+        self._check_recompute()
         if not self.network.steps:
             return
         cannot = {

@@ -212,6 +212,28 @@ class AllSteps(Statement):
 
 
 @dataclass(frozen=True)
+class Parts(Statement):
+    """A sequence in parts of so many steps, the last one of those that are left; repeats and all
+    steps are those of the part, buffers have as many.
+
+    ``forward`` for one part after the other, but the last: what layers hear late and States go on.
+    Then from the last part to the first, each from what it began with: ``forward`` again,
+    ``behind``, of the last part ``judge``, and ``backward``, which goes on from the part behind.
+    """
+
+    length: int
+    forward: tuple[Statement, ...]
+    behind: tuple[Statement, ...]
+    judge: tuple[Statement, ...]
+    backward: tuple[Statement, ...]
+
+    @property
+    def body(self) -> tuple[Statement, ...]:
+        """All of them, as they are done for the last part."""
+        return self.forward + self.behind + self.judge + self.backward
+
+
+@dataclass(frozen=True)
 class Input(Statement):
     """out (b, n0) = the batch's samples, scaled; of sequences what they are at this step."""
 
@@ -488,7 +510,8 @@ class Program:
     None, ``losses`` that of each loss by itself, of inference. ``probes`` maps the names of
     ``Engine.probe`` to buffers. ``exact``: layers that sum
     squared differences as they are written, not by matrix products. ``aggregates`` are buffers
-    (b,): each sample's number of each aggregate. ``steps``: of sequences, how many; else 0.
+    (b,): each sample's number of each aggregate. ``steps``: of sequences, how many; else 0;
+    ``kept``: their buffers that are asked for afterwards, of every step.
     """
 
     network: Network
@@ -503,6 +526,13 @@ class Program:
     aggregates: tuple[str, ...] = ()
     steps: int = 0
     losses: tuple[str, ...] = ()
+    kept: frozenset[str] = frozenset()
+
+    @property
+    def held(self) -> int:
+        """How many steps buffers of all steps have: of those in parts a part's."""
+        parts = (s.length for s in self.statements if isinstance(s, Parts))
+        return next(parts, self.steps)
 
 
 ROW_WEIGHT = "#row_weight"  # the given buffer (b,): how often each row's gradient counts
@@ -527,10 +557,18 @@ def segments(program: Program) -> list[tuple[Statement, ...]]:
 def every(statements: Iterable[Statement]) -> Iterator[Statement]:
     """All statements, those of repeats and of all steps among them."""
     for statement in statements:
-        if isinstance(statement, (Repeat, AllSteps)):
+        if isinstance(statement, (Repeat, AllSteps, Parts)):
             yield from every(statement.body)
         else:
             yield statement
+
+
+def in_order(statements: Iterable[Statement]) -> list[Statement]:
+    """The statements, those of parts as they are done for the last part."""
+    found: list[Statement] = []
+    for statement in statements:
+        found += statement.body if isinstance(statement, Parts) else (statement,)
+    return found
 
 
 def out_letters(

@@ -218,6 +218,10 @@ JOB = {
         'set_(self, "network", self.network.of_steps(100, asks_each=False))',
         "tests/parity/test_stateful.py::test_one_long_sequence_is_cut_into_lanes",
     ),
+    "recompute": guard(
+        'set_(self, "recompute", None)',
+        "tests/parity/test_recompute.py::test_a_job_of_many_steps_takes_less_memory",
+    ),
     "aggregates": guard(
         'set_(self, "aggregates", {})',
         "tests/parity/test_aggregates.py::test_aggregates_are_columns_with_what_they_say",

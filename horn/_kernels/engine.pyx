@@ -106,6 +106,8 @@ cdef extern from "tape.h":
         const float *part[7]
         int64_t ldpart[7]
         int32_t live
+        float *panels
+        int32_t followers
     ctypedef struct draw_t:
         char *out
         int64_t stride[2]
@@ -193,11 +195,12 @@ cdef extern from "tape.h":
         int64_t panel_bytes
         char **packs
         int32_t wide
+        int32_t packed
         void *blas_get
         void *blas_set
         void *worker
         int64_t pid
-    int FEW_VIEWS, STRIP_BYTES, LEVEL_USED, MAX_PARTS, WINDOW_DEEP
+    int MAX_STACKED, FEW_VIEWS, STRIP_BYTES, LEVEL_USED, MAX_PARTS, WINDOW_DEEP
     int IOTA, DRAWN
     int K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS, K_POOL
     int END_BIAS, END_RELU, END_GATE
@@ -206,11 +209,13 @@ cdef extern from "tape.h":
     int start_threads(tape_t *) nogil
     void stop_threads(tape_t *) nogil
     void tape_run(tape_t *, int32_t, int32_t) nogil
+    void tape_pack(tape_t *, int32_t, int32_t) nogil
     void tape_free(tape_t *) nogil
     void free_loop(loop_t *) nogil
 
 cdef extern from "thin.h":
     int KERNEL_BYTES
+    int64_t WIDE_PANELS(int64_t, int64_t)
 
 cdef extern from "unistd.h" nogil:
     int getpid()
@@ -218,6 +223,8 @@ cdef extern from "unistd.h" nogil:
 cdef extern from "stdlib.h" nogil:
     int posix_memalign(void **, size_t, size_t)
 
+# Laying weights out pays when they are used as often.
+cdef int64_t STEPS_TO_PACK = 3
 MAX_DIMS = 256
 MAX_SCALARS = 1024
 
@@ -334,6 +341,7 @@ cdef class Tape:
     cdef moving_t *moving
     cdef stepped_t *stepped  # loads that read other columns at each step
     cdef int n_places, n_moving, n_stepped
+    cdef int64_t first_step
 
     def __cinit__(self, dtype=np.float32, n_threads=1, blas=None):
         memset(&self.t, 0, sizeof(tape_t))
@@ -409,11 +417,14 @@ cdef class Tape:
 
     # ---- instructions: each returns its number ----
 
-    def gemm(self, a, b, c, *, alpha=1.0, beta=0.0, m=None, n=None, k=None, thin=False, label=""):
+    def gemm(self, a, b, c, *, alpha=1.0, beta=0.0, m=None, n=None, k=None, thin=False,
+             steady=False, label=""):
         """c = alpha * a @ b + beta * c, over the first m, n, k of (m, k) @ (k, n) -> (m, n).
 
         With beta 0, what c held does not matter. alpha and beta are floats, scalars or coefs.
-        thin : by the kernel of thin.c where it can.
+        thin : by the kernel of thin.c where it can. steady : b is the same at every step of a
+        `repeat`; it is laid out once for all of them, where the products are wide.c's, and such
+        products of one a, one after the other, are one.
         """
         cdef gemm_t *g = self._gemm(a, b, c, alpha, beta, m, n, k)
         if thin and self.t.dtype == 0 and g.c.row and not self.in_python:
@@ -421,7 +432,26 @@ cdef class Tape:
             self._room_for_kernels()
         cdef ins_t *ins = self._append(K_GEMM, label or "gemm", g, NULL)
         ins.numpy = self.in_python
+        if steady and not thin and self.t.wide and g.c.row and g.m.fixed and g.n.fixed:
+            self._keep_panels(g)
         return self.t.n_ins - 1
+
+    cdef int _keep_panels(self, gemm_t *g) except -1:
+        """Room for the panels of the last instruction's b; it goes with those before it."""
+        cdef void *block = NULL
+        cdef gemm_t *before
+        cdef int i
+        if posix_memalign(&block, 64, max(64, 4 * WIDE_PANELS(g.n.fixed, g.k.fixed))):
+            raise MemoryError
+        g.panels = <float *>block
+        for i in range(self.t.n_ins - 2, max(-1, self.t.n_ins - MAX_STACKED - 1), -1):
+            before = self.t.ins[i].gemm
+            if self.t.ins[i].kind != K_GEMM or not before.panels or before.a.data != g.a.data \
+                    or before.a.stride[0] != g.a.stride[0] or before.a.stride[1] != g.a.stride[1] \
+                    or before.m.fixed != g.m.fixed or before.m.dim != g.m.dim \
+                    or before.k.fixed != g.k.fixed or before.k.dim != g.k.dim:
+                break
+            before.followers = self.t.n_ins - 1 - i
 
     @property
     def reads_live(self):
@@ -1069,10 +1099,12 @@ cdef class Tape:
         for i in range(self.n_stepped):
             s = &self.stepped[i]
             if s.load:
-                s.load.source = s.base + step * s.stride
+                s.load.source = s.base + (self.first_step + step) * s.stride
 
-    def seek(self, int64_t step):
-        """From now on the arrays that move are those of this step."""
+    def seek(self, int64_t step, int64_t first=0):
+        """From now on the arrays that move are those of this step, and loads that move those of so
+        many steps further on."""
+        self.first_step = first
         self._seek(step)
 
     def repeat(self, int32_t first, int32_t last, int64_t steps, bint reverse=False):
@@ -1086,8 +1118,11 @@ cdef class Tape:
         with nogil:
             for k in range(steps):
                 self._seek(steps - 1 - k if reverse else k)
+                if k == 0 and steps >= STEPS_TO_PACK:
+                    tape_pack(&self.t, first, last)
                 if first < last:
                     tape_run(&self.t, first, last)
+            self.t.packed = 0
         if self.failure is not None:
             failure, self.failure = self.failure, None
             raise failure

@@ -477,9 +477,20 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
                 value[l->result[k]] = m->strip + l->slot[l->result[k]] * STRIP;
             }
         }
+    /* What the next tile reads comes from memory meanwhile, an array for each operation or two. */
+    const int n_ahead = l->reduce ? 0 : l->n_in + (l->n_out < 64 ? l->n_out : 0);
+    int ahead = 0;
     for (int k = 0; k < l->n_ops; k++) {
         const op_t *o = &l->ops[k];
         int one_of = 0;
+        for (; ahead < n_ahead && ahead * l->n_ops <= k * n_ahead; ahead++) {
+            const int is_out = ahead >= l->n_in;
+            const int from = is_out ? l->result[ahead - l->n_in] : ahead;
+            if (is_out ? !(direct >> (ahead - l->n_in) & 1) : m->is_one[from]) continue;
+            const char *next = (const char *)(value[from] + r * c);
+            for (int64_t at = 0; at < r * c * (int64_t)sizeof(REAL); at += 64)
+                __builtin_prefetch(next + at, 0, 3);
+        }
         if (o->a < l->n_in || o->b < l->n_in || o->c < l->n_in) {   /* others are never one */
             const uint8_t *is_one = m->is_one;
             const int a = o->a < l->n_in && is_one[o->a], b = o->b < l->n_in && is_one[o->b];

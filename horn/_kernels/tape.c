@@ -249,6 +249,48 @@ static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
     }
 }
 
+#ifdef HORN_X86
+/* The panels of the products among some instructions, from what their b is now. */
+static void pack_all(tape_t *t, int32_t first, int32_t last) {
+    for (int32_t i = first; i < last; i++) {
+        const gemm_t *g = t->ins[i].gemm;
+        if (g && g->panels)
+            wide_pack((const float *)g->b.data, g->b.stride[0], g->b.stride[1], resolve(t, g->n),
+                      resolve(t, g->k), g->panels);
+    }
+}
+
+/* Products of one a with the panels of several b. */
+static void run_packed(const tape_t *t, const ins_t *ins, int n, int tid, int nt) {
+    const gemm_t *g = ins->gemm;
+    const int64_t m = resolve(t, g->m), k = resolve(t, g->k);
+    wide_part_t part[MAX_STACKED];
+    int64_t n_panels = 0, columns = 0, lo, hi, first = 0, past = m;
+    for (int i = 0; i < n; i++) {
+        const gemm_t *h = ins[i].gemm;
+        part[i] = (wide_part_t){h->panels, (float *)h->c.data, h->c.ld, resolve(t, h->n),
+                                (float)value_of(t, h->alpha), (float)value_of(t, h->beta)};
+        n_panels += (part[i].n + 31) / 32; columns += part[i].n;
+    }
+    if (m <= 0 || !columns) return;
+    if (nt > 1 && m * columns * (k + 1) < 65536) { nt = 1; if (tid) return; }
+    lo = 0; hi = n_panels;
+    if (m > columns) share(m, tid, nt, m >= 32 * nt ? 16 : 1, &first, &past);
+    else share(n_panels, tid, nt, 1, &lo, &hi);
+    if (past <= first) return;
+    for (int i = 0; i < n; i++) part[i].c += first * part[i].ldc;
+    wide_packed((const float *)g->a.data + first * g->a.stride[0], g->a.stride[0], g->a.stride[1],
+                past - first, k, part, n, lo, hi, t->packs[tid]);
+}
+#endif
+
+void tape_pack(tape_t *t, int32_t first, int32_t last) {
+#ifdef HORN_X86
+    pack_all(t, first, last);
+#endif
+    t->packed = 1;
+}
+
 static void run_loop(const tape_t *t, const loop_t *l, int tid, int nt) {
     int nv = l->n_in + l->n_out;
     view_t few[2][FEW_VIEWS], *spare = l->room ? l->room + (2 * tid + 1) * nv : few[1];
@@ -391,6 +433,16 @@ static void run_all(tape_t *t, int tid, int nt) {
         ins_t *ins = &t->ins[i];
         const int solo = nt > 1 && is_solo(t, ins);
         int64_t start = t->profile ? now_ns() : 0;
+#ifdef HORN_X86
+        if (t->packed && ins->kind == K_GEMM && ins->gemm->panels) {
+            const int more = ins->gemm->followers, n = 1 + (more < last - 1 - i ? more : last - 1 - i);
+            run_packed(t, ins, n, tid, nt);
+            wait_all(t, nt);
+            if (t->profile && tid == 0) ins->ns += now_ns() - start;
+            i += n - 1;
+            continue;
+        }
+#endif
         if (!solo || tid == 0) switch (ins->kind) {
         case K_GEMM: run_gemm(t, ins, tid, nt); break;
         case K_LOOP: run_loop(t, ins->loop, tid, nt); break;
@@ -463,6 +515,7 @@ void free_loop(loop_t *l) {
 void tape_free(tape_t *t) {
     stop_threads(t);
     for (int32_t i = 0; i < t->n_ins; i++) {
+        if (t->ins[i].gemm) free(t->ins[i].gemm->panels);
         free(t->ins[i].gemm); free_loop(t->ins[i].loop); free(t->ins[i].draw);
         free(t->ins[i].load); free(t->ins[i].live); free(t->ins[i].conv);
         free(t->ins[i].pool);

@@ -98,6 +98,8 @@ typedef struct {
 typedef struct { char *data; int64_t stride[2], ld; int32_t row; } matrix_t;
 
 #define MAX_PARTS 7
+/* Products of one a that are done at once. */
+#define MAX_STACKED 16
 
 typedef struct {
     matrix_t a, b, c;
@@ -113,6 +115,9 @@ typedef struct {
     int32_t n_parts; const float *part[MAX_PARTS]; int64_t ldpart[MAX_PARTS];
     /* 1, 2: b is w at live rows and columns, turned or not, and live.h makes the product */
     int32_t live;
+    /* b as wide_pack lays it out while instructions are repeated, or NULL; and how many of the
+     * instructions behind have such panels and the same a: they are one product */
+    float *panels; int32_t followers;
 } gemm_t;
 
 typedef struct {
@@ -195,6 +200,7 @@ struct tape_s {
     char *panel; int64_t panel_bytes;   /* what an instruction over windows lays out */
     char **packs;               /* by thread: what the kernels of thin.h pack */
     int32_t wide;               /* products by wide.c, not by the BLAS */
+    int32_t packed;             /* the panels of products hold what b is */
     void *blas_get, *blas_set;  /* how many threads the BLAS itself would use */
     /* threads */
     worker_t *worker; int32_t n_workers; int64_t pid;
@@ -250,6 +256,7 @@ int is_intel(void);
 int start_threads(tape_t *t);
 void stop_threads(tape_t *t);
 void tape_run(tape_t *t, int32_t first, int32_t last);
+void tape_pack(tape_t *t, int32_t first, int32_t last);
 void tape_free(tape_t *t);
 void free_loop(loop_t *l);
 #pragma GCC visibility pop

@@ -31,6 +31,18 @@ void wide_product(const float *a, int64_t am, int64_t ak, const float *b, int64_
                   float *c, int64_t ldc, int64_t m, int64_t n, int64_t k, float alpha, float beta,
                   char *scratch);
 
+/* The same in two steps, for a b that many products have: its panels (WIDE_PANELS floats), and
+ * those from p0 on to p1 of the n of a product, to the same bits. */
+#define WIDE_PANELS(n, k) (((n) + 31) / 32 * 32 * (k))
+void wide_pack(const float *b, int64_t bk, int64_t bn, int64_t n, int64_t k, float *panels);
+
+/* Products of one a with several b: columns are counted in panels, from the first's on. */
+typedef struct {
+    const float *panels; float *c; int64_t ldc, n; float alpha, beta;
+} wide_part_t;
+void wide_packed(const float *a, int64_t am, int64_t ak, int64_t m, int64_t k,
+                 const wide_part_t *parts, int n_parts, int64_t p0, int64_t p1, char *scratch);
+
 /* Rows [r0, r1) of v and w. d (m, k) and x (k, n) by strides; v and w row-major.
  *
  * With `rows` and `cols` (ascending; `bits` says the same as cols) d and x belong to live neurons

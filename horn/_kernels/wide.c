@@ -107,5 +107,46 @@ void wide_product(const float *a, int64_t am, int64_t ak, const float *b, int64_
     }
 }
 
+void wide_pack(const float *b, int64_t bk, int64_t bn, int64_t n, int64_t k, float *panels) {
+    const int64_t n_depths = k > 0 ? (k + WIDE_K - 1) / WIDE_K : 1;
+    for (int64_t depth = 0; depth < n_depths; depth++) {
+        const int64_t k0 = k * depth / n_depths, kn = k * (depth + 1) / n_depths - k0;
+        for (int64_t j = 0; j < n; j += 32, panels += 32 * kn)
+            pack_cols(b + k0 * bk + j * bn, bk, bn, kn, n - j < 32 ? n - j : 32, panels);
+    }
+}
+
+void wide_packed(const float *a, int64_t am, int64_t ak, int64_t m, int64_t k,
+                 const wide_part_t *parts, int n_parts, int64_t p0, int64_t p1, char *scratch) {
+    float *tiles = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
+    const int64_t n_depths = k > 0 ? (k + WIDE_K - 1) / WIDE_K : 1;
+    const int64_t height = part_of(m, (m + WIDE_ROWS - 1) / WIDE_ROWS, TILE_ROWS);
+    for (int64_t depth = 0; depth < n_depths; depth++) {
+        const int64_t k0 = k * depth / n_depths, kn = k * (depth + 1) / n_depths - k0;
+        for (int64_t i0 = 0; i0 < m; i0 += height) {
+            const int64_t i1 = i0 + height < m ? i0 + height : m;
+            for (int64_t i = i0; i < i1; i += TILE_ROWS)
+                pack_rows(a + i * am + k0 * ak, am, ak, kn,
+                          i1 - i < TILE_ROWS ? (int)(i1 - i) : TILE_ROWS, tiles + (i - i0) * kn);
+            int64_t before = 0;
+            for (int part = 0; part < n_parts; part++) {
+                const wide_part_t *w = &parts[part];
+                const int64_t n_panels = (w->n + 31) / 32;
+                const int64_t lo = p0 > before ? p0 - before : 0;
+                const int64_t hi = p1 - before < n_panels ? p1 - before : n_panels;
+                const float *panels = w->panels + k0 * n_panels * 32;
+                for (int64_t p = lo; p < hi; p++) {
+                    const int64_t j = p * 32, cols = w->n - j < 32 ? w->n - j : 32;
+                    for (int64_t i = i0; i < i1; i += TILE_ROWS)
+                        TILES[cols > 16][i1 - i < TILE_ROWS ? i1 - i : TILE_ROWS](
+                            kn, tiles + (i - i0) * kn, panels + p * 32 * kn, w->alpha,
+                            depth ? 1.0f : w->beta, w->c + i * w->ldc + j, w->ldc, cols);
+                }
+                before += n_panels;
+            }
+        }
+    }
+}
+
 #include "target_end.h"
 #endif

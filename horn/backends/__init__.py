@@ -35,7 +35,7 @@ class Setup:
 
     target : "labels", "input" or None, as in Job. batch_size : the largest batch of ``step``.
     threads : at most so many; None means the cores of the machine. aggregates : what ``watch``
-    measures, their layers by name.
+    measures, their layers by name. recompute : as in Job.
     """
 
     network: Network
@@ -45,6 +45,7 @@ class Setup:
     dtype: str = "float32"
     threads: int | None = None
     aggregates: tuple[Aggregate, ...] = ()
+    recompute: str | None = None
 
 
 class Engine(Protocol):

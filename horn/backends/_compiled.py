@@ -22,7 +22,7 @@ from horn.backends import (
     number_of_step,
     target_kind,
 )
-from horn.compiler import lower
+from horn.compiler import lower, parts
 from horn.data import Dataset
 from horn.errors import ModelError
 from horn.layers import Layer, Link
@@ -165,9 +165,11 @@ class CompiledEngine:
         elif optimizer is None:
             raise ModelError("this engine was made to predict: it has no optimizer")
         else:
+            in_parts = kind == "train" and self.setup.recompute and self.network.steps
             program = lower.training_program(
                 self.network, optimizer, target, fuse=kind == "train", masked=self.masked,
                 weighted=self.is_weighted, ragged=self.is_ragged,
+                part=parts.length_of(self.network.steps) if in_parts else 0,
             )  # fmt: skip
         self.allocate(program)
         size = self.predict_rows if kind in ("infer", "watch") else self.setup.batch_size

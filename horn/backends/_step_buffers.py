@@ -34,7 +34,7 @@ class StepBuffer:
     rows: Dim
     n_steps: int
     turned: bool
-    n_besides: int  # steps before the first and after the last one
+    after: int  # steps behind the last one, besides
 
     @classmethod
     def of(
@@ -47,7 +47,7 @@ class StepBuffer:
         memory = aligned(lies, dtype)
         step, every = (cls._like(memory, k, turned) for k in (n, n * steps))
         unit = memory.itemsize * (1 if turned else int(np.prod(rest, dtype=np.int64)))
-        return cls(memory, step, every, span[0], unit, rows, steps, turned, sum(span))
+        return cls(memory, step, every, span[0], unit, rows, steps, turned, span[1])
 
     @staticmethod
     def _like(memory: Array, n: int, turned: bool) -> Array:
@@ -71,6 +71,26 @@ class StepBuffer:
         """What lies before the steps, and what the last of them were, of n rows; views."""
         whole = self.memory.T if self.turned else self.memory
         return whole[: self.first * n], whole[self.n_steps * n : (self.n_steps + self.first) * n]
+
+    def before(self, n: int) -> Array:
+        """What lies before the steps, of n rows; a view, as those that follow."""
+        return self._steps(0, self.first, n)
+
+    def at_end(self, n: int, n_steps: int) -> Array:
+        """The last of so many steps, as many as lie before them."""
+        return self._steps(n_steps, self.first, n)
+
+    def told(self, n: int) -> Array:
+        """The first steps, as many as lie after them."""
+        return self._steps(self.first, self.after, n)
+
+    def behind(self, n: int, n_steps: int) -> Array:
+        """What lies after so many steps."""
+        return self._steps(self.first + n_steps, self.after, n)
+
+    def _steps(self, at: int, steps: int, n: int) -> Array:
+        whole = self.memory.T if self.turned else self.memory
+        return whole[at * n : (at + steps) * n]
 
     def value(self, n: int, n_steps: int) -> Array:
         """Its content of n rows at so many steps: (rows, steps, ...)."""

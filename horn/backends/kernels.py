@@ -8,7 +8,7 @@ batch axis is neuron-major (each neuron's values for the batch side by side) or 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ from horn.backends._choices import (
 from horn.backends._compiled import CompiledEngine, constant
 from horn.backends._folds import End, Fold, Joined, only_fold, plan
 from horn.backends._passes import Pass, passes
+from horn.backends._rooms import rooms
 from horn.backends._step_buffers import StepBuffer, aligned, is_aligned
 from horn.backends._windows import WindowLists
 from horn.data import Dataset
@@ -46,6 +47,7 @@ from horn.program import (
     Loop,
     Matmul,
     Output,
+    Parts,
     Pick,
     Program,
     Rank,
@@ -63,8 +65,10 @@ from horn.program import (
     link_of,
     out_letters,
     segments,
+    writes,
 )
 
+IN_PARTS = 2  # how a range of instructions runs: once 0, step by step 1, or in reverse -1
 SCALARS = (
     "learning_rate", "iteration", "updates", "rows", "inv_rows", "begins", "inv_steps",
 )  # fmt: skip
@@ -132,11 +136,15 @@ class Runner:
         self.once: Dim = self.tape.dim(random.ONCE)  # what is drawn for the whole run has this
         self.scalars: dict[str, Scalar] = {name: self.tape.scalar() for name in SCALARS}
         self.step: Scalar = self.tape.scalar()  # learning rate per row
-        self.steps, self.is_wide = program.steps, False
-        self.n_steps = self.steps  # of the longest sequence of the batch
+        self.steps, self.is_wide = program.held, False  # that buffers have
+        self.longest = program.steps  # how many the longest sequence of the batch has
+        self.first_step, self.n_steps, self.first_sample = 0, self.steps, 0  # of the part that runs
+        self.pieces: dict[str, list[tuple[int, int, int]]] = {}  # of Parts, as bounds
+        self.begun: list[list[Array]] = []  # what lay before the steps of each part
         self.lengths: Array | None = None  # of the data's sequences, where some end early
         self.turned: dict[str, tuple[Array, Dim]] = {}  # by axis, the rows of a reversal
         self.ends_of: dict[str, str] = {}  # buffer -> "valid" or "last", as Target has it
+        self.steady: Set[str] = frozenset()  # buffers that stay as they are while steps go by
         self.spans: dict[str, StepBuffer] = {}
         self.all_steps: dict[str, Array] = {}  # buffers of all steps together
         self.several: tuple[Dim, Dim] = (self.rows, self.own_rows)  # rows of all steps
@@ -170,6 +178,7 @@ class Runner:
         self.inside = parts_of_wholes(program, self.share)
         # steps lie inside other statements: there each is done by itself
         self.plan: Joined = Joined({}, frozenset(), {}) if program.steps else plan(program)
+        self.rooms = rooms(program)
         self.arrays: dict[str, Array] = {}
         for name in program.buffers:
             self._allocate(name)
@@ -186,19 +195,28 @@ class Runner:
         # of each segment, in instructions, with whether it is repeated: 1, or -1 in reverse
         self.bounds: list[list[tuple[int, int, int]]] = []
         for segment in self.segments:
-            parts: list[tuple[int, int, int]] = []
-            for statement in segment:
-                before = len(self.tape)
-                self._lower(statement)
-                turns = 0
-                if isinstance(statement, Repeat):
-                    turns = -1 if statement.reverse else 1
-                if parts and not parts[-1][2] and not turns:
-                    before = parts.pop()[0]
-                parts.append((before, len(self.tape), turns))
-            self.bounds.append(parts)
-        for span in (*self.spans.values(), *self.numbers.values()):
+            self.bounds.append(self._lower_all(segment))
+        spans = {id(span): span for span in (*self.spans.values(), *self.numbers.values())}
+        for span in spans.values():
             span.move(self.tape)
+
+    def _lower_all(self, statements: Sequence[Statement]) -> list[tuple[int, int, int]]:
+        """The instructions of statements, with how they run."""
+        found: list[tuple[int, int, int]] = []
+        for statement in statements:
+            before, turns = len(self.tape), 0
+            if isinstance(statement, Parts):
+                for what in ("forward", "behind", "judge", "backward"):
+                    self.pieces[what] = self._lower_all(getattr(statement, what))
+                turns = IN_PARTS
+            else:
+                self._lower(statement)
+            if isinstance(statement, Repeat):
+                turns = -1 if statement.reverse else 1
+            if found and not found[-1][2] and not turns:
+                before = found.pop()[0]
+            found.append((before, len(self.tape), turns))
+        return found
 
     def _allocate(self, name: str) -> Array:
         """A buffer's array, its axes in the program's order, whatever its layout."""
@@ -208,6 +226,9 @@ class Runner:
                 whole, delay = buffer.value
                 self._allocate(whole)
                 self._as_span(name, self.spans[whole].late(delay))
+            elif name in self.rooms:
+                self._allocate(self.rooms[name])
+                self._as_span(name, self.spans[self.rooms[name]])
             elif buffer.span is not None:
                 self._as_span(name, self._span(buffer))
             elif buffer.role == "view":
@@ -333,39 +354,46 @@ class Runner:
             self._start_steps(first_sample)
 
     def _start_steps(self, first_sample: int) -> None:
-        lengths = None
         if self.lengths is not None:
-            lengths = self.lengths[self.picks[: self.n_rows]]
-            self.n_steps = int(lengths.max(initial=1))
-        for each, rows in zip(self.several, (self.rows, self.own_rows), strict=True):
-            self.tape.dims[each.index] = self.tape.dims[rows.index] * self.n_steps
-        if (self.n_rows, self.n_steps) != self.n_zeroed:  # another batch's numbers lie there
+            self.longest = int(self.lengths[self.picks[: self.n_rows]].max(initial=1))
+        if (self.n_rows, self.longest) != self.n_zeroed:  # another batch's numbers lie there
             self._zero_around()
-            self.n_zeroed = self.n_rows, self.n_steps
-        at = np.arange(self.n_steps)[:, None]
+            self.n_zeroed = self.n_rows, self.longest
+        self.first_sample = first_sample
+        self._enter(0, min(self.steps, self.longest))
+
+    def _enter(self, first: int, n_steps: int) -> None:
+        """From now on steps are those of a part that begins with the first."""
+        self.first_step, self.n_steps = first, n_steps
+        for each, rows in zip(self.several, (self.rows, self.own_rows), strict=True):
+            self.tape.dims[each.index] = self.tape.dims[rows.index] * n_steps
+        at = np.arange(first, first + n_steps)[:, None]
         for axis, span in self.numbers.items():
             n = int(self.tape.dims[span.rows.index])
-            first = first_sample + self.share.rows(axis, self.batch_size, self.batch_size).start
-            samples = np.arange(first, first + n, dtype=np.uint64)
+            begin = self.first_sample
+            begin += self.share.rows(axis, self.batch_size, self.batch_size).start
+            samples = np.arange(begin, begin + n, dtype=np.uint64)
             numbers = (at.astype(np.uint64) << np.uint64(32)) + samples
-            span.memory[: self.n_steps * n] = numbers.ravel()
+            span.memory[: n_steps * n] = numbers.ravel()
         for axis, (turned, dim) in self.turned.items():
             n = int(self.tape.dims[dim.index])
-            own = np.full(n, self.n_steps)
-            if lengths is not None:
+            own = np.full(n, n_steps)
+            if self.lengths is not None:
+                lengths = self.lengths[self.picks[: self.n_rows]]
                 own = lengths[self.share.rows(axis, self.n_rows, self.batch_size)]
             there = np.where(at < own, own - 1 - at, at) * n + np.arange(n)
             turned[: there.size] = there.ravel()
         for name, kind in self.ends_of.items():
             if name not in self.spans:  # nobody reads it
                 continue
-            assert lengths is not None
+            assert self.lengths is not None
+            lengths = self.lengths[self.picks[: self.n_rows]]
             span, axis = self.spans[name], self.program.buffers[name].axes[0]
             own = lengths[self.share.rows(axis, self.n_rows, self.batch_size)]
             ends = at < own if kind == "valid" else at == own - 1
-            begin = span.first * len(own)
-            span.memory[begin : begin + ends.size] = ends.ravel()
-        self.tape.seek(0)
+            lies = span.first * len(own)
+            span.memory[lies : lies + ends.size] = ends.ravel()
+        self.tape.seek(0, first)
 
     def _zero_around(self) -> None:
         """Before the first step and after the last one of a batch of so many rows are zeros; of
@@ -375,10 +403,10 @@ class Runner:
             self.forget()
             return
         for span in self._own_spans().values():
-            whole = span.memory.T if span.turned else span.memory
-            n = self.tape.dims[span.rows.index]
-            whole[: span.first * n] = 0
-            whole[(span.first + self.n_steps) * n : (span.n_besides + self.n_steps) * n] = 0
+            n = int(self.tape.dims[span.rows.index])
+            span.before(n)[...] = 0
+            if self.longest <= self.steps:
+                span.behind(n, self.longest)[...] = 0
 
     def carry(self) -> None:
         if self.ends is None:
@@ -404,9 +432,9 @@ class Runner:
         return found
 
     def hear(self, rows: int, heard: Mapping[str, Array]) -> None:
-        if (rows, self.n_steps) != self.n_zeroed:
+        if (rows, self.longest) != self.n_zeroed:
             self.forget()
-            self.n_zeroed = rows, self.n_steps
+            self.n_zeroed = rows, self.longest
         self.n_rows = rows
         for name, span in self._own_spans().items():
             if span.first:
@@ -434,12 +462,53 @@ class Runner:
         buffers = self.program.buffers
         return {name: span for name, span in self.spans.items() if buffers[name].role != "late"}
 
+    @property
+    def bytes_of_steps(self) -> int:
+        """What buffers of all steps take, and what is kept of where parts begin."""
+        memories = {id(s.memory): s.memory.nbytes for s in self.spans.values()}
+        return sum(memories.values()) + sum(a.nbytes for part in self.begun for a in part)
+
     def compute(self, segment: int) -> None:
-        for first, last, turns in self.bounds[segment]:
-            if turns:
+        self._compute(self.bounds[segment])
+
+    def _compute(self, bounds: Sequence[tuple[int, int, int]]) -> None:
+        for first, last, turns in bounds:
+            if turns == IN_PARTS:
+                self._compute_parts()
+            elif turns:
                 self.tape.repeat(first, last, self.n_steps, turns < 0)
             else:
                 self.tape.run(first, last)
+
+    def _compute_parts(self) -> None:
+        """As ``Parts`` says."""
+        n, steps = self.n_rows, self.longest
+        spans = [s for s in self._own_spans().values() if s.first or s.after]
+        firsts = range(0, steps, self.steps)
+        if not self.begun:
+            parts = range(0, self.program.steps, self.steps)
+            self.begun = [[np.empty_like(s.before(self.batch_size)) for s in spans] for _ in parts]
+        begun_all = self.begun[: len(firsts)]
+        for first, begun in zip(firsts, begun_all, strict=True):
+            self._enter(first, min(self.steps, steps - first))
+            for kept, span in zip(begun, spans, strict=True):
+                kept[: span.first * n] = span.before(n)
+            if first < firsts[-1]:
+                self._compute(self.pieces["forward"])
+                for span in spans:
+                    span.before(n)[...] = span.at_end(n, self.n_steps).copy()
+        for first, begun in zip(reversed(firsts), reversed(begun_all), strict=True):
+            for span in spans:  # what the part behind said, which had other steps
+                told = 0.0 if first == firsts[-1] else span.told(n).copy()
+                span.behind(n, min(self.steps, steps - first))[...] = told
+            self._enter(first, min(self.steps, steps - first))
+            for kept, span in zip(begun, spans, strict=True):
+                span.before(n)[...] = kept[: span.first * n]
+            self._compute(self.pieces["forward"])
+            self._compute(self.pieces["behind"])
+            if first == firsts[-1]:
+                self._compute(self.pieces["judge"])
+            self._compute(self.pieces["backward"])
 
     def array(self, name: str) -> Array:
         return self.arrays[name]
@@ -518,8 +587,11 @@ class Runner:
         elif id(s) in self.plan.done:
             pass
         elif isinstance(s, Repeat):
+            moving = {name for each in s.body for name in writes(each)} | self.spans.keys()
+            self.steady = self.program.buffers.keys() - moving
             for statement in s.body:
                 self._lower(statement)
+            self.steady = frozenset()
         elif isinstance(s, AllSteps):
             of_a_step = self.arrays, self.rows, self.own_rows
             self.arrays = {**self.arrays, **self.all_steps}
@@ -718,7 +790,8 @@ class Runner:
             )
             return
         self.tape.gemm(a, b, c, beta=0.0, m=extent[left], n=extent[right], k=extent[s.axis],
-                       thin=s.frame.grouped, label=s.out)  # fmt: skip
+                       thin=s.frame.grouped, steady=s.b in self.steady,
+                       label=s.out)  # fmt: skip
 
     def _convolve(self, s: Convolve, end: End | None = None) -> None:
         layer = self.network.layers[s.frame.layer]

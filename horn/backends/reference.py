@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from horn.program import (
     Loop,
     Matmul,
     Output,
+    Parts,
     Pick,
     Program,
     Rank,
@@ -100,7 +101,8 @@ class Runner:
         }
         self.alive: dict[int, Array] = {}
         self.step, self.is_wide = 0, False  # of sequences: where it is, or at all steps together
-        self.n_steps = program.steps  # of the longest one of the batch
+        self.first_step, self.n_steps = 0, program.steps  # of the part that runs
+        self.after: dict[str, Array] = {}  # what lies after its steps, if it is not 0
         self.spans: dict[str, Array] = {}  # (steps and those besides, rows, ...)
         self.carried = {
             name: [self.share.length(axis, 0) for axis in buffer.axes[1:]]
@@ -154,6 +156,7 @@ class Runner:
     def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         self.env, self.alive = dict(self.once), {}
         self.spans, self.step = {}, 0
+        self.first_step, self.n_steps, self.after = 0, self.program.steps, {}
         self.rows, self.first_sample = rows, first_sample
         self.scalars = {"begins": 1.0, **scalars}
         self.lengths = None
@@ -180,6 +183,41 @@ class Runner:
         for self.step in reversed(steps) if s.reverse else steps:
             for statement in s.body:
                 self.do(statement)
+
+    def parts(self, s: Parts) -> None:
+        steps = self.n_steps
+        given, begun = self.before, list[dict[str, Array]]()
+        firsts = range(0, steps, s.length)
+        self.before = given | {
+            name: whole[: span[0]].copy() for name, whole in self.spans.items()
+            if (span := self.program.buffers[name].span)
+        }  # fmt: skip
+        self.spans = {}
+        for self.first_step in firsts:
+            self.n_steps = min(s.length, steps - self.first_step)
+            self.step = 0
+            begun.append(self.before)
+            if self.first_step + s.length < steps:
+                self.all_of(s.forward)
+                self.carry()
+                self.spans = {}
+        after: dict[str, Array] = {}
+        for self.first_step, before in zip(reversed(firsts), reversed(begun), strict=True):
+            self.n_steps = min(s.length, steps - self.first_step)
+            self.spans, self.before, self.after, self.step = {}, before, after, 0
+            self.all_of((*s.forward, *s.behind))
+            if self.first_step == firsts[-1]:
+                self.all_of(s.judge)
+            self.all_of(s.backward)
+            after = {}
+            for name, whole in self.spans.items():
+                first, n = self.program.buffers[name].span or (0, 0)
+                after[name] = whole[first : first + n]
+        self.first_step, self.n_steps, self.after, self.before = 0, steps, {}, given
+
+    def all_of(self, statements: Sequence[Statement]) -> None:
+        for statement in statements:
+            self.do(statement)
 
     def allsteps(self, s: AllSteps) -> None:
         self.is_wide = True
@@ -225,6 +263,7 @@ class Runner:
                 self.spans[name] = np.zeros((before + steps + after, *n, *shape), self.dtype)
                 if name in self.before:
                     self.spans[name][:before] = self.before[name].reshape(before, *n, *shape)
+                self.spans[name][before + steps :] = self.after.get(name, 0.0)
         first, whole = before - delay, self.spans[name]
         if not self.is_wide:
             return np.asarray(whole[first + self.step])
@@ -241,6 +280,7 @@ class Runner:
 
     def carry(self) -> None:
         steps = self.n_steps
+        self.before = dict(self.before)
         for name, whole in self.spans.items():
             span = self.program.buffers[name].span
             if span is not None and span[0]:
@@ -277,8 +317,9 @@ class Runner:
         numbers = np.arange(len(self.rows), dtype=np.uint64)[self.rows_of(axis)]
         numbers = numbers + np.uint64(self.first_sample)
         if not self.is_wide:
-            return numbers + np.uint64(self.step << 32)
-        steps = np.arange(self.n_steps, dtype=np.uint64) << np.uint64(32)
+            return numbers + np.uint64(self.first_step + self.step << 32)
+        steps = np.arange(self.n_steps, dtype=np.uint64) + np.uint64(self.first_step)
+        steps <<= np.uint64(32)
         return (steps[:, None] + numbers).ravel()
 
     def target_array(self, name: str) -> Array:
@@ -331,13 +372,14 @@ class Runner:
         out = np.empty((len(self.rows), self.network.n_features), self.dtype)
         self.data.read(self.rows, out)
         n = self.network.n_inputs
-        return out[:, self.step * n : (self.step + 1) * n]
+        at = self.first_step + self.step
+        return out[:, at * n : (at + 1) * n]
 
     def target(self, s: Target) -> None:
         assert self.data is not None
         if s.kind in ("valid", "last"):
             assert self.lengths is not None
-            left = self.lengths - self.step  # steps
+            left = self.lengths - self.first_step - self.step  # steps
             out = np.where(left > 0 if s.kind == "valid" else left == 1, self.dtype.type(1), 0)
         elif s.kind == "input":
             out = self.read()
@@ -351,7 +393,8 @@ class Runner:
                 out = out[:, s.first : s.first + size] if axis else out[:, s.first]
             if s.each_step:
                 each = int(np.prod(out.shape[1:])) // self.program.steps  # there may be no rows
-                out = out.reshape(len(out), self.program.steps, each)[:, self.step]
+                out = out.reshape(len(out), self.program.steps, each)
+                out = out[:, self.first_step + self.step]
                 out = out if len(self.program.buffers[s.out].axes) == 2 else out[:, 0]
         self.put(s.out, self.at(out, self.program.buffers[s.out].axes))
 

@@ -79,7 +79,9 @@ class Builder:
         masked: frozenset[int] = frozenset(),
         weighted: bool = False,
         ragged: bool = False,
+        part: int = 0,
     ) -> None:
+        self.part = part
         self.network, self.masked, self.fuse = network, masked, fuse
         self.is_judged = target is not None and network.is_judged
         self.weighted, self.ragged = weighted, ragged
@@ -96,7 +98,8 @@ class Builder:
         self.thinning = Thinning(self.storage, self.messages, thin and not network.steps)
         self.training: Backward | None = None
         if optimizer is not None:
-            updates = Updates(self.storage, self.messages, self.thinning, optimizer, fuse=fuse)
+            fuses = fuse and not part  # what parts say adds up, and is applied afterwards
+            updates = Updates(self.storage, self.messages, self.thinning, optimizer, fuse=fuses)
             self.training = Backward(self.storage, self.messages, self.thinning, updates, masked)
 
     def build(self, aggregates: Sequence[Aggregate] = ()) -> Program:
@@ -126,6 +129,7 @@ class Builder:
         for layer in net.layers:
             storage.probes.setdefault(f"{layer.name}.output", self.messages.output_name(layer))
         storage.drop_unread()
+        keep: list[str] = []
         if storage.steps:
             is_asked = net.last.each_step or self.ragged
             keep = [self.messages.output_name(net.last)] if is_asked else []
@@ -133,7 +137,10 @@ class Builder:
             keep += [] if self.fuse or self.training is None else storage.probes.values()
             keep = [name for name in keep if storage.buffers[name].role == "work"]
             keep = [name for name in keep if "b" in storage.buffers[name].axes]
-            found = Arrangement(storage.buffers, storage.phases, keep).statements()
+            seeds = [self.seed] if self.seed else []
+            found = Arrangement(
+                net, storage.buffers, storage.phases, keep, seeds, self.part
+            ).statements()
             storage.statements[:] = []
             storage.statements = list(found)
         program = Program(
@@ -149,6 +156,7 @@ class Builder:
             measured,
             storage.steps,
             losses if self.training is None else (),
+            frozenset(keep),
         )
         verify(program)
         return program
@@ -543,6 +551,7 @@ def training_program(
     masked: frozenset[int] = frozenset(),
     weighted: bool = False,
     ragged: bool = False,
+    part: int = 0,
 ) -> Program:
     """One training step. ``target`` is the kind of Target, or None without a loss. ``fuse=False``
     keeps every value that probes ask for, ``thin=False`` all neurons in every layer.
@@ -557,7 +566,7 @@ def training_program(
     """
     return Builder(
         network, optimizer, target, fuse=fuse, thin=thin, written=written, masked=masked,
-        weighted=weighted, ragged=ragged,
+        weighted=weighted, ragged=ragged, part=part,
     ).build()  # fmt: skip
 
 

@@ -18,19 +18,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from horn.compiler.fusion import fused, told_in_place
+from horn.compiler.parts import Sums
 from horn.errors import CompileError
+from horn.ir import const
 from horn.network import Network
 from horn.program import (
     AllSteps,
     Buffer,
     Draw,
+    Frame,
     Input,
     Loop,
+    Output,
+    Parts,
     Repeat,
     Reverse,
     Statement,
     Target,
     base,
+    in_order,
     reads,
     writes,
 )
@@ -52,13 +59,21 @@ class Body:
 
 
 class Arrangement:
-    """Puts the statements of the phases together. keep : buffers of which every step is asked."""
+    """Puts the statements of the phases together. keep : buffers of which every step is asked;
+    seeds : of these, what is written at the last step alone. part : the steps of a part, or 0.
+    """
 
     def __init__(
-        self, buffers: dict[str, Buffer], phases: dict[str, list[Statement]], keep: Iterable[str]
+        self,
+        network: Network,
+        buffers: dict[str, Buffer],
+        phases: dict[str, list[Statement]],
+        keep: Iterable[str],
+        seeds: Sequence[str] = (),
+        part: int = 0,
     ) -> None:
-        self.buffers, self.phases = buffers, phases
-        self.keep = set(keep)
+        self.network, self.buffers, self.phases = network, buffers, phases
+        self.keep, self.seeds, self.part = set(keep), seeds, part
         self.views = {b.name: b.value for b in buffers.values() if b.role == "late"}
 
     def statements(self) -> tuple[Statement, ...]:
@@ -66,41 +81,71 @@ class Arrangement:
         forward = self.bodies(self.phases["forward"], later, self.phases["judge"])
         backward = self.bodies(self.phases["backward"], self.phases["last"], [])
         first = list(self.phases["first"])
-        for body, _ in (*forward, *backward):
-            first += body.fixed
-        parts: list[tuple[type[Statement] | None, bool, list[Statement]]] = [(None, False, first)]
-        for body, turned in forward:
-            parts += [
-                (Repeat, False, body.samples),
-                (AllSteps, False, body.before),
-                (Repeat, False, body.circle),
-                (AllSteps, False, body.behind + turned),
-            ]
-        parts += [(Repeat, False, body.tallies) for body, _ in forward]
-        at_last = [statement for body, _ in forward for statement in body.at_last]
-        parts.append((None, False, at_last + self.phases["judge"]))
-        for body, turned in backward:
-            parts += [
-                (Repeat, False, body.samples),
-                (AllSteps, False, body.before),
-                (Repeat, True, body.circle),
-                (AllSteps, False, body.behind + body.at_last + turned),
-            ]
-        found: list[Statement] = []
-        for kind, reverse, statements in parts:
-            if not statements:
-                continue
-            if kind is None:
-                found += statements
-            elif kind is Repeat:
-                found.append(Repeat(tuple(statements), reverse))
-            else:
-                found.append(AllSteps(tuple(statements)))
-        for statement in self.phases["last"]:
-            found.append(AllSteps((statement,)) if self.has_rows(statement) else statement)
-        found = merged(found)
-        self.spans(found)
+        runs = [run for run, _ in (*forward, *backward)]
+        for run in runs:
+            first += run.fixed
+            run.before, run.circle, run.behind = map(fused, (run.before, run.circle, run.behind))
+        self.tell_in_place([run for run, _ in backward], runs, first)
+        if self.part:
+            found = [*first, *self.in_parts(forward, backward)]
+        else:
+            judge = [s for run, _ in forward for s in run.at_last] + self.phases["judge"]
+            tallies = [(Repeat, False, run.tallies) for run, _ in forward]
+            found = merged([
+                *first,
+                *(s for run, turned in forward for s in forth(run, run.behind + turned)),
+                *grouped(*tallies),
+                *judge,
+                *(s for run, turned in backward for s in back(run, turned)),
+                *self.over_rows(self.phases["last"]),
+            ])  # fmt: skip
+        self.spans(in_order(found))
         return tuple(found)
+
+    def tell_in_place(
+        self, backward: Sequence[Body], runs: Sequence[Body], first: list[Statement]
+    ) -> None:
+        """What flows back to the step before alone lies in one place."""
+        for run in backward:
+            others = [*first, *self.phases["last"], *self.phases["judge"]]
+            for other in runs:
+                others += [*other.samples, *other.before, *other.tallies, *other.behind]
+                others += other.at_last + (other.circle if other is not run else [])
+            run.circle, empty = told_in_place(run.circle, self.buffers, others, self.keep)
+            first += empty
+        self.views = {k: v for k, v in self.views.items() if k in self.buffers}
+
+    def in_parts(
+        self,
+        forward: Sequence[tuple[Body, list[Statement]]],
+        backward: Sequence[tuple[Body, list[Statement]]],
+    ) -> list[Statement]:
+        """All but what comes first, with ``Parts``."""
+        if len(forward) > 1 or len(backward) > 1:
+            raise CompileError(
+                'recompute="sqrt" computes a sequence in parts, and what is heard from its end '
+                "(horn.Reversed) needs all of it; train without it"
+            )
+        if any(buffer.role == "carried" for buffer in self.buffers.values()):
+            raise CompileError(
+                'recompute="sqrt" computes steps again, and what synapses remember of each sample '
+                "(horn.SynapseState) goes on at each of them; train without it"
+            )
+        (run, _), (other, _) = forward[0], backward[0]
+        behind = grouped((AllSteps, False, run.behind), (Repeat, False, run.tallies))
+        last = Sums(self.network, self.buffers, self.phases["last"], self.has_rows)
+        for name in self.seeds:  # which judge writes at the last step
+            frame = Frame(self.network.last.index)
+            behind = [AllSteps((Loop(frame, (Output(name, const(0.0)),)),)), *behind]
+        flow = merged([*back(other, []), *self.over_rows(last.each)])
+        parts = Parts(
+            self.part, tuple(forth(run, [])), tuple(merged(behind)),
+            (*run.at_last, *self.phases["judge"]), tuple(flow),
+        )  # fmt: skip
+        return [*last.zero, parts, *last.after]
+
+    def over_rows(self, statements: Sequence[Statement]) -> list[Statement]:
+        return [AllSteps((s,)) if self.has_rows(s) else s for s in statements]
 
     def bodies(
         self, statements: Sequence[Statement], later: Sequence[Statement],
@@ -289,6 +334,30 @@ def on_circles(network: Network) -> frozenset[int]:
         if index in seen:
             found.add(index)
     return frozenset(found)
+
+
+def grouped(*parts: tuple[type[Repeat | AllSteps], bool, list[Statement]]) -> list[Statement]:
+    """Statements by how they run, without what is empty."""
+    return [
+        Repeat(tuple(body), reverse) if kind is Repeat else AllSteps(tuple(body))
+        for kind, reverse, body in parts if body
+    ]  # fmt: skip
+
+
+def forth(run: Body, behind: list[Statement]) -> list[Statement]:
+    """What runs through the steps as time goes."""
+    return grouped(
+        (Repeat, False, run.samples), (AllSteps, False, run.before), (Repeat, False, run.circle),
+        (AllSteps, False, behind),
+    )  # fmt: skip
+
+
+def back(run: Body, turned: list[Statement]) -> list[Statement]:
+    """What runs back through the steps."""
+    return grouped(
+        (Repeat, False, run.samples), (AllSteps, False, run.before), (Repeat, True, run.circle),
+        (AllSteps, False, run.behind + run.at_last + turned),
+    )  # fmt: skip
 
 
 def merged(statements: Sequence[Statement]) -> list[Statement]:

@@ -6,11 +6,11 @@
 
 A step is forward, loss, backward and momentum update of 65-200-65 over 100 steps, 32 samples,
 float32; "lstm, a step" is the answer to one step of a sequence that comes. PyTorch runs its own
-LSTM and GRU; of "mgu", for which it has none, a loop in eager mode, with --compile also compiled
-(it needs a C++ compiler and minutes). Both sides begin with the same weights, and the losses of the
-first three steps, or the answers, are compared. All run by turns in one process; milliseconds are
-the fastest tenth of each side's steps, since other work on the machine only adds. Exit code 1 if
-answers differ.
+LSTM and GRU; of "mgu" and "lif" (spiking, with a surrogate gradient), for which it has none, a loop
+in eager mode, with --compile also compiled (it needs a C++ compiler and minutes).
+Both sides begin with the same weights, and the losses of the first three steps, or the answers, are
+compared. All run by turns in one process; milliseconds are the fastest tenth of each side's steps,
+since other work on the machine only adds. Exit code 1 if answers differ.
 
 --groups runs the LSTM in so many processes of one thread, as groups and as tasks of one group, 32
 samples for each, by turns with one process alone: how many of its samples they do in the same time,
@@ -40,7 +40,7 @@ from examples.shakespeare import LSTM
 from horn.backends import Setup, make
 from horn.data import Dataset, permutation
 from horn.data.characters import one_hot
-from horn.math import sigmoid, tanh
+from horn.math import sigmoid, stop_gradient, tanh
 from horn.partition.placement import Placement
 from tests.bench.calm import interleaved
 from tests.bench.contenders import Contender, steps_of_horn, told
@@ -78,7 +78,20 @@ class MGU(horn.Neuron):
         self.feedforward(h)
 
 
-GATES = {LSTM: "ifgo", GRU: "rzn", MGU: "fn"}
+class LIF(horn.Neuron):
+    """Leaks, fires above 1, is reset; where it fires the gradient of a sigmoid stands in."""
+
+    v = horn.State(0.0, per="sample")
+
+    def forward(self, messages: Any) -> None:
+        v = 0.9 * self.v + sum(m.input * m.weight for m in messages)
+        soft = sigmoid(4.0 * (v - 1.0))
+        spike = soft + stop_gradient((1.0 if v > 1.0 else 0.0) - soft)
+        self.v = v - stop_gradient(spike)
+        self.feedforward(spike)
+
+
+WEIGHTS = {LSTM: (".i", ".f", ".g", ".o"), GRU: (".r", ".z", ".n"), MGU: (".f", ".n"), LIF: ("",)}
 
 
 def network(cell: type[horn.Neuron], steps: int = STEPS, seed: int = 1) -> horn.Network:
@@ -115,14 +128,15 @@ class Theirs:
 
         arrays = net.initial_parameters()
         self.out = torch.nn.Linear(UNITS, LETTERS)
-        ends = [f".{gate}" for gate in GATES[cell]]
         x, h, bias = (
-            torch.tensor(np.concatenate([arrays[f"h.{what}{end}"] for end in ends]))
+            torch.tensor(np.concatenate([arrays[f"h.{what}{end}"] for end in WEIGHTS[cell]]))
             for what in ("weight.x", "weight.h", "bias")
         )
-        if cell is MGU:
+        if cell in LOOPS:
             self.learned = [w.requires_grad_() for w in (x, h, bias)]
-            self.run = torch.compile(self.loop) if compiles else self.loop
+            loop = LOOPS[cell]
+            run = torch.compile(loop) if compiles else loop
+            self.run = lambda x: run(x, *self.learned[:3])
         else:
             layer = getattr(torch.nn, cell.__name__)(LETTERS, UNITS, batch_first=True)
             with torch.no_grad():
@@ -138,24 +152,41 @@ class Theirs:
             self.out.bias[:] = torch.tensor(arrays["out.bias"])
         self.learned += [*self.out.parameters()]
 
-    def loop(self, x: Any) -> Any:
-        import torch
-
-        w, u, b = self.learned[:3]
-        from_below = x @ w.T + b
-        h, found = torch.zeros(len(x), UNITS), []
-        for t in range(x.shape[1]):
-            f, n = (from_below[:, t] + h @ u.T).chunk(2, 1)
-            f = torch.sigmoid(f)
-            h = (1.0 - f) * h + f * torch.tanh(n)
-            found.append(h)
-        return torch.stack(found, 1)
-
     def loss(self, x: Any, y: Any) -> Any:
         import torch
 
         said = self.out(self.run(x))
         return torch.nn.functional.cross_entropy(said.reshape(-1, LETTERS), y.reshape(-1))
+
+
+def mgu_loop(x: Any, w: Any, u: Any, b: Any) -> Any:
+    import torch
+
+    from_below = x @ w.T + b
+    h, found = torch.zeros(len(x), UNITS), []
+    for t in range(x.shape[1]):
+        f, n = (from_below[:, t] + h @ u.T).chunk(2, 1)
+        f = torch.sigmoid(f)
+        h = (1.0 - f) * h + f * torch.tanh(n)
+        found.append(h)
+    return torch.stack(found, 1)
+
+
+def lif_loop(x: Any, w: Any, u: Any, b: Any) -> Any:
+    import torch
+
+    from_below = x @ w.T + b
+    v, spike, found = torch.zeros(len(x), UNITS), torch.zeros(len(x), UNITS), []
+    for t in range(x.shape[1]):
+        v = 0.9 * v + (from_below[:, t] + spike @ u.T)
+        soft = torch.sigmoid(4.0 * (v - 1.0))
+        spike = soft + ((v > 1.0).float() - soft).detach()
+        v = v - spike.detach()
+        found.append(spike)
+    return torch.stack(found, 1)
+
+
+LOOPS = {MGU: mgu_loop, LIF: lif_loop}
 
 
 def _only_last(gradient: Any) -> Any:
@@ -208,14 +239,14 @@ def streams(threads: int) -> dict[str, Step]:
 def cases(asked: argparse.Namespace) -> dict[str, dict[str, Step]]:
     found: dict[str, dict[str, Step]] = {}
     data = samples()
-    for cell in GATES:
+    for cell in WEIGHTS:
         name = cell.__name__.lower()
         if asked.names and not any(word in name for word in asked.names):
             continue
         net = network(cell)
         found[name] = {"horn": ours(net, data, asked.threads)}
         found[name]["PyTorch"] = their_step(net, cell, data, False)
-        if cell is MGU and asked.compile:
+        if cell in LOOPS and asked.compile:
             found[name]["compiled"] = their_step(net, cell, data, True)
     if not asked.names or "stream" in asked.names:
         found["lstm, a step"] = streams(asked.threads)

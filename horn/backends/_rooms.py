@@ -1,0 +1,67 @@
+"""Memory that buffers of all steps have after one another: where the last that reads one comes
+before the first that writes another, or does both in one elementwise pass, they lie in one place.
+
+What backward reads of forward stays; what forward needed on its way, and what flows back, shares.
+"""
+
+from __future__ import annotations
+
+from horn.compiler.fusion import is_elementwise
+from horn.program import (
+    AllSteps,
+    Program,
+    Repeat,
+    Statement,
+    in_order,
+    reads,
+    segments,
+    writes,
+)
+
+Moment = tuple[int, int]  # a statement, and its place in that's body
+
+
+def rooms(program: Program) -> dict[str, str]:
+    """The buffer in whose memory each lies; of those that have their own, nothing."""
+    if not program.steps or len(segments(program)) > 1:  # what is exchanged is read in between
+        return {}
+    late = {b.value[0] for b in program.buffers.values() if b.role == "late"}
+    shown = {program.loss, *program.losses, *program.aggregates, *program.kept} | late
+    shown |= {*program.outputs}
+    spans = {
+        name: buffer.axes
+        for name, buffer in program.buffers.items()
+        if buffer.span == (0, 0) and buffer.role == "work" and len(buffer.axes) == 2
+    }
+    first: dict[str, Moment] = {}
+    last: dict[str, Moment] = {}
+    at: dict[Moment, Statement] = {}
+    for k, statement in enumerate(in_order(program.statements)):
+        body = statement.body if isinstance(statement, (Repeat, AllSteps)) else (statement,)
+        for j, each in enumerate(body):
+            at[k, j] = each
+            for name in (*reads(each), *writes(each)):
+                if name in spans and name not in shown:
+                    first.setdefault(name, (k, j))
+                    last[name] = (k, j)
+    found: dict[str, str] = {}
+    free: dict[str, Moment] = {}  # of each that has its own memory, when it is needed last
+    for name in sorted(first, key=lambda each: first[each]):
+        fits = [
+            host for host, moment in free.items()
+            if spans[host] == spans[name] and _is_over(moment, name, first[name], at)
+        ]  # fmt: skip
+        if fits:
+            host = max(fits, key=lambda each: free[each])  # the memory that was touched last
+            found[name] = host
+            free[host] = last[name]
+        else:
+            free[name] = last[name]
+    return found
+
+
+def _is_over(moment: Moment, name: str, first: Moment, at: dict[Moment, Statement]) -> bool:
+    """Whether what is needed last at a moment is of no use when this is written first."""
+    return moment < first or (
+        moment == first and is_elementwise(at[first]) and name not in reads(at[first])
+    )

@@ -1,0 +1,122 @@
+"""Statements that run step by step, in fewer passes: loops of a layer that go through the same
+places become one, and what flows back to the step before needs no buffer of all steps.
+
+The numbers stay the same, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from horn import ir
+from horn.ir import Node, Op, load
+from horn.program import Buffer, Loop, Output, Statement, reads, writes
+
+MAX_OUTPUTS = 16  # of one loop: more strips would not stay in the first-level cache
+
+
+def fused(body: Sequence[Statement]) -> list[Statement]:
+    """The body with elementwise loops joined to earlier ones that read most of the same."""
+    found: list[Statement] = []
+    for statement in body:
+        place = _host(found, statement)
+        if place is None:
+            found.append(statement)
+        else:
+            host = found[place]
+            assert isinstance(host, Loop) and isinstance(statement, Loop)
+            found[place] = _joined(host, statement)
+    return found
+
+
+def _host(found: Sequence[Statement], s: Statement) -> int | None:
+    """The place of the loop that can do it as well; None if there is none."""
+    if not _is_elementwise(s):
+        return None
+    read, written = {*reads(s)}, {*writes(s)}
+    best, most = None, 0
+    for place in reversed(range(len(found))):
+        other = found[place]
+        heard, made = {*reads(other)}, {*writes(other)}
+        if _fits(other, s) and not written & (heard | made):
+            common = len(read & (heard | made))
+            if common > most:
+                best, most = place, common
+        if read & made or written & (heard | made):  # it cannot be done before this one
+            break
+    return best
+
+
+def _is_elementwise(s: Statement) -> bool:
+    return isinstance(s, Loop) and not s.scatter and all(not o.axis for o in s.outputs)
+
+
+def _fits(host: Statement, s: Statement) -> bool:
+    if not isinstance(host, Loop) or not isinstance(s, Loop) or not _is_elementwise(host):
+        return False
+    if host.frame != s.frame or len(host.outputs) + len(s.outputs) > MAX_OUTPUTS:
+        return False
+    if {*writes(host)} & {*reads(host)}:  # in place: what it read is gone
+        return False
+    return all(o.node.axes == "bo" for o in (*host.outputs, *s.outputs))
+
+
+def _joined(host: Loop, s: Loop) -> Loop:
+    """Both as one; what the second reads of the first it has at hand."""
+    made = {load(o.buffer, "bo"): o.node for o in host.outputs}
+    more = (replace(o, node=ir.replace(o.node, made)) for o in s.outputs)
+    return replace(host, outputs=(*host.outputs, *more))
+
+
+def told_in_place(
+    body: Sequence[Statement],
+    buffers: dict[str, Buffer],
+    others: Iterable[Statement],
+    keep: Collection[str],
+) -> tuple[list[Statement], list[Loop]]:
+    """Of a circle that runs backwards: what the step before alone reads of a step is read before it
+    is written, so one buffer will do, unless all are to be kept. The body with that, and what is to
+    be done before it; ``buffers`` lose their views of other steps.
+    """
+    outside = {name for s in others for name in (*reads(s), *writes(s))} | {*keep}
+    first: list[Loop] = []
+    new: dict[Node, Node] = {}
+    for view in [*buffers.values()]:
+        if view.role != "late" or view.value[1] != -1:
+            continue
+        name = view.value[0]
+        if {name, view.name} & outside or len(view.axes) != 2:
+            continue
+        made = [k for k, s in enumerate(body) if name in writes(s)]
+        heard = [k for k, s in enumerate(body) if view.name in reads(s)]
+        if len(made) != 1 or not heard or any(name in reads(s) for s in body):
+            continue
+        (place,), maker = made, body[made[0]]
+        if max(heard) > place or not isinstance(maker, Loop) or not _is_elementwise(maker):
+            continue
+        if any(not isinstance(body[k], Loop) for k in heard):
+            continue
+        new[load(view.name, "bo")] = load(name, "bo")
+        del buffers[view.name]
+        first.append(Loop(maker.frame, (Output(name, ir.const(0.0)),)))
+    if not new:
+        return list(body), []
+    found: list[Statement] = []
+    for s in body:
+        if isinstance(s, Loop):
+            nodes = (replace(o, node=ir.replace(o.node, new)) for o in s.outputs)
+            s = replace(s, outputs=tuple(nodes))
+        found.append(s)
+    return found, first
+
+
+def is_elementwise(s: Statement) -> bool:
+    """Whether each place of its outputs needs the same place of its inputs alone."""
+    if not _is_elementwise(s):
+        return False
+    assert isinstance(s, Loop)
+    loads = (n for n in ir.walk(*(o.node for o in s.outputs)) if n.op is Op.LOAD)
+    return all(o.node.axes == "bo" for o in s.outputs) and all(
+        n.axes == "bo" for n in loads if len(n.axes) > 1
+    )

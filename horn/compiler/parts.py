@@ -1,0 +1,106 @@
+"""Sequences in parts: forward is computed again for one part after the other, from the last to the
+first, so that memory holds the steps of one part and where each part began.
+
+    Parts(forward: as far as the circle; behind: what it leads to; judge; backward)
+
+What learned arrays are changed by adds up over the parts, and changes them afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from horn import ir
+from horn.errors import CompileError
+from horn.ir import load
+from horn.network import Network
+from horn.program import (
+    Buffer,
+    Convolve,
+    Loop,
+    Matmul,
+    Output,
+    Statement,
+    base,
+    out_letters,
+    reads,
+    writes,
+)
+
+
+def length_of(steps: int) -> int:
+    """Of how many steps a part is: of so many there are about as many parts."""
+    return math.isqrt(max(steps - 1, 0)) + 1
+
+
+class Sums:
+    """The statements that come last, as they are with parts. each : for every part; zero : before
+    them; after : when all parts are done.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        buffers: dict[str, Buffer],
+        statements: Sequence[Statement],
+        has_rows: Callable[[Statement], bool],
+    ) -> None:
+        self.network, self.buffers = network, buffers
+        self.each: list[Statement] = []
+        self.zero: list[Statement] = []
+        self.after: list[Statement] = []
+        whole: set[str] = set()  # known when all parts are done
+        for statement in statements:
+            if not has_rows(statement):
+                self.after.append(statement)
+                whole |= {*writes(statement)}
+                continue
+            for name in whole & {*reads(statement)}:
+                if buffers[name].role == "work":
+                    raise CompileError(
+                        f'{name}: what all steps say together is asked of single ones; recompute="'
+                        'sqrt" has them part by part: train without it'
+                    )
+            sums = [n for n in writes(statement) if self.is_sum(n)]
+            whole |= {*sums}
+            self.each.append(self.here(statement, sums))
+            for name in sums:
+                self.add(name, statement)
+
+    def is_sum(self, name: str) -> bool:
+        return not any(base(axis) == "b" for axis in self.buffers[name].axes)
+
+    def here(self, s: Statement, sums: Sequence[str]) -> Statement:
+        """The statement, of this part alone."""
+        for name in sums:
+            self.buffers[f"{name}.here"] = replace(self.buffers[name], name=f"{name}.here")
+        if isinstance(s, Loop):
+            outputs = (
+                replace(o, buffer=f"{o.buffer}.here") if o.buffer in sums else o for o in s.outputs
+            )
+            return replace(s, outputs=tuple(outputs))
+        if isinstance(s, (Matmul, Convolve)):
+            return replace(s, out=f"{s.out}.here") if sums else s
+        if sums:
+            raise CompileError(
+                f'{sums[0]}: recompute="sqrt" does not add up what {type(s).__name__} says of '
+                "parts; train without it"
+            )
+        return s
+
+    def add(self, name: str, s: Statement) -> None:
+        """What this part says goes to what the others say."""
+        assert isinstance(s, (Loop, Matmul, Convolve))
+        frame, letters = s.frame, "o"
+        if isinstance(s, Matmul):
+            letters = s.out_axes
+        elif isinstance(s, Convolve):
+            frame = replace(frame, shared=True)
+        else:
+            output = next(o for o in s.outputs if o.buffer == name)
+            letters = out_letters(self.network, frame, output, self.buffers)
+        both = load(name, letters) + load(f"{name}.here", letters)
+        self.each.append(Loop(frame, (Output(name, both, letters=letters),)))
+        self.zero.append(Loop(frame, (Output(name, ir.const(0.0), letters=letters),)))

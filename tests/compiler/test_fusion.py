@@ -1,0 +1,81 @@
+"""What runs step by step in few passes, and the memory that all steps take."""
+
+import pytest
+
+import horn
+from horn.backends._rooms import rooms
+from horn.compiler import lower
+from horn.program import AllSteps, Loop, Repeat, reads, writes
+from tests.parity.recurrent import GRU, LSTM
+
+
+def program(cell, each=True, fuse=True):
+    net = horn.Network(seed=1)
+    x = net.input(3, steps=6)
+    net.layer(5, neuron=cell, inputs={"x": x, "h": horn.Delayed()}, name="h")
+    net.output(2, activation="softmax", loss="cross_entropy", each_step=each)
+    return lower.training_program(net, horn.SGD(0.1, momentum=0.9), "label", fuse=fuse)
+
+
+def wide(program):
+    """Buffers of all steps that have neurons and memory of their own."""
+    shared = rooms(program)
+    return {
+        name for name, b in program.buffers.items()
+        if b.span is not None and len(b.axes) == 2 and b.role == "work" and name not in shared
+    }  # fmt: skip
+
+
+def test_what_flows_back_in_a_step_is_one_pass_and_what_is_told():
+    back = [s for s in program(LSTM).statements if isinstance(s, Repeat) and s.reverse]
+    loops = [s for s in back[0].body if isinstance(s, Loop)]
+    assert [len(s.outputs) for s in loops] == [5, 1]  # 4 deltas and the cell's; what is told
+
+
+def test_gates_and_deltas_lie_where_sums_were():
+    found = program(LSTM)
+    shared = rooms(found)
+    sums = {name for name in found.buffers if name.startswith("h.sum")}
+    deltas = {name for name in found.buffers if name.startswith("h.delta")}
+    assert len(deltas) == 4 and {shared[name] for name in deltas} < sums
+    own = {name for name in wide(found) if name.startswith("h.")}
+    # four gates; the cell, its tanh, what is sent, and what comes from above
+    assert len(own) == 8
+    for name in deltas:  # what flows back to the step before has one step
+        assert found.buffers[name].span == (0, 0)
+    assert found.buffers["h.cell.back"].span is None
+
+
+def test_what_is_asked_for_afterwards_keeps_its_memory():
+    found = program(LSTM, fuse=False)
+    assert not rooms(found).keys() & set(found.probes.values())
+    assert found.outputs not in rooms(program(GRU)).values()
+
+
+@pytest.mark.parametrize("cell", [LSTM, GRU])
+@pytest.mark.parametrize("each", [False, True])
+def test_two_buffers_in_one_place_are_never_needed_at_once(cell, each):
+    """As the statements go, step by step: what is read is what was written there last."""
+    found = program(cell, each)
+    shared, held = rooms(found), dict[tuple[str, int], str]()
+
+    def do(statement, steps):
+        read, written = reads(statement), writes(statement)
+        for name in (*read, *written):
+            buffer = found.buffers[name]
+            if buffer.span != (0, 0) or len(buffer.axes) != 2 or name in found.kept:
+                continue
+            for step in steps:
+                place = shared.get(name, name), step
+                if name in written:
+                    held[place] = name
+                assert held[place] == name, name
+
+    for s in found.statements:
+        if isinstance(s, Repeat):
+            for step in range(found.steps)[:: -1 if s.reverse else 1]:
+                for each_of in s.body:
+                    do(each_of, [step])
+        elif isinstance(s, AllSteps):
+            for each_of in s.body:
+                do(each_of, range(found.steps))

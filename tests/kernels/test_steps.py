@@ -1,0 +1,58 @@
+"""Products that are repeated: weights laid out once for all steps, several of one a as one."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from horn._kernels.engine import Tape
+
+STEPS = 4
+
+
+def made(m, ns, k, steady, n_threads, rng, rounds=2):
+    """c of every step of every round, of products with weights that differ by round."""
+    tape = Tape(np.float32, n_threads)
+    a = rng.standard_normal((STEPS * m, k)).astype(np.float32)
+    rows = np.zeros((m, k), np.float32)
+    weights = [np.zeros((n, k), np.float32) for n in ns]
+    memory = [np.zeros((STEPS * m, n), np.float32) for n in ns]
+    for w, out in zip(weights, memory, strict=True):
+        c = np.zeros((m, out.shape[1]), np.float32)
+        tape.gemm(rows, w.T, c, steady=steady)
+        tape.move(c, out, 0, m * out.shape[1] * 4)
+    tape.move(rows, a, 0, m * k * 4)
+    found = []
+    for _ in range(rounds):
+        for w in weights:
+            w[...] = rng.standard_normal(w.shape)
+        tape.repeat(0, len(tape), STEPS)
+        found.append([out.copy() for out in memory])
+        for out, w in zip(memory, weights, strict=True):
+            np.testing.assert_allclose(out, a @ w.T, rtol=0, atol=2e-4)
+    return found
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize(
+    ("m", "ns", "k"),
+    [(1, [65], 7), (32, [200] * 4, 200), (13, [3, 70, 32], 400), (300, [17, 33], 20),
+     (250, [40] * 20, 9)],
+)  # fmt: skip
+def test_weights_laid_out_once_give_the_same_bits(m, ns, k, n_threads):
+    one, other = (
+        made(m, ns, k, steady, n_threads, np.random.default_rng(m)) for steady in (True, False)
+    )
+    for a, b in zip(itertools.chain(*one), itertools.chain(*other), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_a_part_of_the_tape_does_its_products_alone():
+    tape = Tape(np.float32, 1)
+    a, outs = np.ones((40, 8), np.float32), [np.zeros((40, 8), np.float32) for _ in range(3)]
+    for out in outs:
+        tape.gemm(a, np.eye(8, dtype=np.float32), out, steady=True)
+    tape.repeat(1, 2, STEPS)
+    assert [out.any() for out in outs] == [False, True, False]
+    tape.repeat(0, 2, STEPS)
+    assert [out.any() for out in outs] == [True, True, False]

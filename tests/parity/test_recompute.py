@@ -1,0 +1,149 @@
+"""Sequences of which forward is computed again, part by part: the same numbers in less memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.backends import Setup, make
+from horn.compiler.parts import length_of
+from horn.errors import JobError, ModelError
+from tests.parity.recurrent import LSTM
+from tests.parity.test_time import BATCHES, OPTIMIZERS, compare, elman, job_of
+from tests.parity.test_time_ragged import job_of as ragged
+
+
+def engine_of(job: Any, backend: str, recompute: str | None, threads: int = 1) -> Any:
+    size = min(job.batch_size, len(job.data))
+    setup = Setup(job.network, job.optimizer, "labels", size, job.dtype, threads,
+                  recompute=recompute)  # fmt: skip
+    engine = make(backend, setup)
+    engine.bind(job.data)
+    return engine
+
+
+def learned(job: Any, backend: str, recompute: str | None, threads: int = 1) -> dict[str, Any]:
+    """Three updates, one of a short batch between."""
+    engine = engine_of(job, backend, recompute, threads)
+    losses = [engine.step(r, iteration=k, first_sample=5 * k) for k, r in enumerate(BATCHES)]
+    states = {f"state {name}": array for name, array in engine.states().items()}
+    answers = engine.outputs(job.data.x)
+    return {"losses": np.array(losses), "outputs": answers, **engine.parameters(), **states}
+
+
+def law(job: Any) -> None:
+    expected = learned(job, "kernels", None)
+    for backend in ("reference", "kernels"):
+        compare(expected, learned(job, backend, "sqrt"), 1e-12)
+
+
+@pytest.mark.parametrize("seed", [2, 11])
+def test_generated_nets_learn_the_same(seed):
+    """Several cells, delays and layers, draws, clipped gradients, weights, short batches."""
+    law(job_of(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(500, 800))
+def test_generated_nets_learn_the_same_at_length(seed):
+    law(job_of(seed))
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_sequences_of_different_lengths_learn_the_same(seed):
+    law(ragged(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 300))
+def test_sequences_of_different_lengths_at_length(seed):
+    law(ragged(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(60))
+def test_longer_sequences_at_length(seed):
+    """Parts of several steps, the last one shorter, delays longer than it."""
+    steps = int(np.random.default_rng(seed).integers(8, 40))
+    law(job_of(seed, steps=steps))
+
+
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("steps", [1, 11])
+def test_delays_longer_than_a_part(steps, each):
+    net = horn.Network(seed=steps)
+    x = net.input(3, steps=steps)
+    heard = {"x": x, "h": horn.Delayed(), "back": horn.Delayed("out", 5)}
+    net.layer(4, neuron=LSTM, inputs=heard)
+    net.output(2, activation="softmax", loss="cross_entropy", each_step=each, name="out")
+    rng = np.random.default_rng(steps)
+    y = rng.integers(0, 2, (5, steps) if each else 5)
+    data = rng.normal(size=(5, steps, 3)), y
+    law(horn.Job(net, data, dtype="float64", batch_size=5, optimizer=OPTIMIZERS[steps % 5]))
+
+
+def test_two_threads_have_the_bits_of_one():
+    job = job_of(4, dtype="float32")
+    one, two = (learned(job, "kernels", "sqrt", threads) for threads in (1, 2))
+    assert all(np.array_equal(one[name], two[name]) for name in one)
+
+
+def test_a_thousand_steps_take_an_eighth_of_the_memory():
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(4, 1000, 3)), rng.integers(0, 2, 4)
+    taken = []
+    for recompute in (None, "sqrt"):
+        job = horn.Job(elman(1000), data, batch_size=4, optimizer=horn.SGD(0.1))
+        engine = engine_of(job, "kernels", recompute)
+        engine.step(np.arange(4), iteration=0, first_sample=0)
+        taken.append(engine.training_runner.bytes_of_steps)
+    assert taken[1] < taken[0] / 8
+    assert length_of(1000) == 32
+
+
+def test_a_job_of_many_steps_takes_less_memory():
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(16, 300, 2)).astype(np.float32), rng.integers(0, 2, 16)
+    peaks, found = [], []
+    for recompute in (None, "sqrt"):
+        net = horn.Network(seed=1)
+        x = net.input(2, steps=300)
+        net.layer(100, activation="tanh", inputs=[x, horn.Delayed()])
+        net.output(2, activation="softmax", loss="cross_entropy")
+        job = horn.Job(net, data, batch_size=16, epochs=1, check=False, recompute=recompute,
+                       optimizer=horn.SGD(0.1))  # fmt: skip
+        tracemalloc.start()
+        found.append(horn.train(job, progress=False, threads=1))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    n_bytes = 4 * 300 * 16 * 100  # of one buffer of all steps
+    assert peaks[0] - peaks[1] > n_bytes
+    for name, array in found[0].model.parameters.items():
+        np.testing.assert_allclose(found[1].model.parameters[name], array, 0, 1e-6)
+
+
+def test_what_is_refused():
+    data = np.zeros((4, 6, 3)), np.zeros(4, int)
+    for given, sentence in (
+        ({"recompute": "half"}, 'recompute is "sqrt" or None'),
+        ({"recompute": "sqrt", "stateful": True}, "shorter truncate"),
+    ):
+        with pytest.raises(ModelError, match=sentence):
+            horn.Job(elman(6, each="stateful" in given), data, **given)
+    net = horn.Network()
+    net.input(3)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    with pytest.raises(ModelError, match="network of sequences"):
+        horn.Job(net, (np.zeros((4, 3)), data[1]), recompute="sqrt")
+    net = horn.Network()
+    x = net.input(3, steps=6)
+    net.layer(4, inputs=[horn.Reversed(x), horn.Delayed()])
+    net.output(2, activation="softmax", loss="cross_entropy")
+    with pytest.raises(ModelError, match="reversed needs all"):
+        horn.Job(net, data, recompute="sqrt")
+    with pytest.raises(JobError, match="one process"):
+        horn.train(horn.Job(elman(6), data, recompute="sqrt"), groups=2, progress=False)
