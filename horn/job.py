@@ -401,8 +401,8 @@ class Job:
             )
         if hears_reversed(self.network.layers):
             raise ModelError(
-                "Job: recompute has a part of the steps in memory, what is heard reversed needs all; "
-                "leave it out"
+                "Job: recompute has a part of the steps in memory; what is heard reversed needs "
+                "all; leave it out"
             )
         if self.stateful:
             raise ModelError(
