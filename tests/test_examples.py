@@ -55,6 +55,11 @@ def sums_are_remembered(out: str) -> bool:
     return found is not None and float(found[1]) < 0.1
 
 
+def shapes_are_found(out: str) -> bool:
+    found = re.search(r"^([\d.]+) of the digits are told by who fires most$", out, re.M)
+    return found is not None and float(found[1]) > 0.8
+
+
 def weeks_are_seen(out: str) -> bool:
     """Better by a tenth than to say last week's number again."""
     found = re.search(r"^error ([\d.]+), of last week's number ([\d.]+)$", out, re.M)
@@ -98,6 +103,7 @@ JUDGES: dict[str, Callable[[str], bool]] = {
     "rprop": accuracy(0.93),
     "sparse_graph": accuracy(0.95),
     "spiking": accuracy(0.96),
+    "stdp": shapes_are_found,
     "xor": xor_is_learned,
 }
 
