@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -340,7 +341,7 @@ def test_the_users_line_is_in_the_first_failure():
         horn.train(endless(optimizer=horn.SGD(Raises())), tasks=2)
     error = caught.value
     assert error.exit_code == 1
-    assert "ZeroDivisionError: float division by zero" in str(error)
+    assert re.search("ZeroDivisionError: (float )?division by zero", str(error))
     assert "return self.initial / (7 - iteration)" in str(error)
     assert f"{Path(__file__).name}:" in str(error) and "iteration 7" in str(error)
 
