@@ -238,8 +238,6 @@ def test_more_groups_do(case: Several, n_groups: int, n_tasks: int) -> None:
 def in_groups(case: Several, n_groups: int, n_tasks: int) -> None:
     note(case.text)
     placement, batches = horn.partition.placement.Placement.default(case.network), steps(5, 2)
-    if any(layer.neuron is horn.neurons.BatchDropout for layer in case.network.layers):
-        return  # thinned by one process alone, and its mask is each group's in any order
     one = of_one("kernels", setup_of(case), case.data, batches)
     found = of_groups("kernels", setup_of(case), case.data, batches, placement, n_groups, n_tasks)
     compare(good(found), one, f"{n_groups} groups of {n_tasks}")
