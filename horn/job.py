@@ -123,7 +123,7 @@ class Job:
     batches come in an order drawn anew in every epoch. 0: batches as they are drawn.
     recompute : of sequences, "sqrt": what backward reads is kept of about sqrt(T) of the T steps at
     a time, and computed again from where every sqrt(T) steps began. Memory grows with sqrt(T), a
-    step of training takes about a third longer, and learns the same. None: all steps are kept.
+    step of training takes about a quarter longer, and learns the same. None: all steps are kept.
     """
 
     network: Network
