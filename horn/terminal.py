@@ -76,6 +76,20 @@ def size(n_bytes: float) -> str:
     raise AssertionError
 
 
+def age(seconds: float) -> str:
+    """0:00:41, 3:12:00, 2 d 3:12:00"""
+    whole = int(seconds)
+    days, rest = divmod(whole, 86_400)
+    text = f"{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days} d {text}" if days else text
+
+
+def number(value: Any, form: str = ".4f") -> str:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "–"
+    return format(value, form)
+
+
 def duration(text: str) -> float:
     """Seconds of 90, 90s, 5m or 2h."""
     found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", text.lower())

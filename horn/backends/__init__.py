@@ -3,7 +3,8 @@
 ``python`` is the interpreter (horn/interpreter), the specification. ``reference`` runs the
 compiled program with NumPy, the judge. ``kernels`` runs it with Cython and BLAS, the default. A
 backend is never replaced by another silently. Each file here is one, its last line ``BACKEND``
-(horn/registry.py); files with an underscore are what compiled ones share.
+(horn/registry.py); files with an underscore are what compiled ones share. How the kernels will run
+a program, before there is a tape, is ``horn.scheduling``'s.
 """
 
 from __future__ import annotations

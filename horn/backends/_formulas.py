@@ -11,8 +11,8 @@ from typing import Any
 
 from horn import ir
 from horn._kernels.engine import Scalar, Tape, View
-from horn.backends._passes import NAMES
 from horn.ir import Node, Op
+from horn.scheduling.passes import NAMES
 
 
 class Formulas:

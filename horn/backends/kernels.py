@@ -18,17 +18,7 @@ from horn import random
 from horn._kernels import blas
 from horn._kernels.engine import Anchor, Coef, Dim, Drawn, Iota, Ragged, Scalar, Tape, View
 from horn.backends import Array, Setup
-from horn.backends._choices import (
-    MAX_LIVE_ROWS,
-    choose_layout,
-    choose_threads,
-    only_multiplied,
-    parts_of_wholes,
-)
 from horn.backends._compiled import CompiledEngine, constant
-from horn.backends._folds import End, Fold, Joined, only_fold, plan
-from horn.backends._passes import Pass, passes
-from horn.backends._rooms import rooms
 from horn.backends._step_buffers import StepBuffer, aligned, is_aligned
 from horn.backends._windows import WindowLists
 from horn.data import Dataset
@@ -67,6 +57,16 @@ from horn.program import (
     segments,
     writes,
 )
+from horn.scheduling.choices import (
+    MAX_LIVE_ROWS,
+    choose_layout,
+    choose_threads,
+    only_multiplied,
+    parts_of_wholes,
+)
+from horn.scheduling.folds import End, Fold, Joined, only_fold, plan
+from horn.scheduling.lifetimes import rooms
+from horn.scheduling.passes import Pass, passes
 
 IN_PARTS = 2  # how a range of instructions runs: once 0, step by step 1, or in reverse -1
 SCALARS = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -89,20 +88,6 @@ def _named(zk_hosts: str | None) -> str:
     return zk_hosts
 
 
-def age(seconds: float) -> str:
-    """0:00:41, 3:12:00, 2 d 3:12:00"""
-    whole = int(seconds)
-    days, rest = divmod(whole, 86_400)
-    text = f"{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"
-    return f"{days} d {text}" if days else text
-
-
-def number(value: Any, form: str = ".4f") -> str:
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return "–"
-    return format(value, form)
-
-
 COLUMNS = ("JOB", "STATE", "STRATEGY", "G×T", "EPOCH", "STEP", "LOSS", "VAL_ACC", "AGE")
 
 
@@ -123,6 +108,8 @@ def n_groups(status: JobStatus) -> int | None:
 
 def row(status: JobStatus) -> list[str]:
     """A job's line of horn status and horn list."""
+    from horn import terminal
+
     found, at = status.submission, status.reached
     of = f"/{at['n_epochs']}" if "n_epochs" in at else ""
     return [
@@ -132,9 +119,9 @@ def row(status: JobStatus) -> list[str]:
         f"{n_groups(status)}×{found.tasks}" if found else "–",
         f"{at['epoch']}{of}" if "epoch" in at else "–",
         f"{at['iteration']:,}" if "iteration" in at else "–",
-        number(at.get("loss")),
-        number(at.get("val_acc"), ".3f"),
-        age(status.age_s),
+        terminal.number(at.get("loss")),
+        terminal.number(at.get("val_acc"), ".3f"),
+        terminal.age(status.age_s),
     ]
 
 

@@ -102,6 +102,8 @@ def _show_job(status: JobStatus, as_json: bool) -> None:
 
 
 def _details(status: JobStatus) -> list[str]:
+    from horn import terminal
+
     record, result = status.record, status.result
     lines: list[Any] = []
     if record.reason:
@@ -119,6 +121,6 @@ def _details(status: JobStatus) -> list[str]:
     if status.state.value == "FAILED":
         lines += _cluster.failure(status.job, result)
     for where, values in dict(result.get("metrics") or {}).items():
-        words = "  ".join(f"{k} {_cluster.number(v)}" for k, v in values.items())
+        words = "  ".join(f"{k} {terminal.number(v)}" for k, v in values.items())
         lines.append(f"{where} {words}")
     return [str(line) for line in lines]

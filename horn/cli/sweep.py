@@ -123,7 +123,9 @@ def _check(target: str, args: Sequence[str], found: Sequence[Combination], strat
 
 
 def _number(value: float | None) -> str:
-    return _cluster.number(value, ".4f" if value is None or abs(value) < 1e6 else ".3g")
+    from horn import terminal
+
+    return terminal.number(value, ".4f" if value is None or abs(value) < 1e6 else ".3g")
 
 
 def _unmeasured(sweep: Sweep) -> str:

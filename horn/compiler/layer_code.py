@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from horn import losses
-from horn.compiler.contraction import exact_sums
 from horn.ir import ZERO, Node, Op, derive
+from horn.ir.contraction import exact_sums
 from horn.ir.neuron_ir import BackwardIR, ForwardIR
 from horn.language.layers import read_layer
 from horn.layers import Layer, Link

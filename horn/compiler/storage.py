@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from horn import ir
-from horn.compiler.contraction import contract, monomials, paired, taken_out
 from horn.compiler.steps import PHASES
 from horn.ir import Node, Op, Scalar, const, load, mul
+from horn.ir.contraction import contract, monomials, paired, taken_out
 from horn.layers import Link
 from horn.network import Network
 from horn.program import (

@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from horn import ir
-from horn.compiler.contraction import contract, monomials
 from horn.compiler.layer_code import LayerCode, Outgoing
 from horn.compiler.messages import MessageExpressions
 from horn.compiler.storage import Storage
@@ -15,6 +14,7 @@ from horn.compiler.thinning import Thinning
 from horn.connections.tied import one_rule
 from horn.errors import ModelError
 from horn.ir import ZERO, Node, Op, Scalar, leaf, load, make, mul, select
+from horn.ir.contraction import contract, monomials
 from horn.layers import Link
 from horn.neuron import carried
 from horn.optimizers import Direct, Optimizer

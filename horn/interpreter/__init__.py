@@ -4,8 +4,6 @@
 sample, message by message, with real ``Neuron`` and ``Synapse`` objects, so that ``print`` and the
 debugger work. docs/notes/0001 says what they mean.
 
-    user_text     where in the user's text something happens
-    tape          numbers that remember how they were made; derivatives
     calls         one run of forward or backward, and the rules that it must keep
     language      the user's functions, with math.exp and the like seen by the tape
     neuron_kinds  weighted sum or not, local rule or not

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from horn import random
-from horn.interpreter import user_text
-from horn.interpreter.tape import Traced, is_number, listening, number
+from horn.autodiff import user_text
+from horn.autodiff.tape import Traced, is_number, listening, number
 from horn.neuron import (
     DRAWS,
     MESSAGE_FIELDS,

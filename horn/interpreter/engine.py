@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from horn import backends, metrics, random
+from horn.autodiff.tape import number
 from horn.backends import Setup
 from horn.connections import tied
 from horn.data import Dataset
@@ -19,7 +20,6 @@ from horn.interpreter.calls import Moment
 from horn.interpreter.language import Translator
 from horn.interpreter.layers import Stage
 from horn.interpreter.passes import Gradients, LearnedNumbers, Numbers, Sample
-from horn.interpreter.tape import number
 from horn.network import Network
 from horn.neuron import no_batch
 from horn.optimizers import Direct, Optimizer

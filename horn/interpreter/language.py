@@ -19,9 +19,9 @@ from typing import Any
 
 from horn import math
 from horn.activations import Activation
-from horn.interpreter import user_text
+from horn.autodiff import user_text
+from horn.autodiff.tape import Traced, derivative, is_number, make
 from horn.interpreter.calls import NoMessage, ReceivedMessages
-from horn.interpreter.tape import Traced, derivative, is_number, make
 from horn.neuron import Neuron
 
 

@@ -10,11 +10,12 @@ from functools import cached_property
 from types import CodeType, FunctionType
 from typing import Any
 
+from horn.autodiff import user_text
+from horn.autodiff.tape import Traced
 from horn.errors import HornError, ModelError
-from horn.interpreter import neuron_kinds, user_text
+from horn.interpreter import neuron_kinds
 from horn.interpreter.calls import Call, Deltas, Guard, Heard, Message, Moment
 from horn.interpreter.language import Translator, printing
-from horn.interpreter.tape import Traced
 from horn.layers import Layer
 from horn.network import Network
 from horn.neuron import STATISTICS, WEIGHT, Neuron, SynapseState, carried, declared, has_backward

@@ -12,8 +12,8 @@ import math as python_math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from horn.interpreter import user_text
-from horn.interpreter.tape import Traced, answering, listening, make
+from horn.autodiff import user_text
+from horn.autodiff.tape import Traced, answering, listening, make
 
 PARTLY = (
     "is of the whole layer, but stands where only some of its neurons come: compute it before the "

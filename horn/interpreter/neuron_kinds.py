@@ -17,9 +17,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from horn.autodiff.tape import Traced, below
 from horn.errors import HornError
 from horn.interpreter.calls import Call, Deltas, Message
-from horn.interpreter.tape import Traced, below
 from horn.neuron import WEIGHT
 
 # Enough for every neuron seen so far by a wide margin; a method with more paths is judged by these.

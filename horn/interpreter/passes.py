@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
+from horn.autodiff import user_text
+from horn.autodiff.tape import Traced, adjoints, below, is_number, make, number
 from horn.errors import ModelError
-from horn.interpreter import layerwise, user_text
+from horn.interpreter import layerwise
 from horn.interpreter.calls import PARTLY, Asked, Call, Heard, Moment, Question
 from horn.interpreter.layers import Stage, Wire, backward_message, forward_message
-from horn.interpreter.tape import Traced, adjoints, below, is_number, make, number
 from horn.neuron import WEIGHT
 
 Numbers = dict[str, list[float]]  # arrays by name, flat

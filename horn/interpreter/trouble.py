@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from horn.autodiff import tape, user_text
 from horn.backends import Memory, Setup
 from horn.data import Dataset
 from horn.errors import CompileError
-from horn.interpreter import passes, tape, user_text
+from horn.interpreter import passes
 from horn.interpreter.calls import Moment
 from horn.interpreter.engine import Engine, read_sample
 from horn.interpreter.language import Translator

@@ -2,7 +2,8 @@
 
 The rooms, each importing only those before it: ``nodes`` (operations, expressions), ``rules`` (what
 each node may be), ``monoids`` (of loops), ``neuron_ir`` (what is read of one class), ``averages``
-and ``derive`` (backward from forward). ``ir.make`` and the like are those of ``nodes``.
+and ``derive`` (backward from forward), ``contraction`` (sums of products into matrix products).
+``ir.make`` and the like are those of ``nodes``.
 """
 
 from horn.ir.nodes import (

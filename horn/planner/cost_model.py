@@ -27,9 +27,6 @@ from horn._kernels.tiles import (
     WAVES,
 )
 from horn._kernels.walks import STRIP_BYTES
-from horn.backends._choices import choose_layout, choose_threads
-from horn.backends._folds import Fold, only_fold, plan
-from horn.backends._passes import Pass, Shape, passes
 from horn.network import Network
 from horn.partition.share import Places, Share
 from horn.program import (
@@ -53,6 +50,9 @@ from horn.program import (
     base,
     letter_axes,
 )
+from horn.scheduling.choices import choose_layout, choose_threads
+from horn.scheduling.folds import Fold, only_fold, plan
+from horn.scheduling.passes import Pass, Shape, passes
 from horn.transport import DEFAULT, load, names
 
 Array = np.ndarray[Any, Any]

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from horn.autodiff.tape import number
 from horn.backends import Engine, Setup
 from horn.data import Stream
 from horn.errors import JobError
 from horn.interpreter import Engine as Interpreter
 from horn.interpreter.language import printing
 from horn.interpreter.layers import Wire
-from horn.interpreter.tape import number
 from horn.job import Job
 from horn.layers import Layer
 from horn.network import Network

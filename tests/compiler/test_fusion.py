@@ -3,9 +3,9 @@
 import pytest
 
 import horn
-from horn.backends._rooms import rooms
 from horn.compiler import lower
 from horn.program import AllSteps, Loop, Repeat, reads, writes
+from horn.scheduling.lifetimes import rooms
 from tests.parity.recurrent import GRU, LSTM
 
 

@@ -14,9 +14,9 @@ import pytest
 import horn
 from horn import ir
 from horn.backends import Setup, make
-from horn.compiler import contraction, lower
+from horn.compiler import lower
 from horn.data import Dataset
-from horn.ir import Op, const, leaf, nodes
+from horn.ir import Op, const, contraction, leaf, nodes
 from horn.language.statements import Statements
 from horn.program import Loop, Program
 from tests.language import texts

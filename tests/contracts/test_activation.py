@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from horn.activations import ACTIVATIONS, INTERLAYERS
+from horn.autodiff.tape import Traced, adjoints, derivative, number
 from horn.interpreter import layerwise
-from horn.interpreter.tape import Traced, adjoints, derivative, number
 
 POINTS = [-2.3, -0.7, -0.05, 0.05, 0.7, 2.3]  # away from the kink at 0
 

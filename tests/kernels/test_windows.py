@@ -9,10 +9,10 @@ import pytest
 
 import horn
 from horn._kernels.engine import LEVEL, Tape
-from horn.backends._folds import plan
 from horn.backends._windows import WindowLists
 from horn.compiler.lower import training_program
 from horn.program import writes
+from horn.scheduling.folds import plan
 
 RTOL = {np.float32: 2e-5, np.float64: 1e-12}
 # shape below, maps, what else the windows are told

@@ -269,7 +269,7 @@ def test_every_transport_gives_the_same_bits(backend, placed):
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 def test_threads_inside_the_tasks_change_nothing(n_threads, monkeypatch):
-    monkeypatch.setattr("horn.backends._choices.MIN_WORK_PER_THREAD", 1)
+    monkeypatch.setattr("horn.scheduling.choices.MIN_WORK_PER_THREAD", 1)
     net = network()
     data = labelled(net)
     batches, placement = steps(7, 2), place(net, *PLACEMENTS["mixed"])

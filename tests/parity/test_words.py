@@ -7,10 +7,10 @@ import pytest
 
 import horn
 from horn import math as hm
+from horn.autodiff.tape import Traced
 from horn.backends import Setup, make
 from horn.errors import CompileError
 from horn.interpreter import layerwise
-from horn.interpreter.tape import Traced
 from tests.parity.test_compiled_equals_interpreted import compare, samples
 
 

@@ -13,12 +13,12 @@ from horn._kernels import loops
 from horn._kernels.operands import OPS, Ragged, maximum_of
 from horn._kernels.walks import Lie, walk
 from horn.backends import Setup
-from horn.backends._passes import Shape, passes
 from horn.backends.kernels import Runner
 from horn.compiler import lower
 from horn.planner import plan as planning
 from horn.planner.cost_model import Machine
 from horn.program import Loop
+from horn.scheduling.passes import Shape, passes
 
 HERE = Machine(n_cores=64)
 

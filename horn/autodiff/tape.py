@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from horn import math
-from horn.interpreter import user_text
+from horn.autodiff import user_text
 
 
 class Observer(Protocol):

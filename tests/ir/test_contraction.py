@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horn import ir
-from horn.compiler.contraction import MAX_TERMS, contract, paired
 from horn.ir import Op, const, load, make, reduce, select
+from horn.ir.contraction import MAX_TERMS, contract, paired
 from tests.language.values import I, arrays, evaluate, shape
 
 X, W, A, C = load("x", "bi"), load("w", "oi"), load("a", "bo"), load("c", "o")
