@@ -174,7 +174,7 @@ class Publication:
     ) -> None:
         self.coord, self.path, self.members, self.attempt = coord, path, members, attempt
         self._table: RosterTable | None = None
-        self._lock = threading.Lock()
+        self._lock, self._writing = threading.Lock(), threading.Lock()
         self._gone: list[tuple[str, str]] = []
         self._unsubscribe: list[Callable[[], None]] = []
 
@@ -220,12 +220,13 @@ class Publication:
         self._unsubscribe.append(membership.subscribe(on_change))
 
     def _tell(self) -> None:
-        with self._lock:
-            assert self._table is not None
-            table = msgspec.structs.replace(self._table, gone=[*self._gone])
-            if table == self._table or not self._unsubscribe:
-                return
-            self._table = table
+        with self._writing:  # never asked for by a callback, which brings the answer to a write
+            with self._lock:
+                assert self._table is not None
+                table = msgspec.structs.replace(self._table, gone=[*self._gone])
+                if table == self._table or not self._unsubscribe:
+                    return
+                self._table = table
             try:
                 self.coord.set(self.path, msgspec.json.encode(table))
             except ClusterError as error:  # then its session ends, and the table with it

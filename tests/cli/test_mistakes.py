@@ -193,7 +193,7 @@ JOBS = {
     "train before a layer": M(INPUT, "    pass",
         ("the first layer is the input; call net.input(n_features) before",), remedy=INPUT),
     "a layer after the output": M(OUTPUT, OUTPUT + "; net.layer(3)",
-        ("layer 3 'layer3': the output layer is the last; add it before net.output(...)",)),
+        ("layer 3 'layer3': outputs and losses are the last; add it before net.output(...) and",)),
     "train in the file": M(RETURN, "    return horn.train(horn.Job(net, (x, y)))",
         ('put it under if __name__ == "__main__":', "let job() return the horn.Job"),
         remedy=RETURN),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import types
+from typing import Any
+
 import pytest
 
 from horn import errors
-from horn.coordination.membership import Membership
+from horn.coordination.membership import Membership, MembershipChange
 from horn.coordination.roster import Publication, Registration, Roster
 from tests.cluster.helpers import Call, end_session, wait_until
 from tests.cluster.relay import Relay
@@ -149,3 +153,54 @@ def test_a_session_that_ends_is_heard_of(folder, connect):
     end_session(group.coords[1])
     with pytest.raises(errors.SessionLost):
         wait_until(lambda: group.rosters[0].check())
+
+
+class OneFolder:
+    """Of Membership what a publication asks for: who is there, and who has gone since."""
+
+    def members(self) -> dict[str, Any]:
+        return {}
+
+    def wait_for(self, names, timeout_s, wanted) -> dict[str, Any]:
+        return {name: types.SimpleNamespace(endpoint=name, info={}) for name in names}
+
+    def subscribe(self, callback):
+        self.callback = callback
+        return lambda: None
+
+
+class OneConnection:
+    """Of Session what a publication asks for. What is written is answered by the thread that brings
+    news, as ZooKeeper's: after ``begun`` it waits for the news that comes in between.
+    """
+
+    def __init__(self) -> None:
+        self.begun, self.heard = threading.Event(), threading.Event()
+        self.written: list[bytes] = []
+
+    def create(self, path: str, data: bytes, ephemeral: bool) -> None:
+        pass
+
+    def set(self, path: str, data: bytes) -> None:
+        self.begun.set()
+        assert self.heard.wait(10.0), "the thread that brings the answer waits for the writer"
+        self.written.append(data)
+
+
+def test_who_goes_while_the_table_is_written_does_not_wait_for_it():
+    coord, folder = OneConnection(), OneFolder()
+    publication = Publication(coord, "/table", {"tasks": folder}, 0)  # type: ignore[arg-type,dict-item]
+    publication.publish({"tasks": 3}, 10.0)
+    folder.callback(MembershipChange(frozenset(), frozenset({"0"})))
+    assert coord.begun.wait(10.0)
+    news = threading.Thread(
+        target=folder.callback, args=[MembershipChange(frozenset(), frozenset({"1"}))]
+    )
+    news.start()
+    news.join(5.0)
+    was_free = not news.is_alive()
+    coord.heard.set()
+    news.join(10.0)
+    assert was_free
+    assert wait_until(lambda: len(coord.written) == 2)
+    assert b'["tasks","1"]' in coord.written[1]

@@ -143,7 +143,7 @@ def law(n: int) -> Any:
 
 
 @pytest.mark.timeout(0 if EXAMPLES else 600)
-@law(20)
+@law(12)
 @given(case=several())
 def test_the_interpreter_is_the_law(case: Several) -> None:
     all_agree(case)
@@ -190,7 +190,7 @@ PLACED = {
 
 
 @pytest.mark.timeout(0 if EXAMPLES else 600)
-@law(8)
+@law(5)
 @given(case=several(), **PLACED)
 def test_tasks_do_what_one_does(
     case: Several, n_tasks: int, links: list[str], layers: list[str]
