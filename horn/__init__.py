@@ -115,12 +115,9 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
+        from horn.version import installed
 
-        try:
-            return version("horn-bsp")
-        except PackageNotFoundError:  # a source folder
-            return "0"
+        return installed()
     if name in _MODULES:
         return importlib.import_module(f"horn.{name}")
     if name not in _HOME:

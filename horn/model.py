@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import horn
-from horn import html, losses, metrics, mistakes, modelfile
+from horn import html, losses, metrics, mistakes, modelfile, version
 from horn.backends import in_use
 from horn.data import (
     Dataset,
@@ -398,7 +397,7 @@ class Model:
         states = {f"state/{name}": value for name, value in self._states.items()}
         arrays = {**self._parameters, **states, **sparse_edges(self.network)}
         manifest = {
-            "horn": horn.__version__,
+            "horn": version.installed(),
             "python": platform.python_version(),
             "numpy": np.__version__,
             "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

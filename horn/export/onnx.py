@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-import horn
+from horn import version
 from horn.connections.windows import Sizes, Span
 from horn.errors import ModelError
 from horn.export.program import Array, Translation
@@ -206,7 +206,7 @@ def export(
             [*graph.initializers.values()], doc_string=doc,
         ),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR,
-        producer_name="horn", producer_version=horn.__version__,
+        producer_name="horn", producer_version=version.installed(),
     )  # fmt: skip
     onnx.helper.set_model_props(made, dict(facts))
     onnx.checker.check_model(made, full_check=True)
