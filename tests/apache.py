@@ -274,7 +274,7 @@ class ApacheEnsemble:
         ]
         try:
             for i, (place, (port, _, _, plain)) in enumerate(zip(self.places, ports, strict=True)):
-                settings = ["initLimit=20", "syncLimit=10", "maxSessionTimeout=60000", *peers]
+                settings = ["initLimit=20", "syncLimit=10", *peers]
                 folder = self._folder / str(i + 1)
                 tls = None if self.tls is None else (self.tls, plain)
                 server = _Process(folder, port, self.tick_ms, settings, [], place, tls)

@@ -374,11 +374,7 @@ def test_wrong_use_is_refused(embedded, connect_embedded):
 @pytest.mark.parametrize("zookeeper", [KINDS[-1]], indirect=True)
 def test_an_ensemble_that_loses_its_leader_loses_no_crossing(zookeeper, servers, connect):
     names, halfway = ["a", "b", "c"], threading.Event()
-    # On a machine with other work three servers may need more than 12 s to elect a leader.
-    coords = [connect(session_s=40.0) for _ in names]
-    group = [
-        GroupBarrier(c, folder_of(zookeeper), n, names) for c, n in zip(coords, names, strict=True)
-    ]
+    group = [GroupBarrier(connect(), folder_of(zookeeper), name, names) for name in names]
 
     def run(member):
         for generation in range(40):

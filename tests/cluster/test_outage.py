@@ -19,7 +19,10 @@ SESSION_S = 3.0
 
 
 @pytest.mark.parametrize("kind", ["downpour", "allreduce"])
-@pytest.mark.parametrize("names", ["a", "ab"], ids=["one_host", "two_hosts"])
+@pytest.mark.parametrize(
+    "names",
+    [pytest.param("a", marks=pytest.mark.slow, id="one_host"), pytest.param("ab", id="two_hosts")],
+)
 def test_after_an_outage_no_job_blames_a_signal(tmp_path: Path, kind: str, names: str):
     how: dict[str, Any] = {"checkpoint_every": 20}
     if kind == "downpour":

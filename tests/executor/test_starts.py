@@ -125,10 +125,11 @@ def stopped_at(mark, rank, step):
         *(({"tasks": 2}, 1, step) for step in (READING, JOINING, WAITING, CONNECTING)),
         *(({"tasks": 2}, 1, step) for step in (COMPILING, MEETING)),
         ({"tasks": 2, "transport": "tcp"}, 0, CONNECTING),
-        ({"groups": 2, "strategy": DOWNPOUR}, 1, JOINING),
-        ({"groups": 2, "strategy": DOWNPOUR}, 1, COMPILING),
         ({"groups": 2, "strategy": DOWNPOUR}, 2, READING),
-        ({"groups": 2, "strategy": DOWNPOUR}, 2, CONNECTING),
+        *(
+            pytest.param({"groups": 2, "strategy": DOWNPOUR}, rank, step, marks=pytest.mark.slow)
+            for rank, step in ((1, JOINING), (1, COMPILING), (2, CONNECTING))
+        ),
         ({"groups": 2, "strategy": DOWNPOUR, "servers": 0}, 0, WAITING),
     ],
 )

@@ -82,7 +82,7 @@ def network(neuron, connect=None, bias=True, size=5):
     return net
 
 
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("bias", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=3)])
 @pytest.mark.parametrize("neuron", CLASSES)
 def test_a_compiled_draw_is_the_interpreters(neuron, connect, bias):
@@ -102,7 +102,9 @@ def test_wide_layers_and_dropout_per_batch_below_and_above(neuron):
     compare(net, horn.SGD(0.1), 3, steps=1)
 
 
-@pytest.mark.parametrize("where", ["receiver", "sender", "replicated"])
+@pytest.mark.parametrize(
+    "where", ["receiver", "sender", pytest.param("replicated", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=3)])
 @pytest.mark.parametrize("neuron", [PerSample, PerBatch, Loudest, Backward])
 def test_tasks_and_groups_draw_what_one_task_draws(neuron, connect, where):

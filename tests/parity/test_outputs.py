@@ -143,7 +143,7 @@ def law(n: int) -> Any:
 
 
 @pytest.mark.timeout(0 if EXAMPLES else 600)
-@law(12)
+@law(8)
 @given(case=several())
 def test_the_interpreter_is_the_law(case: Several) -> None:
     all_agree(case)

@@ -27,13 +27,13 @@ def test_many_programs_mean_the_same(first, tmp_path):
 
 @pytest.mark.timeout(600)
 def test_divided_programs_mean_the_same(tmp_path):
-    divided = [divided_programs.agree(seed, tmp_path) for seed in range(8)]
+    divided = [divided_programs.agree(seed, tmp_path) for seed in range(5)]
     assert any(divided)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("first", range(8, 400, 49))
+@pytest.mark.parametrize("first", range(5, 397, 49))
 def test_many_divided_programs_mean_the_same(first, tmp_path):
     for seed in range(first, first + 49):
         divided_programs.agree(seed, tmp_path)

@@ -166,7 +166,7 @@ def is_illegal(results: Sequence[Any]) -> bool:
 
 @pytest.mark.timeout(0 if EXAMPLES else 900)
 @settings(
-    max_examples=int(EXAMPLES or 45),
+    max_examples=int(EXAMPLES or 30),
     deadline=None,
     derandomize=EXAMPLES is None,
     suppress_health_check=list(HealthCheck),
