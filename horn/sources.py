@@ -259,7 +259,7 @@ class _Needed:
         self._read()
 
     def _read(self) -> None:
-        self.tree = ast.parse(self.text)
+        self.tree = texts.parsed(self.text)
         main = self.namespace.get("__name__") == "__main__"
         self.statements = list(_statements(self.tree) if main else self.tree.body)
         self._bound = [(_bound(statement), statement) for statement in self.statements]
@@ -330,7 +330,7 @@ class _Typed(_Needed):
     def add(self, part: str) -> None:
         """Another text, after the others, unless it is no Python."""
         try:
-            ast.parse(part)
+            texts.parsed(part)
         except (SyntaxError, ValueError):
             return
         self.parts.append(_ended(part))
@@ -605,7 +605,7 @@ class CapturedCode:
         sys.modules[module.__name__] = module
         module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self._import}
         module.__dict__.update(source["constants"])
-        tree = ast.parse(source["text"], file)
+        tree = texts.parsed(source["text"], file)
         run = set(source["run"])
         # Cells are one text here: what is said to the compiler comes first.
         future = [
@@ -655,7 +655,7 @@ class CapturedCode:
         if key in self._nested:
             return self._nested[key]
         file = str(module.__file__)
-        tree = ast.parse(self._sources[reference["module"]]["text"], file)
+        tree = texts.parsed(self._sources[reference["module"]]["text"], file)
         namespace = dict(module.__dict__)
         namespace.update({k: self.resolve(v) for k, v in reference["free"].items()})
         thing: Any = None

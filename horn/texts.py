@@ -17,6 +17,7 @@ import os
 import re
 import stat
 import sys
+import threading
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,18 @@ _FILE = re.compile(r"[^\n]{1,1000}\.(py|pyw|ipy|txt)")  # it may hold a program
 _MOST_BYTES = 4 * 1024 * 1024  # a longer string is no program
 _MAGICS = ("time", "capture", "prun", "memit", "mprun", "lprun")  # they run a cell where cells run
 _ANNOTATIONS = __future__.annotations.compiler_flag
+_PARSING = threading.Lock()
+
+
+def parsed(text: str | bytes, file: str = "<unknown>") -> ast.Module:
+    """``ast.parse`` for tasks that are threads of one process, one after the other.
+
+    Python counts the depth of the tree that it makes once for all threads. If the garbage
+    collector lets another thread go on in the middle of one, both counts are wrong and it raises
+    ``SystemError: AST constructor recursion depth mismatch`` (seen on 3.11 and 3.12).
+    """
+    with _PARSING:
+        return ast.parse(text, file)
 
 
 @dataclass(frozen=True)
@@ -133,7 +146,7 @@ def _of_magic(cell: str) -> str:
     if not cell.startswith("get_ipython().run_cell_magic("):
         return cell
     try:
-        value = getattr(ast.parse(cell).body[0], "value", None)
+        value = getattr(parsed(cell).body[0], "value", None)
         arguments = [ast.literal_eval(a) for a in value.args] if isinstance(value, ast.Call) else []
     except (SyntaxError, ValueError):
         return cell

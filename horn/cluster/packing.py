@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from horn import texts
 from horn.cluster import package
 from horn.cluster.package import (
     CHUNK_BYTES,
@@ -139,7 +140,7 @@ def _imported(root: Path, start: Path) -> set[str]:
 
 def _imports(file: Path, path: Path) -> Iterator[list[str]]:
     try:
-        tree = ast.parse(file.read_bytes(), str(file))
+        tree = texts.parsed(file.read_bytes(), str(file))
     except (SyntaxError, ValueError) as error:
         raise JobError(f"{file}: {error}") from None
     here = list(path.parent.parts)

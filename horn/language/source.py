@@ -64,7 +64,7 @@ def source_of(function: types.FunctionType) -> Source:
         )
     text = "".join(lines)
     # A method is indented: under an if its text reads as it stands, whatever comments it has.
-    tree = ast.parse("if True:\n" + text if lines[0][:1].isspace() else text).body[0]
+    tree = texts.parsed("if True:\n" + text if lines[0][:1].isspace() else text).body[0]
     if isinstance(tree, ast.If):
         tree = ast.increment_lineno(tree.body[0], -1)
     if not isinstance(tree, ast.FunctionDef):
