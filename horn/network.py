@@ -92,8 +92,9 @@ class Network:
         columns side by side in the order of the calls. The next layer listens to all of them,
         unless its ``inputs`` names some.
 
-        ``keep`` below 1 silences each feature with probability 1 - keep in training, per sample or
-        per batch; at inference the features are scaled by keep.
+        ``keep`` below 1 silences each feature with probability 1 - keep in training, per sample (of
+        sequences, at every step anew), per sequence or per batch; at inference the features are
+        scaled by keep.
 
         ``steps``: a sample is a sequence of so many steps, of ``size`` features each: the data are
         (n, steps, features). Layers run step by step, and may hear what was sent some steps ago
@@ -107,8 +108,10 @@ class Network:
             raise ModelError(
                 f"input: keep is the probability to keep, above 0 and up to 1; got {keep!r}"
             )
-        if per not in ("sample", "batch"):
-            raise ModelError(f'input: per must be "sample" or "batch", got {per!r}')
+        if per not in ("sample", "sequence", "batch"):
+            raise ModelError(
+                f'input: per must be "sample", "sequence" or "batch", got {per!r}'
+            )
         if steps is not None and (type(steps) is not int or not 1 <= steps <= MAX_STEPS):
             raise ModelError(
                 f"input: steps is how many a sequence has, a whole number from 1 to "

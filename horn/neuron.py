@@ -42,7 +42,9 @@ STATISTICS = {
 RUNNING = 0.9
 WEIGHT = "weight"  # the name of the weight of a class that declares none
 NO_WEIGHT = ("input", "delta", "gradient", "index", "previous_update", *DRAWS)
-PERIODS = ("sample", "batch", "run")
+#: How often a draw is made anew: the first two are of a sample each.
+PERIODS = ("sample", "sequence", "batch", "run")
+OF_A_SAMPLE = PERIODS[:2]
 
 
 def no_statistic(word: str, over: object) -> str:
@@ -256,8 +258,8 @@ class Neuron:
         self._host.push(self, gradient, to)
 
     def bernoulli(self, p: Any, per: str = "sample") -> Any:
-        """1.0 with probability p, else 0.0; one draw per sample, or ``per="batch"``, or
-        ``per="run"``.
+        """1.0 with probability p, else 0.0; one draw per sample (of sequences, at every step),
+        or ``per="sequence"`` (the same at all its steps), ``per="batch"`` or ``per="run"``.
         """
         return self._host.draw(self, "bernoulli", (p,), per)
 

@@ -59,6 +59,24 @@ class Dropout(Neuron):
             self.feedforward(self.activation(total) * mask)
 
 
+class SequenceDropout(Neuron):
+    """Dropout with one mask per neuron and sequence: the same neurons are silent at all its steps.
+
+    Source: Gal and Ghahramani, "A theoretically grounded application of dropout in recurrent neural
+    networks", 2016.
+    """
+
+    keep = 0.5
+
+    def forward(self, messages: Iterable[Any]) -> None:
+        mask = self.bernoulli(self.keep, per="sequence") if self.training else self.keep
+        if mask == 0:
+            self.feedforward(0.0)
+        else:
+            total = sum(m.input * m.weight for m in messages)
+            self.feedforward(self.activation(total) * mask)
+
+
 class BatchDropout(Neuron):
     """Dropout with one mask per neuron and batch: a dropped neuron sits the whole batch out and is
     not computed at all.

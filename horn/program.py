@@ -271,8 +271,8 @@ Targets: TypeAlias = str | tuple[TargetRead, ...] | None
 
 @dataclass(frozen=True)
 class Draw(Statement):
-    """out = random numbers. kind "uniform" or "normal"; per "sample" (b, n), "batch" (n), "run"
-    (n), or "synapse" (o, i), drawn once.
+    """out = random numbers. kind "uniform" or "normal"; per "sample" (b, n), "sequence" (b,
+    n), the same at every step, "batch" (n), "run" (n), or "synapse" (o, i), drawn once.
 
     ``layer`` names the key and the neurons; for "synapse" see note 0001, point 10 (``link`` is the
     link's position; out is a weight's shape, or (n,) for the bias, where link = number of links).

@@ -21,6 +21,9 @@ Key = tuple[Any, Any]  # two words of 32 bits; arrays of them where several keys
 #: The sample number of draws that all samples share: ``per="batch"`` and ``per="run"``.
 SHARED = 2**64 - 1
 
+#: Where the number of a sample has the step of its sequence; ``per="sequence"`` draws are of none.
+STEP_BITS = 0xFFFF << 32
+
 #: The iteration number of what is drawn once: ``per="run"`` and draws of synapses.
 ONCE = 2**32 - 1
 
@@ -76,6 +79,11 @@ def normal(
     u1 = (words[:, block, 2 * lane] + 0.5) * 2.0**-32
     u2 = (words[:, block, 2 * lane + 1] + 0.5) * 2.0**-32
     return np.asarray(np.sqrt(-2.0 * np.log(u1)) * np.cos(2.0 * np.pi * u2))
+
+
+def of_sequences(samples: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The numbers by which samples draw ``per="sequence"``: the same at every step."""
+    return samples & np.uint64(~STEP_BITS & SHARED)
 
 
 def receiver_keys(key: Key, receivers: ArrayLike, link: int) -> NDArray[np.uint64]:

@@ -23,6 +23,7 @@ from horn.backends._step_buffers import StepBuffer, aligned, is_aligned
 from horn.backends._windows import WindowLists
 from horn.data import Dataset
 from horn.ir import Node, Op
+from horn.neuron import OF_A_SAMPLE
 from horn.partition.share import LocalEdges, Share, edge_link
 from horn.program import (
     AllSteps,
@@ -153,9 +154,11 @@ class Runner:
             own = self.own_rows is not self.rows
             self.several = rows, self.tape.dim(n_own * self.steps) if own else rows
         self.ends: list[tuple[Array, Array]] | None = None  # of spans, where a sequence goes on
-        self.numbers: dict[str, StepBuffer] = {}  # of samples, by their axis
+        # of samples, by their axis and how often they draw
+        self.numbers: dict[tuple[str, str], StepBuffer] = {}
         self.picks = np.zeros(batch_size, np.int64)
         self.samples = np.zeros(batch_size, np.uint64)
+        self.sequences = self.samples.copy()
         self.offsets = np.arange(batch_size, dtype=np.uint64)
         self.reads_samples = False
         self.n_rows = 0
@@ -341,6 +344,7 @@ class Runner:
             raise IndexError(f"rows must be in 0 to {self.n_samples - 1}, got {rows!r}")
         if self.reads_samples and not self.steps:
             np.add(self.offsets[:n], np.uint64(first_sample), out=self.samples[:n])
+            self.sequences[:n] = random.of_sequences(self.samples[:n])
         tape = self.tape
         dims, numbers = tape.dims, tape.scalars
         dims[self.rows.index] = n
@@ -368,12 +372,13 @@ class Runner:
         for each, rows in zip(self.several, (self.rows, self.own_rows), strict=True):
             self.tape.dims[each.index] = self.tape.dims[rows.index] * n_steps
         at = np.arange(first, first + n_steps)[:, None]
-        for axis, span in self.numbers.items():
+        for (axis, per), span in self.numbers.items():
             n = int(self.tape.dims[span.rows.index])
             begin = self.first_sample
             begin += self.share.rows(axis, self.batch_size, self.batch_size).start
             samples = np.arange(begin, begin + n, dtype=np.uint64)
             numbers = (at.astype(np.uint64) << np.uint64(32)) + samples
+            numbers = random.of_sequences(numbers) if per == "sequence" else numbers
             span.memory[: n_steps * n] = numbers.ravel()
         for axis, (turned, dim) in self.turned.items():
             n = int(self.tape.dims[dim.index])
@@ -677,9 +682,8 @@ class Runner:
         neurons = axes[0] if s.per == "synapse" else axes[-1]
         draw: dict[str, Any] = {"key": key, "site": s.site, "iteration": self.iteration}
         draw |= {"first": self._places(neurons).start, "label": s.out}
-        if s.per == "sample":
-            self.reads_samples = True
-            samples = self.sample_numbers(axes[0])
+        if s.per in OF_A_SAMPLE:
+            samples = self.sample_numbers(axes[0], s.per)
             self.tape.draw(out, kind, rows=self._extent(axes[0]), samples=samples, **draw)
         elif s.per == "synapse" and len(axes) == 2:
             here = self._places(axes[1])
@@ -690,17 +694,20 @@ class Runner:
         else:
             self.tape.draw(out[None, :], kind, **draw)
 
-    def sample_numbers(self, axis: str) -> Array:
-        """The numbers of the samples along an axis; of sequences with the step, or of all."""
+    def sample_numbers(self, axis: str, per: str) -> Array:
+        """The numbers of the samples along an axis; of sequences of one step, or of all of them:
+        with the step, or the same at each where they draw per sequence.
+        """
+        self.reads_samples = True
         if not self.steps:
-            return self.samples[self._places(axis)]
-        if axis not in self.numbers:
+            return (self.sequences if per == "sequence" else self.samples)[self._places(axis)]
+        if (axis, per) not in self.numbers:
             places = self._places(axis)
             rows = places.stop - places.start
             dim = self.of_a_step[axis != "b"]
             span = StepBuffer.of([rows], np.dtype(np.uint64), self.steps, (0, 0), dim, False)
-            self.numbers[axis] = span
-        span = self.numbers[axis]
+            self.numbers[axis, per] = span
+        span = self.numbers[axis, per]
         return span.all_steps if self.is_wide else span.step
 
     def _edge_draws(self, kind: str, key: random.Key, s: Draw) -> Array:
@@ -1049,8 +1056,7 @@ class _Places:
         names = {letter: letter_axes(network, self.s.frame, letter)[0] for letter in axes}
         samples = None
         if "b" in axes:
-            runner.reads_samples = True
-            samples = runner.sample_numbers(names["b"])
+            samples = runner.sample_numbers(names["b"], per)
         index = {}
         if self.edges is not None:
             edges = layer.links[position].edges

@@ -12,6 +12,7 @@ from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine, constant
 from horn.data import Dataset
 from horn.ir import Node, Op
+from horn.neuron import OF_A_SAMPLE
 from horn.partition.share import Share, count
 from horn.program import (
     AllSteps,
@@ -312,8 +313,10 @@ class Runner:
                 n = count(self.share.rows(buffer.axes[0], rows, self.batch_size))
                 self.before[name] = array[:n, -steps:].swapaxes(0, 1)
 
-    def numbers(self, axis: str) -> Array:
+    def numbers(self, axis: str, per: str = "sample") -> Array:
         """The numbers of the samples, by which they draw."""
+        if per == "sequence":
+            return random.of_sequences(self.numbers(axis))
         numbers = np.arange(len(self.rows), dtype=np.uint64)[self.rows_of(axis)]
         numbers = numbers + np.uint64(self.first_sample)
         if not self.is_wide:
@@ -416,8 +419,9 @@ class Runner:
             out = self.share.part(out, axes)
         else:
             neurons = np.arange(layer.size)[self.share.places(axes[-1])]
-            if s.per == "sample":
-                out = f(key, s.site, neurons, self.numbers(axes[0]), int(self.scalars["iteration"]))
+            if s.per in OF_A_SAMPLE:
+                numbers = self.numbers(axes[0], s.per)
+                out = f(key, s.site, neurons, numbers, int(self.scalars["iteration"]))
             else:
                 iteration = random.ONCE if s.per == "run" else int(self.scalars["iteration"])
                 out = f(key, s.site, neurons, [random.SHARED], iteration)[0]
@@ -654,7 +658,7 @@ class Runner:
         samples = np.array(random.SHARED)
         if "b" in letters:
             (axis,) = letter_axes(self.network, frame, "b")
-            samples = self.numbers(axis).reshape(shape)
+            samples = self.numbers(axis, per).reshape(shape)
         drawn = random.of_messages(kind, keys, site, sources, samples, iteration)
         return drawn.astype(self.dtype)
 

@@ -186,7 +186,7 @@ class Builder:
             assert here is not None
             value = select(here, x, ZERO)
         else:
-            u = self.messages.draw(leaf(Op.DRAW, "bo", ("uniform", 0, "sample")), first)
+            u = self.messages.draw(leaf(Op.DRAW, "bo", ("uniform", 0, first.per)), first)
             value = select(make(Op.LT, u, const(first.keep)), x, ZERO)
         self.storage.buffer(output, axes)
         self.storage.loop(Frame(0), [Output(output, value)])

@@ -31,7 +31,7 @@ from horn.ir import (
     select,
 )  # fmt: skip
 from horn.layers import Layer, Link
-from horn.neuron import WEIGHT, no_batch
+from horn.neuron import OF_A_SAMPLE, WEIGHT, no_batch
 from horn.optimizers import Direct, Optimizer
 from horn.program import ERRORS, ChannelSum, Draw, Frame, Rank, members_of
 
@@ -205,13 +205,14 @@ class MessageExpressions:
         kind, site, per = node.value
         name = f"{layer.name}.{kind}.{per}.{site}"
         axis = f"n{layer.index}"
-        axes = ("b", axis) if per == "sample" else (axis,)
+        of_a_sample = per in OF_A_SAMPLE
+        axes = ("b", axis) if of_a_sample else (axis,)
         if name not in self.storage.buffers:
-            self.storage.buffer(name, axes, full=per != "sample")
+            self.storage.buffer(name, axes, full=not of_a_sample)
             statement = Draw(name, kind, per, layer.index, site)
             (self.storage.prologue if per == "run" else self.storage.statements).append(statement)
-        node = load(name, "bo" if per == "sample" else "o")
-        return node if per == "sample" else self.storage.taken(node, axes)
+        node = load(name, "bo" if of_a_sample else "o")
+        return node if of_a_sample else self.storage.taken(node, axes)
 
     def output_name(self, layer: Layer) -> str:
         return f"{layer.name}.output"

@@ -23,6 +23,7 @@ from horn.compiler.parts import Sums
 from horn.errors import CompileError
 from horn.ir import const
 from horn.network import Network
+from horn.neuron import OF_A_SAMPLE
 from horn.program import (
     AllSteps,
     Buffer,
@@ -270,7 +271,7 @@ class Arrangement:
         if self.has_rows(statement) or isinstance(statement, (Input, Target)):
             return False
         if isinstance(statement, Draw):
-            return statement.per != "sample"
+            return statement.per not in OF_A_SAMPLE
         return not any(self.buffers[n].role == "late" for n in heard)
 
     def spans(self, statements: Sequence[Statement]) -> None:

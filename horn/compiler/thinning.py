@@ -15,6 +15,7 @@ from horn.ir import ZERO, Node, Op, const, leaf, load, make, select
 from horn.ir.neuron_ir import ForwardIR
 from horn.language.layers import asks
 from horn.layers import Link
+from horn.neuron import OF_A_SAMPLE
 from horn.program import Frame, Live, Output
 
 
@@ -112,7 +113,7 @@ class Thinning:
         roots = [code.forward.output, *([code.backward.delta] if code.backward else [])]
         if any(
             n.op in (Op.MESSAGE_DRAW, Op.ERROR, Op.ERROR_DRAW)
-            or (n.op is Op.DRAW and n.value[2] == "sample")
+            or (n.op is Op.DRAW and n.value[2] in OF_A_SAMPLE)
             for n in ir.walk(*roots)
         ):
             return False  # a draw per sample, or per message, names every neuron of the layer

@@ -21,6 +21,7 @@ from horn.neuron import (
     DRAWS,
     MESSAGE_FIELDS,
     NO_CHANNELS,
+    OF_A_SAMPLE,
     PERIODS,
     READABLE,
     RUNNING,
@@ -73,6 +74,12 @@ class Moment:
     iteration: int
     sample: int
     learning_rate: float
+
+    def number_of(self, per: str) -> int:
+        """The sample number that a draw is keyed by."""
+        if per == "sequence":
+            return self.sample & ~random.STEP_BITS
+        return self.sample if per == "sample" else random.SHARED
 
 
 class Deltas:
@@ -440,7 +447,7 @@ class Call:
             )
         self.sites.add(where)
         moment = self.moment
-        sample = moment.sample if per == "sample" else random.SHARED
+        sample = moment.number_of(per)
         iteration = random.ONCE if per == "run" else moment.iteration
         if whose is None:
             op = "draw"
@@ -450,7 +457,7 @@ class Call:
         else:
             op = "message_draw"
             found = drawn_for(source, moment.seed, where[0], whose, sample, iteration)
-        varies, batch = per == "sample", per == "batch"
+        varies, batch = per in OF_A_SAMPLE, per == "batch"
         if kind == "bernoulli":
             if isinstance(args[0], Traced):
                 varies, batch = varies or args[0].varies, batch or args[0].batch

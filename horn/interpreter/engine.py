@@ -368,8 +368,7 @@ class Engine:
     def _input_mask(self, moment: Moment) -> list[float]:
         """Input dropout: site 0 of layer 0 (note 0001, point 10)."""
         layer = self.network.layers[0]
-        sample = moment.sample if layer.per == "sample" else random.SHARED
-        key = random.key(moment.seed, 0)
+        key, sample = random.key(moment.seed, 0), moment.number_of(layer.per)
         drawn = random.uniform(key, 0, range(layer.size), [sample], moment.iteration)[0]
         return [float(u < layer.keep) for u in drawn]
 

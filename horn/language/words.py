@@ -17,6 +17,7 @@ from horn.language.source import suggest
 from horn.neuron import (
     DRAWS,
     NO_CHANNELS,
+    OF_A_SAMPLE,
     PERIODS,
     RUNNING,
     STATISTICS,
@@ -254,9 +255,9 @@ class Words:
         elif word.of == "message":
             u = leaf(Op.SYNAPSE_DRAW, "oi", (kind, number))
         elif self.scope.in_loop:
-            u = leaf(Op.MESSAGE_DRAW, "boi" if per == "sample" else "oi", (kind, number, per))
+            u = leaf(Op.MESSAGE_DRAW, "boi" if per in OF_A_SAMPLE else "oi", (kind, number, per))
         else:
-            u = leaf(Op.DRAW, "bo" if per == "sample" else "o", (kind, number, per))
+            u = leaf(Op.DRAW, "bo" if per in OF_A_SAMPLE else "o", (kind, number, per))
         if word.name == "bernoulli":
             return select(ir.make(Op.LT, u, values[0]), const(1.0), const(0.0))
         if word.name == "uniform":

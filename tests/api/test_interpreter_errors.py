@@ -405,7 +405,8 @@ def test_drawing_per_something_unknown():
         def forward(self, messages):
             self.feedforward(self.uniform(per="epoch"))  # here
 
-    assert complaint(Noise) == "per must be one of 'sample', 'batch', 'run', got 'epoch'"
+    known = "'sample', 'sequence', 'batch', 'run'"
+    assert complaint(Noise) == f"per must be one of {known}, got 'epoch'"
 
 
 # --- what does not fit together

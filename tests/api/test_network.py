@@ -147,7 +147,7 @@ def test_the_first_layer_is_the_input():
 def test_an_input_needs_a_sensible_keep():
     with pytest.raises(ModelError, match="above 0 and up to 1; got 0"):
         horn.Network().input(3, keep=0.0)
-    with pytest.raises(ModelError, match='per must be "sample" or "batch"'):
+    with pytest.raises(ModelError, match='per must be "sample", "sequence" or "batch"'):
         horn.Network().input(3, per="run")
 
 

@@ -559,7 +559,7 @@ REFUSED = {
         def forward(self, messages):
             self.feedforward(self.bernoulli(0.5, per=«"epoch"»))
         """,
-        "per must be one of 'sample', 'batch', 'run', got 'epoch'",
+        "per must be one of 'sample', 'sequence', 'batch', 'run', got 'epoch'",
     ),
     "a draw with another keyword": (
         """

@@ -98,6 +98,18 @@ class Silent(horn.Neuron):
             self.feedforward(tanh(sum(m.input * m.weight for m in messages)) * mask)
 
 
+class Masked(horn.Neuron):
+    """Variational dropout: neurons and synapses that are silent in a whole sequence."""
+
+    def forward(self, messages):
+        here = self.bernoulli(0.7, per="sequence") if self.training else 0.7
+        total = 0.0
+        for m in messages:
+            one = self.bernoulli(0.8, per="sequence") if self.training else 0.8
+            total += m.input * m.weight * one
+        self.feedforward(tanh(total + 0.1 * self.normal(per="sequence")) * here)
+
+
 class Hebb(horn.Neuron):
     """Learns by itself: what it pushes adds up over the steps."""
 
@@ -117,7 +129,7 @@ class Winner(horn.Neuron):
 
 
 SMOOTH = (LSTM, GRU, Distance, Winner, horn.Standard)
-CELLS = (*SMOOTH, LIF, Noisy, DropConnect, Silent, Hebb)
+CELLS = (*SMOOTH, LIF, Noisy, DropConnect, Silent, Masked, Hebb)
 
 
 def generated(seed: int, cells: tuple[Any, ...] = CELLS, steps: int | None = None) -> Any:
@@ -127,7 +139,7 @@ def generated(seed: int, cells: tuple[Any, ...] = CELLS, steps: int | None = Non
     n_in, n_out = int(rng.integers(1, 4)), int(rng.integers(1, 4))
     net = horn.Network(seed=seed)
     keep = 0.8 if Noisy in cells and rng.random() < 0.2 else 1.0
-    last = net.input(n_in, steps=steps, keep=keep, per=rng.choice(["sample", "batch"]))
+    last = net.input(n_in, steps=steps, keep=keep, per=rng.choice(["sample", "sequence", "batch"]))
     names = [f"l{k}" for k in range(int(rng.integers(1, 3)))]
     kind = int(rng.integers(4))
     each = bool(rng.random() < 0.5)

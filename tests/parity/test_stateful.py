@@ -36,7 +36,8 @@ class Drawing(horn.Neuron):
     def forward(self, messages):
         total = sum(m.input * m.weight for m in messages)
         self.seen = 0.5 * self.seen + 0.1 * total
-        self.feedforward(horn.math.tanh(total + self.seen) + 0.1 * self.uniform())
+        drawn = self.uniform() + self.uniform(per="sequence")
+        self.feedforward(horn.math.tanh(total + self.seen) + 0.1 * drawn)
 
 
 def net_of(

@@ -27,10 +27,11 @@ class Gated(horn.Neuron):
 
 
 class Noisy(horn.Neuron):
-    """Draws also when it predicts: another number at each step."""
+    """Draws also when it predicts: another number at each step, and one for all of them."""
 
     def forward(self, messages):
-        self.feedforward(sum(m.input * m.weight for m in messages) + self.normal(0.0, 1.0))
+        total = sum(m.input * m.weight for m in messages) + self.normal(0.0, 1.0)
+        self.feedforward(total + self.normal(0.0, 1.0, per="sequence"))
 
 
 class Counting(horn.Neuron):

@@ -176,6 +176,51 @@ def test_draws_differ_from_step_to_step():
     assert (np.ptp(found[0], axis=(0, 1)) < 1.0).all()  # the second draw is one per batch
 
 
+@pytest.mark.parametrize("backend", ["python", "reference", "kernels"])
+def test_draws_of_a_sequence_are_the_same_at_all_its_steps(backend):
+    """Each sequence has its own, and others in every batch; of one step it is that of the step."""
+
+    class Mask(horn.Neuron):
+        def forward(self, messages):
+            total, mask = 0.0, self.uniform(per="sequence")
+            for m in messages:
+                total += 0.0 * m.input * m.weight + 10.0 * self.bernoulli(0.5, per="sequence")
+            self.feedforward(total + mask)
+
+    def sent(steps: int, iteration: int = 0) -> Any:
+        net = horn.Network(seed=2)
+        net.input(4, steps=steps)
+        net.layer(8, neuron=Mask)
+        net.output(1, loss="squared_error")
+        data = np.zeros((3, steps, 4)), np.zeros((3, 1))
+        job = horn.Job(net, data=data, dtype="float64", optimizer=horn.SGD(0.1))
+        probe = engine_of(job, backend).probe
+        return probe(np.arange(3), iteration=iteration, first_sample=6)["layer1.output"]
+
+    found = sent(40)
+    assert (found == found[:, :1]).all() and len(np.unique(found)) == 3 * 8
+    assert np.array_equal(found[:, :1], sent(1))
+    assert not np.isin(found, sent(40, iteration=1)).any()
+
+
+def test_a_feature_is_silent_in_a_whole_sequence():
+    """``net.input(keep=, per="sequence")``, and hidden neurons that drop out per sequence."""
+    net = horn.Network(seed=2)
+    net.input(9, steps=6, keep=0.5, per="sequence")
+    net.layer(9, neuron=horn.neurons.SequenceDropout, name="h", activation="sigmoid")
+    net.output(1, loss="squared_error")
+    data = np.ones((5, 6, 9)), np.zeros((5, 1))
+    job = horn.Job(net, data=data, dtype="float64", optimizer=horn.SGD(0.1))
+    for backend in ("python", "reference", "kernels"):
+        found = engine_of(job, backend).probe(np.arange(5), iteration=0, first_sample=0)
+        for name in ("layer0", "h"):
+            mask = found[f"{name}.output"] != 0
+            assert (mask == mask[:, :1]).all()
+            assert 0.3 < mask.mean() < 0.7 and (mask[0] != mask[1]).any()
+    with refused("per must be", ModelError):
+        horn.Network().input(2, per="step")
+
+
 def test_what_is_not_on_a_circle_is_not_repeated():
     """Products with the inputs and gradients of weights are of all steps at once."""
     program = lower.training_program(elman(5, each=True), horn.SGD(0.1), "label")

@@ -16,11 +16,22 @@ from horn.cli import horn as commands
 from horn.errors import ModelError
 from horn.training.loop import TrainingLoop
 from horn.training.progress import Progress
-from tests.parity.recurrent import CELLS, GRU, LSTM, SMOOTH, Distance, Hebb, Noisy, generated
+from tests.parity.recurrent import (
+    CELLS,
+    GRU,
+    LSTM,
+    SMOOTH,
+    Distance,
+    Hebb,
+    Masked,
+    Noisy,
+    generated,
+)
 from tests.parity.test_time import OPTIMIZERS, check_gradients, compare, elman, engine_of, run
 from tests.parity.test_time_together import MANY, agree
 
 BACKENDS = ("python", "reference", "kernels")
+ALONE = [LSTM, GRU, Distance, Noisy, Masked, Hebb]
 
 
 def job_of(seed: int, cells: tuple[Any, ...] = CELLS) -> horn.Job:
@@ -62,7 +73,7 @@ def test_the_law_at_length(seed):
 
 @pytest.mark.parametrize("backend", ["reference", "kernels"])
 @settings(max_examples=2, deadline=None)
-@given(seed=st.integers(0, 10_000), cell=st.sampled_from([LSTM, GRU, Distance, Noisy, Hebb]))
+@given(seed=st.integers(0, 10_000), cell=st.sampled_from(ALONE))
 def test_a_sequence_alone_is_itself_in_a_padded_batch(backend, seed, cell):
     alone_as_in_a_batch(backend, seed, cell)
 
@@ -70,7 +81,7 @@ def test_a_sequence_alone_is_itself_in_a_padded_batch(backend, seed, cell):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10_000), cell=st.sampled_from([LSTM, GRU, Distance, Noisy, Hebb]))
+@given(seed=st.integers(0, 10_000), cell=st.sampled_from(ALONE))
 def test_a_sequence_alone_at_length(backend, seed, cell):
     alone_as_in_a_batch(backend, seed, cell)
 

@@ -23,7 +23,7 @@ from horn.strategies.averaging import Averaging
 from horn.strategies.downpour import Downpour
 from horn.strategies.easgd import EASGD
 from horn.transport import Transport
-from tests.parity.recurrent import LIF, DropConnect, Noisy
+from tests.parity.recurrent import LIF, DropConnect, Masked, Noisy
 from tests.parity.test_groups import of_groups
 from tests.parity.test_stateful import job_of as job_in_pieces
 from tests.parity.test_stateful import net_of, sequences
@@ -69,7 +69,7 @@ def test_the_law(many):
 @pytest.mark.parametrize("many", [(2, 1), (1, 3)])
 def test_draws_and_states_do_not_depend_on_who_computes_them(many):
     """A State(per="run") is the mean of the last step over all samples, whoever has them."""
-    agree(job_of(10, (Noisy, DropConnect, LIF)), "kernels", *many)
+    agree(job_of(10, (Noisy, DropConnect, Masked, LIF)), "kernels", *many)
 
 
 @pytest.mark.slow
