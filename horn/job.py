@@ -325,13 +325,14 @@ class Job:
             if len(net.inputs) == 1 and not net.steps:
                 check_shape(data, net.layers[0].shape)
             check_finite(data)
-            check_answers(data, net.steps, net.last.each_step, what)
             if self.target == "labels" and data.targets:
                 for output in net.outputs:
                     if output.loss is not None:
-                        part = data.of_output(output.name)
-                        check_targets_of(net.alone(output), part, f"{what}: {output.name}")
+                        part, where = data.of_output(output.name), f"{what}: {output.name}"
+                        check_answers(part, net.steps, output.each_step, where)
+                        check_targets_of(net.alone(output), part, where)
                 continue
+            check_answers(data, net.steps, net.last.each_step, what)
             if net.has_several and net.compared and data.y is None and self.target == "labels":
                 raise DataError(
                     f"{what} has no targets, but the network has the outputs "
@@ -381,11 +382,13 @@ class Job:
                 f"Job: truncate is the steps of a piece, a whole number from 1 to {MAX_STEPS:,}; "
                 f"got {steps!r}"
             )
-        if net.is_judged and self.target is not None and not net.last.each_step:
-            raise ModelError(
-                "Job: stateful goes on from piece to piece, and each is judged: write "
-                f"net.output({net.last.size}, ..., each_step=True)"
-            )
+        for layer in net.judged if self.target is not None else ():
+            if not layer.each_step:
+                how = f"output({layer.size}, ..." if layer.answers else "loss(..."
+                raise ModelError(
+                    "Job: stateful goes on from piece to piece, and each is judged: write "
+                    f"net.{how}, each_step=True)"
+                )
         if self.sample_weight is not None:
             raise ModelError("Job: stateful has no samples that sample_weight could weigh")
 
@@ -464,11 +467,11 @@ class Job:
         if isinstance(data, Dataset) and data.pieces > 1:  # of a job like this one
             data = lanes.joined(data)
         if self.stateful:
-            return lanes.whole(data, net.n_inputs, net.last.size, what)
+            return lanes.whole(named(data, net.compared, what), net.n_inputs, net.asked, what)
+        data = named(data, net.compared, what)
         if net.steps:
-            given = net.steps, net.n_inputs, net.last.each_step, net.last.size
-            return of_steps(data, *given, what)
-        return side_by_side(named(data, net.compared, what), net.inputs, what)
+            return of_steps(data, net.steps, net.n_inputs, net.asked, what)
+        return side_by_side(data, net.inputs, what)
 
     def _in_pieces(self, data: Any, n_lanes: int, what: str) -> Any:
         """The sequences of a stateful job, in pieces."""
@@ -568,13 +571,8 @@ class Job:
         """Validation or test data, coded and normalized as the training data."""
         if other is None:
             return None
-        if self.target == "labels" and data.y is not None and (data.y.ndim == 1 or data.targets):
+        if self.target == "labels" and (data.has_labels or data.targets):
             other = other.with_classes(data.all_classes, "the training data")
-        elif other.classes != data.classes and other.y is not None and other.y.ndim > 1:
-            raise DataError(
-                f"{other.name}: was read with another alphabet than the training data; write "
-                "horn.data.text(..., alphabet=data.classes)"
-            )
         if other.normalization is data.normalization:
             return other
         check_features(other, data.n_features, "the training data")

@@ -42,7 +42,7 @@ from horn.layers import Layer
 from horn.metrics import Metric, answers, checked_answers, n_answers, n_right, score
 from horn.network import Network
 from horn.outputs import check as check_metrics
-from horn.outputs import each, loss_column
+from horn.outputs import each, loss_column, part_of
 from horn.outputs import resolve as resolved
 from horn.sources import CapturedCode
 
@@ -191,7 +191,7 @@ class Model:
                 "model.activations(x, layer) tells what a layer sends for each sample"
             )
         is_long, net = self._is_long(x), self.network
-        data = self._scaled(whole(x, net.n_inputs, net.last.size, "x")) if is_long else (
+        data = self._scaled(whole(x, net.n_inputs, net.asked, "x")) if is_long else (
             self._dataset(x, "x"))  # fmt: skip
         found = recorded(self.stream(), data, names)
         if data.lengths is not None:
@@ -240,34 +240,54 @@ class Model:
 
     def _predict_each(self, x: Any, labels: bool) -> dict[str, Array]:
         """As ``predict``, of several outputs."""
-        data, engine, network = self._dataset(x, "x"), self._ready(), self.network
-        found = np.empty((len(data), *network.answers), self.dtype)
-        buffer = np.empty((min(len(data), CHUNK_ROWS), data.n_features), self.dtype)
-        for start in range(0, len(data), CHUNK_ROWS):
-            chunk = np.arange(start, min(start + CHUNK_ROWS, len(data)))
-            found[chunk] = engine.outputs(data.read(chunk, buffer[: len(chunk)]))
-        parts = {name: found[:, columns] for name, columns in network.columns.items()}
-        if not labels:
-            return {name: np.ascontiguousarray(part) for name, part in parts.items()}
-        return {
-            output.name: self._labels_of_one(output, parts[output.name])
-            for output in network.outputs
-        }
+        network, lengths = self.network, None
+        if self._is_long(x):
+            sent, is_one = self._sent_of_long(x), is_alone(x, network.n_inputs)
+        else:
+            data, is_one = self._dataset(x, "x"), False
+            sent, lengths = self._sent(data), data.lengths
+        found: dict[str, Any] = {}
+        for output in network.outputs:
+            part = part_of(sent, output, network.columns[output.name])
+            part = self._labels_of_one(output, part) if labels else np.ascontiguousarray(part)
+            found[output.name] = part[0] if is_one else part
+            if output.each_step and lengths is not None:
+                is_array = getattr(x, "ndim", 0) > 1
+                found[output.name] = _cut(part, lengths, is_array=is_array)
+        return found
+
+    def _sent(self, data: Dataset) -> Array:
+        """What the outputs send, side by side."""
+        engine, n = self._ready(), len(data)
+        found = np.empty((n, *self.network.answers), self.dtype)
+        buffer = np.empty((min(n, CHUNK_ROWS), data.n_features), self.dtype)
+        for start in range(0, n, CHUNK_ROWS):
+            chunk = np.arange(start, min(start + CHUNK_ROWS, n))
+            lengths = None if data.lengths is None else data.lengths[chunk]
+            x = data.read(chunk, buffer[: len(chunk)])
+            found[chunk] = engine.outputs(x, lengths=lengths)
+        return found
 
     def _labels_of_one(self, output: Layer, sent: Array) -> Array:
         """What one of several outputs says: a class, if it tells some apart."""
         classes = self.classes if isinstance(self.classes, Mapping) else {}
         own = classes.get(output.name)
-        of_one = self.network.alone(output)
-        is_side = answers(of_one, self.target, np.empty((0, 1))) == "side"
+        own_network = self.network.alone(output)
+        is_side = answers(own_network, self.target, np.empty((0, 1))) == "side"
         tells = output.name in classes or is_side or output.loss is losses.LOSSES["cross_entropy"]
         if not tells or (output.size == 1 and not is_side and own is None):
             return np.ascontiguousarray(sent)
-        numbers = (sent[:, 0] > 0.5).astype(np.int64) if output.size == 1 else sent.argmax(axis=1)
+        is_one = output.size == 1
+        numbers = (sent[..., 0] > 0.5).astype(np.int64) if is_one else sent.argmax(axis=-1)
         return numbers if own is None else as_array(own)[numbers]
 
-    def labels_of(self, outputs: Array) -> Array:
-        """What ``predict(labels=True)`` says of what the last layer sent (..., n_outputs)."""
+    def labels_of(self, outputs: Any) -> Any:
+        """What ``predict(labels=True)`` says of what the last layer sent (..., n_outputs); of
+        several outputs by name.
+        """
+        if isinstance(outputs, Mapping):
+            known = {output.name: output for output in self.network.outputs}
+            return {name: self._labels_of_one(known[name], a) for name, a in outputs.items()}
         found = self._classes_of(outputs)
         return found if self.classes is None else as_array(self._only_classes)[found]
 
@@ -496,15 +516,15 @@ class Model:
         return found.with_fields(scale=scale, normalization=self.normalization)
 
     def _arranged(self, data: Any, what: str) -> Any:
-        network, last = self.network, self.network.last
+        network = self.network
+        data = named(data, network.compared, what)
         if not network.steps:
-            return side_by_side(named(data, network.compared, what), network.inputs, what)
+            return side_by_side(data, network.inputs, what)
         x = data[0] if isinstance(data, tuple) and data else data
-        if last.each_step and self._is_long(x):
-            found = whole(data, network.n_inputs, last.size, what)
+        if network.judges_each and network.answers_each and self._is_long(x):
+            found = whole(data, network.n_inputs, network.asked, what)
             return pieces(found, network.n_inputs, network.steps, 1, what)
-        given = network.steps, network.n_inputs, last.each_step, last.size
-        return of_steps(data, *given, what)
+        return of_steps(data, network.steps, network.n_inputs, network.asked, what)
 
     def _is_long(self, x: Any) -> bool:
         steps = self.network.steps
@@ -512,6 +532,12 @@ class Model:
 
     def _of_long(self, x: Any) -> Array:
         """What is answered to sequences of more steps than the network has."""
+        found = self._sent_of_long(x)
+        found = found if self.network.last.each_step else found[:, -1]
+        return found[0] if is_alone(x, self.network.n_inputs) else found
+
+    def _sent_of_long(self, x: Any) -> Array:
+        """What the outputs send at each step of them, side by side."""
         from horn.stream import answers_of
 
         net = self.network
@@ -520,12 +546,10 @@ class Model:
                 f"a layer of this model hears another from the end of the sequence: it answers "
                 f"whole sequences of at most {net.steps:,} steps, not pieces of longer ones"
             )
-        data = self._scaled(whole(x, net.n_inputs, net.last.size, "x"))
+        data = self._scaled(whole(x, net.n_inputs, net.asked, "x"))
         if self._of_each is None:
             self._of_each = self._engine_of(net.of_steps(net.steps))
-        found = answers_of(self._of_each, data, net, self.dtype)
-        found = found if net.last.each_step else found[:, -1]
-        return found[0] if is_alone(x, net.n_inputs) else found
+        return answers_of(self._of_each, data, net, self.dtype)
 
     def _ready(self) -> Engine:
         if self._engine is None:
@@ -610,10 +634,10 @@ def _measure_each(
     for layer, own in zip(network.judged, of_each, strict=True):
         found[loss_column(layer)] = float(own) / len(data)
     for view in each(network, data, target):
-        own_outputs = outputs[:, view.columns]
+        own_outputs = part_of(outputs, view.layer, view.columns)
         kind = view.answers(target)
         if kind is not None and view.data.y is not None:
-            right = n_right(kind, own_outputs, view.data.y)
+            right = n_right(kind, own_outputs, view.data.y, view.data.lengths)
             found[f"{view.prefix}acc"] = right / n_answers(view.network, view.data)
         for metric in wanted:
             if metric.name != "acc" and view.takes(metric, target):

@@ -255,6 +255,7 @@ class Network:
         b: Layer | None = None,
         f: str | Loss | Callable[..., Any] | None = None,
         *,
+        each_step: bool = False,
         weight: float = 1.0,
         name: str | None = None,
     ) -> Layer:
@@ -264,7 +265,8 @@ class Network:
 
         ``f``: a function in the neuron language, or of two layers the name of a loss, where b is
         the target. Comes after all layers. A penalty of activity is
-        ``net.loss(code, f=lambda y: abs(y), weight=0.01)``.
+        ``net.loss(code, f=lambda y: abs(y), weight=0.01)``. ``each_step``: as of ``output``, of
+        sequences the mean over the steps; without it what the layers send at the last one.
         """
         where = "loss" if name is None else f"loss {name!r}"
         pair = (a,) if b is None else (a, b)
@@ -295,8 +297,8 @@ class Network:
         sources: Any = {"a": a, "b": b} if b is not None else [a]
         return self._hidden(
             "output", None, Penalty if b is None else Comparison, pairwise, None, sources,
-            Part(0, (a.size,)), None, False, name, losses.BETWEEN, False, _weight(weight, where),
-            answers=False,
+            Part(0, (a.size,)), None, False, name, losses.BETWEEN, each_step,
+            _weight(weight, where), answers=False,
         )  # fmt: skip
 
     def _hidden(
@@ -402,7 +404,7 @@ class Network:
         for layer in self.layers:
             links = tuple(wiring.moved(k, network.layers) for k in layer.links)
             here = steps if layer.index == 0 else layer.steps
-            each = layer.each_step or (asks_each and layer is self.last)
+            each = layer.each_step or (asks_each and layer in self.outputs)
             network._add(replace(layer, links=links, steps=here, each_step=each))
         return network
 
@@ -491,7 +493,26 @@ class Network:
     def answers(self) -> tuple[int, ...]:
         """The shape of what is answered for one sample: of several outputs side by side."""
         size = sum(layer.size for layer in self.outputs)
-        return (self.steps, size) if self.last.each_step else (size,)
+        return (self.steps, size) if self.answers_each else (size,)
+
+    @property
+    def answers_each(self) -> bool:
+        """Whether each step is answered, by one of several outputs at least."""
+        return any(layer.each_step for layer in self.outputs)
+
+    @property
+    def judges_each(self) -> bool:
+        """Whether all losses are of each step."""
+        return all(layer.each_step for layer in self.judged)
+
+    @property
+    def asked(self) -> dict[str, tuple[bool, int]]:
+        """Of each output that has targets, or else of the only one: whether each step is asked, and
+        its size.
+        """
+        several = [layer for layer in self.outputs if layer.name in self.compared]
+        layers = several if self.has_several else [self.last]
+        return {layer.name: (layer.each_step, layer.size) for layer in layers}
 
     @property
     def columns(self) -> dict[str, slice]:
@@ -629,7 +650,7 @@ class Network:
         for each in sorted({*wanted, self.layers[0]}, key=lambda one: one.index):
             places = {layer.index: moved for layer, moved in new.items()}
             links = tuple(wiring.moved(link, places) for link in each.links)
-            of_steps = self.last.each_step and each is known[layer]
+            of_steps = self.answers_each and each is known[layer]
             changed = replace(
                 each, index=len(network.layers), links=links, loss=None, each_step=of_steps,
                 loss_weight=1.0,

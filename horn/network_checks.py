@@ -23,7 +23,7 @@ def check(layers: Sequence[Layer], steps: int) -> None:
     for layer in outputs:
         _check_output(layer, hidden)
     if len(outputs) > 1 or not all(layer.answers for layer in outputs):
-        _check_several(layers, outputs, steps)
+        _check_several(layers, outputs)
 
 
 def _check_output(last: Layer, hidden: Collection[type[Neuron]]) -> None:
@@ -75,13 +75,8 @@ def _check_reversed(layers: Sequence[Layer]) -> None:
                 )
 
 
-def _check_several(layers: Sequence[Layer], outputs: Sequence[Layer], steps: int) -> None:
+def _check_several(layers: Sequence[Layer], outputs: Sequence[Layer]) -> None:
     """What of several outputs, or of an output and losses between layers, does not."""
-    if steps:
-        raise ModelError(
-            f"{outputs[-1].name}: a network of sequences (steps=) has one output and no "
-            "net.loss(...); answer with one layer, or train a network for each"
-        )
     answering = [layer for layer in outputs if layer.answers]
     for layer in layers[1:]:
         hears = mentions(layer.neuron, "backward", "error") and not hasattr(layer.neuron, "error")

@@ -58,6 +58,15 @@ def each(network: Network, data: Dataset, target: str | None) -> Iterator[Output
             yield OutputView(output, network.alone(output), own, network.columns[name], f"{name}_")
 
 
+def part_of(sent: Any, output: Layer, columns: slice) -> Any:
+    """What one of several outputs answers, of what all of them send at each step or at the last:
+    (n, size), or of one that answers each step (n, steps, size). Behind the end of a sequence lies
+    what it has there.
+    """
+    part = sent[..., columns]
+    return part if part.ndim == 2 or output.each_step else part[:, -1]
+
+
 def has_answers(network: Network, data: Dataset, target: str | None) -> bool:
     """Whether any output tells right from wrong."""
     return any(view.answers(target) is not None for view in each(network, data, target))

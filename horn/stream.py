@@ -45,7 +45,7 @@ class ModelStream:
                 "samples that have nothing to do with one another"
             )
         self.at = 0
-        self.n_features, self._n_outputs = network.n_inputs, network.last.size
+        self.n_features, self._columns = network.n_inputs, network.columns
         kept = [f"{each.name}.{k}" for each in network.layers[1:] for k in carried(each.neuron)]
         self.names = (*(layer.name for layer in network.layers), *kept)
         self._scale = scale
@@ -55,8 +55,9 @@ class ModelStream:
         self._engine = cast(StepEngine, make(backend, steps))
         self._engine.load(parameters, states, updates=updates)
 
-    def __call__(self, x: Any) -> Array:
-        """What the last layer sends at a step, (n_outputs,), or at several, (steps, n_outputs).
+    def __call__(self, x: Any) -> Any:
+        """What the last layer sends at a step, (n_outputs,), or at several, (steps, n_outputs); of
+        several outputs by name.
 
         x : (features,), or (steps, features). Bytes are scaled as those were that it learned from.
         """
@@ -69,11 +70,15 @@ class ModelStream:
         steps = given.reshape(-1, self.n_features).astype(self._dtype)
         if given.dtype == np.uint8:
             steps *= self._scale
-        sent = np.empty((len(steps), self._n_outputs), self._dtype)
+        sent = np.empty((len(steps), sum(c.stop - c.start for c in self._columns.values())),
+                        self._dtype)  # fmt: skip
         for k, step in enumerate(steps):
             sent[k] = self._engine.go_on(step[None], self.at)[0]
             self.at += 1
-        return sent[0] if given.ndim == 1 else sent
+        sent = sent[0] if given.ndim == 1 else sent
+        if len(self._columns) == 1:
+            return sent
+        return {name: sent[..., columns] for name, columns in self._columns.items()}
 
     def last(self, name: str) -> Array:
         """What a layer sent at the last step that there was, or what a State is after it: (size,).

@@ -287,8 +287,8 @@ class CompiledEngine:
         scalars = self._inference_scalars(1, not at)
         self._run(runner, _ONE, scalars, number_of_step(at, 1))
         runner.carry()
-        sent = runner.value(runner.program.outputs[0])
-        return np.array(sent[0] if self.network.last.each_step else sent[0, -1])
+        sent = self._sent(runner)
+        return np.array(sent[0] if self.network.answers_each else sent[0, -1])
 
     def last(self, name: str) -> Array:
         runner = self._runner("infer", None)
@@ -306,13 +306,20 @@ class CompiledEngine:
         """What the outputs send, side by side; of sequences that are judged by it at the last
         step.
         """
-        if len(runner.program.outputs) > 1:
-            return np.concatenate([runner.value(name) for name in runner.program.outputs], axis=1)
-        found = runner.value(runner.program.outputs[0])
+        found = self._sent(runner)
         if data.lengths is not None:
             found = metrics.held(found, data.lengths[rows], self.network.steps)
-        is_last = found.ndim == 3 and not self.network.last.each_step
+        is_last = found.ndim == 3 and not self.network.answers_each
         return found[:, -1] if is_last else found
+
+    def _sent(self, runner: Runner) -> Array:
+        """What the outputs of a program send, side by side."""
+        found = [runner.value(name) for name in runner.program.outputs]
+        if len(found) == 1:
+            return found[0]
+        if any(a.ndim < 3 for a in found):  # where the last step is asked alone
+            found = [a[:, -1] if a.ndim == 3 else a for a in found]
+        return np.concatenate(found, axis=-1)
 
     def _inference_scalars(
         self, rows: int, begins: bool = True, steps: float = 1.0

@@ -667,7 +667,8 @@ class Runner:
             taken = taken if columns else slice(0, 1)
         own: slice | int = taken
         if first >= 0:
-            own = slice(first + taken.start, first + taken.stop) if columns else first
+            is_wide = columns or (self.steps and each_step)
+            own = slice(first + taken.start, first + taken.stop) if is_wide else first
         self.loads.append((number, what, own))
 
     def _draw(self, s: Draw) -> None:

@@ -393,7 +393,9 @@ class Runner:
             if s.first >= 0:  # the columns of one of several outputs
                 _, *axis = self.program.buffers[s.out].axes
                 size = self.network.layers[layer_of(base(axis[0]))].size if axis else 1
-                out = out[:, s.first : s.first + size] if axis else out[:, s.first]
+                size *= self.program.steps if s.each_step else 1
+                is_wide = axis or s.each_step
+                out = out[:, s.first : s.first + size] if is_wide else out[:, s.first]
             if s.each_step:
                 each = int(np.prod(out.shape[1:])) // self.program.steps  # there may be no rows
                 out = out.reshape(len(out), self.program.steps, each)

@@ -69,7 +69,8 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
     else:
         found = trained.predict(samples, labels=labels)
     if isinstance(found, dict):
-        _tell_each(found, output, samples, as_json, {"model": model, "data": data})
+        by_step = [] if stream else [x.name for x in trained.network.outputs if x.each_step]
+        _tell_each(found, output, samples, as_json, {"model": model, "data": data}, by_step)
         return
     if output is not None and output.endswith(".npz"):
         raise JobError(f"-o {output}: this model has one output; write .npy or .csv")
@@ -103,20 +104,31 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
 
 
 def _tell_each(
-    found: dict[str, Any], output: str | None, samples: Any, as_json: bool, head: dict[str, str]
-) -> None:
-    """Print or write what each of several outputs says, by its name."""
+    found: dict[str, Any], output: str | None, samples: Any, as_json: bool, head: dict[str, str],
+    by_step: list[str],
+) -> None:  # fmt: skip
+    """Print or write what each of several outputs says, by its name. by_step : of these, those that
+    answer each step of a sequence.
+    """
     import numpy as np
 
     from horn import terminal
     from horn.errors import JobError
 
     names = None if samples.ids is None else samples.ids.tolist()
-    plain = {name: a.astype(str) if a.dtype == object else a for name, a in found.items()}
-    columns = {
-        name if a.ndim == 1 else f"{name}.{k}": a if a.ndim == 1 else a[:, k]
-        for name, a in plain.items()
-        for k in range(1 if a.ndim == 1 else a.shape[1])
+    ragged = [name for name, a in found.items() if isinstance(a, list)]
+    if output is not None and ragged:
+        raise JobError(
+            f"-o {output}: the sequences that {ragged[0]!r} answers are of different lengths, "
+            "which no array holds; leave --output out, or take --json"
+        )
+    if output is not None and output.endswith(".csv") and by_step:
+        raise JobError(
+            f"-o {output}: each step is answered by {by_step[0]!r}, which a table has no columns "
+            "for; write .npz"
+        )
+    plain: dict[str, Any] = {
+        name: [_text(row) for row in a] if name in ragged else _text(a) for name, a in found.items()
     }
     if output is not None and output.endswith(".npy"):
         raise JobError(
@@ -125,6 +137,11 @@ def _tell_each(
     if output is not None and output.endswith(".npz"):
         _replace(output, lambda file: np.savez(file, **plain))
     elif output is not None:
+        columns = {
+            name if a.ndim == 1 else f"{name}.{k}": a if a.ndim == 1 else a[:, k]
+            for name, a in plain.items()
+            for k in range(1 if a.ndim == 1 else a.shape[1])
+        }
         table = [[f"{v:.9g}" if isinstance(v, float) else v for v in column.tolist()]
                  for column in columns.values()]  # fmt: skip
         table = table if names is None else [names, *table]
@@ -134,10 +151,14 @@ def _tell_each(
         said = ", ".join(f"{name} {' × '.join(map(str, a.shape))}" for name, a in plain.items())
         terminal.say(f"Wrote {output}: {said}.")
     if as_json:
-        shown = {} if output else {"outputs": {k: a.tolist() for k, a in plain.items()}}
+        lists = {name: [row.tolist() for row in a] for name, a in plain.items()}
+        shown = {} if output else {"outputs": lists}
         if names is not None and not output:
             shown["ids"] = names
-        shapes = {name: list(a.shape) for name, a in plain.items()}
+        shapes = {
+            name: [len(a), None, *a[0].shape[1:]] if name in ragged else list(a.shape)
+            for name, a in plain.items()
+        }
         terminal.print_json(
             {"schema": "horn.predict/1", **head, "output": output, "shape": shapes, **shown}
         )
@@ -146,6 +167,11 @@ def _tell_each(
             text = "  ".join(f"{name} {_line(np.atleast_1d(a[k]).tolist())}"
                              for name, a in plain.items())  # fmt: skip
             click.echo(text if names is None else f"{names[k]} {text}")
+
+
+def _text(found: Any) -> Any:
+    """An array of which a file or JSON has all elements."""
+    return found.astype(str) if found.dtype == object else found
 
 
 def _line(row: list[Any]) -> str:
@@ -158,6 +184,8 @@ def _line(row: list[Any]) -> str:
 def _answer_lines(trained: Any, labels: bool) -> None:
     """Read a step per line, numbers with commas or spaces between, and answer it at once."""
     import sys
+
+    import numpy as np
 
     from horn.errors import DataError
 
@@ -173,7 +201,12 @@ def _answer_lines(trained: Any, labels: bool) -> None:
             found = stream(step)
         except DataError as error:
             raise DataError(f"standard input, line {number}: {error}") from None
-        click.echo(_line([trained.labels_of(found).item()] if labels else found.tolist()))
+        found = trained.labels_of(found) if labels else found
+        if isinstance(found, dict):
+            parts = (f"{name} {_line(np.atleast_1d(a).tolist())}" for name, a in found.items())
+            click.echo("  ".join(parts))
+        else:
+            click.echo(_line(np.atleast_1d(found).tolist()))
         sys.stdout.flush()
 
 

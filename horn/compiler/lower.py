@@ -94,7 +94,8 @@ class Builder:
         self.messages.target = self.target_node
         self.on_circles = on_circles(network) if ragged else frozenset[int]()
         self.targets: dict[int, Node] = {}  # by the output's layer
-        self.seed = ""  # of sequences that are judged by their last step: what comes back
+        # Of sequences that are judged by their last step: what comes back, and to which layer.
+        self.seeds: dict[str, int] = {}
         self.thinning = Thinning(self.storage, self.messages, thin and not network.steps)
         self.training: Backward | None = None
         if optimizer is not None:
@@ -118,7 +119,7 @@ class Builder:
         is_judged = self.is_judged
         losses: tuple[str, ...] = ()
         if storage.steps:
-            loss, measured = self.judge(is_judged, aggregates)
+            loss, losses, measured = self.judge(is_judged, aggregates)
         else:
             losses = tuple(map(self.loss, net.judged)) if is_judged else ()
             loss = self.total(losses) if is_judged else None
@@ -131,15 +132,14 @@ class Builder:
         storage.drop_unread()
         keep: list[str] = []
         if storage.steps:
-            is_asked = net.last.each_step or self.ragged
-            keep = [self.messages.output_name(net.last)] if is_asked else []
-            keep += [self.seed] if self.seed else []
+            is_asked = net.answers_each or self.ragged
+            keep = [self.messages.output_name(one) for one in net.outputs] if is_asked else []
+            keep += self.seeds
             keep += [] if self.fuse or self.training is None else storage.probes.values()
             keep = [name for name in keep if storage.buffers[name].role == "work"]
             keep = [name for name in keep if "b" in storage.buffers[name].axes]
-            seeds = [self.seed] if self.seed else []
             found = Arrangement(
-                net, storage.buffers, storage.phases, keep, seeds, self.part
+                net, storage.buffers, storage.phases, keep, self.seeds, self.part
             ).statements()
             storage.statements[:] = []
             storage.statements = list(found)
@@ -334,36 +334,37 @@ class Builder:
 
     def judge(
         self, is_judged: bool, aggregates: Sequence[Aggregate]
-    ) -> tuple[str | None, tuple[str, ...]]:
-        """Of sequences: the loss, of each step or of the last, and what is asked of the last.
+    ) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
+        """Of sequences: the loss, of each step or of the last, that of each output by itself, and
+        what is asked of the last step.
 
         Of those that end early the last step is another of each sample: all are computed, and what
         is not the last counts nothing.
         """
-        last = self.network.last
-        loss: str | None = None
-        code = self.code.layers[last.index]
-        by_steps = last.each_step or self.ragged
-        if is_judged and by_steps:
-            loss = self.loss(last)
+        judged = self.network.judged if is_judged else ()
+        found = {layer: self.loss(layer) for layer in judged if layer.each_step or self.ragged}
         measured: tuple[str, ...] = ()
         if self.ragged:
             measured = tuple(self.aggregate(k, each) for k, each in enumerate(aggregates))
         with self.aside("judge"):
-            if is_judged and not by_steps:
-                loss = self.loss(last)
+            for layer in judged:
+                if layer in found:
+                    continue
+                found[layer] = self.loss(layer)
+                code = self.code.layers[layer.index]
                 if code.upstream is not None:  # of the last step; at the others it stays 0
                     code.upstream = self.storage.store(
-                        code.upstream, Frame(last.index), "bo", f"{last.name}.judged"
+                        code.upstream, Frame(layer.index), "bo", f"{layer.name}.judged"
                     )
-                    self.seed = code.upstream.value
-            loss = None if loss is None else self.total((loss,))
+                    self.seeds[code.upstream.value] = layer.index
+            losses = tuple(found[layer] for layer in judged)
+            loss = self.total(losses) if is_judged else None
             if not self.ragged:
                 measured = tuple(self.aggregate(k, each) for k, each in enumerate(aggregates))
             if self.training is not None:
                 self.training.updates.keep_states()
                 self.training.updates.sum_gathered()
-        return loss, measured
+        return loss, losses, measured
 
     def at_last(self) -> Node:
         """Of sequences that end early: whether a step is the last one of the sample."""
@@ -432,7 +433,8 @@ class Builder:
         t = self.target_node(last) if last.answers else ZERO
         y = load(self.messages.output_name(last), "bo")
         by_steps = last.each_step or self.ragged
-        name = self.storage.buffer("loss.step" if by_steps else self.loss_name(last), ("b",))
+        own = self.loss_name(last)
+        name = self.storage.buffer(f"{own}.step" if by_steps else own, ("b",))
         is_whole = False
         if last.interlayer is softmax and loss is losses.LOSSES["cross_entropy"]:
             # log y without taking y: log sum exp. d loss / d raw = y * sum(t) - t; sum(t) is 1 for
@@ -475,13 +477,13 @@ class Builder:
                 per_neuron = self.spread_o(per_neuron, frame)
             self.storage.loop(frame, [Output(name, per_neuron, "o", "sum")])
         if by_steps:
-            part, share = load(name, "b"), self.share_of_a_step()
+            part, share = load(name, "b"), self.share_of_a_step(last)
             if self.ragged:
                 valid = self.storage.valid
                 assert valid is not None
                 counts = make(Op.NE, valid, ZERO) if last.each_step else self.at_last()
                 part, adjoint = select(counts, part, ZERO), select(counts, adjoint, ZERO)
-            name = self.summed(self.loss_name(last), frame, part * share)
+            name = self.summed(own, frame, part * share)
             adjoint = adjoint * share
         if last.loss_weight != 1.0:
             adjoint = adjoint * last.loss_weight
@@ -515,9 +517,9 @@ class Builder:
         """The buffer of each sample's loss of one output."""
         return f"{layer.name}.loss" if self.adds_up else "loss"
 
-    def share_of_a_step(self) -> Node:
+    def share_of_a_step(self, judged: Layer) -> Node:
         """What the loss of a step counts in its sample's."""
-        if not self.network.last.each_step:
+        if not judged.each_step:
             return const(1.0)
         return Scalar("inv_steps") if self.ragged else const(1.0 / self.storage.steps)
 

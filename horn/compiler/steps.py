@@ -15,7 +15,7 @@ Buffers that one of these parts makes and another reads have all steps, others o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from horn.compiler.fusion import fused, told_in_place
@@ -61,7 +61,8 @@ class Body:
 
 class Arrangement:
     """Puts the statements of the phases together. keep : buffers of which every step is asked;
-    seeds : of these, what is written at the last step alone. part : the steps of a part, or 0.
+    seeds : of these, what is written at the last step alone, and of which layer. part : the steps
+    of a part, or 0.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Arrangement:
         buffers: dict[str, Buffer],
         phases: dict[str, list[Statement]],
         keep: Iterable[str],
-        seeds: Sequence[str] = (),
+        seeds: Mapping[str, int],
         part: int = 0,
     ) -> None:
         self.network, self.buffers, self.phases = network, buffers, phases
@@ -135,9 +136,9 @@ class Arrangement:
         (run, _), (other, _) = forward[0], backward[0]
         behind = grouped((AllSteps, False, run.behind), (Repeat, False, run.tallies))
         last = Sums(self.network, self.buffers, self.phases["last"], self.has_rows)
-        for name in self.seeds:  # which judge writes at the last step
-            frame = Frame(self.network.last.index)
-            behind = [AllSteps((Loop(frame, (Output(name, const(0.0)),)),)), *behind]
+        for name, layer in self.seeds.items():  # which judge writes at the last step
+            zero = Loop(Frame(layer), (Output(name, const(0.0)),))
+            behind = [AllSteps((zero,)), *behind]
         flow = merged([*back(other, []), *self.over_rows(last.each)])
         parts = Parts(
             self.part, tuple(forth(run, [])), tuple(merged(behind)),

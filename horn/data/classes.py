@@ -81,7 +81,8 @@ def _sorted(distinct: set[Any]) -> Classes:
 def recode(
     y: np.ndarray, own: Classes | None, classes: Classes | None, what: str, owner: str
 ) -> np.ndarray:
-    """Labels (n,) int64 of ``own`` classes (None: whole numbers) as those of other ``classes``.
+    """Labels (n,) int64, or (n, steps), of ``own`` classes (None: whole numbers) as those of other
+    ``classes``.
 
     Raises
     ------
@@ -101,7 +102,7 @@ def recode(
     labels = [int(k) if own is None else own[k] for k in numbers.tolist()]
     codes = [lookup.get(label, -1) for label in labels]
     if unknown := [k for k, found in enumerate(codes) if found < 0]:
-        bad = np.isin(y, numbers[unknown])
+        bad = np.isin(y, numbers[unknown]).reshape(len(y), -1).any(axis=1)
         n = int(bad.sum())
         raise DataError(
             f"{what}: has labels that {owner} does not have: "

@@ -151,9 +151,9 @@ class Dataset:
             return self.of_output(names[0]) if self.targets else self
         has = [part.name for part in self.targets]
         if not self.targets and len(names) == 1:
-            is_labels = self.y.ndim == 1
-            size = 1 if is_labels else self.y.shape[1]
-            part = OutputTargets(names[0], 0, size, is_labels, self.classes)
+            by_step = self.has_labels and self.y.ndim > 1
+            size = 1 if self.y.ndim == 1 else self.y.shape[1]
+            part = OutputTargets(names[0], 0, size, self.has_labels, self.classes, by_step)
             y = self.y.astype(np.float64) if self.y.dtype.kind == "i" else self.y
             return self.with_fields(y=y.reshape(len(y), -1), targets=(part,), classes=None)
         if missing := [repr(name) for name in names if name not in has]:
@@ -257,10 +257,24 @@ class Dataset:
                 return self
             y, targets = recoded(self.y, self.targets, classes, self.name, owner)
             return self.with_fields(y=y, targets=targets)
-        if self.y is None or self.y.ndim != 1 or self.classes == classes:
+        if self.y is None or not self.has_labels or self.classes == classes:
             return self
+        if self.is_text:
+            raise DataError(
+                f"{self.name}: was read with another alphabet than {owner}; write "
+                "horn.data.text(..., alphabet=data.classes), of the training data, or model.classes"
+            )
         y = recode(self.y, self.classes, classes, self.name, owner)
         return self.with_fields(y=y, classes=classes)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is as ``horn.data.text`` makes it: x are one hot what y are, characters."""
+        letters = self.classes or ()
+        if self.y is None or self.y.ndim == 1 or not letters:
+            return False
+        is_one_hot = self.n_features == self.y.shape[1] * len(letters)
+        return is_one_hot and all(isinstance(k, str) and len(k) == 1 for k in letters)
 
     def called(self, classes: Classes | Mapping[str, Classes | None]) -> Dataset:
         """The same labels, which are numbers of these classes; of several outputs, by name."""

@@ -6,17 +6,23 @@ not among the data, and nothing is learned from them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from horn.data import arrays
 from horn.data.checks import as_dataset
+from horn.data.classes import Classes, code
 from horn.data.dataset import Dataset
+from horn.data.targets import by_part, columns_of, put_together
 from horn.errors import DataError
 from horn.formats import parts
 
 Array = np.ndarray[Any, Any]
+Coded = tuple[Array, Classes | None]  # labels or targets as a Dataset has them, and their classes
+Reads = Callable[[Any, str, str], Coded]  # y, the output's name, and what messages call it
+Asked = Mapping[str, tuple[bool, int]]  # by output: whether each step answers, and its size
 
 
 def sequences(x: Any, y: Any = None, *, lengths: Any = None, steps: int | None = None) -> Dataset:
@@ -26,8 +32,8 @@ def sequences(x: Any, y: Any = None, *, lengths: Any = None, steps: int | None =
     array (n, steps, features), or (n, steps), of which sequence k has ``lengths[k]`` steps (what
     is behind them is not read). y : of each sequence labels (n,) or targets (n, size); of each step
     a list of arrays, (steps,) or (steps, size) as long as the sequences, or of arrays (n, steps) or
-    (n, steps, size). steps : to how many they are filled up, by default the longest's; networks
-    with more take them, too.
+    (n, steps, size); labels may be text. Of several outputs {name: either}. steps : to how many
+    they are filled up, by default the longest's; networks with more take them, too.
 
     Raises
     ------
@@ -52,7 +58,6 @@ def sequences(x: Any, y: Any = None, *, lengths: Any = None, steps: int | None =
             )
         whole = whole[:, :, None] if whole.ndim == 2 else whole
         ends = _checked_lengths(lengths, len(whole), whole.shape[1], what)
-    given = None if y is None else _targets(y, ends, what)
     if not len(ends):
         raise DataError(f"{what}: there are none; pass at least one")
     longest = int(ends.max())
@@ -62,45 +67,58 @@ def sequences(x: Any, y: Any = None, *, lengths: Any = None, steps: int | None =
             f"{what}: sequence {k} has {longest:,} steps, but steps={steps!r}; take "
             f"steps={longest}, or cut it"
         )
-    return _dataset(whole, given, ends, steps or longest, what)
+    n_before, steps = whole.shape[1], steps or longest
+
+    def own(y: Any, name: str, where: str) -> Coded:
+        return _coded(_targets(y, ends, where), n_before, ends, steps, where)
+
+    return with_answers(_dataset(whole, ends, steps, what), y, own, what)
 
 
-def _dataset(x: Array, y: Array | None, ends: Array, steps: int, what: str) -> Dataset:
-    """x (n, any steps, features) · y as it is, by step where it has the steps of x."""
-    n_before, is_whole = x.shape[1], bool((ends == steps).all())
-    shape = (steps, x.shape[2])
-    x = _filled(x, ends, steps).reshape(len(x), -1)
-    if y is not None and len(y) != len(x):
-        raise DataError(
-            f"{what}: there are {len(x):,} sequences, but {len(y):,} in y; pass as many"
-        )
-    if y is not None and _by_step(y, n_before, steps):
-        y = _filled(y, ends, steps)
-    elif y is not None and y.dtype.kind == "f" and y.ndim == 2 and y.shape[1] == steps:
-        behind = (
-            np.arange(steps) >= ends[:, None]
-        )  # if they are of steps; what is there is not read
-        y = np.where(behind & ~np.isfinite(y), 0.0, y)
-    found, scale = arrays.as_features(x, what)
-    labels, classes = None, None
-    if y is not None and y.ndim == 2 and y.dtype.kind in "iub" and y.shape[1] == steps:
-        labels = np.ascontiguousarray(y, np.int64)
+def _dataset(x: Array, ends: Array, steps: int, what: str) -> Dataset:
+    """x (n, any steps, features)"""
+    is_whole, shape = bool((ends == steps).all()), (steps, x.shape[2])
+    found, scale = arrays.as_features(filled(x, ends, steps).reshape(len(x), -1), what)
+    return Dataset(found, None, scale, what, shape=shape, lengths=None if is_whole else ends)
+
+
+def with_answers(made: Dataset, y: Any, own: Reads, what: str) -> Dataset:
+    """The same with labels or targets, of several outputs by name; ``own`` reads those of one."""
+    if isinstance(y, Mapping):
+        given = columns_of(y, what)
+        coded = {name: own(each, name, f"{what}: {name}") for name, each in given.items()}
+        found, targets = put_together(coded, what)
+        made = made.with_fields(y=found, targets=targets)
     elif y is not None:
-        flat = y.reshape(len(y), -1) if y.ndim > 1 else y
-        labels, classes = arrays.as_labels_or_targets(flat, what)
-    lengths = None if is_whole else ends
-    made = Dataset(found, labels, scale, what, classes, shape=shape, lengths=lengths)
+        found, classes = own(y, "", what)
+        made = made.with_fields(y=found, classes=classes)
     return as_dataset(made, what)
 
 
-def _by_step(y: Array, n_before: int, steps: int) -> bool:
-    """Whether y is taken to have an entry for each step. Numbers may be of the whole sequence."""
-    may_be = y.ndim == 2 and y.shape[1] == n_before
-    return y.ndim == 3 or (may_be and (y.dtype.kind in "iub" or steps != n_before))
+def _coded(y: Array, n_before: int, ends: Array, steps: int, what: str) -> Coded:
+    """y as a Dataset has it: by step where it has the steps that x had before it was filled up."""
+    _check_count(ends, y, what)
+    if _by_step(y, n_before, steps):
+        y = filled(y, ends, steps)
+    elif y.dtype.kind == "f" and y.ndim == 2 and y.shape[1] == steps:
+        # if they are of steps; what is behind the end is not read
+        behind = np.arange(steps) >= ends[:, None]
+        y = np.where(behind & ~np.isfinite(y), 0.0, y)
+    if y.ndim == 2 and y.dtype.kind in "iubUO" and y.shape[1] == steps:
+        return labels_of(y, what)
+    return arrays.as_labels_or_targets(y.reshape(len(y), -1) if y.ndim > 1 else y, what)
 
 
-def _filled(array: Array, ends: Array, steps: int) -> Array:
-    """The same with so many steps, those behind the end of a sequence as its last one."""
+def labels_of(y: Array, what: str) -> Coded:
+    """Labels of each step (n, steps), and the classes of those that are text."""
+    if y.dtype.kind in "iub":
+        return np.ascontiguousarray(y, np.int64), None
+    codes, classes = code(y.ravel(), what)
+    return codes.reshape(y.shape), classes
+
+
+def filled(array: Array, ends: Array, steps: int) -> Array:
+    """(n, any steps, ...) with so many steps, those behind the end of a sequence as its last."""
     n_before = array.shape[1]
     if n_before == steps and (ends == steps).all():
         return array
@@ -108,16 +126,22 @@ def _filled(array: Array, ends: Array, steps: int) -> Array:
     return np.asarray(array[np.arange(len(array))[:, None], places])
 
 
+def _by_step(y: Array, n_before: int, steps: int) -> bool:
+    """Whether y is taken to have an entry for each step. Numbers may be of the whole sequence."""
+    may_be = y.ndim == 2 and y.shape[1] == n_before
+    return y.ndim == 3 or (may_be and (y.dtype.kind in "iubUO" or steps != n_before))
+
+
 def _is_list(x: Any) -> bool:
     return isinstance(x, (list, tuple)) or (isinstance(x, np.ndarray) and x.dtype == object)
 
 
-def _numbers(x: Any, what: str) -> Array:
+def _numbers(x: Any, what: str, is_y: bool = False) -> Array:
     try:
         found = np.asarray(x)
     except ValueError as error:
         raise DataError(f"{what} is not a rectangular array ({error})") from error
-    if found.dtype.kind not in "biuf":
+    if found.dtype.kind not in ("biufUO" if is_y else "biuf"):
         raise DataError(
             f"{what} holds {parts.kind_name(found.dtype)}, but numbers are expected; convert it "
             "to a numeric type first"
@@ -127,7 +151,7 @@ def _numbers(x: Any, what: str) -> Array:
 
 def _of_list(x: Any, what: str, letter: str) -> tuple[Array, Array]:
     """(n, longest, features) and how long each is."""
-    each = [_numbers(one, f"{what}: {letter}[{k}]") for k, one in enumerate(x)]
+    each = [_numbers(one, f"{what}: {letter}[{k}]", letter == "y") for k, one in enumerate(x)]
     if not each:
         raise DataError(f"{what}: there are none; pass at least one")
     for k, one in enumerate(each):
@@ -193,36 +217,53 @@ def _targets(y: Any, ends: Array, what: str) -> Array:
     return found[:, :, 0] if all(one.ndim == 1 for one in each) else found
 
 
-def of_steps(data: Any, steps: int, features: int, each: bool, size: int, what: str) -> Any:
+def of_steps(data: Any, steps: int, features: int, asked: Asked, what: str) -> Any:
     """A dataset of sequences, or of (x, y); what is no array, as it is.
 
     x (n, steps, features), or (n, steps) of one feature, or a list of such of any lengths, or of
-    fewer steps · y, of the last step: labels (n,) or targets (n, size); of ``each`` step: labels
-    (n, steps), targets (n, steps, size), or (n, steps) of one; or a list of arrays. Labels stay
-    whole numbers, bytes stay bytes.
+    fewer steps · y, of the last step: labels (n,) or targets (n, size); of each step: labels
+    (n, steps), targets (n, steps, size), or (n, steps) of one; or a list of arrays; of several
+    outputs {name: either}. Labels stay whole numbers, bytes stay bytes. asked : of the network's
+    outputs.
 
     Raises
     ------
-    DataError : other shapes; labels of each step for a network that answers by its last, and the
+    DataError : other shapes; labels of each step for an output that answers by its last, and the
     other way round.
     """
     x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
     if isinstance(x, Dataset):
-        return _of_dataset(x, steps, features, each, what)
+        return _of_dataset(x, steps, features, asked, what)
     if isinstance(x, str) or not hasattr(x, "__array__") and not _is_list(x):
         return data
+    x, ends = _samples(x, steps, features, what)
+    here = x.shape[1]
+
+    def own(y: Any, name: str, where: str) -> Coded:
+        if name not in asked and (name or len(asked) != 1):  # which is said by who knows the names
+            return _coded(_targets(y, ends, where), here, ends, steps, where)
+        each, size = asked[name] if name else next(iter(asked.values()))
+        if not each and _is_list(y) and is_ragged(y):
+            raise DataError(
+                f"{where}: y has an entry for each step, but the network answers by its last step: "
+                "pass one of each sequence, or ask each step: net.output(..., each_step=True)"
+            )
+        found = _answers(len(x), _targets(y, ends, where), here, each, size, where)
+        if each:
+            return _coded(found, here, ends, steps, where)
+        _check_count(ends, found, where)  # of sequences, however many numbers they have
+        return arrays.as_labels_or_targets(found, where)
+
+    return with_answers(_dataset(x, ends, steps, what), y, own, what)
+
+
+def _samples(x: Any, steps: int, features: int, what: str) -> tuple[Array, Array]:
+    """(n, any steps, features), and how many of them each sequence has."""
     ends = None
     x = list(x) if _is_list(x) else x
     if isinstance(x, list) and is_ragged(x):
         x, ends = _of_list(x, what, "x")
-        if y is not None and not each and _is_list(y) and is_ragged(y):
-            raise DataError(
-                f"{what}: y has an entry for each step, but the network answers by its last step: "
-                "pass one of each sequence, or ask each step: net.output(..., each_step=True)"
-            )
-        y = None if y is None else _targets(y, ends, what)
     x = np.asarray(x)
-    y = None if y is None else np.asarray(y)
     is_flat = x.ndim == 2 and x.shape[1] == steps * features and ends is None
     if x.ndim == 2 and features == 1 and not is_flat:
         x = x[:, :, None]
@@ -233,39 +274,25 @@ def of_steps(data: Any, steps: int, features: int, each: bool, size: int, what: 
             f"takes (n, {steps}, {features}), or shorter ones; cut every sequence to {steps} "
             "steps, or take more steps"
         )
-    here = steps if is_flat else x.shape[1]
-    if y is not None:
-        y = _answers(x, y, here, each, size, what)
     if is_flat:
         x = x.reshape(len(x), steps, features)
-    ends = np.full(len(x), here) if ends is None else ends
-    if y is not None and not each:  # of sequences, however many numbers they have
-        _check_count(x, y, what)
-        made = _dataset(x, None, ends, steps, what)
-        return as_dataset(_with_targets(made, y, what), what)
-    return _dataset(x, y, ends, steps, what)
+    return x, np.full(len(x), x.shape[1]) if ends is None else ends
 
 
-def _with_targets(made: Dataset, y: Array, what: str) -> Dataset:
-    labels, classes = arrays.as_labels_or_targets(y, what)
-    lengths, shape = made.lengths, made.shape
-    return Dataset(made.x, labels, made.scale, what, classes, shape=shape, lengths=lengths)
-
-
-def _check_count(x: Array, y: Array, what: str) -> None:
-    if len(x) != len(y):
-        raise DataError(
-            f"{what}: there are {len(x):,} sequences, but {len(y):,} in y; pass as many"
-        )
+def _check_count(ends: Array, y: Array, what: str) -> None:
+    if y.ndim == 0 or len(ends) != len(y):
+        got = f"{len(y):,}" if y.ndim else "one"
+        raise DataError(f"{what}: there are {len(ends):,} sequences, but {got} in y; pass as many")
 
 
 def is_ragged(x: Any) -> bool:
     return len({len(one) if hasattr(one, "__len__") else 0 for one in x}) > 1
 
 
-def _answers(x: Array, y: Array, steps: int, each: bool, size: int, what: str) -> Array:
-    """y of a network that answers at each step, or at the last; checked."""
-    if y.ndim > 1 and y.dtype.kind in "iub" and not each and y.shape[1:] == (steps,) != (size,):
+def _answers(n: int, y: Array, steps: int, each: bool, size: int, what: str) -> Array:
+    """y of an output that answers at each step, or at the last; checked."""
+    are_labels = y.dtype.kind in "iubUO"
+    if y.ndim > 1 and are_labels and not each and y.shape[1:] == (steps,) != (size,):
         raise DataError(
             f"{what}: y has shape {y.shape}, a label for each step, but the network answers by its "
             "last step: pass labels (n,) as y[:, -1], or ask each step: net.output(..., "
@@ -274,28 +301,28 @@ def _answers(x: Array, y: Array, steps: int, each: bool, size: int, what: str) -
     if not each and y.ndim > 2:
         raise DataError(
             f"{what}: y has shape {y.shape}, but the network answers by its last step: targets "
-            f"({len(x)}, {size}), as y[:, -1], or ask each step: net.output(..., each_step=True)"
+            f"({n}, {size}), as y[:, -1], or ask each step: net.output(..., each_step=True)"
         )
     if not each:
         return y
     if y.shape[1:2] != (steps,):
         raise DataError(
             f"{what}: y has shape {y.shape}, but each step is asked (each_step=True): labels "
-            f"({len(x)}, {steps}) or targets ({len(x)}, {steps}, {size}); of one answer per "
+            f"({n}, {steps}) or targets ({n}, {steps}, {size}); of one answer per "
             "sequence leave each_step out"
         )
-    if y.ndim == 2 and y.dtype.kind in "iub" and size > 1:
+    if y.ndim == 2 and are_labels and (size > 1 or y.dtype.kind in "UO"):
         return y
     if y.shape[2:] not in ((size,), () if size == 1 else (size,)):
         raise DataError(
             f"{what}: y has shape {y.shape}, but each of {steps} steps is answered by {size} "
-            f"neuron{'s' * (size != 1)}: ({len(x)}, {steps}, {size})"
+            f"neuron{'s' * (size != 1)}: ({n}, {steps}, {size})"
         )
     y = y if y.dtype.kind == "f" else y.astype(np.float64)
     return y.reshape(len(y), steps, -1)
 
 
-def _of_dataset(data: Dataset, steps: int, features: int, each: bool, what: str) -> Dataset:
+def _of_dataset(data: Dataset, steps: int, features: int, asked: Asked, what: str) -> Dataset:
     """The same, filled up to the steps of the network."""
     if len(data.shape) != 2 or data.shape[1] != features or data.shape[0] == steps:
         return data
@@ -306,11 +333,21 @@ def _of_dataset(data: Dataset, steps: int, features: int, each: bool, what: str)
             f"steps={steps}) takes at most {steps:,}; cut them, or take more steps"
         )
     ends = np.full(len(data), here) if data.lengths is None else data.lengths
-    x = _filled(data.images, ends, steps).reshape(len(data), -1)
-    y = data.y
-    if each and y is not None and y.ndim == 2 and y.shape[1] % here == 0:
-        y = _filled(y.reshape(len(y), here, -1), ends, steps).reshape(len(y), -1)
-    return data.with_fields(x=x, y=y, shape=(steps, features), lengths=ends)
+
+    def longer(y: Array, name: str) -> Array:
+        each, _ = asked.get(name) or (next(iter(asked.values())) if asked else (False, 0))
+        if not each or y.ndim != 2 or y.shape[1] % here:
+            return y
+        return filled(y.reshape(len(y), here, -1), ends, steps).reshape(len(y), -1)
+
+    x = filled(data.images, ends, steps).reshape(len(data), -1)
+    y, targets = data.y, data.targets
+    if y is not None and targets:
+        y, targets = by_part(y, targets, longer)
+    elif y is not None:
+        y = longer(y, "")
+    changes: dict[str, Any] = {"targets": targets, "lengths": ends}
+    return data.with_fields(x=x, y=y, shape=(steps, features), **changes)
 
 
 def check_answers(data: Dataset, steps: int, each: bool, what: str) -> None:

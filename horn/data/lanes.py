@@ -4,6 +4,8 @@ network's sequences.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,17 +13,20 @@ import numpy as np
 from horn.data import arrays
 from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
-from horn.data.in_steps import is_ragged
+from horn.data.in_steps import Asked, Coded, is_ragged, labels_of, with_answers
+from horn.data.targets import by_part
 from horn.errors import DataError
 
 
-def whole(data: Any, features: int, size: int, what: str) -> Dataset:
-    """A dataset whose rows are sequences, or with one row a single one, each longer than a piece.
+def whole(data: Any, features: int, asked: Asked, what: str) -> Dataset:
+    """Sequences of any length as one dataset, a row each. Each of them may be longer than what a
+    network takes at a time.
 
     data : x, or (x, y), or a dataset whose rows are the steps of one sequence (as
     ``horn.data.text(path)``). x (steps, features) is one sequence, (n, steps, features) are n; of
     one feature also (steps,) and (n, steps). y, of each step: labels (steps,) or (n, steps),
-    targets (steps, size) or (n, steps, size), of one number also without the last axis.
+    targets (steps, size) or (n, steps, size), of one number also without the last axis; of several
+    outputs {name: either}. asked : as of ``of_steps``.
 
     Raises
     ------
@@ -35,9 +40,9 @@ def whole(data: Any, features: int, size: int, what: str) -> Dataset:
     x = np.asarray(x)
     if x.ndim == 1 and features == 1:
         x = x[:, None]
-    if x.ndim == 2 and x.shape[1] == features:
+    is_one = x.ndim == 2 and x.shape[1] == features
+    if is_one:
         x = x[None]
-        y = None if y is None else np.asarray(y)[None]
     elif x.ndim == 2 and features == 1:
         x = x[:, :, None]
     if x.ndim != 3 or x.shape[2] != features or not x.size:
@@ -47,27 +52,40 @@ def whole(data: Any, features: int, size: int, what: str) -> Dataset:
         )
     n, steps, _ = x.shape
     found, scale = arrays.as_features(x.reshape(n, -1), what)
-    if y is None:
-        return as_dataset(Dataset(found, None, scale, what), what)
-    y = np.asarray(y)
-    if y.shape == (n, steps) and y.dtype.kind in "iub" and size > 1:
-        labels = np.ascontiguousarray(y, np.int64)
-        return as_dataset(Dataset(found, labels, scale, what), what)
-    if y.shape not in ((n, steps, size), *([(n, steps)] if size == 1 else [])):
-        raise DataError(
-            f"{what}: y has shape {y.shape}, but of sequences in pieces each step is asked: labels "
-            f"({n}, {steps}) or targets ({n}, {steps}, {size}), of one sequence without the "
-            f"{n}"
-        )
-    y = y if y.dtype.kind == "f" else y.astype(np.float64)
-    return as_dataset(Dataset(found, y.reshape(n, -1), scale, what), what)
+
+    def own(y: Any, name: str, where: str) -> Coded:
+        y, (_, size) = np.asarray(y), asked.get(name or next(iter(asked), ""), (True, 0))
+        y = y[None] if is_one else y
+        if y.shape == (n, steps) and (y.dtype.kind in "UO" or y.dtype.kind in "iub" and size > 1):
+            return labels_of(y, where)
+        if y.shape not in ((n, steps, size), *([(n, steps)] if size == 1 else [])):
+            raise DataError(
+                f"{where}: y has shape {y.shape}, but of sequences in pieces each step is asked: "
+                f"labels ({n}, {steps}) or targets ({n}, {steps}, {size}), of one sequence without "
+                f"the {n}"
+            )
+        y = y if y.dtype.kind == "f" else y.astype(np.float64)
+        return arrays.as_labels_or_targets(y.reshape(n, -1), where)
+
+    return with_answers(Dataset(found, None, scale, what), y, own, what)
 
 
 def joined(data: Dataset) -> Dataset:
     """Sequences in pieces as whole ones; views."""
     n = len(data) // data.pieces
-    y = None if data.y is None else data.y.reshape(n, -1)
-    return data.with_fields(x=data.x.reshape(n, -1), y=y, pieces=1)
+    return _of_each(data, data.x.reshape(n, -1), lambda y: y.reshape(n, -1), pieces=1)
+
+
+def _of_each(
+    data: Dataset, x: np.ndarray, f: Callable[[np.ndarray], np.ndarray], **changes: Any
+) -> Dataset:
+    """The same with this x, and what f makes of the targets of each output."""
+    y, targets = data.y, data.targets
+    if y is not None and targets:
+        y, targets = by_part(y, targets, lambda own, _: f(own))
+    elif y is not None:
+        y = f(y)
+    return data.with_fields(x=x, y=y, targets=targets, **changes)
 
 
 def _of_rows(data: Dataset, features: int, what: str) -> Dataset:
@@ -78,10 +96,10 @@ def _of_rows(data: Dataset, features: int, what: str) -> Dataset:
         )
     if data.n_features > features:
         return data
-    x, y = data.x.reshape(1, -1), data.y
-    if y is not None:
-        y = y.reshape(1, -1)
-    return data.with_fields(x=x, y=y, ids=None, weight=None, shape=())
+    changes: dict[str, Any] = {"ids": None, "weight": None, "shape": ()}
+    found = _of_each(data, data.x.reshape(1, -1), lambda y: y.reshape(1, -1), **changes)
+    parts = tuple(replace(each, by_step=each.is_labels) for each in found.targets)
+    return found.with_fields(targets=parts)
 
 
 def ending(data: Dataset, features: int, fraction: float) -> tuple[Dataset, Dataset]:
@@ -93,11 +111,12 @@ def ending(data: Dataset, features: int, fraction: float) -> tuple[Dataset, Data
 
 def _steps(data: Dataset, features: int, first: int, last: int) -> Dataset:
     n = data.n_features // features
-    y = data.y
-    if y is not None:
+
+    def cut(y: np.ndarray) -> np.ndarray:
         per = y.shape[1] // n
-        y = y[:, first * per : last * per]
-    return data.with_fields(x=data.x[:, first * features : last * features], y=y)
+        return y[:, first * per : last * per]
+
+    return _of_each(data, data.x[:, first * features : last * features], cut)
 
 
 def pieces(data: Dataset, features: int, steps: int, lanes: int, what: str) -> Dataset:
@@ -124,11 +143,12 @@ def pieces(data: Dataset, features: int, steps: int, lanes: int, what: str) -> D
         )
     taken = _steps(data, features, 0, (n // len(data)) * length)
     x = _cut(taken.x, n, length * features, count, steps * features)
-    y = taken.y
-    if y is not None:
+
+    def cut(y: np.ndarray) -> np.ndarray:
         per = y.shape[1] // (taken.n_features // features)
-        y = _cut(y, n, length * per, count, steps * per)
-    return taken.with_fields(x=x, y=y, pieces=count)
+        return _cut(y, n, length * per, count, steps * per)
+
+    return _of_each(taken, x, cut, pieces=count)
 
 
 def _cut(array: np.ndarray, n: int, whole_row: int, count: int, row: int) -> np.ndarray:

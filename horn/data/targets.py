@@ -4,7 +4,7 @@ the columns of y, so that they are shuffled, split and shared as the targets of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,8 @@ EXACT_IN_FLOAT32 = 1 << 24  # labels above are kept in double
 class OutputTargets:
     """Where the targets of one output lie in y: ``size`` columns from ``first``.
 
-    is_labels : one column of whole numbers. classes : as of ``Dataset``.
+    is_labels : whole numbers, in one column, or ``by_step`` one for each step of a sequence.
+    classes : as of ``Dataset``.
     """
 
     name: str
@@ -29,6 +30,7 @@ class OutputTargets:
     size: int
     is_labels: bool = False
     classes: Classes | None = None
+    by_step: bool = False
 
     @property
     def columns(self) -> slice:
@@ -45,7 +47,14 @@ def side_by_side(given: Mapping[Any, Any], what: str) -> tuple[np.ndarray, Parts
     ------
     DataError : none, lengths that differ, or what one output could not have.
     """
-    found: dict[str, tuple[np.ndarray, Classes | None]] = {}
+    found = {}
+    for name, y in columns_of(given, what).items():
+        found[name] = arrays.as_labels_or_targets(y, f"{what}: {name}")
+    return put_together(found, what)
+
+
+def columns_of(given: Mapping[Any, Any], what: str) -> dict[str, Any]:
+    """The targets by their names, which are checked. Raises DataError."""
     for name, y in given.items():
         if not isinstance(name, str):
             raise DataError(
@@ -53,38 +62,59 @@ def side_by_side(given: Mapping[Any, Any], what: str) -> tuple[np.ndarray, Parts
             )
         if y is None:
             raise DataError(f"{what}: targets of {name!r} are None; give them, or leave it out")
-        found[name] = arrays.as_labels_or_targets(y, f"{what}: {name}")
-    if not found:
+    if not given:
         raise DataError(f"{what}: y is an empty dict; name the targets of each output")
+    return dict(given)
+
+
+def put_together(
+    found: Mapping[str, tuple[np.ndarray, Classes | None]], what: str
+) -> tuple[np.ndarray, Parts]:
+    """As ``side_by_side``, of labels and targets as a ``Dataset`` has them, and their classes."""
     lengths = {name: len(array) for name, (array, _) in found.items()}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{n:,} ({name!r})" for name, n in lengths.items())
         raise DataError(f"{what}: the outputs have {said} targets; give each of them the same")
-    parts, first = [], 0
+    parts, first, is_small = [], 0, True
     for name, (array, classes) in found.items():
-        is_labels = array.ndim == 1
-        if is_labels and len(array) and array.min() < 0:
-            row = int(array.argmin())
+        is_labels = array.dtype.kind == "i"
+        if is_labels and array.min(initial=0) < 0:
+            row = int((array < 0).reshape(len(array), -1).any(axis=1).argmax())
             raise DataError(
-                f"{what}: label {array[row]} of {name!r} in row {row} is negative; classes count "
-                "from 0, so remap it"
+                f"{what}: label {array[row].min()} of {name!r} in row {row} is negative; classes "
+                "count from 0, so remap it"
             )
-        size = 1 if is_labels else array.shape[1]
-        parts.append(OutputTargets(name, first, size, is_labels, classes))
+        size = 1 if array.ndim == 1 else array.shape[1]
+        by_step = is_labels and array.ndim > 1
+        parts.append(OutputTargets(name, first, size, is_labels, classes, by_step))
         first += size
-    is_small = all(
-        array.dtype == np.float32 or (array.ndim == 1 and array.max(initial=0) < EXACT_IN_FLOAT32)
-        for array, _ in found.values()
-    )
+        is_exact = is_labels and array.max(initial=0) < EXACT_IN_FLOAT32
+        is_small &= is_exact or array.dtype == np.float32
     columns = [a.reshape(len(a), -1) for a, _ in found.values()]
     whole = np.concatenate(columns, axis=1, dtype=np.float32 if is_small else np.float64)
     return whole, tuple(parts)
 
 
+def by_part(
+    y: np.ndarray, parts: Parts, f: Callable[[np.ndarray, str], np.ndarray]
+) -> tuple[np.ndarray, Parts]:
+    """The same with what f makes of the columns of each output, whose name it gets."""
+    made = [f(y[:, part.columns], part.name) for part in parts]
+    found, first = [], 0
+    for part, own_columns in zip(parts, made, strict=True):
+        found.append(replace(part, first=first, size=own_columns.shape[1]))
+        first += own_columns.shape[1]
+    return np.concatenate(made, axis=1), tuple(found)
+
+
 def own(y: np.ndarray, part: OutputTargets) -> np.ndarray:
-    """The targets of one output as if it were the only one: (n,) int64 labels, or (n, size)."""
+    """The targets of one output as if it were the only one: (n,) or (n, steps) int64 labels, or
+    (n, size).
+    """
     columns = y[:, part.columns]
-    return columns[:, 0].astype(np.int64) if part.is_labels else columns
+    if part.is_labels:
+        return (columns if part.by_step else columns[:, 0]).astype(np.int64)
+    return columns
 
 
 def recoded(
@@ -97,7 +127,7 @@ def recoded(
         if part.is_labels and part.name in classes and part.classes != wanted:
             new = recode(own(y, part), part.classes, wanted, f"{what}: {part.name}", owner)
             y = y.astype(np.float64) if new.max(initial=0) >= EXACT_IN_FLOAT32 else y.copy()
-            y[:, part.first] = new
+            y[:, part.columns] = new.reshape(len(new), -1)
             part = replace(part, classes=wanted)
         found.append(part)
     return y, tuple(found)

@@ -234,7 +234,7 @@ class Engine:
         """
         outputs = [layer.index for layer in self.network.outputs]
         each = [[v for index in outputs for v in layers[index]] for layers in self._filled(steps)]
-        return each if self.network.last.each_step else each[-1]
+        return each if self.network.answers_each else each[-1]
 
     def _filled(self, steps: list[Any]) -> list[Any]:
         """What a sequence has at each step; behind its end, as at its last one."""
@@ -251,15 +251,16 @@ class Engine:
         answers = metrics.answers(self.network, self.setup.target, data.y)
         samples = (self._read(data, row)[0] for row in range(len(data)))
         lengths = data.lengths
-        n_judged = self._n_judged(data, range(len(data)))
+        n_steps = self._mean_steps(data, range(len(data)))
         for row, steps in enumerate(self._predict(samples, data.pieces, lengths)):
             look(steps)
             _, targets = self._read(data, row)
             for layers, wanted in zip(steps, self._by_step(targets, len(steps)), strict=True):
                 for index, target in wanted.items():
                     judged = passes.judge(self._losses[index], layers[index], target)
-                    told = number(judged) / n_judged
-                    total += told * self.network.layers[index].loss_weight
+                    layer = self.network.layers[index]
+                    told = number(judged) / (n_steps if layer.each_step else 1.0)
+                    total += told * layer.loss_weight
                     if each is not None:
                         each[index] += told
             if answers is not None and data.y is not None:
@@ -268,10 +269,8 @@ class Engine:
                 right += metrics.n_right(answers, outputs, data.y[row : row + 1], own)
         return total, right
 
-    def _n_judged(self, data: Dataset, rows: Sequence[int] | Array) -> float:
-        """How many steps of a sample are judged, on average of these."""
-        if not self.network.last.each_step:
-            return 1.0
+    def _mean_steps(self, data: Dataset, rows: Sequence[int] | Array) -> float:
+        """How many steps samples have, on average of these."""
         return sum(self._n_steps(data, row) for row in rows) / max(len(rows), 1)
 
     def _n_steps(self, data: Dataset, row: int) -> int:
@@ -281,11 +280,14 @@ class Engine:
 
     def _by_step(self, targets: SampleTargets, steps: int) -> list[SampleTargets]:
         """What each step of a sample with so many is to answer; nothing where it is not judged."""
-        last = self.network.last
-        if last.each_step and targets:
-            target, size = targets[last.index], last.size
-            return [{last.index: target[t * size : (t + 1) * size]} for t in range(steps)]
-        return [*[SampleTargets()] * (steps - 1), targets]
+        found: list[SampleTargets] = [{} for _ in range(steps)]
+        for index, target in targets.items():
+            layer = self.network.layers[index]
+            for t, at in enumerate(found) if layer.each_step else ():
+                at[index] = target[t * layer.size : (t + 1) * layer.size]
+            if not layer.each_step:
+                found[-1][index] = target
+        return found
 
     def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
         found = [aggregate.empty for aggregate, _, _ in self._aggregates]
@@ -548,10 +550,10 @@ class Engine:
         samples = passes.forward(
             self.stages, xs, moments, memory, states, targets, before, self._levels[0]
         )
-        n_judged = self._n_judged(self._data, rows)
+        mean_steps = self._mean_steps(self._data, rows)
         for sample, k in zip(samples, these, strict=True):
             weight = 1.0 if self._data.weight is None else float(self._data.weight[rows[k]])
-            sample.weight = weight / n_judged
+            sample.weight, sample.mean_steps = weight, mean_steps
         return samples
 
     def look(
@@ -663,7 +665,7 @@ def read_sample(
     found: SampleTargets = {}
     for layer in network.judged if kind is not None else ():
         if not layer.answers:  # a loss between layers, which compares them with each other
-            found[layer.index] = [0.0] * layer.size
+            found[layer.index] = [0.0] * layer.size * (network.steps if layer.each_step else 1)
         elif kind == "input":
             found[layer.index] = x
         elif data.y is None:

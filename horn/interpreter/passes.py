@@ -61,10 +61,11 @@ class Sample:
     """One sample on its way. Lists by layer index; ``states`` are per sample, from forward to
     backward.
 
-    targets : by the index of the output. between : of a layer with an interlayer its leaves (what
-    was fed forward) and what it made of them. past : of a sequence, the same sample at the steps
-    before, the last one first. sequence : where something is heard from the end, the same sample at
-    every step.
+    targets : by the index of the output. mean_steps : how many the samples of the batch have on
+    average; what is judged at each counts so much less. between : of a layer with an interlayer its
+    leaves (what was fed forward) and what it made of them. past : of a sequence, the same sample at
+    the steps before, the last one first. sequence : where something is heard from the end, the same
+    sample at every step.
     """
 
     moment: Moment
@@ -72,6 +73,7 @@ class Sample:
     sent: list[list[float]]
     targets: Mapping[int, Sequence[float]] = field(default_factory=dict)
     weight: float = 1.0
+    mean_steps: float = 1.0
     fired: list[list[Fired]] = field(default_factory=lambda: [[]])
     past: Sequence[Sample] = ()
     sequence: Sequence[Sample] = ()
@@ -506,7 +508,8 @@ def _flows(stage: Stage, sample: Sample, back: Gradients, losses: Mapping[int, A
     if loss is not None and target is not None:
         leaves = [Traced(v, variable=True, varies=True) for v in sample.sent[stage.index]]
         judged = judge(loss, leaves, target)
-        weight = sample.weight * stage.layer.loss_weight
+        share = sample.mean_steps if stage.layer.each_step else 1.0
+        weight = sample.weight / share * stage.layer.loss_weight
         back.loss += weight * number(judged)
         table = adjoints([(judged, weight)])
         flows = [

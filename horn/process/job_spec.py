@@ -68,6 +68,7 @@ class TargetsSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first: _Count
     size: _Count
     is_labels: bool
+    by_step: bool = False
 
 
 class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -228,7 +229,9 @@ class SharedArrays:
         return DataSpec(
             found["x"], found["y"], float(data.scale), data.name, found.get("normalization"),
             found["weight"], found["lengths"], data.pieces,
-            tuple(TargetsSpec(t.name, t.first, t.size, t.is_labels) for t in data.targets),
+            tuple(
+                TargetsSpec(t.name, t.first, t.size, t.is_labels, t.by_step) for t in data.targets
+            ),
         )  # fmt: skip
 
     def _file(self, array: Array) -> ArraySpec | None:
@@ -488,7 +491,8 @@ def _job(
             found = None if normal is None else Normalization(*np.array(normal, np.float64))
             shape = () if lengths is None else (network.steps, network.n_inputs)
             targets = tuple(
-                OutputTargets(t.name, t.first, t.size, t.is_labels) for t in spec.targets
+                OutputTargets(t.name, t.first, t.size, t.is_labels, by_step=t.by_step)
+                for t in spec.targets
             )
             return Dataset(
                 x, y, spec.scale, spec.name, normalization=found, weight=weight, shape=shape,

@@ -388,10 +388,10 @@ class TrainingLoop:
 
     def _counts(self, rows: Array) -> float:
         """How many samples a batch counts in an epoch's mean loss: of sequences that end early of
-        which each step is judged, by their steps.
+        which each step is judged, and nothing else, by their steps.
         """
         lengths = self.job.data.lengths if self.take is None else None
-        if lengths is None or not self.job.network.last.each_step:
+        if lengths is None or not self.job.network.judges_each:
             return len(rows)
         return float(lengths[rows].sum() / lengths.mean())
 
