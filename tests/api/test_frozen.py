@@ -13,6 +13,7 @@ from horn.errors import CheckpointError, JobError, ModelError
 from horn.neurons import Standard
 from horn.program import Matmul, Update
 from tests.parity.test_compiled_equals_interpreted import compare, samples
+from tests.support.combinations import share
 
 
 class Gained(horn.Neuron):
@@ -81,9 +82,14 @@ def test_what_is_frozen_stays_and_the_rest_learns(way):
         assert (after.states["low.seen"] > 0).all()
 
 
-@pytest.mark.parametrize("neuron", [Gained, Written, Standard])
-@pytest.mark.parametrize("frozen", [["low"], ["middle"], ["low", "middle"], ["head.weight"],
-                                    ["low.weight", "head.bias"]], ids="+".join)  # fmt: skip
+@pytest.mark.parametrize(
+    "neuron, frozen",
+    share(
+        2,
+        [Gained, Written, Standard],
+        [["low"], ["middle"], ["low", "middle"], ["head.weight"], ["low.weight", "head.bias"]],
+    ),
+)
 @pytest.mark.parametrize(
     "optimizer",
     [

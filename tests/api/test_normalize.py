@@ -13,6 +13,7 @@ from horn import modelfile
 from horn.data import Dataset
 from horn.data.normalization import Normalization, measure
 from horn.errors import CheckpointError, DataError, ModelError
+from tests.support.combinations import share
 
 RNG = np.random.default_rng(5)
 RAW = RNG.normal(size=(200, 4)) * [1, 1000, 0.001, 0] + [5, -300, 3, 0.1]
@@ -38,11 +39,15 @@ def by_hand(x: np.ndarray, of: np.ndarray) -> np.ndarray:
     return (x - of.mean(axis=0)) / std
 
 
-@pytest.mark.parametrize("settings", [{}, {"backend": "reference"}, {"backend": "python"},
-                         pytest.param({"tasks": 2}, marks=pytest.mark.cluster),
-                         pytest.param({"groups": 2}, marks=pytest.mark.cluster)],
-                         ids=str)  # fmt: skip
-@pytest.mark.parametrize("x", [RAW, BYTES, RAW.astype(np.float32)], ids=lambda x: str(x.dtype))
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    "settings, x",
+    share(
+        3,
+        [{}, {"backend": "reference"}, {"backend": "python"}, {"tasks": 2}, {"groups": 2}],
+        [RAW, BYTES, RAW.astype(np.float32)],
+    ),
+)
 def test_features_are_normalized_wherever_it_computes(x: Any, settings: Any) -> None:
     """As if a person had done it before."""
     mine = job(x, validation=(x[:30], Y[:30]), test=(x[30:60], Y[30:60]), epochs=2)

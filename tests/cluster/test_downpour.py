@@ -164,7 +164,7 @@ def test_groups_come_and_leave_while_a_job_trains(
     """1 -> 2 -> 1 through the command line: history tells of both, and every push counts once."""
     cluster_of.start("a", slots=4)
     job = cluster_of.submit(
-        client, "--epochs", "200", *cluster_of.held(), groups=1, tasks=2, servers=1,
+        client, "--epochs", "60", *cluster_of.held(), groups=1, tasks=2, servers=1,
         max_restarts=0, **DOWNPOUR,
     )  # fmt: skip
     cluster_of.wait_running(client, job, 1)
@@ -181,7 +181,7 @@ def test_groups_come_and_leave_while_a_job_trains(
     assert not alive(its) and client.status(job).record.allocations["a"].ranks == (0, 1, 2)
     assert client.free(client.workers())["a"].free == 2
     cluster_of.let_go()
-    status = ended_well(cluster_of, client, job, 200)
+    status = ended_well(cluster_of, client, job, 60)
     assert notes(cluster_of, job) == [
         "Group 1 comes.", "Group 1 is to leave at the end of its epoch.", "Group 1 has left."
     ]  # fmt: skip
@@ -190,7 +190,7 @@ def test_groups_come_and_leave_while_a_job_trains(
     rows = {row["role"]: row for row in status.result["counters"]}
     n_its = rows["group 1's task 0"]["n_supersteps"]
     assert n_its > 0 and n_its == rows["group 1's task 1"]["n_supersteps"]
-    assert pushes(client, job, tmp_path) == 200 * ones.per_epoch(1) + n_its
+    assert pushes(client, job, tmp_path) == 60 * ones.per_epoch(1) + n_its
 
 
 def trains(made: Agents, job: str, group: int, rank: int) -> list[int]:

@@ -22,7 +22,9 @@ def parameters(client: ClusterClient, job: str, folder: Path) -> dict[str, np.nd
     return dict(horn.Model.load(folder / f"{job}.horn").parameters)
 
 
-@pytest.mark.parametrize("before, then", [(1, (3,)), (2, (1, 2))])
+@pytest.mark.parametrize(
+    "before, then", [pytest.param(1, (3,), marks=pytest.mark.slow), (2, (1, 2))]
+)
 def test_groups_come_and_leave_without_changing_the_result(
     cluster_of: Agents, client: ClusterClient, tmp_path: Path, before: int, then: tuple[int, ...]
 ):

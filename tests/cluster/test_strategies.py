@@ -37,7 +37,7 @@ def parameters(client: ClusterClient, job: str, folder: Path) -> dict[str, np.nd
     return dict(horn.Model.load(folder / f"{job}.horn").parameters)
 
 
-@pytest.mark.parametrize("what", ["task", "worker"])
+@pytest.mark.parametrize("what", [pytest.param("task", marks=pytest.mark.slow), "worker"])
 def test_a_kill_changes_no_bit_of_averaging(
     cluster_of: Agents, client: ClusterClient, tmp_path: Path, what: str
 ):

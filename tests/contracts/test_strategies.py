@@ -21,6 +21,7 @@ from horn.partition.placement import Placement
 from horn.strategies import Mean, Requests, Strategy, Topology, View
 from horn.strategies.downpour import Downpour
 from tests.strategies.together import TIMEOUT_S, together
+from tests.support.combinations import share
 from tests.support.runs import nothing_is_left  # noqa: F401 (a fixture)
 from tests.transport.groups import good
 
@@ -204,9 +205,9 @@ def first_run(name: str, groups: int, tasks: int) -> Any:
 
 @pytest.mark.net
 @pytest.mark.cluster
-@pytest.mark.parametrize("groups, tasks", IN_GROUPS)
-@pytest.mark.parametrize("name", CASES)
-def test_it_learns_digits_and_tells_of_every_group(name: str, groups: int, tasks: int) -> None:
+@pytest.mark.parametrize("name, where", share(2, CASES, IN_GROUPS))
+def test_it_learns_digits_and_tells_of_every_group(name: str, where: tuple[int, int]) -> None:
+    groups, tasks = where
     run = first_run(name, groups, tasks)
     assert run.history[-1]["val_acc"] >= 0.85, run.history["val_acc"]
     found, strategy = run.model.evaluate(digits("test")), CASES[name]

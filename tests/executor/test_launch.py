@@ -39,6 +39,7 @@ from horn.process.job_spec import draft
 from horn.training.progress import Progress
 from horn.training.run_settings import RunSettings
 from tests.cluster.helpers import end_session, wait_until
+from tests.support.combinations import share
 from tests.support.runs import (
     DEADLINE_S,
     LATE_S,
@@ -584,8 +585,10 @@ if __name__ == "__main__":
 STILL_S = 2.5  # sessions last one
 
 
-@pytest.mark.parametrize("who", ["parent", "all"])
-@pytest.mark.parametrize("settings", [{"tasks": 2}, {"tasks": 2, "barrier": "zookeeper"}])
+@pytest.mark.parametrize(
+    "who, settings",
+    share(2, ["parent", "all"], [{"tasks": 2}, {"tasks": 2, "barrier": "zookeeper"}]),
+)
 def test_a_run_that_stood_still_goes_on(tmp_path, who, settings):
     script = tmp_path / "standing_still.py"
     script.write_text(STANDING_STILL)

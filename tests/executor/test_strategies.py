@@ -95,7 +95,7 @@ def test_a_killed_worker_of_a_strategy_without_servers_is_the_first_failure():
     [
         (2, 2, 3),
         pytest.param(2, 2, 0, marks=pytest.mark.slow),
-        (2, 1, 1),
+        pytest.param(2, 1, 1, marks=pytest.mark.slow),
         pytest.param(2, 1, 0, marks=pytest.mark.slow),
     ],
 )
@@ -314,7 +314,14 @@ def test_more_servers_than_numbers():
     assert run.state == "SUCCEEDED" and len(run.counters) == 5
 
 
-@pytest.mark.parametrize("strategy", [Downpour(), Downpour(max_staleness=0), LocalAverage(1)])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        Downpour(),
+        pytest.param(Downpour(max_staleness=0), marks=pytest.mark.slow),
+        pytest.param(LocalAverage(1), marks=pytest.mark.slow),
+    ],
+)
 def test_more_tasks_than_neurons(strategy):
     net = horn.Network(seed=1)
     net.input(8)

@@ -19,6 +19,7 @@ from horn.strategies.downpour import Downpour
 from horn.strategies.easgd import EASGD
 from horn.training.progress import Progress
 from tests.faults.springs import Holds, Late
+from tests.support.combinations import share
 
 pytestmark = pytest.mark.cluster
 
@@ -100,13 +101,17 @@ class Killer(Progress):
         self.notes.append(text)
 
 
-@pytest.mark.parametrize("rank, unit", [(0, "group 0"), (1, "group 1"), (2, "server 0")])
 @pytest.mark.parametrize(
-    "kind, settings, n_shared",
-    [(Sprung, {}, 1), (Sprung, {"server_optimizer": "adagrad"}, 2), (SprungApart, {}, 1)],
+    "who, how",
+    share(
+        2,
+        [(0, "group 0"), (1, "group 1"), (2, "server 0")],
+        [(Sprung, {}, 1), (Sprung, {"server_optimizer": "adagrad"}, 2), (SprungApart, {}, 1)],
+    ),
 )
-def test_only_what_ended_starts_again(tmp_path, rank, unit, kind, settings, n_shared):
-    """n_shared : how many batches of the job are an iteration."""
+def test_only_what_ended_starts_again(tmp_path, who, how):
+    """how : its last is how many batches of the job are an iteration."""
+    (rank, unit), (kind, settings, n_shared) = who, how
     killer = Killer({2: [rank]}, tmp_path / "killed")
     # In the middle of epoch 2, in which all are then.
     spring = Holds(str(killer.mark), (PER_EPOCH + PER_EPOCH // 2) // n_shared)

@@ -159,7 +159,8 @@ class Flipper:
             end.close()
 
 
-@pytest.mark.parametrize("key", [bytes(range(32)), None], ids=["encrypted", "open"])
+@pytest.mark.parametrize("key", [pytest.param(bytes(range(32)), marks=pytest.mark.slow), None],
+                         ids=["encrypted", "open"])  # fmt: skip
 def test_a_bit_that_changes_on_the_cable_is_never_computed_with(key, rng):
     """Anywhere: in the greeting, in a length, in a block. The run goes on with what was sent, or
     ends with a name: a length that is larger keeps its reader waiting for what will not come.

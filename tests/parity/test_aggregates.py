@@ -201,7 +201,14 @@ def test_tasks_and_groups_of_one_update_measure_the_same(shape, alone):
 
 @pytest.mark.net
 @pytest.mark.cluster
-@pytest.mark.parametrize("strategy", ["downpour", "averaging", "easgd", "parallel-dropout"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "downpour",
+        "parallel-dropout",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("averaging", "easgd")),
+    ],
+)
 def test_every_strategy_measures_the_model_that_it_has(strategy):
     # an epoch and no more: what is measured at its end is what the last row says
     several = horn.train(job(epochs=1), groups=2, tasks=2, strategy=strategy)

@@ -80,7 +80,7 @@ def generated(n: int) -> Any:
 
 
 @pytest.mark.timeout(900)
-@generated(120)
+@generated(60)
 @given(case=cases())
 def test_generated_networks(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
     all_agree(case, tmp_path_factory)

@@ -36,6 +36,7 @@ from tests.parity.test_tasks import (
     steps,
     trained,
 )
+from tests.support.combinations import share
 from tests.transport.groups import good, run_threads
 
 EXAMPLES = os.environ.get("HORN_EXAMPLES")
@@ -159,9 +160,7 @@ def twenty_steps(backend: str, how: str) -> tuple[Any, ...]:
     return net, setup, data, batches, of_one(backend, setup, data, batches)
 
 
-@pytest.mark.parametrize("n_tasks", [1, 2])
-@pytest.mark.parametrize("n_groups", [1, 2, 3])
-@pytest.mark.parametrize("how", FEW_OPTIMIZERS)
+@pytest.mark.parametrize("how, n_groups, n_tasks", share(2, FEW_OPTIMIZERS, (1, 2, 3), (1, 2)))
 @pytest.mark.parametrize(
     "scheme, backend",
     [

@@ -13,6 +13,7 @@ from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_groups import of_groups
 from tests.parity.test_tasks import compare as compare_tasks
 from tests.parity.test_tasks import labelled, of_group, of_one, steps
+from tests.support.combinations import share
 from tests.transport.groups import good
 
 
@@ -83,8 +84,7 @@ def network(neuron, connect=None, bias=True, size=5):
 
 
 @pytest.mark.parametrize("bias", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=3)])
-@pytest.mark.parametrize("neuron", CLASSES)
+@pytest.mark.parametrize("neuron, connect", share(2, CLASSES, [None, horn.Sparse(fan_in=3)]))
 def test_a_compiled_draw_is_the_interpreters(neuron, connect, bias):
     compare(network(neuron, connect, bias), horn.SGD(0.1), 5)
 
@@ -103,10 +103,14 @@ def test_wide_layers_and_dropout_per_batch_below_and_above(neuron):
 
 
 @pytest.mark.parametrize(
-    "where", ["receiver", "sender", pytest.param("replicated", marks=pytest.mark.slow)]
+    "neuron, connect, where",
+    share(
+        3,
+        [PerSample, PerBatch, Loudest, Backward],
+        [None, horn.Sparse(fan_in=3)],
+        ["receiver", "sender", "replicated"],
+    ),
 )
-@pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=3)])
-@pytest.mark.parametrize("neuron", [PerSample, PerBatch, Loudest, Backward])
 def test_tasks_and_groups_draw_what_one_task_draws(neuron, connect, where):
     if (neuron, where) == (Loudest, "sender"):
         pytest.skip("whose senders are with several tasks: refused, as any gradient of a maximum")

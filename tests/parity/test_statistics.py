@@ -13,6 +13,7 @@ from tests.parity.test_compiled_equals_interpreted import COMPILED, compare, sam
 from tests.parity.test_groups import of_groups
 from tests.parity.test_tasks import compare as compare_tasks
 from tests.parity.test_tasks import labelled, of_group, of_one, place, steps
+from tests.support.combinations import share
 from tests.transport.groups import good
 
 
@@ -94,8 +95,7 @@ def network(neuron, connect=None, size=6):
     return net
 
 
-@pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=3)])
-@pytest.mark.parametrize("neuron", CLASSES)
+@pytest.mark.parametrize("connect, neuron", share(2, [None, horn.Sparse(fan_in=3)], CLASSES))
 def test_the_compiled_answer_is_the_interpreters(neuron, connect):
     if neuron is Map:
         net = horn.Network(seed=3)
@@ -115,9 +115,9 @@ def test_an_output_neuron_may_ask_too(neuron):
     compare(net, horn.SGD(0.1), 5)
 
 
-@pytest.mark.parametrize("layers", LAYER_SPLITS)
-@pytest.mark.parametrize("links", ["sender", "replicated"])
-@pytest.mark.parametrize("neuron", CLASSES)
+@pytest.mark.parametrize(
+    "neuron, links, layers", share(3, CLASSES, ["sender", "replicated"], LAYER_SPLITS)
+)
 def test_tasks_ask_as_one(neuron, links, layers):
     net = network(neuron, size=7)
     setup = Setup(net, horn.SGD(0.1), "labels", 6, "float64", 1)

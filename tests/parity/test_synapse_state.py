@@ -12,6 +12,7 @@ from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_groups import of_groups
 from tests.parity.test_tasks import BACKENDS, labelled, of_group, of_one, place, steps
 from tests.parity.test_tasks import compare as compare_tasks
+from tests.support.combinations import share
 from tests.transport.groups import good
 
 
@@ -127,16 +128,14 @@ def network(neuron, connect=None, bias=True):
     return net
 
 
-@pytest.mark.parametrize("opt,bias", [("momentum", True), ("adam", False)])
-@pytest.mark.parametrize("connect", [None, SPARSE], ids=["dense", "sparse"])
-@pytest.mark.parametrize("neuron", NEURONS)
-def test_compiled_is_interpreted(neuron, connect, opt, bias):
+@pytest.mark.parametrize("opt", ["momentum", "adam"])
+@pytest.mark.parametrize("neuron, connect", share(2, NEURONS, [None, SPARSE]))
+def test_compiled_is_interpreted(neuron, connect, opt):
+    bias = opt == "momentum"
     compare(network(neuron, connect, bias), OPTIMIZERS[opt], 4, steps=3)
 
 
-@pytest.mark.parametrize("where", LINK_SPLITS)
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("neuron, backend, where", share(3, NEURONS, BACKENDS, LINK_SPLITS))
 def test_tasks_compute_what_one_does(neuron, backend, where):
     net = network(neuron, SPARSE if neuron is Both else None)
     setup = Setup(net, OPTIMIZERS["momentum"], "labels", 7, "float64", 1)

@@ -26,6 +26,7 @@ from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
 from horn.transport import Transport
 from tests.parity.generated import Case, cases, optimizer
+from tests.support.combinations import share
 from tests.transport.groups import SCHEMES, good, run_threads
 
 BACKENDS = ("reference", "kernels")
@@ -166,7 +167,7 @@ def is_illegal(results: Sequence[Any]) -> bool:
 
 @pytest.mark.timeout(0 if EXAMPLES else 900)
 @settings(
-    max_examples=int(EXAMPLES or 30),
+    max_examples=int(EXAMPLES or 20),
     deadline=None,
     derandomize=EXAMPLES is None,
     suppress_health_check=list(HealthCheck),
@@ -226,9 +227,9 @@ PLACEMENTS = {
 }
 
 
-@pytest.mark.parametrize("n_tasks", N_TASKS)
-@pytest.mark.parametrize("placed", PLACEMENTS)
-@pytest.mark.parametrize("kind", ["values", "value", "input"])
+@pytest.mark.parametrize(
+    "kind, placed, n_tasks", share(3, ["values", "value", "input"], PLACEMENTS, N_TASKS)
+)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_targets_of_every_kind(backend, kind, placed, n_tasks):
     last = {"values": 5, "value": 1, "input": 9}[kind]

@@ -17,6 +17,7 @@ from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_groups import of_groups
 from tests.parity.test_tasks import compare as compare_tasks
 from tests.parity.test_tasks import of_group, of_one, place
+from tests.support.combinations import share
 from tests.support.neurons import RBF, Gated, Product, Silenced, Written
 from tests.transport.groups import good
 
@@ -70,8 +71,9 @@ NETS = {net.__name__: net for net in (autoencoder, images, sparse, siblings)}
 SGD = horn.SGD(0.1, momentum=0.5)
 
 
-@pytest.mark.parametrize("neuron", [horn.neurons.Standard, RBF, Gated, Written, Silenced])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(
+    "name, neuron", share(2, NETS, [horn.neurons.Standard, RBF, Gated, Written, Silenced])
+)
 def test_the_interpreter_is_the_law(name, neuron):
     if neuron is Gated:  # the output of a network of these must declare the same
         with pytest.raises(ModelError, match="of Standard have weight, and those of .*gate, value"):

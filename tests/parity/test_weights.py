@@ -11,6 +11,7 @@ from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_groups import of_groups
 from tests.parity.test_tasks import BACKENDS, labelled, of_group, of_one, place, steps
 from tests.parity.test_tasks import compare as compare_tasks
+from tests.support.combinations import share
 from tests.transport.groups import good
 
 
@@ -107,8 +108,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("opt,bias", [("momentum", True), ("decay", False), ("adam", 0.5)])
-@pytest.mark.parametrize("connect", [None, SPARSE], ids=["dense", "sparse"])
-@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("neuron, connect", share(2, NEURONS, [None, SPARSE]))
 def test_compiled_is_interpreted(neuron, connect, opt, bias):
     compare(network(neuron, connect, bias), OPTIMIZERS[opt], 4)
 
@@ -145,10 +145,10 @@ def test_derived_gradients_are_finite_differences(neuron, backend):
             assert found[f"{name}.gradient"][place_] == pytest.approx(slope, rel=1e-5, abs=1e-8)
 
 
-@pytest.mark.parametrize("where", LINK_SPLITS)
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("neuron", [Gated, One, TwoRules])
-@pytest.mark.parametrize("opt", ["momentum", "adam"])
+@pytest.mark.parametrize(
+    "where, backend, neuron, opt",
+    share(2, LINK_SPLITS, BACKENDS, [Gated, One, TwoRules], ["momentum", "adam"]),
+)
 def test_tasks_compute_what_one_does(neuron, backend, where, opt):
     net = network(neuron, SPARSE if opt == "adam" else None)
     setup = Setup(net, OPTIMIZERS[opt], "labels", 7, "float64", 1)

@@ -12,6 +12,7 @@ from horn.backends import Setup, make
 from horn.errors import CompileError
 from horn.interpreter import layerwise
 from tests.parity.test_compiled_equals_interpreted import compare, samples
+from tests.support.combinations import share
 
 
 def second(messages):
@@ -65,10 +66,10 @@ class Words(horn.Neuron):
         return -z
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(
-    "connect", [None, horn.Sparse(fan_in=2), horn.Sparse(sources=lambda o: [0, 4][: 1 + o % 2])]
-)
+SOME = [None, horn.Sparse(fan_in=2), horn.Sparse(sources=lambda o: [0, 4][: 1 + o % 2])]
+
+
+@pytest.mark.parametrize("connect, bias", share(2, SOME, [True, False]))
 def test_words_are_the_interpreters(connect, bias):
     net = horn.Network(seed=1)
     x = net.input(5)

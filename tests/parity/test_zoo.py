@@ -21,7 +21,6 @@ from horn.backends import Setup
 from horn.data import Dataset
 from horn.language.layers import read_layer
 from horn.neuron import has_backward
-from horn.partition.placement import LINK_SPLITS
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import compare
 from tests.parity.test_groups import of_groups
@@ -89,7 +88,9 @@ def test_its_derived_gradients_are_finite_differences(zoo: ModuleType) -> None:
     check_gradients("kernels", setup(job, network, 4), samples(network))
 
 
-@pytest.mark.parametrize("where", LINK_SPLITS)
+@pytest.mark.parametrize(
+    "where", ["receiver", "sender", pytest.param("replicated", marks=pytest.mark.slow)]
+)
 def test_tasks_compute_what_one_does(zoo: ModuleType, where: str) -> None:
     job = zoo.job()
     network = small(job)
