@@ -968,6 +968,64 @@ static inline uint64_t K(counter3)(const drawn_t *g, uint64_t sample) {
     return ((uint32_t)(g->site << 16) ^ (uint32_t)(sample >> 32)) | normal;
 }
 
+#if LEVEL == 2 && IS_F32
+/* What uniforms of one receiver's messages have in common. Three of a counter's four words are the
+ * same for all, so half of the first two rounds is: hi0 and lo1 are of products with them. */
+typedef struct { __m512i key0[10], key1[10], last, second, lo1, hi1; } uniforms_t;
+
+static inline void uniforms_of(uniforms_t *u, const uint32_t key[2], uint64_t low, uint64_t step,
+                               uint64_t last) {
+    uint32_t k0 = key[0], k1 = key[1];
+    const uint64_t high = (uint64_t)(uint32_t)step * 0xCD9E8D57u;
+    const uint32_t first = (uint32_t)(high >> 32) ^ (uint32_t)low ^ k0;
+    const uint64_t next = (uint64_t)first * 0xD2511F53u;
+    u->last = _mm512_set1_epi64((int64_t)(last ^ k1));
+    for (int round = 0; round < 10; round++) {
+        u->key0[round] = _mm512_set1_epi64(k0); u->key1[round] = _mm512_set1_epi64(k1);
+        k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
+    }
+    u->second = _mm512_xor_si512(_mm512_set1_epi64((int64_t)high), u->key0[1]);
+    u->lo1 = _mm512_set1_epi64((int64_t)next);
+    u->hi1 = _mm512_xor_si512(_mm512_set1_epi64((int64_t)(next >> 32)), u->key1[1]);
+}
+
+/* Those of 8 n_v blocks from block q on, at places p to p + 32 n_v of `to`, but for what is not from
+ * 0 to n. The upper halves of words hold rubbish; only low words count. */
+static inline __attribute__((always_inline)) void uniforms_at(
+    const uniforms_t *u, const int n_v, int64_t q, int64_t p, int64_t n, float *to) {
+    const __m512i m0 = _mm512_set1_epi64(0xD2511F53u), m1 = _mm512_set1_epi64(0xCD9E8D57u);
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);  /* as unpacking wants them */
+    const __m512 unit = _mm512_set1_ps(5.9604644775390625e-08f);
+    __m512i a0[4], a1[4], a2[4], a3[4];
+    for (int v = 0; v < n_v; v++) {
+        const __m512i l = _mm512_mul_epu32(_mm512_add_epi64(order, _mm512_set1_epi64(q + 8 * v)), m0);
+        a2[v] = _mm512_xor_si512(_mm512_srli_epi64(l, 32), u->last);
+        a1[v] = _mm512_mul_epu32(a2[v], m1);
+        a0[v] = _mm512_xor_si512(_mm512_srli_epi64(a1[v], 32), u->second);
+        a2[v] = _mm512_xor_si512(l, u->hi1); a3[v] = u->lo1;
+    }
+    for (int round = 2; round < 10; round++)
+        for (int v = 0; v < n_v; v++) {
+            const __m512i l = _mm512_mul_epu32(a0[v], m0), h = _mm512_mul_epu32(a2[v], m1);
+            a0[v] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(h, 32), a1[v], u->key0[round], 0x96);
+            a2[v] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(l, 32), a3[v], u->key1[round], 0x96);
+            a1[v] = h; a3[v] = l;
+        }
+    for (int v = 0; v < n_v; v++, p += 32) {
+        const __m512i x = _mm512_mask_blend_epi32(0xaaaa, a0[v], _mm512_slli_epi64(a1[v], 32));
+        const __m512i y = _mm512_mask_blend_epi32(0xaaaa, a2[v], _mm512_slli_epi64(a3[v], 32));
+        const __m512i some[2] = {_mm512_unpacklo_epi64(x, y), _mm512_unpackhi_epi64(x, y)};
+        for (int half = 0; half < 2; half++) {
+            const int64_t at = p + 16 * half, before = at < 0 ? -at : 0, there = n - at;
+            const __mmask16 m = (__mmask16)((0xffffu << before)
+                                            & (there >= 16 ? 0xffffu : there > 0 ? (1u << there) - 1 : 0));
+            _mm512_mask_storeu_ps(to + at, m, _mm512_mul_ps(
+                _mm512_cvtepi32_ps(_mm512_srli_epi32(some[half], 8)), unit));
+        }
+    }
+}
+#endif
+
 /* n messages of one receiver from neighbours: 16 blocks of 4 (2 for normals) at a time. */
 static void K(drawn_row)(const drawn_t *g, int64_t row, int64_t key, int64_t source, int64_t n,
                          REAL *to) {
@@ -976,6 +1034,16 @@ static void K(drawn_row)(const drawn_t *g, int64_t row, int64_t key, int64_t sou
     const uint64_t low = s & 0xffffffffu, last = K(counter3)(g, s), step = (uint32_t)*g->iteration;
     uint64_t w[4][PHILOX_LANES];
     int64_t q = source / per;
+#if LEVEL == 2 && IS_F32
+    if (!normal) {
+        uniforms_t u;
+        int64_t p = 4 * q - source;
+        uniforms_of(&u, g->keys + 2 * key, low, step, last);
+        for (; p + 128 <= n; p += 128, q += 32) uniforms_at(&u, 4, q, p, n, to);
+        for (; p < n; p += 32, q += 8) uniforms_at(&u, 1, q, p, n, to);
+        return;
+    }
+#endif
     for (int64_t p = q * per - source; p < n; p += PHILOX_LANES * per, q += PHILOX_LANES) {
         for (int l = 0; l < PHILOX_LANES; l++) {
             w[0][l] = (uint64_t)(q + l) & 0xffffffffu; w[1][l] = low;

@@ -7,9 +7,10 @@ The network has 784 inputs, 512 neurons of one kind and 10 softmax neurons, no b
 SGD with momentum, float32; --large: 4,096 inputs and 1,600 neurons. PyTorch runs the fastest of
 what its words allow (``cdist``, ``logsumexp``, products where there are any; by as many samples as
 is fastest; eager, and with ``torch.compile`` where there is a C++ compiler), C is tiled.c next to
-this file with -O3 -march=native -ffast-math, if there is a compiler, on one thread. The weights
-after the first step are compared, but for DropConnect, whose draws are everyone's own; then all run
-by turns in one process: medians in milliseconds. Exit code 1 if answers differ.
+this file with -O3 -march=native -ffast-math -fopenmp, if there is a compiler. The weights after the
+first step are compared, but for PyTorch's DropConnect, whose draws are its own; then all run by
+turns in one process, a few steps at a time: medians in milliseconds. With several threads horn and
+C run on one, too. Exit code 1 if answers differ.
 
 --stacked: a neuron with two weights per synapse against as many neurons with one.
 """
@@ -34,9 +35,10 @@ from typing import Any
 import numpy as np
 
 import horn
-from horn import math
+from horn import ir, math, random
 from horn.backends import Setup, make
 from horn.data import Dataset
+from horn.language.layers import read_layer
 
 BATCH, CLASSES, RATE, MOMENTUM = 100, 10, 0.01, 0.9
 ORDINARY, LARGE = (784, 512), (4096, 1600)
@@ -143,7 +145,8 @@ NEURONS: dict[str, type[horn.Neuron]] = {
         Manhattan, LogSumExp, Largest, Dendrite, Attention, NoisyOr, PNorm, Kuramoto, DropConnect,
     )
 }  # fmt: skip
-IN_C = list(NEURONS)[:8]  # the others draw
+TOGETHER = 4  # steps of a turn; the first, which wakes threads, does not count
+PAUSE_S = 0.02  # between turns: idle threads of a pool spin for a while
 
 
 class Case:
@@ -158,21 +161,34 @@ class Case:
         net.input(sizes[0])
         net.layer(sizes[1], neuron=NEURONS[name], bias=False)
         net.output(CLASSES, activation="softmax", loss="cross_entropy", bias=False)
-        optimizer = horn.SGD(RATE, momentum=MOMENTUM)
-        self.engine = make(
-            "kernels", Setup(net, optimizer, "labels", BATCH, "float32", self.threads)
-        )
-        self.engine.bind(Dataset(self.x, self.labels))
-        self.first = {k: v.copy() for k, v in self.engine.parameters().items()}
+        self.net, self.optimizer = net, horn.SGD(RATE, momentum=MOMENTUM)
+        self.first = {k: v.copy() for k, v in self._engine(1).parameters().items()}
 
-    def horn(self) -> tuple[Step, Callable[[], Array]]:
-        rows, count = np.arange(BATCH), iter(range(1 << 60))
+    def _engine(self, threads: int) -> Any:
+        setup = Setup(self.net, self.optimizer, "labels", BATCH, "float32", threads)
+        engine = make("kernels", setup)
+        engine.bind(Dataset(self.x, self.labels))
+        return engine
+
+    def horn(self, threads: int) -> tuple[Step, Callable[[], Array]]:
+        engine, rows, count = self._engine(threads), np.arange(BATCH), iter(range(1 << 60))
 
         def step() -> float:
             t = next(count)
-            return float(self.engine.step(rows, iteration=t, first_sample=t * BATCH))
+            return float(engine.step(rows, iteration=t, first_sample=t * BATCH))
 
-        return step, lambda: self.engine.parameters()["layer1.weight"]
+        return step, lambda: engine.parameters()["layer1.weight"]
+
+    def keys(self) -> Array:
+        """What DropConnect's draws are made from, two words a neuron."""
+        key = random.key(self.net.seed, 1)
+        return random.receiver_keys(key, np.arange(self.sizes[1]), 0).astype(np.uint32)
+
+    def site(self) -> int:
+        """The number of the draw in the neuron's source, or 0."""
+        forward, *_ = read_layer(self.net.layers[1], training=True)
+        nodes = ir.walk(forward.output)
+        return next((n.value[1] for n in nodes if n.op is ir.Op.MESSAGE_DRAW), 0)
 
 
 def torch_step(case: Case, chunk: int, how: str) -> tuple[Step, Callable[[], Array]]:
@@ -231,7 +247,9 @@ class _Net(ctypes.Structure):
     """net_t of tiled.c."""
 
     _fields_ = [
-        *[(name, ctypes.c_int) for name in ("kind", "batch", "n_in", "n_out")],
+        *[(name, ctypes.c_int) for name in ("kind", "batch", "n_in", "n_out", "threads")],
+        *[(name, ctypes.c_uint32) for name in ("site", "iteration")],
+        ("key", ctypes.c_void_p),
         *[(name, ctypes.c_void_p) for name in "w v w2 v2 p z top y g h at delta gw2".split()],
     ]
 
@@ -245,17 +263,18 @@ def compiled(folder: str) -> Any:
     library, made = Path(folder) / "tiled.so", Path(folder) / "tiled.o"
     # Linked without -ffast-math: with it, loading the library flushes the whole process's
     # subnormal numbers to zero, for all that runs beside it and after it.
-    flags = ["-O3", "-march=native", "-ffast-math", "-fPIC"]
+    flags = ["-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC"]
     subprocess.run([compiler, *flags, "-c", source, "-o", made], check=True)
-    subprocess.run([compiler, "-shared", made, "-o", library, "-lm"], check=True)
+    subprocess.run([compiler, "-shared", "-fopenmp", made, "-o", library, "-lm"], check=True)
     found = ctypes.CDLL(str(library))
     found.step.restype = ctypes.c_float
     return found
 
 
-def c_step(case: Case, library: Any) -> tuple[Step, Callable[[], Array]]:
+def c_step(case: Case, library: Any, threads: int) -> tuple[Step, Callable[[], Array]]:
     n_in, n_out = case.sizes
     arrays = {
+        "key": case.keys(),
         "w": case.first["layer1.weight"].copy(),
         "w2": case.first["layer2.weight"].copy(),
         **{name: np.zeros((n_out, n_in), np.float32) for name in "vp"},
@@ -264,7 +283,7 @@ def c_step(case: Case, library: Any) -> tuple[Step, Callable[[], Array]]:
         "at": np.zeros((BATCH, n_out), np.int32),
         "delta": np.zeros((BATCH, CLASSES), np.float32),
     }
-    net = _Net(list(NEURONS).index(case.name), BATCH, n_in, n_out)
+    net = _Net(list(NEURONS).index(case.name), BATCH, n_in, n_out, threads, case.site(), 0)
     for name, array in arrays.items():
         setattr(net, name, array.ctypes.data)
     x, labels = case.x, case.labels.astype(np.int32)
@@ -298,9 +317,12 @@ def seconds_of(step: Step) -> float:
 
 def measure(name: str, args: argparse.Namespace, library: Any) -> dict[str, Any]:
     case = Case(name, LARGE if args.large else ORDINARY, args.threads)
-    steps = {"horn": case.horn()}
-    if library is not None and name in IN_C:
-        steps["C"] = c_step(case, library)
+    steps = {}
+    for n in sorted({args.threads, 1}, reverse=True):
+        on = "" if n == args.threads else ", 1 thread"
+        steps["horn" + on] = case.horn(n)
+        if library is not None:
+            steps["C" + on] = c_step(case, library, n)
     how = ""
     if not args.no_torch and importlib.util.find_spec("torch") is not None:
         times = {}
@@ -317,7 +339,9 @@ def measure(name: str, args: argparse.Namespace, library: Any) -> dict[str, Any]
         assert np.isfinite(loss)
     scale = np.abs(change["horn"]).max()
     assert scale > 0, f"{name} does not learn"
-    for who, found in change.items() if name in IN_C else ():
+    for who, found in change.items():
+        if (name, who) == ("DropConnect", "PyTorch"):
+            continue
         worst = np.abs(found - change["horn"]).max() / scale
         # where two messages are the largest but for a rounding, each may take either
         apart = np.mean(np.abs(found - change["horn"]) > 2e-3 * scale)
@@ -326,9 +350,11 @@ def measure(name: str, args: argparse.Namespace, library: Any) -> dict[str, Any]
     begin = time.perf_counter()
     while len(seconds["horn"]) < 3 or time.perf_counter() - begin < args.seconds:
         for who, (step, _) in steps.items():
-            seconds[who].append(seconds_of(step))
+            time.sleep(PAUSE_S)
+            seconds[who] += [seconds_of(step) for _ in range(TOGETHER)][1:]
     found = {who: 1e3 * statistics.median(s) for who, s in seconds.items()}
-    return {"neuron": name, "how": how, **found}
+    least = {who: 1e3 * min(s) for who, s in seconds.items()}
+    return {"neuron": name, "how": how, "least": least, **found}
 
 
 def stacked(threads: int, seconds: float) -> dict[str, float]:
@@ -356,14 +382,22 @@ def stacked(threads: int, seconds: float) -> dict[str, float]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    others = [who for who in ("PyTorch", "C") if any(who in row for row in rows)]
-    lines = [f"{'neuron':<11}{'horn, ms':>10}" + "".join(
-        f"{who + ', ms':>13}{who + ' / horn':>15}" for who in others)]  # fmt: skip
+    """Medians in ms; the ratios are of medians, and of the fastest steps."""
+    several = any("horn, 1 thread" in row for row in rows)
+    pairs = [("PyTorch", "horn"), ("C", "horn")]
+    if several:
+        pairs += [("horn, 1 thread", "horn"), ("C, 1 thread", "C")]
+    pairs = [pair for pair in pairs if any(pair[0] in row for row in rows)]
+    lines = [f"{'neuron':<12}{'horn, ms':>9}" + "".join(
+        f"{a + ', ms':>19}{'/ ' + b:>8}{'fastest':>8}" for a, b in pairs)]  # fmt: skip
     for row in rows:
-        line = f"{row['neuron']:<11}{row['horn']:>10.2f}"
-        for who in others:
-            has = who in row
-            line += f"{row[who]:>13.2f}{row[who] / row['horn']:>15.2f}" if has else 28 * " "
+        line = f"{row['neuron']:<12}{row['horn']:>9.2f}"
+        for a, b in pairs:
+            if a in row:
+                best = row["least"][a] / row["least"][b]
+                line += f"{row[a]:>19.2f}{row[a] / row[b]:>8.2f}{best:>8.2f}"
+            else:
+                line += 35 * " "
         lines.append(f"{line}  {row['how']}".rstrip())
     return "\n".join(lines)
 
@@ -374,7 +408,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--stacked", action="store_true", help="two weights per synapse")
     parser.add_argument("--large", action="store_true", help="4,096 inputs and 1,600 neurons")
     parser.add_argument("--seconds", type=float, default=2.0, help="time per neuron")
-    parser.add_argument("--threads", type=int, default=1, help="of horn and PyTorch")
+    parser.add_argument("--threads", type=int, default=1, help="of each side")
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args(arguments)
@@ -389,7 +423,7 @@ def main(arguments: list[str] | None = None) -> int:
             print("no C compiler: horn and PyTorch alone", file=sys.stderr)
         rows = [measure(name, args, library) for name in args.names or NEURONS]
     n_in, n_out = LARGE if args.large else ORDINARY
-    print(f"{n_in}-{n_out}-{CLASSES}, {BATCH} samples, {args.threads} threads (C: 1)")
+    print(f"{n_in}-{n_out}-{CLASSES}, {BATCH} samples, {args.threads} threads")
     print(table(rows))
     if args.json:
         where = {"cores": os.cpu_count(), "threads": args.threads, "sizes": [n_in, n_out]}

@@ -1,20 +1,25 @@
 /* Training steps of neurons that are no matrix product, as one writes them in C: 4 x 4 outputs in
  * registers, the sum inside, gradients of 4 neurons by a vector's width of weights.
  *
- * bench_loops.py compiles it with -O3 -march=native -ffast-math. The network has n_in inputs, n_out
- * neurons of one kind, 10 softmax neurons with cross-entropy; no biases; SGD with momentum.
+ * bench_loops.py compiles it with -O3 -march=native -ffast-math -fopenmp. The network has n_in
+ * inputs, n_out neurons of one kind, 10 softmax neurons with cross-entropy; no biases; SGD with
+ * momentum. Threads divide the tiles.
  */
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define CLASSES 10
 #define LANES 32 /* of a gradient's tile */
 
-enum { MANHATTAN, LOG_SUM_EXP, LARGEST, DENDRITE, ATTENTION, NOISY_OR, P_NORM, KURAMOTO };
+enum { MANHATTAN, LOG_SUM_EXP, LARGEST, DENDRITE, ATTENTION, NOISY_OR, P_NORM, KURAMOTO,
+       DROP_CONNECT };
 
 typedef struct {
-    int kind, batch, n_in, n_out;
+    int kind, batch, n_in, n_out, threads;
+    uint32_t site, iteration;   /* of draws; samples are numbered from iteration * batch */
+    const uint32_t *key;        /* two for each neuron */
     float *w, *v, *w2, *v2;     /* weights and velocities: (n_out, n_in), (CLASSES, n_out) */
     float *p;                   /* (n_out, n_in): of noisy-or, the probability of each synapse */
     float *z, *top, *y, *g, *h; /* (batch, n_out) */
@@ -22,10 +27,15 @@ typedef struct {
     float *delta, *gw2;         /* (batch, CLASSES), (CLASSES, n_out) */
 } net_t;
 
+/* Loops that the threads divide. */
+#define SHARED _Pragma("omp parallel for num_threads(n->threads) schedule(static)")
+#define SHARED_2 _Pragma("omp parallel for collapse(2) num_threads(n->threads) schedule(static)")
+
 /* s0 (and s1) of TERM over i for 4 samples and 4 neurons; what is left over one by one. */
 #define TILES(P, Q) \
-    for (int b = 0; b + P <= n->batch; b += P) \
-        for (int o = 0; o + Q <= n->n_out; o += Q)
+    SHARED_2 \
+    for (int b = 0; b < n->batch - P + 1; b += P) \
+        for (int o = 0; o < n->n_out - Q + 1; o += Q)
 #define FORWARD(NAME, START, COMBINE, TERM) \
 static void NAME(const net_t *n, const float *x, const float *w, float *out) { \
     const int I = n->n_in, O = n->n_out; \
@@ -66,7 +76,8 @@ FORWARD(kuramoto, 0, ADD, sinf(X - W))
 #define BACKWARD(NAME, TERM, AFTER) \
 static void NAME(net_t *n, const float *x, float rate, float mu) { \
     const int I = n->n_in, O = n->n_out; \
-    for (int o = 0; o + 4 <= O; o += 4) \
+    SHARED \
+    for (int o = 0; o < O - 3; o += 4) \
         for (int i = 0; i < I; i += LANES) { \
             float acc[4][LANES] = {{0}}, ws[4][LANES] = {{0}}; \
             const int c = I - i < LANES ? I - i : LANES; \
@@ -111,18 +122,22 @@ BACKWARD(back_kuramoto, -G * cosf(X - W), A)
 
 static void back_largest(net_t *n, const float *x, float rate, float mu, float *gw) {
     const int I = n->n_in, O = n->n_out;
-    memset(gw, 0, sizeof(float) * I * O);
-    for (int k = 0; k < n->batch; k++)
-        for (int o = 0; o < O; o++) {
-            const int at = n->at[k * O + o];
-            gw[o * I + at] += n->g[k * O + o] * x[k * I + at];
+    SHARED
+    for (int o = 0; o < O; o++) {
+        memset(gw + o * I, 0, sizeof(float) * I);
+        for (int b = 0; b < n->batch; b++) {
+            const int at = n->at[b * O + o];
+            gw[o * I + at] += n->g[b * O + o] * x[b * I + at];
         }
-    for (int k = 0; k < O * I; k++) { n->v[k] = mu * n->v[k] - rate * gw[k]; n->w[k] += n->v[k]; }
+        for (int k = o * I; k < (o + 1) * I; k++) {
+            n->v[k] = mu * n->v[k] - rate * gw[k]; n->w[k] += n->v[k]; }
+    }
 }
 
 /* Where the largest is: 64 products at a time, then which of them. */
 static void largest_at(net_t *n, const float *x) {
     const int I = n->n_in, O = n->n_out;
+    SHARED_2
     for (int b = 0; b < n->batch; b++)
         for (int o = 0; o < O; o++) {
             const float *xs = x + b * I, *ws = n->w + o * I, top = n->top[b * O + o];
@@ -134,6 +149,61 @@ static void largest_at(net_t *n, const float *x) {
             }
             while (at + 1 < I && xs[at] * ws[at] != top) at++;
             n->at[b * O + o] = at;
+        }
+}
+
+/* ---- DropConnect: a draw per message ---- */
+#define BLOCKS 16 /* of four draws, side by side */
+
+/* Philox4x32-10 (Salmon et al. 2011) of counters (block + 0..., sample, iteration, site): 4 * BLOCKS
+ * messages of a neuron, whether they are lost. Backward draws them again. */
+static inline void kept(const net_t *n, int o, int block, int b, float *keep) {
+    const uint32_t k0 = n->key[2 * o], k1 = n->key[2 * o + 1], step = n->iteration, site = n->site << 16;
+    const uint64_t sample = (uint64_t)step * n->batch + b;
+    for (int l = 0; l < BLOCKS; l++) {
+        uint64_t c0 = (uint32_t)(block + l), c1 = (uint32_t)sample, c2 = step, c3 = site ^ (sample >> 32);
+        uint32_t q0 = k0, q1 = k1;
+        _Pragma("GCC unroll 10")
+        for (int round = 0; round < 10; round++, q0 += 0x9E3779B9u, q1 += 0xBB67AE85u) {
+            const uint64_t low = (c0 & 0xffffffffu) * 0xD2511F53u, high = (c2 & 0xffffffffu) * 0xCD9E8D57u;
+            c0 = (high >> 32) ^ c1 ^ q0; c1 = high;
+            c2 = (low >> 32) ^ c3 ^ q1; c3 = low;
+        }
+        keep[4 * l] = (uint32_t)c0 < 0x80000000u; keep[4 * l + 1] = (uint32_t)c1 < 0x80000000u;
+        keep[4 * l + 2] = (uint32_t)c2 < 0x80000000u; keep[4 * l + 3] = (uint32_t)c3 < 0x80000000u;
+    }
+}
+
+static void drop_connect(const net_t *n, const float *x) {
+    const int I = n->n_in, O = n->n_out;
+    SHARED_2
+    for (int b = 0; b < n->batch; b++)
+        for (int o = 0; o < O; o++) {
+            const float *xs = x + b * I, *ws = n->w + o * I;
+            float keep[4 * BLOCKS], s = 0;
+            for (int i = 0; i < I; i += 4 * BLOCKS) {
+                const int c = I - i < 4 * BLOCKS ? I - i : 4 * BLOCKS;
+                kept(n, o, i / 4, b, keep);
+                for (int l = 0; l < c; l++) s += keep[l] * xs[i + l] * ws[i + l];
+            }
+            n->z[b * O + o] = s;
+        }
+}
+
+static void back_drop_connect(net_t *n, const float *x, float rate, float mu) {
+    const int I = n->n_in, O = n->n_out;
+    SHARED
+    for (int o = 0; o < O; o++)
+        for (int i = 0; i < I; i += 4 * BLOCKS) {
+            const int c = I - i < 4 * BLOCKS ? I - i : 4 * BLOCKS;
+            float acc[4 * BLOCKS] = {0}, keep[4 * BLOCKS];
+            for (int b = 0; b < n->batch; b++) {
+                const float *xs = x + b * I + i, g = n->g[b * O + o];
+                kept(n, o, i / 4, b, keep);
+                for (int l = 0; l < c; l++) acc[l] += g * keep[l] * xs[l];
+            }
+            float *w = n->w + o * I + i, *v = n->v + o * I + i;
+            for (int l = 0; l < c; l++) { v[l] = mu * v[l] - rate * acc[l]; w[l] += v[l]; }
         }
 }
 
@@ -151,11 +221,14 @@ float step(net_t *n, const float *x, const int *label, float rate, float mu, flo
     if (kind == ATTENTION) sum_exp_x(n, x, n->w, n->h);
     if (kind == DENDRITE) dendrite(n, x, n->w, n->z);
     if (kind == NOISY_OR) {
+        SHARED
         for (int k = 0; k < O * I; k++) n->p[k] = 1 / (1 + expf(-n->w[k]));
         noisy_or(n, x, n->p, n->z);
     }
     if (kind == P_NORM) p_norm(n, x, n->w, n->z);
     if (kind == KURAMOTO) kuramoto(n, x, n->w, n->z);
+    if (kind == DROP_CONNECT) drop_connect(n, x);
+    SHARED
     for (int k = 0; k < B * O; k++) {
         const float z = n->z[k];
         switch (kind) {
@@ -192,6 +265,7 @@ float step(net_t *n, const float *x, const int *label, float rate, float mu, flo
         }
     for (int k = 0; k < CLASSES * O; k++) {
         n->v2[k] = mu * n->v2[k] - rate * n->gw2[k]; n->w2[k] += n->v2[k]; }
+    SHARED
     for (int k = 0; k < B * O; k++) {
         const float y = n->y[k], z = n->z[k];
         switch (kind) {
@@ -212,6 +286,8 @@ float step(net_t *n, const float *x, const int *label, float rate, float mu, flo
     case NOISY_OR: back_noisy_or(n, x, rate, mu); break;
     case P_NORM: back_p_norm(n, x, rate, mu); break;
     case KURAMOTO: back_kuramoto(n, x, rate, mu); break;
+    case DROP_CONNECT: back_drop_connect(n, x, rate, mu); break;
     }
+    n->iteration++;
     return loss * per;
 }
