@@ -146,7 +146,7 @@ NEURONS: dict[str, type[horn.Neuron]] = {
     )
 }  # fmt: skip
 TOGETHER = 4  # steps of a turn; the first, which wakes threads, does not count
-PAUSE_S = 0.02  # between turns: idle threads of a pool spin for a while
+PAUSE_S = 0.02  # between turns
 
 
 class Case:
@@ -350,7 +350,7 @@ def measure(name: str, args: argparse.Namespace, library: Any) -> dict[str, Any]
     begin = time.perf_counter()
     while len(seconds["horn"]) < 3 or time.perf_counter() - begin < args.seconds:
         for who, (step, _) in steps.items():
-            time.sleep(PAUSE_S)
+            time.sleep(PAUSE_S)  # the pool of who was before spins for a while
             seconds[who] += [seconds_of(step) for _ in range(TOGETHER)][1:]
     found = {who: 1e3 * statistics.median(s) for who, s in seconds.items()}
     least = {who: 1e3 * min(s) for who, s in seconds.items()}
