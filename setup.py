@@ -46,7 +46,7 @@ extensions = [
         f"horn._kernels.{path.stem}",
         [str(KERNELS / name) for name in SOURCES.get(path.stem, [])] + [str(path)],
         include_dirs=[str(KERNELS)],
-        depends=[str(header) for header in sorted(KERNELS.glob("*.h"))],
+        depends=[str(part) for part in sorted([*KERNELS.glob("*.h"), *KERNELS.glob("*.px[di]")])],
         extra_compile_args=FLAGS,
     )
     for path in sorted(KERNELS.glob("*.pyx"), key=lambda path: path.stem not in SOURCES)

@@ -507,19 +507,8 @@ void tape_run(tape_t *t, int32_t first, int32_t last) {
     if (before != 1) ((void (*)(int))t->blas_set)(before);
 }
 
-void free_loop(loop_t *l) {
-    if (!l) return;
-    free(l->view); free(l->room); free(l->ops); free(l->consts); free(l->slot); free(l->result); free(l);
-}
-
 void tape_free(tape_t *t) {
     stop_threads(t);
-    for (int32_t i = 0; i < t->n_ins; i++) {
-        if (t->ins[i].gemm) free(t->ins[i].gemm->panels);
-        free(t->ins[i].gemm); free_loop(t->ins[i].loop); free(t->ins[i].draw);
-        free(t->ins[i].load); free(t->ins[i].live); free(t->ins[i].conv);
-        free(t->ins[i].pool);
-    }
     free(t->ins);
     if (t->scratch) for (int i = 0; i < t->n_threads; i++) free(t->scratch[i]);
     if (t->packs) for (int i = 0; i < t->n_threads; i++) free(t->packs[i]);

@@ -258,6 +258,5 @@ void stop_threads(tape_t *t);
 void tape_run(tape_t *t, int32_t first, int32_t last);
 void tape_pack(tape_t *t, int32_t first, int32_t last);
 void tape_free(tape_t *t);
-void free_loop(loop_t *l);
 #pragma GCC visibility pop
 #endif

@@ -56,3 +56,24 @@ def test_a_part_of_the_tape_does_its_products_alone():
     assert [out.any() for out in outs] == [False, True, False]
     tape.repeat(0, 2, STEPS)
     assert [out.any() for out in outs] == [True, True, False]
+
+
+def test_a_bias_and_a_gate_move_with_the_steps(kernel_rng):
+    n, batch = 3, 5
+    x = kernel_rng.standard_normal((STEPS, n, batch)).astype(np.float32)
+    gates = kernel_rng.standard_normal((STEPS, n, batch)).astype(np.float32)
+    biases = kernel_rng.standard_normal((STEPS, n)).astype(np.float32)
+    outs = np.zeros((2, STEPS, n, batch), np.float32)
+    tape = Tape(np.float32)
+    moving = [np.zeros_like(part[0]) for part in (x, biases, gates, outs[0], outs[1])]
+    here, bias, gate, biased, gated = moving
+    lists = {"ptr": np.arange(n + 1), "src": np.arange(n, dtype=np.int32)}
+    lists |= {"row": np.zeros(n, np.int32), "base": np.zeros(1, np.int64), "step": 1}
+    two = np.full(1, 2, np.float32)
+    tape.windows(here, two, biased, **lists, bias=bias)
+    tape.windows(here, two, gated, **lists, gate=gate)
+    for array, memory in zip(moving, (x, biases, gates, *outs), strict=True):
+        tape.move(array, memory, 0, array.nbytes)
+    tape.repeat(0, len(tape), STEPS)
+    np.testing.assert_array_equal(outs[0], 2 * x + biases[:, :, None])
+    np.testing.assert_array_equal(outs[1], np.where(gates > 0, 2 * x, 0))

@@ -1,0 +1,171 @@
+"""What tape.h and thin.h declare."""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+
+cdef extern from "tape.h":
+    ctypedef struct extent_t:
+        int64_t fixed
+        int32_t dim
+    ctypedef struct coef_t:
+        double factor
+        int32_t scalar, per
+    ctypedef struct drawn_t:
+        const int64_t *iteration
+        const uint64_t *samples
+        const uint32_t *keys
+        const int64_t *sources
+        int64_t n_keys, n_sources
+        uint32_t site
+        int32_t kind
+    ctypedef struct view_t:
+        char *data
+        int64_t stride[3]
+        const int32_t *index[3]
+        const uint16_t *mask[3]
+        int32_t dtype, ascending, local, direct
+        const drawn_t *drawn
+    ctypedef struct op_t:
+        int32_t op, dst, a, b, c
+    ctypedef struct loop_t:
+        extent_t extent[3]
+        const int64_t *indptr
+        int32_t n_in, n_out, n_ops, n_const, n_values, n_slots, reduce, axis, accumulate, fast, term
+        int32_t role[8]
+        int32_t gate
+        view_t *view
+        view_t *room
+        op_t *ops
+        coef_t *consts
+        int32_t *slot
+        int32_t *result
+    ctypedef struct matrix_t:
+        char *data
+        int64_t stride[2]
+        int64_t ld
+        int32_t row
+    ctypedef struct gemm_t:
+        matrix_t a, b, c
+        extent_t m, n, k
+        coef_t alpha, beta
+        int64_t block
+        float *v
+        float *w
+        int64_t ldv, ldw
+        const int32_t *rows
+        const int32_t *cols
+        const uint16_t *bits
+        coef_t decay
+        int32_t n_parts
+        const float *part[7]
+        int64_t ldpart[7]
+        int32_t live
+        float *panels
+        int32_t followers
+    ctypedef struct draw_t:
+        char *out
+        int64_t stride[2]
+        int32_t dtype, kind
+        extent_t rows, neurons
+        const uint64_t *samples
+        int32_t iteration
+        uint32_t key[2]
+        uint32_t site
+        int64_t first
+        coef_t below
+    ctypedef struct load_t:
+        const char *source
+        int64_t row_stride, col_stride
+        int32_t dtype
+        const int64_t *index
+        char *out
+        int64_t stride[2]
+        int32_t out_dtype
+        extent_t rows, cols
+        coef_t scale
+        const char *center
+        const char *factor
+    ctypedef struct live_t:
+        const char *mask
+        int64_t stride
+        int32_t dtype
+        extent_t n
+        int32_t *list
+        uint16_t *bits
+        int32_t dim
+    ctypedef struct conv_t:
+        int32_t kind, end
+        char *x
+        char *w
+        char *out
+        char *packed
+        char *bias
+        char *gate
+        int64_t ldx, ldw, ldo, ldz, n_groups, n_units, n_r, n_rows, step, n_x
+        int64_t room_bytes
+        extent_t rows
+        const int64_t *ptr
+        const int64_t *base
+        const int32_t *src
+        const int32_t *row
+        const int32_t *unit
+    ctypedef struct pool_t:
+        int32_t kind, end
+        char *x
+        char *out
+        char *where
+        char *upper
+        char *gate
+        const char *place
+        const uint8_t *same
+        int64_t ldx, ldo, ldw, ldu, ldz, n_groups
+        extent_t rows
+        const int64_t *ptr
+        const int32_t *src
+    ctypedef struct ins_t:
+        int32_t kind, numpy
+        int64_t ns
+        gemm_t *gemm
+        loop_t *loop
+        draw_t *draw
+        load_t *load
+        live_t *live
+        conv_t *conv
+        pool_t *pool
+    ctypedef void (*gemm_numpy_t)(void *, const gemm_t *, int64_t, int64_t, int64_t, double,
+                                  double) noexcept nogil
+    ctypedef struct tape_t:
+        int32_t dtype, n_threads, n_ins, room, spin, profile, ilp64
+        ins_t *ins
+        int64_t *dims
+        double *scalars
+        void *sgemm
+        void *dgemm
+        gemm_numpy_t numpy_gemm
+        void *owner
+        char **scratch
+        int64_t scratch_bytes
+        char *panel
+        int64_t panel_bytes
+        char **packs
+        int32_t wide
+        int32_t packed
+        void *blas_get
+        void *blas_set
+        void *worker
+        int64_t pid
+    int MAX_STACKED, FEW_VIEWS, STRIP_BYTES, LEVEL_USED, MAX_PARTS, WINDOW_DEEP
+    int IOTA, DRAWN
+    int K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS, K_POOL
+    int END_BIAS, END_RELU, END_GATE
+    void choose_level(int) nogil
+    int is_intel() nogil
+    int start_threads(tape_t *) nogil
+    void stop_threads(tape_t *) nogil
+    void tape_run(tape_t *, int32_t, int32_t) nogil
+    void tape_pack(tape_t *, int32_t, int32_t) nogil
+    void tape_free(tape_t *) nogil
+
+cdef extern from "thin.h":
+    int KERNEL_BYTES
+    int64_t WIDE_PANELS(int64_t, int64_t)

@@ -1,0 +1,165 @@
+"""Convolutions, their gradients and pools over windows: checked, as tape.h has them."""
+
+
+def _same(ptr, src):
+    """Whether each row's part of src is that of the row before, as bytes."""
+    counts = np.diff(ptr)
+    n = len(counts)
+    starts = ptr[:n]
+    before = np.roll(starts, 1)
+    place = np.arange(len(src)) + np.repeat(before - starts, counts)
+    differs = np.zeros(len(src) + 1, np.int64)
+    np.cumsum(src != src[np.clip(place, 0, max(len(src) - 1, 0))], out=differs[1:])
+    same = (differs[ptr[1:]] == differs[starts]) & (counts == np.roll(counts, 1))
+    same[:1] = False
+    return same.astype(np.uint8)
+
+
+def _units(ptr, row):
+    """Groups by two that have the same rows of weights, the others alone: (units, 2) int32, -1 for
+    none."""
+    waiting, units = {}, []
+    for k in range(len(ptr) - 1):
+        key = row[ptr[k]:ptr[k + 1]].tobytes()
+        if key in waiting:
+            waiting.pop(key).append(k)
+        else:
+            waiting[key] = [k]
+            units.append(waiting[key])
+    return np.array([[*unit, -1][:2] for unit in units], np.int32)
+
+
+cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, base, step, bias, relu, gate,
+                        rows) except NULL:
+    """As ``Tape.windows`` says."""
+    x, w = bind.rows_of(x, "x"), bind.flat(w, "w", bind.dtype)
+    out = bind.rows_of(out, "out", writes=True)
+    ptr, base = bind.flat(ptr, "ptr", np.int64), bind.flat(base, "base", np.int64)
+    src, row = bind.flat(src, "src", np.int32), bind.flat(row, "row", np.int32)
+    n_groups = len(ptr) - 1
+    n_r = len(out) // max(n_groups, 1)
+    if n_groups < 1 or n_r * n_groups != len(out) or n_r < 1:
+        raise ValueError(f"{len(out)} rows of out are no {n_groups} groups")
+    if len(src) != len(row) or ptr[0] != 0 or ptr[len(ptr) - 1] != len(src) or np.any(np.diff(ptr) < 0):
+        raise ValueError("ptr goes from 0 to the number of pairs, and src and row have those")
+    for what, index, n in (("src", src, len(x)), ("row", row, len(base))):
+        if len(index) and not 0 <= index.min() <= index.max() < n:
+            raise ValueError(f"{what} names places outside of 0 to {n - 1}")
+    reach = (n_r - 1) * step
+    if len(base) and not 0 <= base.min() <= base.max() + reach < len(w):
+        raise ValueError(f"base and step reach beyond the {len(w)} weights")
+    packed = np.zeros((len(base), n_r), bind.dtype)
+    unit = _units(ptr, row)
+    bind.room_for_windows(len(x) * ((x.shape[1] * x.itemsize + 127) // 128 * 128))
+    cdef conv_t *g = _conv(bind, x, w, out, rows)
+    g.kind, g.step, g.n_groups, g.n_r, g.n_rows = 0, step, n_groups, n_r, len(base)
+    g.packed, g.n_x, g.n_units = at(packed), len(x), len(unit)
+    g.unit = <const int32_t *>at(unit)
+    g.ptr = <const int64_t *>at(ptr)
+    g.base = <const int64_t *>at(base)
+    g.src = <const int32_t *>at(src)
+    g.row = <const int32_t *>at(row)
+    bind.keep += [packed, ptr, base, src, row, unit]
+    g.end = _end(bind, out, bias, relu, gate)
+    g.bias = g.gate = g.out
+    if bias is not None:
+        g.bias = at(bias)
+    if gate is not None:
+        g.gate, g.ldz = at(gate), strides(gate)[0]
+    return g
+
+
+cdef conv_t *window_gradients_of(Binding bind, x, y, out, src, rows) except NULL:
+    """As ``Tape.window_gradients`` says."""
+    x, y = bind.rows_of(x, "x"), bind.rows_of(y, "y")
+    out = bind.array(out, "out", writes=True)
+    src = bind.array(src, "src")
+    if src.dtype != np.int32 or src.ndim != 2 or not src.flags.c_contiguous \
+            or src.size and not -1 <= src.min() <= src.max() < len(x):
+        raise ValueError(f"src is contiguous int32 (positions, places) from -1 to {len(x) - 1}")
+    if out.dtype != bind.dtype or out.ndim != 2 or not out.flags.c_contiguous \
+            or out.shape[1] != src.shape[1] or len(y) != out.shape[0] * src.shape[0]:
+        raise ValueError(f"y {y.shape} and src {src.shape} do not give out {out.shape}")
+    # what flows back, two vectors of maps at a time, and sums of tiles of 12 places at most
+    maps = (len(out) + 31) // 32 * 32
+    cdef int64_t room_bytes = WINDOW_DEEP * (1 + maps) * x.itemsize
+    bind.room_for_windows(bind.t.n_threads * room_bytes + 8 * maps * (src.shape[1] + 12 * 18))
+    cdef conv_t *g = _conv(bind, x, y, out, rows)
+    g.n_x, g.room_bytes = len(x), room_bytes
+    g.kind, g.ldw, g.n_groups = 1, strides(y)[0], src.shape[0]
+    g.n_r, g.n_rows = out.shape
+    g.src = <const int32_t *>at(src)
+    bind.keep.append(src)
+    return g
+
+
+cdef pool_t *pool_of(Binding bind, x, out, fold, ptr, src, where, upper, place, gate,
+                     rows) except NULL:
+    """As ``Tape.pool`` says."""
+    x, out = bind.rows_of(x, "x"), bind.rows_of(out, "out", writes=True)
+    ptr, src = bind.flat(ptr, "ptr", np.int64), bind.flat(src, "src", np.int32)
+    kinds = {"sum": 0, "max": 2, "argmax": 3, "min": 5, "argmin": 6}
+    if fold not in kinds:
+        raise ValueError(f"fold is one of {', '.join(kinds)}, got {fold!r}")
+    kind = kinds[fold]
+    if len(ptr) != len(out) + 1 or ptr[0] != 0 or ptr[len(ptr) - 1] != len(src) \
+            or np.any(np.diff(ptr) < 0):
+        raise ValueError(f"ptr goes from 0 to the {len(src)} of src in {len(out)} rows")
+    if len(src) and not 0 <= src.min() <= src.max() < len(x):
+        raise ValueError(f"src names places outside of 0 to {len(x) - 1}")
+    if x.shape[1] != out.shape[1]:
+        raise ValueError(f"x {x.shape} and out {out.shape} differ in their batch")
+    if (where is not None and fold not in ("max", "min")) \
+            or ((upper is not None or gate is not None) and fold != "sum") \
+            or (upper is None) != (place is None):
+        raise ValueError(f"where is of max and min, upper (with place) and gate of sum: {fold}")
+    if where is not None:
+        where, kind = bind.rows_of(where, "where", writes=True), kind + 2
+        if where.shape != out.shape:
+            raise ValueError(f"where {where.shape} is not as out {out.shape}")
+    if upper is not None:
+        upper, kind = bind.rows_of(upper, "upper"), 1
+        place = bind.flat(place, "place", bind.dtype)
+        if upper.shape != x.shape or len(place) != len(src):
+            raise ValueError(f"upper {upper.shape} is not as x {x.shape}, or place not as src")
+    end = _end(bind, out, None, False, gate)
+    cdef pool_t *g = <pool_t *>bind.block(sizeof(pool_t))
+    g.kind, g.end, g.n_groups = kind, end, len(out)
+    g.x = at(x)
+    g.out = g.gate = at(out)
+    g.ldx, g.ldo = strides(x)[0], strides(out)[0]
+    g.rows = bind.extent(rows, x.shape[1], "rows")
+    g.ptr = <const int64_t *>at(ptr)
+    g.src = <const int32_t *>at(src)
+    if where is not None:
+        g.where, g.ldw = at(where), strides(where)[0]
+    if upper is not None:
+        g.upper, g.ldu = at(upper), strides(upper)[0]
+        g.place = at(place)
+    if gate is not None:
+        g.gate, g.ldz = at(gate), strides(gate)[0]
+    same = _same(ptr, src)
+    if kind != 1 and where is None and gate is None and same.any():
+        g.same = <const uint8_t *>at(same)
+    bind.keep += [ptr, src, place, same]
+    return g
+
+
+cdef int _end(Binding bind, out, bias, relu, gate) except -1:
+    """What becomes of sums before they are kept, as bits."""
+    if bias is not None and bind.flat(bias, "bias", bind.dtype).shape != out.shape[:1]:
+        raise ValueError(f"bias {bias.shape} is not one for each of {len(out)} rows")
+    if gate is not None and bind.rows_of(gate, "gate").shape != out.shape:
+        raise ValueError(f"gate {gate.shape} is not as out {out.shape}")
+    return (END_BIAS if bias is not None else 0) | (END_RELU if relu else 0) \
+        | (END_GATE if gate is not None else 0)
+
+
+cdef conv_t *_conv(Binding bind, x, w, out, rows) except NULL:
+    cdef conv_t *g = <conv_t *>bind.block(sizeof(conv_t))
+    g.x = at(x)
+    g.w = at(w)
+    g.out = at(out)
+    g.ldx, g.ldo = strides(x)[0], strides(out)[0]
+    g.rows = bind.extent(rows, x.shape[1], "rows")
+    return g
