@@ -6,6 +6,7 @@ The public names, loaded when first used: ``import horn`` imports neither NumPy,
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 # The names of each module.
@@ -111,6 +112,9 @@ if TYPE_CHECKING:
     from horn.strategies.parallel_dropout import ParallelDropout as ParallelDropout
     from horn.train import Run as Run
     from horn.train import train as train
+
+if "readline" in sys.modules:  # somebody types: what is typed from here on may be neurons
+    importlib.import_module("horn.prompt")
 
 
 def __getattr__(name: str) -> Any:

@@ -214,7 +214,7 @@ class SourceCapture:
                 continue
             statements = needed.binding(name)
             if not statements and value is not needed and isinstance(needed, _Typed):
-                needed.import_(name, value)
+                statements = needed.found(name, value)
             for statement in statements:
                 if statement.lineno in needed.lines:
                     continue
@@ -337,11 +337,20 @@ class _Typed(_Needed):
         self.text = "".join(self.parts)
         self._read()
 
-    def import_(self, name: str, value: Any) -> None:
-        """Import what the namespace has and no text defines."""
+    def found(self, name: str, value: Any) -> list[ast.stmt]:
+        """The statements of what the namespace has and no text so far defines, or none, and it is
+        imported.
+        """
+        code = texts.code_of(value)
+        defined = isinstance(value, (type, types.FunctionType))
+        here = defined and texts.namespace_of(value) is self.namespace
+        text = texts.text_of(code, self.namespace) if here and code is not None else ""
+        if text:
+            self.add(text)
+            return self.binding(name)
         if isinstance(value, types.ModuleType):
             text = f"import {value.__name__} as {name}"
-        elif isinstance(value, (type, types.FunctionType)) and value.__module__ in sys.modules:
+        elif defined and not here and value.__module__ in sys.modules:
             text = f"from {value.__module__} import {value.__qualname__} as {name}"
         else:
             raise ModelError(
@@ -350,6 +359,7 @@ class _Typed(_Needed):
             )
         self.imports.append(text)
         self.lines.add(1)
+        return []
 
     @property
     def place(self) -> str:

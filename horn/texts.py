@@ -1,10 +1,11 @@
 """The text that code was compiled from, also where it stands in no file.
 
 A notebook's cells and a prompt's lines are kept by IPython, or by Python's own prompt (from 3.13)
-in ``linecache``. Of ``python -c``, ``exec`` and a script on stdin Python keeps nothing: their text
-is looked for where it must have been, in the command line, in the strings of the callers and in the
-files that these name, and a text is taken only if compiling it again gives the code that is asked
-about. It must be asked for while it is there, so ``keep`` is called when a neuron is defined.
+in ``linecache``; before, the prompt's are in readline's history. Of ``python -c``, ``exec`` and a
+script on stdin Python keeps nothing: their text is looked for where it must have been, in the
+command line, in the strings of the callers and in the files that these name, and a text is taken
+only if compiling it again gives the code that is asked about. It must be asked for while it is
+there, so ``keep`` is called when a neuron is defined.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from horn import prompt
 
 # Where a namespace keeps the texts of what was run in it from no file: they live as long as it.
 KEPT = "__horn_texts__"
@@ -135,7 +138,7 @@ def parts(namespace: Mapping[str, Any]) -> list[str]:
         found += [_of_magic(cell) for cell in shell().history_manager.input_hist_parsed]
     elif namespace.get("__name__") == "__main__":
         prompts = [name for name in linecache.cache if name.startswith("<python-input-")]
-        found += ["".join(linecache.getlines(name)) for name in prompts]
+        found += ["".join(linecache.getlines(name)) for name in prompts] or prompt.typed()
     known = {text.rstrip("\n") for text in found}
     kept = [unit.text for unit in namespace.get(KEPT, ())]
     return [t for t in (*found, *(k for k in kept if k.rstrip("\n") not in known)) if t.strip()]
@@ -195,6 +198,7 @@ def _candidates(file: str) -> Iterator[str]:
         yield "".join(linecache.getlines(file))
     if file == "<stdin>":
         yield from filter(new, _stdin())
+        yield from filter(new, prompt.typed_ever())
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         for values in (frame.f_locals.values(), frame.f_globals.values(), frame.f_code.co_consts):

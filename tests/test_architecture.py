@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # and what only type checkers see counts. A new room needs a place: that is the point.
 RANKS = [
     {"errors", "mistakes", "html", "patience", "topology", "math", "random", "_kernels",
-     "layer_costs", "version"},
+     "layer_costs", "version", "prompt"},
     {"texts", "formats"},
     {"registry", "security", "sources", "modelfile", "checkpoint", "data", "connections",
      "activations", "losses", "initializers", "schedules", "aggregates", "sweep",

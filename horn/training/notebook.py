@@ -43,7 +43,8 @@ class NotebookProgress(Progress):
         try:
             import ipywidgets  # only where somebody installed it
 
-            self._bar = ipywidgets.FloatProgress(0.0, 0.0, 1.0, description=job.name or "training")
+            named = job.name or "training"
+            self._bar = ipywidgets.FloatProgress(value=0.0, min=0.0, max=1.0, description=named)
             show(self._bar)
         except ImportError:
             self._bar = None

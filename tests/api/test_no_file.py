@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -198,3 +202,55 @@ def test_a_pipe_is_said_to_be_lost():
         input=PROGRAM + MAIN, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode != 0 and "in  python -c" in done.stderr
+
+
+TYPED = """\
+def halved(z):
+    return gain * z
+
+import horn
+gain, table = 0.5, (1.0, 2.0)
+class Typed(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(wrong(messages))
+
+class Typed(horn.Neuron):
+    \"\"\"Typed again,
+at a prompt.\"\"\"
+    def forward(self, messages):
+        self.feedforward(halved(sum(m.input * m.weight for m in messages)) * table[1])
+
+net = horn.Network(seed=3)
+layer = net.input(64), net.layer(8, neuron=Typed)
+layer = net.output(10, activation="softmax", loss="cross_entropy")
+run = horn.train(horn.Job(net, horn.data.digits(), horn.SGD(0.1), epochs=1))
+run.model.save("typed.horn")
+exit()
+"""
+
+
+def test_what_is_typed_at_pythons_own_prompt(tmp_path):
+    ours, theirs = pty.openpty()
+    python = subprocess.Popen(
+        [sys.executable, "-q"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path,
+        start_new_session=True, close_fds=True,
+        env={**os.environ, "HOME": str(tmp_path), "TERM": "dumb", "PYTHON_BASIC_REPL": "1",
+             "PYTHONPATH": str(Path(horn.__file__).parents[1])},
+    )  # fmt: skip
+    os.close(theirs)
+    shown, deadline = b"", time.monotonic() + 60
+    try:
+        for line in TYPED.splitlines():
+            seen = len(shown)
+            while not shown[seen:].endswith((b">>> ", b"... ")):  # it asks for the next line
+                assert select.select([ours], [], [], deadline - time.monotonic())[0], shown.decode()
+                shown += os.read(ours, 65536)
+            os.write(ours, f"{line}\n".encode())
+        assert python.wait(deadline - time.monotonic()) == 0
+    finally:
+        python.kill()
+        python.wait()
+        os.close(ours)
+    assert b"Error" not in shown, shown.decode()
+    loaded = horn.Model.load(tmp_path / "typed.horn")
+    assert loaded.evaluate(horn.data.digits("test"))["acc"] > 0.3
