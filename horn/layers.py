@@ -93,9 +93,27 @@ class Link:
         return hasattr(self.connection, "at")
 
     @property
+    def owner(self) -> Link:
+        """The link that has its weights: itself, unless it is tied to another."""
+        return self if self.tie is None else self.tie.link
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether it goes the other way than the link whose weights it has."""
+        return self.tie is not None and bool(self.tie.transposed)
+
+    @property
     def convolves(self) -> bool:
-        """Whether sums of products over its windows have kernels of their own."""
-        return type(self.connection) is Convolution and self.connection.groups == 1
+        """Whether sums of products over its windows, or its owner's, have kernels of their own:
+        then the layers at its ends have the shapes of those at the owner's.
+        """
+        connection = self.owner.connection
+        if type(connection) is not Convolution or connection.groups != 1:
+            return False
+        if self.tie is None:
+            return True
+        there = self.tie.layer if self.is_turned else self.owner.source
+        return bool(self.source.shape == there.shape)
 
     @property
     def is_known(self) -> bool:

@@ -134,6 +134,14 @@ def in_all_groups(axis: str) -> str:
     return axis.partition("+")[0].removesuffix(".grp").removesuffix("@grp")
 
 
+def each_of(network: Network, name: str, frame: Frame) -> str:
+    """The buffer of a learned array for each synapse of a link, or neuron of a layer."""
+    if frame.link is None or frame.link == ERRORS:
+        return f"{name}.each"
+    is_tied = network.layers[frame.layer].links[frame.link].tie is not None
+    return f"{name}.each.{frame.layer}.{frame.link}" if is_tied else f"{name}.each"
+
+
 def axis_letter(network: Network, frame: Frame, axis: str) -> str:
     """The letter that an axis has in a frame: "oi" for synapses."""
     whole = base(axis)

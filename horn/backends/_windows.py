@@ -14,43 +14,53 @@ from horn.partition.share import Array, Places
 
 @dataclass(frozen=True)
 class WindowLists:
-    """forward, backward : arguments of ``Tape.windows``. sources : (positions, places), the neuron
-    below at each place of each window, -1 for none, int32.
+    """to_maps, to_channels : arguments of ``Tape.windows``, from the channels below a convolution
+    to its maps, and the other way. sources : (positions, places), the neuron below at each place of
+    each window, -1 for none, int32.
 
-    Positions and neurons below are numbered as the task has them.
+    Positions, maps and channels are numbered as the task has them.
     """
 
-    forward: dict[str, Any]
-    backward: dict[str, Any]
+    to_maps: dict[str, Any]
+    to_channels: dict[str, Any]
     sources: Array
 
     @classmethod
     def of(
-        cls, link: Link, receivers: Places | None = None, senders: Places | None = None
+        cls,
+        link: Link,
+        receivers: Places | None = None,
+        senders: Places | None = None,
+        by_channels: bool = False,
     ) -> WindowLists:
         """receivers, senders : the neurons at both ends that a task has: whole positions, or, of
-        receivers, some maps of all; by default all.
+        one end, ``by_channels``, some channels of all; by default all. Of a tied link that goes the
+        other way the senders are the maps.
         """
-        connection = link.connection
+        owner = link.owner
+        connection, source = owner.connection, owner.source
         assert isinstance(connection, Convolution) and connection.groups == 1
-        channels, maps = link.source.shape[-1], connection.channels
-        _, taps = connection.taps(link.source.shape, link.weight)  # (positions, taps)
-        receivers = slice(0, len(taps) * maps) if receivers is None else receivers
-        senders = slice(0, link.source.size) if senders is None else senders
-        (below, _), (here_at, mine) = _positions(senders, channels), _positions(receivers, maps)
-        number = np.full(link.source.n_positions + 1, -1)  # the last is that of no position
+        channels, maps = source.shape[-1], connection.channels
+        _, taps = connection.taps(source.shape, owner.weight)  # (positions, taps)
+        above, under = (senders, receivers) if link.is_turned else (receivers, senders)
+        above = slice(0, len(taps) * maps) if above is None else above
+        under = slice(0, source.size) if under is None else under
+        below, theirs = _positions(under, channels, by_channels)
+        here_at, mine = _positions(above, maps, by_channels)
+        number = np.full(source.n_positions + 1, -1)  # the last is that of no position
         number[below] = np.arange(len(below))
         taps = number[taps[here_at]]
-        n_taps = taps.shape[1]
-        n_places = n_taps * channels
-        sources = taps[:, :, None] * channels + np.arange(channels)
-        sources = np.where(taps[:, :, None] < 0, -1, sources).reshape(-1, n_places)
+        n_taps, n_here = taps.shape[1], len(theirs)
+        sources = taps[:, :, None] * n_here + np.arange(n_here)
+        sources = np.where(taps[:, :, None] < 0, -1, sources).reshape(len(taps), n_taps * n_here)
         here = sources >= 0
-        forward = {
+        n_places = n_taps * channels  # in the weights of a map
+        place = (np.arange(n_taps)[:, None] * channels + theirs.start + np.arange(n_here)).ravel()
+        to_maps = {
             "ptr": _ends(here.sum(axis=1)),
             "src": sources[here].astype(np.int32),
             "row": np.nonzero(here)[1].astype(np.int32),
-            "base": np.arange(n_places) + mine.start * n_places,
+            "base": place + mine.start * n_places,
             "step": n_places,
         }
         # Of each position below: the windows that it lies in, and where.
@@ -59,23 +69,22 @@ class WindowLists:
         order = np.argsort(at, kind="stable")
         window, tap, at = window[order], tap[order], at[order]
         maps, every = len(mine), np.arange(len(mine))
-        backward = {
+        first = np.arange(n_taps)[:, None] * channels + theirs.start
+        to_channels = {
             "ptr": _ends(np.bincount(at, minlength=len(below)) * maps),
             "src": (window[:, None] * maps + every).reshape(-1).astype(np.int32),
             "row": (tap[:, None] * maps + every).reshape(-1).astype(np.int32),
-            "base": (
-                (every + mine.start) * n_places + np.arange(n_taps)[:, None] * channels
-            ).reshape(-1),
+            "base": ((every + mine.start) * n_places + first).reshape(-1),
             "step": 1,
         }
-        return cls(forward, backward, np.ascontiguousarray(sources, np.int32))
+        return cls(to_maps, to_channels, np.ascontiguousarray(sources, np.int32))
 
 
-def _positions(places: Places, channels: int) -> tuple[Array, range]:
+def _positions(places: Places, channels: int, by_channels: bool) -> tuple[Array, range]:
     """The positions of neurons, and which channels of each are there."""
     each = np.arange(places.start, places.stop) if isinstance(places, slice) else places
     if not len(each):
-        return np.zeros(0, np.int64), range(0)
+        return np.zeros(0, np.int64), range(0 if by_channels else channels)
     n = int(np.count_nonzero(each // channels == each[0] // channels))
     found, first = each[::n] // channels, int(each[0] % channels)
     assert len(found) * n == len(each), "as many channels of each position"

@@ -805,18 +805,23 @@ class Runner:
         layer = self.network.layers[s.frame.layer]
         link = layer.links[s.frame.link or 0]
         rows = self._extent(letter_axes(self.network, s.frame, "b")[0])
-        ends = (self.share.places(letter_axes(self.network, s.frame, x)[0]) for x in "oi")
-        windows = WindowLists.of(link, *ends)
+        receivers, senders = (
+            self.share.places(letter_axes(self.network, s.frame, x)[0]) for x in "oi"
+        )
+        by_channels = s.frame.split == "m"
+        windows = WindowLists.of(link, receivers, senders, by_channels)
         name = end.out if end else s.out
         a, b, out = self.arrays[s.a].T, self.arrays[s.b], self.arrays[name]
         if not out.size:
             return
         here: dict[str, Any] = {"rows": rows, "label": name}
         if s.axis == "b":
+            maps, below = (b.T, a) if link.is_turned else (a, b.T)
             grid = out.reshape(-1, windows.sources.shape[1])
-            self.tape.window_gradients(b.T, a, grid, src=windows.sources, **here)
+            self.tape.window_gradients(below, maps, grid, src=windows.sources, **here)
         else:
-            lists = windows.forward if s.axis == "i" else windows.backward
+            is_to_maps = (s.axis == "i") != link.is_turned
+            lists = windows.to_maps if is_to_maps else windows.to_channels
             if end:
                 here["relu"] = end.relu
                 here["bias"] = self.arrays[end.bias] if end.bias else None

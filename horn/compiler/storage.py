@@ -31,6 +31,7 @@ from horn.program import (
     Statement,
     Take,
     Turn,
+    each_of,
     letter_axes,
     link_of,
     out_letters,
@@ -149,21 +150,15 @@ class Storage:
         """A learned array that synapses or neurons share, for each of them."""
         shared, letters = replace(frame, shared=True), "o" if frame.link is None else "oi"
         self.persistent(name, self.axes_of(shared, "o"), "learned")
-        each = self.each_of(name, frame)
+        each = each_of(self.network, name, frame)
         if each not in self.buffers:
             self.buffer(each, self.axes_of(frame, letters))
             self.emit(Expand(frame, each, name))
         return load(each, letters)
 
-    def each_of(self, name: str, frame: Frame) -> str:
-        """The buffer of a learned array for each synapse of a link, or neuron of a layer."""
-        if frame.link is None or not isinstance(link := self.link(frame), Link) or not link.tie:
-            return f"{name}.each"
-        return f"{name}.each.{frame.layer}.{frame.link}"
-
     def turned(self, name: str, frame: Frame, transposed: bool) -> Node:
         """The weights of another dense link, for the synapses of one that is tied to it."""
-        each = self.each_of(name, frame)
+        each = each_of(self.network, name, frame)
         if each not in self.buffers:
             self.buffer(each, self.axes_of(frame, "oi"))
             turn = Turn(frame, each, name, transposed)
@@ -344,7 +339,7 @@ class Storage:
         terms = monomials(node)
         if terms is None or (exact and len(terms) > 1):
             return None
-        each = {f"{array}.each": array for array in link.weights.values()}
+        each = {each_of(self.network, array, frame): array for array in link.weights.values()}
         split = [_sides(factors, axis, each) for _, factors in terms]
         kinds = [set(sides or {"none"}) - {""} for sides in split]
         if _SUMMED[axis][0] not in kinds or not all(kind in _SUMMED[axis] for kind in kinds):

@@ -34,6 +34,12 @@ class Span(NamedTuple):
         reach = (self.kernel - 1) * self.dilation + 1
         return max((self.n_out - 1) * self.stride + reach - self.n - self.before, 0)
 
+    @property
+    def lacking(self) -> int:
+        """How many positions no window reaches behind the last one; those beyond it count less."""
+        reach = (self.kernel - 1) * self.dilation + 1
+        return self.n + self.before - (self.n_out - 1) * self.stride - reach
+
 
 class Windows:
     """What connections through windows have in common.

@@ -151,6 +151,29 @@ class OnnxGraph:
         made = self.node("Transpose", [made], perm=last)
         return self.node("Flatten", [made], axis=1)
 
+    def convolve_back(
+        self, value: str, weights: str, maps: Sizes, spans: Sequence[Span]
+    ) -> str:
+        n = len(spans)
+        first, last = [0, n + 1, *range(1, n + 1)], [0, *range(2, n + 2), 1]
+        image = self.node("Reshape", [value, self.whole([-1, *maps])])
+        image = self.node("Transpose", [image], perm=first)
+        kernel = self.node("Transpose", [weights], perm=first)
+        made = self.node(
+            "ConvTranspose", [image, kernel],
+            strides=[span.stride for span in spans],
+            dilations=[span.dilation for span in spans],
+        )  # fmt: skip
+        if any(span.before or span.lacking for span in spans):
+            ends = [max(span.lacking, 0) for span in spans]
+            made = self.node("Pad", [made, self.whole([0] * (n + 4) + ends)])
+            begins = [span.before for span in spans]
+            ends = [span.before + span.n for span in spans]
+            axes = self.whole(range(2, n + 2))
+            made = self.node("Slice", [made, self.whole(begins), self.whole(ends), axes])
+        made = self.node("Transpose", [made], perm=last)
+        return self.node("Flatten", [made], axis=1)
+
     def reduce(self, value: str, place: int, monoid: str) -> str:
         if monoid == "sum":
             return self.node("ReduceSum", [value, self.whole([place])], keepdims=0)

@@ -82,6 +82,9 @@ class Graph(Protocol[T]):
     def convolve(self, value: T, weights: T, below: Sizes, spans: Sequence[Span]) -> T:
         """Of (b, positions * channels) by (maps, *kernel, channels): (b, positions * maps)."""
 
+    def convolve_back(self, value: T, weights: T, maps: Sizes, spans: Sequence[Span]) -> T:
+        """Of (b, positions * maps) by the same weights: (b, positions * channels)."""
+
     def reduce(self, value: T, place: int, monoid: str) -> T:
         """Without one axis. monoid : "sum", "prod", "max", "min", "any", "all", "argmax",
         "argmin".
@@ -258,11 +261,14 @@ class _Run(Generic[T]):
     def convolved(self, s: Convolve) -> T:
         assert s.axis == "i", s
         link = self.network.layers[s.frame.layer].links[s.frame.link or 0]
-        connection = link.connection
-        assert isinstance(connection, Convolution)
-        below = link.source.shape
-        spans = connection.spans(below, link.weight)
-        return self.graph.convolve(self.load(s.a), self.shared(s.b), below, spans)
+        owner = link.owner
+        assert isinstance(owner.connection, Convolution)
+        below = owner.source.shape
+        spans = owner.connection.spans(below, owner.weight)
+        a, w = self.load(s.a), self.shared(s.b)
+        if link.is_turned:
+            return self.graph.convolve_back(a, w, link.source.shape, spans)
+        return self.graph.convolve(a, w, below, spans)
 
     def shared(self, name: str) -> T:
         """An array of weights in its own shape."""

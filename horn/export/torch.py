@@ -95,6 +95,17 @@ class TorchGraph:
         )  # fmt: skip
         return made.movedim(1, -1).flatten(1)
 
+    def convolve_back(self, value: Any, weights: Any, maps: Sizes, spans: Sequence[Span]) -> Any:
+        f = self.torch.nn.functional
+        image = value.unflatten(1, maps).movedim(-1, 1)
+        convolve = f.conv_transpose1d if len(spans) == 1 else f.conv_transpose2d
+        made = convolve(
+            image, weights.movedim(-1, 1),
+            stride=[span.stride for span in spans], dilation=[span.dilation for span in spans],
+        )  # fmt: skip
+        pads = [n for span in reversed(spans) for n in (-span.before, span.lacking)]
+        return f.pad(made, pads).movedim(1, -1).flatten(1)
+
     def reduce(self, value: Any, place: int, monoid: str) -> Any:
         if monoid in ("argmax", "argmin"):
             return getattr(self.torch, monoid)(value, dim=place).to(self.x.dtype)

@@ -75,7 +75,9 @@ class Placement:
 def has_channels(layer: Layer, link: Link) -> bool:
     """Whether tasks can divide a link by channels of the receivers."""
     connection = link.connection
-    return link.convolves or (type(connection) is Window and connection.channels == 1)
+    if link.tie is None and link.convolves:
+        return True
+    return type(connection) is Window and connection.channels == 1
 
 
 _LINKS, _LAYERS = {**LINK_SPLITS, CHANNELS: "m"}, {**LAYER_SPLITS, CHANNELS: "m"}

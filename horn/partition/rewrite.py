@@ -45,6 +45,7 @@ from horn.program import (
     Turn,
     Update,
     base,
+    each_of,
     in_all_groups,
     letter_axes,
     letters_of,
@@ -263,7 +264,7 @@ class Partition:
             self.loop(Loop(s.frame, (Output(each, a * load(s.b, "bi"), "b", "sum"),)))
             self.scatter_add(ScatterAdd(s.frame, s.out, each))
             return
-        each = f"{s.b}.each"
+        each = each_of(self.network, s.b, s.frame)
         if each not in self.forms:
             self.program.buffers.setdefault(each, Buffer(each, synapses))
             self.expand(Expand(s.frame, each, s.b))

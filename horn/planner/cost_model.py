@@ -350,6 +350,9 @@ class Costs:
         if s.frame.split == "m":
             maps = max(maps // self.n_tasks, 1)
         kind = {"i": "forward", "o": "backward", "b": "gradient"}[s.axis]
+        if link.is_turned:
+            maps, channels = channels, maps
+            kind = {"forward": "backward", "backward": "forward"}.get(kind, kind)
         synapses = self.size(letter_axes(self.network, s.frame, "oi"))
         rows = self.size(letter_axes(self.network, s.frame, "b"))
         if kind == "gradient":

@@ -38,6 +38,7 @@ from horn.program import (
     Statement,
     Turn,
     Update,
+    each_of,
     reads,
     writes,
 )
@@ -128,6 +129,8 @@ class CachingPartition(Partition):
         finally:
             self.is_inside = before
         names = {*_touched(s), *(f"{name}.each" for name in _touched(s))}
+        if isinstance(s, Convolve):
+            names.add(each_of(self.network, s.b, s.frame))
         for name in names & self.forms.keys():
             self.states[name] = self.memory.state(self.forms[name])
 

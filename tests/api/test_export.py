@@ -202,6 +202,23 @@ def test_every_activation(activation, tmp_path):
     check_onnx(model, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "below, told",
+    [((5, 4, 2), {"kernel": (3, 2), "stride": 2, "padding": "same"}),
+     ((7, 6, 2), {"kernel": 2, "stride": 3}),
+     ((8, 2), {"kernel": 3, "stride": 2, "dilation": 2, "padding": 1})],
+    ids=["same", "some hear nothing", "1-D"],
+)  # fmt: skip
+def test_the_way_back_of_a_convolution(below, told, tmp_path):
+    net = horn.Network(seed=1)
+    net.input(below)
+    maps = net.layer(connect=horn.Convolution(3, **told), activation="tanh")
+    net.output(connect=horn.Tied(maps, transposed=True), loss="squared_error")
+    model = model_of(net)
+    check_onnx(model, tmp_path)
+    check_torch(model)
+
+
 def test_neurons_without_synapses_and_outputs_that_hear_nothing(tmp_path):
     edges = horn.Sparse(edge_list=[(0, 1), (2, 2), (2, 4)])
     check_onnx(model_of(network(connect=edges)), tmp_path)

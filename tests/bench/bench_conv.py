@@ -3,7 +3,8 @@
     python -m tests.bench.bench_conv [--compile] [--busy] [--threads 1] [--seconds 3] [NAME ...]
     python -m tests.bench.bench_conv --together [--seconds 15] [NAME ...]
 
-Names: lenet 16, lenet 100, cifar 100, "64 to 64", patterns, pooling. A step is forward, loss,
+Names: lenet 16, lenet 100, cifar 100, "64 to 64", patterns, back (a convolutional autoencoder whose
+decoder has the weights of its encoder: conv_transpose2d), pooling. A step is forward, loss,
 backward and momentum update, float32. PyTorch runs eager in both memory formats, NCHW and NHWC,
 with --compile also torch.compile of each (it needs a C++ compiler and a minute); pooling alone is
 forward and backward. Both sides begin with the same weights, and the losses of the first three
@@ -76,20 +77,35 @@ def patterns(net: horn.Network) -> None:
     net.layer(connect=horn.Convolution(16, 3), neuron=Pattern, bias=False)
 
 
+def back(net: horn.Network) -> None:
+    net.input((28, 28, 1))
+    first = net.layer(connect=horn.Convolution(16, 5, 2, 2), activation="relu")
+    second = net.layer(connect=horn.Convolution(32, 5, 2, 2), activation="relu")
+    net.layer(connect=horn.Tied(second), activation="relu")
+    net.output(connect=horn.Tied(first), loss="squared_error")
+
+
 CASES: dict[str, tuple[Callable[[horn.Network], None], int]] = {
     "lenet 16": (lenet, 16),
     "lenet 100": (lenet, 100),
     "cifar 100": (cifar, 100),
     "64 to 64, 32": (deep, 32),
     "patterns 100": (patterns, 100),
+    "back 100": (back, 100),
 }
 
 
 def network(build: Callable[[horn.Network], None]) -> horn.Network:
     net = horn.Network(seed=1)
     build(net)
-    net.output(10, activation="softmax", loss="cross_entropy")
+    if net.layers[-1].kind != "output":
+        net.output(10, activation="softmax", loss="cross_entropy")
     return net
+
+
+def is_about_itself(net: horn.Network) -> bool:
+    """Whether the images are the targets, too."""
+    return net.last.size == net.n_inputs
 
 
 def samples(net: horn.Network, batch: int) -> Dataset:
@@ -100,7 +116,8 @@ def samples(net: horn.Network, batch: int) -> Dataset:
 
 def ours(net: horn.Network, data: Dataset, threads: int) -> Step:
     optimizer = horn.SGD(RATE, momentum=MOMENTUM)
-    engine = make("kernels", Setup(net, optimizer, "labels", len(data), "float32", threads))
+    target = "input" if is_about_itself(net) else "labels"
+    engine = make("kernels", Setup(net, optimizer, target, len(data), "float32", threads))
     engine.bind(data)
     rows = np.arange(len(data))
     return lambda: engine.step(rows, iteration=0, first_sample=0)
@@ -125,9 +142,18 @@ def torch_model(net: horn.Network, is_last: bool) -> tuple[list[Any], Callable[[
         return learned[-1]
 
     flat = False
+    kernels: dict[str, Any] = {}
     for layer in net.layers[1:]:
         link = layer.links[0]
         connection: Any = link.connection
+        if link.tie is not None:
+            told = link.owner.connection
+            w, b = kernels[link.weight], parameter(arrays[f"{layer.name}.bias"])
+            end = layer is net.last
+            stages.append(lambda x, w=w, b=b, told=told, end=end: (lambda z: z if end else
+                          torch.relu(z))(f.conv_transpose2d(x, w, b, told.stride, told.padding,
+                                                            told.stride - 1)))  # fmt: skip
+            continue
         if isinstance(connection, horn.Window):
             told = connection.kernel, connection.stride
             stages.append(lambda x, told=told: f.max_pool2d(x, *told))
@@ -137,10 +163,13 @@ def torch_model(net: horn.Network, is_last: bool) -> tuple[list[Any], Callable[[
             stages.append(lambda x, w=w, k=connection.kernel, s=layer.shape: _patterns(x, w, k, s))
             continue
         if isinstance(connection, horn.Convolution):
-            w = parameter(arrays[link.weight].transpose(0, 3, 1, 2))
+            w = kernels[link.weight] = parameter(arrays[link.weight].transpose(0, 3, 1, 2))
             b = parameter(arrays[f"{layer.name}.bias"])
-            pad = connection.kernel // 2 if connection.padding == "same" else 0
-            stages.append(lambda x, w=w, b=b, p=pad: torch.relu(f.conv2d(x, w, b, padding=p)))
+            pad = {"same": connection.kernel // 2, "valid": 0}.get(
+                connection.padding, connection.padding
+            )
+            stages.append(lambda x, w=w, b=b, p=pad, s=connection.stride: torch.relu(
+                f.conv2d(x, w, b, s, p)))  # fmt: skip
             continue
         weights = arrays[link.weight]
         if not flat and len(link.source.shape) == 3:  # its order is (channel, row, column)
@@ -180,6 +209,8 @@ def theirs(net: horn.Network, data: Dataset, is_last: bool, compiles: bool) -> S
     x, y = torch_data(net, data, is_last)
 
     def loss_of(x: Any, y: Any) -> Any:
+        if is_about_itself(net):
+            return 0.5 * f.mse_loss(outputs(x), x, reduction="sum") / len(x)
         return f.cross_entropy(outputs(x), y)
 
     judged = torch.compile(loss_of) if compiles else loss_of

@@ -52,8 +52,8 @@ def test_sums_and_gradients(below, maps, told, rows, size, dtype, n_threads, ker
     sent, back, gradient = np.full_like(y, 7), np.full_like(x, 7), np.full_like(w, 7)
     tape = Tape(dtype, n_threads)
     extent = tape.dim(size)
-    tape.windows(x, w.reshape(-1), sent, **lists.forward, rows=extent)
-    tape.windows(y, w.reshape(-1), back, **lists.backward, rows=extent)
+    tape.windows(x, w.reshape(-1), sent, **lists.to_maps, rows=extent)
+    tape.windows(y, w.reshape(-1), back, **lists.to_channels, rows=extent)
     tape.window_gradients(x, y, gradient, src=lists.sources, rows=extent)
     tape.dims[extent.index] = rows
     tape.run()
@@ -86,7 +86,7 @@ def test_threads_change_no_bit(kernel_rng):
     for n_threads in (1, 2, 3):
         sent, gradient = np.zeros_like(y), np.zeros((10, 36), np.float32)
         tape = Tape(np.float32, n_threads)
-        tape.windows(x, w, sent, **lists.forward)
+        tape.windows(x, w, sent, **lists.to_maps)
         tape.window_gradients(x, y, gradient, src=lists.sources)
         tape.run()
         found.append(sent.tobytes() + gradient.tobytes())
@@ -158,7 +158,7 @@ def test_what_becomes_of_sums(dtype, kernel_rng):
     net = horn.Network()
     net.input((5, 5, 3))
     link = net.layer(connect=horn.Convolution(11, 3, padding=1)).links[0]
-    told = WindowLists.of(link).forward
+    told = WindowLists.of(link).to_maps
     x = kernel_rng.standard_normal((75, 37)).astype(dtype)
     w = kernel_rng.standard_normal(297).astype(dtype)
     bias = kernel_rng.standard_normal(275).astype(dtype)

@@ -6,12 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import horn
 from horn.backends import Setup, make
+from horn.compiler.lower import training_program
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
+from horn.explain import runs_as
 from horn.partition.placement import LINK_SPLITS, Placement
+from horn.partition.rewrite import partition
+from horn.program import Convolve, Expand
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_groups import of_groups
@@ -139,6 +145,90 @@ def test_what_is_tied_is_there_once():
     assert images().initial_parameters().keys() >= {"layer1.weight", "layer4.bias"}
 
 
+# the way back of a convolution
+
+BACK: dict[str, tuple[tuple[int, ...], horn.Convolution]] = {
+    "stride, same": ((5, 4, 2), horn.Convolution(3, (3, 2), stride=2, padding="same")),
+    "1-D, dilation": ((8, 2), horn.Convolution(3, 3, stride=2, dilation=2, padding=1)),
+    "kernel larger than the image": ((3, 3, 1), horn.Convolution(2, 5, padding=2)),
+    "some hear nothing": ((7, 6, 2), horn.Convolution(2, 2, stride=3)),
+    "17 channels": ((3, 2, 17), horn.Convolution(14, 2, padding="same")),
+}
+
+
+def deconvolution(name: str, neuron: Any = horn.neurons.Standard) -> horn.Network:
+    below, connection = BACK[name]
+    net = horn.Network(seed=1)
+    net.input(below)
+    maps = net.layer(connect=connection, activation="tanh", neuron=neuron, name="maps")
+    net.output(connect=horn.Tied(maps, transposed=True), loss="squared_error", name="back")
+    return net
+
+
+@pytest.mark.parametrize("neuron", [horn.neurons.Standard, RBF])
+@pytest.mark.parametrize("name", BACK)
+def test_the_way_back_of_a_convolution_is_the_graph(name, neuron):
+    net = deconvolution(name, neuron)
+    compare(net, SGD, 3, target="input", steps=1)
+    setup = Setup(net, horn.SGD(0.1), "input", 5, "float64", 1)
+    check_gradients("kernels", setup, samples(net), 4)
+
+
+def test_tied_convolutions_have_the_kernels_of_windows():
+    """Sums, deltas and gradients of all three; nothing goes synapse by synapse."""
+    program = training_program(images(), SGD, "input")
+    found = [(s.frame.layer, s.axis) for s in program.statements if isinstance(s, Convolve)]
+    first, *others = (sorted(axis for at, axis in found if at == k) for k in (1, 2, 3, 4))
+    assert first == ["b", "i"] and others == [["b", "i", "o"]] * 3
+    assert not any(isinstance(s, Expand) and s.frame.link is not None for s in program.statements)
+    assert runs_as(images())["layer2"] == "windows"
+
+
+@pytest.mark.parametrize("n_tasks", [2, 3])
+@pytest.mark.parametrize("where", ["receiver", "sender"])
+def test_tasks_that_have_rows_of_the_image_go_back_with_the_kernels(where, n_tasks):
+    for name in ("stride, same", "1-D, dilation"):
+        net = deconvolution(name)
+        placement = place(net, [where] * 2, ["all", "neurons", "neurons"])
+        setup, data = Setup(net, SGD, "input", 4, "float64", 1), samples(net)
+        for backend in ("kernels", "reference")[: 4 - n_tasks]:
+            group = good(of_group(backend, setup, data, BATCHES, placement, n_tasks))
+            compare_tasks(group, of_one("kernels", setup, data, BATCHES), name)
+        local = partition(training_program(net, SGD, "input", thin=False), placement)
+        assert not any(isinstance(s, Expand) and s.frame.link is not None for s in local.statements)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_the_way_back_is_that_of_pytorch(data):
+    torch = pytest.importorskip("torch")
+    f = torch.nn.functional
+    n_dims = data.draw(st.sampled_from([1, 2]))
+    space = tuple(data.draw(st.integers(3, 9)) for _ in range(n_dims))
+    kernel, stride, dilation = (data.draw(st.integers(1, most)) for most in (4, 3, 2))
+    padding = data.draw(st.integers(0, (kernel - 1) * dilation))
+    channels, maps = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 18))
+    net = horn.Network(seed=1)
+    net.input((*space, channels))
+    try:
+        code = net.layer(connect=horn.Convolution(maps, kernel, stride, padding, dilation),
+                         bias=False, name="maps")  # fmt: skip
+    except ModelError:
+        return
+    net.layer(connect=horn.Tied(code, transposed=True), bias=False)
+    x = np.random.default_rng(0).standard_normal((5, *space, channels))
+    engine = make("kernels", Setup(net, None, None, 5, "float64", 1))
+    w = torch.tensor(np.moveaxis(engine.parameters()["maps.weight"], -1, 1))
+    there, back = ((f.conv1d, f.conv_transpose1d), (f.conv2d, f.conv_transpose2d))[n_dims - 1]
+    given = {"stride": stride, "padding": padding, "dilation": dilation}
+    z = there(torch.tensor(np.moveaxis(x, -1, 1)), w, **given)
+    ends = back(z, w, **given).shape[2:]  # where theirs ends, if it is not told more
+    given["output_padding"] = [n - end for n, end in zip(space, ends, strict=True)]
+    theirs = np.moveaxis(back(z, w, **given).numpy(), 1, -1)
+    ours = engine.outputs(x.reshape(5, -1)).reshape(x.shape)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-11)
+
+
 BATCHES = [np.array([0, 3, 4, 9]), np.array([1, 2, 5])]
 
 
@@ -172,8 +262,6 @@ def test_a_decoder_whose_weights_lie_with_the_encoder_moves_none_of_them():
     """Receivers of the one are senders of the other: the same share."""
     net = autoencoder()
     split = {(1, 0): "receiver", (2, 0): "receiver", (3, 0): "sender", (4, 0): "sender"}
-    from horn.compiler.lower import training_program
-    from horn.partition.rewrite import partition
     from horn.program import Post
 
     program = training_program(net, SGD, "input")
