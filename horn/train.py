@@ -530,7 +530,6 @@ def _explained(
     are repeated in this process. Tasks that share every batch have the answer of one.
     """
     is_as_one = isinstance(settings.kind, AllReduce) and not isinstance(job.data, Stream)
-    is_as_one = is_as_one and not job.network.steps  # of whose samples no step is looked at alone
     if error.met is None or not is_as_one or (recovery.start is not None and error.kept is None):
         return error
     from horn.training import diagnosis

@@ -102,8 +102,7 @@ class Engine:
         self._data: Dataset | None = None
         self._before: list[Sample] = []  # of a sequence that goes on
         self._kept: dict[str, Array] = {}  # of data in pieces, what a batch leaves to the next one
-        delays = [link.delay for layer in self.network.layers for link in layer.links]
-        self._longest = max([1, *delays])  # of how many steps something is asked later
+        self._longest = _longest(self.network)
 
     # --- the face
 
@@ -184,24 +183,17 @@ class Engine:
             for earlier in sample.past:
                 earlier.past = ()
 
-    def _earlier(self, rows: Array) -> list[Sample]:
-        """The samples of a batch one step before it, where their sequences go on."""
+    def _goes_on(self, rows: Array, first_sample: int) -> tuple[list[Sample], int]:
+        """The samples of a batch one step before it, where their sequences go on, and the number
+        by which the first one draws.
+        """
         assert self._data is not None
-        if not int(rows[0]) % self._data.pieces:
-            return []
-        found, states = [], _flat(self._states)
-        for k in range(len(rows)):
-            own = {name: array[k] for name, array in self._kept.items()}
-            past = []
-            for ago in range(1, self._longest + 1):
-                sent = [own.get(f"{layer.name}.output") for layer in self.network.layers]
-                heard = [[] if a is None or len(a) < ago else a[-ago].tolist() for a in sent]
-                before = {n: own[f"{n}.now"][-1].tolist() for n in states if f"{n}.now" in own}
-                moment = Moment(self.network.seed, True, 0, 0, 0.0)
-                past.append(Sample(moment, {**states, **before}, heard))
-            past[0].past = past[1:]
-            found.append(past[0])
-        return found
+        piece = int(rows[0]) % self._data.pieces if len(rows) else 0
+        if not piece:
+            return [], first_sample
+        states, steps = _flat(self._states), self.network.steps
+        before = [earlier(self.network, self._kept, k, states) for k in range(len(rows))]
+        return before, first_sample + backends.number_of_step(piece, steps)
 
     def _heard(self, samples: Sequence[Sample]) -> dict[str, Array]:
         """What the sequences of samples take along after their last step."""
@@ -255,7 +247,8 @@ class Engine:
         for row, steps in enumerate(self._predict(samples, data.pieces, lengths)):
             look(steps)
             _, targets = self._read(data, row)
-            for layers, wanted in zip(steps, self._by_step(targets, len(steps)), strict=True):
+            by_steps = by_step(self.network, targets, len(steps))
+            for layers, wanted in zip(steps, by_steps, strict=True):
                 for index, target in wanted.items():
                     judged = passes.judge(self._losses[index], layers[index], target)
                     layer = self.network.layers[index]
@@ -277,17 +270,6 @@ class Engine:
         """How many steps a sample has."""
         steps = max(self.network.steps, 1)
         return steps if data.lengths is None else int(data.lengths[row])
-
-    def _by_step(self, targets: SampleTargets, steps: int) -> list[SampleTargets]:
-        """What each step of a sample with so many is to answer; nothing where it is not judged."""
-        found: list[SampleTargets] = [{} for _ in range(steps)]
-        for index, target in targets.items():
-            layer = self.network.layers[index]
-            for t, at in enumerate(found) if layer.each_step else ():
-                at[index] = target[t * layer.size : (t + 1) * layer.size]
-            if not layer.each_step:
-                found[-1][index] = target
-        return found
 
     def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
         found = [aggregate.empty for aggregate, _, _ in self._aggregates]
@@ -401,14 +383,7 @@ class Engine:
 
     def _by_reversals(self) -> list[list[Stage]]:
         """The layers, by how many reversals lie between them and the input."""
-        levels, is_new = [0] * len(self.stages), True
-        while is_new:
-            is_new = False
-            for stage in self.stages:
-                for link in stage.layer.links:
-                    least = levels[link.source.index] + link.is_reversed
-                    if least > levels[stage.index]:
-                        levels[stage.index], is_new = least, True
+        levels = by_reversals(self.network)
         return [
             [stage for stage in self.stages[1:] if levels[stage.index] == k]
             for k in range(max(levels) + 1)
@@ -443,10 +418,8 @@ class Engine:
         last_states = {name: np.zeros(array.size) for name, array in self._states.items()}
         silent: dict[tuple[int, int], int] = {}
         loss, sent, deltas, ends = 0.0, [], [], list[Sample]()
-        earlier, steps = self._earlier(rows) if len(rows) else [], max(self.network.steps, 1)
-        if earlier:
-            piece = int(rows[0]) % self._data.pieces
-            first_sample += backends.number_of_step(piece, steps)
+        earlier, first_sample = self._goes_on(rows, first_sample)
+        steps = max(self.network.steps, 1)
         asks = any(stage.asks_batch for stage in self.stages[1:])
         together = len(rows) if asks and self._data.lengths is None else 1
         for first in range(0, len(rows), max(together, 1)):
@@ -536,7 +509,7 @@ class Engine:
         for k in these:
             whole, wanted = self._read(self._data, int(rows[k]))
             n_steps = self._n_steps(self._data, rows[k])
-            x, target = list(self._steps(whole)[step]), self._by_step(wanted, n_steps)[step]
+            x, target = list(self._steps(whole)[step]), by_step(self.network, wanted, n_steps)[step]
             number_of = first_sample + k + (step << 32)
             moment = Moment(self.network.seed, True, iteration, number_of, lr)
             if keep < 1.0:
@@ -559,10 +532,16 @@ class Engine:
     def look(
         self, rows: Array, k: int, *, iteration: int, first_sample: int
     ) -> tuple[Sample, Gradients]:
-        """What every neuron does for sample k of a training batch. Changes nothing."""
+        """What every neuron does for sample k of a training batch. Changes nothing. Of a sequence
+        the last step, which knows those before it, and what came back from the first, likewise.
+        """
         these = range(len(rows)) if any(stage.asks_batch for stage in self.stages[1:]) else [k]
         memory, states = self._memory(training=True), _flat(self._states)
-        samples, backs = self._pass(rows, these, iteration, first_sample, memory, states, {}, True)
+        earlier, first_sample = self._goes_on(rows, first_sample)
+        samples, backs = self._pass(
+            rows, these, iteration, first_sample, memory, states, {}, True,
+            [earlier[i] for i in these if earlier],
+        )  # fmt: skip
         at = list(these).index(k)
         return samples[at], backs[at]
 
@@ -648,6 +627,50 @@ class Engine:
             for slot, value in new_slots.items():
                 kept = np.where(batch.sits_out[name], slots[slot], value)
                 self._slots[f"{name}/{slot}"] = kept.astype(self.dtype)
+
+
+def by_step(network: Network, targets: SampleTargets, steps: int) -> list[SampleTargets]:
+    """What each step of a sample with so many is to answer; nothing where it is not judged."""
+    found: list[SampleTargets] = [{} for _ in range(steps)]
+    for index, target in targets.items():
+        layer = network.layers[index]
+        for t, at in enumerate(found) if layer.each_step else ():
+            at[index] = target[t * layer.size : (t + 1) * layer.size]
+        if not layer.each_step:
+            found[-1][index] = target
+    return found
+
+
+def by_reversals(network: Network) -> list[int]:
+    """Of each layer, how many reversals lie between it and the input."""
+    levels, is_new = [0] * len(network.layers), True
+    while is_new:
+        is_new = False
+        for layer in network.layers:
+            for link in layer.links:
+                least = levels[link.source.index] + link.is_reversed
+                if least > levels[layer.index]:
+                    levels[layer.index], is_new = least, True
+    return levels
+
+
+def earlier(network: Network, kept: Mapping[str, Array], row: int, states: Numbers) -> Sample:
+    """A sample one step before its piece of a sequence. kept : what a batch left to the next one.
+    row : of the batch. states : what is remembered besides.
+    """
+    own, past = {name: array[row] for name, array in kept.items()}, []
+    before = {n: own[f"{n}.now"][-1].tolist() for n in states if f"{n}.now" in own}
+    for ago in range(1, _longest(network) + 1):
+        sent = [own.get(f"{layer.name}.output") for layer in network.layers]
+        heard = [[] if a is None or len(a) < ago else a[-ago].tolist() for a in sent]
+        past.append(Sample(Moment(network.seed, True, 0, 0, 0.0), {**states, **before}, heard))
+    past[0].past = past[1:]
+    return past[0]
+
+
+def _longest(network: Network) -> int:
+    """Of how many steps something is asked later."""
+    return max([1, *(link.delay for layer in network.layers for link in layer.links)])
 
 
 def _flat(arrays: Mapping[str, Array]) -> Numbers:

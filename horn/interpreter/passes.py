@@ -111,12 +111,16 @@ class Gradients:
 
     def of_input(self, wire: Wire) -> float:
         """d loss / d what a synapse delivered of this step."""
+        return self.along(wire)[0]
+
+    def along(self, wire: Wire) -> tuple[float, dict[str, float]]:
+        """The same, and the receiver's deltas, wherever in time it hears this step."""
+        there: Sequence[Gradients] = (self,)
         if wire.is_reversed:
-            return self.sequence[len(self.later)].arrived.get(wire, (0.0, {}))[0]
-        if not wire.delay:
-            return self.arrived.get(wire, (0.0, {}))[0]
-        there = self.later[wire.delay - 1 :]
-        return there[0].arrived.get(wire, (0.0, {}))[0] if there else 0.0
+            there = self.sequence[len(self.later) :]
+        elif wire.delay:
+            there = self.later[wire.delay - 1 :]
+        return there[0].arrived.get(wire, (0.0, {})) if there else (0.0, {})
 
 
 def forward(
@@ -151,9 +155,7 @@ def fire(stages: Sequence[Stage], samples: Sequence[Sample], memory: LearnedNumb
     """Some layers of samples that are on their way."""
     for stage in stages:
         for sample in samples:
-            own = (*stage.states.values(), *stage.incoming.values())
-            for array in own if sample.past else ():
-                sample.states[array] = list(sample.past[0].states[array])
+            go_on(stage, sample)
         for sample, fired in zip(samples, _fire_all(stage, samples, memory), strict=True):
             sent = [number(f.call.fed) for f in fired]
             if stage.interlayer is not None:
@@ -162,6 +164,12 @@ def fire(stages: Sequence[Stage], samples: Sequence[Sample], memory: LearnedNumb
                 sample.between[stage.index] = leaves, made
                 sent = [number(v) for v in made]
             sample.fired[stage.index], sample.sent[stage.index] = fired, sent
+
+
+def go_on(stage: Stage, sample: Sample) -> None:
+    """What a layer and its synapses remember of a sequence is what they did one step before."""
+    for array in (*stage.states.values(), *stage.incoming.values()) if sample.past else ():
+        sample.states[array] = list(sample.past[0].states[array])
 
 
 def _fire_all(stage: Stage, samples: Sequence[Sample], memory: LearnedNumbers) -> list[list[Fired]]:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, nan
 from typing import Any
 
 import numpy as np
 
 from horn.autodiff import tape, user_text
-from horn.backends import Memory, Setup
+from horn.backends import Memory, Setup, number_of_step
 from horn.data import Dataset
 from horn.errors import CompileError
 from horn.interpreter import passes
 from horn.interpreter.calls import Moment
-from horn.interpreter.engine import Engine, read_sample
+from horn.interpreter.engine import Engine, SampleTargets, by_step, earlier, read_sample
 from horn.interpreter.language import Translator
 from horn.interpreter.layers import Stage
 from horn.interpreter.passes import LearnedNumbers
@@ -42,11 +42,14 @@ _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod
 @dataclass(frozen=True)
 class BrokenOperation:
     """An operation whose arguments are finite and whose result is not. error : it, at the user's
-    line. remedy : what to write instead.
+    line. remedy : what to write instead. serial : of what came back, the number of the tape. step :
+    of a sequence, where it is known.
     """
 
     error: CompileError
     remedy: str
+    serial: int = 0
+    step: int | None = None
 
 
 class Watch:
@@ -80,7 +83,7 @@ class Watch:
         if isfinite(slope):
             place.problem = f"The gradient through {node.op}({given}) is {slope * flow:.6g}."
         place.args = (place.problem,)
-        self.first = BrokenOperation(place, _slope_remedy(node.op))
+        self.first = BrokenOperation(place, _slope_remedy(node.op), node.serial)
 
     def _is_broken(self, values: Sequence[float], result: float) -> bool:
         return not self._fits(result) and all(map(self._fits, values))
@@ -160,13 +163,17 @@ class BrokenBatch:
         self.rows, self.first_sample, self.iteration = rows, first_sample, iteration
 
     def forward(
-        self, layer: Layer, row: int, neuron: int, seen: Mapping[str, Array]
+        self, layer: Layer, row: int, neuron: int, seen: Mapping[str, Array], step: int = 0
     ) -> BrokenOperation | None:
-        """One neuron's forward for one sample, its inputs as the backend computed them."""
+        """One neuron's forward for one sample, its inputs as the backend computed them. step : of
+        its sequence.
+        """
         if layer.size * max(layer.fan_in, 1) > MOST_SYNAPSES:
             return None
         stage = Stage(self.network, layer, Translator())
         memory, states = self._numbers(layer)
+        if self.network.steps:
+            return self._forward_in_time(stage, row, neuron, seen, step, memory, states)
         together = range(len(self.rows)) if stage.asks_batch else [row]
         samples = [self._sample(layer, k, seen, states) for k in together]
         here = list(together).index(row)
@@ -176,12 +183,31 @@ class BrokenBatch:
                 passes.send(stage, samples, here, memory)
         return watch.first
 
-    def loss(self, row: int, seen: Mapping[str, Array]) -> BrokenOperation | None:
-        """The losses of one sample."""
-        _, targets = read_sample(self.network, self.job.target, self.data, int(self.rows[row]))
+    def _forward_in_time(
+        self, stage: Stage, row: int, neuron: int, seen: Mapping[str, Array], step: int,
+        memory: LearnedNumbers, states: dict[str, list[float]],
+    ) -> BrokenOperation | None:  # fmt: skip
+        """The same, from the first step on where the neuron or its synapses remember something;
+        of all neurons of the layer where they make it together.
+        """
+        samples = self._in_time(row, seen, states)
+        first = 0 if stage.states or stage.incoming else step
+        with np.errstate(all="ignore"), watching(self.job.dtype) as watch:
+            for sample in samples[first : step + 1]:
+                if stage.interlayer is not None:
+                    passes.fire([stage], [sample], memory)
+                else:
+                    passes.go_on(stage, sample)
+                    passes.fire_one(stage, neuron, [sample], 0, memory)
+        return watch.first
+
+    def loss(self, row: int, seen: Mapping[str, Array], step: int = 0) -> BrokenOperation | None:
+        """The losses of one sample. step : of its sequence."""
+        targets = self._targets(row, step)
+        at = (row, step) if self.network.steps else row
         with np.errstate(all="ignore"), watching(self.job.dtype) as watch:
             for layer in self.network.judged if targets else ():
-                sent = np.asarray(seen[f"{layer.name}.output"][row], np.float64).tolist()
+                sent = np.asarray(seen[f"{layer.name}.output"][at], np.float64).tolist()
                 if layer.loss is not None:
                     judge = Translator().value(layer.loss.f)
                     passes.judge(judge, sent, targets[layer.index])
@@ -190,15 +216,27 @@ class BrokenBatch:
     def backward(self, row: int | None) -> BrokenOperation | None:
         """All neurons forward and back for one sample."""
         layers = self.network.layers[1:]
-        if row is None or sum(k.size * max(k.fan_in, 1) for k in layers) > MOST_OF_ALL:
+        in_all = sum(k.size * max(k.fan_in, 1) for k in layers) * max(self.network.steps, 1)
+        if row is None or in_all > MOST_OF_ALL:
             return None
         setup = Setup(self.network, self.job.optimizer, self.job.target, 1, "float64")
         engine = Engine(setup)
         engine.bind(self.data)
         engine.load(self.arrays, self.memory["state"], None, self.iteration)
+        for name, array in engine._kept.items():
+            array[0] = self.memory["heard"][name][row]
         with np.errstate(all="ignore"), watching(self.job.dtype, places=True) as watch:
-            engine._run(self.rows[row : row + 1], self.iteration, self.first_sample + row)
-        return watch.first
+            seen, _ = engine.look(
+                self.rows[row : row + 1], 0, iteration=self.iteration,
+                first_sample=self.first_sample + row,
+            )  # fmt: skip
+        if watch.first is None or not self.network.steps:
+            return watch.first
+        steps = (*reversed(seen.past[: self.n_steps(row) - 1]), seen)
+        fed = [(n.call.fed, t) for t, at in enumerate(steps) for n in sum(at.fired[1:], [])]
+        made = [(y.serial, t) for y, t in fed if isinstance(y, tape.Traced)]
+        later = [(number, t) for number, t in made if number >= watch.first.serial]
+        return replace(watch.first, step=min(later)[1] if later else None)
 
     def _numbers(self, layer: Layer) -> tuple[LearnedNumbers, dict[str, list[float]]]:
         own = [array for link in layer.links for array in link.weights.values()]
@@ -223,12 +261,50 @@ class BrokenBatch:
             np.asarray(seen[f"{below.name}.output"][row], np.float64).tolist()
             for below in self.network.layers[: layer.index]
         ]
-        targets: dict[int, list[float]] = {}
-        if layer in self.network.outputs:
-            _, known = read_sample(self.network, self.job.target, self.data, int(self.rows[row]))
-            targets = {layer.index: known.get(layer.index, [nan] * layer.size)}
         own = {name: list(values) for name, values in states.items()}
-        return passes.Sample(moment, own, sent, targets)
+        wanted = self._wanted(row, 0) if layer in self.network.outputs else {}
+        return passes.Sample(moment, own, sent, wanted)
+
+    def _wanted(self, row: int, step: int) -> SampleTargets:
+        """What the neurons of outputs read of the targets."""
+        targets = self._targets(row, step)
+        outputs = self.network.outputs
+        return {k.index: targets.get(k.index, [nan] * k.size) for k in outputs}
+
+    def _targets(self, row: int, step: int) -> SampleTargets:
+        """What a sample is to answer, at a step of its sequence."""
+        _, targets = read_sample(self.network, self.job.target, self.data, int(self.rows[row]))
+        return by_step(self.network, targets, self.n_steps(row))[step]
+
+    def n_steps(self, row: int) -> int:
+        """How many steps the sequence of a row has."""
+        lengths = self.data.lengths
+        return max(self.network.steps, 1) if lengths is None else int(lengths[self.rows[row]])
+
+    def _in_time(
+        self, row: int, seen: Mapping[str, Array], states: dict[str, list[float]]
+    ) -> list[passes.Sample]:
+        """A sample at each step of its sequence; what layers sent as the backend computed it."""
+        network, n = self.network, self.n_steps(row)
+        piece = int(self.rows[row]) % self.data.pieces
+        number = self.first_sample + row + number_of_step(piece, network.steps)
+        rate = self.job.optimizer.rate(self.iteration)
+        sent = [np.asarray(seen[f"{k.name}.output"][row], np.float64) for k in network.layers]
+        found: list[passes.Sample] = []
+        before = earlier(network, self.memory["heard"], row, states) if piece else None
+        for t in range(n):
+            moment = Moment(network.seed, True, self.iteration, number + (t << 32), rate)
+            own = {name: list(values) for name, values in states.items()}
+            sample = passes.Sample(moment, own, [layer[t].tolist() for layer in sent],
+                                   self._wanted(row, t))  # fmt: skip
+            sample.fired = [[] for _ in network.layers]
+            if before is not None:
+                sample.past = (before, *before.past)
+            found.append(sample)
+            before = sample
+        for sample in found:
+            sample.sequence = found
+        return found
 
 
 def _flat(array: Array) -> list[float]:

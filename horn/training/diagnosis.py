@@ -20,6 +20,7 @@ from horn.backends import Engine, Memory
 from horn.data.order import BatchRows
 from horn.errors import HornError
 from horn.interpreter import trouble
+from horn.interpreter.engine import by_reversals
 from horn.job import Job
 from horn.layers import Layer
 from horn.training.loop import KeptArrays, NonFinite
@@ -130,24 +131,22 @@ def _what(
     cause = Cause(job, arrays, losses, iteration)
     memory = engine.memory()
     found = trouble.BrokenBatch(job, batches.data, arrays, memory, read, sample, iteration)
-    for layer in job.network.layers[1:]:
-        outputs = seen[f"{layer.name}.output"]
-        bad = np.argwhere(~np.isfinite(outputs))
-        if len(bad):
-            row, neuron = map(int, bad[0])
-            n_bad = len(np.unique(bad[:, 1]))
-            others = f", as {n_bad - 1} more of the layer do" if n_bad > 1 else ""
-            said = _told(partial(found.forward, layer, row, neuron, seen))
-            return cause.told(
-                f"Neuron {neuron} of {layer.name} ({layer.neuron.__name__})",
-                f"feeds forward {outputs[row, neuron]} for sample {int(rows[row])} of the "
-                f"data{others}",
-                said,
-            )
+    first = _first_sent(found, seen)
+    if first is not None:
+        layer, row, step, neuron, n_bad = first
+        others = f", as {n_bad - 1} more of the layer do" if n_bad > 1 else ""
+        said = _told(partial(found.forward, layer, row, neuron, seen, step))
+        sent = seen[f"{layer.name}.output"][row]
+        return cause.told(
+            f"Neuron {neuron} of {layer.name} ({layer.neuron.__name__})",
+            f"feeds forward {(sent[step] if job.network.steps else sent)[neuron]} for "
+            f"{_sample(job, rows[row], step)}{others}",
+            said,
+        )
     if not np.isfinite(seen["loss"]):
-        who, said = _told_loss(found, seen, len(rows))
+        which, said = _told_loss(found, seen, len(rows))
         name = job.network.loss_in_words or "the loss"
-        where = "" if who is None else f" of sample {int(rows[who])} of the data"
+        where = "" if which is None else f" of {_sample(job, rows[which[0]], which[1])}"
         return cause.told(f"The loss {name!r}{where}", f"is {float(seen['loss'])}", said)
     gradients = {k: v for k, v in seen.items() if k.endswith(".gradient")}
     for layer in reversed(job.network.layers[1:]):
@@ -155,11 +154,15 @@ def _what(
             gradient = gradients.get(f"{name}.gradient")
             if gradient is not None and not np.isfinite(gradient).all():
                 n_bad = int((~np.isfinite(gradient)).sum())
-                one = _row_of(engine, read, iteration, sample, f"{name}.gradient")
-                which = "" if one is None else f", sample {int(rows[one])} of the data"
+                one, last = _last_back(seen)
+                if one is None and job.data.pieces == 1:
+                    one = _row_of(engine, read, iteration, sample, f"{name}.gradient")
                 said = _told(partial(found.backward, one))
+                if said is not None and said.step is not None:
+                    last = said.step
+                whose = "" if one is None else f", {_sample(job, rows[one], last)}"
                 return cause.told(
-                    f"Of {name} ({layer.neuron.__name__}){which}",
+                    f"Of {name} ({layer.neuron.__name__}){whose}",
                     f"{n_bad} of {gradient.size} gradients are not finite",
                     said,
                 )
@@ -176,6 +179,47 @@ def _what(
     return cause.told(place, "is not", None)
 
 
+def _sample(job: Job, row: int, step: int | None) -> str:
+    """A sample of the data, with the step of its sequence where that is known."""
+    whole, piece = divmod(int(row), job.data.pieces)
+    which = f"{'sample' if job.data.pieces == 1 else 'lane'} {whole} of the data"
+    if not job.network.steps or step is None:
+        return which
+    return f"step {piece * job.network.steps + step} of {which}"
+
+
+def _first_sent(
+    found: trouble.BrokenBatch, seen: Mapping[str, np.ndarray]
+) -> tuple[Layer, int, int, int, int] | None:
+    """The first number that a layer sent and that is not finite, in the order in which they are
+    computed: layer, row, step, neuron, and how many of the layer's are not. Of one layer the first
+    sample has it; of sequences the first step.
+    """
+    network, bad = found.network, []
+    levels = by_reversals(network)
+    for layer in network.layers[1:]:
+        outputs = seen[f"{layer.name}.output"]
+        in_time = outputs.reshape(len(outputs), -1, layer.size)
+        rows, steps, neurons = np.nonzero(~np.isfinite(in_time))
+        if len(rows):
+            k = np.lexsort((neurons, rows, steps))[0]
+            n_bad = len(np.unique(neurons[steps == steps[k]]))
+            where = int(rows[k]), int(steps[k]), int(neurons[k]), n_bad
+            bad.append(((levels[layer.index], where[1], layer.index), (layer, *where)))
+    return min(bad, key=lambda each: each[0])[1] if bad else None
+
+
+def _last_back(seen: Mapping[str, np.ndarray]) -> tuple[int | None, int | None]:
+    """Of sequences the row and the last step where a delta is not finite: from there it comes."""
+    bad = [
+        (int(step), int(row))
+        for name, deltas in seen.items()
+        if ".delta" in name and deltas.ndim == 3
+        for row, step, _ in np.argwhere(~np.isfinite(deltas))
+    ]
+    return (max(bad)[1], max(bad)[0]) if bad else (None, None)
+
+
 def _told(look: Callable[[], trouble.BrokenOperation | None]) -> trouble.BrokenOperation | None:
     """What the interpreter sees; nothing where it cannot run the neuron."""
     try:
@@ -186,11 +230,13 @@ def _told(look: Callable[[], trouble.BrokenOperation | None]) -> trouble.BrokenO
 
 def _told_loss(
     found: trouble.BrokenBatch, seen: Mapping[str, np.ndarray], n_rows: int
-) -> tuple[int | None, trouble.BrokenOperation | None]:
+) -> tuple[tuple[int, int] | None, trouble.BrokenOperation | None]:
+    """The row and the step of its sequence, and what is wrong with the loss there."""
     for row in range(n_rows):
-        said = _told(partial(found.loss, row, seen))
-        if said is not None:
-            return row, said
+        for step in range(found.n_steps(row)):
+            said = _told(partial(found.loss, row, seen, step))
+            if said is not None:
+                return (row, step), said
     return None, None
 
 

@@ -1,4 +1,5 @@
-"""One neuron, one sample, one step of a training: every message, and what it made of them.
+"""One neuron, one sample, one update of a training: every message, and what it made of them; of a
+sequence what it did at each step, and the messages of one of them.
 
 The steps before are made by the job's backend, this one by the interpreter, as the neuron is
 written.
@@ -18,6 +19,7 @@ from horn.errors import JobError
 from horn.interpreter import Engine as Interpreter
 from horn.interpreter.language import printing
 from horn.interpreter.layers import Wire
+from horn.interpreter.passes import Gradients
 from horn.job import Job
 from horn.layers import Layer
 from horn.network import Network
@@ -27,13 +29,15 @@ from horn.training.diagnosis import Batches, batch
 @dataclass(frozen=True)
 class IncomingMessage:
     """A message in forward, and what comes back along it. source : "layer0:3", or "bias".
-    gradient : by weight, of the loss of this sample, or what the neuron pushes.
+    gradient : by weight, of the loss of this sample, or what the neuron pushes. heard : of a
+    sequence, where it is not of the same step: "1 step ago", "from the end".
     """
 
     source: str
     input: float
     weights: dict[str, float]
     gradients: dict[str, float]
+    heard: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,19 @@ class OutgoingMessage:
     deltas: dict[str, float]
     gradient: float
     pushed: dict[str, float]
+    heard: str = ""
+
+
+@dataclass(frozen=True)
+class AtStep:
+    """What a neuron did at one step of a sequence. loss : what is judged there. states : after
+    it.
+    """
+
+    output: float
+    delta: dict[str, float]
+    loss: float
+    states: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -56,7 +73,9 @@ class NeuronTrace:
     row : of the data. fed : what forward fed forward; output : what it sent (of a layer with an
     interlayer, what that made of it). delta : by weight; empty where nobody asks for one. states :
     before and after. place : in a layer with a shape, [row, column, channel]. sharing : how many
-    neurons have these weights and Parameters, all of which their gradients are of.
+    neurons have these weights and Parameters, all of which their gradients are of. at : of a
+    sequence, the step that all this is of, but for gradients of weights and Parameters, which are
+    sums over all steps, and the loss, which is of the sample; steps : what it did at each.
     """
 
     neuron: str
@@ -76,6 +95,8 @@ class NeuronTrace:
     states: dict[str, tuple[float, float]] = field(default_factory=dict)
     place: list[int] = field(default_factory=list)
     sharing: int = 1
+    at: int | None = None
+    steps: list[AtStep] = field(default_factory=list)
 
 
 def find(network: Network, name: str) -> tuple[Layer, int]:
@@ -94,22 +115,21 @@ def find(network: Network, name: str) -> tuple[Layer, int]:
 
 
 def trace(
-    job: Job, make: Callable[[Setup], Engine], neuron: str, sample: int = 0, step: int = 0
-) -> NeuronTrace:
+    job: Job, make: Callable[[Setup], Engine], neuron: str, sample: int = 0, step: int = 0,
+    at: int | None = None,
+) -> NeuronTrace:  # fmt: skip
     """What a neuron does for a sample of a step. make : the engine of the steps before.
 
-    sample : of the batch, from 0. step : the number of the update, from 0.
+    sample : of the batch, from 0. step : the number of the update, from 0. at : the step of a
+    sequence, by default its last.
 
     Raises
     ------
     JobError : there is no such neuron, sample or step.
     """
     layer, o = find(job.network, neuron)
-    if job.network.steps:
-        raise JobError(
-            "trace shows what a neuron does for one sample, and a sequence has many steps; train "
-            'with backend="python" on net.input(n, steps=1), and print in the neuron'
-        )
+    if at is not None and not job.network.steps:
+        raise JobError("--at is a step of a sequence, and the job's samples are none; leave it out")
     if isinstance(job.data, Stream):
         raise JobError("a stream is read once, and cannot be traced: trace on arrays or a file")
     if not 0 <= step < job.n_iterations:
@@ -129,9 +149,18 @@ def trace(
     looking = Interpreter(setup)
     looking.bind(batches.data)
     looking.load(engine.parameters(), engine.states(), engine.slots(), engine.updates)
+    if job.data.pieces > 1:
+        looking.recall(engine.memory(), engine.updates)
     place = (layer.index, o)
     with printing(lambda who: who is not None and (who.layer_index, who.index) == place):
         seen, back = looking.look(batches.at(step)[0], sample, iteration=step, first_sample=first)
+    backs = (back, *back.later)
+    in_time = (*reversed(seen.past[: len(backs) - 1]), seen)
+    if at is not None and not 0 <= at < len(backs):
+        raise JobError(f"sample {sample} of the batch has the steps 0 to {len(backs) - 1}, got "
+                       f"--at {at}")  # fmt: skip
+    total = sum(each.loss for each in backs)
+    seen, back = in_time[-1 if at is None else at], backs[-1 if at is None else at]
     fired, names = seen.fired[layer.index][o], [each.name for each in job.network.layers]
     arrays = {**engine.parameters()}
     incoming = [
@@ -140,6 +169,7 @@ def trace(
             number(x),
             {name: number(w) for name, w in weights.items()},
             {name: back.arrays[array][wire.place] for name, array in wire.arrays},
+            _heard(wire, "ago"),
         )
         for wire, x, weights in fired.leaves
     ]
@@ -151,7 +181,7 @@ def trace(
 
     outgoing = []
     for wire in stages[layer.index].outgoing[o]:
-        gradient, deltas = back.arrived.get(wire, (0.0, {}))
+        gradient, deltas = back.along(wire)
         flat = {name: float(np.ravel(arrays[array])[wire.place]) for name, array in wire.arrays}
         outgoing.append(
             OutgoingMessage(
@@ -160,9 +190,20 @@ def trace(
                 deltas,
                 gradient,
                 pushed(wire) if pushes else {},
+                _heard(wire, "later"),
             )  # fmt: skip
         )
-    states, kind = engine.states(), stages[layer.index].kind(o)
+    kind, own = stages[layer.index].kind(o), stages[layer.index].states
+    begun = {name: array.ravel() for name, array in engine.states().items()}
+    states = seen.past[0].states if seen.past else begun
+
+    def deltas_of(each: Gradients) -> dict[str, float]:
+        return {
+            f"{group}.{name}" if group else name: value
+            for group, of_weights in each.deltas[layer.index][o].items()
+            for name, value in of_weights.items()
+        }
+
     return NeuronTrace(
         neuron=neuron,
         kind=layer.neuron.__name__,
@@ -170,16 +211,12 @@ def trace(
         sample=sample,
         row=int(rows[sample]),
         learning_rate=job.optimizer.rate(step),
-        loss=back.loss,
+        loss=total,
         incoming=incoming,
         outgoing=outgoing,
         fed=number(fired.call.fed),
         output=seen.sent[layer.index][o],
-        delta={
-            f"{group}.{name}" if group else name: value
-            for group, of_weights in back.deltas[layer.index][o].items()
-            for name, value in of_weights.items()
-        },
+        delta=deltas_of(back),
         target=seen.targets[layer.index][o]
         if layer.answers and layer.index in seen.targets
         else None,
@@ -187,10 +224,24 @@ def trace(
             name: (float(arrays[array][kind]), back.arrays[array][kind])
             for name, array in stages[layer.index].parameters.items()
         },
-        states={
-            name: (float(states[array][o]), seen.states[array][o])
-            for name, array in stages[layer.index].states.items()
-        },
+        states={n: (float(states[a][o]), seen.states[a][o]) for n, a in own.items()},
         place=[int(k) for k in np.unravel_index(o, layer.shape)] if len(layer.shape) > 1 else [],
         sharing=layer.size // layer.n_kinds,
+        at=None if not job.network.steps else len(backs) - 1 if at is None else at,
+        steps=[
+            AtStep(
+                there.sent[layer.index][o],
+                deltas_of(each),
+                each.loss,
+                {name: there.states[array][o] for name, array in own.items()},
+            )
+            for there, each in zip(in_time, backs, strict=True)
+            if job.network.steps
+        ],
     )
+
+
+def _heard(wire: Wire, seen_from: str) -> str:
+    if wire.delay:
+        return f"{wire.delay} step{'s' * (wire.delay > 1)} {seen_from}"
+    return "from the end" if wire.is_reversed else ""

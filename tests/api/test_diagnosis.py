@@ -94,6 +94,78 @@ CASES: dict[str, tuple[Callable[[], horn.Job], str, str]] = {  # job, the line's
 }  # fmt: skip
 
 
+class Sums(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(horn.math.log(1.0 + sum(m.input for m in messages)))  # heard
+
+
+class Falls(horn.Neuron):
+    level = horn.State(1.0, per="sample")
+
+    def forward(self, messages):
+        self.level = self.level - 0.3
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(0.1 * total + horn.math.log(self.level))  # fallen
+
+
+class Steep(horn.Neuron):
+    shift = horn.Parameter(0.0)
+
+    def forward(self, messages):
+        once = horn.math.tanh(1e25 * (self.shift + sum(m.input for m in messages)))  # steep
+        self.feedforward(horn.math.tanh(1e25 * once))
+
+
+def in_time(neuron: Any, hears: Any = None, last: Any = None, **given: Any) -> horn.Job:
+    """Sequences of ones, but for the 6th, of which the third step is not."""
+    x = np.full((8, 9, 1), 0.25)
+    x[5, 2] = given.pop("number", -2.0)
+    net = horn.Network(seed=3)
+    first = net.input(1, steps=9)
+    net.layer(2, neuron=neuron, inputs=hears(first) if hears else first, name="here", bias=False)
+    out = {"activation": "softmax", "loss": "cross_entropy"} if last is None else last
+    net.output(2, **out, each_step=True)
+    y = np.zeros((8, 9), int)
+    lengths = given.pop("lengths", None)
+    data = (x, y) if lengths is None else horn.data.sequences(x, y, lengths=lengths)
+    given = {"batch_size": 8, "optimizer": horn.SGD(0.01), **given}
+    return horn.Job(net, data, epochs=2, check=False, **given)
+
+
+def below(output: Any, target: Any) -> Any:
+    return -target * horn.math.log(output)  # judged
+
+
+ENDS = [2, 3, 4, 5, 6, 7, 8, 9]
+IN_TIME: dict[str, tuple[Callable[[], horn.Job], str, str]] = {
+    "what it hears": (lambda: in_time(Sums), "heard", "step 2 of sample 5"),
+    "what it hears late": (lambda: in_time(Sums, lambda x: horn.Delayed(x, 4)), "heard",
+                           "step 6 of sample 5"),
+    "what it hears from the end": (lambda: in_time(Sums, horn.Reversed), "heard",
+                                   "step 6 of sample 5"),
+    "what it remembers": (lambda: in_time(Falls, number=1.0), "fallen", "step 3 of sample 6"),
+    "sequences that end early": (lambda: in_time(Falls, number=1.0, lengths=ENDS), "fallen",
+                                 "step 3 of sample 6"),
+    "what goes on in a lane": (lambda: in_time(Falls, number=1.0, stateful=True, truncate=3),
+                               "fallen", "step 3 of lane 0"),
+    "a loss": (lambda: in_time(Sums, number=0.0, last={"activation": "relu", "loss": below}),
+               "judged", "step 2 of sample 5"),
+    "what comes back": (lambda: in_time(Steep, number=0.0), "steep", "step 2 of sample 5"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", IN_TIME)
+def test_of_a_sequence_the_step(case: str) -> None:
+    made, mark, where = IN_TIME[case]
+    with pytest.raises(Diverged) as caught:
+        horn.train(made(), progress=False)
+    text = str(caught.value)
+    assert f"{where} of the data" in text, text
+    lines = Path(__file__).read_text().splitlines()
+    (line,) = [k for k, row in enumerate(lines, 1) if row.endswith(f"  # {mark}")]
+    assert f"test_diagnosis.py:{line}, in " in text, text
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_line_the_neuron_the_sample_and_the_cause(case: str) -> None:
     made, mark, said = CASES[case]

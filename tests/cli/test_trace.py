@@ -29,6 +29,15 @@ class Talking(horn.Neuron):
         self.mean = 0.5 * self.mean + 0.5 * total
         self.feedforward(self.gain * self.activation(total))
 
+class Gated(horn.Neuron):
+    keep, new = horn.Weight(bias=1.0), horn.Weight()
+    cell = horn.State(0.25, per="sample")
+
+    def forward(self, messages):
+        keep = horn.math.sigmoid(sum(m.input * m.keep for m in messages))
+        self.cell = keep * self.cell + horn.math.tanh(sum(m.input * m.new for m in messages))
+        self.feedforward(self.cell)
+
 class Pushing(horn.Neuron):
     def forward(self, messages):
         self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
@@ -51,6 +60,24 @@ def job():
     x = rng.standard_normal((40, 3)).astype("float32")
     y = (x[:, 0] > 0).astype(int)
     return horn.Job(net, (x, y), optimizer=horn.SGD(0.5, momentum=0.5), batch_size=1, epochs=3)
+
+def sequences(**how):
+    net = horn.Network(seed=3)
+    x = net.input(2, steps=6)
+    hears = {"x": x, "h": horn.Delayed(), "back": horn.Delayed("out", 2)}
+    cell = net.layer(3, neuron=Gated, inputs=hears, name="cell")
+    net.output(2, activation="softmax", loss="cross_entropy", each_step=True, name="out")
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((8, 6, 2)), rng.integers(0, 2, (8, 6))
+    return horn.Job(net, data, optimizer=horn.SGD(0.5, momentum=0.5), batch_size=1, epochs=3, **how)
+
+def in_pieces():
+    return sequences(stateful=True, truncate=3)
+
+def to_their_end():
+    given = sequences().data
+    data = horn.data.sequences(given.images, given.y, lengths=[3, 4, 5, 6, 6, 5, 4, 3])
+    return horn.Job(sequences().network, data, batch_size=1, epochs=3)
 """
 
 
@@ -68,6 +95,41 @@ def probed(job: horn.Job, step: int) -> tuple[Any, dict[str, np.ndarray]]:
         engine.step(rows, iteration=iteration, first_sample=first)
     rows, first = batch(job, step)
     return engine, engine.probe(rows, iteration=step, first_sample=first)
+
+
+@pytest.mark.parametrize("of", ["sequences", "in_pieces", "to_their_end"])
+def test_of_a_sequence_it_is_every_step(run: Any, folder: Path, of: str) -> None:
+    """As the compiled engine has it, with what goes on from an earlier piece."""
+    (folder / "talking.py").write_text(TALKING)
+    job = target.load(f"talking.py:{of}").job
+    _, seen = probed(job, 5)
+    shown = ["trace", f"talking.py:{of}", "--neuron", "cell:1", "--step", "5"]
+    found = run(*shown, "--at", "1", "--json").json
+    n = job.network.steps if job.data.lengths is None else int(job.data.lengths[found["row"]])
+    assert (found["at"], len(found["steps"])) == (1, n)
+    near = {"rel": 1e-4, "abs": 1e-6}
+    assert sum(each["loss"] for each in found["steps"]) == pytest.approx(found["loss"], **near)
+    assert found["loss"] == pytest.approx(float(seen["loss"]), **near)
+    for t, each in enumerate(found["steps"]):
+        assert each["output"] == pytest.approx(seen["cell.output"][0, t, 1], **near)
+        assert each["states"]["cell"] == pytest.approx(each["output"], **near)
+        for name in ("keep", "new"):
+            assert each["delta"][name] == pytest.approx(seen[f"cell.delta.{name}"][0, t, 1], **near)
+    before = found["steps"][0]["output"]
+    assert found["states"]["cell"] == pytest.approx([before, found["output"]], **near)
+    late = {m["source"]: m for m in found["incoming"] if m["heard"] == "1 step ago"}
+    assert late["cell:1"]["input"] == pytest.approx(before, **near)
+    expected = seen["cell.weight.h.new.gradient"][1, 1]
+    assert late["cell:1"]["gradients"]["new"] == pytest.approx(expected, **near)
+    there = {m["receiver"]: m for m in found["outgoing"] if m["heard"] == "1 step later"}
+    for k in range(3):
+        deltas = there[f"cell:{k}"]["deltas"]
+        assert deltas["new"] == pytest.approx(seen["cell.delta.new"][0, 2, k], **near)
+    said = run(*shown).out
+    assert "update 5, sample 0" in said and f"At step {n - 1}; gradients of weights" in said
+    assert "cell:0, 1 step ago" in said and "out:0, 2 steps ago" in said
+    done = run(*shown, "--at", "6")
+    assert done.code == 2 and f"has the steps 0 to {n - 1}, got --at 6" in done.err
 
 
 def test_it_is_what_the_compiled_step_computes(run: Any, job: horn.Job) -> None:
