@@ -309,6 +309,20 @@ def chunks(case: Case) -> list[int]:
     return [n for n in (1, 5, 20) if n * whole <= MOST] or [1]
 
 
+def threads() -> set[int]:
+    """The numbers of this process's threads, where the system says."""
+    return {int(p.name) for p in Path("/proc/self/task").glob("*")} - {os.getpid()}
+
+
+def place(started: list[int]) -> None:
+    """One processor each for threads that a side has started: woken on the first one's, as happens
+    beside other work, they would run one after the other.
+    """
+    others = sorted(os.sched_getaffinity(0))[1:] if started else []
+    for k, thread in enumerate(started if others else ()):
+        os.sched_setaffinity(thread, {others[k % len(others)]})
+
+
 def seconds_of(step: Step) -> float:
     begin = time.perf_counter()
     step()
@@ -334,7 +348,9 @@ def measure(name: str, args: argparse.Namespace, library: Any) -> dict[str, Any]
         steps["PyTorch"] = torch_step(case, chunk, how)
     change = {}
     for who, (step, weights) in steps.items():
+        before = threads()
         loss = step()
+        place(sorted(threads() - before))
         change[who] = weights() - case.first["layer1.weight"]
         assert np.isfinite(loss)
     scale = np.abs(change["horn"]).max()
@@ -347,11 +363,14 @@ def measure(name: str, args: argparse.Namespace, library: Any) -> dict[str, Any]
         apart = np.mean(np.abs(found - change["horn"]) > 2e-3 * scale)
         assert apart < 1e-4, f"{name}: {who}'s first step differs from horn's by {worst:.1e}"
     seconds: dict[str, list[float]] = {who: [] for who in steps}
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
     begin = time.perf_counter()
     while len(seconds["horn"]) < 3 or time.perf_counter() - begin < args.seconds:
         for who, (step, _) in steps.items():
             time.sleep(PAUSE_S)  # the pool of who was before spins for a while
             seconds[who] += [seconds_of(step) for _ in range(TOGETHER)][1:]
+    os.sched_setaffinity(0, allowed)
     found = {who: 1e3 * statistics.median(s) for who, s in seconds.items()}
     least = {who: 1e3 * min(s) for who, s in seconds.items()}
     return {"neuron": name, "how": how, "least": least, **found}
