@@ -438,9 +438,7 @@ class CompiledEngine:
         for runner in self._runners.values():
             runner.pull()
         kinds = {"parameter": self._learned, "state": self._states, "slot": self._slots}
-        found = {
-            kind: {name: self.arrays[name] for name in names} for kind, names in kinds.items()
-        }
+        found = {kind: {name: self.arrays[name] for name in names} for kind, names in kinds.items()}
         return {**found, "heard": self._kept} if self._kept else found
 
     def recall(self, memory: Mapping[str, Mapping[str, Array]], updates: int) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 import horn
 from horn._kernels.engine import Tape
 from horn.backends import Setup, make
-from horn.backends.kernels import EdgeLists
+from horn.backends._edge_lists import EdgeLists
 from horn.data import Dataset
 from horn.partition.share import LocalEdges
 

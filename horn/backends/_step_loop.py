@@ -1,0 +1,195 @@
+"""The steps of a batch of sequences: what lies before and after them, and their parts in turn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from horn import random
+from horn.backends import Array
+from horn.backends._step_buffers import StepBuffer
+from horn.backends._tape_memory import TapeMemory
+from horn.backends._tape_writer import IN_PARTS, TapeWriter
+
+
+class StepLoop:
+    """A tape's runs over the steps of a batch; of a program without steps, its runs.
+
+    n_steps : of the part that runs. longest : how many the longest sequence of the batch has.
+    """
+
+    def __init__(self, memory: TapeMemory, writer: TapeWriter) -> None:
+        self.memory, self.writer, self.tape = memory, writer, writer.tape
+        self.program = memory.program
+        self.longest, self.n_rows = self.program.steps, 0
+        self.n_steps, self.first_sample = memory.steps, 0
+        self.begun: list[list[Array]] = []  # what lay before the steps of each part
+        self.lengths: Array | None = None  # of the data's sequences, where some end early
+        self.ends: list[tuple[Array, Array]] | None = None  # of spans, where a sequence goes on
+        known = memory.network.remembered
+        self.carried = [
+            n for n, b in self.program.buffers.items() if b.role == "carried" and n in known
+        ]
+        # for how many rows and steps what lies before and after the steps is 0
+        self.n_zeroed = 0, 0
+
+    def start(self, n_rows: int, first_sample: int) -> None:
+        self.n_rows = n_rows
+        if self.lengths is not None:
+            self.longest = int(self.lengths[self.writer.picks[: self.n_rows]].max(initial=1))
+        if (self.n_rows, self.longest) != self.n_zeroed:  # another batch's numbers lie there
+            self._zero_around()
+            self.n_zeroed = self.n_rows, self.longest
+        self.first_sample = first_sample
+        self._enter(0, min(self.memory.steps, self.longest))
+
+    def _enter(self, first: int, n_steps: int) -> None:
+        """From now on steps are those of a part that begins with the first."""
+        self.n_steps, memory, dims = n_steps, self.memory, self.tape.dims
+        for each, rows in zip(memory.several, (memory.rows, memory.own_rows), strict=True):
+            dims[each.index] = dims[rows.index] * n_steps
+        at = np.arange(first, first + n_steps)[:, None]
+        for (axis, per), span in self.writer.numbers.items():
+            n = int(dims[span.rows.index])
+            begin = self.first_sample + memory.places(axis).start
+            samples = np.arange(begin, begin + n, dtype=np.uint64)
+            numbers = (at.astype(np.uint64) << np.uint64(32)) + samples
+            numbers = random.of_sequences(numbers) if per == "sequence" else numbers
+            span.memory[: n_steps * n] = numbers.ravel()
+        for axis, (turned, dim) in self.writer.turned.items():
+            n = int(dims[dim.index])
+            own = np.full(n, n_steps) if self.lengths is None else self._lengths(axis)
+            there = np.where(at < own, own - 1 - at, at) * n + np.arange(n)
+            turned[: there.size] = there.ravel()
+        for name, kind in self.writer.ends_of.items():
+            if name not in memory.spans:  # nobody reads it
+                continue
+            span, own = memory.spans[name], self._lengths(self.program.buffers[name].axes[0])
+            ends = at < own if kind == "valid" else at == own - 1
+            lies = span.first * len(own)
+            span.memory[lies : lies + ends.size] = ends.ravel()
+        self.tape.seek(0, first)
+
+    def _lengths(self, axis: str) -> Array:
+        """Of the sequences along an axis of this batch."""
+        assert self.lengths is not None
+        lengths: Array = self.lengths[self.writer.picks[: self.n_rows]]
+        return lengths[self.memory.share.rows(axis, self.n_rows, self.memory.batch_size)]
+
+    def _zero_around(self) -> None:
+        """Before the first step and after the last one of a batch of so many rows are zeros; of
+        sequences that have all steps also at those that nobody writes.
+        """
+        if self.lengths is None:
+            self.forget()
+            return
+        for span in self._own_spans().values():
+            n = int(self.tape.dims[span.rows.index])
+            span.before(n)[...] = 0
+            if self.longest <= self.memory.steps:
+                span.behind(n, self.longest)[...] = 0
+
+    def carry(self) -> None:
+        if self.ends is None:
+            self.ends = [span.ends(1) for span in self._own_spans().values() if span.first]
+        for before, last in self.ends:
+            before[...] = last.copy() if len(last) > self.memory.steps else last
+
+    def forget(self) -> None:
+        for span in self._own_spans().values():
+            span.memory.fill(0)
+
+    def heard(self) -> dict[str, Array]:
+        found = {}
+        for name, span in self._own_spans().items():
+            if span.first:
+                n = self._rows_of(span)
+                _, last = span.ends(n)
+                size = math.prod(last.shape[1:])
+                found[name] = last.reshape(span.first, n, size).swapaxes(0, 1).copy()
+        for name in self.carried:
+            here = self._own_part(name)
+            found[name] = here.reshape(len(here), 1, math.prod(here.shape[1:])).copy()
+        return found
+
+    def hear(self, rows: int, heard: Mapping[str, Array]) -> None:
+        if (rows, self.longest) != self.n_zeroed:
+            self.forget()
+            self.n_zeroed = rows, self.longest
+        self.n_rows = rows
+        for name, span in self._own_spans().items():
+            if span.first:
+                n = self._rows_of(span)
+                before, _ = span.ends(n)
+                before[...] = 0.0
+                if name in heard:
+                    given = heard[name][:n, -span.first :].swapaxes(0, 1)
+                    before[...] = given.reshape(before.shape)
+        for name in self.carried:
+            if name in heard:
+                here = self._own_part(name)
+                here[...] = heard[name][: len(here), -1].reshape(here.shape)
+
+    def _own_part(self, name: str) -> Array:
+        """The rows of this batch of a buffer that rows carry."""
+        axis = self.program.buffers[name].axes[0]
+        return self.memory.arrays[name][: self.memory.n_of(axis, self.n_rows)]
+
+    def _rows_of(self, span: StepBuffer) -> int:
+        """How many rows of this batch a buffer has: all, or this task's."""
+        return self.memory.n_of("b" if span.rows is self.memory.rows else "b@own", self.n_rows)
+
+    def _own_spans(self) -> dict[str, StepBuffer]:
+        buffers = self.program.buffers
+        return {
+            name: span for name, span in self.memory.spans.items() if buffers[name].role != "late"
+        }
+
+    @property
+    def bytes_of_steps(self) -> int:
+        """Of the buffers of all steps, and of what is kept of where parts begin."""
+        memories = {id(s.memory): s.memory.nbytes for s in self.memory.spans.values()}
+        return sum(memories.values()) + sum(a.nbytes for part in self.begun for a in part)
+
+    def compute(self, bounds: Sequence[tuple[int, int, int]]) -> None:
+        for first, last, turns in bounds:
+            if turns == IN_PARTS:
+                self._compute_parts()
+            elif turns:
+                self.tape.repeat(first, last, self.n_steps, turns < 0)
+            else:
+                self.tape.run(first, last)
+
+    def _compute_parts(self) -> None:
+        """As ``Parts`` says."""
+        n, steps = self.n_rows, self.longest
+        spans = [s for s in self._own_spans().values() if s.first or s.after]
+        firsts = range(0, steps, self.memory.steps)
+        if not self.begun:
+            parts = range(0, self.program.steps, self.memory.steps)
+            self.begun = [
+                [np.empty_like(s.before(self.memory.batch_size)) for s in spans] for _ in parts
+            ]
+        begun_all = self.begun[: len(firsts)]
+        for first, begun in zip(firsts, begun_all, strict=True):
+            self._enter(first, min(self.memory.steps, steps - first))
+            for kept, span in zip(begun, spans, strict=True):
+                kept[: span.first * n] = span.before(n)
+            if first < firsts[-1]:
+                self.compute(self.writer.pieces["forward"])
+                for span in spans:
+                    span.before(n)[...] = span.at_end(n, self.n_steps).copy()
+        for first, begun in zip(reversed(firsts), reversed(begun_all), strict=True):
+            for span in spans:  # what the part behind said, which had other steps
+                told = 0.0 if first == firsts[-1] else span.told(n).copy()
+                span.behind(n, min(self.memory.steps, steps - first))[...] = told
+            self._enter(first, min(self.memory.steps, steps - first))
+            for kept, span in zip(begun, spans, strict=True):
+                span.before(n)[...] = kept[: span.first * n]
+            self.compute(self.writer.pieces["forward"])
+            self.compute(self.writer.pieces["behind"])
+            if first == firsts[-1]:
+                self.compute(self.writer.pieces["judge"])
+            self.compute(self.writer.pieces["backward"])

@@ -1,0 +1,658 @@
+"""Statements of a program, appended to a tape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import Any, Literal
+
+import numpy as np
+
+from horn import random
+from horn._kernels.engine import Coef, Dim, Drawn, Iota, Ragged, Scalar, Tape, View
+from horn.backends import Array
+from horn.backends._edge_lists import EdgeLists
+from horn.backends._step_buffers import StepBuffer
+from horn.backends._tape_memory import TapeMemory
+from horn.backends._windows import WindowLists
+from horn.ir import Node, Op
+from horn.neuron import OF_A_SAMPLE
+from horn.program import (
+    AllSteps,
+    ChannelSum,
+    Convolve,
+    Draw,
+    Expand,
+    Frame,
+    Input,
+    Live,
+    Loop,
+    Matmul,
+    Output,
+    Parts,
+    Pick,
+    Rank,
+    Repeat,
+    Reverse,
+    ScatterAdd,
+    Statement,
+    Take,
+    Target,
+    Turn,
+    Update,
+    base,
+    layer_of,
+    letter_axes,
+    link_of,
+    out_letters,
+    writes,
+)
+from horn.scheduling.choices import (
+    MAX_LIVE_ROWS,
+    only_multiplied,
+)
+from horn.scheduling.folds import End, Fold, Joined, only_fold, plan
+from horn.scheduling.passes import Pass, passes
+
+IN_PARTS = 2  # how a range of instructions runs: once 0, step by step 1, or in reverse -1
+SCALARS = (
+    "learning_rate", "iteration", "updates", "rows", "inv_rows", "begins", "inv_steps",
+)  # fmt: skip
+
+
+class TapeWriter:
+    """Appends the statements of a program to a tape.
+
+    made : of each statement between exchanges, its instructions. loads : those that read the data:
+    what of it, "x", "y" or "weight", and which columns.
+    """
+
+    def __init__(self, tape: Tape, memory: TapeMemory) -> None:
+        self.tape, self.memory, self.program = tape, memory, memory.program
+        self.network, self.dtype = memory.network, tape.dtype
+        # those of a step, or, in AllSteps, of all
+        self.arrays, self.rows, self.own_rows = memory.arrays, memory.rows, memory.own_rows
+        self.is_wide = False
+        self.iteration: Dim = tape.dim(random.ONCE)
+        self.once: Dim = tape.dim(random.ONCE)  # what is drawn for the whole run has this
+        self.scalars: dict[str, Scalar] = {name: tape.scalar() for name in SCALARS}
+        self.step: Scalar = tape.scalar()  # learning rate per row
+        self.scale: Scalar = tape.scalar(1.0)  # of the data
+        self.pieces: dict[str, list[tuple[int, int, int]]] = {}  # of Parts, as bounds
+        self.turned: dict[str, tuple[Array, Dim]] = {}  # by axis, the rows of a reversal
+        self.ends_of: dict[str, str] = {}  # buffer -> "valid" or "last", as Target has it
+        self.steady: Set[str] = frozenset()  # buffers that stay as they are while steps go by
+        # of samples, by their axis and how often they draw
+        self.numbers: dict[tuple[str, str], StepBuffer] = {}
+        self.picks = np.zeros(memory.batch_size, np.int64)
+        self.samples = np.zeros(memory.batch_size, np.uint64)
+        self.sequences = self.samples.copy()
+        self.reads_samples = False
+        self.taken: dict[str, str] = {}  # full buffer -> its live part, as long as both agree
+        self.alive: dict[int, tuple[Array, Dim]] = {}  # layer -> its live neurons, how many
+        # live parts that nobody needs side by side, and what they are parts of
+        self.in_place: dict[str, str] = {}
+        if tape.reads_live and memory.batch_size <= MAX_LIVE_ROWS:
+            self.in_place = only_multiplied(self.program)
+        self.loads: list[tuple[int, str, slice | int]] = []
+        # steps lie inside other statements: there each is done by itself
+        self.plan = Joined({}, frozenset(), {}) if self.program.steps else plan(self.program)
+        self.made: list[tuple[int, int]] = []
+        self.is_batch = False
+        for statement in self.program.prologue:
+            self.write(statement)
+        self.is_batch = True
+
+    def write_all(self, statements: Sequence[Statement]) -> list[tuple[int, int, int]]:
+        """The instructions of statements, with how they run."""
+        found: list[tuple[int, int, int]] = []
+        for statement in statements:
+            before, turns = len(self.tape), 0
+            if isinstance(statement, Parts):
+                for what in ("forward", "behind", "judge", "backward"):
+                    self.pieces[what] = self.write_all(getattr(statement, what))
+                turns = IN_PARTS
+            else:
+                self.write(statement)
+            if isinstance(statement, Repeat):
+                turns = -1 if statement.reverse else 1
+            if found and not found[-1][2] and not turns:
+                before = found.pop()[0]
+            found.append((before, len(self.tape), turns))
+        return found
+
+    def write(self, s: Statement) -> None:
+        before = len(self.tape)
+        self._statement(s)
+        if self.is_batch and not isinstance(s, (Repeat, AllSteps)):
+            self.made.append((before, len(self.tape)))
+
+    def _statement(self, s: Statement) -> None:
+        if id(s) in self.plan.with_end:
+            first, end = self.plan.with_end[id(s)]
+            if isinstance(first, Convolve):
+                self._convolve(first, end)
+            else:
+                assert isinstance(first, Loop)
+                fold = only_fold(self.program, first)
+                assert fold is not None
+                self._fold(first, fold, end)
+        elif id(s) in self.plan.done:
+            pass
+        elif isinstance(s, Repeat):
+            moving = {name for each in s.body for name in writes(each)} | self.memory.spans.keys()
+            self.steady = self.program.buffers.keys() - moving
+            for statement in s.body:
+                self.write(statement)
+            self.steady = frozenset()
+        elif isinstance(s, AllSteps):
+            of_a_step = self.arrays, self.rows, self.own_rows
+            self.arrays = {**self.arrays, **self.memory.all_steps}
+            (self.rows, self.own_rows), self.is_wide = self.memory.several, True
+            for statement in s.body:
+                self.write(statement)
+            (self.arrays, self.rows, self.own_rows), self.is_wide = of_a_step, False
+        elif isinstance(s, Input):
+            self._data(s.out, "x", True)
+        elif isinstance(s, Target) and s.kind in ("valid", "last"):
+            self.ends_of[s.out] = s.kind
+        elif isinstance(s, Target):
+            what = {"input": "x", "weight": "weight"}.get(s.kind, "y")
+            self._data(s.out, what, s.each_step, s.first)
+        elif isinstance(s, Draw):
+            self._draw(s)
+        elif isinstance(s, Live):
+            size = self.network.layers[s.layer].size
+            kept = np.zeros(size + 1, np.int32)
+            count = self.tape.dim(size)
+            self.tape.live(self.arrays[s.mask], kept, count, label=s.mask)
+            self.alive[s.layer] = (kept, count)
+        elif isinstance(s, Take):
+            self._take(s)
+        elif isinstance(s, Pick):
+            self._pick(s)
+        elif isinstance(s, Matmul):
+            self._matmul(s)
+        elif isinstance(s, Update):
+            self._update(s)
+        elif isinstance(s, Rank):
+            self._rank(s)
+        elif isinstance(s, ChannelSum):
+            self._channel_sum(s)
+        elif isinstance(s, Convolve):
+            self._convolve(s)
+        elif isinstance(s, Expand):
+            self._expand(s)
+        elif isinstance(s, ScatterAdd):
+            self._scatter_add(s)
+        elif isinstance(s, Turn):
+            self._turn(s)
+        elif isinstance(s, Reverse):
+            self._reverse(s)
+        else:
+            assert isinstance(s, Loop), s
+            self._loop(s)
+            for output in s.outputs:
+                self.taken.pop(output.buffer, None)
+
+    def _data(self, out: str, what: str, each_step: bool, first: int = -1) -> None:
+        """Read a batch's rows of what is bound; of the targets of several outputs the columns from
+        ``first``.
+        """
+        array, (rows, *columns) = self.arrays[out], self.program.buffers[out].axes
+        source = np.zeros((1, *array.shape[1:]), self.dtype)
+        here: dict[str, Any] = {"rows": self._extent(rows), "label": out}
+        if what == "x":
+            here["scale"] = self.scale
+        number = self.tape.load(source, self.picks[self.memory.places(rows)], array, **here)
+        taken = self.memory.places(columns[0]) if columns else slice(None)
+        if self.memory.steps and each_step:
+            n = len(range(*taken.indices(array.shape[1]))) if columns else 1
+            self.tape.step_load(number, self.program.network.layers[0].size if what == "x" else n)
+            taken = taken if columns else slice(0, 1)
+        own: slice | int = taken
+        if first >= 0:
+            is_wide = columns or (self.memory.steps and each_step)
+            own = slice(first + taken.start, first + taken.stop) if is_wide else first
+        self.loads.append((number, what, own))
+
+    def _draw(self, s: Draw) -> None:
+        layer = self.network.layers[s.layer]
+        key = random.key(self.network.seed, s.layer)
+        out, axes = self.arrays[s.out], self.program.buffers[s.out].axes
+        kind: Literal["normal", "uniform"] = "normal" if s.kind == "normal" else "uniform"
+        if s.per == "synapse" and s.link < len(layer.links):
+            if layer.links[s.link].edges is not None:
+                out[...] = self._edge_draws(kind, key, s)
+                return
+        neurons = axes[0] if s.per == "synapse" else axes[-1]
+        draw: dict[str, Any] = {"key": key, "site": s.site, "iteration": self.iteration}
+        draw |= {"first": self.memory.places(neurons).start, "label": s.out}
+        if s.per in OF_A_SAMPLE:
+            samples = self.sample_numbers(axes[0], s.per)
+            self.tape.draw(out, kind, rows=self._extent(axes[0]), samples=samples, **draw)
+        elif s.per == "synapse" and len(axes) == 2:
+            here = self.memory.places(axes[1])
+            sources = np.arange(here.start, here.stop, dtype=np.uint64) + np.uint64(s.link << 32)
+            self.tape.draw(out.T, kind, samples=sources, **draw)
+        elif s.per == "synapse":
+            self.tape.draw(out[None, :], kind, samples=np.array([s.link << 32], np.uint64), **draw)
+        else:
+            self.tape.draw(out[None, :], kind, **draw)
+
+    def sample_numbers(self, axis: str, per: str) -> Array:
+        """The numbers of the samples along an axis; of sequences of one step, or of all of them:
+        with the step, or the same at each where they draw per sequence.
+        """
+        self.reads_samples = True
+        if not self.memory.steps:
+            return (self.sequences if per == "sequence" else self.samples)[self.memory.places(axis)]
+        if (axis, per) not in self.numbers:
+            places = self.memory.places(axis)
+            rows = places.stop - places.start
+            dim = self.memory.rows_of(axis)
+            span = StepBuffer.of([rows], np.dtype(np.uint64), self.memory.steps, (0, 0), dim, False)
+            self.numbers[axis, per] = span
+        span = self.numbers[axis, per]
+        return span.all_steps if self.is_wide else span.step
+
+    def _edge_draws(self, kind: str, key: random.Key, s: Draw) -> Array:
+        """A sparse link's synapse draws: neuron = receiver, sample = (link << 32) + source."""
+        draw = random.normal if kind == "normal" else random.uniform
+        whole = self.network.layers[s.layer].links[s.link].edges
+        assert whole is not None
+        (axis,) = self.program.buffers[s.out].axes
+        places = self.memory.share.places(axis)
+        sources = np.asarray(whole.indices)[places].astype(np.uint64) + np.uint64(s.link << 32)
+        counts = np.diff(whole.indptr)
+        receivers = np.repeat(np.arange(len(counts)), counts)[places]
+        starts = np.flatnonzero(np.diff(receivers, prepend=-1))
+        result = np.empty(len(sources))
+        for start, stop in zip(starts, np.append(starts, len(sources))[1:], strict=True):
+            row = slice(start, stop)
+            result[row] = draw(key, s.site, [receivers[start]], sources[row], random.ONCE)[:, 0]
+        return result
+
+    def _pick(self, s: Pick) -> None:
+        """A copy of some places of an array, along at most one axis none that are a range."""
+        axes = self.program.buffers[s.out].axes
+        names = [f"a{k}" for k in range(len(axes))]
+        array, index = self.arrays[s.array], {}
+        have = self.program.buffers[s.array].axes
+        for k, (name, a, b) in enumerate(zip(names, have, axes, strict=True)):
+            if a == b:
+                continue
+            if base(b) == "b" or isinstance(self.memory.share.places(b), slice):
+                array = array[(slice(None),) * k + (self.memory.places(b),)]
+            else:
+                index[name] = np.ascontiguousarray(self.memory.share.places(b), np.int32)
+        extents = {name: self._extent(axis) for name, axis in zip(names, axes, strict=True)}
+        view = View(array, names, index, ascending=True)
+        self.tape.loop(extents, [view], [], [(View(self.arrays[s.out], names), 0)], label=s.out)
+
+    def _reverse(self, s: Reverse) -> None:
+        """A copy of all steps, by a list of the rows that each batch has."""
+        assert self.is_wide
+        (rows, _), names = self.program.buffers[s.out].axes, ("a0", "a1")
+        if rows not in self.turned:
+            dim = self.memory.rows_of(rows)
+            self.turned[rows] = (
+                np.zeros(self.memory.length(rows) * self.memory.steps, np.int32),
+                dim,
+            )
+        axes = zip(names, self.program.buffers[s.out].axes, strict=True)
+        extents = {name: self._extent(axis) for name, axis in axes}
+        view = View(self.arrays[s.array], names, {"a0": self.turned[rows][0]})
+        self.tape.loop(extents, [view], [], [(View(self.arrays[s.out], names), 0)], label=s.out)
+
+    def _take(self, s: Take) -> None:
+        if s.out in self.in_place:
+            return
+        axes = self.program.buffers[s.out].axes
+        names = [f"a{k}" for k in range(len(axes))]
+        extents = {name: self._extent(axis) for name, axis in zip(names, axes, strict=True)}
+        view = self.live_view(s.array, names)
+        self.tape.loop(extents, [view], [], [(View(self.arrays[s.out], names), 0)], label=s.out)
+        self.taken[s.array] = s.out
+
+    def _extent(self, axis: str) -> int | Dim:
+        if base(axis) == "b":
+            return self.rows if axis == "b" else self.own_rows
+        if layer_of(axis) in self.alive:
+            return self.alive[layer_of(axis)][1]
+        return self.memory.length(axis)
+
+    def live_view(self, name: str, names: Sequence[str]) -> View:
+        """A full buffer at its live places."""
+        index = {}
+        for label, axis in zip(names, self.program.buffers[name].axes, strict=True):
+            if layer_of(axis) in self.alive:
+                index[label] = self.alive[layer_of(axis)][0]
+        return View(self.arrays[name], names, index, ascending=True)
+
+    def _matmul(self, s: Matmul) -> None:
+        left, right = s.a_axes.replace(s.axis, ""), s.b_axes.replace(s.axis, "")
+        a = _as(self.arrays[s.a], s.a_axes, left + s.axis)
+        b = _as(self.arrays[s.b], s.b_axes, s.axis + right)
+        c = _as(self.arrays[s.out], s.out_axes, left + right)
+        if not c.size:  # a range of a layer that has fewer neurons than there are groups
+            return
+        extent = self.extents(s.frame)
+        if s.b in self.in_place:
+            axes = s.b_axes.replace(s.axis, "k").replace(right, "n")
+            w = self.live_view(self.in_place[s.b], axes)
+            self.tape.live_gemm(
+                a, w, c, beta=0.0, m=extent[left], n=extent[right], k=extent[s.axis], label=s.out
+            )
+            return
+        self.tape.gemm(a, b, c, beta=0.0, m=extent[left], n=extent[right], k=extent[s.axis],
+                       thin=s.frame.grouped, steady=s.b in self.steady,
+                       label=s.out)  # fmt: skip
+
+    def _convolve(self, s: Convolve, end: End | None = None) -> None:
+        layer = self.network.layers[s.frame.layer]
+        link = layer.links[s.frame.link or 0]
+        rows = self._extent(letter_axes(self.network, s.frame, "b")[0])
+        receivers, senders = (
+            self.memory.share.places(letter_axes(self.network, s.frame, x)[0]) for x in "oi"
+        )
+        by_channels = s.frame.split == "m"
+        windows = WindowLists.of(link, receivers, senders, by_channels)
+        name = end.out if end else s.out
+        a, b, out = self.arrays[s.a].T, self.arrays[s.b], self.arrays[name]
+        if not out.size:
+            return
+        here: dict[str, Any] = {"rows": rows, "label": name}
+        if s.axis == "b":
+            maps, below = (b.T, a) if link.is_turned else (a, b.T)
+            grid = out.reshape(-1, windows.sources.shape[1])
+            self.tape.window_gradients(below, maps, grid, src=windows.sources, **here)
+        else:
+            is_to_maps = (s.axis == "i") != link.is_turned
+            lists = windows.to_maps if is_to_maps else windows.to_channels
+            if end:
+                here["relu"] = end.relu
+                here["bias"] = self.arrays[end.bias] if end.bias else None
+                here["gate"] = self.arrays[end.gate].T if end.gate else None
+            self.tape.windows(a, b, out.T, **lists, **here)
+
+    def _fold(self, s: Loop, fold: Fold, end: End | None = None) -> None:
+        """A fold of windows, and where the extreme was, if somebody asks."""
+        edges = self.memory.edges_of(s.frame.layer, s.frame.link or 0, s.frame.split)
+        name = end.out if end else s.outputs[0].buffer
+        here: dict[str, Any] = {"rows": self._extent(self.program.buffers[name].axes[0])}
+        here |= {"ptr": edges.indptr, "src": edges.sources}
+        if fold.axis == "o":
+            here |= {"ptr": edges.back_indptr, "src": edges.back_receivers}
+        if fold.upper:
+            here["upper"] = self.arrays[fold.upper].T
+            here["place"] = self.arrays[fold.place][edges.back_edges]
+        if id(s) in self.plan.places:
+            here["where"] = self.arrays[self.plan.places[id(s)]].T
+        if end and end.gate:
+            here["gate"] = self.arrays[end.gate].T
+        x, out = self.arrays[fold.source].T, self.arrays[name].T
+        self.tape.pool(x, out, fold.kind, **here, label=name)
+
+    def _expand(self, s: Expand) -> None:
+        (axis,) = self.program.buffers[s.out].axes
+        numbers = np.ascontiguousarray(self.memory.share.numbers(axis), np.int32)
+        view = View(self.arrays[s.array], "o", {"o": numbers})
+        self.tape.loop({"o": len(numbers)}, [view], [], [(View(self.arrays[s.out], "o"), 0)],
+                       label=s.out)  # fmt: skip
+
+    def _scatter_add(self, s: ScatterAdd) -> None:
+        """A row for each shared number, of those that have it."""
+        (axis,), out = self.program.buffers[s.array].axes, self.arrays[s.out]
+        numbers = self.memory.share.numbers(axis)
+        order = np.argsort(numbers, kind="stable").astype(np.int32)
+        counts = np.bincount(numbers, minlength=len(out))
+        ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        view = View(self.arrays[s.array], "e", {"e": order})
+        self.tape.loop({"o": len(out), "e": Ragged(ends, "o")}, [view], [],
+                       [(View(out, "o"), 0)], reduce=("sum", "e"), label=s.out)  # fmt: skip
+
+    def _turn(self, s: Turn) -> None:
+        array, out = self.arrays[s.array], self.arrays[s.out]
+        axes = "io" if s.transposed else "oi"
+        self.tape.loop({"o": out.shape[0], "i": out.shape[1]}, [View(array, axes)], [],
+                       [(View(out, "oi"), 0)], label=s.out)  # fmt: skip
+
+    def _channel_sum(self, s: ChannelSum) -> None:
+        """A number for each sample and channel, and that for all its positions."""
+        layer = self.network.layers[s.frame.layer]
+        array, out = (
+            a.reshape(*a.shape[:-1], -1, layer.extents[-1])
+            for a in (self.arrays[s.array], self.arrays[s.out])
+        )
+        assert np.shares_memory(out, self.arrays[s.out])
+        rows = "b" * (array.ndim - 2)
+        total = np.zeros(array.shape[:-2] + array.shape[-1:], self.dtype)
+        extent: dict[str, Any] = {"p": layer.n_positions, "c": layer.extents[-1]}
+        extent |= {"b": self.extents(s.frame)["b"]} if rows else {}
+        self.tape.loop(extent, [View(array, f"{rows}pc")], [], [(View(total, f"{rows}c"), 0)],
+                       reduce=("sum", "p"), label=s.out)  # fmt: skip
+        self.tape.loop(extent, [View(total, f"{rows}c")], [], [(View(out, f"{rows}pc"), 0)],
+                       label=s.out)  # fmt: skip
+
+    def _rank(self, s: Rank) -> None:
+        """The sum over all others of whether they come before."""
+        extent, array = self.extents(s.frame), self.arrays[s.array]
+        ops = [("gt", 0, 1), ("eq", 0, 1), ("lt", 2, 3), ("and", 5, 6), ("or", 4, 7)]
+        self.tape.loop(
+            {"b": extent["b"], "o": extent["o"], "i": extent["o"]},
+            [View(array, "bi"), View(array, "bo"), Iota("i"), Iota("o")], ops,
+            [(View(self.arrays[s.out], "bo"), 8)], reduce=("sum", "i"), label=s.out,
+        )  # fmt: skip
+
+    def _update(self, s: Update) -> None:
+        delta, x, w = self.arrays[s.a].T, self.arrays[s.b], self.arrays[s.weight]
+        step = Coef(-1.0, self.scalars["learning_rate"], per=self.memory.rows)
+        live = any(layer_of(axis) in self.alive for axis in self.program.buffers[s.weight].axes)
+        for name in (s.weight, s.velocity):
+            self.taken.pop(name or "", None)
+        if live:
+            self._update_live(s, delta, x, step)
+            return
+        if s.frame.grouped:
+            if w.size:
+                step = Coef(-1.0, self.step)  # the rows of all groups count
+                self.tape.update(
+                    delta, x, w, alpha=step, k=self.rows, label=s.weight, decay=s.momentum,
+                    v=None if s.velocity is None else self.arrays[s.velocity],
+                    parts=[self.arrays[part] for part in s.parts],
+                )  # fmt: skip
+            return
+        if s.velocity is None:
+            self.tape.gemm(delta, x, w, alpha=step, beta=1.0, k=self.rows, label=s.weight)
+            return
+        v = self.arrays[s.velocity]
+        self.tape.gemm_loop(
+            delta, x, v, alpha=step, beta=s.momentum, k=self.rows, label=s.weight,
+            inputs=[View(w, "mn"), View(v, "mn")], ops=[("add", 0, 1)],
+            outputs=[(View(w, "mn"), 2)],
+        )  # fmt: skip
+
+    def _update_live(self, s: Update, delta: Array, x: Array, step: Coef) -> None:
+        """The update at the live places. The product itself is seldom written (Tape.gemm_loop)."""
+        extent = self.extents(s.frame)
+        product = np.empty(self.arrays[s.weight].shape, self.dtype)
+        w = self.live_view(s.weight, "mn")
+        inputs: list[Any] = [w, View(product, "mn")]
+        ops: list[tuple[Any, ...]] = [("add", 0, 1)]
+        outputs = [(w, 2)]
+        if s.velocity is not None:
+            v = self.live_view(s.velocity, "mn")
+            inputs = [w, v, View(product, "mn"), s.momentum]
+            ops = [("fma", 1, 3, 2), ("add", 0, 4)]
+            outputs = [(v, 4), (w, 5)]
+        self.tape.gemm_loop(
+            delta, x, product, alpha=step, m=extent["o"], n=extent["i"], k=self.rows,
+            inputs=inputs, ops=ops, outputs=outputs, label=s.weight,
+        )  # fmt: skip
+
+    def extents(self, frame: Frame) -> dict[str, int | Dim]:
+        """What the letters of a frame run over; "1" is for what has no axes."""
+        extent: dict[str, int | Dim] = {"1": 1}
+        letters = "o" if frame.shared else "bo" if frame.link is None else "boi"
+        for letter in letters:
+            (axis,) = letter_axes(self.network, frame, letter)
+            extent[letter] = self._extent(axis)
+        return extent
+
+    def _loop(self, s: Loop) -> None:
+        fold = only_fold(self.program, s)
+        if fold:
+            self._fold(s, fold)
+            return
+        for each in passes(s):
+            self._pass(s, each)
+
+    def _pass(self, s: Loop, each: Pass) -> None:
+        """One engine loop: elementwise with all its outputs, or one reduction."""
+        frame, axis = s.frame, each.axis
+        domain = each.domain(self.network, frame, self.program.buffers)
+        edges = None
+        if frame.link is not None and "o" in domain and "i" in domain:
+            link = link_of(self.network, frame)
+            if link.edges is not None:
+                edges = self.memory.edges_of(frame.layer, frame.link, frame.split)
+        place = LoopOperands(self, s, domain, edges, axis)
+        inputs: list[Any] = []
+        for given in each.inputs:
+            if given is each.index and (iota := place.iota(given.value, given.axes)):
+                inputs.append(iota)
+            elif given.op is Op.LOAD:
+                inputs.append(place.view(given.value, given.axes))
+            elif given.op is Op.MESSAGE_DRAW:
+                inputs.append(place.drawn(given))
+            elif given.op is Op.CONST:
+                inputs.append(float(given.value))
+            else:
+                inputs.append(self.scalars[given.value])
+
+        def number(value: tuple[str, int]) -> int:
+            return value[1] + (len(inputs) if value[0] == "op" else 0)
+
+        outputs = zip(each.outputs, each.results, strict=True)
+        self.tape.loop(
+            place.axes, inputs, [(name, *map(number, args)) for name, *args in each.ops],
+            [(place.out(o), number(value)) for o, value in outputs],
+            reduce=(each.monoid, place.folded) if axis else None, label=each.outputs[0].buffer,
+        )  # fmt: skip
+
+
+class LoopOperands:
+    """Where the letters of one loop lie: as themselves, or on the edges of a sparse link.
+
+    On edges everything is taken along one axis "e" of all edges; a reduction over the sources of a
+    receiver (i) or the receivers of a source (o) makes that axis ragged.
+    """
+
+    def __init__(
+        self, writer: TapeWriter, s: Loop, domain: str, edges: EdgeLists | None, axis: str
+    ) -> None:
+        self.writer, self.s, self.edges, self.axis = writer, s, edges, axis
+        extent = writer.extents(s.frame)
+        self.axes: dict[str, Any]
+        self.folded = axis
+        if edges is None:
+            self.axes = {letter: extent[letter] for letter in domain or "1"}
+            return
+        self.axes = {"e": len(edges.sources)}
+        if axis == "i":
+            self.axes = {"o": extent["o"], "e": Ragged(edges.indptr, "o")}
+        elif axis == "o":
+            self.axes = {"i": extent["i"], "e": Ragged(edges.back_indptr, "i")}
+        if "b" in domain:
+            self.axes["b"] = extent["b"]
+        if axis in ("o", "i"):
+            self.folded = "e"
+
+    def view(self, name: str, letters: str) -> View:
+        """A loaded buffer, seen along letters."""
+        writer, edges = self.writer, self.edges
+        array = writer.arrays[name]
+        if not letters:
+            return View(array.reshape(()), ())
+        buffer = writer.program.buffers[name]
+        if edges is None:
+            if self.s.scatter and buffer.full:
+                if name in writer.taken:  # gathered for the forward pass, and not changed since
+                    return View(writer.arrays[writer.taken[name]], letters)
+                return writer.live_view(name, letters)
+            return View(array, letters)
+        names, index = [], {}
+        backwards = self.axis == "o"
+        for letter in letters.replace("oi", "e"):
+            if letter in self.axes and letter != "e":
+                names.append(letter)
+                continue
+            names.append("e")
+            if letter == "e" and backwards:
+                index["e"] = edges.back_edges
+            elif letter == "o":
+                index["e"] = edges.back_receivers if backwards else edges.receivers
+            elif letter == "i":
+                index["e"] = edges.sources
+        return View(array, names, index)
+
+    def drawn(self, node: Node) -> Drawn:
+        """Draws of the frame's messages; of the bias there is no letter i."""
+        writer, network = self.writer, self.writer.network
+        kind, site, per, number, position = node.value
+        layer, axes = network.layers[number], node.axes
+        keys = random.receiver_keys(
+            random.key(network.seed, number), np.arange(layer.size), position
+        )
+        names = {letter: letter_axes(network, self.s.frame, letter)[0] for letter in axes}
+        samples = None
+        if "b" in axes:
+            samples = writer.sample_numbers(names["b"], per)
+        index = {}
+        if self.edges is not None:
+            edges = layer.links[position].edges
+            assert edges is not None
+            (axis,) = letter_axes(network, self.s.frame, "oi")
+            places = writer.memory.share.places(axis)
+            receivers = np.repeat(np.arange(layer.size), np.diff(edges.indptr))[places]
+            keys, sources = keys[receivers], np.asarray(edges.indices)[places]
+            axes = axes.replace("oi", "e")
+            if self.axis == "o":
+                index["e"] = self.edges.back_edges
+        else:
+            keys = keys[writer.memory.share.places(names["o"])]
+            here = writer.memory.places(names["i"]) if "i" in axes else slice(0, 1)
+            sources = np.arange(here.start, here.stop)
+        return Drawn(
+            kind, site, axes, keys.astype(np.uint32), sources.astype(np.int64), samples,
+            writer.once if per == "run" else writer.iteration, index,
+        )  # fmt: skip
+
+    def iota(self, name: str, letter: str) -> Iota | None:
+        """The places of a layer's neurons as the loop counts them, where that is what it loads."""
+        writer = self.writer
+        buffer = writer.program.buffers[name]
+        if buffer.role != "constant" or buffer.value[0] != "index" or self.edges is not None:
+            return None
+        if not isinstance(writer.memory.share.places(buffer.axes[0]), slice):
+            return None
+        if layer_of(buffer.axes[0]) in writer.alive:
+            return None
+        return Iota(letter, writer.memory.places(buffer.axes[0]).start)
+
+    def out(self, output: Output) -> View:
+        """An output buffer."""
+        writer, name = self.writer, output.buffer
+        array = writer.arrays[name]
+        letters = out_letters(writer.network, self.s.frame, output, writer.program.buffers)
+        if self.edges is not None:
+            return View(array, letters.replace("oi", "e"))
+        if not letters:
+            return View(array.reshape(1), "1") if "1" in self.axes else View(array.reshape(()), ())
+        if self.s.scatter and writer.program.buffers[name].full:
+            return writer.live_view(name, letters)
+        return View(array, letters)
+
+
+def _as(array: Array, have: str, want: str) -> Array:
+    return array.transpose([have.index(letter) for letter in want])
