@@ -101,8 +101,9 @@ class Job:
     each is). They change no weight; the model keeps them for ``evaluate``.
     normalize : every feature less its mean, divided by its standard deviation, both of ``data`` (a
     constant feature is only shifted); with "channel" they are of each channel of the input over all
-    positions. The model keeps them and applies them to all that it is asked about. None: as the
-    model does that ``initial`` names, else not.
+    positions. The model keeps them and applies them to all that it is asked about. Of sequences
+    they are of each feature over all steps that there are. None: as the model does that ``initial``
+    names, else not.
     callbacks : what is called while it trains: ``horn.Callback`` objects, or functions of their
     context that are called after each epoch (docs/callbacks.md).
     sample_weight : (n,) numbers from 0, one for each sample of data: a factor of its loss, in the
@@ -430,7 +431,6 @@ class Job:
         if not self.network.steps:
             return
         cannot = {
-            "normalize=True": self.normalize,
             "augment": self.augment is not None,
             "a stream": is_stream(self.data),
             "class_weight with each_step=True": (
@@ -533,9 +533,15 @@ class Job:
         if self.normalize is not False and begun is not None and begun.normalization is not None:
             normal = begun.normalization
         elif self.normalize and normal is None:
-            normal = measure(data.x, data.scale, self._channels(data))
+            of_step = self.network.n_inputs if self.network.steps else None
+            normal = measure(data.x, data.scale, self._channels(data), of_step, data.lengths)
         elif self.normalize is False:
             normal = None
+        if normal is not None and self.network.steps and len(normal.mean) != self.network.n_inputs:
+            raise DataError(
+                f"data: has {self.network.n_inputs:,} features in a step, but was to be normalized "
+                f"as data of {len(normal.mean):,}; give the same features, or normalize=False"
+            )
         return data if normal is data.normalization else data.with_fields(normalization=normal)
 
     def _channels(self, data: Dataset) -> int | None:
@@ -575,7 +581,8 @@ class Job:
             other = other.with_classes(data.all_classes, "the training data")
         if other.normalization is data.normalization:
             return other
-        check_features(other, data.n_features, "the training data")
+        if not self.network.steps:
+            check_features(other, data.n_features, "the training data")
         return other.with_fields(normalization=data.normalization)
 
     if not TYPE_CHECKING:  # who checks types is told without it

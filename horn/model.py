@@ -309,7 +309,7 @@ class Model:
 
         Raises
         ------
-        ModelError : it is a model of samples, or normalizes each step in a way of its own.
+        ModelError : it is a model of samples.
         """
         from horn.backends import Setup
         from horn.stream import ModelStream
@@ -319,15 +319,11 @@ class Model:
                 "stream: a layer of this model hears another from the end of the sequence, which "
                 "nobody knows before it is there; use predict"
             )
-        if self.normalization is not None:
-            raise ModelError(
-                "stream: this model normalizes each step of a sequence by figures of its own, and "
-                "a stream has no such steps; train without normalize"
-            )
         setup = Setup(self.network, None, self.target, 1, self.dtype, self.threads)
         updates, scale = int(self.facts.get("iteration", 0)), self.facts.get("scale")
         return ModelStream(setup, self.backend, self._parameters, self._states, updates=updates,
-                      scale=BYTE_SCALE if scale is None else float(scale))  # fmt: skip
+                      scale=BYTE_SCALE if scale is None else float(scale),
+                      normalization=self.normalization)  # fmt: skip
 
     def generate(self, prefix: str, n: int, *, temperature: float = 1.0, seed: int = 0) -> str:
         """A text that begins with ``prefix`` and goes on for n characters, each drawn by what the

@@ -11,6 +11,7 @@ import numpy as np
 from horn.backends import Setup, StepEngine, make
 from horn.data import Dataset
 from horn.data.characters import codes, one_hot
+from horn.data.normalization import Normalization
 from horn.errors import DataError, ModelError
 from horn.network import Network
 from horn.neuron import carried
@@ -27,7 +28,8 @@ class ModelStream:
     sums. ``at`` : how many steps there were. ``n_features`` : the numbers of a step. ``names`` :
     what ``last`` tells. Not for several threads at once.
 
-    setup : of the network that it is of. scale : what one unit of bytes is worth.
+    setup : of the network that it is of. scale : what one unit of bytes is worth. normalization :
+    of the features of a step.
 
     Raises
     ------
@@ -37,6 +39,7 @@ class ModelStream:
     def __init__(
         self, setup: Setup, backend: str, parameters: Mapping[str, Array],
         states: Mapping[str, Array], *, updates: int = 0, scale: float = 1.0,
+        normalization: Normalization | None = None,
     ) -> None:  # fmt: skip
         network: Network = setup.network
         if not network.steps:
@@ -48,7 +51,7 @@ class ModelStream:
         self.n_features, self._columns = network.n_inputs, network.columns
         kept = [f"{each.name}.{k}" for each in network.layers[1:] for k in carried(each.neuron)]
         self.names = (*(layer.name for layer in network.layers), *kept)
-        self._scale = scale
+        self._scale, self._normalization = scale, normalization
         self._dtype: Any = setup.dtype
         # One row: to wake a second thread takes longer than its half would.
         steps = replace(setup, network=network.of_steps(1), optimizer=None, batch_size=1, threads=1)
@@ -68,8 +71,12 @@ class ModelStream:
                 f"({self.n_features},), or (steps, {self.n_features}) of several"
             )
         steps = given.reshape(-1, self.n_features).astype(self._dtype)
-        if given.dtype == np.uint8:
-            steps *= self._scale
+        scale = self._scale if given.dtype == np.uint8 else 1.0
+        if self._normalization is not None:
+            center, factor = self._normalization.steps(scale, self._dtype)
+            steps = (steps - center) * factor
+        elif scale != 1.0:
+            steps *= scale
         sent = np.empty((len(steps), sum(c.stop - c.start for c in self._columns.values())),
                         self._dtype)  # fmt: skip
         for k, step in enumerate(steps):
@@ -133,8 +140,9 @@ def recorded(stream: ModelStream, data: Dataset, names: Sequence[str]) -> dict[s
         stream.check(name)
     found: dict[str, list[Array]] = {name: [] for name in names}
     sequence = np.empty((1, data.n_features))
+    given = data.with_fields(normalization=None)  # which the stream does
     for row in range(len(data)):
-        heard = data.read(np.array([row]), sequence).reshape(-1, stream.n_features)
+        heard = given.read(np.array([row]), sequence).reshape(-1, stream.n_features)
         steps: dict[str, list[Array]] = {name: [] for name in names}
         stream.reset()
         for step in heard if data.lengths is None else heard[: data.lengths[row]]:

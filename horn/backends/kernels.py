@@ -78,18 +78,18 @@ class Runner:
             y = y.astype(np.int64 if y.dtype.kind in "iub" else self.dtype)
         self.n_samples = len(data)
         self.loop.lengths = data.lengths
-        center, factor, scale = None, None, data.scale
+        normal, scale = tuple[Array, ...](), data.scale
         if data.normalization is not None:  # which holds the scale
-            (center, factor), scale = data.normalization.steps(scale, self.dtype), 1.0
+            normal, scale = data.normalization.steps(scale, self.dtype), 1.0
         for number, what, columns in self.writer.loads:
             if self.memory.steps:
                 source = {"x": x, "weight": data.weight, "y": y}[what.partition(" ")[0]]
                 assert source is not None
                 self.tape.scalars[self.writer.scale.index] = scale
-                self.tape.rebind(number, source[:, columns] if source.ndim == 2 else source)
+                own = [v[columns].copy() for v in normal if what == "x"]
+                self.tape.rebind(number, source[:, columns] if source.ndim == 2 else source, *own)
             elif what == "x":
-                own = [None if v is None else v[columns].copy() for v in (center, factor)]
-                self.tape.rebind(number, x[:, columns], *own)
+                self.tape.rebind(number, x[:, columns], *(v[columns].copy() for v in normal))
                 self.tape.scalars[self.writer.scale.index] = scale
             elif what == "weight":
                 assert data.weight is not None

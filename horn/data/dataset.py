@@ -85,7 +85,7 @@ class Dataset:
             )
         if self.lengths is not None:
             arrays.check_lengths(self.lengths, len(self.x), self.shape, self.name)
-        if self.normalization is not None and len(self.normalization.mean) != self.n_features:
+        if self.normalization is not None and not self.normalization.fits(self.n_features):
             raise DataError(
                 f"{self.name}: has {self.n_features:,} features per sample, but was to be "
                 f"normalized as data of {len(self.normalization.mean):,}; give the same features"
@@ -231,8 +231,9 @@ class Dataset:
         out[...] = self.x[rows]
         if self.normalization is not None:
             center, factor = self.normalization.steps(self.scale, out.dtype)
-            out -= center
-            out *= factor
+            seen = out.reshape(-1, len(center))  # of sequences each step
+            seen -= center
+            seen *= factor
         elif self.scale != 1:
             out *= out.dtype.type(self.scale)
         return out

@@ -20,10 +20,12 @@ class Normalization:
     """Each feature becomes (value - mean) / std.
 
     mean, std (features,) float64; std is above 0, and 1 for a feature that is constant.
+    by_step : of sequences, whose features are those of a step, and the same at every step.
     """
 
     mean: np.ndarray
     std: np.ndarray
+    by_step: bool = False
 
     def __post_init__(self) -> None:
         mean, std = self.mean, self.std
@@ -38,28 +40,45 @@ class Normalization:
         """(center, factor) of ``dtype``: (stored - center) * factor is what the network sees."""
         return (self.mean / scale).astype(dtype), (scale / self.std).astype(dtype)
 
-    def as_json(self) -> dict[str, list[float]]:
-        return {"mean": self.mean.tolist(), "std": self.std.tolist()}
+    def fits(self, features: int) -> bool:
+        """Whether a sample of so many features is normalized by it."""
+        return features % len(self.mean) == 0 if self.by_step else features == len(self.mean)
+
+    def as_json(self) -> dict[str, Any]:
+        step = {"by_step": True} if self.by_step else {}
+        return {"mean": self.mean.tolist(), "std": self.std.tolist(), **step}
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> Normalization:
-        return cls(*(np.array(found[name], np.float64) for name in ("mean", "std")))
+        mean, std = (np.array(found[name], np.float64) for name in ("mean", "std"))
+        return cls(mean, std, found.get("by_step") is True)
 
 
-def measure(x: np.ndarray, scale: float, channels: int | None = None) -> Normalization:
+def measure(
+    x: np.ndarray, scale: float, channels: int | None = None, step: int | None = None,
+    lengths: np.ndarray | None = None,
+) -> Normalization:  # fmt: skip
     """Of all samples x (n, features), in one pass of double precision, in chunks of about 1 MiB.
 
     channels : how many there are, last; then the numbers are of each of them over all positions.
+    step : of sequences the features of one step, of which the numbers are then, over all steps.
+    lengths (n,) : how many steps each sequence has; what is behind them does not count.
 
     Source: Chan, Golub & LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
     Variances", 1979.
     """
-    width = channels or x.shape[1]
+    features = step or x.shape[1]
+    width = channels or features
     n, mean = 0, np.zeros(width)
     squares, low, high = np.zeros_like(mean), np.full_like(mean, np.inf), mean - np.inf
-    step = max(CHUNK_VALUES // x.shape[1], 1)
-    for start in range(0, len(x), step):
-        chunk = x[start : start + step].astype(np.float64).reshape(-1, width)
+    at_once = max(CHUNK_VALUES // x.shape[1], 1)
+    for start in range(0, len(x), at_once):
+        chunk = x[start : start + at_once].astype(np.float64).reshape(-1, x.shape[1])
+        if lengths is not None:
+            steps = chunk.reshape(len(chunk), -1, features)
+            valid = np.arange(steps.shape[1]) < lengths[start : start + at_once, None]
+            chunk = steps[valid]
+        chunk = chunk.reshape(-1, width)
         low, high = np.minimum(low, chunk.min(axis=0)), np.maximum(high, chunk.max(axis=0))
         m, own = len(chunk), chunk.mean(axis=0)
         chunk -= own
@@ -71,4 +90,5 @@ def measure(x: np.ndarray, scale: float, channels: int | None = None) -> Normali
     # rounding leaves a constant feature a tiny deviation; one of the smallest numbers may have 0
     std[constant | (std == 0)] = 1.0
     mean = np.where(constant, low, mean) * scale
-    return Normalization(*(np.tile(each, x.shape[1] // width) for each in (mean, std)))
+    mean, std = (np.tile(each, features // width) for each in (mean, std))
+    return Normalization(mean, std, by_step=step is not None)

@@ -488,7 +488,10 @@ def _job(
             )
         )  # fmt: skip
         try:
-            found = None if normal is None else Normalization(*np.array(normal, np.float64))
+            found = None
+            if normal is not None:
+                mean, std = np.array(normal, np.float64)
+                found = Normalization(mean, std, by_step=bool(network.steps))
             shape = () if lengths is None else (network.steps, network.n_inputs)
             targets = tuple(
                 OutputTargets(t.name, t.first, t.size, t.is_labels, by_step=t.by_step)
@@ -498,7 +501,7 @@ def _job(
                 x, y, spec.scale, spec.name, normalization=found, weight=weight, shape=shape,
                 lengths=lengths, pieces=spec.pieces, targets=targets,
             )  # fmt: skip
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise ProtocolError(f"payload: {what}.normalization: {error}") from error
 
     spec = text.job

@@ -145,3 +145,86 @@ def test_mistakes_are_said() -> None:
         Dataset(RAW, None, normalization=Normalization(np.zeros(2), np.ones(2)))
     with pytest.raises(DataError, match="std above 0; got"):
         Normalization(np.zeros(2), np.zeros(2))
+
+
+# --- sequences
+
+STEPS = 6
+LENGTHS = np.array([6, 2, 5, 6, 1, 3, 4, 6, 2, 6, 5, 3])
+WAVES = RNG.normal(size=(12, STEPS, 3)) * [1, 1000, 0] + [5, -300, 0.1]
+UPS = RNG.integers(0, 2, (12, STEPS))
+WAYS: dict[str, dict[str, Any]] = {
+    "whole": {}, "ragged": {"lengths": LENGTHS}, "bytes": {"x": (WAVES % 200).astype(np.uint8)},
+    "pieces": {"stateful": True, "truncate": 2},
+}  # fmt: skip
+
+
+def of_sequences(
+    x: Any, lengths: Any = None, normalize: Any = True, **more: Any
+) -> tuple[horn.Job, Any]:
+    net = horn.Network(seed=3)
+    hears = [net.input(3, steps=STEPS), horn.Delayed()]
+    net.layer(4, activation="tanh", inputs=hears, name="memory")
+    net.output(2, activation="softmax", loss="cross_entropy", each_step=True)
+    data: Any = (x, UPS)
+    if lengths is not None:
+        data = horn.data.sequences(x, UPS, lengths=lengths)
+    more = {"epochs": 2, "batch_size": 4, "dtype": "float64"} | more
+    return horn.Job(net, data, normalize=normalize, optimizer=horn.SGD(0.3), **more), data
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_of_sequences_features_are_of_all_their_steps(way: str, tmp_path: Path) -> None:
+    """As if a person had done it before; what is behind the end of a sequence does not count."""
+    given = dict(WAYS[way])
+    x, lengths = given.pop("x", WAVES), given.get("lengths")
+    seen = x.astype(np.float64) * (1 / 255 if x.dtype == np.uint8 else 1)
+    valid = np.arange(STEPS) < np.full((12, 1), STEPS) if lengths is None else lengths[:, None]
+    valid = valid if lengths is None else np.arange(STEPS) < valid
+    if lengths is not None:
+        x = np.where(valid[..., None], x, 1e9)
+    asked = seen if lengths is not None else x
+    done = by_hand(seen, seen[valid])
+    backends = ("kernels", "reference", "python") if way == "whole" else ("kernels",)
+    for backend in backends:
+        mine, _ = of_sequences(x, **given)
+        hand, _ = of_sequences(done, normalize=None, **given)
+        run, other = horn.train(mine, backend=backend), horn.train(hand, backend=backend)
+        np.testing.assert_allclose(run.history["loss"], other.history["loss"], rtol=1e-8)
+        for name, array in other.model.parameters.items():
+            np.testing.assert_allclose(run.model.parameters[name], array, rtol=1e-8, atol=1e-10)
+    assert run.model.normalization.mean.shape == (3,)
+    run.model.save(tmp_path / "m.horn")
+    model = horn.Model.load(tmp_path / "m.horn", backend=backends[-1])
+    near = {"rtol": 1e-8, "atol": 1e-10}
+    both = (model, asked), (other.model, done)
+    for answers in (
+        lambda model, x: model.predict(x[:3]),
+        lambda model, x: model.predict(np.concatenate([x[:2], x[2:4]], axis=1)),  # longer ones
+        lambda model, x: model.stream()(x[3]),
+        lambda model, x: model.record(x[:2], "memory")["memory"],
+        lambda model, x: model.evaluate(x, UPS)["loss"],
+    ):
+        np.testing.assert_allclose(*(answers(*each) for each in both), **near)
+    more, _ = of_sequences(x + 1.0 if x.dtype != np.uint8 else x, initial=model, **given)
+    np.testing.assert_array_equal(more.data.normalization.mean, model.normalization.mean)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("settings", [{"tasks": 2}, {"groups": 2}])
+def test_of_sequences_on_tasks_and_groups(settings: Any) -> None:
+    one = horn.train(of_sequences(WAVES, LENGTHS)[0]).model
+    found = horn.train(of_sequences(WAVES, LENGTHS)[0], **settings).model
+    for name, array in one.parameters.items():
+        np.testing.assert_allclose(found.parameters[name], array, rtol=1e-8, atol=1e-10)
+
+
+def test_of_sequences_a_model_of_other_features_is_refused() -> None:
+    model = horn.train(of_sequences(WAVES)[0]).model
+    net = horn.Network()
+    net.input(6, steps=3)
+    net.layer(4, name="other")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    with pytest.raises(horn.HornError, match="6 features in a step, but was to be normalized as d"):
+        horn.Job(net, (WAVES.reshape(12, 3, 6), UPS[:, 0]), initial=model, normalize=True)

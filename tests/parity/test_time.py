@@ -392,8 +392,6 @@ def test_the_batch_cannot_be_asked(backend):
 
 
 def test_what_is_not_available_for_sequences():
-    with refused("normalize=True is not available"):
-        task(normalize=True)
     with refused("class_weight with each_step=True is not available"):
         task(each=True, class_weight="balanced")
     found = horn.train(task().with_settings(epochs=1), progress=False).model
