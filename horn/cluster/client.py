@@ -63,12 +63,14 @@ class JobStatus:
 
     @property
     def reached(self) -> Mapping[str, Any]:
-        """The progress, or at the end the result, which is newer."""
+        """The progress, or at the end the result: of a short job what came last was never told."""
         at, result = self.progress, self.result
         if self.state.value != "SUCCEEDED":
             return at
+        last = (result.get("history") or [{}])[-1]
         ends = {"iteration": result.get("iterations"), "epoch": result.get("epochs")}
-        return {**at, **{name: n for name, n in ends.items() if isinstance(n, int)}}
+        known = {**last, **{name: n for name, n in ends.items() if isinstance(n, int)}}
+        return {**at, **{name: value for name, value in known.items() if value is not None}}
 
 
 @dataclass

@@ -51,6 +51,7 @@ from horn.errors import (
     HornError,
     MemberLost,
     ModelError,
+    NotFound,
     ProtocolError,
     Stopped,
 )
@@ -161,8 +162,9 @@ class JobRunner:
         host, topology = self.assignment.host, self.topology
         ranks = {name: allocation.ranks for name, allocation in self.assignment.allocations.items()}
         names = {rank: topology.name(rank) for there in ranks.values() for rank in there}
+        text = f"{error}{_of_package(error)}"
         return HostFailure(
-            f"{error}" if self.n_hosts == 1 else f"{error}\n(said by worker {host})",
+            text if self.n_hosts == 1 else f"{text}\n(said by worker {host})",
             error.exit_code,
             is_secondary=isinstance(error, MemberLost) and not isinstance(error, PeerUnreachable),
             # A model that cannot be written would have to be computed again for nothing.
@@ -177,7 +179,7 @@ class JobRunner:
         text = "".join(traceback.format_exception(error))
         sys.stderr.write(text)
         found = line_of(error)
-        kind = f"{type(error).__name__}: {error}"
+        kind = f"{type(error).__name__}: {error}{_of_package(error)}"
         if found is None:
             code = 1 if isinstance(error, SystemExit) else 70
             return HostFailure(kind, code, is_final=True, details=text[-20_000:])
@@ -407,6 +409,19 @@ class JobRunner:
             lambda: self.say(protocol.TasksRunning()), mine.key, mine.credential,
         )  # fmt: skip
         return protocol.RunnerFinished(FINISHED if is_done else GONE)
+
+
+def _of_package(error: BaseException) -> str:
+    """Of a file that is not here, how files come to a job."""
+    if not isinstance(error, (NotFound, FileNotFoundError)):
+        return ""
+    name = error.filename if isinstance(error, FileNotFoundError) else str(error)
+    if os.path.isabs(str(name)):
+        return ""
+    return (
+        ". A job's file comes to the workers with what it imports and with no other files: send "
+        "its folder with --working-dir DIR, or give a path that every worker has"
+    )
 
 
 def _hosts_late(error: BarrierTimeout, names: Sequence[str]) -> BarrierTimeout:

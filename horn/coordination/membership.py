@@ -418,8 +418,10 @@ def held(path: str, node: Znode | None) -> Conflict:
         where = "an unknown place" if node is None else str(json.loads(node.data)["endpoint"])
     except (ValueError, KeyError, TypeError):
         where = "an unknown place"
+    other = ", or give this one another --name" if "/workers/" in path else ""
     return Conflict(
         f"{path} is held by another process, at {where}; stop it, or wait until its session ends"
+        f"{other}"
     )
 
 

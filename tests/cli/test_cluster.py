@@ -102,10 +102,12 @@ def test_who_has_ended_is_shown_at_its_end(
     job = run("submit", "job.py", "--detach").out.strip()
     assert run("status", job, "--wait", "--timeout", "60s").code == 0
     with cluster.client() as client:
-        at = {**client.status(job).progress, "iteration": 7, "epoch": 2, "n_epochs": 3}
+        told = client.status(job)
+        at = {**told.progress, "iteration": 7, "epoch": 2, "n_epochs": 3, "loss": 99.0}
         client.coord.set(client.paths.progress(job), json.dumps(at).encode())
     found = run("status", job, "--json").json
     assert (found["iteration"], found["epoch"]) == (12, 3)
+    assert found["metrics"]["loss"] == told.result["history"][-1]["loss"]
     assert "3/3" in run("status", job).out and " 12 " in run("list").out
 
 
@@ -354,6 +356,14 @@ def test_a_job_that_fails_ends_with_its_cause_and_exit_code(
     assert done.code == 1 and done.files == set()
     assert "bad.py:2  return nonsense\nNameError" in done.err
     text = (folder / "job.py").read_text()
+    load = 'horn.data.load("data/rows.csv")'
+    (folder / "beside.py").write_text(f"import horn\n\ndef job():\n    return {load}\n")
+    done = run("submit", "beside.py")
+    assert done.code == 4 and "data/rows.csv: no such file" in done.err
+    assert "send its folder with --working-dir DIR" in done.err
+    (folder / "opened.py").write_text("def job():\n    return open('rows.csv')\n")
+    done = run("submit", "opened.py")
+    assert done.code == 1 and "opened.py:2" in done.err and "--working-dir DIR" in done.err
     (folder / "wild.py").write_text(
         text.replace('"softmax", loss="cross_entropy"', '"identity", loss="squared_error"')
     )
