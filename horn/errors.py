@@ -30,13 +30,51 @@ Each class names the exit code that a command ends with (DESIGN 8) in ``exit_cod
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import TracebackType
 from typing import Any
+
+_HORN = str(Path(__file__).resolve().parent)
 
 
 class HornError(Exception):
     """The root: everything that horn raises on purpose, and nothing else."""
 
     exit_code = 1
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the lines of whoever uses horn, and none of horn's, which the
+        sentence makes unnecessary. ``%xmode Verbose`` shows all.
+        """
+        shown: Any = sys.modules["IPython"].get_ipython().InteractiveTB
+        whole: list[tuple[BaseException, TracebackType | None]] = []
+        error: BaseException | None = self
+        while error is not None and all(error is not seen for seen, _ in whole):
+            whole.append((error, error.__traceback__))
+            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        try:
+            if shown.mode != "Verbose":
+                for each, lines in whole:
+                    each.__traceback__ = _without_horn(lines)
+            found = shown.structured_traceback(type(self), self, self.__traceback__)
+            return [str(line) for line in found]
+        finally:
+            for each, lines in whole:
+                each.__traceback__ = lines
+
+
+def _without_horn(lines: TracebackType | None) -> TracebackType | None:
+    """A traceback without horn's own frames; where there are no others, its last."""
+    kept: list[TracebackType] = []
+    while lines is not None:
+        if not lines.tb_frame.f_code.co_filename.startswith(_HORN) or not (kept or lines.tb_next):
+            kept.append(lines)
+        lines = lines.tb_next
+    found = None
+    for each in reversed(kept):
+        found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return found
 
 
 class ModelError(HornError):
@@ -360,7 +398,7 @@ class CompileError(HornError):
     def __str__(self) -> str:
         if not self.file:
             return self.problem
-        head = f"{self.file}:{self.line}" + (f", in {self.where}" if self.where else "")
+        head = f"{_cell(self.file)}:{self.line}" + (f", in {self.where}" if self.where else "")
         if not self.text:
             return f"{head}\n{self.problem}"
         indent = len(self.text) - len(self.text.lstrip())
@@ -368,6 +406,15 @@ class CompileError(HornError):
         width = max(min(self.end_column, len(self.text)) - self.column, 1)
         caret = " " * start + "^" * width
         return f"{head}\n    {self.text.strip()}\n    {caret}\n{self.problem}"
+
+
+def _cell(file: str) -> str:
+    """A cell by the number that a notebook shows, and a file by its name."""
+    if "ipykernel_" not in file:
+        return file
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    found = shell and shell.compile.format_code_name(file)
+    return " ".join(found) if found else file
 
 
 def _compile_error(problem: str, fields: dict[str, object]) -> CompileError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -177,6 +178,10 @@ def test_an_error_in_a_cell_shows_its_line(tmp_path):
     [said] = execute(cells(bent, wrong, NET, "train()"), tmp_path).cells[-1].outputs
     assert said.ename == "CompileError"
     assert "bemt(sum(m.input" in said.evalue and "did you mean 'bent'" in said.evalue
+    whole = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(said.traceback))
+    assert said.evalue.startswith("Cell In[2]:3, in Mine.forward")
+    assert "Cell In[4]" in whole and "Cell In[3]" in whole  # where it was called
+    assert "horn/train.py" not in whole and "horn/language" not in whole
 
 
 def test_what_is_shown_is_escaped_and_short():
