@@ -25,6 +25,8 @@ Shares: a program that several tasks run (partition.py) has axes of which each t
 "e<k>.<j>@i": the synapses of own receivers, of own sources. "n<k>@in<l>.<j>": the sources that own
 receivers of a sparse link listen to; "n<k>@out<l>.<j>": the receivers that own sources reach.
 "n<k>@map", "w<k>.<j>@map": own channels of all positions, and what they share; "e<k>.<j>@m".
+"w<k>.<j>@below", "e<k>.<j>@c": of the weights of a convolution, those of own channels of the layer
+below; the synapses of own channels of the senders.
 "n<k>@own.grp", "n<k>@grp": the range of own or all neurons that the task's group has, where groups
 divide an update; with "+1" and so on, the range of the next group and so on, around.
 ``Frame.split`` says along which letter the work of a frame is divided; ``letter_axes`` what its
@@ -48,9 +50,10 @@ from horn.network import Network
 class Frame:
     """Where the letters of an expression point. ``link`` is the place of the link among the
     layer's, or None: then there is no i. ``split``: the letter along which tasks divide its work,
-    or "": each does all of it; "m": o by channels. ``grouped``: groups divide it too, along o
-    (dense links only); ``turn``: it is for so many groups further on. ``shared``: o names the
-    numbers that synapses share, or that neurons of a kind do, instead of the synapses or neurons.
+    or "": each does all of it; "m": o by channels; "c": i by channels. ``grouped``: groups divide
+    it too, along o (dense links only); ``turn``: it is for so many groups further on. ``shared``:
+    o names the numbers that synapses share, or that neurons of a kind do, instead of the synapses
+    or neurons.
     """
 
     layer: int
@@ -109,7 +112,7 @@ def letter_axes(network: Network, frame: Frame, letters: str) -> tuple[str, ...]
     place = f"{frame.layer}.{frame.link}"
     is_sparse = link.edges is not None
     if is_sparse and "o" in letters and "i" in letters:
-        edges = f"e{place}" + (f"@{frame.split}" if frame.split in ("o", "i", "m") else "")
+        edges = f"e{place}" + (f"@{frame.split}" if frame.split in ("o", "i", "m", "c") else "")
         return (rows, edges) if "b" in letters else (edges,)
     sources = f"n{link.source.index}"
     if frame.split == "o":
@@ -117,6 +120,8 @@ def letter_axes(network: Network, frame: Frame, letters: str) -> tuple[str, ...]
     elif frame.split == "m":  # a convolution hears all channels, a window its own
         is_own = isinstance(link, Link) and not link.is_shared
         receivers, sources = receivers + "@map", sources + ("@map" if is_own else "")
+    elif frame.split == "c":
+        sources += "@map"
     elif frame.split == "i":
         receivers, sources = receivers + (f"@out{place}" if is_sparse else ""), sources + "@own"
     if frame.grouped:

@@ -191,8 +191,8 @@ def train(
     default; 0: one in the process of the first task). "parallel-dropout": each task trains
     sub-models. See docs/strategies.md. barrier : how tasks pass supersteps, by counting "message"s
     or through "zookeeper". transport : what carries blocks, "shm", "ipc" or "tcp". pins : where
-    weights live, {"layer1": "receiver", "sender", "replicated" or, of windows, "channels"}; the
-    rest is chosen. trace : a
+    weights live, {"layer1": "receiver", "sender", "replicated" or, of windows, "channels" or
+    "input_channels"}; the rest is chosen. trace : a
     file for a Chrome trace. profile : True for ``run.profile``, the time of every statement of one
     process; a file's name for that and a Chrome trace of a mean step. superstep_timeout :
     seconds that a task waits for the others before it says who is late. start_timeout : seconds for

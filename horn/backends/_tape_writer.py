@@ -355,7 +355,7 @@ class TapeWriter:
         receivers, senders = (
             self.memory.share.places(letter_axes(self.network, s.frame, x)[0]) for x in "oi"
         )
-        by_channels = s.frame.split == "m"
+        by_channels = s.frame.split in ("m", "c")
         windows = WindowLists.of(link, receivers, senders, by_channels)
         name = end.out if end else s.out
         a, b, out = self.arrays[s.a].T, self.arrays[s.b], self.arrays[name]

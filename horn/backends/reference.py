@@ -449,9 +449,10 @@ class Runner:
             each = (a[:, edges.receivers] * b[:, edges.sources]).sum(axis=0)
             (shared,) = self.program.buffers[s.out].axes
             mine = self.share.places(shared)
-            assert isinstance(mine, slice)
-            out = np.zeros(mine.stop - mine.start, self.dtype)
-            np.add.at(out, numbers - mine.start, each)
+            if isinstance(mine, slice):
+                mine = np.arange(mine.start, mine.stop)
+            out = np.zeros(len(mine), self.dtype)
+            np.add.at(out, np.searchsorted(mine, numbers), each)
             self.put(s.out, out)
             return
         here, there = edges.receivers, edges.sources

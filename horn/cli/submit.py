@@ -70,7 +70,8 @@ def _transport(context: click.Context, parameter: click.Parameter, name: str) ->
     "pins",
     multiple=True,
     metavar="LAYER=WHERE",
-    help="Where a layer's weights live: receiver, sender, replicated or, of windows, channels.",
+    help="Where a layer's weights live: receiver, sender, replicated or, of windows, "
+    "channels or input_channels.",
 )
 @click.option(
     "--trace",

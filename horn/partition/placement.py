@@ -21,11 +21,15 @@ LAYER_SPLITS = {"neurons": "o", "rows": "b", "all": ""}
 # whose receivers of a channel hears all channels below or its own (``has_channels``), and of layers
 # that have a shape; elsewhere it is by receivers, and by neurons.
 CHANNELS = "channels"
+# By channels of the senders: each task sums what all receivers hear of its channels of the layer
+# below. Of convolutions without groups, and what is tied to them; elsewhere it is by senders.
+INPUT_CHANNELS = "input_channels"
+PLACES = (*LINK_SPLITS, CHANNELS, INPUT_CHANNELS)  # of links
 
 
 @dataclass(frozen=True)
 class Placement:
-    """For every link (layer, position) one of LINK_SPLITS, for every layer one of LAYER_SPLITS, or
+    """For every link (layer, position) one of PLACES, for every layer one of LAYER_SPLITS, or
     CHANNELS.
 
     Of what is not named, every task has everything: ``Placement()`` is that of one task.
@@ -51,13 +55,15 @@ class Placement:
         return cls(links, {layer.index: "rows" for layer in network.layers})
 
     def within(self, network: Network) -> Placement:
-        """The same, where CHANNELS are only where there are some to divide."""
+        """The same, where channels are only where there are some to divide."""
         links, layers = dict(self.links), dict(self.layers)
         for layer in network.layers:
             for position, link in enumerate(layer.links):
                 key = layer.index, position
                 if links.get(key) == CHANNELS and not has_channels(layer, link):
                     links[key] = "receiver"
+                if links.get(key) == INPUT_CHANNELS and not link.convolves:
+                    links[key] = "sender"
             if layers.get(layer.index) == CHANNELS and not layer.extents:
                 layers[layer.index] = "neurons"
         return Placement(links, layers)
@@ -75,12 +81,11 @@ class Placement:
 def has_channels(layer: Layer, link: Link) -> bool:
     """Whether tasks can divide a link by channels of the receivers."""
     connection = link.connection
-    if link.tie is None and link.convolves:
-        return True
-    return type(connection) is Window and connection.channels == 1
+    return link.convolves or (type(connection) is Window and connection.channels == 1)
 
 
-_LINKS, _LAYERS = {**LINK_SPLITS, CHANNELS: "m"}, {**LAYER_SPLITS, CHANNELS: "m"}
+_LINKS = {**LINK_SPLITS, CHANNELS: "m", INPUT_CHANNELS: "c"}
+_LAYERS = {**LAYER_SPLITS, CHANNELS: "m"}
 
 
 def pinned(network: Network, pins: Mapping[str, str] | None) -> dict[tuple[int, int], str]:
@@ -95,7 +100,7 @@ def pinned(network: Network, pins: Mapping[str, str] | None) -> dict[tuple[int, 
         if where not in _LINKS:
             raise ModelError(
                 f"pin {name}={where}: weights live with the {', the '.join(list(LINK_SPLITS)[:2])} "
-                f"or are replicated; windows may be divided by {CHANNELS}"
+                f"or are replicated; windows may be divided by {CHANNELS} or {INPUT_CHANNELS}"
             )
         mine = [
             (layer.index, position)
@@ -111,6 +116,11 @@ def pinned(network: Network, pins: Mapping[str, str] | None) -> dict[tuple[int, 
                 raise ModelError(
                     f"pin {name}={where}: only convolutions without groups, and windows within a "
                     f"channel, are divided by {CHANNELS}; pin it to receiver"
+                )
+            if where == INPUT_CHANNELS and not of.links[position].convolves:
+                raise ModelError(
+                    f"pin {name}={where}: only convolutions without groups, and what is tied to "
+                    f"them, are divided by {INPUT_CHANNELS}; pin it to sender"
                 )
         found.update(dict.fromkeys(mine, where))
     return found

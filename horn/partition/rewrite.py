@@ -230,7 +230,8 @@ class Partition:
 
     def convolve(self, s: Convolve) -> None:
         """Over the positions that a task has, with all their channels, or over its channels of
-        all positions. Where it has neither, synapse by synapse, as what is shared by other sums.
+        all positions, at either end. Where it has neither, synapse by synapse, as what is shared by
+        other sums.
         """
         frame, letters = self.placement.at(s.frame), {"i": "bi", "o": "bo", "b": "bo"}[s.axis]
         whole = dataclasses.replace(frame, shared=True)
@@ -249,9 +250,10 @@ class Partition:
             b = self.operand(s.b, "bi", frame)
             across = "sum" if self.n_groups > 1 else ""
             (axis,) = letter_axes(self.network, whole, "o")
-            mine = frame.split == "m"
-            form = Form((f"{axis}@map" if mine else axis,),
-                        "sum" if frame.split and not mine else "", across)  # fmt: skip
+            if mine := frame.split in ("m", "c"):  # the maps are one end, if turned the other
+                is_of_maps = (frame.split == "m") != layer.links[s.frame.link or 0].is_turned
+                axis += "@map" if is_of_maps else "@below"
+            form = Form((axis,), "sum" if frame.split and not mine else "", across)
         name = self.result(s.out, form)
         self.statements.append(dataclasses.replace(s, frame=frame, a=a, b=b, out=name))
 
@@ -285,7 +287,7 @@ class Partition:
         here = [form for form in self.forms[s.array] if form.axes == axes]
         have = here[0] if here else Form(axes)
         array = self.find(s.array, have)
-        monoid = have.monoid or ("sum" if frame.split in ("o", "i", "m") else "")
+        monoid = have.monoid or ("sum" if frame.split in ("o", "i", "m", "c") else "")
         shared = letter_axes(self.network, dataclasses.replace(frame, shared=True), "o")
         out = self.result(s.out, Form(shared, monoid, have.across))
         self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
@@ -551,7 +553,7 @@ class Partition:
 
 def letter_of(frame: Frame) -> str:
     """The letter along which tasks divide the work of a frame, if any."""
-    return "o" if frame.split == "m" else frame.split
+    return {"m": "o", "c": "i"}.get(frame.split, frame.split)
 
 
 def is_part(axis: str, outer: str) -> bool:

@@ -92,18 +92,21 @@ class Share:
         if axis not in self._counts:
             layer, link = edge_link(axis)
             edges, of = self._whole_edges(layer, link), axis.partition("@")[2]
-            if of == "i":
-                found = int(np.count_nonzero(self._from_own(layer, link)))
+            if of in ("i", "c"):
+                found = int(np.count_nonzero(self._from_own(layer, link, of == "c")))
             else:
                 receivers = self.places(f"n{layer}@{'map' if of == 'm' else 'own'}")
                 found = int(np.diff(np.asarray(edges.indptr))[receivers].sum())
             self._counts[axis] = found
         return self._counts[axis]
 
-    def _from_own(self, layer: int, link: int) -> Array:
-        """(n_edges,) whether a synapse comes from own sources."""
+    def _from_own(self, layer: int, link: int, by_channels: bool = False) -> Array:
+        """(n_edges,) whether a synapse comes from own sources, or own channels of them."""
         indices = np.asarray(self._whole_edges(layer, link).indices)
-        start, stop = self.neurons(self.network.layers[layer].links[link].source.index)
+        source = self.network.layers[layer].links[link].source
+        if by_channels:
+            indices = indices % source.shape[-1]
+        start, stop = self.channels(source.index) if by_channels else self.neurons(source.index)
         return np.asarray((indices >= start) & (indices < stop))
 
     def whole(self, axis: str) -> int:
@@ -137,9 +140,9 @@ class Share:
             return slice(0, self.whole(whole))
         if kind == "own":
             return slice(*self.neurons(int(whole[1:])))
-        if kind == "map":
-            return self._of_channels(whole)
-        if kind in ("o", "i", "m"):
+        if kind in ("map", "below"):
+            return self._of_channels(whole, kind)
+        if kind in ("o", "i", "m", "c"):
             return self.edges(*edge_link(whole), kind).places
         layer, link = edge_link(kind.removeprefix("in").removeprefix("out"))
         edges = self._whole_edges(layer, link)
@@ -156,11 +159,16 @@ class Share:
         """The task's share of a layer's channels: a range."""
         return self.range(self.network.layers[layer].shape[-1])
 
-    def _of_channels(self, whole: str) -> Places:
-        """Own channels of all positions; the numbers that these share."""
+    def _of_channels(self, whole: str, kind: str) -> Places:
+        """Own channels of all positions; the numbers that these, or those below, share."""
         if whole.startswith("w"):
             layer, link = edge_link(whole)
-            each = math.prod((self._whole_edges(layer, link).weight_shape or ())[1:])
+            shape = self._whole_edges(layer, link).weight_shape or ()
+            if kind == "below":
+                mine = range(*self.channels(self.network.layers[layer].links[link].source.index))
+                number = np.arange(math.prod(shape)).reshape(-1, shape[-1])
+                return tight(number[:, mine.start : mine.stop].reshape(-1))
+            each = math.prod(shape[1:])
             start, stop = self.channels(layer)
             return slice(start * each, stop * each)
         layer = int(whole[1:])
@@ -170,7 +178,7 @@ class Share:
 
     def edges(self, layer: int, link: int, split: str) -> LocalEdges:
         """The task's synapses of a sparse link, of frames with this split."""
-        key = (layer, link, split if split in ("o", "i", "m") else "")
+        key = (layer, link, split if split in ("o", "i", "m", "c") else "")
         if key not in self._edges:
             self._edges[key] = self._local_edges(*key)
         return self._edges[key]
@@ -199,6 +207,14 @@ class Share:
             ends = np.concatenate([[0], np.cumsum(counts[of_map])]).astype(np.int64)
             local = np.searchsorted(senders, indices[here])
             return LocalEdges(ends, local, len(senders), tight(here))
+        if split == "c":
+            here = np.flatnonzero(self._from_own(layer, link, by_channels=True))
+            before = np.zeros(len(indices) + 1, np.int64)
+            before[here + 1] = 1
+            below = self.network.layers[layer].links[link].source.index
+            senders = _numbers(self.places(f"n{below}@map"))
+            local = np.searchsorted(senders, indices[here])
+            return LocalEdges(np.cumsum(before)[indptr], local, len(senders), tight(here))
         if split == "i":
             start, stop = self.neurons(self.network.layers[layer].links[link].source.index)
             here = np.flatnonzero((indices >= start) & (indices < stop))

@@ -349,6 +349,8 @@ class Costs:
         maps, channels = layer.shape[-1], link.source.shape[-1]
         if s.frame.split == "m":
             maps = max(maps // self.n_tasks, 1)
+        elif s.frame.split == "c":
+            channels = max(channels // self.n_tasks, 1)
         kind = {"i": "forward", "o": "backward", "b": "gradient"}[s.axis]
         if link.is_turned:
             maps, channels = channels, maps

@@ -49,8 +49,8 @@ class LayerPlan(summary.LayerSummary):
 
     work : "neurons" (each task computes its own), "channels" (those of its channels), "rows" (each
     its rows of the batch) or "all" (every task everything). neurons, weights : per task; a task has
-    ``neurons`` of them to compute. placement : by weight array, "receiver", "sender", "replicated"
-    or "channels". n_messages, n_bytes : in a
+    ``neurons`` of them to compute. placement : by weight array, "receiver", "sender", "replicated",
+    "channels" or "input_channels". n_messages, n_bytes : in a
     batch, of all tasks together, in the supersteps that begin here. seconds : computing in a batch,
     predicted, of the slowest task.
     """
@@ -216,7 +216,8 @@ def plan(
     """What a job will do on so many tasks: where weights live, what is sent, how long it takes.
 
     pins : where the weights of a layer live, {"layer1": "receiver", "sender", "replicated" or, of
-    windows, "channels"}; the rest is chosen. transport : "shm" (by default), "ipc" or "tcp".
+    windows, "channels" or "input_channels"}; the rest is chosen. transport : "shm" (by default),
+    "ipc" or "tcp".
     assume : a machine that is not here, "tasks=64,bandwidth=10Gbit,latency=50us,cores=64,
     flops=100G", of which any part may be left out; then ``transport`` is "tcp" by default.
     threads : per task.

@@ -17,6 +17,7 @@ from horn.errors import CompileError
 from horn.network import Network
 from horn.partition.placement import (
     CHANNELS,
+    INPUT_CHANNELS,
     LAYER_SPLITS,
     LINK_SPLITS,
     Placement,
@@ -238,11 +239,19 @@ class Search:
     def of_link(self, layer: int, position: int) -> tuple[str, ...]:
         of = self.network.layers[layer]
         has = has_channels(of, of.links[position]) and layer in self.layers
-        return (*LINK_SPLITS, *([CHANNELS] if has else []))
+        hears = of.links[position].convolves
+        return (*LINK_SPLITS, *([CHANNELS] if has else []), *([INPUT_CHANNELS] if hears else []))
 
     def of_layer(self, layer: int) -> tuple[str, ...]:
-        hears = any(x == layer and CHANNELS in self.of_link(x, k) for x, k in self.links)
-        return (*LAYER_SPLITS, *([CHANNELS] if hears else []))
+        """By channels, where a link by channels ends, or one of a layer that has some begins."""
+        of = self.network.layers
+        has = any(
+            CHANNELS in self.of_link(x, k)
+            if x == layer
+            else of[x].links[k].source.index == layer and of[x].links[k].convolves
+            for x, k in self.links
+        )
+        return (*LAYER_SPLITS, *([CHANNELS] if has and of[layer].extents else []))
 
     def run(self) -> tuple[Placement, Program]:
         """The placement, and its program, which for one task is the original. Raises CompileError
@@ -298,13 +307,23 @@ class Search:
         n, m = len(self.links), len(self.layers)
         turns = [("receiver", "sender")[layer % 2 == 0] for layer, _ in self.links]
         for links in (turns, ["receiver"] * n, ["sender"] * n, ["replicated"] * n):
-            words = [
-                word if word in options else options[0]
-                for word, options in zip(links, self.options, strict=False)
-            ]
+            words = self.fitting(links)
             for mode in LAYER_SPLITS:
                 yield (*words, *[mode] * m)
                 yield (*words, *[mode] * (m - 1), "all")
+        if any(INPUT_CHANNELS in options for options in self.options):
+            for first in (0, 1):  # maps that stay where they are, of every other layer
+                ends = [(INPUT_CHANNELS, CHANNELS)[layer % 2 == first] for layer, _ in self.links]
+                for mode in ("neurons", "rows"):
+                    work = [CHANNELS if layer % 2 == first else mode for layer in self.layers]
+                    yield self.fitting([*ends, *work])
+
+    def fitting(self, words: list[str]) -> Choice:
+        """The words where they are options."""
+        return tuple(
+            word if word in options else options[0]
+            for word, options in zip(words, self.options, strict=False)
+        )
 
     def pairs(self) -> list[list[int]]:
         """The places of a link and of a layer that it touches."""

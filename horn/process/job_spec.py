@@ -33,7 +33,7 @@ from horn.metrics import from_json
 from horn.metrics import to_json as metrics_to_json
 from horn.network import Network
 from horn.optimizers import Optimizer
-from horn.partition.placement import CHANNELS, LAYER_SPLITS, LINK_SPLITS, Placement
+from horn.partition.placement import CHANNELS, LAYER_SPLITS, PLACES, Placement
 from horn.sources import CapturedCode, SourceCapture
 from horn.strategies import Strategy
 from horn.strategies.allreduce import AllReduce
@@ -559,7 +559,7 @@ def _placement(text: JobText, network: Network) -> Placement:
     wanted = {(layer.index, at) for layer in network.layers for at in range(len(layer.links))}
     if (
         links.keys() != wanted
-        or not set(links.values()) <= {*LINK_SPLITS, CHANNELS}
+        or not set(links.values()) <= {*PLACES}
         or not set(layers.values()) <= {*LAYER_SPLITS, CHANNELS}
     ):
         raise ProtocolError("payload: the placement does not fit the network")

@@ -10,7 +10,7 @@ import pytest
 import horn
 from horn.backends import Setup, make
 from horn.errors import CompileError
-from horn.partition.placement import CHANNELS, LINK_SPLITS, Placement
+from horn.partition.placement import CHANNELS, PLACES, Placement
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_groups import of_groups
@@ -118,7 +118,7 @@ BATCHES = [np.array([0, 3, 4, 9]), np.array([1, 2, 5])]
 
 
 @pytest.mark.parametrize("n_tasks", [2, 3])
-@pytest.mark.parametrize("where", [*LINK_SPLITS, CHANNELS])
+@pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("neuron", [BatchNormalized, InstanceNormalized])
 def test_tasks_do_what_one_does(neuron, where, n_tasks):
     net = through(neuron)

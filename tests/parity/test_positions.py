@@ -12,7 +12,8 @@ import pytest
 import horn
 from horn.backends import Setup
 from horn.compiler.lower import training_program
-from horn.partition.placement import Placement
+from horn.errors import ModelError
+from horn.partition.placement import CHANNELS, INPUT_CHANNELS, Placement, pinned
 from horn.partition.rewrite import partition
 from horn.planner.cost_model import Costs, Machine
 from horn.program import Convolve, Expand, Loop
@@ -53,16 +54,21 @@ def network(below: tuple[int, ...], connections: list[Any]) -> horn.Network:
 
 
 def everywhere(net: horn.Network, where: str) -> Placement:
-    """All windows with the receiver, the sender, or by channels; neurons with their owners."""
+    """All windows with the receiver, the sender, or by channels of either end; neurons with their
+    owners.
+    """
     links = {(layer.index, 0): where for layer in net.layers[1:]}
-    work = "channels" if where == "channels" else "neurons"
+    if where == INPUT_CHANNELS:  # those within a channel have the same channels at both ends
+        pools = {(x.index, 0): CHANNELS for x in net.layers[1:] if x.neuron is MaxPool}
+        links = {**links, **pools}
+    work = "channels" if CHANNELS in where else "neurons"
     layers = {layer.index: work for layer in net.layers}
     last = net.last.index
     return Placement({**links, (last, 0): "sender"}, {**layers, 0: "all", last: "all"})
 
 
 @pytest.mark.parametrize("n_tasks", [2, 3])
-@pytest.mark.parametrize("where", ["receiver", "sender", "channels"])
+@pytest.mark.parametrize("where", ["receiver", "sender", CHANNELS, INPUT_CHANNELS])
 @pytest.mark.parametrize("name", NETS)
 def test_tasks_that_have_rows_or_channels_of_the_image_do_what_one_does(name, where, n_tasks):
     net = network(*NETS[name])
@@ -73,6 +79,16 @@ def test_tasks_that_have_rows_or_channels_of_the_image_do_what_one_does(name, wh
     for backend in ("kernels", "reference")[: 4 - n_tasks]:
         group = good(of_group(backend, setup, data, BATCHES, placement, n_tasks))
         compare_tasks(group, of_one("kernels", setup, data, BATCHES), name)
+
+
+def test_a_pin_by_channels_is_of_windows_that_have_some():
+    net = network((9, 7, 2), [horn.Convolution(4, 3, groups=2), horn.Window(3, stride=2)])
+    assert pinned(net, {"layer2": CHANNELS}) == {(2, 0): CHANNELS}
+    with pytest.raises(ModelError, match="pin layer1=channels: only convolutions without groups"):
+        pinned(net, {"layer1": CHANNELS})
+    for layer in ("layer1", "layer2", "layer3"):
+        with pytest.raises(ModelError, match=f"pin {layer}=input_channels: .*pin it to sender"):
+            pinned(net, {layer: INPUT_CHANNELS})
 
 
 @pytest.mark.parametrize("work", ["neurons", "channels"])
@@ -128,6 +144,38 @@ def test_what_travels_is_the_halo(kernel, padding, n_tasks):
 
     sent = sum(good(run_threads("inproc", n_tasks, body)))
     assert sent == of_windows + of_sums + of_last
+    assert sent == planned_bytes(setup, placement, n_tasks)
+
+
+def planned_bytes(setup: Setup, placement: Placement, n_tasks: int) -> int:
+    net = setup.network
     program = partition(training_program(net, setup.optimizer, "label", thin=False), placement)
-    planned = Costs(net, Machine(), n_tasks, batch, "float64").step(program)
-    assert sent == sum(superstep.n_bytes for superstep in planned.supersteps)
+    planned = Costs(net, Machine(), n_tasks, setup.batch_size, "float64").step(program)
+    return sum(superstep.n_bytes for superstep in planned.supersteps)
+
+
+@pytest.mark.parametrize("n_tasks", [2, 3])
+def test_what_travels_by_input_channels_are_parts_of_sums_and_deltas(n_tasks):
+    """The maps of the first layer stay where they are. Of the second everybody has a part of each
+    sum, and hears all deltas; of both weights a task has its own part of the gradient, whole.
+    """
+    maps, more, batch, itemsize = 4, 6, 4, 8
+    net = network((12, 10, 1), [horn.Convolution(n, 3, padding=1) for n in (maps, more)])
+    links = {(1, 0): CHANNELS, (2, 0): INPUT_CHANNELS, (3, 0): "sender"}
+    placement = Placement(links, {0: "all", 1: CHANNELS, 2: "neurons", 3: "all"})
+    setup = Setup(net, horn.SGD(0.1), "labels", batch, "float64", 1)
+    data = samples(net)
+
+    def body(transport: Transport) -> int:
+        group = Group(transport, timeout_s=60)
+        engine = GroupEngine(setup, placement, group)
+        trained(engine, data, BATCHES[:1])
+        return group.spent.sent_bytes
+
+    sent = sum(good(run_threads("inproc", n_tasks, body)))
+    once, each = n_tasks - 1, n_tasks * (n_tasks - 1)
+    sums_and_deltas = 2 * once * net.layers[2].size * batch
+    weights = once * (9 * maps + 9 * maps * more)
+    biases, last = each * (maps + more), each * 3 * batch
+    assert sent == itemsize * (sums_and_deltas + weights + biases + last)
+    assert sent == planned_bytes(setup, placement, n_tasks)

@@ -18,7 +18,7 @@ from horn.compiler.lower import training_program
 from horn.connections.placed import PLACED
 from horn.errors import JobError, ModelError
 from horn.ir import load
-from horn.partition.placement import CHANNELS, LINK_SPLITS, Placement
+from horn.partition.placement import CHANNELS, PLACES, Placement
 from horn.program import Convolve
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import compare, samples
@@ -379,11 +379,11 @@ BATCHES = [np.array([0, 3, 4, 9]), np.array([1, 2, 5])]  # the last one is short
 
 
 @pytest.mark.parametrize("n_tasks", [2, 3])
-@pytest.mark.parametrize("where", [*LINK_SPLITS, CHANNELS])
+@pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("neuron", [horn.Neuron, RBF, Gated, Silenced])
 def test_tasks_do_what_one_does(neuron, where, n_tasks):
     net = through(neuron, horn.Convolution(3, 3, padding="same"), (6, 4, 2))
-    work = CHANNELS if where == CHANNELS else "neurons"
+    work = CHANNELS if CHANNELS in where else "neurons"
     placement = place(net, [where, "receiver", "sender"], ["all", work, "neurons", "rows"])
     setup = Setup(net, horn.SGD(0.1, momentum=0.5), "labels", 4, "float64", 1)
     data = samples(net)

@@ -18,7 +18,7 @@ import horn
 from horn.backends import Setup
 from horn.compiler.lower import training_program
 from horn.errors import CompileError, ModelError
-from horn.partition.placement import CHANNELS, LINK_SPLITS, Placement
+from horn.partition.placement import PLACES, Placement
 from horn.partition.share import Share, count
 from horn.program import base
 from tests.parity.differences import check_gradients
@@ -161,7 +161,7 @@ MANY = settings(
     max_examples=int(EXAMPLES or 300), deadline=None, derandomize=not EXAMPLES,
     suppress_health_check=ANY,
 )  # fmt: skip
-SPLITS = st.lists(st.sampled_from([*LINK_SPLITS, CHANNELS]), min_size=6, max_size=6)
+SPLITS = st.lists(st.sampled_from(PLACES), min_size=6, max_size=6)
 TASKS = st.sampled_from([2, 3])
 
 test_any_net = FEW(given(nets(), OPTIMIZERS, SIZES)(the_law))

@@ -15,7 +15,7 @@ from horn.compiler.lower import training_program
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
 from horn.explain import runs_as
-from horn.partition.placement import LINK_SPLITS, Placement
+from horn.partition.placement import CHANNELS, INPUT_CHANNELS, PLACES, Placement
 from horn.partition.rewrite import partition
 from horn.program import Convolve, Expand
 from tests.parity.differences import check_gradients
@@ -233,12 +233,14 @@ BATCHES = [np.array([0, 3, 4, 9]), np.array([1, 2, 5])]
 
 
 @pytest.mark.parametrize("n_tasks", [2, 3])
-@pytest.mark.parametrize("where", LINK_SPLITS)
+@pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("name", NETS)
 def test_tasks_do_what_one_does(name, where, n_tasks):
     net = NETS[name]()
     n_links = sum(len(layer.links) for layer in net.layers)
     splits = [where, *(["receiver", "sender", "replicated"] * n_links)[: n_links - 1]]
+    if where in (CHANNELS, INPUT_CHANNELS):
+        splits = [where] * n_links
     layers = ["all", *(["neurons", "rows", "neurons", "rows"][: len(net.layers) - 1])]
     setup, data = Setup(net, SGD, "input", 4, "float64", 1), samples(net)
     group = good(of_group("kernels", setup, data, BATCHES, place(net, splits, layers), n_tasks))

@@ -76,11 +76,21 @@ def tall(net: horn.Network) -> None:
         net.layer(connect=horn.Convolution(16, 3, padding="same"), activation="relu")
 
 
+def narrowing(net: horn.Network) -> None:
+    net.input((4, 4, 16))
+    net.layer(connect=horn.Convolution(256, 3, padding="same"), activation="relu")
+    net.layer(connect=horn.Convolution(32, 3, padding="same"), activation="relu")
+
+
 @pytest.mark.parametrize(
-    "build, batch, where", [(wide, 16, "channels"), (tall, 1, "rows"), (tall, 64, "replicated")]
-)
+    "build, batch, where",
+    [(wide, 16, "input_channels"), (narrowing, 16, "input_channels"), (tall, 1, "rows"),
+     (tall, 64, "replicated")],
+)  # fmt: skip
 def test_tasks_divide_what_moves_the_least(build, batch, where):
-    """Many weights and small images: channels. A batch of one: positions. A large one: samples."""
+    """Many weights and small images: channels, by turns of the maps and of those below. A batch of
+    one: positions. A large one: samples.
+    """
     net = horn.Network(seed=1)
     build(net)
     net.output(4, activation="softmax", loss="cross_entropy")
