@@ -341,14 +341,6 @@ def carried(cls: type[Neuron]) -> tuple[str, ...]:
     return tuple(name for name, state in declared(cls, State).items() if state.per == "sample")
 
 
-def no_batch(layer: str, cls: type[Neuron]) -> ModelError:
-    """A neuron asks the batch, of sequences."""
-    return ModelError(
-        f'{layer} ({cls.__name__}): asks the batch (over="batch"), which is not available in '
-        'networks of sequences; ask the layer: over="layer"'
-    )
-
-
 def twice(name: str) -> str:
     """What is wrong with a second assignment."""
     return (

@@ -387,6 +387,17 @@ class ChannelSum(Statement):
 
 
 @dataclass(frozen=True)
+class BatchSum(Statement):
+    """out, as the array (b, n), = at each row the sum over all rows of a step. Of sequences, in
+    repeats.
+    """
+
+    frame: Frame
+    out: str
+    array: str
+
+
+@dataclass(frozen=True)
 class Live(Statement):
     """The live neurons of a layer: where ``mask`` (n,) is not 0. ``all_live`` in programs that do
     not drop.
@@ -603,7 +614,7 @@ def reads(statement: Statement) -> tuple[str, ...]:
         return (statement.a, statement.b, *statement.parts, *writes(statement))
     if isinstance(statement, (ChannelSum, Move, Pick, Take, Rank, Expand, ScatterAdd, Turn)):
         return (statement.array,)
-    if isinstance(statement, Reverse):
+    if isinstance(statement, (BatchSum, Reverse)):
         return (statement.array,)
     return (statement.mask,) if isinstance(statement, Live) else ()
 

@@ -13,6 +13,7 @@ from horn.language.source import source_of
 from horn.layers import Layer
 from horn.neuron import has_backward
 from horn.program import (
+    BatchSum,
     ChannelSum,
     Convolve,
     Draw,
@@ -155,6 +156,8 @@ def said(s: Statement) -> str:
         return f"the live neurons are those of {s.mask}"
     if isinstance(s, ChannelSum):
         return f"{s.out} = sum over the positions of each channel of {s.array}"
+    if isinstance(s, BatchSum):
+        return f"{s.out} = sum over the samples of a step of {s.array}"
     if isinstance(s, Reverse):
         return f"{s.out} = {s.array}, each sequence from its last step to its first"
     if isinstance(s, Turn):

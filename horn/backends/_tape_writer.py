@@ -18,6 +18,7 @@ from horn.ir import Node, Op
 from horn.neuron import OF_A_SAMPLE
 from horn.program import (
     AllSteps,
+    BatchSum,
     ChannelSum,
     Convolve,
     Draw,
@@ -178,6 +179,8 @@ class TapeWriter:
             self._rank(s)
         elif isinstance(s, ChannelSum):
             self._channel_sum(s)
+        elif isinstance(s, BatchSum):
+            self._batch_sum(s)
         elif isinstance(s, Convolve):
             self._convolve(s)
         elif isinstance(s, Expand):
@@ -433,6 +436,17 @@ class TapeWriter:
                        reduce=("sum", "p"), label=s.out)  # fmt: skip
         self.tape.loop(extent, [View(total, f"{rows}c")], [], [(View(out, f"{rows}pc"), 0)],
                        label=s.out)  # fmt: skip
+
+    def _batch_sum(self, s: BatchSum) -> None:
+        """A number for each neuron, and that for all rows of a step."""
+        assert not self.is_wide
+        array, out = self.arrays[s.array], self.arrays[s.out]
+        total = np.zeros(array.shape[1:], self.dtype)
+        extents = self.extents(s.frame)
+        extent = {letter: extents[letter] for letter in "bo"}
+        self.tape.loop(extent, [View(array, "bo")], [], [(View(total, "o"), 0)],
+                       reduce=("sum", "b"), label=s.out)  # fmt: skip
+        self.tape.loop(extent, [View(total, "o")], [], [(View(out, "bo"), 0)], label=s.out)
 
     def _rank(self, s: Rank) -> None:
         """The sum over all others of whether they come before."""

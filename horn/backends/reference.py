@@ -16,6 +16,7 @@ from horn.neuron import OF_A_SAMPLE
 from horn.partition.share import Share, count
 from horn.program import (
     AllSteps,
+    BatchSum,
     ChannelSum,
     Convolve,
     Draw,
@@ -485,6 +486,11 @@ class Runner:
         lying = array.reshape(*array.shape[:-1], -1, maps)
         total = np.broadcast_to(lying.sum(axis=-2, keepdims=True), lying.shape)
         self.put(s.out, total.reshape(array.shape))
+
+    def batchsum(self, s: BatchSum) -> None:
+        assert not self.is_wide
+        array = self.array(s.array)
+        self.put(s.out, np.broadcast_to(array.sum(axis=0), array.shape).copy())
 
     def rank(self, s: Rank) -> None:
         order = np.argsort(-self.array(s.array), axis=1, kind="stable")

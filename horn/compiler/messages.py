@@ -31,9 +31,9 @@ from horn.ir import (
     select,
 )  # fmt: skip
 from horn.layers import Layer, Link
-from horn.neuron import OF_A_SAMPLE, WEIGHT, no_batch
+from horn.neuron import OF_A_SAMPLE, WEIGHT
 from horn.optimizers import Direct, Optimizer
-from horn.program import ERRORS, ChannelSum, Draw, Frame, Rank, members_of
+from horn.program import ERRORS, BatchSum, ChannelSum, Draw, Frame, Output, Rank, members_of
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,10 @@ class MessageExpressions:
                 found = ir.replace(node.args[0], find)
             elif node.op is Op.REDUCE and node.value[1] == "i":
                 found = self.over_messages(node, code, phase)
+            elif node.op is Op.REDUCE and node.value[1] == "b" and self.storage.steps:
+                inside = ir.replace(node.args[0], find)
+                is_back = ir.contains(node.args[0], Op.UPSTREAM)
+                found = self.over_batch(inside, node.value[0], layer, is_back)
             elif node.op is Op.REDUCE:
                 monoid, axis = node.value
                 found = self.over_all(ir.replace(node.args[0], find), monoid, axis, layer)
@@ -96,8 +100,6 @@ class MessageExpressions:
     def over_all(self, inside: Node, monoid: str, axis: str, layer: Layer) -> Node:
         """A reduction over the neurons of a layer, or over the samples of the batch."""
         frame, stem = Frame(layer.index), f"{layer.name}.{monoid}"
-        if axis == "b" and self.storage.steps:
-            raise no_batch(layer.name, layer.neuron)
         if axis not in inside.axes:  # a target that is one number, a State
             if axis == "b":
                 return ir.reduce(monoid, axis, inside)
@@ -110,6 +112,52 @@ class MessageExpressions:
         best = self.storage.reduction_loop(kept, axis, monoid[3:], frame, f"{stem}.best")
         here = select(make(Op.EQ, kept, best), self.index(layer, axis), const(float("inf")))
         return self.storage.reduction_loop(here, axis, "min", frame, stem)
+
+    def over_batch(self, inside: Node, monoid: str, layer: Layer, is_back: bool) -> Node:
+        """Of sequences, a sum over the samples that have the step, at each of them; is_back : of
+        what flows back, which reaches those samples alone.
+        """
+        if monoid == "any":
+            ones = select(inside, const(1.0), ZERO)
+            return make(Op.GT, self.over_batch(ones, "sum", layer, is_back), ZERO)
+        assert monoid == "sum", monoid
+        valid = self.storage.valid
+        there = None if valid is None else make(Op.NE, valid, ZERO)
+        found = self.batch_sum(inside if there is None else select(there, inside, ZERO), layer)
+        return select(there, found, ZERO) if is_back and there is not None else found
+
+    def batch_sum(self, inside: Node, layer: Layer) -> Node:
+        """The sum over the rows of a step, at each of them."""
+        frame = Frame(layer.index)
+        for letter in "bo":
+            if letter not in inside.axes:
+                inside = mul(inside, self.ones(frame, letter))
+        key = (frame, "batch sum", inside)
+        if key not in self.storage.stored:
+            kept = self.storage.store(inside, frame, "bo", f"{layer.name}.asked")
+            axes = self.storage.axes_of(frame, "bo")
+            out = self.storage.buffer(self.storage.fresh(f"{layer.name}.batch_sum"), axes)
+            self.storage.emit(BatchSum(frame, out, kept.value))
+            self.storage.stored[key] = load(out, "bo")
+        return self.storage.stored[key]
+
+    def ones(self, frame: Frame, letter: str) -> Node:
+        """A one for each row, or neuron."""
+        if letter == "o":
+            return self.storage.ones(frame, "o")
+        key = (frame, "ones of rows", const(1.0))
+        if key not in self.storage.stored:
+            name = self.storage.buffer(
+                self.storage.fresh("ones"), self.storage.axes_of(frame, "bo")
+            )
+            self.storage.loop(frame, [Output(name, const(1.0))])
+            self.storage.stored[key] = load(name, "bo")
+        return self.storage.stored[key]
+
+    def share_of_batch(self, layer: Layer) -> Node:
+        """1 / how many samples of the batch there are; of sequences, that have the step."""
+        valid = self.storage.valid
+        return ir.Scalar("inv_rows") if valid is None else 1.0 / self.batch_sum(valid, layer)
 
     def rank(self, inside: Node, layer: Layer) -> Node:
         """The place of each neuron among all of its layer, the largest first."""
@@ -141,6 +189,8 @@ class MessageExpressions:
         axis = f"n{layer.index}"
         if node.op in (Op.CONST, Op.LOAD):
             return node
+        if node.op is Op.SCALAR and node.value == "batch_share":
+            return self.share_of_batch(layer)
         if node.op is Op.SCALAR:
             return const(float(layer.size)) if node.value == "layer_size" else node
         if node.op is Op.PARAM:

@@ -26,6 +26,7 @@ from horn.network import Network
 from horn.neuron import OF_A_SAMPLE
 from horn.program import (
     AllSteps,
+    BatchSum,
     Buffer,
     Draw,
     Frame,
@@ -147,7 +148,12 @@ class Arrangement:
         return [*last.zero, parts, *last.after]
 
     def over_rows(self, statements: Sequence[Statement]) -> list[Statement]:
-        return [AllSteps((s,)) if self.has_rows(s) else s for s in statements]
+        def over(s: Statement) -> Statement:
+            if isinstance(s, BatchSum):  # of one step
+                return Repeat((s,))
+            return AllSteps((s,)) if self.has_rows(s) else s
+
+        return [over(s) for s in statements]
 
     def bodies(
         self, statements: Sequence[Statement], later: Sequence[Statement],
@@ -228,12 +234,20 @@ class Arrangement:
                 turning.add(number)
             elif self.is_fixed(statement, heard[number]) and all(n in fixed for n in of):
                 fixed.add(number)
+        # What is summed over the rows of a step is computed step by step.
+        sums = {k for k, s in enumerate(statements) if isinstance(s, BatchSum)}
+        turning |= sums
+        for number in sorted(range(len(statements))):
+            if any(made.get(n) in turning for n in heard[number]) and number not in tallies:
+                turning.add(number)
+                fixed.discard(number)
         # What an earlier step is heard of: it is on the circle, with all that it depends on.
         needed = {
             made[self.whole(n)]
             for names in heard for n in names if n in self.views and self.whole(n) in made
         }  # fmt: skip
         needed |= {k for k in turning if any(made.get(n, -1) >= k for n in heard[k])} | summed
+        needed |= sums
         pending = list(needed)
         while pending:
             for name in heard[pending.pop()]:

@@ -21,7 +21,6 @@ from horn.interpreter.language import Translator
 from horn.interpreter.layers import Stage
 from horn.interpreter.passes import Gradients, LearnedNumbers, Numbers, Sample
 from horn.network import Network
-from horn.neuron import no_batch
 from horn.optimizers import Direct, Optimizer
 
 Array = np.ndarray[Any, Any]
@@ -78,8 +77,6 @@ class Engine:
             self.stages[wire.source_layer].outgoing[wire.source].append(wire)
         for stage in self.stages:
             stage.check()
-            if self.network.steps and stage.index and stage.surely_asks_batch:
-                raise no_batch(stage.name, stage.layer.neuron)
         self._levels = self._by_reversals()
         judged = self.network.judged if setup.target is not None else ()
         self._losses = {
@@ -369,14 +366,14 @@ class Engine:
             self._forget_early(before)
             sent, before = [], before if piece else []
             k += backends.number_of_step(piece, self.network.steps or 1)
-            own, in_time = self._steps(x), list[list[Sample]]()
+            own, in_time = self._steps(x), list[dict[int, Sample]]()
             for t, here in enumerate(own if lengths is None else own[: lengths[row]]):
                 moment = Moment(self.network.seed, False, self._updates, k + (t << 32), 0.0)
                 before = passes.forward(
                     self.stages, [[v * keep for v in here]], [moment], memory, states,
                     before=before, fires=self._levels[0],
                 )  # fmt: skip
-                in_time.append(before)
+                in_time.append({0: before[0]})
                 sent.append(before[0].sent)
             self._go_through(in_time, memory)
             yield sent
@@ -389,16 +386,17 @@ class Engine:
             for k in range(max(levels) + 1)
         ]
 
-    def _go_through(self, in_time: Sequence[list[Sample]], memory: LearnedNumbers) -> None:
+    def _go_through(self, in_time: Sequence[dict[int, Sample]], memory: LearnedNumbers) -> None:
         """The layers that hear others from their end, when these have been at all steps."""
         if len(self._levels) == 1:
             return
-        for each in zip(*in_time, strict=True):
+        for k in in_time[0]:
+            each = tuple(samples[k] for samples in in_time if k in samples)
             for sample in each:
                 sample.sequence = each
         for level in self._levels[1:]:
             for samples in in_time:
-                passes.fire(level, samples, memory)
+                passes.fire(level, list(samples.values()), memory)
 
     def _steps(self, x: Sequence[float]) -> list[Sequence[float]]:
         """The features of each step."""
@@ -421,7 +419,7 @@ class Engine:
         earlier, first_sample = self._goes_on(rows, first_sample)
         steps = max(self.network.steps, 1)
         asks = any(stage.asks_batch for stage in self.stages[1:])
-        together = len(rows) if asks and self._data.lengths is None else 1
+        together = len(rows) if asks else 1
         for first in range(0, len(rows), max(together, 1)):
             these = range(first, min(first + together, len(rows)))
             samples, backs = self._pass(
@@ -475,26 +473,36 @@ class Engine:
         same samples one step before, where their sequences go on.
         """
         assert self._data is not None
-        before, in_time = list(earlier), list[list[Sample]]()
-        n_steps = max(self._n_steps(self._data, rows[k]) for k in these)
-        for t in range(n_steps):
-            before = self._forward(
-                rows, these, iteration, first_sample, memory, states, silent, t, before
+        n_steps = {k: self._n_steps(self._data, rows[k]) for k in these}
+        latest = dict(zip(these, earlier, strict=False))
+        in_time = list[dict[int, Sample]]()  # of each step, the samples that have it
+        for t in range(max(n_steps.values())):
+            here = [k for k in these if t < n_steps[k]]
+            before = [latest[k] for k in here if k in latest]
+            made = self._forward(
+                rows, here, iteration, first_sample, memory, states, silent, t, before
             )
-            in_time.append(before)
+            in_time.append(dict(zip(here, made, strict=True)))
+            latest |= in_time[-1]
         self._go_through(in_time, memory)
-        each = list[list[Gradients]]()  # of the last step first
+        each = list[dict[int, Gradients]]()  # of the last step first
+        later = dict[int, Gradients]()
         for samples in reversed(in_time):
-            each.append(passes.begun(self.stages, samples, memory, each[-1] if each else ()))
-        for of_sample in zip(*reversed(each), strict=True):
+            after = [later.get(k) for k in samples]
+            backs = passes.begun(self.stages, list(samples.values()), memory, after)
+            each.append(dict(zip(samples, backs, strict=True)))
+            later |= each[-1]
+        for k in these:
+            of_sample = tuple(at[k] for at in reversed(each) if k in at)
             for back in of_sample:
                 back.sequence = of_sample
         for level in reversed(self._levels):
-            for samples, backs in zip(reversed(in_time), each, strict=True):
+            for samples, at in zip(reversed(in_time), each, strict=True):
                 passes.come_back(
-                    self.stages, level, samples, memory, self._losses, want_deltas, backs
-                )
-        return before, each[-1]
+                    self.stages, level, list(samples.values()), memory, self._losses, want_deltas,
+                    list(at.values()),
+                )  # fmt: skip
+        return [latest[k] for k in these], [later[k] for k in these]
 
     def _forward(
         self, rows: Array, these: Sequence[int], iteration: int, first_sample: int,

@@ -186,11 +186,6 @@ class Stage:
         calls = self._forward_walks
         return calls is None or any(call.asked_batch for call in calls)
 
-    @property
-    def surely_asks_batch(self) -> bool:
-        """Whether a path of forward asks the batch."""
-        return self.asks_batch and any(call.asked_batch for call in self._forward_walks or ())
-
     @cached_property
     def weighted_sum(self) -> bool:
         """Whether forward depends on its messages through one sum of input * weight (note 0001,

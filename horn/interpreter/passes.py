@@ -452,21 +452,23 @@ def backward(
 
 def begun(
     stages: Sequence[Stage], samples: Sequence[Sample], memory: LearnedNumbers,
-    after: Sequence[Gradients],
+    after: Sequence[Gradients | None],
 ) -> list[Gradients]:  # fmt: skip
-    """What will come back from samples, as yet nothing."""
+    """What will come back from samples, as yet nothing. after : of each, what came back from its
+    next step, if it has one.
+    """
     last = _last(stages)
     return [
         Gradients(
-            after[k].arrays
-            if after
-            else {name: [0.0] * len(values) for name, values in memory.learned.items()},
+            {name: [0.0] * len(values) for name, values in memory.learned.items()}
+            if then is None
+            else then.arrays,
             [[{} for _ in range(stage.layer.size)] for stage in stages],
             is_apart=last.tells_inputs_apart,
             last=last.index,
-            later=(after[k], *after[k].later) if after else (),
+            later=() if then is None else (then, *then.later),
         )
-        for k in range(len(samples))
+        for _, then in zip(samples, after or [None] * len(samples), strict=True)
     ]
 
 

@@ -277,7 +277,7 @@ def _statistic(word: str, x: Node, over: str, context: NeuronContext) -> Node:
         return ir.rank(x)
     if word not in ("mean", "var"):
         return ir.reduce(word, axis, x)
-    share = 1.0 / ir.Scalar("layer_size") if axis == "o" else ir.Scalar("inv_rows")
+    share = 1.0 / ir.Scalar("layer_size") if axis == "o" else ir.Scalar("batch_share")
     mean = ir.mul(ir.reduce("sum", axis, x), share)
     if word == "mean":
         return mean
@@ -295,7 +295,7 @@ def _over_channel(word: str, x: Node, over: str, context: NeuronContext) -> Node
 
     share: Node = const(1.0 / context.positions)
     if over == "batch":
-        share = ir.mul(ir.Scalar("inv_rows"), share)
+        share = ir.mul(ir.Scalar("batch_share"), share)
     if word == "sum":
         return total(x)
     mean = ir.mul(total(x), share)

@@ -23,6 +23,7 @@ from horn.partition.share import has_whole_positions
 from horn.partition.supersteps import scheduled as scheduled
 from horn.program import (
     AllSteps,
+    BatchSum,
     Buffer,
     ChannelSum,
     Convolve,
@@ -175,6 +176,8 @@ class Partition:
             self.scatter_add(statement)
         elif isinstance(statement, Turn):
             self.turn(statement)
+        elif isinstance(statement, BatchSum):
+            self.batch_sum(statement)
         else:
             raise AssertionError(f"{statement} has no place in a group's program")
 
@@ -217,7 +220,19 @@ class Partition:
         out = self.result(s.out, Form(letter_axes(self.network, frame, "bo")))
         self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
 
-    def channel_sum(self, s: ChannelSum | Reverse) -> None:
+    def batch_sum(self, s: BatchSum) -> None:
+        """By who has all rows."""
+        if self.placement.at(s.frame).split == "b" or self.n_groups > 1:
+            layer = self.network.layers[s.frame.layer]
+            raise CompileError(
+                f'{layer.name} ({layer.neuron.__name__}): asks the batch (over="batch") at each '
+                "step of sequences, of which several tasks or groups have parts: these would wait "
+                "for one another at every step. Train in one process, or with groups that have "
+                'batches of their own, strategy="easgd"'
+            )
+        self.channel_sum(s)
+
+    def channel_sum(self, s: BatchSum | ChannelSum | Reverse) -> None:
         """By every task for the whole layer: a channel's positions lie with several tasks. Of
         sequences tasks have rows, with all steps.
         """

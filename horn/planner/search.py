@@ -26,6 +26,7 @@ from horn.partition.placement import (
 from horn.partition.rewrite import Form, Partition, partition, scheduled
 from horn.planner.cost_model import Costs
 from horn.program import (
+    BatchSum,
     Buffer,
     ChannelSum,
     Convolve,
@@ -50,7 +51,7 @@ GAIN = 0.999  # a change is one if the time is less than this part of the old
 
 Forms = dict[Form, str]
 # Partitioned each time: they have one form, or change those of others.
-WHOLE = (ChannelSum, Convolve, Expand, Rank, Reverse, ScatterAdd, Turn)
+WHOLE = (BatchSum, ChannelSum, Convolve, Expand, Rank, Reverse, ScatterAdd, Turn)
 Choice = tuple[str, ...]  # a word per link, then one per layer, in their order
 
 
@@ -113,7 +114,7 @@ class CachingPartition(Partition):
     def rank(self, s: Rank) -> None:
         self.anew(super().rank, s)
 
-    def channel_sum(self, s: ChannelSum | Reverse) -> None:
+    def channel_sum(self, s: BatchSum | ChannelSum | Reverse) -> None:
         self.anew(super().channel_sum, s)
 
     def turn(self, s: Turn) -> None:

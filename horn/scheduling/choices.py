@@ -9,6 +9,7 @@ from horn import ir
 from horn.network import Network
 from horn.partition.share import Share
 from horn.program import (
+    BatchSum,
     ChannelSum,
     Convolve,
     Draw,
@@ -35,7 +36,7 @@ from horn.program import (
 
 # Statements that write one buffer.
 MADE = (
-    ChannelSum, Convolve, Expand, Input, Target, Draw, Matmul, Pick, Rank, Reverse,
+    BatchSum, ChannelSum, Convolve, Expand, Input, Target, Draw, Matmul, Pick, Rank, Reverse,
     ScatterAdd, Take, Turn,
 )  # fmt: skip
 # Below 4 million multiplications a batch takes tens of microseconds: barriers would cost more.

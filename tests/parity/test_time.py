@@ -379,18 +379,6 @@ def test_a_written_backward_that_would_need_later_steps():
     of_cell(Written, late=False)
 
 
-class Asks(horn.Neuron):
-    def forward(self, messages):
-        y = sum(m.input * m.weight for m in messages)
-        self.feedforward(y - self.mean(y, over="batch"))
-
-
-@pytest.mark.parametrize("backend", ["python", "reference", "kernels"])
-def test_the_batch_cannot_be_asked(backend):
-    with refused("asks the batch"):
-        engine_of(of_cell(Asks), backend)
-
-
 def test_what_is_not_available_for_sequences():
     with refused("class_weight with each_step=True is not available"):
         task(each=True, class_weight="balanced")
