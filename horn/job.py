@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from horn import html, mistakes
-from horn.aggregates import COLUMNS, Aggregate, check_name
+from horn.aggregates import Aggregate
 from horn.callbacks import Callback, as_callbacks
 from horn.data import (
     Augment,
     Dataset,
     as_dataset,
-    check_classes,
     check_features,
     check_finite,
-    check_labels,
     check_shape,
     lanes,
 )
@@ -33,11 +29,18 @@ from horn.data.targets import named
 from horn.delays import hears_reversed
 from horn.errors import DataError, JobError, ModelError
 from horn.initial import Beginning, beginning
+from horn.job_checks import (
+    aggregates_of,
+    check_targets_of,
+    frozen_of,
+    metrics_of,
+    no_optimizer,
+)
 from horn.layers import Layer
 from horn.metrics import Metric
 from horn.network import MAX_STEPS, Network
 from horn.optimizers import SGD, Optimizer
-from horn.outputs import better, has_answers, resolve
+from horn.outputs import better, has_answers
 from horn.weights import by_class, weighed
 
 
@@ -164,7 +167,7 @@ class Job:
                 f"Job: the first argument is a horn.Network, got {self.network!r}{remedy}"
             )
         if not isinstance(self.optimizer, Optimizer):
-            raise ModelError(_no_optimizer(self.optimizer))
+            raise ModelError(no_optimizer(self.optimizer))
         self.network.check()
         for what in ("batch_size", "epochs", "iterations"):
             value = getattr(self, what)
@@ -231,14 +234,14 @@ class Job:
         set_(self, "callbacks", callbacks)
         for callback in callbacks:
             callback.check(self)
-        set_(self, "aggregates", _aggregates(self.aggregates, self.network))
-        frozen, arrays = _frozen(self.frozen, self.network)
+        set_(self, "aggregates", aggregates_of(self.aggregates, self.network))
+        frozen, arrays = frozen_of(self.frozen, self.network)
         set_(self, "frozen", frozen)
         if self.truncate not in (None, self.network.steps):
             of_piece = self.network.of_steps(int(self.truncate or 0), asks_each=False)
             set_(self, "network", of_piece)
         set_(self, "network", self.network.freezing(arrays))
-        set_(self, "metrics", _metrics(self.metrics, self.network, self.aggregates))
+        set_(self, "metrics", metrics_of(self.metrics, self.network, self.aggregates))
         _check_monitor(self.early_stopping, self.network, self.metrics)
         if self.epochs is None and self.iterations is None:
             set_(self, "epochs", 10)
@@ -370,8 +373,7 @@ class Job:
             return
         if not net.steps:
             raise ModelError(
-                "Job: stateful is for a network of sequences: "
-                f"net.input({net.n_inputs}, steps=...)"
+                f"Job: stateful is for a network of sequences: net.input({net.n_inputs}, steps=...)"
             )
         if hears_reversed(net.layers):
             raise ModelError(
@@ -620,73 +622,6 @@ class Job:
             raise JobError(f"Job: {error}") from None
 
 
-def check_targets_of(network: Network, data: Dataset, what: str) -> None:
-    """Whether the data have the targets of a network with one output. Raises DataError."""
-    last = network.last
-    assert last.loss is not None
-    if data.y is None:
-        raise DataError(
-            f"{what} has no labels, but {last.name} has loss {last.loss.name!r}; "
-            'pass (x, y), or target="input"'
-        )
-    if data.classes is not None and data.y.ndim == 1:
-        check_classes(data, last.size, last.name)
-    elif integer_targets(data) and last.size > 1:
-        check_labels(data, last.size, last.name)
-    elif data.y.shape[1:] != (math.prod(network.answers),) and (data.y.ndim > 1 or last.size > 1):
-        labels = ", or labels as y.ravel()" if data.y.shape[1:] == (1,) else ""
-        raise DataError(
-            f"{what}: targets have shape {data.y.shape}, but {last.name} has "
-            f"{last.size} neurons; pass ({len(data)}, {last.size}){labels}"
-        )
-    elif last.loss.name == "binary_cross_entropy":
-        _check_between_0_and_1(data, what)
-
-
-def _frozen(given: Any, network: Network) -> tuple[tuple[str, ...], set[str]]:
-    """The names that are given, and the arrays that they mean."""
-    if isinstance(given, (str, Layer)) or not isinstance(given, Iterable):
-        raise ModelError(
-            'Job: frozen is a list of layers and arrays, as ["layer1", "layer2.bias"]; '
-            f"got {given!r}"
-        )
-    layers = {layer.name: layer for layer in network.layers[1:]}
-    arrays = {name for layer in layers.values() for name in layer.shapes}
-    names, found = [], set[str]()
-    for each in given:
-        name = each.name if isinstance(each, Layer) else each
-        if name in layers:
-            found |= layers[name].shapes.keys()
-        elif name in arrays:
-            found.add(name)
-        else:
-            known = [*layers, *sorted(arrays)]
-            close = difflib.get_close_matches(str(name), known, 1)
-            meant = f"; did you mean {close[0]}?" if close else ""
-            raise ModelError(
-                f"Job: frozen: the network has no layer and no array {name!r}{meant} It has "
-                f"{', '.join(known)}"
-            )
-        names.append(name)
-    if found and found == arrays:
-        raise ModelError("Job: frozen is all that the network could learn; leave something out")
-    return tuple(names), found
-
-
-def _metrics(
-    given: Any, network: Network, aggregates: Mapping[str, Aggregate]
-) -> tuple[Metric, ...]:
-    found = resolve(given, network, "Job: metrics")
-    for column in better(network, found):
-        for name in (column, column.removeprefix("val_")):
-            if name in aggregates and name not in COLUMNS:
-                raise ModelError(
-                    f"Job: an aggregate is called {name!r}, which is the column of "
-                    f"{column.removeprefix('val_')!r}, a loss or metric; give it another name"
-                )
-    return found
-
-
 def _better(stopping: EarlyStopping, network: Network, metrics: tuple[Metric, ...]) -> str:
     """What is better of what is watched, "min" or "max"; "" if nobody said."""
     if stopping.mode is not None:
@@ -710,65 +645,3 @@ def _check_monitor(
             f"Job: early stopping watches {stopping.monitor!r}, a function of yours; say what is "
             f'better: EarlyStopping(monitor={stopping.monitor!r}, mode="max") or mode="min"'
         )
-
-
-def _no_optimizer(given: Any) -> str:
-    if isinstance(given, np.ndarray) or not isinstance(given, (str, type)):
-        return (
-            f"Job: optimizer must be an optimizer such as horn.SGD(0.1), got a "
-            f"{type(given).__name__}; data are one argument, a pair: horn.Job(net, (x, y))"
-        )
-    called = given if isinstance(given, str) else given.__name__
-    known = {each.__name__.lower(): each.__name__ for each in Optimizer.__subclasses__()}
-    name = known.get(called.lower(), "SGD")
-    return (
-        f"Job: optimizer must be an optimizer, got {given!r}; write horn.{name}(learning_rate=0.1)"
-    )
-
-
-def _aggregates(given: Any, network: Network) -> dict[str, Aggregate]:
-    if not isinstance(given, Mapping):
-        raise ModelError(
-            "Job: aggregates is a dict from a column's name to a horn.Aggregate, got "
-            f'{given!r}; write aggregates={{"active": horn.Aggregate("layer1", active)}}'
-        )
-    found = {}
-    for name, aggregate in given.items():
-        check_name(name)
-        where = f"Job: aggregates: {name!r}"
-        if not isinstance(aggregate, Aggregate):
-            raise ModelError(
-                f"{where} must be a horn.Aggregate, got {aggregate!r}; write "
-                f'horn.Aggregate("layer1", function)'
-            )
-        layer = aggregate.layer
-        if isinstance(layer, Layer) and any(layer is own for own in network.layers):
-            layer = layer.name
-        known = [own.name for own in network.layers]
-        if isinstance(layer, Layer):
-            raise ModelError(
-                f"{where} is of {layer!r} of another network; pass what net.layer of this one "
-                f"returned, or a name ({', '.join(known)})"
-            )
-        if layer not in known:
-            raise ModelError(
-                f"{where} is of layer {layer!r}, which the network does not have; its layers are "
-                f"{', '.join(known)}"
-            )
-        found[name] = replace(aggregate, layer=layer)
-    return found
-
-
-def _check_between_0_and_1(data: Dataset, what: str) -> None:
-    """Of one output neuron labels are targets."""
-    assert data.y is not None
-    low, high = float(data.y.min()), float(data.y.max())
-    if not 0.0 <= low <= high <= 1.0:
-        raise DataError(
-            f"{what}: binary_cross_entropy has targets from 0 to 1, got {low:g} to {high:g}; remap "
-            f"y, or use one output per class with softmax and cross_entropy"
-        )
-
-
-def integer_targets(data: Dataset) -> bool:
-    return data.has_labels

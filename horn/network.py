@@ -109,9 +109,7 @@ class Network:
                 f"input: keep is the probability to keep, above 0 and up to 1; got {keep!r}"
             )
         if per not in ("sample", "sequence", "batch"):
-            raise ModelError(
-                f'input: per must be "sample", "sequence" or "batch", got {per!r}'
-            )
+            raise ModelError(f'input: per must be "sample", "sequence" or "batch", got {per!r}')
         if steps is not None and (type(steps) is not int or not 1 <= steps <= MAX_STEPS):
             raise ModelError(
                 f"input: steps is how many a sequence has, a whole number from 1 to "

@@ -83,8 +83,7 @@ def _plain(layer: Layer) -> dict[str, Any]:
             "connection": type(link.connection).__name__,
             "windows": vars(link.connection) if link.is_known else {},
             "synapses": 0 if link.edges is None else len(link.edges.indices),
-            "tied": link.tie
-            and {"layer": link.tie.layer.index, "transposed": link.tie.transposed},
+            "tied": link.tie and {"layer": link.tie.layer.index, "transposed": link.tie.transposed},
         }
         for link in layer.links
     ]
@@ -124,8 +123,7 @@ def memory_bytes(job: Job) -> dict[str, int]:
         "parameters": learned * item,
         "optimizer": learned * item * len(job.optimizer.slots),
         # an output, a summed input and a delta per neuron and sample, at each step of a sequence
-        "activations": 3 * units * job.most_rows * item
-        * max(job.network.steps, 1),
+        "activations": 3 * units * job.most_rows * item * max(job.network.steps, 1),
         "data": sum(
             data.x.nbytes + (0 if data.y is None else data.y.nbytes)
             for data in (job.data, job.validation, job.test)

@@ -26,18 +26,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horn import explain, html, summary
-from horn.backends import Engine, Setup, in_use, is_compiled, load, make
+from horn.backends import Engine, Setup, in_use, is_compiled, make
 from horn.checkpoint import Checkpoints
 from horn.data.stream import Feed, Stream
 from horn.description import Description
-from horn.errors import CompileError, Diverged, JobError, Stopped
+from horn.errors import Diverged, JobError, Stopped
 from horn.job import Job
 from horn.language.layers import read_aggregate
 from horn.mistakes import NoSuchArgument
 from horn.model import Array, Model
 from horn.modelfile import check_writable
-from horn.neuron import has_backward, mentions
-from horn.outputs import check, check_defined, has_answers
 from horn.partition.placement import Placement
 from horn.sources import running
 from horn.strategies import Strategy
@@ -54,6 +52,7 @@ from horn.training.checkpointing import (
     rows_of,
     stopped,
 )
+from horn.training.checks import check_backwards, check_metrics, check_monitor
 from horn.training.hooks import Hooks, attach
 from horn.training.hooks import of as callbacks_of
 from horn.training.identity import identity
@@ -265,8 +264,8 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
     if settings.seed is not None:
         job = job.with_settings(network=job.network.rebuilt(seed=settings.seed))
     job.check_data()
-    _check_monitor(job)
-    _check_metrics(job)
+    check_monitor(job)
+    check_metrics(job)
     if is_compiled(backend, job.network):
         for aggregate in job.aggregates.values():  # now, not after the first epoch
             read_aggregate(aggregate)
@@ -458,7 +457,7 @@ def _train_here(
         job = hooks.with_rate
     engine = _engine(job, settings)
     if job.check:
-        _check_backwards(job, settings.backend)
+        check_backwards(job, settings.backend)
     feed = None
     if isinstance(job.data, Stream):
         n_epochs, rest = divmod(job.n_iterations, job.iterations_per_epoch)
@@ -597,7 +596,7 @@ def _train_in_group(
 
     text = draft(job, settings.kind)
     if job.check:
-        _check_backwards(job, settings.backend)
+        check_backwards(job, settings.backend)
     if settings.trace is not None:
         check_writable(settings.trace)
     calibrate(job.dtype)  # now: starting tasks would disturb it
@@ -668,65 +667,6 @@ def interrupts(asked: threading.Event, is_wanted: bool) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _check_monitor(job: Job) -> None:
-    """Check that what selects the best model can be measured."""
-    if not (job.early_stopping or job.keep_best):
-        return
-    if not job.network.is_judged:
-        raise JobError("early stopping and keep_best need a loss, but the network has none")
-    is_answer = has_answers(job.network, job.validation, job.target)
-    if job.early_stopping and job.early_stopping.monitor == "val_acc" and not is_answer:
-        raise JobError(
-            "early stopping watches val_acc, but accuracy needs class labels, one-hot rows, or 0 "
-            'and 1 of sigmoid outputs; watch "val_loss"'
-        )
-
-
-def _check_metrics(job: Job) -> None:
-    """Check that metrics fit what they will be measured on."""
-    if job.metrics and isinstance(job.data, Stream) and not (job.validation or job.test):
-        raise JobError(
-            "metrics need all samples at once, and a stream does not have them; give "
-            "validation=(x, y) or test=(x, y), or leave metrics out"
-        )
-    for what in ("validation", "test") if job.validation or job.test else ("data",):
-        data = getattr(job, what)
-        if data is not None:
-            where = {"test": "the test data", "data": "the data"}.get(what, "the validation data")
-            check(job.metrics, job.network, data, job.target, where)
-            check_defined(job.metrics, job.network, data, job.target, where)
-
-
-def _check_backwards(job: Job, backend: str) -> None:
-    """Compare written backward methods with finite differences, and warn of what never learns."""
-    classes = [layer.neuron for layer in job.network.layers[1:]]
-    learns = any(mentions(cls, "forward", "push") or has_backward(cls) for cls in classes)
-    if not job.network.is_judged and not learns and getattr(job.data, "y", None) is not None:
-        logger.warning(
-            "the data have labels, but the network has no loss and no neuron that pushes: nothing "
-            "is learned; end it with net.output(n, loss=...)"
-        )
-    try:
-        for sentence in explain.never_learn(job.network):
-            logger.warning("%s", sentence)
-    except CompileError:
-        if load(backend).runner is not None:
-            raise
-    from horn.check import check_activations, check_job
-
-    check_activations(job.network)
-    if not any(has_backward(layer.neuron) for layer in job.network.layers[1:-1]):
-        return
-    if isinstance(job.data, Stream):
-        job = job.with_settings(data=job.data.head)
-    try:
-        check_job(job)
-    except CompileError:
-        # The interpreter runs what the compiler, and so the comparison, cannot read.
-        if load(backend).runner is not None:
-            raise
 
 
 class _CallableModule(types.ModuleType):

@@ -84,9 +84,7 @@ def found(folder: Path) -> list[Path]:
 def has_pictures(folder: Path) -> bool:
     """Whether there is a picture in a folder, or in one of its folders."""
     return any(
-        path.suffix.lower() in ENDINGS
-        for pattern in ("*", "*/*")
-        for path in folder.glob(pattern)
+        path.suffix.lower() in ENDINGS for pattern in ("*", "*/*") for path in folder.glob(pattern)
     )
 
 

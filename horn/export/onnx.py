@@ -151,9 +151,7 @@ class OnnxGraph:
         made = self.node("Transpose", [made], perm=last)
         return self.node("Flatten", [made], axis=1)
 
-    def convolve_back(
-        self, value: str, weights: str, maps: Sizes, spans: Sequence[Span]
-    ) -> str:
+    def convolve_back(self, value: str, weights: str, maps: Sizes, spans: Sequence[Span]) -> str:
         n = len(spans)
         first, last = [0, n + 1, *range(1, n + 1)], [0, *range(2, n + 2), 1]
         image = self.node("Reshape", [value, self.whole([-1, *maps])])

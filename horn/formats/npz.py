@@ -18,9 +18,7 @@ from horn.errors import DataError, NotFound
 Targets = np.ndarray | dict[str, np.ndarray] | None
 
 
-def read(
-    path: Path, part: str | None = None, *, labels: bool = True
-) -> tuple[np.ndarray, Targets]:
+def read(path: Path, part: str | None = None, *, labels: bool = True) -> tuple[np.ndarray, Targets]:
     """As ``read_all``, without lengths."""
     x, y, _ = read_all(path, part, labels=labels)
     return x, y

@@ -8,7 +8,7 @@ sqrt(x), and of x ** p, is 0 at x = 0 where its formula says infinity, as that o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from horn import ir
@@ -52,26 +52,23 @@ class Derived:
 
 def times(a: Node, d: Node) -> Node:
     """a * d, with d inside the selects of a that may be 0."""
-    if a.op is Op.SELECT:
-        c, x, y = a.args
-        if ir.is_const(y, 0.0):
-            return select(c, times(x, d), y)
-        if ir.is_const(x, 0.0):
-            return select(c, x, times(y, d))
-    if ir.is_const(a, 0.0) or ir.is_const(d, 0.0):
-        return const(0.0)
-    return mul(a, d)
+    return _inside(lambda x: const(0.0) if ir.is_const(d, 0.0) else mul(x, d), a)
 
 
 def over(a: Node, d: Node) -> Node:
     """a / d, likewise."""
+    return _inside(lambda x: make(Op.DIV, x, d), a)
+
+
+def _inside(f: Callable[[Node], Node], a: Node) -> Node:
+    """f of a, inside the selects that may be 0; of 0 it is 0."""
     if a.op is Op.SELECT:
         c, x, y = a.args
         if ir.is_const(y, 0.0):
-            return select(c, over(x, d), y)
+            return select(c, _inside(f, x), y)
         if ir.is_const(x, 0.0):
-            return select(c, x, over(y, d))
-    return const(0.0) if ir.is_const(a, 0.0) else make(Op.DIV, a, d)
+            return select(c, x, _inside(f, y))
+    return const(0.0) if ir.is_const(a, 0.0) else f(a)
 
 
 def plus(a: Node, b: Node) -> Node:

@@ -554,9 +554,7 @@ class Partition:
         old = self.program.buffers[name]
         called = name if first else self.variant(name, form)
         if called not in self.buffers:
-            self.buffers[called] = dataclasses.replace(
-                old, name=called, axes=form.axes, full=True
-            )
+            self.buffers[called] = dataclasses.replace(old, name=called, axes=form.axes, full=True)
         return called
 
     def new(self, called: str, form: Form) -> None:

@@ -121,4 +121,3 @@ def _meet(a: Places, b: Places) -> tuple[Places, Places]:
     right = np.arange(b.start, b.stop) if isinstance(b, slice) else b
     _, at_a, at_b = np.intersect1d(left, right, assume_unique=True, return_indices=True)
     return tight(at_a), tight(at_b)
-

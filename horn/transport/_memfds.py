@@ -9,7 +9,16 @@ import struct
 from collections.abc import Sequence
 
 from horn.errors import JobError
-from horn.wire.frames import BODY_BYTES, MAX_BODIES, BadFrame, Buffer
+from horn.wire.frames import (
+    BODY_BYTES,
+    HEADER_BYTES,
+    MAX_BODIES,
+    BadFrame,
+    Buffer,
+    Expected,
+    WireMessage,
+    decode,
+)
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
@@ -41,6 +50,18 @@ def bodies_to_memfd(bodies: Sequence[Buffer]) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def message_of(packet: bytes, fds: Sequence[int], expected: Expected) -> WireMessage:
+    """The message in a packet, whose bodies are behind its meta or in the memfd that came along."""
+    head, packed = packet[:HEADER_BYTES], packet[HEADER_BYTES:]
+    is_plan = len(head) == HEADER_BYTES and head[6] == 4
+    bodies: list[Buffer] = []
+    if fds and not is_plan:
+        bodies = bodies_from_memfd(fds[0])
+    elif not fds and len(head) == HEADER_BYTES:
+        packed, bodies = bodies_from_packet(head, packed)
+    return decode((head, packed, *bodies), expected)
 
 
 def bodies_from_packet(head: bytes, rest: bytes) -> tuple[bytes, list[Buffer]]:

@@ -22,13 +22,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from horn._kernels.mailbox import (
-    CONTROL_BYTES,
     DONE,
     LEFT,
-    LINE_BYTES,
     MISMATCH,
     REASON_BYTES,
     Mailboxes,
@@ -41,16 +37,15 @@ from horn.transport import Channel, Identity, PeerLost, Transport, checked, dige
 from horn.transport._handshake import refusal, refused
 from horn.transport._memfds import (
     SEALS,
-    bodies_from_memfd,
-    bodies_from_packet,
     bodies_to_memfd,
+    message_of,
     new_segment,
 )
+from horn.transport._slots import Slot, layout, stride
 from horn.wire.frames import (
     HEADER_BYTES,
     Array,
     BadFrame,
-    Buffer,
     Bye,
     ChannelPlan,
     Expected,
@@ -66,7 +61,6 @@ from horn.wire.frames import (
 
 logger = logging.getLogger(__name__)
 
-PAGE_BYTES = 4096
 PACKET_BYTES = 76 * 1024  # a header, the largest meta, and bodies
 # Bodies up to this go in the packet: a memfd costs ten system calls, and a mapping over there.
 INLINE_BYTES = 8 * 1024
@@ -88,21 +82,6 @@ class _Peer:
     is_met: bool = False  # its hello has come
     plans: deque[tuple[ChannelPlan, int]] = field(default_factory=deque)  # with the memfd
     gone: str | None = None
-
-
-@dataclass
-class _Slot:
-    """One channel: its two buffers, as this task may see them."""
-
-    index: int
-    channel: Channel
-    buffers: tuple[Array, Array] | None = None
-    is_open: bool = False
-    is_full: bool = False
-
-    def __post_init__(self) -> None:
-        self.n_bytes, self.n_dsts = self.channel.n_bytes, len(self.channel.dsts)
-        self.dsts = list(self.channel.dsts)
 
 
 class Shm(Transport):
@@ -127,9 +106,9 @@ class Shm(Transport):
             if task != place.rank
         }
         self._loose: deque[WireMessage] = deque()
-        self._slots: dict[int, _Slot] = {}
-        self._by_index: list[_Slot] = []
-        self._steps: dict[tuple[int, ...], tuple[Step, list[_Slot], list[_Slot]]] = {}
+        self._slots: dict[int, Slot] = {}
+        self._by_index: list[Slot] = []
+        self._steps: dict[tuple[int, ...], tuple[Step, list[Slot], list[Slot]]] = {}
         self._boxes: Mailboxes | None = None
         # Each task holds the writing end of its own pipe and the reading end of the next task's. An
         # epoll that all have in common shows whose writing end is closed, as long as anybody holds
@@ -329,7 +308,7 @@ class Shm(Transport):
         self, channels: list[Channel], mine: bytes, patience: Patience, where: str
     ) -> None:
         """Channels in memory of all tasks, which the root makes and gives out."""
-        offsets, sizes = _layout(channels, self.n_tasks)
+        offsets, sizes = layout(channels, self.n_tasks)
         size, is_root = sum(sizes), self.task == ROOT
         fd = new_segment(size) if is_root else self._given(mine, size, patience, where)
         try:
@@ -337,22 +316,12 @@ class Shm(Transport):
             ends = list(itertools.accumulate(sizes))
             segments = [whole[end - n : end] for end, n in zip(ends, sizes, strict=True)]
             self._steps.clear()
-            self._slots, self._by_index = {}, []
-            table = []
-            for index, channel in enumerate(channels):
-                stride = _stride(channel)
-                table.append((channel.src, offsets[index], stride))
-                slot = self._slots[channel.part] = _Slot(index, channel)
-                self._by_index.append(slot)
-                if self.task != channel.src and self.task not in channel.dsts:
-                    continue
-                first, second = (
-                    _view(segments[channel.src], channel, offsets[index] + at * stride + LINE_BYTES)
-                    for at in ((0, 0) if channel.common else (0, 1))
-                )
-                for view in (first, second):
-                    view.flags.writeable = channel.common or channel.src == self.task
-                slot.buffers = (first, second)
+            self._by_index = [
+                Slot.of(index, channel, segments[channel.src], offsets[index], self.task)
+                for index, channel in enumerate(channels)
+            ]
+            self._slots = {slot.channel.part: slot for slot in self._by_index}
+            table = [(c.src, at, stride(c)) for c, at in zip(channels, offsets, strict=True)]
             may_spin = self.n_tasks <= len(os.sched_getaffinity(0))
             boxes = Mailboxes(self.task, segments, table, may_spin)
             if is_root:
@@ -401,7 +370,7 @@ class Shm(Transport):
             raise
         return fd
 
-    def _step(self, parts: Sequence[int]) -> tuple[Step, list[_Slot], list[_Slot]]:
+    def _step(self, parts: Sequence[int]) -> tuple[Step, list[Slot], list[Slot]]:
         key = tuple(parts)
         found = self._steps.get(key)
         if found is None:
@@ -414,7 +383,7 @@ class Shm(Transport):
             found = self._steps[key] = (step, sending, receiving)
         return found
 
-    def _slot(self, part: int) -> _Slot:
+    def _slot(self, part: int) -> Slot:
         if part not in self._slots:
             raise BadFrame("part", part, f"one of the {len(self._slots)} of the plan")
         return self._slots[part]
@@ -450,7 +419,7 @@ class Shm(Transport):
         self._prepare(superstep, sending, receiving)
         self._mail.post(step, superstep)
 
-    def _prepare(self, superstep: int, sending: list[_Slot], receiving: list[_Slot]) -> None:
+    def _prepare(self, superstep: int, sending: list[Slot], receiving: list[Slot]) -> None:
         for slot in sending:
             if not slot.is_open:
                 where = f"superstep {superstep}: {slot.channel}"
@@ -478,14 +447,14 @@ class Shm(Transport):
         self,
         code: int,
         step: Step,
-        receiving: list[_Slot],
+        receiving: list[Slot],
         superstep: int,
         timeout_s: float,
         began: float,
     ) -> None:
         boxes = self._mail
 
-        def missing() -> list[_Slot]:
+        def missing() -> list[Slot]:
             return [slot for slot in receiving if not boxes.is_published(slot.index)]
 
         if code not in (DONE, MISMATCH):
@@ -691,15 +660,8 @@ class Shm(Transport):
             return True
         kept: list[int] = []
         try:
-            head, packed = packet[:HEADER_BYTES], packet[HEADER_BYTES:]
-            is_plan = len(head) == HEADER_BYTES and head[6] == 4
-            bodies: list[Buffer] = []
-            if fds and not is_plan:
-                bodies = bodies_from_memfd(fds[0])
-            elif not fds and len(head) == HEADER_BYTES:
-                packed, bodies = bodies_from_packet(head, packed)
             try:
-                message = decode((head, packed, *bodies), Expected(task, self.place.attempt))
+                message = message_of(packet, fds, Expected(task, self.place.attempt))
                 peer.window.admit(message.seq)
             except BadFrame as error:
                 where = f"frame from {peer.name}: {error.where}"
@@ -770,32 +732,6 @@ def _kept(pipes: Sequence[tuple[int, int]], task: int) -> list[int]:
 
 def _named(superstep: int) -> str:
     return f"superstep {superstep}" if superstep < PLANNING else "a plan"
-
-
-def _round_up(n_bytes: int, unit: int) -> int:
-    return -(-n_bytes // unit) * unit
-
-
-def _stride(channel: Channel) -> int:
-    return LINE_BYTES + _round_up(channel.n_bytes, LINE_BYTES)
-
-
-def _layout(channels: list[Channel], n_tasks: int) -> tuple[list[int], list[int]]:
-    """Where each channel's first slot lies in its sender's segment, and the size of each one."""
-    start = _round_up(CONTROL_BYTES + LINE_BYTES * len(channels), PAGE_BYTES)
-    ends = [start] * n_tasks
-    offsets = []
-    for channel in channels:
-        offsets.append(ends[channel.src])
-        ends[channel.src] += (1 if channel.common else 2) * _stride(channel)
-    return offsets, [_round_up(end, PAGE_BYTES) for end in ends]
-
-
-def _view(segment: memoryview, channel: Channel, offset: int) -> Array:
-    if not channel.n_bytes:
-        return np.empty(channel.shape, channel.dtype)
-    count = channel.n_bytes // np.dtype(channel.dtype).itemsize
-    return np.frombuffer(segment, channel.dtype, count, offset).reshape(channel.shape)
 
 
 TRANSPORT = Shm

@@ -5,7 +5,6 @@ import pytest
 
 import horn
 from horn.errors import DataError, JobError, ModelError
-from horn.job import integer_targets
 
 
 def network(n_outputs=2, **output):
@@ -110,5 +109,5 @@ def test_data_that_fit_are_taken(net, data, settings):
 
 
 def test_labels_are_whole_numbers_in_one_column():
-    assert integer_targets(horn.data.as_dataset(arrays()))
-    assert not integer_targets(horn.data.as_dataset((np.zeros((3, 4)), np.zeros((3, 1)))))
+    assert horn.data.as_dataset(arrays()).has_labels
+    assert not horn.data.as_dataset((np.zeros((3, 4)), np.zeros((3, 1)))).has_labels

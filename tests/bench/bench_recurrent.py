@@ -36,6 +36,7 @@ import numpy as np
 
 import horn
 from examples import shakespeare
+from examples.gru import GRU
 from examples.shakespeare import LSTM
 from horn.backends import Setup, make
 from horn.data import Dataset, permutation
@@ -48,21 +49,6 @@ from tests.bench.contenders import Contender, steps_of_horn, told
 STEPS, LETTERS, UNITS, BATCH = 100, 65, 200, 32
 RATE, MOMENTUM = 0.1, 0.9
 Step = Callable[[], Any]
-
-
-class GRU(horn.Neuron):
-    r, z, n = horn.Weight(), horn.Weight(), horn.Weight()
-    second = horn.Parameter(0.0)
-    h = horn.State(0.0, per="sample")
-
-    def forward(self, messages: Any) -> None:
-        r = sigmoid(sum(m.input * m.r for m in messages))
-        z = sigmoid(sum(m.input * m.z for m in messages))
-        heard = sum(m.input * m.n for m in messages.h)
-        new = sum(m.input * m.n for m in messages) - heard
-        h = (1.0 - z) * tanh(new + r * (heard + self.second)) + z * self.h
-        self.h = h
-        self.feedforward(h)
 
 
 class MGU(horn.Neuron):

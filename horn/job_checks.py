@@ -1,0 +1,145 @@
+"""Whether the parts of a job fit its network, and what they then are."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from horn.aggregates import COLUMNS, Aggregate, check_name
+from horn.data import Dataset, check_classes, check_labels
+from horn.errors import DataError, ModelError
+from horn.layers import Layer
+from horn.metrics import Metric
+from horn.network import Network
+from horn.optimizers import Optimizer
+from horn.outputs import better, resolve
+
+
+def check_targets_of(network: Network, data: Dataset, what: str) -> None:
+    """Whether the data have the targets of a network with one output. Raises DataError."""
+    last = network.last
+    assert last.loss is not None
+    if data.y is None:
+        raise DataError(
+            f"{what} has no labels, but {last.name} has loss {last.loss.name!r}; "
+            'pass (x, y), or target="input"'
+        )
+    if data.classes is not None and data.y.ndim == 1:
+        check_classes(data, last.size, last.name)
+    elif data.has_labels and last.size > 1:
+        check_labels(data, last.size, last.name)
+    elif data.y.shape[1:] != (math.prod(network.answers),) and (data.y.ndim > 1 or last.size > 1):
+        labels = ", or labels as y.ravel()" if data.y.shape[1:] == (1,) else ""
+        raise DataError(
+            f"{what}: targets have shape {data.y.shape}, but {last.name} has "
+            f"{last.size} neurons; pass ({len(data)}, {last.size}){labels}"
+        )
+    elif last.loss.name == "binary_cross_entropy":
+        _check_between_0_and_1(data, what)
+
+
+def frozen_of(given: Any, network: Network) -> tuple[tuple[str, ...], set[str]]:
+    """The names that are given, and the arrays that they mean."""
+    if isinstance(given, (str, Layer)) or not isinstance(given, Iterable):
+        raise ModelError(
+            'Job: frozen is a list of layers and arrays, as ["layer1", "layer2.bias"]; '
+            f"got {given!r}"
+        )
+    layers = {layer.name: layer for layer in network.layers[1:]}
+    arrays = {name for layer in layers.values() for name in layer.shapes}
+    names, found = [], set[str]()
+    for each in given:
+        name = each.name if isinstance(each, Layer) else each
+        if name in layers:
+            found |= layers[name].shapes.keys()
+        elif name in arrays:
+            found.add(name)
+        else:
+            known = [*layers, *sorted(arrays)]
+            close = difflib.get_close_matches(str(name), known, 1)
+            meant = f"; did you mean {close[0]}?" if close else ""
+            raise ModelError(
+                f"Job: frozen: the network has no layer and no array {name!r}{meant} It has "
+                f"{', '.join(known)}"
+            )
+        names.append(name)
+    if found and found == arrays:
+        raise ModelError("Job: frozen is all that the network could learn; leave something out")
+    return tuple(names), found
+
+
+def metrics_of(
+    given: Any, network: Network, aggregates: Mapping[str, Aggregate]
+) -> tuple[Metric, ...]:
+    found = resolve(given, network, "Job: metrics")
+    for column in better(network, found):
+        for name in (column, column.removeprefix("val_")):
+            if name in aggregates and name not in COLUMNS:
+                raise ModelError(
+                    f"Job: an aggregate is called {name!r}, which is the column of "
+                    f"{column.removeprefix('val_')!r}, a loss or metric; give it another name"
+                )
+    return found
+
+
+def no_optimizer(given: Any) -> str:
+    if isinstance(given, np.ndarray) or not isinstance(given, (str, type)):
+        return (
+            f"Job: optimizer must be an optimizer such as horn.SGD(0.1), got a "
+            f"{type(given).__name__}; data are one argument, a pair: horn.Job(net, (x, y))"
+        )
+    called = given if isinstance(given, str) else given.__name__
+    known = {each.__name__.lower(): each.__name__ for each in Optimizer.__subclasses__()}
+    name = known.get(called.lower(), "SGD")
+    return (
+        f"Job: optimizer must be an optimizer, got {given!r}; write horn.{name}(learning_rate=0.1)"
+    )
+
+
+def aggregates_of(given: Any, network: Network) -> dict[str, Aggregate]:
+    if not isinstance(given, Mapping):
+        raise ModelError(
+            "Job: aggregates is a dict from a column's name to a horn.Aggregate, got "
+            f'{given!r}; write aggregates={{"active": horn.Aggregate("layer1", active)}}'
+        )
+    found = {}
+    for name, aggregate in given.items():
+        check_name(name)
+        where = f"Job: aggregates: {name!r}"
+        if not isinstance(aggregate, Aggregate):
+            raise ModelError(
+                f"{where} must be a horn.Aggregate, got {aggregate!r}; write "
+                f'horn.Aggregate("layer1", function)'
+            )
+        layer = aggregate.layer
+        if isinstance(layer, Layer) and any(layer is own for own in network.layers):
+            layer = layer.name
+        known = [own.name for own in network.layers]
+        if isinstance(layer, Layer):
+            raise ModelError(
+                f"{where} is of {layer!r} of another network; pass what net.layer of this one "
+                f"returned, or a name ({', '.join(known)})"
+            )
+        if layer not in known:
+            raise ModelError(
+                f"{where} is of layer {layer!r}, which the network does not have; its layers are "
+                f"{', '.join(known)}"
+            )
+        found[name] = replace(aggregate, layer=layer)
+    return found
+
+
+def _check_between_0_and_1(data: Dataset, what: str) -> None:
+    """Of one output neuron labels are targets."""
+    assert data.y is not None
+    low, high = float(data.y.min()), float(data.y.max())
+    if not 0.0 <= low <= high <= 1.0:
+        raise DataError(
+            f"{what}: binary_cross_entropy has targets from 0 to 1, got {low:g} to {high:g}; remap "
+            f"y, or use one output per class with softmax and cross_entropy"
+        )

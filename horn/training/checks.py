@@ -1,0 +1,74 @@
+"""What is checked of a job before its first step, beside what ``Job`` checks itself."""
+
+from __future__ import annotations
+
+import logging
+
+from horn import explain
+from horn.backends import load
+from horn.data.stream import Stream
+from horn.errors import CompileError, JobError
+from horn.job import Job
+from horn.neuron import has_backward, mentions
+from horn.outputs import check, check_defined, has_answers
+
+logger = logging.getLogger(__name__)
+
+
+def check_monitor(job: Job) -> None:
+    """Check that what selects the best model can be measured."""
+    if not (job.early_stopping or job.keep_best):
+        return
+    if not job.network.is_judged:
+        raise JobError("early stopping and keep_best need a loss, but the network has none")
+    is_answer = has_answers(job.network, job.validation, job.target)
+    if job.early_stopping and job.early_stopping.monitor == "val_acc" and not is_answer:
+        raise JobError(
+            "early stopping watches val_acc, but accuracy needs class labels, one-hot rows, or 0 "
+            'and 1 of sigmoid outputs; watch "val_loss"'
+        )
+
+
+def check_metrics(job: Job) -> None:
+    """Check that metrics fit what they will be measured on."""
+    if job.metrics and isinstance(job.data, Stream) and not (job.validation or job.test):
+        raise JobError(
+            "metrics need all samples at once, and a stream does not have them; give "
+            "validation=(x, y) or test=(x, y), or leave metrics out"
+        )
+    for what in ("validation", "test") if job.validation or job.test else ("data",):
+        data = getattr(job, what)
+        if data is not None:
+            where = {"test": "the test data", "data": "the data"}.get(what, "the validation data")
+            check(job.metrics, job.network, data, job.target, where)
+            check_defined(job.metrics, job.network, data, job.target, where)
+
+
+def check_backwards(job: Job, backend: str) -> None:
+    """Compare written backward methods with finite differences, and warn of what never learns."""
+    classes = [layer.neuron for layer in job.network.layers[1:]]
+    learns = any(mentions(cls, "forward", "push") or has_backward(cls) for cls in classes)
+    if not job.network.is_judged and not learns and getattr(job.data, "y", None) is not None:
+        logger.warning(
+            "the data have labels, but the network has no loss and no neuron that pushes: nothing "
+            "is learned; end it with net.output(n, loss=...)"
+        )
+    try:
+        for sentence in explain.never_learn(job.network):
+            logger.warning("%s", sentence)
+    except CompileError:
+        if load(backend).runner is not None:
+            raise
+    from horn.check import check_activations, check_job
+
+    check_activations(job.network)
+    if not any(has_backward(layer.neuron) for layer in job.network.layers[1:-1]):
+        return
+    if isinstance(job.data, Stream):
+        job = job.with_settings(data=job.data.head)
+    try:
+        check_job(job)
+    except CompileError:
+        # The interpreter runs what the compiler, and so the comparison, cannot read.
+        if load(backend).runner is not None:
+            raise
