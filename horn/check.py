@@ -30,7 +30,7 @@ SAMPLES, ENTRIES, STEP, TOLERANCE = 6, 4, 1e-5, 1e-4
 
 @dataclass(frozen=True)
 class ComparedNumber:
-    """One number that was compared. what : the user's call that makes it."""
+    """A compared number. what : the user's call that makes it."""
 
     array: str
     place: tuple[int, ...]

@@ -124,8 +124,8 @@ def seen(manifest: Mapping[str, Any]) -> tuple[AllClasses, Normalization | None]
 
 
 def own_windows(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of connections through windows whose weights are each position's own: what says which synapse
-    a number is of, by the name of the weights. layers : as a model file has them.
+    """The geometry of windows with weights of their own at each position, by the name of the
+    weights: kernel, stride and shape say which synapse a number is of. layers : of a model file.
     """
     found = {}
     for layer in layers:

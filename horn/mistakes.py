@@ -99,7 +99,7 @@ class NoSuchArgument(TypeError):
 
 
 def no_attribute(kind: str, name: str, known: Iterable[str] = ()) -> NoSuchAttribute:
-    """What Python would raise, with what to write instead where that is known."""
+    """Python's error, with the replacement to write where one is known."""
     remedy = ATTRIBUTES.get(name)
     close = difflib.get_close_matches(name, [each for each in known if each[0] != "_"], 1)
     if remedy is None and close:

@@ -161,7 +161,7 @@ class Network:
         return other
 
     def _source(self, given: Any) -> Any:
-        """What a layer listens to that names one of several inputs: a layer that hands it on."""
+        """The source of a layer that names one of several inputs: one that forwards it."""
         places = [k for k, each in enumerate(self._inputs) if each is given]
         if not places:
             return given

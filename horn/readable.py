@@ -1,4 +1,4 @@
-"""A program in words: per statement what it makes of what, whose it is, and the user's line."""
+"""A program in words: the inputs, output, layer and source line of each statement."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ class SourceCapture:
         return self._modules[name]
 
     def _need(self, needed: _Needed, names: Iterable[str]) -> None:
-        """Keep the statements that bind these names, and all that those read."""
+        """Keep the statements that bind these names, and their dependencies."""
         waiting = list(names)
         while waiting:
             name = waiting.pop()

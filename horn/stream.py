@@ -88,7 +88,7 @@ class ModelStream:
         return {name: sent[..., columns] for name, columns in self._columns.items()}
 
     def last(self, name: str) -> Array:
-        """What a layer sent at the last step that there was, or what a State is after it: (size,).
+        """A layer's outputs at the latest step, or a State after it: (size,).
 
         name : of a layer, or "layer.state" of a ``State(per="sample")``.
 

@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 # A peer that has not sent its ConnectRequest by then is a stray socket.
 HANDSHAKE_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 10.0
-# Turns of the loop in which asyncio makes a connection of what it has accepted. Who closes the
-# listener or leaves earlier leaves that socket open: a task that has not begun closes nothing.
+# Turns of the loop from asyncio's accept to a started connection task. If the listener closes or
+# the loop ends earlier, the accepted socket stays open: a task that has not begun closes nothing.
 ACCEPT_TURNS = 4
 # A client that reads nothing while events pile up is dropped here; one full frame is 1 MiB.
 MAX_UNSENT_BYTES = 64 << 20
@@ -48,8 +48,8 @@ WARN_EVERY_S = 60.0
 # Connections from one address (Apache's maxClientCnxns is 60, fewer than a host may have tasks);
 # loopback is one address for a whole machine.
 MAX_PER_ADDRESS, MAX_PER_LOOPBACK = 250, 1000
-# Of those, so many that have no session yet, whoever they are of; and descriptors that all
-# connections together leave to the process: without one it can write no snapshot.
+# Connections without a session, from all addresses together; and the descriptors that connections
+# leave to the process: without one it can write no snapshot.
 MAX_WITHOUT_SESSION = 256
 RESERVED = 256
 # Accepted in one turn of the loop, before it is seen that they are too many.

@@ -20,7 +20,7 @@ _TERMS = {
 
 
 class Tile(NamedTuple):
-    """Which tile, of what term, and which values play which role."""
+    """The tile of a loop: its kind, its term, and the role of each value."""
 
     fast: int
     term: int = 0

@@ -125,7 +125,7 @@ class CompiledEngine:
         self._slots: list[str] = []
         self._data: Dataset | None = None
         self.is_weighted = False  # whether the samples that ``step`` reads have weights
-        self.is_ragged = False  # whether those that are read next are sequences that end early
+        self.is_ragged = False  # whether the next data are sequences of different lengths
         self._training: tuple[Runner, str | None] | None = None  # what a step runs, its losses
         self._runners: dict[object, Runner] = {}
         self._heard: Array | None = None  # what a sequence that goes on is read from

@@ -68,7 +68,7 @@ class StepBuffer:
         tape.move(self.all_steps, self.memory, self.first, self.unit, self.rows, stays=True)
 
     def ends(self, n: int) -> tuple[Array, Array]:
-        """What lies before the steps, and what the last of them were, of n rows; views."""
+        """The steps before the first one, and the last steps, of n rows; views."""
         whole = self.memory.T if self.turned else self.memory
         return whole[: self.first * n], whole[self.n_steps * n : (self.n_steps + self.first) * n]
 

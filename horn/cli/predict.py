@@ -107,8 +107,8 @@ def _tell_each(
     found: dict[str, Any], output: str | None, samples: Any, as_json: bool, head: dict[str, str],
     by_step: list[str],
 ) -> None:  # fmt: skip
-    """Print or write what each of several outputs says, by its name. by_step : of these, those that
-    answer each step of a sequence.
+    """Print or write the predictions of several outputs, by name. by_step : the outputs with a
+    prediction for each step of a sequence.
     """
     import numpy as np
 

@@ -290,7 +290,7 @@ class JobRunner:
         )  # fmt: skip
 
     def _allocated(self) -> tuple[int, ...] | None:
-        """The groups that are there, also those that are to leave; None for all."""
+        """The present groups, leaving ones included; None for all."""
         mine = self.assignment
         if not mine.groups or not self.submission.servers:
             return None

@@ -1,5 +1,5 @@
-"""Whom jobs of a root agent, which holds the cluster's key, run as. What a job may write is given
-to that user, and not trusted. docs/notes/0071.
+"""The unprivileged user of a root agent's jobs; the agent holds the cluster's key. Folders that a
+job may write belong to that user, and are not trusted. docs/notes/0071.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Backward:
         self.updates.finish()
 
     def send_back(self, code: LayerCode) -> None:
-        """What a layer tells earlier steps: those whom it hears late, and its own States."""
+        """Gradients of a layer for earlier steps: of its delayed sources and its own States."""
         layer = code.layer
         if layer.index not in self.flows:
             return
@@ -191,7 +191,7 @@ class Backward:
         return out.receiver.sends_delta
 
     def of_output(self, code: LayerCode) -> Node | None:
-        """What comes back to the output: from the loss, and from those who hear it late."""
+        """The gradient of the output: from the loss, and from its delayed receivers."""
         told = self.from_receivers(code)
         if told is not None and code.interlayer is not None:
             told = self.messages.through_interlayer(code, told, "late")

@@ -94,7 +94,7 @@ class Builder:
         self.messages.target = self.target_node
         self.on_circles = on_circles(network) if ragged else frozenset[int]()
         self.targets: dict[int, Node] = {}  # by the output's layer
-        # Of sequences that are judged by their last step: what comes back, and to which layer.
+        # Gradients of losses of the last step of sequences, and their layers.
         self.seeds: dict[str, int] = {}
         self.thinning = Thinning(self.storage, self.messages, thin and not network.steps)
         self.training: Backward | None = None
@@ -281,8 +281,8 @@ class Builder:
             self.storage.loop(Frame(layer.index, position), outputs)
 
     def kept(self, layer: Layer, value: Node) -> Node:
-        """What a layer sends; behind the end of a sequence what it sent before, if it hears that:
-        nothing grows beyond what the sequence itself has made.
+        """The outputs of a layer; behind the end of a sequence a layer on a circle repeats its
+        last ones, so that nothing grows beyond the values of the sequence itself.
         """
         if not self.ragged or layer.index not in self.on_circles:
             return value
@@ -317,9 +317,7 @@ class Builder:
         }
 
     def start(self, code: LayerCode) -> None:
-        """What the States of a layer are before the first step: of a sequence that goes on, what
-        lies there.
-        """
+        """The initial States of a layer: of a sequence that goes on, those of its last piece."""
         layer, emitted = code.layer, self.storage.statements
         self.storage.begin("first")
         axis = f"n{layer.index}"

@@ -216,7 +216,7 @@ class Arrangement:
             k for k, names in enumerate(heard)
             if any(made.get(n) == k for n in names) and not others & {*writes(statements[k])}
         }  # fmt: skip
-        # What depends on what rows carry, of which there is but one step, is of the circle.
+        # Statements that depend on carried rows, which have one step only, belong to the circle.
         bound = set[int]()
         for number, names in enumerate(heard):
             if any(self.buffers[n].role == "carried" or made.get(n) in bound for n in names):
@@ -254,7 +254,7 @@ class Arrangement:
                 if name in made and made[name] not in needed:
                     needed.add(made[name])
                     pending.append(made[name])
-        # What is behind and read by nobody who sees all steps: the last step is all that is asked.
+        # Later statements without a reader of all steps need the last step only.
         asked = {self.whole(n) for s in later for n in reads(s)} | self.keep
         asked |= {self.whole(n) for names in heard for n in names if n in self.views}
         asked |= {n for k in tallies for n in heard[k]}
@@ -338,7 +338,7 @@ class Arrangement:
 
 
 def on_circles(network: Network) -> frozenset[int]:
-    """The layers that hear, late, what depends on what they send."""
+    """The layers on circles: delayed messages to them depend on their own outputs."""
     hears = {x.index: {link.source.index for link in x.links} for x in network.layers}
     found = set[int]()
     for index in hears:

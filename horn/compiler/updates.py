@@ -285,7 +285,7 @@ class Updates:
                 self.trace(code.layer.incoming(name, None), Frame(code.layer.index), here)
 
     def outgoing_traces(self, out: Outgoing) -> None:
-        """What a sender's backward assigns to those of a link. Who sits out is not asked."""
+        """Assignments of a sender's backward to SynapseStates of a link, without silent neurons."""
         sender = self.code.layers.get(out.link.source.index)
         if sender is None or sender.backward is None:
             return

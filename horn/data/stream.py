@@ -69,7 +69,7 @@ class Stream:
             first = next(items)
         except StopIteration:
             raise DataError(f"{name}: the stream gives no samples") from None
-        # With the head, for the first that reads it; shared with those that ``with_samples`` makes.
+        # With the head, for the first reader; shared with the copies of ``with_samples``.
         self._waiting: list[Iterator[Item]] = [itertools.chain([first], items)]
         self.head = self._dataset(first)
 

@@ -24,7 +24,7 @@ from horn.process.control import (
 )
 
 LOOK_S = 0.2  # how often it looks, of those that come more often
-# In steps that tasks take together, who waits for another knows best who that is: it speaks first.
+# In a superstep the waiting task names the late one best: it has this much time to report first.
 MARGIN_S = 3.0
 LOADING = "start, loading the job's file on its host"
 HINT = "If it only needs longer, raise start_timeout (--start-timeout)"

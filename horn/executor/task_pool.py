@@ -143,7 +143,7 @@ class TaskPool:
             yield child.task, got[0], got[1]
 
     def tell(self, message: ControlMessage) -> None:
-        """Tell every task that has not ended, or those of the ranks that it is for."""
+        """Send to every running task, or to those of the given ranks."""
         n_ranks = getattr(message, "n_ranks", None)
         for rank, child in self._children.items():
             if n_ranks is None or rank < n_ranks:

@@ -34,7 +34,7 @@ Column = str | int  # a name of the header, or a number from 1
 
 @dataclass(frozen=True)
 class Columns:
-    """Which column is what. label : that of y, or to be left out. Places count from 0."""
+    """The roles of columns. label : the column of y, or one to leave out. Columns count from 0."""
 
     names: tuple[str, ...]  # of the header, () without one
     features: tuple[int, ...]

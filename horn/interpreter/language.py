@@ -205,8 +205,7 @@ class Translator:
         return kind(activation.name, f, df, df_at)
 
     def neuron(self, cls: type) -> type:
-        """A subclass of the user's class whose methods are translated, those that ``super()``
-        finds too."""
+        """A subclass of the user's class with translated methods, those behind ``super()`` too."""
         if cls in (Neuron, object) or not isinstance(cls, type):
             return cls
         if cls not in self._classes:

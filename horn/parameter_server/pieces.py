@@ -115,7 +115,7 @@ class ParameterBundle:
 def bundles(
     pieces: Sequence[ParameterPiece], topology: Topology, itemsize: int
 ) -> tuple[ParameterBundle, ...]:
-    """All that tasks push (of what they own) and pull (of what they have)."""
+    """The pushes (of owned parameters) and pulls (of held ones) of all tasks."""
     found: list[ParameterBundle] = []
     for rank in range(topology.n_workers):
         task = rank % topology.n_tasks

@@ -1,5 +1,5 @@
-"""One program over the tasks of a group: where weights live, who computes what, which blocks
-travel, and when.
+"""One program over the tasks of a group: the placement of weights and neurons, the blocks between
+tasks, and their order.
 
 ``rewrite`` makes of the compiler's program, by a ``placement``, the one that every task runs on its
 ``share``; ``supersteps`` orders it, ``group_sums`` adds over many groups, ``segment_marks`` says

@@ -1,4 +1,4 @@
-"""The order of a partitioned program: what is sent early, what waits late, what travels together.
+"""The order of a partitioned program: early sends, late receives, few exchanges.
 
 Statements that need nothing from others go first, in their own order. When only such are left that
 wait, everything under way is collected at once, but for what has just been sent and nobody needs
@@ -110,9 +110,9 @@ def _is_move(statements: Sequence[Statement], number: int) -> bool:
 
 
 def dependencies(program: Program) -> list[set[int]]:
-    """For each statement the earlier ones that must be done before it: what wrote what it reads,
-    and what read or wrote what it writes. A view is the array that it is of. Of sequences a
-    statement that sees a buffer as of one step stays between the repeats that it is between.
+    """For each statement the earlier ones that it depends on: writers of its inputs, readers and
+    writers of its outputs. A view counts as its array. In sequences, a statement that reads one
+    step of a buffer keeps its place between two repeats.
     """
     writer: dict[str, int] = {}
     readers: dict[str, set[int]] = {}

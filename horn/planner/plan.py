@@ -1,4 +1,4 @@
-"""Plans: what a job will do on its tasks, and what that will cost."""
+"""Plans: the work of a job's tasks, and its predicted cost."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Calls to an agent: requests, answers and files, for those whose key says that they may."""
+"""Calls to an agent: requests, answers and files, authorized by the role of the caller's key."""

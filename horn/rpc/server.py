@@ -261,7 +261,7 @@ class RpcServer:
             name=f"horn-call-{ask.op}",
             daemon=True,
         )
-        # Those that have ended, not those that are about to: ``close`` waits for these too.
+        # Only ended threads are dropped: ``close`` waits for the ending ones too.
         self._threads = {other for other in self._threads if other.is_alive()}
         self._threads.add(thread)
         thread.start()

@@ -1,4 +1,4 @@
-"""The blocks of a program's moves: who owes whom what.
+"""The blocks of a program's moves: senders, receivers and array regions.
 
 One rule gives every block: the places that the source has and the destination wants, axis by axis.
 Where each neuron's values for the batch lie together, blocks lie so, too: (neurons, rows) instead

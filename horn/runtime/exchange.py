@@ -95,9 +95,9 @@ class Exchange:
         return part
 
     def _find_in_place(self) -> None:
-        """Buffers that need no copy: those that are one block to send are made in its outbox, those
-        that are one block to receive are read in its inbox. Both move with every batch. Blocks with
-        rows are copied, because a short batch has fewer.
+        """Buffers without a copy: a buffer that is a single outgoing block is computed in the
+        outbox, one that is a single incoming block is read in the inbox. Both move with every
+        batch. Blocks with rows are copied, because a short batch has fewer.
         """
         own = [entry for plan in self._plans.values() for entry in plan.own]
         wanted = [entry for plan in self._plans.values() for entry in plan.wanted]

@@ -22,7 +22,7 @@ Moment = tuple[int, int]  # a statement, and its place in that's body
 
 
 def rooms(program: Program) -> dict[str, str]:
-    """The buffer in whose memory each lies; of those that have their own, nothing."""
+    """By buffer, the other buffer whose memory it shares, if it shares one."""
     if not program.steps or len(segments(program)) > 1:  # what is exchanged is read in between
         return {}
     late = {b.value[0] for b in program.buffers.values() if b.role == "late"}

@@ -191,8 +191,8 @@ def _sample(job: Job, row: int, step: int | None) -> str:
 def _first_sent(
     found: trouble.BrokenBatch, seen: Mapping[str, np.ndarray]
 ) -> tuple[Layer, int, int, int, int] | None:
-    """The first number that a layer sent and that is not finite, in the order in which they are
-    computed: layer, row, step, neuron, and how many of the layer's are not. Of one layer the first
+    """The first output that is not finite, in the order of computation: layer, row, step, neuron,
+    and the number of such outputs of the layer. Of one layer the first
     sample has it; of sequences the first step.
     """
     network, bad = found.network, []

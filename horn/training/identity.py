@@ -53,7 +53,7 @@ LEFT_OUT = {
 MANY = 64  # numbers in a list, from which it is written as the digest of an array
 MAX_SAID = 5  # differences that are named in one message
 SHORT = 100  # letters of a value in a message
-# What an earlier horn wrote of a job, and what that is in "job".
+# Fields of a job as an earlier horn wrote them, and their names in "job".
 HEADLINES = {
     "layers": "network.layers",
     "shapes": "network.layers",

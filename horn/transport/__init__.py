@@ -178,8 +178,8 @@ class Transport(ABC):
         """The next message outside the plan, None if there is none in time."""
 
     def absent(self) -> dict[int, str]:
-        """Peers that have left or ended, and why, if that is known: for users that only receive.
-        Messages of theirs may still be to come.
+        """Departed peers, with the reason if known: for users that only receive. Messages of theirs
+        may still arrive.
         """
         return {}
 

@@ -61,7 +61,7 @@ def has_curve() -> bool:
 
 
 def _addresses() -> dict[str, int]:
-    """Of the library that pyzmq has loaded: a search through its module finds what that needs."""
+    """Addresses in pyzmq's own libzmq: a lookup through its module also searches its libraries."""
     library = ctypes.CDLL(_zmq.__file__)
     found = {}
     for name in sockets.FUNCTIONS:
