@@ -495,7 +495,6 @@ class Job:
             "sample_weight": self.sample_weight is not None,
             "class_weight": self.class_weight is not None,
             "aggregates": self.aggregates,
-            "several outputs": self.network.has_several,
             "a validation fraction": isinstance(self.validation, float),
         }
         for what, is_asked in cannot.items():
@@ -504,6 +503,12 @@ class Job:
                     f"Job: {what} needs all samples before training, and a stream does not have "
                     "them; pass arrays, or do it in the stream"
                 )
+        if self.network.has_several and self.network.compared:
+            names = ", ".join(f"{name!r}: ..." for name in self.network.compared)
+            raise ModelError(
+                "Job: the network has several outputs, and the targets of a stream are of one; "
+                f"pass arrays, (x, {{{names}}}), or one .npz file"
+            )
         if data.samples is None:
             if self.iterations is None:
                 raise ModelError(

@@ -163,6 +163,12 @@ class Stream:
                 f"{self.name}: the stream gives several inputs by name; put their columns side by "
                 "side, numpy.hstack([x, z]), in the order of net.input"
             )
+        if isinstance(y, Mapping):
+            raise DataError(
+                f"{self.name}: the stream gives targets of several outputs by name "
+                f"({', '.join(map(str, y))}), but those of a stream are of one; pass arrays, (x, "
+                f"{{{', '.join(f'{str(name)!r}: ...' for name in y)}}}), or one .npz file"
+            )
         x = np.asarray(_plain(x))
         if y is not None:
             y = np.asarray(_plain(y))

@@ -352,7 +352,8 @@ def test_targets_that_do_not_fit_are_said(data: Any, sentence: str) -> None:
         ({"target": "input"}, 'target="input" is of one output, but the network has digit, side'),
         ({"class_weight": "balanced"}, "class_weight is of one output, but the network has digit"),
         ({"data": lambda: iter([(X, DIGIT)]), "iterations": 3, "epochs": None},
-         "several outputs needs all samples before training, and a stream does not have them"),
+         "the network has several outputs, and the targets of a stream are of one; pass arrays, "
+         "\\(x, {'digit': ..., 'side': ..., 'sizes': ...}\\), or one .npz file"),
         ({"aggregates": {"digit_acc": horn.Aggregate("h", lambda o: o.mean())}},
          "an aggregate is called 'digit_acc', which is the column of"),
     ],

@@ -177,6 +177,10 @@ def test_what_the_stream_raises_and_its_end_are_said() -> None:
     with pytest.raises(DataError, match="ended after 70 samples; give a function that returns an "
                        "iterator, which is called for each pass, or fewer epochs"):  # fmt: skip
         horn.train(horn.Job(network(), iter([(X, Y)]), iterations=20))
+    with pytest.raises(DataError, match=r"gives targets of several outputs by name \(a, b\), but "
+                       r"those of a stream are of one; pass arrays, \(x, {'a': ..., 'b': ...}\), "
+                       "or one .npz file"):  # fmt: skip
+        horn.train(horn.Job(network(), lambda: iter([(X, {"a": Y, "b": Y})]), iterations=2))
     with pytest.raises(DataError, match="samples is how many are an epoch, a whole number from 1"):
         Stream(broken, samples=0)
     with pytest.raises(DataError, match="a stream is a function that returns an iterator, an"):

@@ -109,7 +109,7 @@ def test_derived_gradients_are_finite_differences(name, neuron):
 
 @pytest.mark.parametrize("backend", ["python", "kernels"])
 def test_a_tied_weight_is_updated_once_after_its_last_reader(backend):
-    """Three steps with momentum: as two arrays each, whose gradients are summed."""
+    """Trap 3: three steps with momentum, as two arrays each, whose gradients are summed."""
     net, apart = autoencoder(), autoencoder(tied=False)
     data = samples(net)
     engine = make(backend, Setup(net, SGD, "input", 4, "float64", 1))
@@ -198,9 +198,11 @@ def test_tasks_that_have_rows_of_the_image_go_back_with_the_kernels(where, n_tas
         assert not any(isinstance(s, Expand) and s.frame.link is not None for s in local.statements)
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_the_way_back_is_that_of_pytorch(data):
+def test_both_ways_are_those_of_pytorch(data):
     torch = pytest.importorskip("torch")
     f = torch.nn.functional
     n_dims = data.draw(st.sampled_from([1, 2]))
@@ -222,6 +224,9 @@ def test_the_way_back_is_that_of_pytorch(data):
     there, back = ((f.conv1d, f.conv_transpose1d), (f.conv2d, f.conv_transpose2d))[n_dims - 1]
     given = {"stride": stride, "padding": padding, "dilation": dilation}
     z = there(torch.tensor(np.moveaxis(x, -1, 1)), w, **given)
+    first = make("kernels", Setup(net.until("maps"), None, None, 5, "float64", 1))
+    maps_of_x = np.moveaxis(first.outputs(x.reshape(5, -1)).reshape(5, *code.shape), -1, 1)
+    np.testing.assert_allclose(maps_of_x, z.numpy(), rtol=1e-10, atol=1e-11)
     ends = back(z, w, **given).shape[2:]  # where theirs ends, if it is not told more
     given["output_padding"] = [n - end for n, end in zip(space, ends, strict=True)]
     theirs = np.moveaxis(back(z, w, **given).numpy(), 1, -1)
