@@ -173,6 +173,7 @@ cdef class Tape:
         """c = alpha * a @ b + beta * c, over the first m, n, k of (m, k) @ (k, n) -> (m, n).
 
         With beta 0, what c held does not matter. alpha and beta are floats, scalars or coefs.
+        Zeros of what a `load` before read are passed over, where the products are wide.c's.
         thin : by the kernel of thin.c where it can. steady : b is the same at every step of a
         `repeat`; it is laid out once for all of them, where the products are wide.c's, and such
         products of one a, one after the other, are one.
@@ -408,8 +409,13 @@ cdef class Tape:
         g.rows = self.bind.extent(rows, out.shape[0], "rows")
         g.cols = self.bind.extent(None, out.shape[1], "columns")
         g.scale = self.bind.coef(scale)
+        self.bind.of_data.add(out.ctypes.data)
         self._append(K_LOAD, label or "load").load = g
         return self.t.n_ins - 1
+
+    def of_data(self, array):
+        """An array that moves over what a `load` reads: products with it look for zeros, too."""
+        self.bind.of_data.add(self.bind.array(array, "array").ctypes.data)
 
     def rebind(self, number, source, center=None, factor=None):
         """Let the load instruction `number` read another source with rows of the same length.

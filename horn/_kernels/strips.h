@@ -513,17 +513,25 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
                 K(put)(&d->v[l->n_in + k], value[l->result[k]], i0, i1, r, i2, c);
 }
 
-/* Rows per tile: as many as fit, unless that would force copies of rows worth using in place. */
+/* Rows per tile: as many as fit, unless rows that would be used in place had to be copied (a bias,
+ * once for each row) and that costs more than to begin with each operation once per row. */
+#define BEGIN_CYCLES 32
 static int64_t K(rows_per_tile)(const loop_t *l, const domain_t *d) {
-    int64_t c = d->n[2];
+    int64_t c = d->n[2], n_copied = 0;
     if (c > STRIP / 2) return 1;
+    const int64_t rows = c > 0 ? STRIP / c : 1;
     if (c >= 64)
         for (int k = 0; k < l->n_in + l->n_out; k++) {
             const view_t *v = &d->v[k];
-            if (v->dtype == REAL_TYPE && v->stride[2] == 1 && !v->index[2]
-                && (v->index[1] || v->stride[1] != c)) return 1;
+            const int is_one = v->stride[2] == 0 && d->axis != 1;
+            if (v->dtype == REAL_TYPE && (v->stride[2] == 1 || is_one) && !v->index[2]
+                && (v->index[1] || v->stride[1] != c)) {
+                if (d->axis == 1) return 1;
+                n_copied++;
+            }
         }
-    return c > 0 ? STRIP / c : 1;
+    const int64_t copying = n_copied * (BEGIN_CYCLES / 2 + c * (int64_t)sizeof(REAL) / 32);
+    return l->n_ops * BEGIN_CYCLES * (rows - 1) / rows < copying ? 1 : rows;
 }
 
 /* sum over a1 of x[place of a1, a2] * w[a1]: the sparse forward, four messages at a time. */

@@ -181,10 +181,11 @@ static void gemm_part(const tape_t *t, const gemm_t *g, int64_t r0, int64_t r1, 
         const int64_t *as = g->a.stride, *bs = g->b.stride;
         if (g->c.row)
             wide_product((const float *)a, as[0], as[1], (const float *)b, bs[0], bs[1], (float *)c,
-                         g->c.ld, m, n, k, (float)alpha, (float)beta, t->packs[tid]);
+                         g->c.ld, m, n, k, (float)alpha, (float)beta, g->zeros, t->packs[tid]);
         else
             wide_product((const float *)b, bs[1], bs[0], (const float *)a, as[1], as[0], (float *)c,
-                         g->c.ld, n, m, k, (float)alpha, (float)beta, t->packs[tid]);
+                         g->c.ld, n, m, k, (float)alpha, (float)beta,
+                         g->zeros ? ZEROS_A + ZEROS_B - g->zeros : ZEROS_NONE, t->packs[tid]);
         return;
     }
 #endif

@@ -118,6 +118,7 @@ typedef struct {
     /* b as wide_pack lays it out while instructions are repeated, or NULL; and how many of the
      * instructions behind have such panels and the same a: they are one product */
     float *panels; int32_t followers;
+    int32_t zeros;              /* ZEROS_*, of thin.h */
 } gemm_t;
 
 typedef struct {

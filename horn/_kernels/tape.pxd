@@ -61,7 +61,7 @@ cdef extern from "tape.h":
         int64_t ldpart[7]
         int32_t live
         float *panels
-        int32_t followers
+        int32_t followers, zeros
     ctypedef struct draw_t:
         char *out
         int64_t stride[2]
@@ -167,5 +167,5 @@ cdef extern from "tape.h":
     void tape_free(tape_t *) nogil
 
 cdef extern from "thin.h":
-    int KERNEL_BYTES
+    int KERNEL_BYTES, ZEROS_A, ZEROS_B
     int64_t WIDE_PANELS(int64_t, int64_t)

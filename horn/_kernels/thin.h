@@ -15,7 +15,8 @@
 #define WIDE_K 384                          /* messages at a time */
 #define WIDE_ROWS 240                       /* rows of a that stay in the second-level cache */
 #define WIDE_COLS 1024                      /* columns of b that are packed once for all rows */
-#define WIDE_BYTES ((WIDE_ROWS + WIDE_COLS) * WIDE_K * 4 + 256)
+#define WIDE_LISTS ((WIDE_ROWS / 12 + 2) * (WIDE_K + 16))    /* of places that are not 0, int16_t */
+#define WIDE_BYTES ((WIDE_ROWS + WIDE_COLS) * WIDE_K * 4 + WIDE_LISTS * 2 + 512)
 #define KERNEL_BYTES (WIDE_BYTES > LIVE_BYTES ? WIDE_BYTES : LIVE_BYTES)
 
 typedef struct {
@@ -26,10 +27,11 @@ typedef struct {
 
 #pragma GCC visibility push(hidden)
 /* c = beta c + alpha a b: a (m, k), b (k, n) by strides, one of each 1; c (m, n) row-major. With
- * beta 0 what c held does not matter. */
+ * beta 0 what c held does not matter. zeros: of which operand much may be 0, which is passed over. */
+enum {ZEROS_NONE, ZEROS_A, ZEROS_B};
 void wide_product(const float *a, int64_t am, int64_t ak, const float *b, int64_t bk, int64_t bn,
                   float *c, int64_t ldc, int64_t m, int64_t n, int64_t k, float alpha, float beta,
-                  char *scratch);
+                  int zeros, char *scratch);
 
 /* The same in two steps, for a b that many products have: its panels (WIDE_PANELS floats), and
  * those from p0 on to p1 of the n of a product, to the same bits. */

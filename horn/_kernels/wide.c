@@ -8,6 +8,8 @@
  * and a sum goes through the messages in the same order whatever m and n are, so that a part of a
  * product has the bits of the whole.
  */
+#include <math.h>
+
 #include "thin.h"
 
 #ifdef HORN_X86
@@ -19,10 +21,11 @@
 
 #define TILE_ROWS 12            /* 24 of the 32 registers hold sums */
 
-/* c = beta c + alpha a b for one tile of `height` rows and 16 or 32 columns, packed. */
+/* c = beta c + alpha a b for one tile of `height` rows and 16 or 32 columns, packed; of the n
+ * messages, or of n of them. */
 static inline __attribute__((always_inline)) void
-tile(const int height, const int has_both, int64_t k, const float *a, const float *b, float alpha,
-     float beta, float *c, int64_t ldc, int64_t cols) {
+tile(const int height, const int has_both, const int is_some, int64_t n, const int16_t *at,
+     const float *a, const float *b, float alpha, float beta, float *c, int64_t ldc, int64_t cols) {
     __m512 sum[TILE_ROWS][2];
 #pragma GCC unroll 12
     for (int i = 0; i < height; i++) {
@@ -30,7 +33,8 @@ tile(const int height, const int has_both, int64_t k, const float *a, const floa
         _mm_prefetch((const char *)(c + i * ldc), _MM_HINT_T0);
         if (has_both) _mm_prefetch((const char *)(c + i * ldc + 16), _MM_HINT_T0);
     }
-    for (int64_t kk = 0; kk < k; kk++) {
+    for (int64_t j = 0; j < n; j++) {
+        const int64_t kk = is_some ? at[j] : j;
         const __m512 b0 = _mm512_load_ps(b + kk * 32);
         const __m512 b1 = has_both ? _mm512_load_ps(b + kk * 32 + 16) : b0;
 #pragma GCC unroll 12
@@ -56,31 +60,148 @@ tile(const int height, const int has_both, int64_t k, const float *a, const floa
 }
 
 /* A function each, or registers go to memory in the innermost loop (GCC 12: half the speed). */
-typedef void (*tile_t)(int64_t, const float *, const float *, float, float, float *, int64_t, int64_t);
-#define TILE(height, has_both)                                                                   \
-    static __attribute__((noinline)) void tile_##height##_##has_both(                            \
-        int64_t k, const float *a, const float *b, float alpha, float beta, float *c, int64_t ldc, \
-        int64_t cols) {                                                                          \
-        tile(height, has_both, k, a, b, alpha, beta, c, ldc, cols);                              \
+typedef void (*tile_t)(int64_t, const int16_t *, const float *, const float *, float, float,
+                       float *, int64_t, int64_t);
+#define TILE(height, has_both, is_some)                                                          \
+    static __attribute__((noinline)) void tile_##height##_##has_both##_##is_some(                \
+        int64_t n, const int16_t *at, const float *a, const float *b, float alpha, float beta,   \
+        float *c, int64_t ldc, int64_t cols) {                                                   \
+        tile(height, has_both, is_some, n, at, a, b, alpha, beta, c, ldc, cols);                 \
     }
-#define TILES_OF(w) TILE(1, w) TILE(2, w) TILE(3, w) TILE(4, w) TILE(5, w) TILE(6, w) TILE(7, w) \
-                    TILE(8, w) TILE(9, w) TILE(10, w) TILE(11, w) TILE(12, w)
-TILES_OF(0)
-TILES_OF(1)
-#define NAMES_OF(w) {0, tile_1_##w, tile_2_##w, tile_3_##w, tile_4_##w, tile_5_##w, tile_6_##w,  \
-                     tile_7_##w, tile_8_##w, tile_9_##w, tile_10_##w, tile_11_##w, tile_12_##w}
-static const tile_t TILES[2][TILE_ROWS + 1] = {NAMES_OF(0), NAMES_OF(1)};
+#define TILES_OF(w, s) TILE(1, w, s) TILE(2, w, s) TILE(3, w, s) TILE(4, w, s) TILE(5, w, s)     \
+                       TILE(6, w, s) TILE(7, w, s) TILE(8, w, s) TILE(9, w, s) TILE(10, w, s)    \
+                       TILE(11, w, s) TILE(12, w, s)
+TILES_OF(0, 0)
+TILES_OF(1, 0)
+TILES_OF(0, 1)
+TILES_OF(1, 1)
+#define NAMES_OF(w, s) {0, tile_1_##w##_##s, tile_2_##w##_##s, tile_3_##w##_##s,                 \
+                        tile_4_##w##_##s, tile_5_##w##_##s, tile_6_##w##_##s, tile_7_##w##_##s,  \
+                        tile_8_##w##_##s, tile_9_##w##_##s, tile_10_##w##_##s,                   \
+                        tile_11_##w##_##s, tile_12_##w##_##s}
+static const tile_t TILES[2][TILE_ROWS + 1] = {NAMES_OF(0, 0), NAMES_OF(1, 0)};
+static const tile_t SOME[2][TILE_ROWS + 1] = {NAMES_OF(0, 1), NAMES_OF(1, 1)};
+
+/* The rows of a tile that begins at i. */
+static inline int rows_from(int64_t i, int64_t end) {
+    return end - i < TILE_ROWS ? (int)(end - i) : TILE_ROWS;
+}
+
+/* Columns of which there are too few for tiles: a vector has rows. Four tiles at a time, for one
+ * would wait for each sum. */
+static void few_columns(const float *tiles, int64_t m, int64_t k, const float *panel, float alpha,
+                        float beta, float *c, int64_t ldc, int64_t cols) {
+    for (int64_t col = 0; col < cols; col++)
+        for (int64_t i = 0; i < m; i += 4 * TILE_ROWS) {
+            __m512 sum[4];
+            const int is_full = m - i >= 4 * TILE_ROWS;
+            for (int q = 0; q < 4; q++) sum[q] = _mm512_setzero_ps();
+            if (is_full)
+                for (int64_t kk = 0; kk < k; kk++) {
+                    const __m512 b = _mm512_set1_ps(panel[kk * 32 + col]);
+                    for (int q = 0; q < 4; q++)
+                        sum[q] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(
+                            lanes(TILE_ROWS, 0), tiles + ((i + q * TILE_ROWS) * k
+                                                          + kk * TILE_ROWS)), b, sum[q]);
+                }
+            for (int q = 0; q < 4 && i + q * TILE_ROWS < m; q++) {
+                const int64_t first = i + q * TILE_ROWS;
+                const int height = rows_from(first, m);
+                const __mmask16 mask = lanes(height, 0);
+                if (!is_full)
+                    for (int64_t kk = 0; kk < k; kk++)
+                        sum[q] = _mm512_fmadd_ps(
+                            _mm512_maskz_loadu_ps(mask, tiles + first * k + kk * height),
+                            _mm512_set1_ps(panel[kk * 32 + col]), sum[q]);
+                float found[16];
+                _mm512_storeu_ps(found, _mm512_mul_ps(_mm512_set1_ps(alpha), sum[q]));
+                for (int r = 0; r < height; r++) {
+                    float *p = c + (first + r) * ldc + col;
+                    *p = beta != 0 ? fmaf(beta, *p, found[r]) : found[r];
+                }
+            }
+        }
+}
+
+/* All rows, in tiles of `height` one after the other; the last may have fewer. What is contiguous
+ * is read once, some messages at a time, not once for each tile that has a part of its lines. */
+#define SOME_MESSAGES 8
+static void pack_tiles(const float *a, int64_t am, int64_t ak, int64_t k, int64_t m, int height,
+                       float *to) {
+    if (am != 1) {
+        for (int64_t i = 0; i < m; i += height)
+            pack_rows(a + i * am, am, ak, k, m - i < height ? (int)(m - i) : height, to + i * k);
+        return;
+    }
+    for (int64_t from = 0; from < k; from += SOME_MESSAGES) {
+        const int64_t n = k - from < SOME_MESSAGES ? k - from : SOME_MESSAGES;
+        for (int64_t i = 0; i < m; i += height) {
+            const int rows = m - i < height ? (int)(m - i) : height;
+            const __mmask16 mask = lanes(rows, 0);
+            const float *p = a + i + from * ak;
+            float *q = to + i * k + from * rows;
+            for (int64_t kk = 0; kk < n; kk++)
+                _mm512_mask_storeu_ps(q + kk * rows, mask, _mm512_maskz_loadu_ps(mask, p + kk * ak));
+        }
+    }
+}
+
+/* ---- zeros ---- */
+/* Letters, and the margins of images, are mostly 0. Of an operand that may be so (`zeros`) tiles go
+ * through those messages only in which one of their numbers is not 0, if these are few. Sums are what
+ * they were: 0 times a finite number changes none, and where the other operand is not finite all
+ * messages count. */
+
+/* The places at which one of `width` numbers, `step` apart, is not 0. */
+static int64_t not_zero(const float *p, int64_t step, int width, int64_t k, int16_t *at) {
+    const __mmask16 mask = lanes(width, 0);
+    int64_t n = 0;
+    for (int64_t kk = 0; kk < k; kk++) {
+        at[n] = (int16_t)kk;
+        n += _mm512_cmp_ps_mask(_mm512_maskz_loadu_ps(mask, p + kk * step), _mm512_setzero_ps(),
+                                _CMP_NEQ_UQ) != 0;
+    }
+    return n;
+}
+
+static int is_finite(const float *p, int64_t n) {
+    __m512 sum = _mm512_setzero_ps();           /* of zeros, or NaN */
+    for (int64_t i = 0; i < n; i += 16)
+        sum = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(lanes(n - i, 0), p + i), _mm512_setzero_ps(), sum);
+    return _mm512_cmp_ps_mask(sum, _mm512_setzero_ps(), _CMP_NEQ_UQ) == 0;
+}
+
+/* ---- what comes from memory next ---- */
+typedef struct {
+    const char *at; int64_t pitch, n_lines, rows;
+} ahead_t;
+
+/* A part of an operand: lines of 64 bytes, of those of its rows or columns that are contiguous. */
+static ahead_t ahead_of(const float *p, int64_t rs, int64_t cs, int64_t rows, int64_t cols) {
+    const int64_t n = cs == 1 ? cols : rows;
+    return (ahead_t){(const char *)p, 4 * (cs == 1 ? rs : cs), (4 * n + 63) / 64 + 1,
+                     cs == 1 ? rows : cols};
+}
+static inline void fetch(ahead_t *f, int64_t lines) {
+    for (; f->rows > 0 && lines > 0; f->rows--, f->at += f->pitch, lines -= f->n_lines)
+        for (int64_t i = 0; i < f->n_lines; i++) _mm_prefetch(f->at + 64 * i, _MM_HINT_T1);
+}
 
 /* n in `parts`, each a multiple of `align` but the last. */
 static inline int64_t part_of(int64_t n, int64_t parts, int64_t align) {
     return ((n + parts - 1) / parts + align - 1) / align * align;
 }
 
+/* Pays where tiles take longer than that. */
+#define ROWS_TO_FETCH 48
+#define FEW_COLUMNS 2
+
 void wide_product(const float *a, int64_t am, int64_t ak, const float *b, int64_t bk, int64_t bn,
                   float *c, int64_t ldc, int64_t m, int64_t n, int64_t k, float alpha, float beta,
-                  char *scratch) {
+                  int zeros, char *scratch) {
     float *panels = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
     float *tiles = panels + WIDE_COLS * WIDE_K;
+    int16_t *lists = (int16_t *)(tiles + WIDE_ROWS * WIDE_K + 64);
     const int64_t n_depths = k > 0 ? (k + WIDE_K - 1) / WIDE_K : 1;
     const int64_t height = part_of(m, (m + WIDE_ROWS - 1) / WIDE_ROWS, TILE_ROWS);
     const int is_whole = height >= m;           /* then no panel is needed twice */
@@ -90,18 +211,70 @@ void wide_product(const float *a, int64_t am, int64_t ak, const float *b, int64_
         const int64_t j1 = j0 + width < n ? j0 + width : n;
         const int64_t k0 = k * depth / n_depths, kn = k * (depth + 1) / n_depths - k0;
         const float keep = depth ? 1.0f : beta;
+        const int is_last = depth + 1 == n_depths;
         for (int64_t i0 = 0; i0 < m; i0 += height) {
             const int64_t i1 = i0 + height < m ? i0 + height : m;
-            for (int64_t i = i0; i < i1; i += TILE_ROWS)
-                pack_rows(a + i * am + k0 * ak, am, ak, kn,
-                          i1 - i < TILE_ROWS ? (int)(i1 - i) : TILE_ROWS, tiles + (i - i0) * kn);
+            const int64_t n_tiles = (i1 - i0 + TILE_ROWS - 1) / TILE_ROWS;
+            int64_t n_some[WIDE_ROWS / TILE_ROWS + 1];      /* of a tile's messages */
+            int64_t n_looked = 0;
+            int looks = zeros != ZEROS_NONE, is_tame[WIDE_ROWS / TILE_ROWS + 1];
+            pack_tiles(a + i0 * am + k0 * ak, am, ak, kn, i1 - i0, TILE_ROWS, tiles);
+            for (int64_t i = i0, q = 0; looks && i < i1; i += TILE_ROWS, q++) {
+                const int rows = rows_from(i, i1);
+                const float *from = tiles + (i - i0) * kn;
+                is_tame[q] = zeros == ZEROS_A || is_finite(from, rows * kn);
+                if (zeros == ZEROS_B) continue;
+                n_some[q] = not_zero(from, rows, rows, kn, lists + q * (WIDE_K + 16));
+                looks = 4 * n_some[q] <= 3 * kn;
+                n_looked = q + looks;
+            }
+            ahead_t next = {0}, beside = {0};
+            if (i1 < m)
+                next = ahead_of(a + i1 * am + k0 * ak, am, ak, m - i1 < height ? m - i1 : height, kn);
+            else if (!is_last)
+                next = ahead_of(a + (k0 + kn) * ak, am, ak, m < height ? m : height, kn);
+            const int64_t n_next = next.n_lines * next.rows / (n_tiles * ((j1 - j0 + 31) / 32)) + 1;
             for (int64_t j = j0; j < j1; j += 32) {
-                const int64_t cols = j1 - j < 32 ? j1 - j : 32;
+                const int64_t cols = j1 - j < 32 ? j1 - j : 32, after = j1 - j - cols;
                 float *panel = panels + (is_whole ? 0 : (j - j0) * kn);
-                if (i0 == 0) pack_cols(b + k0 * bk + j * bn, bk, bn, kn, cols, panel);
-                for (int64_t i = i0; i < i1; i += TILE_ROWS)
-                    TILES[cols > 16][i1 - i < TILE_ROWS ? i1 - i : TILE_ROWS](
-                        kn, tiles + (i - i0) * kn, panel, alpha, keep, c + i * ldc + j, ldc, cols);
+                if (i0 == 0) {
+                    pack_cols(b + k0 * bk + j * bn, bk, bn, kn, cols, panel);
+                    if (after)
+                        beside = ahead_of(b + k0 * bk + (j + 32) * bn, bk, bn, kn, after < 32 ? after : 32);
+                    else if (!is_last)
+                        beside = ahead_of(b + (k0 + kn) * bk + j0 * bn, bk, bn, kn,
+                                          j1 - j0 < 32 ? j1 - j0 : 32);
+                }
+                const int64_t n_beside = beside.n_lines * beside.rows / n_tiles + 1;
+                const int n_halves = 1 + (cols > 16);
+                int64_t half[2] = {0, 0};
+                int is_some = 0;
+                if (n_looked) {
+                    is_some = is_finite(panel, 32 * kn);
+                } else if (zeros == ZEROS_B) {
+                    for (int h = 0; h < n_halves; h++)
+                        half[h] = not_zero(panel + 16 * h, 32, 16, kn, lists + h * (WIDE_K + 16));
+                    is_some = 8 * (half[0] + half[1]) <= 5 * n_halves * kn;
+                }
+                if (cols <= FEW_COLUMNS && !is_some) {
+                    few_columns(tiles, i1 - i0, kn, panel, alpha, keep, c + i0 * ldc + j, ldc, cols);
+                    continue;
+                }
+                for (int64_t i = i0, q = 0; i < i1; i += TILE_ROWS, q++) {
+                    const int rows = rows_from(i, i1);
+                    const float *from = tiles + (i - i0) * kn;
+                    float *to = c + i * ldc + j;
+                    if (m >= ROWS_TO_FETCH) { fetch(&next, n_next); fetch(&beside, n_beside); }
+                    if (is_some && zeros == ZEROS_B && is_tame[q])
+                        for (int h = 0; h < n_halves; h++)
+                            SOME[0][rows](half[h], lists + h * (WIDE_K + 16), from, panel + 16 * h,
+                                          alpha, keep, to + 16 * h, ldc, cols - 16 * h);
+                    else if (is_some && q < n_looked)
+                        SOME[cols > 16][rows](n_some[q], lists + q * (WIDE_K + 16), from, panel, alpha,
+                                              keep, to, ldc, cols);
+                    else
+                        TILES[cols > 16][rows](kn, NULL, from, panel, alpha, keep, to, ldc, cols);
+                }
             }
         }
     }
@@ -125,9 +298,7 @@ void wide_packed(const float *a, int64_t am, int64_t ak, int64_t m, int64_t k,
         const int64_t k0 = k * depth / n_depths, kn = k * (depth + 1) / n_depths - k0;
         for (int64_t i0 = 0; i0 < m; i0 += height) {
             const int64_t i1 = i0 + height < m ? i0 + height : m;
-            for (int64_t i = i0; i < i1; i += TILE_ROWS)
-                pack_rows(a + i * am + k0 * ak, am, ak, kn,
-                          i1 - i < TILE_ROWS ? (int)(i1 - i) : TILE_ROWS, tiles + (i - i0) * kn);
+            pack_tiles(a + i0 * am + k0 * ak, am, ak, kn, i1 - i0, TILE_ROWS, tiles);
             int64_t before = 0;
             for (int part = 0; part < n_parts; part++) {
                 const wide_part_t *w = &parts[part];
@@ -138,8 +309,8 @@ void wide_packed(const float *a, int64_t am, int64_t ak, int64_t m, int64_t k,
                 for (int64_t p = lo; p < hi; p++) {
                     const int64_t j = p * 32, cols = w->n - j < 32 ? w->n - j : 32;
                     for (int64_t i = i0; i < i1; i += TILE_ROWS)
-                        TILES[cols > 16][i1 - i < TILE_ROWS ? i1 - i : TILE_ROWS](
-                            kn, tiles + (i - i0) * kn, panels + p * 32 * kn, w->alpha,
+                        TILES[cols > 16][rows_from(i, i1)](
+                            kn, NULL, tiles + (i - i0) * kn, panels + p * 32 * kn, w->alpha,
                             depth ? 1.0f : w->beta, w->c + i * w->ldc + j, w->ldc, cols);
                 }
                 before += n_panels;

@@ -207,6 +207,8 @@ class TapeWriter:
         if what == "x":
             here["scale"] = self.scale
         number = self.tape.load(source, self.picks[self.memory.places(rows)], array, **here)
+        if out in self.memory.all_steps:
+            self.tape.of_data(self.memory.all_steps[out])
         taken = self.memory.places(columns[0]) if columns else slice(None)
         if self.memory.steps and each_step:
             n = len(range(*taken.indices(array.shape[1]))) if columns else 1

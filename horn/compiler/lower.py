@@ -311,10 +311,8 @@ class Builder:
                 seen |= dict.fromkeys(new)
                 pending += new
         costly = [n for n in seen if n.op in COSTLY and n.axes == "bo" and n in again]
-        return {
-            f"{code.layer.name}.part.{k}": self.messages.at_vertex(node, code, "forward")
-            for k, node in enumerate(costly)
-        }
+        found = self.messages.all_at_vertex(costly, code, "forward")
+        return {f"{code.layer.name}.part.{k}": node for k, node in enumerate(found)}
 
     def start(self, code: LayerCode) -> None:
         """The initial States of a layer: of a sequence that goes on, those of its last piece."""

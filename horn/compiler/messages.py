@@ -8,7 +8,7 @@ exchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from horn import ir
@@ -67,6 +67,10 @@ class MessageExpressions:
         """An abstract expression of one neuron as an expression over buffers, letters (b, o) of its
         layer.
         """
+        return self.all_at_vertex([root], code, phase)[0]
+
+    def all_at_vertex(self, roots: Sequence[Node], code: LayerCode, phase: str) -> list[Node]:
+        """The same of expressions that have much in common."""
         layer = code.layer
 
         def find(node: Node) -> Node | None:
@@ -95,7 +99,8 @@ class MessageExpressions:
                 self.known[key] = found
             return found
 
-        return ir.replace(root, find)
+        done: dict[Node, Node] = {}
+        return [ir.replace(root, find, done) for root in roots]
 
     def over_all(self, inside: Node, monoid: str, axis: str, layer: Layer) -> Node:
         """A reduction over the neurons of a layer, or over the samples of the batch."""

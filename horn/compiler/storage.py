@@ -216,13 +216,20 @@ class Storage:
             stored = (out_letters(self.network, frame, o, self.buffers) for o in outputs)
             domain = ir.union(*(o.node.axes for o in outputs), *stored, outputs[0].axis)
             roots = [paired(o.node) if len(domain) == 3 else o.node for o in outputs]
-            nodes = [self.lift_out(root, frame, domain) for root in roots]
+            seen: set[Node] = set()
+            done: dict[Node, Node] = {}
+            nodes = [self.lift_out(root, frame, domain, seen, done) for root in roots]
         computed = [replace(o, node=node) for o, node in zip(outputs, nodes, strict=True)]
         self.emit(Loop(frame, tuple(computed), scatter))
 
-    def lift_out(self, root: Node, frame: Frame, domain: str) -> Node:
+    def lift_out(
+        self, root: Node, frame: Frame, domain: str, before: set[Node], done: dict[Node, Node]
+    ) -> Node:
         """Store every subexpression that varies along fewer axes than the domain: it is computed
         once, not once per place. What several of them have in common is stored, too.
+
+        before, done : what was looked into of the same loop's expressions, and what became of it;
+        both grow. Whatever is in those has its parts stored.
         """
 
         def place(node: Node) -> Frame | None:
@@ -245,7 +252,7 @@ class Storage:
 
         parts: dict[Node, Frame] = {}
         seen: set[Node] = set()
-        stack = [root]
+        stack = [] if root in before else [root]
         while stack:
             node = stack.pop()
             if node in seen or not node.args or node in self.values:
@@ -263,7 +270,8 @@ class Storage:
             self.parts.add((here, node.axes, node))
         for node in sorted(parts, key=lambda n: n.place[0]):  # larger ones load smaller ones
             self.store(node, parts[node], node.axes, "part")
-        return ir.replace(root, find)
+        before |= seen
+        return ir.replace(root, find, done)
 
     def in_common(self, parts: dict[Node, Frame]) -> list[Node]:
         """What is worth storing of the expressions that several of these have in them."""

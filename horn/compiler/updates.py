@@ -346,7 +346,7 @@ class Updates:
             gradient = self.storage.store(gradient, frame, letters, f"{name}.mean_gradient")
             self.storage.probes[f"{name}.gradient"] = gradient.value
         elif gradient.op is not Op.LOAD:
-            gradient = self.storage.lift_out(gradient, frame, letters)
+            gradient = self.storage.lift_out(gradient, frame, letters, set(), {})
         if not pushed:
             gradient = o.of_derived(gradient, Scalar("learning_rate"))
         decays = o.weight_decay and frame.link is not None

@@ -543,10 +543,17 @@ def rebuild(
     )
 
 
-def replace(root: Node, known: Mapping[Node, Node] | Callable[[Node], Node | None]) -> Node:
-    """The expression with some nodes replaced. A replaced node is not looked into."""
+def replace(
+    root: Node,
+    known: Mapping[Node, Node] | Callable[[Node], Node | None],
+    done: dict[Node, Node] | None = None,
+) -> Node:
+    """The expression with some nodes replaced. A replaced node is not looked into.
+
+    done : what became of the nodes of other expressions, in which the same is replaced; it grows.
+    """
     find = known if callable(known) else known.get
-    done: dict[Node, Node] = {}
+    done = {} if done is None else done
     stack: list[Node | tuple[Node]] = [root]  # in a tuple: its arguments are done
     while stack:
         node = stack.pop()

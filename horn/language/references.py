@@ -79,6 +79,8 @@ class Unset:
 
 def wrap(value: Any) -> Any:
     """A Python value as the run sees it: numbers become constants."""
+    if isinstance(value, types.ModuleType):  # horn's own look for what to write instead of a word
+        return value
     if getattr(value, "shape", None) == ():
         return const(float(value))
     is_plain = not isinstance(value, (str, Node, type)) and not hasattr(value, "shape")

@@ -142,6 +142,30 @@ def test_a_program_grows_as_its_text(tmp_path, text: Callable[[int], str], monke
     assert calls[1] < 2.8 * calls[0], calls
 
 
+def test_what_a_step_keeps_is_compiled_once(tmp_path, monkeypatch):
+    """A recurrent layer keeps of each step what takes long to compute: many parts of one chain."""
+    calls: list[int] = []
+    plain = nodes.rebuild
+
+    def rebuild(*args: object) -> ir.Node:
+        calls[-1] += 1
+        return plain(*args)
+
+    monkeypatch.setattr(nodes, "rebuild", rebuild)
+    for n in (30, 60):
+        lines = [f"z = horn.math.tanh(z * 1.0{k % 9 + 1}) + 0.{k + 1} * self.v" for k in range(n)]
+        text = texts.source(forward([*lines, "self.v = z"]))
+        state = '    v = horn.State(0.0, per="sample")\n\n    def forward'
+        cls = texts.module(tmp_path, text.replace("    def forward", state, 1)).N
+        net = horn.Network(seed=1)
+        inputs = {"x": net.input(6, steps=3), "h": horn.Delayed()}
+        net.layer(4, neuron=cls, inputs=inputs)
+        net.output(3, activation="softmax", loss="cross_entropy", each_step=True)
+        calls.append(0)
+        lower.training_program(net, horn.SGD(0.1), "labels")
+    assert calls[1] < 2.5 * calls[0], calls
+
+
 @pytest.mark.parametrize(
     "text, n", [(one_expression, 1000), (operations, 1000), (dependent_ifs, 100)]
 )

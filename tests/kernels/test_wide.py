@@ -71,6 +71,36 @@ def test_a_part_of_a_product_has_the_bits_of_the_whole(first, n_rows, col, n_thr
     np.testing.assert_array_equal(part, whole[first : first + n_rows, col : col + 40])
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    m=st.sampled_from([1, 13, 60, 250, 500]), n=st.sampled_from([1, 2, 10, 33, 65, 200]),
+    k=st.sampled_from([1, 20, 65, 400, 800]), density=st.sampled_from([0.0, 0.015, 0.1, 0.5]),
+    bad=st.sampled_from([0.0, np.inf, np.nan]), is_first=st.booleans(), n_threads=st.integers(1, 2),
+)  # fmt: skip
+@example(m=500, n=65, k=800, density=0.015, bad=0.0, is_first=False, n_threads=1)
+@example(m=500, n=65, k=800, density=0.015, bad=np.nan, is_first=True, n_threads=1)
+def test_zeros_of_data_change_no_bit(m, n, k, density, bad, is_first, n_threads):
+    rng = np.random.default_rng(m + n + k)
+    a, b = lying(rng, m, k, "F", 0), lying(rng, k, n, "C", 0)
+    data, other = (a, b) if is_first else (b, a)
+    data *= rng.random(data.shape) < density
+    data[: data.shape[0] // 3] *= rng.random(len(data.T)) < 0.5  # denser tiles, and others
+    if bad:
+        other[rng.integers(len(other)), rng.integers(other.shape[1])] = bad
+    found = []
+    for is_loaded in (False, True):
+        tape, c = Tape(np.float32, n_threads), np.ones((m, n), np.float32)
+        x = data.copy("K")
+        if is_loaded:
+            x[...] = 7.0
+            tape.load(data, np.arange(len(data)), x)
+        tape.gemm(*(x, b) if is_first else (a, x), c, beta=0.9)
+        with np.errstate(invalid="ignore"):
+            tape.run()
+        found.append(c)
+    np.testing.assert_array_equal(*found)
+
+
 def test_without_a_library_products_are_horns_too(kernel_rng):
     absent = replace(blas.load("numpy"), is_asked=False)
     a, b = lying(kernel_rng, 30, 40, "C", 0), lying(kernel_rng, 40, 20, "C", 0)
