@@ -12,7 +12,7 @@ from horn.compiler.backward import Backward
 from horn.compiler.layer_code import LayerCode, NetworkCode
 from horn.compiler.messages import MessageExpressions, StepTrace, where_member
 from horn.compiler.steps import Arrangement, on_circles
-from horn.compiler.storage import Storage
+from horn.compiler.storage import COSTLY, Storage
 from horn.compiler.thinning import Thinning
 from horn.compiler.updates import Updates
 from horn.errors import ModelError
@@ -50,10 +50,6 @@ from horn.program import (
     verify,
 )
 
-COSTLY = (
-    Op.EXP, Op.LOG, Op.SQRT, Op.TANH, Op.SIN, Op.COS, Op.LOG1P, Op.EXPM1, Op.SIGMOID, Op.SOFTPLUS,
-    Op.ERF, Op.ERFC, Op.ATAN, Op.POW, Op.ATAN2,
-)  # fmt: skip
 WEIGHT = "sample_weight"  # the buffer (b,) of what the batch's samples weigh
 VALID = "valid"  # of sequences that end early: 1 at a step that is the sample's own, then 0,
 LAST = "last"  # and 1 at the last of them only

@@ -40,6 +40,11 @@ from horn.program import (
 )
 
 _CHEAP = ir.BOOLEAN | {Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SELECT}
+# Slower than reading what they gave before.
+COSTLY = (
+    Op.EXP, Op.LOG, Op.SQRT, Op.TANH, Op.SIN, Op.COS, Op.LOG1P, Op.EXPM1, Op.SIGMOID, Op.SOFTPLUS,
+    Op.ERF, Op.ERFC, Op.ATAN, Op.POW, Op.ATAN2,
+)  # fmt: skip
 
 
 class Storage:
@@ -247,8 +252,7 @@ class Storage:
             here = place(node)
             if here is not None:
                 return self.store(node, here, node.axes, "part")
-            key = (frame, node.axes, node)
-            return self.stored.get(key) if key in self.parts else None
+            return self.at_hand(node, frame)
 
         parts: dict[Node, Frame] = {}
         seen: set[Node] = set()
@@ -257,7 +261,7 @@ class Storage:
             node = stack.pop()
             if node in seen or not node.args or node in self.values:
                 continue
-            if (frame, node.axes, node) in self.parts and (frame, node.axes, node) in self.stored:
+            if self.at_hand(node, frame) is not None:
                 continue
             seen.add(node)
             here = place(node)
@@ -272,6 +276,12 @@ class Storage:
             self.store(node, parts[node], node.axes, "part")
         before |= seen
         return ir.replace(root, find, done)
+
+    def at_hand(self, node: Node, frame: Frame) -> Node | None:
+        """What an expression was stored in that is worth reading instead; None if it is not."""
+        key = (frame, node.axes, node)
+        is_costly = node.op in COSTLY and not self.steps
+        return self.stored.get(key) if key in self.parts or is_costly else None
 
     def in_common(self, parts: dict[Node, Frame]) -> list[Node]:
         """What is worth storing of the expressions that several of these have in them."""

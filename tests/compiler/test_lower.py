@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import horn
+from horn import ir
 from horn.compiler import lower
 from horn.errors import CompileError, ModelError
 from horn.neurons import BatchDropout, Dropout, Standard
@@ -15,6 +16,11 @@ from horn.program import Draw, Live, Loop, Matmul, Take, Update
 class Largest(horn.Neuron):
     def forward(self, messages):
         self.feedforward(max(m.input * m.weight for m in messages))
+
+
+class Pulled(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(sum(horn.math.sin(m.input - m.weight) for m in messages))
 
 
 class Hebb(horn.Neuron):
@@ -130,6 +136,14 @@ def test_a_maximum_is_a_fused_loop_and_never_stores_every_message():
     assert not of(made.statements, Matmul, 1)
     for name, buffer in made.buffers.items():
         assert len(buffer.axes) < 3, name
+
+
+def test_a_sine_that_forward_stored_is_not_computed_again():
+    made = lower.training_program(network(Pulled, bias=False), horn.SGD(0.1), "label")
+    lower.verify(made)
+    nodes = [o.node for loop in of(made.statements, Loop, 1) for o in loop.outputs]
+    waves = [n for root in nodes for n in ir.walk(root) if n.op in (ir.Op.SIN, ir.Op.COS)]
+    assert sorted(n.axes for n in waves) == ["bi", "bi", "oi", "oi"]
 
 
 def test_sparse_links_loop_over_edges():
