@@ -18,8 +18,11 @@ from horn.wire.frames import (
     Expected,
     WireMessage,
     decode,
+    encode,
 )
 
+# Bodies up to this go in the packet: a memfd costs ten system calls, and a mapping over there.
+INLINE_BYTES = 8 * 1024
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
@@ -33,6 +36,24 @@ def new_segment(size: int) -> int:
         os.close(fd)
         raise JobError(f"no room for mailboxes of {size} bytes: {error.strerror}") from error
     return fd
+
+
+def check_segment(fd: int, told: int, size: int, where: str) -> None:
+    """Check that a segment has this size, as told, for good."""
+    real, seals = os.fstat(fd).st_size, fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    if not told == real == size or seals & SEALS != SEALS:
+        raise BadFrame(where, f"{real} bytes, seals {seals:#x}", f"{size}, sealed")
+
+
+def packet_of(message: WireMessage) -> tuple[list[Buffer], int | None]:
+    """A message as a packet; larger bodies are in the memfd that goes along."""
+    parts = encode(message)
+    lengths = [len(body) for body in parts[2:]]
+    if sum(lengths) > INLINE_BYTES:
+        return parts[:2], bodies_to_memfd(parts[2:])
+    if lengths:
+        parts.insert(2, struct.pack(f"<{len(lengths)}Q", *lengths))
+    return parts, None
 
 
 def bodies_to_memfd(bodies: Sequence[Buffer]) -> int:

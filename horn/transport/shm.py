@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import array
 import errno
-import fcntl
 import itertools
 import logging
 import os
@@ -36,10 +35,10 @@ from horn.patience import Patience
 from horn.transport import Channel, Identity, PeerLost, Transport, checked, digest
 from horn.transport._handshake import refusal, refused
 from horn.transport._memfds import (
-    SEALS,
-    bodies_to_memfd,
+    check_segment,
     message_of,
     new_segment,
+    packet_of,
 )
 from horn.transport._slots import Slot, layout, stride
 from horn.wire.frames import (
@@ -62,8 +61,6 @@ from horn.wire.frames import (
 logger = logging.getLogger(__name__)
 
 PACKET_BYTES = 76 * 1024  # a header, the largest meta, and bodies
-# Bodies up to this go in the packet: a memfd costs ten system calls, and a mapping over there.
-INLINE_BYTES = 8 * 1024
 SLICE_S = 0.02  # how often a waiting task looks for the dead
 ACCEPT_S = 1.0  # how often who waits for connections looks at the clock
 ROOT = 0
@@ -361,10 +358,7 @@ class Shm(Transport):
             if plan.digest != mine:
                 got, wanted = plan.digest.hex()[:12], mine.hex()[:12]
                 raise HandshakeRefused(f"plan of {peer.name}", got, wanted)
-            real, seals = os.fstat(fd).st_size, fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-            if not plan.size == real == size or seals & SEALS != SEALS:
-                got = f"{real} bytes, seals {seals:#x}"
-                raise BadFrame(f"segment of {peer.name}", got, f"{size}, sealed")
+            check_segment(fd, plan.size, size, f"segment of {peer.name}")
         except BaseException:
             os.close(fd)
             raise
@@ -591,16 +585,8 @@ class Shm(Transport):
         where = f"sending {type(meta).__name__} to {peer.name}"
         if peer.sock is None and self._endpoints and not self._find_gone([to]):
             self._dial(to, patience, where)
-        parts = encode(
-            WireMessage(meta, tuple(arrays), self.task, self.place.attempt, peer.n_out + 1)
-        )
-        bodies = parts[2:]
-        own_fd, inline = None, []
-        lengths = [len(body) for body in bodies]
-        if bodies and sum(lengths) <= INLINE_BYTES:
-            inline = [struct.pack(f"<{len(lengths)}Q", *lengths), *bodies]
-        elif bodies:
-            own_fd = bodies_to_memfd(bodies)
+        message = WireMessage(meta, tuple(arrays), self.task, self.place.attempt, peer.n_out + 1)
+        packet, own_fd = packet_of(message)
         try:
             carried = array.array("i", fds if own_fd is None else [own_fd])
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, carried)] if carried else []
@@ -608,7 +594,7 @@ class Shm(Transport):
                 if peer.sock is None or peer.gone is not None:
                     raise PeerLost(where, (peer.name,), peer.gone or "it was never here")
                 try:
-                    peer.sock.sendmsg([*parts[:2], *inline], ancillary)
+                    peer.sock.sendmsg(packet, ancillary)
                     break
                 except BlockingIOError:
                     left_s = patience.left_s()
