@@ -151,6 +151,18 @@ def test_the_two_commands_of_the_readme_are_those_that_ci_runs() -> None:
     assert second in script and first in script
 
 
+def test_the_figures_of_the_readme_are_those_that_a_reader_sees() -> None:
+    """Those that are the same on every machine, to the digit."""
+    shown = (ROOT / "README.md").read_text()
+    text = next(b.text for b in blocks(ROOT / "README.md") if "# first.py" in b.text)
+    first: dict[str, Any] = {"__name__": "first"}
+    exec(text, first)
+    job = first["job"]().with_settings(epochs=1)
+    assert job.acc_is_of in shown
+    [row] = horn.train(job).history
+    assert f"Epoch  1/20  loss {row['loss']:.3f}" in shown  # the fourth digit is the processor's
+
+
 def test_links_lead_somewhere() -> None:
     for path in FILES:
         for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
