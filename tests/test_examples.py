@@ -60,6 +60,12 @@ def shapes_are_found(out: str) -> bool:
     return found is not None and float(found[1]) > 0.8
 
 
+def signs_are_remembered(out: str) -> bool:
+    """Who does not remember has a half."""
+    found = re.search(r"^([\d.]+) of 1,000 answers are right$", out, re.M)
+    return found is not None and float(found[1]) > 0.95
+
+
 def weeks_are_seen(out: str) -> bool:
     """Better by a tenth than to say last week's number again."""
     found = re.search(r"^error ([\d.]+), of last week's number ([\d.]+)$", out, re.M)
@@ -86,6 +92,7 @@ JUDGES: dict[str, Callable[[str], bool]] = {
     "cifar10": accuracy(0.35),
     "denoise": images_come_back,
     "digits": accuracy(0.95),
+    "eprop": signs_are_remembered,
     "feedback_alignment": accuracy(0.94),
     "gru": accuracy(0.95),
     "heads": heads_are_right,
@@ -107,7 +114,7 @@ JUDGES: dict[str, Callable[[str], bool]] = {
     "xor": xor_is_learned,
 }
 
-SLOW = ("adding", "cifar10", "denoise", "lenet", "shakespeare", "spiking")
+SLOW = ("adding", "cifar10", "denoise", "eprop", "lenet", "shakespeare", "spiking")
 
 # A part of what they do: all of it is what docs/results.md tells of.
 SHORTER = {

@@ -24,7 +24,8 @@ from tests.support.examples import fake_data
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = sorted([*EXAMPLES.glob("*.py"), *(EXAMPLES / "zoo").glob("*.py")])
 REFUSED = dict.fromkeys(
-    ("adding", "gru", "seasons", "shakespeare", "spiking", "stdp"), "a network of sequences"
+    ("adding", "eprop", "gru", "seasons", "shakespeare", "spiking", "stdp"),
+    "a network of sequences",
 )
 
 

@@ -23,7 +23,7 @@ from tests.parity.test_compiled_equals_interpreted import compare
 from tests.support.examples import fake_data
 
 # tests/parity/test_time.py, test_time_torch.py
-OF_SEQUENCES = {"adding", "gru", "seasons", "shakespeare", "spiking", "stdp"}
+OF_SEQUENCES = {"adding", "eprop", "gru", "seasons", "shakespeare", "spiking", "stdp"}
 EXAMPLES = sorted(
     path
     for path in (Path(__file__).parents[2] / "examples").glob("*.py")
