@@ -192,8 +192,7 @@ cdef class Tape:
         """Room for the panels of the last instruction's b; it goes with those before it."""
         cdef gemm_t *before
         cdef int i
-        cdef char *block = <char *>self.bind.block(4 * WIDE_PANELS(g.n.fixed, g.k.fixed) + 64)
-        g.panels = <float *>(block + (-<int64_t>block & 63))
+        g.panels = <float *>self.bind.block(4 * WIDE_PANELS(g.n.fixed, g.k.fixed))
         for i in range(self.t.n_ins - 2, max(-1, self.t.n_ins - MAX_STACKED - 1), -1):
             before = self.t.ins[i].gemm
             if self.t.ins[i].kind != K_GEMM or not before.panels or before.a.data != g.a.data \

@@ -48,18 +48,18 @@ cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, base, step, bias
     reach = (n_r - 1) * step
     if len(base) and not 0 <= base.min() <= base.max() + reach < len(w):
         raise ValueError(f"base and step reach beyond the {len(w)} weights")
-    packed = np.zeros((len(base), n_r), bind.dtype)
     unit = _units(ptr, row)
     bind.room_for_windows(len(x) * ((x.shape[1] * x.itemsize + 127) // 128 * 128))
     cdef conv_t *g = _conv(bind, x, w, out, rows)
     g.kind, g.step, g.n_groups, g.n_r, g.n_rows = 0, step, n_groups, n_r, len(base)
-    g.packed, g.n_x, g.n_units = at(packed), len(x), len(unit)
+    g.packed = <char *>bind.block(len(base) * n_r * bind.dtype.itemsize)
+    g.n_x, g.n_units = len(x), len(unit)
     g.unit = <const int32_t *>at(unit)
     g.ptr = <const int64_t *>at(ptr)
     g.base = <const int64_t *>at(base)
     g.src = <const int32_t *>at(src)
     g.row = <const int32_t *>at(row)
-    bind.keep += [packed, ptr, base, src, row, unit]
+    bind.keep += [ptr, base, src, row, unit]
     g.end = _end(bind, out, bias, relu, gate)
     g.bias = g.gate = g.out
     if bias is not None:
