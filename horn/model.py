@@ -467,7 +467,8 @@ class Model:
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write what ``predict`` computes as an ONNX file: "x" (batch, features) -> "y" (batch,
-        outputs), in the type of the model. Needs the extra ``onnx``.
+        outputs), in the type of the model; of sequences "x" (batch, steps, features), of any number
+        of steps, and "y" (batch, steps, outputs) where each is answered. Needs the extra ``onnx``.
 
         Raises
         ------
@@ -481,7 +482,8 @@ class Model:
 
     def to_torch(self) -> Any:
         """A torch.nn.Module that computes what ``predict`` does, (batch, features) -> (batch,
-        outputs) in the type of the model, with the learned arrays as its Parameters. Needs PyTorch.
+        outputs) in the type of the model, with the learned arrays as its Parameters; of sequences
+        (batch, steps, features), as for ``export``. Needs PyTorch.
 
         Raises
         ------

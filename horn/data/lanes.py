@@ -33,10 +33,14 @@ def whole(data: Any, features: int, asked: Asked, what: str) -> Dataset:
     DataError : other shapes.
     """
     if isinstance(data, Dataset):
+        if data.lengths is not None:
+            raise _differ(what)
         return _of_rows(data, features, what)
     x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
     if isinstance(x, (Dataset, str)):
         return as_dataset(data, what)  # which says what is wrong
+    if isinstance(x, list) and is_ragged(x):
+        raise _differ(what)
     x = np.asarray(x)
     if x.ndim == 1 and features == 1:
         x = x[:, None]
@@ -68,6 +72,13 @@ def whole(data: Any, features: int, asked: Asked, what: str) -> Dataset:
         return arrays.as_labels_or_targets(y.reshape(n, -1), where)
 
     return with_answers(Dataset(found, None, scale, what), y, own, what)
+
+
+def _differ(what: str) -> DataError:
+    return DataError(
+        f"{what}: sequences of different lengths are not cut into pieces: give one long sequence, "
+        "or several of one length; of these, leave stateful=True out, and horn takes each as it is"
+    )
 
 
 def joined(data: Dataset) -> Dataset:

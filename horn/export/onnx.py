@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,11 @@ class OnnxGraph:
         self.nodes: list[Any] = []
         self.initializers: dict[str, Any] = {}
         self.indices: dict[tuple[tuple[int, ...], bytes], str] = {}
-        self.n_bytes = 0
+        self.n_bytes = self.n_made = 0
 
     def node(self, kind: str, inputs: Sequence[str], name: str = "", **attributes: Any) -> str:
-        out = name or f"{kind.lower()}_{len(self.nodes)}"
+        out = name or f"{kind.lower()}_{self.n_made}"
+        self.n_made += 1
         self.nodes.append(self.onnx.helper.make_node(kind, inputs, [out], **attributes))
         return out
 
@@ -189,6 +190,38 @@ class OnnxGraph:
         is_tie = self.node("And", [self.node("Equal", [other, mine]), is_before])
         return self.reduce(self._number(self.node("Or", [is_more, is_tie])), 2, "sum")
 
+    def in_time(
+        self, x: str, before: Sequence[tuple[int, str | None]],
+        step: Callable[[str, Sequence[str]], tuple[Sequence[str], Sequence[str]]],
+    ) -> list[str]:  # fmt: skip
+        """A Scan over the steps."""
+        outside, self.nodes = self.nodes, []
+        heard = [f"before_{k}" for k in range(len(before))]
+        after, sent = step("x_of_step", heard)
+        rows, sizes = self.node("Shape", ["x_of_step"], start=0, end=1), [n for n, _ in before]
+        both = enumerate(zip(after, sizes, strict=True))
+        after = [self._wide(a, rows, n, f"after_{k}") for k, (a, n) in both]
+        sent = [self.node("Identity", [name], f"sent_{k}") for k, name in enumerate(sent)]
+        inside, self.nodes = self.nodes, outside
+        value = self.onnx.helper.make_tensor_value_info
+        body = self.onnx.helper.make_graph(
+            inside, "step", [value(name, self.type, None) for name in (*heard, "x_of_step")],
+            [value(name, self.type, None) for name in (*after, *sent)],
+        )
+        rows = self.node("Shape", [x], start=0, end=1)
+        begin = [self._wide(self.number(0.0) if a is None else a, rows, n) for n, a in before]
+        made = [f"steps_{k}" for k in range(len(sent))]
+        self.nodes.append(self.onnx.helper.make_node(
+            "Scan", [*begin, x], [*(f"last_{k}" for k in range(len(before))), *made], body=body,
+            num_scan_inputs=1, scan_input_axes=[1], scan_output_axes=[1] * len(made),
+        ))  # fmt: skip
+        return made
+
+    def _wide(self, value: str, rows: str, n: int, name: str = "") -> str:
+        """(b, n) of what is the same for some of them."""
+        shape = self.node("Concat", [rows, self.whole([n])], axis=0)
+        return self.node("Expand", [value, shape], name)
+
 
 def export(
     translation: Translation[str], path: str | os.PathLike[str], doc: str, facts: Mapping[str, str]
@@ -211,10 +244,17 @@ def export(
     sizes = {layer.name: layer.size for layer in network.outputs}
     if len(sizes) == 1:
         sizes = {"y": network.last.size}
-    rows = graph.node("Shape", ["x"], start=0, end=1)
-    for (name, size), found in zip(sizes.items(), translation.run(graph, "x"), strict=True):
-        shape = graph.node("Concat", [rows, graph.whole([size])], axis=0)
+    sent, steps = translation.run(graph, "x"), ["steps"] * bool(network.steps)
+    rows, n_steps = (graph.node("Shape", ["x"], start=k, end=k + 1) for k in (0, 1))
+    axes: list[tuple[str, list[str | int]]] = []
+    for (name, size), found, each in zip(sizes.items(), sent, translation.each_step, strict=True):
+        whole = [rows, n_steps] if each else [rows]
+        if network.steps and not each:
+            last = graph.node("Gather", [found, graph.whole([-1])], axis=1)
+            found = graph.node("Squeeze", [last, graph.whole([1])])
+        shape = graph.node("Concat", [*whole, graph.whole([size])], axis=0)
         graph.node("Expand", [found, shape], name)  # where no neuron heard the sample
+        axes.append((name, ["batch", *steps * each, size]))
     if graph.n_bytes > MOST_BYTES:
         raise ModelError(
             f"the arrays have {graph.n_bytes:,} bytes, but an ONNX file has {MOST_BYTES:,} at most"
@@ -222,8 +262,8 @@ def export(
     value = onnx.helper.make_tensor_value_info
     made = onnx.helper.make_model(
         onnx.helper.make_graph(
-            graph.nodes, "horn", [value("x", graph.type, ["batch", network.n_inputs])],
-            [value(name, graph.type, ["batch", size]) for name, size in sizes.items()],
+            graph.nodes, "horn", [value("x", graph.type, ["batch", *steps, network.n_inputs])],
+            [value(name, graph.type, extent) for name, extent in axes],
             [*graph.initializers.values()], doc_string=doc,
         ),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR,

@@ -8,7 +8,7 @@ of reductions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -22,11 +22,13 @@ from horn.connections import Edges
 from horn.connections.convolution import Convolution
 from horn.connections.windows import Sizes, Span
 from horn.data.normalization import Normalization
+from horn.delays import hears_reversed
 from horn.errors import CompileError, ModelError
 from horn.ir import BOOLEAN, Node, Op
 from horn.layers import Layer
 from horn.network import Network
 from horn.program import (
+    AllSteps,
     ChannelSum,
     Convolve,
     Draw,
@@ -36,7 +38,9 @@ from horn.program import (
     Loop,
     Matmul,
     Output,
+    Program,
     Rank,
+    Repeat,
     Statement,
     Turn,
     link_of,
@@ -93,6 +97,16 @@ class Graph(Protocol[T]):
     def rank(self, value: T, n: int) -> T:
         """Of (b, n): how many of a row are larger, or as large and before."""
 
+    def in_time(
+        self, x: T, before: Sequence[tuple[int, T | None]],
+        step: Callable[[T, Sequence[T]], tuple[Sequence[T], Sequence[T]]],
+    ) -> list[T]:  # fmt: skip
+        """What a step sends, (b, steps, n) each, of x (b, steps, features). before : what lies
+        before the first step: of (b, n) the n, and the (n,) numbers; None: zeros. step : of a
+        step's x (b, features) and what lies before it, what lies before the next, and what it
+        sends.
+        """
+
 
 @dataclass(frozen=True)
 class Table:
@@ -133,6 +147,8 @@ class Translation(Generic[T]):
         normalization: Normalization | None = None,
     ) -> None:
         _check(network)
+        self.each_step = [layer.each_step for layer in network.outputs]
+        network = network.of_steps(1) if network.steps else network
         self.network, self.arrays = network, arrays
         self.normalization = normalization
         self.program = lower.inference_program(network, None)
@@ -140,13 +156,36 @@ class Translation(Generic[T]):
         self.runner = Runner(self.program, dict(arrays), setup, 1)
         self.scalars = {"iteration": float(updates), "updates": updates + 1.0, "learning_rate": 0.0}
         self.runner.scalars = self.scalars
-        self.statements = _needed(self.program.statements, self.program.outputs)
+        self.carried = Carried()
+        if network.steps:
+            self.statements, self.carried = _of_a_step(self.program)
+        else:
+            self.statements = _needed(self.program.statements, self.program.outputs)
         for statement in self.statements:
             self._check(statement)
 
     def run(self, graph: Graph[T], x: T) -> list[T]:
-        """What each output sends (b, n), of samples x (b, features)."""
-        return _Run(self, graph, x).result()
+        """What each output sends (b, n), of samples x (b, features); of sequences x (b, steps,
+        features) each layer at every step, (b, steps, n).
+        """
+        if not self.network.steps:
+            return _Run(self, graph, x).result()
+        carried, size = self.carried, {f"n{k.index}": k.size for k in self.network.layers}
+
+        def step(x: T, before: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+            run = _Run(self, graph, x)
+            run.done |= dict(zip(carried.late, before, strict=True))
+            sent = run.result()
+            return [run.load(name) for name in carried.becomes], sent
+
+        before = []
+        for name, begins in zip(carried.late, carried.begins, strict=True):
+            array = None
+            if begins:
+                array = graph.array(begins, np.asarray(self.arrays[begins], self.runner.dtype))
+            whole = name.rpartition("~")[0]
+            before.append((size[self.program.buffers[whole].axes[1]], array))
+        return graph.in_time(x, before, step)
 
     def _check(self, statement: Statement) -> None:
         if isinstance(statement, Draw):
@@ -164,10 +203,17 @@ def _check(network: Network) -> None:
     if in_use("kernels", network) != "kernels":
         slow = next(layer for layer in network.layers if layer.neuron.interpreted)
         _refuse(slow, "@horn.interpreted runs it message by message in Python")
-    if network.steps:
+    if hears_reversed(network.layers):
         raise CompileError(
-            f"a network of sequences (net.input({network.n_inputs}, steps={network.steps})) cannot "
-            "be exported yet; predict with horn"
+            "a layer that hears a sequence from its end (horn.Reversed) cannot be exported: what "
+            "is exported goes step by step. Predict with horn, or export a network without it"
+        )
+    if network.steps and network.synapse_states:
+        name = network.synapse_states[0].name
+        raise CompileError(
+            f"{name}: a SynapseState of a network of sequences cannot be exported: a number for "
+            "each sample and synapse. Predict with horn, or keep what is remembered in a "
+            'horn.State(0.0, per="sample")'
         )
 
 
@@ -181,6 +227,50 @@ def _refuse(layer: Layer, what: str) -> None:
 
 def _word(kind: str) -> str:
     return "normal" if kind == "normal" else "uniform (or bernoulli)"
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What goes on from step to step: buffers of late numbers, what they are one step later, and
+    the States that they begin with, "" where zeros.
+    """
+
+    late: tuple[str, ...] = ()
+    becomes: tuple[str, ...] = ()
+    begins: tuple[str, ...] = ()
+
+
+def _of_a_step(program: Program) -> tuple[list[Statement], Carried]:
+    """The statements of one step, and what it takes along. Of what is heard several steps late
+    everything between goes along, too.
+    """
+    statements: list[Statement] = []
+    for each in program.statements:
+        if isinstance(each, (Repeat, AllSteps)):
+            statements += each.body
+        elif not any(program.buffers[name].role == "late" for name in writes(each)):
+            statements.append(each)  # those others write what States begin with
+    wanted: set[str] = set(program.outputs)
+    steps: dict[str, int] = {}
+    while True:
+        found = _needed(statements, wanted)
+        read = {name for statement in found for name in reads(statement)} | wanted
+        for name in read:
+            if (buffer := program.buffers[name]).role == "late":
+                whole, delay = buffer.value
+                steps[whole] = max(steps.get(whole, 0), delay)
+        if wanted >= steps.keys():
+            break
+        wanted |= steps.keys()
+    late, becomes, begins = [], [], []
+    for whole, most in steps.items():
+        state = whole.removesuffix(".now")
+        known = program.buffers.get(state)
+        for delay in range(1, most + 1):
+            late.append(f"{whole}~{delay}")
+            becomes.append(f"{whole}~{delay - 1}" if delay > 1 else whole)
+            begins.append(state if known is not None and known.role == "state" else "")
+    return found, Carried(tuple(late), tuple(becomes), tuple(begins))
 
 
 def _needed(statements: Sequence[Statement], outputs: Iterable[str]) -> list[Statement]:

@@ -116,10 +116,24 @@ class TorchGraph:
         order = self.torch.argsort(value, dim=1, descending=True, stable=True)
         return self.torch.argsort(order, dim=1, stable=True).to(self.x.dtype)
 
+    def in_time(
+        self, x: Any, before: Sequence[tuple[int, Any]],
+        step: Callable[[Any, Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]],
+    ) -> list[Any]:  # fmt: skip
+        heard: Sequence[Any] = [
+            (x.new_zeros(n) if array is None else array).expand(len(x), n) for n, array in before
+        ]
+        found = []
+        for here in x.unbind(1):
+            heard, sent = step(here, heard)
+            found.append(sent)
+        return [self.torch.stack(each, 1) for each in zip(*found, strict=True)]
+
 
 def module(translation: Translation[Any]) -> Any:
-    """A torch.nn.Module with ``forward(x)``: (batch, features) -> (batch, outputs), of several
-    outputs a dict of these by name.
+    """A torch.nn.Module with ``forward(x)``: (batch, features) -> (batch, outputs), of sequences
+    (batch, steps, features) -> (batch, outputs) or (batch, steps, outputs), however many steps; of
+    several outputs a dict of these by name.
     """
     torch = _torch()
     operations = _operations(torch)
@@ -139,8 +153,11 @@ def module(translation: Translation[Any]) -> Any:
 
         def forward(self, x: Any) -> Any:
             sent = translation.run(TorchGraph(torch, self, x), x)
+            if x.dim() == 3:
+                places = zip(sent, translation.each_step, strict=True)
+                sent = [each if at_all else each[:, -1] for each, at_all in places]
             found = {
-                name: each.expand(len(x), size)
+                name: each.expand(len(x), *each.shape[1:-1], size)
                 for (name, size), each in zip(sizes.items(), sent, strict=True)
             }
             return found if len(found) > 1 else next(iter(found.values()))

@@ -18,15 +18,12 @@ import horn
 from horn import activations, neurons
 from horn.cli import horn as commands
 from horn.cli._end import ending
-from tests.parity import programs
+from tests.parity import programs, recurrent
 from tests.support.examples import fake_data
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = sorted([*EXAMPLES.glob("*.py"), *(EXAMPLES / "zoo").glob("*.py")])
-REFUSED = dict.fromkeys(
-    ("adding", "eprop", "gru", "seasons", "shakespeare", "spiking", "stdp"),
-    "a network of sequences",
-)
+REFUSED = {"eprop": "a SynapseState of a network of sequences"}
 
 
 def module_of(path, monkeypatch):
@@ -93,8 +90,9 @@ def example(request, monkeypatch):
     fake_data(monkeypatch)
     job = module_of(request.param, monkeypatch).job()
     x = np.asarray(job.data.x[:20], np.float32) * np.float32(job.data.scale)
-    name = str(request.param.relative_to(EXAMPLES).with_suffix(""))  # the zoo has an stdp, too
-    return name, model_of(job.network), x
+    if job.network.steps:
+        x = x[:3].reshape(3, -1, job.network.n_inputs)
+    return request.param.stem, model_of(job.network), x
 
 
 def test_examples_and_the_zoo_in_onnxruntime(example, tmp_path):
@@ -280,6 +278,71 @@ def test_what_cannot_be_exported_is_named(tmp_path):
         with pytest.raises(horn.CompileError, match=said):
             model_of(net).export(tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
+
+
+# --- sequences
+
+CELLS = tuple(cell for cell in recurrent.CELLS if cell is not recurrent.Masked)  # it draws always
+
+
+SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 45)]
+
+
+@pytest.mark.parametrize("seed", [3, 4, *SLOW])
+def test_generated_recurrent_nets_of_any_number_of_steps(seed, tmp_path):
+    """Several delays and layers, States, gates, sparse links; judged by each step or the last."""
+    net, (x, _) = recurrent.generated(seed, CELLS)
+    model = model_of(net, "float64")
+    check_onnx(model, tmp_path, x, 1e-9)
+    longer = np.concatenate([x, x[::-1]], axis=1)
+    found = run_onnx(str(tmp_path / "m.onnx"), longer)
+    np.testing.assert_allclose(found, model.predict(longer), atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_generated_recurrent_nets_in_pytorch(seed):
+    net, (x, _) = recurrent.generated(seed, CELLS)
+    check_torch(model_of(net, "float64"), x, 1e-9)
+
+
+def test_several_outputs_of_a_sequence_that_is_normalized(tmp_path):
+    net = horn.Network(seed=1)
+    a = net.layer(4, activation="tanh", inputs=[net.input(2, steps=5), horn.Delayed(steps=3)])
+    net.output(3, inputs=a, activation="softmax", loss="cross_entropy", name="kind", each_step=True)
+    net.output(1, inputs=a, loss="squared_error", name="all")
+    rng = np.random.default_rng(1)
+    x = rng.normal(3.0, 9.0, (12, 5, 2)).astype(np.float32)
+    y = {"kind": rng.integers(0, 3, (12, 5)), "all": rng.normal(size=(12, 1))}
+    model = horn.train(horn.Job(net, (x, y), epochs=1, normalize=True)).model
+    check_onnx(model, tmp_path, x)
+
+
+def test_what_of_sequences_is_refused(tmp_path):
+    class Traces(horn.Neuron):
+        trace = horn.SynapseState(0.0, per="sample")
+
+        def forward(self, messages):
+            total = 0.0
+            for m in messages:
+                m.trace = 0.5 * m.trace + m.input
+                total += m.trace * m.weight
+            self.feedforward(total)
+
+    for neuron, hears, said in (
+        (neurons.Standard, horn.Reversed, r"horn.Reversed\) cannot be exported.*without it"),
+        (Traces, lambda x: x, r"SynapseState of .* cannot be exported.*in a horn.State"),
+        (Drawing, lambda x: x, "draws a number per sequence.*where self.training is False"),
+    ):
+        net = horn.Network()
+        net.layer(2, neuron=neuron, inputs=hears(net.input(3, steps=4)))
+        net.output(2, loss="squared_error")
+        with pytest.raises(horn.CompileError, match=said):
+            model_of(net).export(tmp_path / "m.onnx")
+
+
+class Drawing(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(sum(m.input * m.weight for m in messages) * self.normal(per="sequence"))
 
 
 def test_a_trained_model_is_a_file_of_the_standard(tmp_path):

@@ -328,6 +328,12 @@ def test_what_is_refused():
         horn.Job(net, (np.zeros((4, 12, 3)), y), stateful=True)
     with pytest.raises(DataError, match=r"y has shape \(4,\), but of sequences in pieces each"):
         horn.Job(net, (x, y[:, 0]), stateful=True)
+    ragged = [row[: 3 + k] for k, row in enumerate(x)], [row[: 3 + k] for k, row in enumerate(y)]
+    for data in (ragged, horn.data.sequences(*ragged)):
+        with pytest.raises(DataError, match="data: sequences of different lengths.*leave stateful"):
+            horn.Job(net, data, stateful=True)
+        with pytest.raises(DataError, match="validation: sequences of different lengths"):
+            horn.Job(net, (x, y), stateful=True, validation=data)
     with pytest.raises(ModelError, match="sample_weight"):
         horn.Job(net, (x, y), stateful=True, sample_weight=np.ones(4))
     last = horn.Network()

@@ -382,6 +382,3 @@ def test_a_written_backward_that_would_need_later_steps():
 def test_what_is_not_available_for_sequences():
     with refused("class_weight with each_step=True is not available"):
         task(each=True, class_weight="balanced")
-    found = horn.train(task().with_settings(epochs=1), progress=False).model
-    with refused("cannot be exported", CompileError):
-        found.export("x.onnx")
