@@ -19,9 +19,10 @@ cdef class Binding:
     cdef readonly object dtype
     cdef list keep
     cdef dict bits  # address of a list of live neurons -> the same as bits
+    cdef readonly set of_data  # addresses of arrays that data are read into
 
     def __init__(self, dtype):
-        self.dtype, self.keep, self.bits = dtype, [], {}
+        self.dtype, self.keep, self.bits, self.of_data = dtype, [], {}, set()
 
     cdef void *block(self, size_t size) except NULL:
         """Zeros from a cache line on, for an instruction."""
@@ -170,6 +171,9 @@ cdef class Binding:
         g.n = self.extent(n, min(b.shape[1], c.shape[1]), "n")
         g.k = self.extent(k, min(a.shape[1], b.shape[0]), "k")
         g.alpha, g.beta = self.coef(alpha), self.coef(beta)
+        for array, zeros in ((a, ZEROS_A), (b, ZEROS_B)):
+            if array.ctypes.data in self.of_data:
+                g.zeros = zeros
         return g
 
     cdef loop_t *loop(self, axes, inputs, ops, outputs, reduce, accumulate, offset,
