@@ -420,8 +420,12 @@ def assume(node: Node, condition: Node, holds: bool, most: int | None = None) ->
         elif n not in seen and n is not condition and n.tests & bit:
             seen.add(n)
             # Inside a reduction over messages the same words speak of every message, not of this
-            # one.
-            if not (n.op is Op.REDUCE and n.value[1] in condition.axes):
+            # one; over neurons, of what every neuron hears: of sparse links that is others.
+            is_of_others = n.op is Op.REDUCE and (
+                n.value[1] in condition.axes
+                or (n.value[1] == "o" and contains(condition, Op.REDUCE))
+            )
+            if not is_of_others:
                 stack.append((n,))
                 stack.extend(reversed(n.args))
         if most is not None and (len(above) > most or len(seen) > 4 * most):

@@ -299,3 +299,20 @@ def test_a_running_value_that_is_read_again_passes_its_gradient():
     compare(net, horn.SGD(0.1), 5)
     setup = Setup(net, horn.SGD(0.1), "labels", 5, "float64", 1)
     check_gradients("kernels", setup, samples(net), 3)
+
+
+class AllHear(horn.Neuron):
+    """What this neuron hears says nothing of what the others of its layer do."""
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        heard = 0.4 if any(m.input > 0.37 for m in messages) else z
+        self.feedforward(math.tanh(self.mean(heard, over="layer")) + z)
+
+
+def test_what_one_neuron_hears_is_not_known_of_the_layer():
+    net = horn.Network(seed=14)
+    net.input(4)
+    net.layer(3, neuron=AllHear, connect=horn.Sparse(fan_in=1), bias=False)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    compare(net, horn.SGD(0.1), 5)
