@@ -36,7 +36,7 @@ RANKS = [
     {"process", "terminal"},
     {"executor"},
     {"train"},
-    {"target", "sklearn"},
+    {"target", "sklearn", "doctor"},
     {"cluster"},
     {"cli"},
 ]  # fmt: skip
