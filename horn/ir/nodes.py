@@ -419,11 +419,11 @@ def assume(node: Node, condition: Node, holds: bool, most: int | None = None) ->
                 above[n[0]] = None
         elif n not in seen and n is not condition and n.tests & bit:
             seen.add(n)
-            # Inside a reduction over messages the same words speak of every message, not of this
-            # one; over neurons, of what every neuron hears: of sparse links that is others.
-            is_of_others = n.op is Op.REDUCE and (
-                n.value[1] in condition.axes
-                or (n.value[1] == "o" and contains(condition, Op.REDUCE))
+            # Inside a reduction the same words speak of all that it is over, not of this one: of
+            # every message; of every neuron, and of what it hears, which by sparse links is other.
+            over = _over(n)
+            is_of_others = over in condition.axes or (
+                over == "o" and contains(condition, Op.REDUCE)
             )
             if not is_of_others:
                 stack.append((n,))
@@ -434,6 +434,13 @@ def assume(node: Node, condition: Node, holds: bool, most: int | None = None) ->
     for n in above:
         done[n] = rebuild(n, tuple(done.get(a, a) for a in n.args), _chosen)
     return done.get(node, node)
+
+
+def _over(node: Node) -> str:
+    """The axis all of whose places the node asks for; none of most nodes."""
+    if node.op is Op.REDUCE:
+        return str(node.value[1])
+    return "o" if node.op in (Op.RANK, Op.CHANNEL_SUM) else "-"
 
 
 def of_input(name: str) -> Node:

@@ -316,3 +316,22 @@ def test_what_one_neuron_hears_is_not_known_of_the_layer():
     net.layer(3, neuron=AllHear, connect=horn.Sparse(fan_in=1), bias=False)
     net.output(2, activation="softmax", loss="cross_entropy")
     compare(net, horn.SGD(0.1), 5)
+
+
+class AllRanked(horn.Neuron):
+    """What is known of this neuron is not known of those that it is ranked among."""
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        height = -2.0 * z if z > 0.0 else 0.1 * z
+        place = self.rank(height, over="layer")
+        self.feedforward(math.tanh(height + 0.2 * place) if z > 0.0 else 0.5 * z)
+
+
+@pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=2)])
+def test_what_is_known_of_one_neuron_is_not_known_of_those_it_is_ranked_among(connect):
+    net = horn.Network(seed=14)
+    net.input(4)
+    net.layer(5, neuron=AllRanked, connect=connect)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    compare(net, horn.SGD(0.1), 5)
