@@ -81,7 +81,8 @@ class Messages:
         rest = k - self.count(make(Op.GT, stop(self.x), high))
         found = reduce("sum", "i", select(larger, self.x, const(0.0))) + mul(rest, last)
         whole = reduce("sum", "i", select(self.counts, self.x, const(0.0)))
-        return select(n >= k, found, whole)
+        # Of no more than k the sum: among equals each has its own gradient, not one that of all.
+        return select(n > k, found, whole)
 
 
 def stop(x: Node) -> Node:

@@ -155,6 +155,22 @@ def test_fewer_messages_than_are_asked_for():
     compare(network(FewMessages, horn.Sparse(fan_in=1), bias=False), horn.SGD(0.1), 5)
 
 
+class BothOfTwo(horn.Neuron):
+    """As many as there are, of which both are 0 where what is below says nothing."""
+
+    def forward(self, messages):
+        both = math.top_sum(2, (m.input * m.weight for m in messages))
+        self.feedforward(math.tanh(both) if both > 0.05 else self.activation(both))
+
+
+def test_of_all_messages_equal_ones_have_a_gradient_each():
+    net = horn.Network(seed=78)
+    net.input(4)
+    net.layer(1, activation="relu")
+    net.output(1, neuron=BothOfTwo, activation="tanh", loss="squared_error")
+    compare(net, horn.SGD(0.05), 3)
+
+
 def test_plain_python_has_them_too():
     values = [3.0, -1.0, 2.0, 2.0, 8.0]
     assert math.median(values) == statistics.median(values) == 2.0

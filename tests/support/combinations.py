@@ -16,12 +16,17 @@ def share(one_in: int, *axes: Iterable[Any]) -> list[Any]:
 
     one_in : at most as many as the second longest axis has values.
     """
-    values = [list(axis) for axis in axes]
+    values = [[_param(value) for value in axis] for axis in axes]
     assert one_in <= sorted(map(len, values))[-2], "some value would never be tried"
-    return [
-        pytest.param(
-            *(axis[k] for axis, k in zip(values, place, strict=True)),
-            marks=pytest.mark.slow if sum(place) % one_in else (),
-        )
-        for place in itertools.product(*(range(len(axis)) for axis in values))
-    ]
+    found = []
+    for place in itertools.product(*(range(len(axis)) for axis in values)):
+        here = [axis[k] for axis, k in zip(values, place, strict=True)]
+        marks = [mark for param in here for mark in param.marks]
+        marks += [pytest.mark.slow] if sum(place) % one_in else []
+        found.append(pytest.param(*(param.values[0] for param in here), marks=marks))
+    return found
+
+
+def _param(value: Any) -> Any:
+    """A value as pytest.param has it; one that is marked already stays so."""
+    return value if hasattr(value, "marks") and hasattr(value, "values") else pytest.param(value)
