@@ -398,7 +398,7 @@ def stopped_runner(cluster_of: Agents, name: str) -> int:
     return int(pid)
 
 
-@pytest.mark.parametrize("late", ["a", "b"])
+@pytest.mark.parametrize("late", [pytest.param("a", marks=pytest.mark.slow), "b"])
 def test_a_job_whose_host_does_not_come_is_placed_on_others(
     late: str, cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):

@@ -138,7 +138,9 @@ def test_killed_stopped_and_expired_members_are_named_at_the_deadline(zookeeper,
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("fault", ["killed", "stopped", "expired"])
+@pytest.mark.parametrize(
+    "fault", ["killed", pytest.param("stopped", marks=pytest.mark.slow), "expired"]
+)
 def test_a_lost_member_is_named_as_soon_as_its_session_ends(zookeeper, connect, fault, monkeypatch):
     # given two that only news can wake, and a third with a short session; should that end before
     # the third is harmed, the two have been there before it

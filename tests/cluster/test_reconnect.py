@@ -193,7 +193,11 @@ def _watched_jobs(server: zk.EmbeddedServer) -> set[str]:
 
 @pytest.mark.cluster
 @pytest.mark.timeout(100)
-@pytest.mark.parametrize("fault", [Relay.cut, Relay.freeze, Relay.deafen], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "fault",
+    [Relay.freeze, *(pytest.param(f, marks=pytest.mark.slow) for f in (Relay.cut, Relay.deafen))],
+    ids=lambda f: f.__name__,
+)
 def test_sigterm_ends_an_agent_whose_zookeeper_is_silent_and_what_it_runs(
     cluster_of: Agents, client: ClusterClient, fault
 ):

@@ -66,7 +66,9 @@ def test_a_kill_changes_no_bit_of_averaging(
         np.testing.assert_array_equal(array, calm[name], err_msg=name)
 
 
-@pytest.mark.parametrize("rank, unit", [(1, "group 1"), (2, "server 0")])
+@pytest.mark.parametrize(
+    "rank, unit", [(1, "group 1"), pytest.param(2, "server 0", marks=pytest.mark.slow)]
+)
 def test_of_elastic_averaging_only_what_ended_starts_again(
     cluster_of: Agents, client: ClusterClient, tmp_path: Path, rank: int, unit: str
 ):

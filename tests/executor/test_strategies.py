@@ -242,7 +242,9 @@ def stopped(pid: int) -> bool:
         return file.read().rpartition(")")[2].split()[0] == "T"
 
 
-@pytest.mark.parametrize("transport", ["shm", "ipc", "tcp"])
+@pytest.mark.parametrize(
+    "transport", ["shm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ipc", "tcp"))]
+)
 def test_a_stopped_group_does_not_stop_the_other(transport, tmp_path):
     watcher = Watcher(1, tmp_path / "mark", 20, 500)
     run = horn.train(

@@ -13,6 +13,8 @@ from horn._kernels.engine import LEVEL, Iota, Tape, View
 DTYPES = [np.float32, np.float64]
 RTOL = {np.float32: 1e-5, np.float64: 1e-12}
 SIZES = [(1, 1, 16), (3, 5, 33), (9, 6, 100), (67, 35, 1031), (4, 40, 64), (2, 3, 7), (5, 66, 300)]
+if "HORN_SIMD" in os.environ:  # of a lower level than the others run at: every other size
+    SIZES = SIZES[1::2]
 TERMS = {
     "mul": ([("mul", 0, 1)], np.multiply),
     "add": ([("add", 1, 0)], np.add),

@@ -16,6 +16,7 @@ from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_groups import of_groups
 from tests.parity.test_tasks import compare as compare_tasks
 from tests.parity.test_tasks import of_group, of_one, place
+from tests.support.combinations import share
 from tests.transport.groups import good
 
 
@@ -117,9 +118,9 @@ def test_a_map_has_one_mean_of_all_samples_and_positions():
 BATCHES = [np.array([0, 3, 4, 9]), np.array([1, 2, 5])]
 
 
-@pytest.mark.parametrize("n_tasks", [2, 3])
-@pytest.mark.parametrize("where", PLACES)
-@pytest.mark.parametrize("neuron", [BatchNormalized, InstanceNormalized])
+@pytest.mark.parametrize(
+    "neuron, where, n_tasks", share(2, [BatchNormalized, InstanceNormalized], PLACES, [2, 3])
+)
 def test_tasks_do_what_one_does(neuron, where, n_tasks):
     net = through(neuron)
     for work in ("neurons", "rows", CHANNELS):

@@ -160,7 +160,7 @@ def twenty_steps(backend: str, how: str) -> tuple[Any, ...]:
     return net, setup, data, batches, of_one(backend, setup, data, batches)
 
 
-@pytest.mark.parametrize("how, n_groups, n_tasks", share(2, FEW_OPTIMIZERS, (1, 2, 3), (1, 2)))
+@pytest.mark.parametrize("how, n_groups, n_tasks", share(3, FEW_OPTIMIZERS, (1, 2, 3), (1, 2)))
 @pytest.mark.parametrize(
     "scheme, backend",
     [

@@ -24,6 +24,7 @@ from tests.parity.test_compiled_equals_interpreted import samples
 from tests.parity.test_targets_and_errors import Aligned
 from tests.parity.test_tasks import compare as compare_tasks
 from tests.parity.test_tasks import of_group, of_one, trained
+from tests.support.combinations import share
 from tests.support.neurons import MaxPool
 from tests.transport.groups import good, run_threads
 
@@ -67,9 +68,10 @@ def everywhere(net: horn.Network, where: str) -> Placement:
     return Placement({**links, (last, 0): "sender"}, {**layers, 0: "all", last: "all"})
 
 
-@pytest.mark.parametrize("n_tasks", [2, 3])
-@pytest.mark.parametrize("where", ["receiver", "sender", CHANNELS, INPUT_CHANNELS])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(
+    "name, where, n_tasks",
+    share(3, NETS, ["receiver", "sender", CHANNELS, INPUT_CHANNELS], [2, 3]),
+)
 def test_tasks_that_have_rows_or_channels_of_the_image_do_what_one_does(name, where, n_tasks):
     net = network(*NETS[name])
     if where == "sender" and any(isinstance(c, horn.Window) for c in NETS[name][1]):

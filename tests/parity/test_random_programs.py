@@ -7,7 +7,7 @@ import pytest
 from tests.parity import divided_programs
 from tests.parity.programs import agree
 
-IN_THE_GATE, ALL, TOGETHER = 10, 2000, 10
+IN_THE_GATE, ALL, TOGETHER = 6, 2000, 6
 # Where a derivative, or the truth of a number, jumps at 0, and the number is 0 but for rounding.
 AT_A_JUMP = {
     538: "var over the batch, of what is the same for all samples, is tested for truth",

@@ -165,8 +165,7 @@ def deconvolution(name: str, neuron: Any = horn.neurons.Standard) -> horn.Networ
     return net
 
 
-@pytest.mark.parametrize("neuron", [horn.neurons.Standard, RBF])
-@pytest.mark.parametrize("name", BACK)
+@pytest.mark.parametrize("name, neuron", share(2, BACK, [horn.neurons.Standard, RBF]))
 def test_the_way_back_of_a_convolution_is_the_graph(name, neuron):
     net = deconvolution(name, neuron)
     compare(net, SGD, 3, target="input", steps=1)

@@ -126,7 +126,9 @@ def test_what_is_asked_is_answered_with_blocks_of_any_size(scheme, key):
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
-@pytest.mark.parametrize("one_way", [None, "to it", "from it"])
+@pytest.mark.parametrize(
+    "one_way", [None, *(pytest.param(way, marks=pytest.mark.slow) for way in ("to it", "from it"))]
+)
 def test_a_server_that_is_cut_off_is_known_to_be_and_one_that_has_gone_is_not(one_way):
     with hosts(2) as net:
         here, there = net.hosts

@@ -76,7 +76,7 @@ def test_a_stopped_task_is_named_at_the_deadline(scheme, how, silent):
             assert "task 2 owes part 2 (<f4 (1000,))" in str(first)
 
 
-@pytest.mark.parametrize("how", ["exchange", "barrier"])
+@pytest.mark.parametrize("how", ["exchange", pytest.param("barrier", marks=pytest.mark.slow)])
 def test_who_stood_still_together_goes_on(scheme, how):
     """A computer slept, for longer than anybody waits: none of its tasks is late."""
     with Processes(scheme, 3, f"{HERE}:wait_for_the_last", how, 3.0) as group:
