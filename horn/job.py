@@ -410,11 +410,6 @@ class Job:
                 "Job: recompute has a part of the steps in memory; what is heard reversed needs "
                 "all; leave it out"
             )
-        if self.stateful:
-            raise ModelError(
-                "Job: a stateful job has the steps of a piece in memory, no more; write a shorter "
-                "truncate= in place of recompute"
-            )
 
     def _check_sequences(self) -> None:
         """What is not available for sequences."""

@@ -227,7 +227,8 @@ class AllSteps(Statement):
 @dataclass(frozen=True)
 class Parts(Statement):
     """A sequence in parts of so many steps, the last one of those that are left; repeats and all
-    steps are those of the part, buffers have as many.
+    steps are those of the part, buffers have as many. ``sums``: the buffers to which parts add what
+    they have, each of them from "<name>.here".
 
     ``forward`` for one part after the other, but the last: what layers hear late and States go on.
     Then from the last part to the first, each from what it began with: ``forward`` again,
@@ -239,6 +240,7 @@ class Parts(Statement):
     behind: tuple[Statement, ...]
     judge: tuple[Statement, ...]
     backward: tuple[Statement, ...]
+    sums: frozenset[str] = frozenset()
 
     @property
     def body(self) -> tuple[Statement, ...]:
@@ -604,7 +606,7 @@ def out_letters(
 
 def reads(statement: Statement) -> tuple[str, ...]:
     """The buffers that a statement reads."""
-    if isinstance(statement, (Repeat, AllSteps)):
+    if isinstance(statement, (Repeat, AllSteps, Parts)):
         return tuple(dict.fromkeys(name for each in statement.body for name in reads(each)))
     if isinstance(statement, Loop):
         return _loads(*(o.node for o in statement.outputs))
@@ -626,7 +628,7 @@ def _loads(*nodes: Node) -> tuple[str, ...]:
 
 def writes(statement: Statement) -> tuple[str, ...]:
     """The buffers that a statement writes."""
-    if isinstance(statement, (Repeat, AllSteps)):
+    if isinstance(statement, (Repeat, AllSteps, Parts)):
         return tuple(dict.fromkeys(name for each in statement.body for name in writes(each)))
     if isinstance(statement, (Mark, Live, Post)):
         return ()

@@ -291,11 +291,6 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
             "back would not know where its sequences were; leave checkpoints out, or take "
             'strategy="allreduce" or "averaging"'
         )
-    if job.recompute and (not is_alone or on_cluster is not None):
-        raise JobError(
-            'recompute="sqrt" is of one process on this machine so far: groups=1, tasks=1, and the '
-            'strategy "allreduce"; or fewer samples for each group, which takes less memory, too'
-        )
     if isinstance(job.data, Stream):
         is_here = is_alone and on_cluster is None
         if not is_here or schedule is not None or settings.resume is not False:

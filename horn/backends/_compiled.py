@@ -155,6 +155,12 @@ class CompiledEngine:
         self.is_ragged = data.lengths is not None
         return self._bound(self._runner(kind, target), data)
 
+    @property
+    def part(self) -> int:
+        """Of how many steps the parts are of which forward is computed again; 0: of none."""
+        is_again = self.setup.recompute and self.network.steps
+        return parts.length_of(self.network.steps) if is_again else 0
+
     def make_runner(self, kind: str, target: Targets) -> Runner:
         """The runner of a program: "train", "infer", "watch" (which also has the aggregates), or
         "probe".
@@ -165,11 +171,10 @@ class CompiledEngine:
         elif optimizer is None:
             raise ModelError("this engine was made to predict: it has no optimizer")
         else:
-            in_parts = kind == "train" and self.setup.recompute and self.network.steps
             program = lower.training_program(
                 self.network, optimizer, target, fuse=kind == "train", masked=self.masked,
                 weighted=self.is_weighted, ragged=self.is_ragged,
-                part=parts.length_of(self.network.steps) if in_parts else 0,
+                part=self.part if kind == "train" else 0,
             )  # fmt: skip
         self.allocate(program)
         size = self.predict_rows if kind in ("infer", "watch") else self.setup.batch_size

@@ -26,6 +26,7 @@ class StepLoop:
         self.longest, self.n_rows = self.program.steps, 0
         self.n_steps, self.first_sample = memory.steps, 0
         self.begun: list[list[Array]] = []  # what lay before the steps of each part
+        self.left: dict[str, Array] = {}  # of parts, what lies behind the last one
         self.lengths: Array | None = None  # of the data's sequences, where some end early
         self.ends: list[tuple[Array, Array]] | None = None  # of spans, where a sequence goes on
         known = memory.network.remembered
@@ -106,7 +107,7 @@ class StepLoop:
         for name, span in self._own_spans().items():
             if span.first:
                 n = self._rows_of(span)
-                _, last = span.ends(n)
+                last = self.left[name] if self.left else span.ends(n)[1]
                 size = math.prod(last.shape[1:])
                 found[name] = last.reshape(span.first, n, size).swapaxes(0, 1).copy()
         for name in self.carried:
@@ -164,32 +165,39 @@ class StepLoop:
 
     def _compute_parts(self) -> None:
         """As ``Parts`` says."""
-        n, steps = self.n_rows, self.longest
+        steps = self.longest
         spans = [s for s in self._own_spans().values() if s.first or s.after]
+        rows = [self._rows_of(span) for span in spans]
         firsts = range(0, steps, self.memory.steps)
         if not self.begun:
             parts = range(0, self.program.steps, self.memory.steps)
             self.begun = [
-                [np.empty_like(s.before(self.memory.batch_size)) for s in spans] for _ in parts
+                [np.empty_like(s.before(s.step.shape[0])) for s in spans] for _ in parts
             ]
         begun_all = self.begun[: len(firsts)]
         for first, begun in zip(firsts, begun_all, strict=True):
             self._enter(first, min(self.memory.steps, steps - first))
-            for kept, span in zip(begun, spans, strict=True):
+            for kept, span, n in zip(begun, spans, rows, strict=True):
                 kept[: span.first * n] = span.before(n)
             if first < firsts[-1]:
                 self.compute(self.writer.pieces["forward"])
-                for span in spans:
+                for span, n in zip(spans, rows, strict=True):
                     span.before(n)[...] = span.at_end(n, self.n_steps).copy()
         for first, begun in zip(reversed(firsts), reversed(begun_all), strict=True):
-            for span in spans:  # what the part behind said, which had other steps
+            # What the part behind said, which had other steps.
+            for span, n in zip(spans, rows, strict=True):
                 told = 0.0 if first == firsts[-1] else span.told(n).copy()
                 span.behind(n, min(self.memory.steps, steps - first))[...] = told
             self._enter(first, min(self.memory.steps, steps - first))
-            for kept, span in zip(begun, spans, strict=True):
+            for kept, span, n in zip(begun, spans, rows, strict=True):
                 span.before(n)[...] = kept[: span.first * n]
             self.compute(self.writer.pieces["forward"])
             self.compute(self.writer.pieces["behind"])
             if first == firsts[-1]:
                 self.compute(self.writer.pieces["judge"])
+                self.left = {
+                    name: span.at_end(self._rows_of(span), self.n_steps).copy()
+                    for name, span in self._own_spans().items()
+                    if span.first
+                }
             self.compute(self.writer.pieces["backward"])

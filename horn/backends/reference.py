@@ -112,6 +112,7 @@ class Runner:
             if buffer.role == "carried"
         }
         self.before: dict[str, Array] = {}  # what lies before the steps, if it is not 0
+        self.left: dict[str, Array] | None = None  # of parts, what the last one leaves
         self.scalars: Mapping[str, float] = {"iteration": 0.0}
         self.first_sample, self.rows = 0, np.empty(0, np.int64)
         self.orders: dict[Node, list[Node]] = {}  # of evaluation
@@ -210,6 +211,8 @@ class Runner:
             self.all_of((*s.forward, *s.behind))
             if self.first_step == firsts[-1]:
                 self.all_of(s.judge)
+                self.carry()
+                self.left, self.before = self.before, before
             self.all_of(s.backward)
             after = {}
             for name, whole in self.spans.items():
@@ -295,7 +298,10 @@ class Runner:
         self.before = {}
 
     def heard(self) -> dict[str, Array]:
-        self.carry()
+        if self.left is None:
+            self.carry()
+        else:
+            self.before = self.left
         found = {}
         for name, whole in self.before.items():
             steps, n, *shape = whole.shape

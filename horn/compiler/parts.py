@@ -51,6 +51,7 @@ class Sums:
         self.each: list[Statement] = []
         self.zero: list[Statement] = []
         self.after: list[Statement] = []
+        self.names: set[str] = set()  # what parts add up
         whole: set[str] = set()  # known when all parts are done
         for statement in statements:
             if not has_rows(statement):
@@ -92,6 +93,7 @@ class Sums:
 
     def add(self, name: str, s: Statement) -> None:
         """What this part says goes to what the others say."""
+        self.names.add(name)
         assert isinstance(s, (Loop, Matmul, Convolve))
         frame, letters = s.frame, "o"
         if isinstance(s, Matmul):

@@ -143,7 +143,7 @@ class Arrangement:
         flow = merged([*back(other, []), *self.over_rows(last.each)])
         parts = Parts(
             self.part, tuple(forth(run, [])), tuple(merged(behind)),
-            (*run.at_last, *self.phases["judge"]), tuple(flow),
+            (*run.at_last, *self.phases["judge"]), tuple(flow), frozenset(last.names),
         )  # fmt: skip
         return [*last.zero, parts, *last.after]
 

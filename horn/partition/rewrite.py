@@ -35,6 +35,7 @@ from horn.program import (
     Matmul,
     Move,
     Output,
+    Parts,
     Pick,
     Program,
     Rank,
@@ -146,6 +147,8 @@ class Partition:
     def statement(self, statement: Statement) -> None:
         if isinstance(statement, (Repeat, AllSteps)):
             self.body(statement)
+        elif isinstance(statement, Parts):
+            self.parts(statement)
         elif isinstance(statement, (Input, Target, Draw)):
             self.sources[statement.out] = statement
             if self.program.steps:  # it is made where it stands, step by step
@@ -196,6 +199,49 @@ class Partition:
         for over_rows, of_kind in itertools.groupby(inside, self.has_rows):
             part = tuple(of_kind)
             self.statements.extend([AllSteps(part)] if over_rows else part)
+
+    def parts(self, s: Parts) -> None:
+        """Of sequences of which forward is computed again: what parts add up stays this task's part
+        of a sum. What travels, and what follows from that, comes behind all parts.
+        """
+        outer, behind = self.statements, list[Statement]()
+        known: set[str] = set()  # when all parts are done
+        bodies = list[tuple[Statement, ...]]()
+        for body in (s.forward, s.behind, s.judge, s.backward):
+            self.statements = []
+            for each in body:
+                if isinstance(each, Loop) and each.outputs[0].buffer in s.sums:
+                    self.add_up(each)
+                else:
+                    self.statement(each)
+            inside = list[Statement]()
+            for each in self.statements:
+                if isinstance(each, Move) or known & {*reads(each)}:
+                    assert not self.has_rows(each), f"{each} is of one part"
+                    behind.append(each)
+                    known |= {*writes(each)}
+                else:
+                    inside.append(each)
+            bodies.append(tuple(inside))
+        forward, after, judge, backward = bodies
+        again = dataclasses.replace(
+            s, forward=forward, behind=after, judge=judge, backward=backward
+        )
+        self.statements = [*outer, again, *behind]
+
+    def add_up(self, s: Loop) -> None:
+        """What this task, or group, has of a part goes to what it has of the others."""
+        (output,) = s.outputs
+        (form,) = self.forms[f"{output.buffer}.here"]
+        (zero,) = self.forms[output.buffer]  # which is 0 in every form
+        assert form.axes == zero.axes, (form, zero)
+        self.forms[output.buffer] = {form: self.forms[output.buffer][zero]}
+        frame, here = self.placement.at(s.frame), self.forms[f"{output.buffer}.here"][form]
+        whole = self.forms[output.buffer][form]
+        letters = output.letters
+        both = load(whole, letters) + load(here, letters)
+        added = dataclasses.replace(output, buffer=whole, node=both)
+        self.statements.append(dataclasses.replace(s, frame=frame, outputs=(added,)))
 
     def has_rows(self, s: Statement) -> bool:
         names = {*reads(s), *writes(s)}

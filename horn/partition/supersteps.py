@@ -15,6 +15,7 @@ from horn.program import (
     AllSteps,
     Collect,
     Move,
+    Parts,
     Post,
     Program,
     Repeat,
@@ -120,7 +121,7 @@ def dependencies(program: Program) -> list[set[int]]:
     for number, statement in enumerate(program.statements):
         earlier: set[int] = set()
         taken, made = roots(program, reads(statement)), roots(program, writes(statement))
-        if isinstance(statement, Repeat):
+        if isinstance(statement, (Repeat, Parts)):
             made.add(STEP)
         elif not isinstance(statement, AllSteps) and has_steps(program, taken | made):
             taken.add(STEP)

@@ -40,6 +40,7 @@ from horn.program import (
     Loop,
     Matmul,
     Move,
+    Parts,
     Post,
     Program,
     Repeat,
@@ -503,11 +504,9 @@ class Costs:
             elif isinstance(statement, Post):
                 clock = clock + self._pack_s(statement, program.buffers) * self.crowd
                 posted[statement.superstep] = clock
-            elif isinstance(statement, (Repeat, AllSteps)):
-                times = program.steps if isinstance(statement, Repeat) else 1
-                self.n_steps = program.steps // times  # whose rows are computed at once
-                for each in statement.body:
-                    then = clock
+            elif isinstance(statement, (Repeat, AllSteps, Parts)):
+                for each, times, n_steps in _in_time(statement, program.steps):
+                    then, self.n_steps = clock, n_steps
                     clock = clock + self.compute_s(each, program.buffers) * times
                     yield each, then, clock
                 self.n_steps = 1
@@ -572,6 +571,24 @@ class Costs:
             sum(int(elements.sum()) for elements in moves) * self.itemsize,
             0.0,
         )
+
+
+def _in_time(
+    s: Repeat | AllSteps | Parts, steps: int
+) -> Iterator[tuple[Statement, float, int]]:
+    """Each statement inside, how often it runs, and with the rows of how many steps at once."""
+    if isinstance(s, Repeat):
+        yield from ((each, steps, 1) for each in s.body)
+    elif isinstance(s, AllSteps):
+        yield from ((each, 1, steps) for each in s.body)
+    else:
+        n_parts = -(-steps // s.length)
+        for each in s.forward * 2 + s.behind + s.judge + s.backward:
+            if isinstance(each, (Repeat, AllSteps)):
+                for inner, times, at_once in _in_time(each, s.length):
+                    yield inner, times * steps / s.length, at_once
+            else:
+                yield each, n_parts, 1
 
 
 def _layer(statement: Statement) -> int:

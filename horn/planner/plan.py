@@ -14,7 +14,7 @@ import numpy as np
 from horn import summary
 from horn import transport as transports
 from horn.backends import target_kind
-from horn.compiler import lower
+from horn.compiler import lower, parts
 from horn.errors import JobError, ModelError, check_whole
 from horn.job import Job
 from horn.layers import Layer
@@ -320,7 +320,8 @@ def search(
             bandwidth_bytes_per_s={**machine.bandwidth_bytes_per_s, transport: kind.bytes_per_s},
         )
     target = target_kind(job.network, job.target, job.data)
-    program = lower.training_program(network, job.optimizer, target, thin=False)
+    part = parts.length_of(network.steps) if job.recompute else 0
+    program = lower.training_program(network, job.optimizer, target, thin=False, part=part)
     batch_size = job.most_rows
     each = threads or max(len(os.sched_getaffinity(0)) // n_tasks, 1)
     costs = Costs(network, machine, n_tasks, batch_size, job.dtype, transport, each, n_groups)
@@ -374,7 +375,7 @@ def _described(job: Job, placement: Placement, program: Program, costs: Costs) -
     states = {f"{layer.name}.{state}" for layer in network.layers for state in layer.states}
     learned = n_bytes(elements for name, elements in sizes.items() if name not in states)
     work = [
-        costs.size(b.axes) * (1 if b.span is None else program.steps + sum(b.span))
+        costs.size(b.axes) * (1 if b.span is None else program.held + sum(b.span))
         for b in program.buffers.values()
         if b.role == "work"
     ]

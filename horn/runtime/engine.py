@@ -133,7 +133,7 @@ class GroupEngine(CompiledEngine):
         elif kind == "train":
             program = lower.training_program(
                 self.network, optimizer, target, thin=False, weighted=self.is_weighted,
-                ragged=self.is_ragged,
+                ragged=self.is_ragged, part=self.part,
             )  # fmt: skip
         else:
             raise JobError("a group of tasks has no probes; use one task")

@@ -71,7 +71,7 @@ class Replica(GroupEngine):
             size = largest_share(size, self.n_parts)
         setup = Setup(
             job.network, strategy.optimizer(job), job.target, size, job.dtype, context.threads,
-            tuple(job.aggregates.values()),
+            tuple(job.aggregates.values()), job.recompute,
         )  # fmt: skip
         super().__init__(
             setup,

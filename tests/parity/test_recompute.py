@@ -10,18 +10,33 @@ import pytest
 
 import horn
 from horn.backends import Setup, make
+from horn.checkpoint import Checkpoints
+from horn.compiler import lower
 from horn.compiler.parts import length_of
-from horn.errors import JobError, ModelError
-from tests.parity.recurrent import LSTM
+from horn.errors import ModelError
+from horn.partition.placement import Placement
+from horn.partition.rewrite import partition
+from horn.program import Parts, Post
+from tests.parity.recurrent import LIF, LSTM
+from tests.parity.test_groups import of_groups
+from tests.parity.test_stateful import job_of as in_stream
+from tests.parity.test_stateful import net_of, sequences
+from tests.parity.test_tasks import of_one
 from tests.parity.test_time import BATCHES, OPTIMIZERS, compare, elman, job_of
 from tests.parity.test_time_ragged import job_of as ragged
+from tests.parity.test_time_together import MANY, alike, in_pieces
+from tests.support.runs import bits
+from tests.transport.groups import good
+
+
+def setup_of(job: Any, recompute: str | None, threads: int = 1) -> Setup:
+    size = min(job.batch_size, len(job.data))
+    return Setup(job.network, job.optimizer, "labels", size, job.dtype, threads,
+                 recompute=recompute)  # fmt: skip
 
 
 def engine_of(job: Any, backend: str, recompute: str | None, threads: int = 1) -> Any:
-    size = min(job.batch_size, len(job.data))
-    setup = Setup(job.network, job.optimizer, "labels", size, job.dtype, threads,
-                  recompute=recompute)  # fmt: skip
-    engine = make(backend, setup)
+    engine = make(backend, setup_of(job, recompute, threads))
     engine.bind(job.data)
     return engine
 
@@ -86,6 +101,85 @@ def test_delays_longer_than_a_part(steps, each):
     law(horn.Job(net, data, dtype="float64", batch_size=5, optimizer=OPTIMIZERS[steps % 5]))
 
 
+# --- together, and in pieces
+
+
+def agree_together(job: Any, backend: str, n_groups: int, n_tasks: int) -> None:
+    """Tasks and groups whose rows are computed again come to what one process that keeps all."""
+    one = of_one(backend, setup_of(job, None), job.data, BATCHES)
+    everybody = of_groups(backend, setup_of(job, "sqrt"), job.data, BATCHES,
+                          Placement.rows(job.network), n_groups, n_tasks)  # fmt: skip
+    for rank, found in enumerate(good(everybody)):
+        alike(found.losses, one.losses, f"{rank}: losses")
+        assert found.arrays.keys() == one.arrays.keys()
+        for name, array in found.arrays.items():
+            alike(array, one.arrays[name][found.places[name]], f"{rank}: {name}")
+
+
+@pytest.mark.parametrize("many", [(2, 1), (1, 3), (2, 2)])
+def test_tasks_and_groups_compute_their_rows_again(many):
+    agree_together(job_of(103), "kernels", *many)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("many", MANY)
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_tasks_and_groups_at_length(seed, many):
+    agree_together((job_of, ragged)[seed % 2](seed), ("reference", "kernels")[seed // 2 % 2], *many)
+
+
+def test_a_tasks_part_adds_up_before_it_travels():
+    """What parts add up goes off once, behind all of them."""
+    net = elman(9, each=True)
+    program = lower.training_program(net, horn.SGD(0.1), "label", thin=False, part=3)
+    found = partition(program, Placement.rows(net), [program.loss])
+    (at,) = (k for k, s in enumerate(found.statements) if isinstance(s, Parts))
+    posts = [k for k, s in enumerate(found.statements) if isinstance(s, Post)]
+    assert posts and at < min(posts)
+    moved = {move.array for k in posts for move in found.statements[k].moves}
+    assert {"h.weight.h.gradient", "h.weight.layer0.gradient", "loss"} <= moved
+
+
+@pytest.mark.parametrize(
+    ("backend", "cell", "delay"), [("kernels", LSTM, 5), ("reference", LIF, 1)]
+)
+def test_pieces_of_a_stream_are_computed_again(backend, cell, delay):
+    """Losses, what is learned and what goes on to the next piece; of a short batch, too."""
+    job = in_stream(net_of(cell, delay), sequences(7, 27), stateful=True, truncate=9)
+    keeps, again = (in_pieces(engine_of(job, backend, how), job) for how in (None, "sqrt"))
+    alike(again[0], keeps[0], "losses")
+    assert again[1].keys() == keeps[1].keys()
+    for name, array in keeps[1].items():
+        alike(again[1][name], array, name)
+
+
+@pytest.mark.slow
+@pytest.mark.net
+@pytest.mark.cluster
+def test_groups_of_processes_go_on_exactly(tmp_path):
+    """In the middle of a stream, of which each group computes its lanes again: the same bits."""
+    job = in_stream(net_of(), sequences(7, 27), stateful=True, truncate=9, epochs=2)
+    one = horn.train(job, progress=False)
+    job = job.with_settings(recompute="sqrt")
+    how = {"checkpoints": tmp_path, "checkpoint_every": 1, "keep_checkpoints": 99}
+    whole = horn.train(job, progress=False, groups=2, **how)
+    rest = horn.train(job, progress=False, groups=2, resume=Checkpoints(tmp_path).open(8).path)
+    assert bits(rest) == bits(whole)
+    for name, array in one.model.parameters.items():
+        alike(whole.model.parameters[name], array, name)
+
+
+def test_a_plan_has_a_part_in_memory():
+    data = np.zeros((16, 400, 3), np.float32), np.zeros(16, int)
+    found = [
+        horn.plan(horn.Job(elman(400), data, batch_size=16, recompute=how), tasks=2)
+        for how in (None, "sqrt")
+    ]
+    kept, again = (max(each.memory_bytes["activations"]) for each in found)
+    assert again < kept / 8
+    assert 1.1 < found[1].predicted_s / found[0].predicted_s < 2
+
+
 def test_two_threads_have_the_bits_of_one():
     job = job_of(4, dtype="float32")
     one, two = (learned(job, "kernels", "sqrt", threads) for threads in (1, 2))
@@ -128,12 +222,8 @@ def test_a_job_of_many_steps_takes_less_memory():
 
 def test_what_is_refused():
     data = np.zeros((4, 6, 3)), np.zeros(4, int)
-    for given, sentence in (
-        ({"recompute": "half"}, 'recompute is "sqrt" or None'),
-        ({"recompute": "sqrt", "stateful": True}, "shorter truncate"),
-    ):
-        with pytest.raises(ModelError, match=sentence):
-            horn.Job(elman(6, each="stateful" in given), data, **given)
+    with pytest.raises(ModelError, match='recompute is "sqrt" or None'):
+        horn.Job(elman(6), data, recompute="half")
     net = horn.Network()
     net.input(3)
     net.output(2, activation="softmax", loss="cross_entropy")
@@ -145,5 +235,3 @@ def test_what_is_refused():
     net.output(2, activation="softmax", loss="cross_entropy")
     with pytest.raises(ModelError, match="reversed needs all"):
         horn.Job(net, data, recompute="sqrt")
-    with pytest.raises(JobError, match="one process"):
-        horn.train(horn.Job(elman(6), data, recompute="sqrt"), groups=2, progress=False)
