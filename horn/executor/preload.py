@@ -3,17 +3,24 @@
 Each task is a fresh interpreter with the same 400 imports: finding, reading and, without .pyc,
 compiling them takes half a second. A parent of many tasks does it once and passes the code in a
 memfd; other modules are imported as usual. The code is that of the files a task would read.
-docs/notes/0097
+
+The methods of a dataclass are texts that the standard library writes and compiles while a module is
+imported: a third of a task's imports. The parent has the same classes, writes the same texts, and
+passes their code as well; a text that is not among them is compiled as usual. docs/notes/0097, 0178
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import marshal
 import pkgutil
 import sys
+from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
+from types import CodeType
+from typing import Any
 
 from horn.process.control import in_memory
 
@@ -25,8 +32,10 @@ PARTS = ("horn._kernels", "horn.backends", "horn.checkpoint", "horn.compiler", "
          "horn.parameter_server", "horn.sub_models", "horn.training", "horn.transport",
          "horn.wire")  # fmt: skip
 MORE = ("horn.coordination.barrier", "horn.coordination.membership", "horn.coordination.roster")
+BACKEND = "horn.backends.kernels"  # its classes, too: a parent need not have imported it
 
-# What a task runs first; memory and start are given.
+# What a task runs first; memory and start are given. dataclasses looks for exec in its own names
+# before the builtin ones, so that it runs the code of a text that is known.
 FINDER = """
 import json, marshal, sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -34,6 +43,14 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 size = int.from_bytes(memory[start : start + 8], "little")
 index = json.loads(memory[start + 8 : start + 8 + size])
 start += 8 + size
+size = int.from_bytes(memory[start : start + 8], "little")
+texts = marshal.loads(memory[start + 8 : start + 8 + size])
+start += 8 + size
+
+
+def run(text, *spaces):
+    code = texts.get(text)
+    exec(text if code is None else marshal.loads(code), *spaces)
 
 
 class Loader(SourceFileLoader):
@@ -57,6 +74,8 @@ class Finder:
 
 
 sys.meta_path.insert(0, Finder)
+import dataclasses
+dataclasses.exec = run
 """
 # In a task's program: {0} is the descriptor.
 BOOT = (
@@ -90,9 +109,9 @@ def _bundle() -> bytes:
         end += len(code)
         codes.append(code)
     finder = marshal.dumps(compile(FINDER, "<preload>", "exec"))
-    words = json.dumps(index).encode()
-    sizes = (len(part).to_bytes(8, "little") for part in (finder, words))
-    return b"".join([next(sizes), finder, next(sizes), words, *codes])
+    parts = finder, json.dumps(index).encode(), marshal.dumps(_texts())
+    sized = [piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)]
+    return b"".join([*sized, *codes])
 
 
 def _needed() -> set[str]:
@@ -118,3 +137,57 @@ def _code_of(name: str) -> tuple[str, str, bytes] | None:
         return None
     folder = (spec.submodule_search_locations or [""])[0]
     return spec.origin, folder, marshal.dumps(code)
+
+
+def _texts() -> dict[str, bytes]:
+    """The texts of which dataclasses makes methods of horn's classes; the code of each."""
+    found: dict[str, bytes] = {}
+
+    def run(text: str | CodeType, *spaces: Any) -> None:
+        code = compile(text, "<string>", "exec") if isinstance(text, str) else text
+        if isinstance(text, str):
+            found[text] = marshal.dumps(code)
+        exec(code, *spaces)
+
+    importlib.import_module(BACKEND)
+    here: dict[str, Any] = vars(dataclasses)
+    here["exec"] = run
+    try:
+        for cls in _dataclasses():
+            _made_again(cls)
+    finally:
+        del here["exec"]
+    return found
+
+
+def _dataclasses() -> Iterator[type]:
+    """Those that loaded modules of horn define."""
+    modules = [(n, m) for n, m in sys.modules.items() if n.partition(".")[0] == "horn"]
+    for name, module in modules:
+        for cls in list(vars(module).values()):
+            if isinstance(cls, type) and cls.__module__ == name and dataclasses.is_dataclass(cls):
+                yield cls
+
+
+def _made_again(cls: type) -> None:
+    """A class of the same fields, for its texts; it has none of the methods of ``cls``."""
+    names: dict[str, Any] = {"__annotations__": {}}
+    for field in dataclasses.fields(cls):
+        has_default = field.default is not dataclasses.MISSING
+        given: dict[str, Any] = {"default": None} if has_default else {}
+        if field.default_factory is not dataclasses.MISSING:
+            given["default_factory"] = list
+        flags = ("init", "repr", "hash", "compare", "kw_only")
+        given |= {flag: getattr(field, flag) for flag in flags}
+        names["__annotations__"][field.name] = Any
+        names[field.name] = dataclasses.field(**given)
+    if hasattr(cls, "__post_init__"):
+        names["__post_init__"] = cls.__post_init__
+    has = vars(cls)
+    dataclasses.dataclass(
+        frozen="__delattr__" in has,
+        eq="__eq__" in has,
+        order="__lt__" in has,
+        slots="__slots__" in has,
+        unsafe_hash="__hash__" in has and has["__hash__"] is not None and "__eq__" not in has,
+    )(type(cls.__name__, (), names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import resource
 import subprocess
@@ -10,6 +11,8 @@ import sys
 import pytest
 
 import horn
+import horn.executor.launch  # as whoever starts tasks has
+from horn import transport as transports
 from horn.errors import JobError
 from horn.executor import preload
 from tests.support.runs import job
@@ -17,11 +20,11 @@ from tests.support.runs import job
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
 
 
-def say(program: str) -> str:
+def say(program: str, before: str = "") -> str:
     """What a process prints that has the code, and has imported what a task does."""
     fd = preload.memory()
     try:
-        boot = f"import sys; sys.path[:] = {sys.path!r}; {preload.BOOT.format(fd)}"
+        boot = f"import sys; sys.path[:] = {sys.path!r}; {preload.BOOT.format(fd)}{before}"
         said = subprocess.run(
             [sys.executable, "-P", "-c", boot + "import horn.process.main\n" + program],
             pass_fds=[fd], check=True, capture_output=True, text=True, timeout=60,
@@ -61,6 +64,37 @@ found = {fd: os.path.realpath("/proc/self/fd/" + fd) for fd in os.listdir("/proc
 print(sum(os.path.exists("/proc/self/fd/" + fd) and "libffi" not in f for fd, f in found.items()))
 """
     assert int(say(files)) <= 4
+
+
+# 997 were compiled by each task: a third of the instructions of its imports.
+COMPILED = """
+texts = []
+sys.addaudithook(lambda what, given: texts.append(given[0]) if what == "compile" else None)
+"""
+
+
+def test_methods_of_dataclasses_are_compiled_once_for_all_tasks():
+    transports.load("shm")  # as launch.check_room does
+    program = """
+import horn.backends.kernels, horn.transport.shm
+of_classes = [text for text in texts if text and b"__create_fn__" in text]
+from horn.optimizers import SGD, Adam
+print(len(of_classes))
+print(SGD(0.5, momentum=0.25), SGD(0.5) == SGD(0.5), len({Adam(0.1), Adam(0.1)}))
+try:
+    SGD(0.5).momentum = 1.0
+except AttributeError as error:
+    print(error)
+"""
+    n_compiled, said, refused = say(program, COMPILED).splitlines()
+    assert int(n_compiled) <= 20, n_compiled
+    assert said == f"{horn.SGD(0.5, momentum=0.25)} True 1"
+    assert refused == "cannot assign to field 'momentum'"
+
+
+def test_who_starts_tasks_makes_dataclasses_as_ever():
+    preload._texts()
+    assert "exec" not in vars(dataclasses)
 
 
 def test_many_tasks_compute_what_one_does():
