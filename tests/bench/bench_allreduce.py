@@ -9,6 +9,8 @@ second superstep, from which both have the result. Where the transport shares me
 one array for both, and the second superstep only says that it is there. Large arrays travel in
 pieces, as the layers of a network do. Answers are checked before the clock starts. Ratios are of
 medians of blocks, gloo's time over horn's; the limits are those of issue 5, over tcp of issue 13.
+"cpu us" is the processor time of a process with all its threads, of the block that took least: the
+figure to look at where others use the machine, too.
 """
 
 from __future__ import annotations
@@ -148,18 +150,20 @@ def measure(task: int, n_tasks: int, store: str, pipe: Any, rounds: int) -> dict
             for method in ("gloo", *SCHEMES):
                 if method == "gloo":
                     gloo.barrier()
-                    began = time.perf_counter()
+                    began, used = time.perf_counter(), time.process_time()
                     for _ in range(n):
                         gloo.all_reduce(tensors[name])
                 else:
                     case = cases[name, method]
                     superstep = case.run(superstep)
                     opened[method].barrier(superstep, TIMEOUT_S)
-                    began = time.perf_counter()
+                    began, used = time.perf_counter(), time.process_time()
                     for _ in range(n):
                         superstep = case.run(superstep)
                 took = (time.perf_counter() - began) / n
                 seconds.setdefault(f"{name}/{method}", []).append(took)
+                cpu_s = (time.process_time() - used) / n
+                seconds.setdefault(f"{name}/{method}/cpu", []).append(cpu_s)
     gloo.barrier()
     for t in opened.values():
         t.barrier(0, TIMEOUT_S)
@@ -180,6 +184,8 @@ def bench(rounds: int) -> list[dict[str, Any]]:
             slowest = [max(block) for block in zip(*(f[key] for f in found), strict=True)]
             median[method] = statistics.median(slowest)
             row[f"{method} us"] = round(median[method] * 1e6, 1)
+            used = [min(f[f"{key}/cpu"]) for f in found]
+            row[f"{method} cpu us"] = round(statistics.mean(used) * 1e6, 1)
         for method in SCHEMES:
             ratio = row[f"{method} ratio"] = round(median["gloo"] / median[method], 2)
             limit = LIMITS[method][name]
