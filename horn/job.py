@@ -44,6 +44,7 @@ from horn.outputs import better, has_answers
 from horn.weights import by_class, weighed
 
 
+@mistakes.teaches
 @dataclass(frozen=True)
 class EarlyStopping:
     """Stop when ``monitor`` has not improved by more than ``min_delta`` for ``patience`` epochs;
@@ -74,6 +75,7 @@ class EarlyStopping:
             )
 
 
+@mistakes.teaches
 @dataclass(frozen=True, eq=False)
 class Job:
     """What to train, on what, and how.

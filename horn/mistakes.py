@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 _TRAIN = "a network is trained by  run = horn.train(horn.Job(net, (x, y), epochs=10))"
 _PREDICT = "model.predict(x) gives the outputs, predict(x, labels=True) the classes"
@@ -42,35 +45,67 @@ ATTRIBUTES = {
     "sum": "sum(... for m in messages) is Python's own",
 }  # fmt: skip
 
-# Arguments that are not there, and what to write.
+# Arguments that are not there, and what to write; what begins with "leave it out" is all there is.
 ARGUMENTS = {
     **dict.fromkeys(("units", "n", "n_units", "out_features", "n_neurons"), "size, the first one"),
     **dict.fromkeys(("input_shape", "input_dim", "in_features"), "net.input(n_features), a layer "
                     "of its own"),
+    **dict.fromkeys(("hidden_layer_sizes", "layers", "hidden_size"), "a net.layer(n) for each "
+                    "layer"),
     **dict.fromkeys(("lr", "eta", "learning_rate_init", "step_size"), "learning_rate, of the "
                     "optimizer: horn.SGD(learning_rate=0.1)"),
-    "learning_rate": "optimizer=horn.SGD(0.1)",
+    **dict.fromkeys(("learning_rate", "solver", "optim"), "optimizer=horn.SGD(0.1)"),
+    **dict.fromkeys(("scheduler", "lr_scheduler"), "the optimizer's learning rate: "
+                    "horn.SGD(horn.Cosine(0.1, 1000)), or a function of the update's number"),
+    **dict.fromkeys(("momentum", "weight_decay", "clipnorm", "max_grad_norm"), "it in the "
+                    "optimizer: horn.SGD(0.1, momentum=0.9, weight_decay=1e-4, clip_norm=1.0)"),
+    **dict.fromkeys(("betas", "beta_1"), "beta1=0.9, beta2=0.999"),
+    "beta_2": "beta2=0.999",
+    **dict.fromkeys(("epsilon",), "eps=1e-8"),
     **dict.fromkeys(("dropout", "rate", "p"), "neuron=horn.Dropout for a layer, keep=0.8 for the "
                     "input"),
     **dict.fromkeys(("loss", "criterion", "loss_fn"), "net.output(..., loss='cross_entropy')"),
+    "loss_weights": "net.output(..., weight=0.5)",
     **dict.fromkeys(("use_bias",), "bias=False"),
     **dict.fromkeys(("kernel_initializer", "weight_init"), "init='he', or an initialiser"),
     **dict.fromkeys(("kernel_regularizer", "regularizer", "alpha", "l2"), "weight_decay, of the "
                     "optimizer"),
+    **dict.fromkeys(("filters", "kernel_size", "strides", "out_channels"),
+                    "connect=horn.Convolution(channels=8, kernel=3, stride=1)"),
     **dict.fromkeys(("validation_split", "validation_fraction", "validation_data", "val_data"),
                     "validation=0.1, or validation=(x, y)"),
-    **dict.fromkeys(("epochs", "iterations", "max_iter", "nb_epoch", "num_epochs", "batch_size",
-                     "validation", "optimizer"), "horn.Job(net, (x, y), epochs=10, batch_size=32)"),
-    **dict.fromkeys(("x", "y", "X", "inputs", "labels"), "the data as a pair: horn.Job(net, "
-                    "(x, y))"),
-    **dict.fromkeys(("shuffle",), "nothing: every epoch has an order of its own, by the seed"),
-    **dict.fromkeys(("verbose",), "progress=True, of horn.train"),
-    **dict.fromkeys(("random_state", "random_seed"), "seed, of horn.Network"),
+    **dict.fromkeys(("test_data", "x_test"), "test=(x, y)"),
+    **dict.fromkeys(("max_iter", "nb_epoch", "num_epochs", "n_epochs", "max_epochs"), "epochs=10, "
+                    "of horn.Job"),
+    **dict.fromkeys(("steps", "max_steps", "n_steps", "num_steps"), "iterations=1000, of horn.Job"),
+    **dict.fromkeys(("batch", "bs", "minibatch_size", "train_batch_size"), "batch_size=32, of "
+                    "horn.Job"),
+    **dict.fromkeys(("epochs", "iterations", "batch_size", "validation", "optimizer"),
+                    "horn.Job(net, (x, y), epochs=10, batch_size=32)"),
+    **dict.fromkeys(("metrics", "callbacks", "early_stopping", "class_weight", "sample_weight"),
+                    "it in the job: horn.Job(net, (x, y), metrics=['accuracy'], callbacks=[...])"),
+    **dict.fromkeys(("x", "y", "X", "inputs", "labels", "targets", "train_data", "train_loader",
+                     "dataset"), "the data as a pair: horn.Job(net, (x, y))"),
+    "model": "the network first: horn.Job(net, (x, y)); to go on with a model, initial=model",
+    **dict.fromkeys(("shuffle",), "leave it out: every epoch has an order of its own, by the seed"),
+    **dict.fromkeys(("verbose", "display", "logging"), "progress=True, of horn.train"),
+    **dict.fromkeys(("tasks", "groups", "servers", "strategy", "threads", "progress", "backend",
+                     "checkpoints", "resume", "profile"), "it where the job is run: "
+                    "horn.train(job, tasks=2, progress=True)"),
+    **dict.fromkeys(("random_state", "random_seed", "seed"), "seed, of horn.Network"),
     **dict.fromkeys(("n_jobs", "workers", "num_workers"), "tasks=2, of horn.train"),
-    **dict.fromkeys(("device",), "nothing: horn computes on processors"),
-    **dict.fromkeys(("patience",), "early_stopping=horn.EarlyStopping(patience=3)"),
-    **dict.fromkeys(("dim", "axis"), "nothing: a neuron has one number"),
+    **dict.fromkeys(("device", "cuda", "gpus", "accelerator", "use_gpu"), "leave it out: horn "
+                    "computes on processors"),
+    **dict.fromkeys(("precision", "torch_dtype", "amp"), "dtype='float32' or 'float64', of "
+                    "horn.Job"),
+    **dict.fromkeys(("patience", "n_iter_no_change"), "early_stopping=horn.EarlyStopping("
+                    "patience=3), of horn.Job"),
+    **dict.fromkeys(("restore_best_weights", "save_best_only"), "keep_best=True, of horn.Job"),
+    **dict.fromkeys(("dim", "axis"), "leave it out: a neuron has one number"),
 }  # fmt: skip
+
+# Those that train, which what asks a model does not need.
+_OF_TRAINING = ("batch_size", "verbose", "device", "steps", "workers", "num_workers", "progress")
 
 # Losses, optimizers and activations under the names that they have elsewhere.
 LOSSES = {
@@ -107,12 +142,62 @@ def no_attribute(kind: str, name: str, known: Iterable[str] = ()) -> NoSuchAttri
     return NoSuchAttribute(f"{kind} has no {name!r}" + (f": {remedy}" if remedy else ""))
 
 
-def remedy(message: str) -> str:
-    """What to write instead of a call that Python refuses with this message, or ""."""
+def remedy(message: str, function: Callable[..., Any] | None = None) -> str:
+    """What to write instead of a call that Python refuses with this message, or "". function : what
+    was called, whose arguments are named where nothing better is known.
+    """
     called = re.match(r"'?(\w+)", message)
     name = re.search(r"unexpected keyword argument '(\w+)'", message)
     if name is not None:
-        said = ARGUMENTS.get(name[1])
-        return f"write {said}, instead of {name[1]}" if said else ""
+        known = [] if function is None else _arguments(function)
+        if name[1] in _OF_TRAINING and message.startswith("Model."):
+            return "leave it out: a model is asked about all samples at once"
+        if said := ARGUMENTS.get(name[1]):
+            is_all = said.startswith("leave it out")
+            return said if is_all else f"write {said}, instead of {name[1]}"
+        if close := difflib.get_close_matches(name[1], known, 1, 0.7):
+            return f"did you mean {close[0]}?"
+        return f"it takes {', '.join(known)}" if known else ""
     refused = re.search(r"positional argument|object is not callable", message)
     return _CALLS.get(called[1], "") if called and refused else ""
+
+
+def _arguments(function: Callable[..., Any]) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    found = inspect.signature(function).parameters.values()
+    return [each.name for each in found if each.kind in kinds and each.name != "self"]
+
+
+def no_argument(called: str, name: str, function: Callable[..., Any]) -> NoSuchArgument:
+    """Python's error, with what to write instead."""
+    said = f"{called}() got an unexpected keyword argument {name!r}"
+    return NoSuchArgument(f"{said}; {remedy(said, function)}")
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def teaches(thing: _F) -> _F:
+    """A function, or a class's ``__init__``, whose calls with arguments that it does not take are
+    refused as Python does, and with what to write instead: who is at a prompt, in a notebook or in
+    a script of their own sees no more than the exception.
+    """
+    function: Callable[..., Any] = thing.__init__ if isinstance(thing, type) else thing  # type: ignore[misc]
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return function(*arguments, **keywords)
+        except TypeError as error:
+            at = error.__traceback__
+            if at is None or at.tb_next is not None:  # it was called, and something in it failed
+                raise
+            hint = remedy(str(error), function)
+            if not hint:
+                raise
+            raise NoSuchArgument(f"{error}; {hint}") from None
+
+    if not isinstance(thing, type):
+        return called  # type: ignore[return-value]
+    thing.__init__ = called  # type: ignore[misc]
+    return thing

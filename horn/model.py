@@ -198,6 +198,7 @@ class Model:
             return dict(found)
         return {name: np.array(each) for name, each in found.items()}
 
+    @mistakes.teaches
     def predict(self, x: Any, *, labels: bool = False, layer: str | None = None) -> Any:
         """What the last layer sends for each sample: (n, n_outputs), or (n,) labels; of sequences
         of which each step is answered (n, steps, n_outputs), or (n, steps) labels; where some end
@@ -347,6 +348,7 @@ class Model:
             )
         return written(self.stream(), self._only_classes, prefix, n, temperature, seed)
 
+    @mistakes.teaches
     def evaluate(self, x: Any, y: Any = None, *, metrics: Any = None) -> dict[str, float]:
         """The mean loss over the samples, for answers the fraction that is right, and metrics.
 

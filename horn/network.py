@@ -57,6 +57,7 @@ from horn.neurons import Comparison, Penalty, Relay, Standard
 MAX_STEPS = 65_535  # what draws have room for
 
 
+@mistakes.teaches
 @dataclass(eq=False)
 class Network:
     """Layers, added in order: ``input``, any number of ``layer``, then ``output``: none, one or
@@ -77,6 +78,7 @@ class Network:
         def __getattr__(self, name: str) -> Any:
             raise mistakes.no_attribute("a horn.Network", name, dir(type(self)))
 
+    @mistakes.teaches
     def input(
         self,
         size: int | Sequence[int],
@@ -181,6 +183,7 @@ class Network:
         first = self.layers[0]
         return first.parts or ((first.name, first.size),)
 
+    @mistakes.teaches
     def layer(
         self,
         size: int | Sequence[int] | None = None,
@@ -210,6 +213,7 @@ class Network:
             "hidden", size, neuron, activation, interlayer, inputs, connect, init, bias, name, None
         )
 
+    @mistakes.teaches
     def output(
         self,
         size: int | Sequence[int] | None = None,
@@ -247,6 +251,7 @@ class Network:
         )  # fmt: skip
         return layer
 
+    @mistakes.teaches
     def loss(
         self,
         a: Layer,

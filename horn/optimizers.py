@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from horn import math, registry, schedules
 from horn.errors import JobError, ModelError
+from horn.mistakes import teaches
 from horn.schedules import LearningRate, rate
 
 Slots = dict[str, Any]
@@ -84,6 +85,7 @@ class Optimizer:
         raise NotImplementedError(f"{type(self).__name__} has no update")
 
 
+@teaches
 @dataclass(frozen=True)
 class SGD(Optimizer):
     """w += v, v = momentum v - lr g. With ``nesterov`` w += momentum v - lr g, of the new v.
@@ -113,6 +115,7 @@ class SGD(Optimizer):
         return w + v, {"velocity": v}
 
 
+@teaches
 @dataclass(frozen=True)
 class Adagrad(Optimizer):
     """s += g^2, w -= lr g / (sqrt(s) + eps). Source: Duchi, Hazan & Singer 2011."""
@@ -125,6 +128,7 @@ class Adagrad(Optimizer):
         return w - lr * g / (math.sqrt(s) + self.eps), {"squares": s}
 
 
+@teaches
 @dataclass(frozen=True)
 class RMSProp(Optimizer):
     """s = rho s + (1 - rho) g^2, w -= lr g / (sqrt(s) + eps). Source: Tieleman & Hinton 2012,
@@ -141,6 +145,7 @@ class RMSProp(Optimizer):
         return w - lr * g / (math.sqrt(s) + self.eps), {"squares": s}
 
 
+@teaches
 @dataclass(frozen=True)
 class AdaDelta(Optimizer):
     """Steps scaled by the running size of past steps over that of gradients. Source: Zeiler 2012,
@@ -159,6 +164,7 @@ class AdaDelta(Optimizer):
         return w - lr * step, {"squares": s, "steps": d}
 
 
+@teaches
 @dataclass(frozen=True)
 class Adam(Optimizer):
     """With bias correction. Source: Kingma & Ba 2015, algorithm 1."""

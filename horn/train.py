@@ -33,7 +33,7 @@ from horn.description import Description
 from horn.errors import Diverged, JobError, Stopped
 from horn.job import Job
 from horn.language.layers import read_aggregate
-from horn.mistakes import NoSuchArgument
+from horn.mistakes import no_argument, teaches
 from horn.model import Array, Model
 from horn.modelfile import check_writable
 from horn.partition.placement import Placement
@@ -142,6 +142,7 @@ class _Trained:
     profile: Profile | None = None
 
 
+@teaches
 def train(
     job: Job | Model,
     data: Any = None,
@@ -239,7 +240,7 @@ def _going_on(job: Job | Model, data: Any, settings: dict[str, Any]) -> Job:
             f"horn.train(model, data) goes on with a model; got {job!r} and data"
         )
     for name in settings:
-        raise NoSuchArgument(f"train() got an unexpected keyword argument {name!r}")
+        raise no_argument("train", name, train)
     return job
 
 

@@ -80,7 +80,8 @@ def _unexpected(error: BaseException, arguments: list[str], verbose: bool) -> in
     found = line_of(error, called=isinstance(error, (NoSuchArgument, NoSuchAttribute)))
     if found is not None:
         file, line, text = found
-        hint = remedy(str(error)) if isinstance(error, TypeError) else ""
+        is_python = isinstance(error, TypeError) and not isinstance(error, NoSuchArgument)
+        hint = remedy(str(error)) if is_python else ""
         _say_error(f"{_short(file)}:{line}  {text}\n{kind}" + (f"; {hint}" if hint else ""))
         if verbose:
             _traceback()

@@ -461,6 +461,7 @@ class ClusterClient:
 
     def fetch_model(self, job: str, path: Path) -> None:
         """The model of a job that succeeded, into a file."""
+        from horn.cluster import fetching
         from horn.cluster.file_service import ReadReply, ReadRequest
         from horn.cluster.store import MODEL
 
@@ -471,18 +472,10 @@ class ClusterClient:
         first = str(self.status(job).result.get("host", ""))
         host = first if first in holders else holders[0]
         got, portions = self.client(host, members[host]).download(
-            "read", ReadRequest(job, MODEL), ReadReply, max_bytes=2**40, timeout_s=600.0
-        )
-        temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-        try:
-            with open(temporary, "wb") as file:
-                for portion in portions:
-                    file.write(portion)
-                if file.tell() != got.size:
-                    raise ClusterError(f"{file.tell()} of {got.size} bytes of the model came")
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+            "read", ReadRequest(job, MODEL), ReadReply,
+            max_bytes=fetching.FILE_BYTES, timeout_s=fetching.TIMEOUT_S,
+        )  # fmt: skip
+        fetching.save(portions, got.size, path)
 
 
 def user() -> str:

@@ -7,16 +7,17 @@ the file has more.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import msgspec
 
 from horn.cluster import package
-from horn.cluster.package import MANIFEST_BYTES, MAX_BYTES
+from horn.cluster.package import MANIFEST_BYTES, MAX_BYTES, PATH_BYTES
 from horn.cluster.store import HostStore, line_start, written_since
 from horn.cluster.user import opened
 from horn.errors import Conflict, NotFound
@@ -91,6 +92,19 @@ class ReadReply(msgspec.Struct, frozen=True):
     size: int
 
 
+class WrittenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """read written: a file that a callback of a job wrote, whole."""
+
+    job: _Name
+    path: Annotated[str, msgspec.Meta(max_length=PATH_BYTES)]
+
+
+class SizeReply(msgspec.Struct, frozen=True):
+    """Of the body, in bytes."""
+
+    size: int
+
+
 class DoneReply(msgspec.Struct, frozen=True):
     """Nothing more to say."""
 
@@ -109,6 +123,8 @@ class FileService:
         service.on("get", PackageRequest, self.get, CLIENTS)
         service.on("files", JobRequest, self.files, CLIENTS)
         service.on("read", ReadRequest, self.read, CLIENTS)
+        service.on("written", JobRequest, self.written, CLIENTS)
+        service.on("read written", WrittenRequest, self.read_written, CLIENTS)
         service.on("saved", CheckpointsRequest, self.saved, CLIENTS)
         service.on("forget", JobRequest, self.forget, CLIENTS, is_audited=True)
 
@@ -155,6 +171,17 @@ class FileService:
             n = min(n, READ_BYTES)
         return ReadReply(start, n), _portions(path, start, n)
 
+    def written(self, call: RpcCall) -> tuple[SizeReply, Iterator[bytes]]:
+        """As a body: thousands of paths are more than a reply may be."""
+        packed = msgspec.msgpack.encode(self.store.written(call.request.job))
+        return SizeReply(len(packed)), iter([packed])
+
+    def read_written(self, call: RpcCall) -> tuple[SizeReply, Iterator[bytes]]:
+        request: WrittenRequest = call.request
+        file = os.fdopen(self.store.open_written(request.job, request.path), "rb")
+        size = os.fstat(file.fileno()).st_size
+        return SizeReply(size), _whole(file, size)
+
     def saved(self, call: RpcCall) -> CheckpointList:
         from horn.checkpoint import Checkpoints  # here, for commands that only ask load this file
         from horn.training.checkpointing import cursor_of
@@ -179,6 +206,12 @@ class FileService:
 def _portions(path: Path, start: int, n: int) -> Iterator[bytes]:
     with open(path, "rb", opener=opened) as file:
         file.seek(start)
+        yield from _whole(file, n)
+
+
+def _whole(file: BinaryIO, n: int) -> Iterator[bytes]:
+    """At most so many bytes from where it is; closes it."""
+    with file:
         while n and (data := file.read(min(n, 256 * 1024))):
             n -= len(data)
             yield data

@@ -9,13 +9,14 @@ import dataclasses
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from horn import settings as settings_
 from horn import strategies
-from horn.cluster import packing
+from horn.cluster import fetching, packing
 from horn.cluster.client import ClusterClient, JobStatus, user
 from horn.cluster.reconnecting import LOOK_S, ReconnectingClient
 from horn.cluster.submission import Submission
@@ -246,6 +247,16 @@ class SubmittedJob:
     def fetch(self, path: Path) -> None:
         """Write its model, once it has SUCCEEDED, to a file."""
         self.cluster.look(lambda client: client.fetch_model(self.id, path))
+
+    def fetch_all(self, folder: str | os.PathLike[str]) -> Path:
+        """Write what there is of it, in any state, into a folder, made if missing: model.horn,
+        history.csv, result.json, trace.json, logs, and in files what callbacks wrote under relative
+        paths. Raises JobError: it cannot be written here.
+        """
+        place = Path(folder)
+        for note in self.cluster.look(lambda client: fetching.fetch_all(client, self.id, place)):
+            warnings.warn(note, stacklevel=2)
+        return place
 
     def cancel(self, now: bool = False) -> bool:
         """Stop it at the next iteration, with a checkpoint, or ``now`` without; False if it is over

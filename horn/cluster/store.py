@@ -24,9 +24,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from horn.cluster import package
+from horn.cluster import package, written
 from horn.cluster.package import Unpacker
 from horn.cluster.user import JobUser, is_plain, opened
+from horn.cluster.written import WrittenFiles
 from horn.coordination import paths
 from horn.errors import Conflict, JobError, NotFound
 
@@ -161,6 +162,14 @@ class HostStore:
         found = {p.name.removesuffix(".log"): p for p in sorted(self._job(job).glob("logs/*.log"))}
         found |= {name: self._kept(job) / name for name in (PROGRESS, MODEL, TRACE)}
         return {name: path for name, path in found.items() if is_plain(path)}
+
+    def written(self, job: str) -> WrittenFiles:
+        """What callbacks wrote."""
+        return written.find(self._kept(job), FILES)
+
+    def open_written(self, job: str, path: str) -> int:
+        """One of these files, to be read. Raises NotFound, JobError."""
+        return written.open_file(self._kept(job), FILES, path)
 
     def forget(self, job: str, digest: str = "") -> None:
         """Remove all of a job, and its package if one is named."""

@@ -117,13 +117,15 @@ class JobUser:
         )
 
 
-def opened(path: str | os.PathLike[str], flags: int) -> int:
+def opened(path: str | os.PathLike[str], flags: int, folder: int | None = None) -> int:
     """An ``opener`` for folders that others write to: plain files with one name only, so that no
-    link or pipe makes a holder of the key read or write elsewhere, or wait. Raises NotFound: none
-    is there. JobError: it is something else, or cannot be opened.
+    link or pipe makes a holder of the key read or write elsewhere, or wait. folder : an open one
+    that path is in. Raises NotFound: none is there. JobError: it is something else, or cannot be
+    opened.
     """
+    safely = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, flags | safely, 0o600, dir_fd=folder)
     except FileNotFoundError:
         raise NotFound(f"there is no {path}") from None
     except OSError as error:

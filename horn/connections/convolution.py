@@ -9,8 +9,10 @@ import numpy as np
 from horn.connections import Placed
 from horn.connections.windows import Sizes, Windows, channels_of, placed, whole
 from horn.errors import ModelError
+from horn.mistakes import teaches
 
 
+@teaches
 @dataclass(frozen=True)
 class Convolution(Windows):
     """``channels`` maps: a neuron that looks through a window at every position, with the same

@@ -8,8 +8,10 @@ import numpy as np
 
 from horn.connections import Placed
 from horn.connections.windows import Sizes, Windows, channels_of, placed, whole
+from horn.mistakes import teaches
 
 
+@teaches
 @dataclass(frozen=True)
 class Local(Windows):
     """``channels`` neurons at each position listen to all channels of a window; nothing is shared.

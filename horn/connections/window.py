@@ -9,8 +9,10 @@ import numpy as np
 from horn.connections import Placed
 from horn.connections.windows import Sizes, Windows, channels_of, placed, whole
 from horn.errors import ModelError
+from horn.mistakes import teaches
 
 
+@teaches
 @dataclass(frozen=True)
 class Window(Windows):
     """Each neuron listens through a window to its own channel of the layer below, or to that and

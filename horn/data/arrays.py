@@ -5,6 +5,7 @@ Converts what can be converted without loss of meaning, and copies only where it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -98,9 +99,7 @@ def _array(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray:
     try:
         array: np.ndarray = np.asarray(value)
     except ValueError as error:  # ragged nested lists
-        raise DataError(
-            f"{what} is not a rectangular array ({error}); make every sample the same length"
-        ) from error
+        raise DataError(f"{what} is not a rectangular array: {_odd_one(value, error)}") from error
     if may_be_labels and array.ndim == 1 and array.dtype.kind in "UOM":
         return array
     if array.dtype.kind not in "biuf":
@@ -109,6 +108,55 @@ def _array(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray:
             f"convert it to a numeric type first"
         )
     return array
+
+
+def _odd_one(value: Any, error: ValueError) -> str:
+    """Which sample is of another shape than the first."""
+    try:
+        shapes = [np.shape(one) for one in value]
+    except ValueError:  # a sample is ragged itself
+        return f"{error}; make every sample the same length"
+    odd = next((k for k, shape in enumerate(shapes) if shape != shapes[0]), 0)
+    of_steps = "; sequences of different lengths are horn.data.sequences([...], y)"
+    return (
+        f"sample 0 has shape {shapes[0]}, sample {odd} {shapes[odd]}; make every sample the same "
+        f"length{of_steps if len(shapes[0]) == len(shapes[odd]) > 0 else ''}"
+    )
+
+
+def refuse_pairs(data: Any, what: str) -> None:
+    """A list [(x, y), ...] as a Dataset of PyTorch gives samples, or [x, y]: not the pair of all
+    inputs and all targets. Raises DataError.
+    """
+    pair = "data are the pair (x, y) of all inputs and all targets"
+    if not isinstance(data, list) or not data:
+        return
+    first = data[0]
+    if isinstance(first, Mapping):
+        names = ", ".join(map(repr, first))
+        raise DataError(
+            f"{what}: got a list of {len(data)} dicts with {names}, a sample each, but {pair}; "
+            f"write (np.array([one[...] for one in data]), ...) with the names of both"
+        )
+    if len(data) == 2 and _are_unlike(*data) and np.shape(data[0])[:1] == np.shape(data[1])[:1]:
+        raise DataError(f"{what}: got a list of two arrays, but {pair}; write (x, y), not [x, y]")
+    if isinstance(first, (tuple, list)) and len(first) == 2 and _are_unlike(*first):
+        raise DataError(
+            f"{what}: got a list of {len(data)} pairs, a sample each, but {pair}; write  x, y = "
+            f"zip(*data)  and then (np.array(x), np.array(y))"
+        )
+
+
+def _are_unlike(a: Any, b: Any) -> bool:
+    """Whether these two cannot be rows of one array, or are arrays of their own."""
+    try:
+        return np.shape(a) != np.shape(b) or (_is_array(a) and _is_array(b) and np.ndim(a) > 0)
+    except ValueError:
+        return False
+
+
+def _is_array(thing: Any) -> bool:
+    return hasattr(thing, "__array__") and hasattr(thing, "shape")
 
 
 def check_shapes(x: np.ndarray, y: np.ndarray | None, name: str) -> None:

@@ -42,6 +42,9 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
             f"{what}: got the path {os.fspath(data)!r}, but arrays or a dataset are expected; read "
             f"the file with horn.data.load({os.fspath(data)!r})"
         )
+    if data is None:
+        raise DataError(f"{what}: got None, but the pair (x, y), or x alone, is expected")
+    arrays.refuse_pairs(data, what)
     if isinstance(data, tuple) and len(data) != 2:
         raise DataError(
             f"{what}: got a tuple of {len(data)}, but data are the pair (x, y), or (x, None)"

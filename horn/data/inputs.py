@@ -36,6 +36,7 @@ def side_by_side(data: Any, parts: Parts, what: str) -> Any:
         raise DataError(
             f"{what}: the inputs of the network are {', '.join(map(repr, names))}, but of the data "
             f"{' and '.join(said)}; they are named by net.input(n, name=...)"
+            + ("; of inputs and targets write the pair (x, y)" if len(names) == 1 < len(x) else "")
         )
     found = {}
     for name, size in parts:

@@ -78,8 +78,54 @@ def test_a_callbacks_error_on_a_cluster_keeps_the_model(cluster: Agents, run: Ru
     job = run("status", "@last", "--json").json["id"]
     assert run("fetch", job, "--all", "-o", "post").code == 0
     assert horn.Model.load(folder / "post" / "model.horn").facts["iteration"] == 8
-    [log] = cluster.folder.glob("a/jobs/*/kept/files/log.csv")
+    log = folder / "post" / "files" / "log.csv"
     assert len(log.read_text().splitlines()) == 2  # of the first epoch: it comes after the error
+
+
+WRITES = """
+import os
+
+class Traps(horn.Callback):
+    def on_train_end(self, context):
+        folder = horn.callbacks.place("odd")
+        folder.mkdir()
+        (folder / "link").symlink_to("/etc/hostname")
+        (folder / "folder").symlink_to("/etc")
+        os.mkfifo(folder / "pipe")
+        (folder / "empty").touch()
+
+watching = [horn.CSVLogger("log.csv"), horn.TensorBoard("runs/one"), Traps(),
+            horn.ModelCheckpoint("best/{epoch}.horn", save_best_only=False)]
+"""
+
+
+def test_fetch_all_brings_what_callbacks_wrote(cluster: Agents, run: Run, folder: Path):
+    text = (folder / "job.py").read_text().replace("epochs=3)", "epochs=3, callbacks=watching)")
+    (folder / "seen.py").write_text(text.replace("import horn\n", f"import horn\n{WRITES}", 1))
+    done = run("submit", "seen.py", "-n", "2")
+    assert done.code == 0, done.err
+    job = run("status", "@last", "--json").json["id"]
+    (folder / "all" / "files").mkdir(parents=True)
+    (folder / "all" / "files" / "log.csv").write_text("of another day")
+    done = run("fetch", job, "--all", "-o", "all")
+    assert done.code == 0, done.err
+    assert "Note: 3 files of a are left out: 'odd/" in done.err
+    files = folder / "all" / "files"
+    names = {str(path.relative_to(files)) for path in files.rglob("*") if not path.is_dir()}
+    [events] = (name for name in names if "tfevents" in name)
+    models = {"best/1.horn", "best/2.horn", "best/3.horn"}
+    assert names == models | {"log.csv", "odd/empty", events} and events.startswith("runs/one/")
+    assert [horn.Model.load(files / name).facts["iteration"] for name in sorted(models)] == [
+        4,
+        8,
+        12,
+    ]
+    with open(files / "log.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    with open(folder / "all" / "history.csv", newline="") as file:
+        history = list(csv.DictReader(file))
+    assert [row["loss"] for row in rows] == [row["loss"] for row in history]
+    assert "log" not in run("logs", job).out.split()
 
 
 def up(folder: Path, *words: str) -> subprocess.Popen[str]:

@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 
-from horn.cluster.file_service import DoneReply, FileService, JobRequest, ReadRequest
+from horn.cluster import written
+from horn.cluster.fetching import save
+from horn.cluster.file_service import (
+    DoneReply,
+    FileService,
+    JobRequest,
+    ReadRequest,
+    WrittenRequest,
+)
 from horn.cluster.store import HostStore
-from horn.errors import Conflict
+from horn.errors import ClusterError, Conflict, HornError, NotFound
 from tests.cluster.helpers import Call
 
 
@@ -60,3 +68,74 @@ def test_the_files_of_a_job_go_once_its_runs_have_been_put_away(
     file_service.close()
     with pytest.raises(Conflict, match="one-1 still runs here"):
         file_service.forget(asked)
+
+
+@pytest.fixture
+def files(store: HostStore) -> Path:
+    """What a job's callbacks write."""
+    folder = store.kept("one-1") / "files"
+    (folder / "runs" / "deep").mkdir(parents=True)
+    (folder / "runs" / "deep" / "events").write_bytes(b"abc" * 200_000)
+    (folder / "log.csv").write_text("epoch,loss\n")
+    return folder
+
+
+def read(store: HostStore, path: str) -> bytes:
+    service: Any = SimpleNamespace(on=lambda *_, **__: None)
+    file_service = FileService(store, service, lambda: ())
+    call: Any = SimpleNamespace(request=WrittenRequest("one-1", path))
+    got, portions = file_service.read_written(call)
+    data = b"".join(portions)
+    assert got.size == len(data)
+    return data
+
+
+def test_what_callbacks_wrote_is_listed_and_read(store: HostStore, files: Path):
+    found = store.written("one-1")
+    assert (found.sizes, found.n_left_out) == ({"log.csv": 11, "runs/deep/events": 600_000}, 0)
+    assert read(store, "runs/deep/events") == b"abc" * 200_000
+    assert store.written("one-2").sizes == {}
+
+
+def test_no_link_of_a_job_leads_out_of_its_folder(store: HostStore, files: Path, tmp_path: Path):
+    """The agent that reads holds the cluster's key, and the job may be another user's."""
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "secret").write_text("of the agent")
+    (files / "link").symlink_to(tmp_path / "theirs" / "secret")
+    (files / "folder").symlink_to(tmp_path / "theirs")
+    (files / "hard").hardlink_to(tmp_path / "theirs" / "secret")
+    (files / "od\nd").touch()
+    found = store.written("one-1")
+    assert set(found.sizes) == {"log.csv", "runs/deep/events"} and found.n_left_out == 4
+    for path in ("link", "folder/secret", "hard", "../progress.jsonl", "/etc/hostname", "od\nd"):
+        with pytest.raises(HornError, match="cannot be opened|link or no regular|got "):
+            read(store, path)
+    with pytest.raises(NotFound, match="there is no runs/none here"):
+        read(store, "runs/none")
+    files.rename(tmp_path / "moved")
+    files.symlink_to(tmp_path / "theirs")
+    assert store.written("one-1").sizes == {}
+    with pytest.raises(HornError, match="cannot be opened"):
+        read(store, "secret")
+
+
+def test_so_many_files_and_folders_are_told_and_no_more(
+    store: HostStore, files: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(written, "MAX_FILES", 3)
+    for name in "abc":
+        (files / name).touch()
+    files.joinpath(*"0123456789012345").mkdir(parents=True)
+    files.joinpath(*"0123456789012345", "deep").touch()
+    found = store.written("one-1")
+    assert (set(found.sizes), found.n_left_out) == ({"a", "b", "c"}, 3)
+    assert found.why.startswith("there are more than 3 files")
+
+
+def test_a_file_that_did_not_come_whole_is_not_there(tmp_path: Path):
+    (tmp_path / "m.horn").write_bytes(b"before")
+    with pytest.raises(ClusterError, match="3 of 5 bytes of m.horn came"):
+        save(iter([b"ab", b"c"]), 5, tmp_path / "m.horn")
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"m.horn": b"before"}
+    save(iter([b"ab", b"c"]), 3, tmp_path / "m.horn")
+    assert (tmp_path / "m.horn").read_bytes() == b"abc"

@@ -1,0 +1,129 @@
+"""What a job has left, from its workers into a folder here."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from horn.cluster.file_service import JobRequest, SizeReply, WrittenRequest
+from horn.cluster.package import check_path
+from horn.cluster.store import FILES, MODEL, PROGRESS, TRACE
+from horn.cluster.written import WrittenFiles
+from horn.errors import ClusterError, JobError, NotFound
+
+if TYPE_CHECKING:
+    from horn.cluster.client import ClusterClient
+
+FILE_BYTES = 2**40  # of one file at most
+LIST_BYTES = 16 * 2**20  # of all their paths
+TIMEOUT_S = 600.0  # for one file
+
+
+def save(portions: Iterator[bytes], size: int, path: Path) -> None:
+    """A body of so many bytes, as a file that is whole or not there. Raises ClusterError."""
+    temporary = path.with_name(f".{path.name[:200]}-{secrets.token_hex(4)}")
+    try:
+        with open(temporary, "wb") as file:
+            for portion in portions:
+                file.write(portion)
+            if file.tell() != size:
+                raise ClusterError(f"{file.tell()} of {size} bytes of {path.name} came")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def fetch_all(client: ClusterClient, job: str, folder: Path) -> list[str]:
+    """Whatever there is of a job, in any state: model.horn, history.csv, result.json, trace.json,
+    logs/, and in files/ what its callbacks wrote. Returns what is to be said about files that did
+    not come. Raises JobError: it cannot be written here.
+    """
+    with _writing(folder):
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        files = client.files(job)
+        for host, sizes in files.items():
+            for name in sizes:
+                if name not in (MODEL, PROGRESS):
+                    path = folder / (name if name == TRACE else f"logs/{name}.log")
+                    path.write_bytes(client.read_all(job, host, name))
+        status = client.status(job)
+        if any(MODEL in sizes for sizes in files.values()):
+            client.fetch_model(job, folder / MODEL)
+        rows = client.history(job)
+        with open(folder / "history.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, _columns(rows), extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(rows)
+        found = {"job": job, "state": status.state.value, **status.result}
+        (folder / "result.json").write_text(json.dumps(found, indent=1) + "\n")
+        return _fetch_written(client, job, str(status.result.get("host", "")), folder / FILES)
+
+
+def _fetch_written(client: ClusterClient, job: str, first: str, folder: Path) -> list[str]:
+    """A path that several workers have (an attempt was on another host) is taken from ``first``,
+    where the last attempt's callbacks were, if that has it.
+    """
+    notes: list[str] = []
+    has_come: set[str] = set()
+    for host in sorted(client.workers(), key=lambda name: (name != first, name)):
+        try:
+            listed = _listed(client, job, host)
+        except ClusterError:
+            continue  # it has just gone, as of logs
+        if listed.n_left_out:
+            notes.append(f"{listed.n_left_out} files of {host} are left out: {listed.why}")
+        for path in sorted(listed.sizes.keys() - has_come):
+            has_come.add(path)
+            check_path(path)  # it is from elsewhere, and is written here
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                _fetch_one(client, job, host, path, folder / path)
+            except NotFound:  # renamed or removed while the job runs
+                continue
+            except ClusterError as error:
+                notes.append(f"files/{path} of {host} did not come: {error}")
+    return notes
+
+
+def _listed(client: ClusterClient, job: str, host: str) -> WrittenFiles:
+    service = client.client(host, client.workers()[host])
+    _, portions = service.download(
+        "written", JobRequest(job), SizeReply, max_bytes=LIST_BYTES, timeout_s=30.0
+    )
+    try:
+        return msgspec.msgpack.decode(b"".join(portions), type=WrittenFiles)
+    except msgspec.DecodeError as error:
+        raise ClusterError(f"{host}: {error}") from None
+
+
+def _fetch_one(client: ClusterClient, job: str, host: str, path: str, target: Path) -> None:
+    service = client.client(host, client.workers()[host])
+    got, portions = service.download(
+        "read written", WrittenRequest(job, path), SizeReply,
+        max_bytes=FILE_BYTES, timeout_s=TIMEOUT_S,
+    )  # fmt: skip
+    save(portions, got.size, target)
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or folder
+        raise JobError(
+            f"{where} cannot be written: {error.strerror}; give another -o DIR"
+        ) from None
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if name not in ("group_loss", "groups")]

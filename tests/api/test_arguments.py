@@ -1,0 +1,120 @@
+"""What people of Keras, PyTorch and scikit-learn type: the exception alone says what to write."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn import mistakes
+from horn.errors import DataError
+from horn.mistakes import NoSuchArgument
+
+X, Y = np.arange(12.0).reshape(6, 2) / 12, np.array([0, 1] * 3)
+
+
+def network() -> horn.Network:
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    return net
+
+
+def job(**more: Any) -> horn.Job:
+    return horn.Job(network(), (X, Y), **({"epochs": 1} | more))
+
+
+MODEL = horn.train(job()).model
+
+SAID: list[tuple[Callable[..., Any], str, str]] = [
+    (job, "shuffle", "leave it out: every epoch has an order of its own"),
+    (job, "lr", "write learning_rate, of the optimizer: horn.SGD(learning_rate=0.1)"),
+    (job, "learning_rate", "write optimizer=horn.SGD(0.1), instead of learning_rate"),
+    (job, "loss", "write net.output(..., loss='cross_entropy'), instead of loss"),
+    (job, "bs", "write batch_size=32, of horn.Job, instead of bs"),
+    (job, "max_iter", "write epochs=10, of horn.Job"),
+    (job, "verbose", "write progress=True, of horn.train, instead of verbose"),
+    (job, "device", "leave it out: horn computes on processors"),
+    (job, "tasks", "horn.train(job, tasks=2, progress=True)"),
+    (job, "validation_data", "write validation=0.1, or validation=(x, y)"),
+    (job, "weight_decay", "write it in the optimizer: horn.SGD(0.1, momentum=0.9"),
+    (job, "epoch", "did you mean epochs?"),
+    (job, "optimiser", "did you mean optimizer?"),
+    (job, "batchsize", "did you mean batch_size?"),
+    (job, "nothing_like_it", "it takes network, data, optimizer, batch_size, epochs, iterations"),
+    (lambda **k: horn.train(job(), **k), "epochs", "write horn.Job(net, (x, y), epochs=10"),
+    (lambda **k: horn.train(job(), **k), "metrics", "horn.Job(net, (x, y), metrics=['accuracy']"),
+    (lambda **k: horn.train(job(), **k), "task", "did you mean tasks?"),
+    (lambda **k: horn.train(MODEL, (X, Y), **k), "epoch", "did you mean epochs?"),
+    (horn.SGD, "lr", "write learning_rate, of the optimizer"),
+    (horn.Adam, "betas", "write beta1=0.9, beta2=0.999, instead of betas"),
+    (horn.RMSProp, "epsilon", "write eps=1e-8, instead of epsilon"),
+    (horn.Network, "random_state", "write seed, of horn.Network, instead of random_state"),
+    (network().layer, "units", "write size, the first one, instead of units"),
+    (network().layer, "kernel_size", "write connect=horn.Convolution(channels=8, kernel=3"),
+    (network().output, "losss", "did you mean loss?"),
+    (horn.Convolution, "strides", "horn.Convolution(channels=8, kernel=3, stride=1)"),
+    (lambda **k: MODEL.predict(X, **k), "batch_size", "leave it out: a model is asked about all"),
+    (lambda **k: MODEL.evaluate(X, Y, **k), "verbose", "leave it out: a model is asked about all"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("called, name, said", SAID)
+def test_an_argument_of_elsewhere_is_answered_with_horns(
+    called: Callable[..., Any], name: str, said: str
+) -> None:
+    with pytest.raises(NoSuchArgument, match=f"unexpected keyword argument '{name}'; ") as caught:
+        called(**{name: 1})
+    assert said in str(caught.value)
+
+
+def test_data_beside_each_other_or_none() -> None:
+    with pytest.raises(TypeError, match=r"missing 1 required .* 'data'; a job is horn.Job\(net, "):
+        horn.Job(network())  # type: ignore[call-arg]
+
+
+def test_a_mistake_inside_is_not_taken_for_one_of_the_call() -> None:
+    @mistakes.teaches
+    def outer(rate: Any) -> Any:
+        return rate(epochs=3)
+
+    with pytest.raises(TypeError) as caught:
+        outer(lambda: 1)
+    assert type(caught.value) is TypeError and "horn.Job" not in str(caught.value)
+
+
+def test_signatures_and_documentation_are_those_of_before() -> None:
+    assert list(inspect.signature(horn.Job).parameters)[:3] == ["network", "data", "optimizer"]
+    assert "groups" in inspect.signature(horn.train).parameters
+    assert horn.train.__name__ == "train" and "Train a job" in (horn.train.__doc__ or "")
+
+
+@pytest.mark.parametrize(
+    "data, said",
+    [
+        (list(zip(X, Y, strict=True)), "got a list of 6 pairs, a sample each, but data are the "),
+        (list(zip(X, np.eye(2)[Y], strict=True)), "write  x, y = zip(*data)  and then"),
+        ([([0.1, 0.2], 0), ([0.3, 0.1], 1)], "got a list of 2 pairs"),
+        ([X, Y], "got a list of two arrays, .*write (x, y), not [x, y]"),
+        ([{"x": X[0], "y": 0}], "got a list of 1 dicts with 'x', 'y', a sample each"),
+        ({"x": X, "y": Y}, "'layer0' missing .* of inputs and targets write the pair (x, y)"),
+        (None, "got None, but the pair (x, y), or x alone, is expected"),
+        ([[1, 2], [3, 4], [5]], "sample 0 has shape (2,), sample 2 (1,); make every sample the"),
+        ([[1, 2], [3]], "sequences of different lengths are horn.data.sequences([...], y)"),
+    ],
+)  # fmt: skip
+def test_data_that_are_no_pair(data: Any, said: str) -> None:
+    said = re.escape(said).replace(re.escape(".*"), ".*")
+    with pytest.raises(DataError, match=said):
+        horn.Job(network(), data)
+
+
+@pytest.mark.parametrize("x", [[(0, 0), (0, 1), (1, 1)], [[0.0, 1.0], [1.0, 0.0]]])
+def test_rows_of_two_numbers_are_rows(x: Any) -> None:
+    assert horn.Job(network(), (x, [0, 1, 1][: len(x)])).data.x.shape == (len(x), 2)
+    assert horn.data.as_dataset(x).x.shape == (len(x), 2)
