@@ -86,6 +86,8 @@ ARGUMENTS = {
                     "it in the job: horn.Job(net, (x, y), metrics=['accuracy'], callbacks=[...])"),
     **dict.fromkeys(("x", "y", "X", "inputs", "labels", "targets", "train_data", "train_loader",
                      "dataset"), "the data as a pair: horn.Job(net, (x, y))"),
+    **dict.fromkeys(("target", "target_column", "label_column", "y_col", "class_column"),
+                    "label='kind', the column of a .csv file: horn.data.load(path, label='kind')"),
     "model": "the network first: horn.Job(net, (x, y)); to go on with a model, initial=model",
     **dict.fromkeys(("shuffle",), "leave it out: every epoch has an order of its own, by the seed"),
     **dict.fromkeys(("verbose", "display", "logging"), "progress=True, of horn.train"),

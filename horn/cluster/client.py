@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 COPIES = 2  # agents that a package is given to, so that the loss of one loses no job
 LAST = "@last"
 SHORT_S = 5.0  # for a command to reach ZooKeeper
+FILE_S = 600.0  # for a file of a job to come
+FILE_BYTES = 2**40  # of one at most
 
 
 @dataclass(frozen=True)
@@ -461,7 +463,6 @@ class ClusterClient:
 
     def fetch_model(self, job: str, path: Path) -> None:
         """The model of a job that succeeded, into a file."""
-        from horn.cluster import fetching
         from horn.cluster.file_service import ReadReply, ReadRequest
         from horn.cluster.store import MODEL
 
@@ -473,9 +474,23 @@ class ClusterClient:
         host = first if first in holders else holders[0]
         got, portions = self.client(host, members[host]).download(
             "read", ReadRequest(job, MODEL), ReadReply,
-            max_bytes=fetching.FILE_BYTES, timeout_s=fetching.TIMEOUT_S,
+            max_bytes=FILE_BYTES, timeout_s=FILE_S,
         )  # fmt: skip
-        fetching.save(portions, got.size, path)
+        save(portions, got.size, path)
+
+
+def save(portions: Iterator[bytes], size: int, path: Path) -> None:
+    """A body of so many bytes, as a file that is whole or not there. Raises ClusterError."""
+    temporary = path.with_name(f".{path.name[:200]}-{secrets.token_hex(4)}")
+    try:
+        with open(temporary, "wb") as file:
+            for portion in portions:
+                file.write(portion)
+            if file.tell() != size:
+                raise ClusterError(f"{file.tell()} of {size} bytes of {path.name} came")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def user() -> str:

@@ -5,40 +5,20 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-import os
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from horn.cluster.client import FILE_BYTES, FILE_S, ClusterClient, save
 from horn.cluster.file_service import JobRequest, SizeReply, WrittenRequest
 from horn.cluster.package import check_path
 from horn.cluster.store import FILES, MODEL, PROGRESS, TRACE
 from horn.cluster.written import WrittenFiles
 from horn.errors import ClusterError, JobError, NotFound
 
-if TYPE_CHECKING:
-    from horn.cluster.client import ClusterClient
-
-FILE_BYTES = 2**40  # of one file at most
-LIST_BYTES = 16 * 2**20  # of all their paths
-TIMEOUT_S = 600.0  # for one file
-
-
-def save(portions: Iterator[bytes], size: int, path: Path) -> None:
-    """A body of so many bytes, as a file that is whole or not there. Raises ClusterError."""
-    temporary = path.with_name(f".{path.name[:200]}-{secrets.token_hex(4)}")
-    try:
-        with open(temporary, "wb") as file:
-            for portion in portions:
-                file.write(portion)
-            if file.tell() != size:
-                raise ClusterError(f"{file.tell()} of {size} bytes of {path.name} came")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+LIST_BYTES = 16 * 2**20  # of all paths
 
 
 def fetch_all(client: ClusterClient, job: str, folder: Path) -> list[str]:
@@ -108,7 +88,7 @@ def _fetch_one(client: ClusterClient, job: str, host: str, path: str, target: Pa
     service = client.client(host, client.workers()[host])
     got, portions = service.download(
         "read written", WrittenRequest(job, path), SizeReply,
-        max_bytes=FILE_BYTES, timeout_s=TIMEOUT_S,
+        max_bytes=FILE_BYTES, timeout_s=FILE_S,
     )  # fmt: skip
     save(portions, got.size, target)
 

@@ -19,6 +19,7 @@ from horn.data.dataset import Dataset
 from horn.data.known import PARTS, cifar10, digits, mnist
 from horn.errors import DataError, NotFound
 from horn.formats import csv, idx, npy, npz
+from horn.mistakes import teaches
 
 KNOWN = ("digits", "mnist", "cifar10")
 
@@ -34,6 +35,7 @@ FORMATS = (
 )
 
 
+@teaches
 def load(
     spec: str,
     *,

@@ -59,6 +59,7 @@ SAID: list[tuple[Callable[..., Any], str, str]] = [
     (network().layer, "kernel_size", "write connect=horn.Convolution(channels=8, kernel=3"),
     (network().output, "losss", "did you mean loss?"),
     (horn.Convolution, "strides", "horn.Convolution(channels=8, kernel=3, stride=1)"),
+    (lambda **k: horn.data.load("digits", **k), "target", "write label='kind', the column of a"),
     (lambda **k: MODEL.predict(X, **k), "batch_size", "leave it out: a model is asked about all"),
     (lambda **k: MODEL.evaluate(X, Y, **k), "verbose", "leave it out: a model is asked about all"),
 ]  # fmt: skip

@@ -381,17 +381,33 @@ def test_a_job_that_fails_ends_with_its_cause_and_exit_code(
 def test_ctrl_c_detaches_and_the_job_goes_on(cluster: Agents, run: Run, folder: Path):
     process = spawn(cluster, "submit", "job.py", "--set", f"epochs={FOREVER}", folder=folder)
     with cluster.client() as client:
-        job = cluster.wait(lambda: client.coord.children(client.paths.jobs()))[0]
+
+        def entered() -> list[str]:
+            found = client.coord.children(client.paths.jobs())
+            if not found and process.poll() is not None:  # as when ZooKeeper answers late
+                raise AssertionError(
+                    f"submit ended with {process.returncode}: {process.communicate()}"
+                )
+            return found
+
+        job = cluster.wait(entered)[0]
         cluster.wait_running(client, job)
         assert process.stderr is not None
-        assert any(line.startswith("Epoch") for line in process.stderr), "it is not attached"
+        before: list[str] = []
+        for line in process.stderr:
+            before.append(line)
+            if line.startswith("Epoch"):
+                break
+        else:
+            raise AssertionError(f"it is not attached: {''.join(before)}")
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
-        assert process.returncode == 130
-        assert f"Detached; the job goes on. horn logs -f {job} · horn stop {job}" in err
-        assert client.jobs.state(job) is JobState.RUNNING
+        assert process.returncode == 130, err
+        assert f"Detached; the job goes on. horn logs -f {job} · horn stop {job}" in err, err
+        status = client.status(job)
+        assert status.state is JobState.RUNNING, (status, cluster.said())
         client.stop(job, now=True)
-        assert cluster.wait_ended(client, job).state is JobState.STOPPED
+        assert cluster.wait_ended(client, job).state is JobState.STOPPED, cluster.said()
 
 
 def test_a_client_that_is_killed_changes_nothing(cluster: Agents):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from horn.cluster import written
-from horn.cluster.fetching import save
+from horn.cluster.client import save
 from horn.cluster.file_service import (
     DoneReply,
     FileService,
