@@ -8,6 +8,7 @@ memory, not its values. Reading a manifest needs no NumPy.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import json
 import os
@@ -222,7 +223,7 @@ def _header(file: Path) -> dict[str, Any]:
             header = json.loads(stream.read(length))
         ends = [int(v["data_offsets"][1]) for k, v in header.items() if k != "__metadata__"]
     except FileNotFoundError:
-        raise NotFound(f"{file}: no such file; check the name") from None
+        raise NotFound(f"{file}: no such file; {_near(file)}") from None
     except IsADirectoryError:
         raise ModelError(f"{file}: is a folder, not a model file") from None
     except OSError as error:
@@ -236,6 +237,13 @@ def _header(file: Path) -> dict[str, Any]:
             f"{file}: {what} ({size:,} bytes, expected {expected:,}); copy or train it again"
         )
     return dict(header)
+
+
+def _near(file: Path) -> str:
+    """The model in that folder whose name is most like it."""
+    names = [entry.name for entry in file.parent.glob("*.horn")]
+    near = difflib.get_close_matches(file.name, names, 1)
+    return f"did you mean {file.with_name(near[0])}?" if near else "check the name"
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:

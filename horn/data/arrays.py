@@ -20,11 +20,13 @@ BYTE_SCALE = 1 / 255
 
 def as_features(x: Any, what: str) -> tuple[np.ndarray, float]:
     """x as ``Dataset`` wants it, and its natural scale; ``as_dataset`` says what becomes what."""
-    x = _array(frames.of_table(x, what), f"{what}: x")
+    given, x = x, _array(frames.of_table(x, what), f"{what}: x")
     if x.ndim < 2:
+        remedy = "write x.reshape(1, -1) for one sample, x.reshape(-1, 1) for one feature"
+        if isinstance(given, (list, tuple)):
+            remedy = "write [x] for one sample, [[number] for number in x] for one feature"
         raise DataError(
-            f"{what}: x has shape {x.shape}, but (samples, features) is expected; "
-            f"write x.reshape(1, -1) for one sample, x.reshape(-1, 1) for one feature"
+            f"{what}: x has shape {x.shape}, but (samples, features) is expected; {remedy}"
         )
     scale = BYTE_SCALE if x.dtype == np.uint8 else 1.0
     _check_not_empty(x, what)

@@ -253,7 +253,11 @@ class CsvReader:
                 if column in skipped or _is_number(cell):
                     continue
                 found = f"is {cell[:40]!r}" if cell.strip() else "is empty"
-                remedy = "replace text by numbers, or leave the column out"
+                remedy = (
+                    "replace text by numbers, or leave the column out"
+                    if cell.strip()
+                    else "fill it in, or leave the line or the column out"
+                )
                 if column == columns.label:
                     remedy = "the labels of the lines before are numbers, so give all one kind"
                 return DataError(

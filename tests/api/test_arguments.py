@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 import horn
 from horn import mistakes
-from horn.errors import DataError
+from horn.errors import DataError, NotFound
 from horn.mistakes import NoSuchArgument
 
 X, Y = np.arange(12.0).reshape(6, 2) / 12, np.array([0, 1] * 3)
@@ -119,3 +120,17 @@ def test_data_that_are_no_pair(data: Any, said: str) -> None:
 def test_rows_of_two_numbers_are_rows(x: Any) -> None:
     assert horn.Job(network(), (x, [0, 1, 1][: len(x)])).data.x.shape == (len(x), 2)
     assert horn.data.as_dataset(x).x.shape == (len(x), 2)
+
+
+def test_one_sample_as_a_list() -> None:
+    with pytest.raises(DataError, match=r"x has shape \(2,\), .*; write \[x\] for one sample"):
+        MODEL.predict([0.1, 0.2])
+    assert MODEL.predict([[0.1, 0.2]]).shape == (1, 2)
+
+
+def test_a_model_of_another_name(tmp_path: Path) -> None:
+    MODEL.save(tmp_path / "best.horn")
+    with pytest.raises(NotFound, match=r"bets.horn: no such file; did you mean .*best\.horn\?"):
+        horn.Model.load(tmp_path / "bets.horn")
+    with pytest.raises(NotFound, match="zzz: no such file; check the name"):
+        horn.Model.load(tmp_path / "zzz")

@@ -73,7 +73,7 @@ def test_gzipped(tmp_path):
         ("\n \n", ": is empty; give one sample a line"),
         ("a,b\n", ": has a header but no samples; give one sample a line"),
         ("1,2,0\n3,red,1\n", ", line 2: column 2 is 'red', but a number is expected; replace"),
-        ("a,b,c\n\n1,,0\n", ", line 3: column 2 is empty, but a number is expected; replace"),
+        ("a,b,c\n\n1,,0\n", ", line 3: column 2 is empty, but a number is expected; fill it in"),
         ("1,2,0\n3,1_0,1\n", ", line 2: column 2 is '1_0', but a number is expected; replace"),
         ("1,two,0\n3,4,1\n", ", line 1: column 2 is 'two', but a number is expected; replace"),
         ("1,2,0\n3,4,1\n5,6\n", ", line 3: has 2 cells, but line 1 has 3; give every line"),
