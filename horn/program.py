@@ -570,14 +570,31 @@ def members_of(layer: Layer) -> str:
 
 
 def segments(program: Program) -> list[tuple[Statement, ...]]:
-    """The statements between exchanges: one more than there are posts, collects and marks."""
+    """The statements between exchanges: one more than there are posts, collects and marks. Of a
+    repeat that exchanges what lies between two of these is a segment that is repeated.
+    """
     found: list[list[Statement]] = [[]]
     for statement in program.statements:
-        if isinstance(statement, (Post, Collect, Mark)):
+        if exchanges(statement):
+            assert isinstance(statement, Repeat)
+            inside: list[list[Statement]] = [[]]
+            for each in statement.body:
+                if isinstance(each, (Post, Collect)):
+                    inside.append([])
+                else:
+                    inside[-1].append(each)
+            found += [[Repeat(tuple(body), statement.reverse)] for body in inside]
+            found.append([])
+        elif isinstance(statement, (Post, Collect, Mark)):
             found.append([])
         else:
             found[-1].append(statement)
     return [tuple(part) for part in found]
+
+
+def exchanges(s: Statement) -> bool:
+    """Whether it is a repeat in which tasks exchange something at every step."""
+    return isinstance(s, Repeat) and any(isinstance(each, Post) for each in s.body)
 
 
 def every(statements: Iterable[Statement]) -> Iterator[Statement]:

@@ -285,12 +285,19 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
                        "taken with  Job(model.network, ..., initial=model)")  # fmt: skip
     if code.problem:
         logger.warning("the model will not be saved: %s", code.problem)
-    is_alone = topology.n_workers == 1 and isinstance(strategy, AllReduce)
+    is_shared = isinstance(strategy, AllReduce)  # every batch
+    is_alone = topology.n_workers == 1 and is_shared
     if job.stateful and topology.n_servers and schedule is not None:
         raise JobError(
             f"a stateful job with servers ({strategy.name}) has no checkpoints: a group that comes "
             "back would not know where its sequences were; leave checkpoints out, or take "
             'strategy="allreduce" or "averaging"'
+        )
+    divided = [k for k, where in (settings.pins or {}).items() if where != "replicated"]
+    if divided and job.network.steps and (topology.n_groups > 1 or not is_shared):
+        raise JobError(
+            f"pin {divided[0]}: in a network of sequences the neurons of a layer are divided among "
+            'the tasks of one group, with strategy="allreduce"; leave groups out, or the pin'
         )
     if isinstance(job.data, Stream):
         is_here = is_alone and on_cluster is None

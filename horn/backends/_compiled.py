@@ -62,8 +62,18 @@ class Runner(Protocol):
     def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         """Begin a batch that runs by segments: what lies between exchanges with other tasks."""
 
-    def compute(self, segment: int) -> None:
-        """Run one segment of the program (``program.segments``)."""
+    @property
+    def n_rows(self) -> int:
+        """How many rows the batch has that was begun last."""
+
+    @property
+    def n_steps(self) -> int:
+        """How many steps the longest of its sequences has."""
+
+    def compute(self, segment: int, step: int = -1) -> None:
+        """Run one segment of the program (``program.segments``); of one that is repeated one step,
+        if a step is given. ``array`` then has that step, too.
+        """
 
     def array(self, name: str) -> Array:
         """A buffer as it lies: its rows may be more than the batch has."""

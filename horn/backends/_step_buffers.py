@@ -92,6 +92,10 @@ class StepBuffer:
         whole = self.memory.T if self.turned else self.memory
         return whole[at * n : (at + steps) * n]
 
+    def at(self, n: int, step: int) -> Array:
+        """Its content of n rows at a step; a view."""
+        return self._steps(self.first + step, 1, n)
+
     def value(self, n: int, n_steps: int) -> Array:
         """Its content of n rows at so many steps: (rows, steps, ...)."""
         whole = self.memory.T if self.turned else self.memory

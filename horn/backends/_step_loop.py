@@ -25,6 +25,7 @@ class StepLoop:
         self.program = memory.program
         self.longest, self.n_rows = self.program.steps, 0
         self.n_steps, self.first_sample = memory.steps, 0
+        self.step = 0  # that ran last
         self.begun: list[list[Array]] = []  # what lay before the steps of each part
         self.left: dict[str, Array] = {}  # of parts, what lies behind the last one
         self.lengths: Array | None = None  # of the data's sequences, where some end early
@@ -72,6 +73,7 @@ class StepLoop:
             lies = span.first * len(own)
             span.memory[lies : lies + ends.size] = ends.ravel()
         self.tape.seek(0, first)
+        self.step = 0
 
     def _lengths(self, axis: str) -> Array:
         """Of the sequences along an axis of this batch."""
@@ -154,12 +156,22 @@ class StepLoop:
         memories = {id(s.memory): s.memory.nbytes for s in self.memory.spans.values()}
         return sum(memories.values()) + sum(a.nbytes for part in self.begun for a in part)
 
-    def compute(self, bounds: Sequence[tuple[int, int, int]]) -> None:
+    def array(self, name: str) -> Array:
+        """A buffer of all steps as it is at the step that ran last; a view."""
+        span = self.memory.spans[name]
+        return span.at(self._rows_of(span), self.step)
+
+    def compute(self, bounds: Sequence[tuple[int, int, int]], step: int = -1) -> None:
+        """step : of what is repeated this one alone, if it is given."""
+        if step >= 0:
+            self.step = step
+            self.tape.seek(step)
         for first, last, turns in bounds:
             if turns == IN_PARTS:
                 self._compute_parts()
-            elif turns:
+            elif turns and step < 0:
                 self.tape.repeat(first, last, self.n_steps, turns < 0)
+                self.step = 0 if turns < 0 else self.n_steps - 1
             else:
                 self.tape.run(first, last)
 

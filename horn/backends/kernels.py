@@ -123,14 +123,14 @@ class Runner:
         if self.memory.steps:
             self.loop.start(n, first_sample)
 
-    def compute(self, segment: int) -> None:
-        self.loop.compute(self.bounds[segment])
+    def compute(self, segment: int, step: int = -1) -> None:
+        self.loop.compute(self.bounds[segment], step)
 
     def array(self, name: str) -> Array:
-        return self.arrays[name]
+        return self.loop.array(name) if name in self.memory.spans else self.arrays[name]
 
     def target_array(self, name: str) -> Array:
-        return self.arrays[name]
+        return self.array(name)
 
     def settle(self, name: str, memory: Array) -> None:
         """From now on a buffer lies in this memory, which is contiguous and as large."""

@@ -173,9 +173,18 @@ class Runner:
             if held is not None:
                 self.env[name][...] = held.reshape(n, *shape)
 
-    def compute(self, segment: int) -> None:
+    @property
+    def n_rows(self) -> int:
+        return len(self.rows)
+
+    def compute(self, segment: int, step: int = -1) -> None:
+        statements = self.segments[segment]
+        if step >= 0:
+            (turn,) = statements
+            assert isinstance(turn, Repeat)
+            self.step, statements = step, turn.body
         with np.errstate(all="ignore"):
-            for statement in self.segments[segment]:
+            for statement in statements:
                 self.do(statement)
 
     def do(self, statement: Statement) -> None:
@@ -273,7 +282,7 @@ class Runner:
         if not self.is_wide:
             return np.asarray(whole[first + self.step])
         found = whole[first : first + steps]
-        return found.reshape(-1, *found.shape[2:])
+        return found.reshape(int(np.prod(found.shape[:2])), *found.shape[2:])
 
     def put(self, name: str, value: Array) -> None:
         """A buffer's content."""
@@ -335,6 +344,8 @@ class Runner:
     def target_array(self, name: str) -> Array:
         if name in self.arrays:
             return self.arrays[name]
+        if self.program.buffers[name].span is not None:
+            return self.at_steps(name)
         shape = [
             count(self.here(axis)) if base(axis) == "b" else self.share.length(axis, 0)
             for axis in self.program.buffers[name].axes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from horn.connections.window import Window
@@ -53,6 +53,13 @@ class Placement:
         """All weights everywhere, the rows of the batch divided."""
         links = dict.fromkeys(cls.default(network).links, "replicated")
         return cls(links, {layer.index: "rows" for layer in network.layers})
+
+    @classmethod
+    def receivers(cls, layers: Iterable[Layer]) -> Placement:
+        """The receivers of these layers divided, everything else everywhere."""
+        mine = list(layers)
+        links = {(x.index, position): "receiver" for x in mine for position in range(len(x.links))}
+        return cls(links, {layer.index: "neurons" for layer in mine})
 
     def within(self, network: Network) -> Placement:
         """The same, where channels are only where there are some to divide."""

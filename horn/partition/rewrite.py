@@ -48,6 +48,7 @@ from horn.program import (
     Update,
     base,
     each_of,
+    every,
     in_all_groups,
     letter_axes,
     letters_of,
@@ -82,10 +83,10 @@ class Partition:
         self, program: Program, placement: Placement, results: Iterable[str], n_groups: int = 1
     ) -> None:
         assert not program.compact, "a group computes its layers whole"
-        if program.steps and {"o", "i"} & splits(program.network, placement):
+        if program.steps and {"i", "m", "c"} & splits(program.network, placement):
             raise CompileError(
-                "a network of sequences is divided by rows of the batch: a part of a layer would "
-                "travel at each step; place its weights replicated"
+                "tasks of a network of sequences divide the rows of the batch, or the receivers of "
+                "a layer; place its weights receiver, or replicated"
             )
         self.program, self.n_groups = program, n_groups
         self.placement = placement = placement.within(program.network)
@@ -104,6 +105,24 @@ class Partition:
         self.homes = homes(self.network, placement)
         self.deferred: list[Loop | Update] = []  # updates of weights that groups divide
         self.scattered: dict[str, str] = {}  # weight -> the group's part of it, updated
+        self.heard_late = self.late_forms()  # the forms in which other steps are asked
+        self.of_steps: dict[tuple[str, Form], str] = {}  # the buffers that have these
+        self.late: dict[str, tuple[str, Form]] = {}  # views of other steps, and what of
+
+    def late_forms(self) -> dict[str, list[Form]]:
+        """Of buffers that are heard late: what of each is needed at another step."""
+        found: dict[str, list[Form]] = {}
+        for s in every(self.program.statements):
+            if not isinstance(s, (Loop, Matmul, Update, Convolve)):
+                continue
+            frame = self.placement.at(s.frame)
+            for name, letters in operands(s):
+                buffer = self.program.buffers[name]
+                if buffer.role == "late":
+                    form = Form(letter_axes(self.network, frame, letters))
+                    forms = found.setdefault(buffer.value[0], [])
+                    forms += [form] if form not in forms else []
+        return found
 
     def run(self) -> Program:
         for statement in self.program.statements:
@@ -112,7 +131,12 @@ class Partition:
         before = self.program
         if self.n_groups > 1 and before.loss in self.results:
             before = self.program = self.with_total(before)
-        whole = {name: self.find(name, self.whole(name)) for name in self.results}
+        whole = {name: self.result_of(name) for name in self.results}
+        for view, (name, form) in self.late.items():
+            delay = self.buffers[view].value[1]
+            self.buffers[view] = dataclasses.replace(
+                self.buffers[view], value=(self.of_steps.get((name, form), name), delay)
+            )
         self.statements.extend(
             Move(name, part, "", across=True) for name, part in self.scattered.items()
         )
@@ -138,6 +162,16 @@ class Partition:
         self.loop(Loop(Frame(self.network.last.index), (output,)))
         self.results = tuple(total if name == program.loss else name for name in self.results)
         return dataclasses.replace(program, loss=total)
+
+    def result_of(self, name: str) -> str:
+        """The whole of a result: of sequences at every step, if it has all."""
+        outer, self.statements = self.statements, []
+        found = self.find(name, self.whole(name))
+        made, self.statements = self.statements, outer
+        if made and self.program.buffers[name].span is not None:
+            made = [Repeat(tuple(made))]
+        self.statements += made
+        return found
 
     def whole(self, name: str) -> Form:
         return Form(self.program.buffers[name].axes)
@@ -183,22 +217,31 @@ class Partition:
             self.batch_sum(statement)
         else:
             raise AssertionError(f"{statement} has no place in a group's program")
+        if not isinstance(statement, (Repeat, AllSteps, Parts)):
+            for name in writes(statement):
+                for form in self.heard_late.get(name, ()):
+                    self.of_steps[name, form] = self.find(name, form)
 
     def body(self, s: Repeat | AllSteps) -> None:
         """Of sequences. What travels, and what has no rows, is not inside a statement over all
-        steps; in one that is repeated nothing travels.
+        steps: rows travel step by step.
         """
         outer, self.statements = self.statements, []
         for each in s.body:
             self.statement(each)
         inside, self.statements = self.statements, outer
         if isinstance(s, Repeat):
-            assert not any(isinstance(each, Move) for each in inside), "a move at every step"
             self.statements.append(dataclasses.replace(s, body=tuple(inside)))
             return
-        for over_rows, of_kind in itertools.groupby(inside, self.has_rows):
-            part = tuple(of_kind)
-            self.statements.extend([AllSteps(part)] if over_rows else part)
+
+        def kind(each: Statement) -> type[Statement] | None:
+            if not self.has_rows(each):
+                return None
+            return Repeat if isinstance(each, Move) else AllSteps
+
+        for of, statements in itertools.groupby(inside, kind):
+            part = tuple(statements)
+            self.statements.extend(part if of is None else [of(part)])  # type: ignore[call-arg]
 
     def parts(self, s: Parts) -> None:
         """Of sequences of which forward is computed again: what parts add up stays this task's part
@@ -215,6 +258,12 @@ class Partition:
                 else:
                     self.statement(each)
             inside = list[Statement]()
+            moves = [each for each in every(self.statements) if isinstance(each, Move)]
+            if any(self.has_rows(move) for move in moves):
+                raise CompileError(
+                    'recompute="sqrt" computes steps again, and of a layer whose receivers are '
+                    "divided among tasks a part travels at each; leave the pin out, or recompute"
+                )
             for each in self.statements:
                 if isinstance(each, Move) or known & {*reads(each)}:
                     assert not self.has_rows(each), f"{each} is of one part"
@@ -490,6 +539,8 @@ class Partition:
             self.scattered[forms[self.home(name)]] = forms[form]  # a view: the rest comes later
             return forms[form]
         out = forms.get(form) or self.name(name, form, not forms)
+        if role == "late":
+            self.late[out] = self.program.buffers[name].value[0], form
         self.forms[name] = {
             f: n for f, n in forms.items() if f == form or self.buffers[n].role == "view"
             and self.buffers[n].value[0] == out
@@ -507,7 +558,10 @@ class Partition:
         if old.role == "constant":
             forms[form] = self.name(name, form, not forms)
             return forms[form]
-        if not forms and old.role in ("late", "carried"):
+        if old.role == "late":
+            forms[form] = self.name(name, form, not forms)
+            self.late[forms[form]] = old.value[0], form
+        elif not forms and old.role == "carried":
             forms[form] = self.name(name, form, True)
         elif not forms:
             assert old.role in ("learned", "state", "slot"), f"{name} is read before it is written"
@@ -525,6 +579,8 @@ class Partition:
 
     def source(self, name: str, form: Form) -> str:
         forms, statement = self.forms[name], self.sources[name]
+        if forms and self.program.steps and name not in self.in_prologue:
+            return self.converted(name, form)  # it is made where it stands
         statements = self.prologue if name in self.in_prologue else self.statements
         easy = all(
             axis == base(axis) or axis.endswith("@own") or axis.startswith("e")
@@ -545,7 +601,8 @@ class Partition:
         for have, buffer in forms.items():
             if have.monoid or have.across or not all(map(is_part, form.axes, have.axes)):
                 continue
-            if all(
+            has_steps = self.program.buffers[name].span is not None
+            if not has_steps and all(
                 a == b or b.endswith(("@own", "@o")) or in_all_groups(b) != b
                 for a, b in zip(have.axes, form.axes, strict=True)
             ):
@@ -554,7 +611,7 @@ class Partition:
                     Buffer(self.variant(name, form), form.axes, "view", True, (buffer,)),
                 )
             else:
-                self.new(self.variant(name, form), form)
+                self.new(self.variant(name, form), form, name)
                 self.statements.append(Pick(self.variant(name, form), buffer))
             forms[form] = self.variant(name, form)
             return forms[form]
@@ -562,7 +619,7 @@ class Partition:
         all_groups = Form(tuple(map(in_all_groups, have.axes)))
         if all_groups.axes != have.axes:  # each group has a range of it
             forms[all_groups] = self.variant(name, all_groups)
-            self.new(forms[all_groups], all_groups)
+            self.new(forms[all_groups], all_groups, name)
             self.statements.append(Move(forms[all_groups], buffer, "", across=True))
             return self.find(name, form)
         if have.across:
@@ -570,7 +627,7 @@ class Partition:
             axes = form.axes if parts and not have.monoid else have.axes
             mine = Form(axes, "", have.across) if have.monoid else Form(axes)
             forms[mine] = self.variant(buffer, mine)
-            self.new(forms[mine], mine)
+            self.new(forms[mine], mine, name)
             if have.monoid or not group_sums.is_tree(self.n_groups):
                 monoid = have.monoid or have.across
                 self.statements.append(Move(forms[mine], buffer, monoid, not have.monoid))
@@ -578,7 +635,7 @@ class Partition:
                 self.sum_by_levels(forms[mine], buffer, have)
             del forms[have]
             return self.find(name, form)
-        self.new(self.variant(name, form), form)
+        self.new(self.variant(name, form), form, name)
         self.statements.append(Move(self.variant(name, form), buffer, have.monoid))
         forms[form] = self.variant(name, form)
         return forms[form]
@@ -603,11 +660,25 @@ class Partition:
             self.buffers[called] = dataclasses.replace(old, name=called, axes=form.axes, full=True)
         return called
 
-    def new(self, called: str, form: Form) -> None:
-        self.buffers.setdefault(called, Buffer(called, form.axes, "work", True))
+    def new(self, called: str, form: Form, of: str | None = None) -> None:
+        """A buffer for what another has, at as many steps."""
+        span = None if of is None else self.program.buffers[of].span
+        self.buffers.setdefault(called, Buffer(called, form.axes, "work", True, span=span))
 
     def variant(self, name: str, form: Form) -> str:
         return f"{name}@{','.join(form.axes) or 'one'}"
+
+
+def operands(s: Loop | Matmul | Update | Convolve) -> list[tuple[str, str]]:
+    """What a statement reads, and under which letters; of shared weights nothing."""
+    if isinstance(s, Loop):
+        nodes = ir.walk(*(o.node for o in s.outputs))
+        return [(node.value, node.axes) for node in nodes if node.op is Op.LOAD]
+    if isinstance(s, Matmul):
+        return [(s.a, s.a_axes), (s.b, s.b_axes)]
+    if isinstance(s, Update) or s.axis == "b":
+        return [(s.a, "bo"), (s.b, "bi")]
+    return [(s.a, {"i": "bi", "o": "bo"}[s.axis])]
 
 
 def letter_of(frame: Frame) -> str:

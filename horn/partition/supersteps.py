@@ -33,6 +33,7 @@ def scheduled(program: Program) -> Program:
     A move is posted with those that it is collected with, as soon as the last of their arrays is
     there. Supersteps are numbered as they are posted.
     """
+    inner, program = in_repeats(program)
     order = reordered(program)
     written: dict[str, int] = {}
     trips: list[tuple[int, int, list[Move]]] = []  # posted after, collected before, what
@@ -45,7 +46,7 @@ def scheduled(program: Program) -> Program:
             written.update(dict.fromkeys(writes(item), place))
     posts: dict[int, list[Statement]] = {}
     collects: dict[int, Statement] = {}
-    for superstep, (ready, place, moves) in enumerate(sorted(trips, key=lambda t: t[:2])):
+    for superstep, (ready, place, moves) in enumerate(sorted(trips, key=lambda t: t[:2]), inner):
         posts.setdefault(ready, []).append(Post(superstep, tuple(moves)))
         collects[place] = Collect(superstep, tuple(moves))
     result: list[Statement] = [*posts.get(-1, ())]
@@ -53,6 +54,25 @@ def scheduled(program: Program) -> Program:
         result.append(collects[place] if isinstance(item, list) else item)
         result.extend(posts.get(place, ()))
     return dataclasses.replace(program, statements=tuple(result))
+
+
+def in_repeats(program: Program) -> tuple[int, Program]:
+    """The program with the moves in repeats as posts and collects, and how many posts these are;
+    they are numbered first.
+    """
+    number, found = 0, list[Statement]()
+    for statement in program.statements:
+        if isinstance(statement, Repeat) and any(isinstance(s, Move) for s in statement.body):
+            inside = scheduled(dataclasses.replace(program, statements=statement.body)).statements
+            body = tuple(
+                dataclasses.replace(s, superstep=s.superstep + number)
+                if isinstance(s, (Post, Collect)) else s
+                for s in inside
+            )  # fmt: skip
+            number += sum(isinstance(s, Post) for s in body)
+            statement = dataclasses.replace(statement, body=body)
+        found.append(statement)
+    return number, dataclasses.replace(program, statements=tuple(found))
 
 
 def reordered(program: Program) -> list[Statement | list[Move]]:

@@ -49,6 +49,7 @@ from horn.program import (
     Target,
     Update,
     base,
+    exchanges,
     letter_axes,
 )
 from horn.scheduling.choices import choose_layout, choose_threads
@@ -469,14 +470,38 @@ class Costs:
         *_, (_, _, clock) = self._followed(program)
         return float(clock.max())
 
+    def _turns(
+        self, s: Repeat, program: Program, begun: Array
+    ) -> Iterator[tuple[Statement, Array, Array]]:
+        """Of a repeat in which tasks exchange: one step of it, taken as often as there are."""
+        posted: dict[int, Array] = {}
+        clock = begun
+        for each in s.body:
+            then = clock
+            if isinstance(each, Post):
+                clock = clock + self._pack_s(each, program.buffers) * self.crowd
+                posted[each.superstep] = clock
+            elif isinstance(each, Collect):
+                clock = self._collected(each, program.buffers, clock, posted)
+            else:
+                clock = clock + self.compute_s(each, program.buffers)
+            before, after = (begun + (at - begun) * program.steps for at in (then, clock))
+            yield each, before, after
+
     def step(self, program: Program) -> StepCost:
         layers: dict[int, float] = {}
         owner: dict[str, int] = {}
+        turns = {
+            each.superstep: program.steps
+            for s in program.statements if isinstance(s, Repeat)
+            for each in s.body if isinstance(each, Post)
+        }  # fmt: skip
         found: dict[int, Superstep] = {}
         for statement, then, clock in self._followed(program):
             took = clock - then
             if isinstance(statement, Post):
-                described = self._described(statement, program.buffers, owner)
+                times = turns.get(statement.superstep, 1)
+                described = self._described(statement, program.buffers, owner, times)
                 found[statement.superstep] = described.later(float(took.max()))
             elif isinstance(statement, Collect):  # the last to come waits for nobody
                 begun = found[statement.superstep]
@@ -504,6 +529,12 @@ class Costs:
             elif isinstance(statement, Post):
                 clock = clock + self._pack_s(statement, program.buffers) * self.crowd
                 posted[statement.superstep] = clock
+            elif exchanges(statement):
+                assert isinstance(statement, Repeat)
+                turns = list(self._turns(statement, program, clock))
+                yield from turns
+                *_, (_, _, clock) = turns
+                continue
             elif isinstance(statement, (Repeat, AllSteps, Parts)):
                 for each, times, n_steps in _in_time(statement, program.steps):
                     then, self.n_steps = clock, n_steps
@@ -560,15 +591,16 @@ class Costs:
         return np.asarray(np.maximum(clock, arrival) + unpack * self.crowd)
 
     def _described(
-        self, post: Post, buffers: Mapping[str, Buffer], owner: Mapping[str, int]
+        self, post: Post, buffers: Mapping[str, Buffer], owner: Mapping[str, int], times: int = 1
     ) -> Superstep:
+        """times : at so many steps of a sequence."""
         moves = [self.traffic(move, buffers).elements for move in post.moves]
         return Superstep(
             post.superstep,
             tuple(move.array for move in post.moves),
             owner.get(post.moves[0].array, 0),
-            sum(int((elements > 0).sum()) for elements in moves),
-            sum(int(elements.sum()) for elements in moves) * self.itemsize,
+            sum(int((elements > 0).sum()) for elements in moves) * times,
+            sum(int(elements.sum()) for elements in moves) * self.itemsize * times,
             0.0,
         )
 

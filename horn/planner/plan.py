@@ -18,7 +18,6 @@ from horn.compiler import lower, parts
 from horn.errors import JobError, ModelError, check_whole
 from horn.job import Job
 from horn.layers import Layer
-from horn.network import Network
 from horn.partition.placement import CHANNELS, Placement, pinned
 from horn.partition.rewrite import homes
 from horn.planner.assumptions import Assumption
@@ -310,7 +309,7 @@ def search(
     if n_tasks > 1 and any(layer.neuron.interpreted for layer in network.layers):
         raise JobError("a network that is interpreted runs on one task; leave tasks out")
     fixed = pinned(network, pins)
-    _check_sequences(network, fixed)
+    _check_sequences(job, fixed)
     machine = machine or calibrate(job.dtype)
     if transport not in machine.latency_s:  # then one of the user's
         kind = transports.load(transport)
@@ -328,16 +327,29 @@ def search(
     return Search(program, costs, fixed, lower.inference_program(network, target))
 
 
-def _check_sequences(network: Network, fixed: Mapping[tuple[int, int], str]) -> None:
-    """Of sequences, no pin divides weights."""
-    for (layer, position), where in fixed.items():
-        if network.steps and where != "replicated":
-            name = network.layers[layer].called(position)
-            raise ModelError(
-                f"pin {name}={where}: tasks of a network of sequences divide the rows of each "
-                f"batch, and every task has all weights, as its part of a layer would travel at "
-                f"each of {network.steps} steps; leave the pin out, or write replicated"
-            )
+def _check_sequences(job: Job, fixed: Mapping[tuple[int, int], str]) -> None:
+    """Of sequences, pins divide receivers of whole layers, of what every task begins anew."""
+    network = job.network
+    divided = {layer for (layer, _), where in fixed.items() if where != "replicated"}
+    if not network.steps or not divided:
+        return
+    for layer in (network.layers[index] for index in sorted(divided)):
+        for position in range(len(layer.links)):
+            where = fixed.get((layer.index, position), "receiver")
+            if where != "receiver":
+                raise ModelError(
+                    f"pin {layer.called(position)}={where}: tasks of a network of sequences divide "
+                    "the rows of each batch, and every task has all weights; or the receivers of a "
+                    f"layer, all of whose weights are pinned to them: {layer.name}=receiver, which "
+                    f"sends a part of the layer at each of {network.steps} steps"
+                )
+    one = network.layers[min(divided)].name
+    if job.stateful or job.recompute:
+        what = "a stateful job" if job.stateful else f'recompute="{job.recompute}"'
+        raise ModelError(
+            f"pin {one}=receiver: tasks of {what} divide the rows of each batch, and nothing "
+            "travels between its steps; leave the pin out"
+        )
 
 
 # --- the description
@@ -348,7 +360,7 @@ def _described(job: Job, placement: Placement, program: Program, costs: Costs) -
     sizes = {name: costs.size(axes) for name, axes in homes(network, placement).items()}
 
     def described(layer: Layer, row: summary.LayerSummary) -> LayerPlan:
-        work = placement.layers[layer.index]
+        work = placement.layers.get(layer.index, "all")
         share = {"neurons": "@own", CHANNELS: "@map"}.get(work, "")
         axis = f"n{layer.index}" + (share if layer.index else "")
         sent = [s for s in cost.supersteps if s.layer == layer.index]
@@ -360,7 +372,7 @@ def _described(job: Job, placement: Placement, program: Program, costs: Costs) -
             neurons=tuple(map(int, costs.length(axis))),
             weights=tuple(map(int, weights)),
             placement={
-                layer.called(position): placement.links[layer.index, position]
+                layer.called(position): placement.links.get((layer.index, position), "replicated")
                 for position in range(len(layer.links))
             },
             supersteps=tuple(s.index for s in sent),

@@ -234,6 +234,7 @@ class Search:
         self.options: list[tuple[str, ...]] = [
             (fixed[link],) if link in fixed else self.of_link(*link) for link in self.links
         ] + [self.of_layer(layer) for layer in self.layers]
+        self.divided = {layer for (layer, _), where in fixed.items() if where != "replicated"}
         self.known: dict[Choice, float | CompileError] = {}
         self.memory = PartitionCache(program)
 
@@ -261,9 +262,11 @@ class Search:
         if self.costs.n_tasks == 1:
             first = tuple(options[0] for options in self.options)
             return self.placement(first), self.program
-        if self.program.steps:  # between its steps nothing travels
-            rows, loss = Placement.rows(self.network), self.program.loss
-            return rows, partition(self.program, rows, [] if loss is None else [loss])
+        if self.program.steps:  # between its steps nothing travels, unless pins say so
+            divided = [x for x in self.network.layers if x.index in self.divided]
+            found = Placement.receivers(divided) if divided else Placement.rows(self.network)
+            loss = self.program.loss
+            return found, partition(self.program, found, [] if loss is None else [loss])
         while True:
             is_small = math.prod(map(len, self.options)) <= MAX_ALL
             best = self.all() if is_small else self.descent()

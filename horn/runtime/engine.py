@@ -18,7 +18,7 @@ from horn.compiler import lower
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
 from horn.partition.placement import Placement
-from horn.partition.rewrite import homes, partition
+from horn.partition.rewrite import homes, partition, splits
 from horn.partition.share import Places, Share
 from horn.program import Program, Targets, base, in_all_groups
 from horn.runtime.exchange import Exchange
@@ -119,6 +119,11 @@ class GroupEngine(CompiledEngine):
         states = {name: given.pop(name) for name in list(given) if name in names}
         return given, states
 
+    @property
+    def divides_steps(self) -> bool:
+        """Whether tasks divide neurons of sequences, and so exchange something at every step."""
+        return self.network.steps > 0 and "o" in splits(self.network, self.placement)
+
     def arranged(self, program: Program) -> Program:
         """The program of a training step, which subclasses may change."""
         return program
@@ -142,8 +147,8 @@ class GroupEngine(CompiledEngine):
             own = [name for name in program.losses if name != program.loss]
             results += [*program.outputs, *own, *program.aggregates]
         n_groups = 1 if infers else self.n_groups
-        # Of sequences every task answers all.
-        is_whole = infers and self.network.steps > 0
+        # Of sequences every task answers all, where it has all weights.
+        is_whole = infers and self.network.steps > 0 and not self.divides_steps
         local = partition(program, Placement() if is_whole else self.placement, results, n_groups)
         if kind == "train":
             local = self.arranged(local)

@@ -14,10 +14,17 @@ from horn.backends._compiled import Runner
 from horn.partition import group_sums
 from horn.partition.share import Array, Share
 from horn.partition.supersteps import rendezvous, roots
-from horn.program import Collect, Mark, Move, Post, base, segments, writes
+from horn.program import Move, Post, base, segments, writes
 from horn.runtime.blocks import Block, Index, blocks_of, is_turned
 from horn.runtime.copies import COMBINE, ArrayRegion, ReadInPlace, SumBundle, Unpacking
-from horn.runtime.task import CollectInstruction, ComputeInstruction, Instruction, PostInstruction
+from horn.runtime.outline import Outline, Turns
+from horn.runtime.task import (
+    CollectInstruction,
+    ComputeInstruction,
+    Instruction,
+    PostInstruction,
+    Script,
+)
 from horn.transport import Channel
 
 SMALL = 16_384  # numbers: beyond, one more copy should cost more than a block (estimated)
@@ -65,27 +72,47 @@ class Exchange:
         self.channels: list[Channel] = []
         self.common: dict[str, int] = {}  # learned array -> the part that groups have in common
         self._plans: dict[int, SuperstepPlan] = {}
-        self._sent: dict[int, list[tuple[ArrayRegion, int]]] = {}  # by superstep
-        self._arrivals: dict[int, list[Unpacking | ReadInPlace]] = {}  # by superstep
-        steps: list[Instruction] = [ComputeInstruction(0, self._what(0))]
-        segment = 0
-        for statement in program.statements:
-            if not isinstance(statement, (Post, Collect, Mark)):
-                continue
-            if not isinstance(statement, Mark):
-                index, label = statement.superstep, ", ".join(m.array for m in statement.moves)
-                if isinstance(statement, Post):
-                    self._plans[index] = self._plan(statement)
-                kind = PostInstruction if isinstance(statement, Post) else CollectInstruction
-                parts = tuple(channel.part for channel in self._plans[index].channels)
-                steps.append(kind(index, parts, label))
-            segment += 1
-            steps.append(ComputeInstruction(segment, self._what(segment)))
-        self.script = tuple(steps)
+        # By superstep of the program, and step of the sequence where it is one of many.
+        self._sent: dict[tuple[int, int], list[tuple[ArrayRegion, int]]] = {}
+        self._arrivals: dict[tuple[int, int], list[Unpacking | ReadInPlace]] = {}
+        self._outline = Outline(program)
+        for post in self._outline.posts:
+            self._plans[post.superstep] = self._plan(post)
+        self._scripts: dict[int, tuple[Script, Turns]] = {}  # by the steps of a batch
+        self._turns = Turns([], [])
+        self._n_rows = -1  # of the batch whose regions are known
         self._made: dict[int, list[tuple[str, int]]] = {}  # segment -> buffers made in outboxes
         self._read: dict[str, int] = {}  # buffer -> the part whose inbox it is read in
         if runner.is_static:
             self._find_in_place()
+
+    @property
+    def script(self) -> Script:
+        """Of the batch that has begun: as long as its sequences, where tasks exchange at each step
+        of these.
+        """
+        n_steps = self.runner.n_steps if self._outline.has_turns else 1
+        if n_steps not in self._scripts:
+            self._scripts[n_steps] = self._written(n_steps)
+        script, self._turns = self._scripts[n_steps]
+        return script
+
+    def _written(self, n_steps: int) -> tuple[Script, Turns]:
+        steps, turns = list[Instruction](), Turns([], [])
+        running: dict[int, int] = {}  # superstep of the program -> of the script
+        for statement, segment, step in self._outline.walk(n_steps):
+            if statement is None:
+                steps.append(ComputeInstruction(len(turns.segments), self._what(segment)))
+                turns.segments.append((segment, step))
+                continue
+            if isinstance(statement, Post):
+                running[statement.superstep] = len(turns.supersteps)
+                turns.supersteps.append((statement.superstep, step))
+            kind = PostInstruction if isinstance(statement, Post) else CollectInstruction
+            parts = tuple(channel.part for channel in self._plans[statement.superstep].channels)
+            label = ", ".join(move.array for move in statement.moves)
+            steps.append(kind(running[statement.superstep], parts, label))
+        return tuple(steps), turns
 
     def _channel(
         self, src: int, to: tuple[int, ...], shape: tuple[int, ...], label: str, **settings: Any
@@ -249,7 +276,7 @@ class Exchange:
         program = self.program
         if not (self._can_share and move.across and not move.monoid):
             return False
-        moves = [m for s in program.statements if isinstance(s, Post) for m in s.moves]
+        moves = [m for post in self._outline.posts for m in post.moves]
         if program.buffers[move.out].role != "learned" or any(
             move.out in roots(program, (m.array, m.out)) for m in moves if m is not move
         ):
@@ -284,13 +311,24 @@ class Exchange:
     # --- ScriptHandler
 
     def compute(self, index: int) -> None:
-        for name, part in self._made.get(index, ()):
+        segment, step = self._turns.segments[index]
+        for name, part in self._made.get(segment, ()):
             assert self._outbox is not None
             self.runner.settle(name, self._outbox(part))
-        self.runner.compute(index)
+        self.runner.compute(segment, step)
+
+    def _known(self, index: int) -> tuple[int, int]:
+        """The superstep and step of one of the script. Where rows lie step after step, a batch of
+        fewer has them elsewhere.
+        """
+        if self._outline.has_turns and self.runner.n_rows != self._n_rows:
+            self.forget()
+            self._n_rows = self.runner.n_rows
+        return self._turns.supersteps[index]
 
     def pack(self, index: int, outbox: Callable[[int], Array]) -> None:
-        plan, sent = self._plans[index], self._sent.get(index)
+        key = self._known(index)
+        plan, sent = self._plans[key[0]], self._sent.get(key)
         for part in plan.signals[0]:
             outbox(part)
         for bundle in plan.bundles:
@@ -303,19 +341,20 @@ class Exchange:
                 if part not in made
             ]
             if self.runner.is_static:
-                self._sent[index] = sent
+                self._sent[key] = sent
         for region, part in sent:
             region.read_into(outbox(part))
 
     def unpack(self, index: int, inbox: Callable[[int], Array]) -> None:
-        plan, arrivals = self._plans[index], self._arrivals.get(index)
+        key = self._known(index)
+        plan, arrivals = self._plans[key[0]], self._arrivals.get(key)
         for part in plan.signals[1]:
             inbox(part)
         with np.errstate(all="ignore"):  # a sum may overflow here as it may inside a task
             if arrivals is None:
                 arrivals = [self._arrival(move, blocks) for move, blocks in plan.wanted]
                 if self.runner.is_static:
-                    self._arrivals[index] = arrivals
+                    self._arrivals[key] = arrivals
             for arrival in arrivals:
                 arrival.take(inbox)
             for bundle in plan.bundles:

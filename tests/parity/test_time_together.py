@@ -287,12 +287,13 @@ def ones(steps: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_what_is_refused():
-    with pytest.raises(ModelError, match="pin h.weight.h=receiver: .* leave the pin out"):
-        horn.plan(task(True), tasks=2, pins={"h.weight.h": "receiver"})
+    with pytest.raises(ModelError, match="pin h.weight.h=sender: .* h=receiver"):
+        horn.plan(task(True), tasks=2, pins={"h.weight.h": "sender"})
     horn.plan(task(True), tasks=2, pins={"h": "replicated"})
     with pytest.raises(JobError, match="parallel-dropout: the network is one of sequences"):
         horn.train(task(), tasks=2, strategy="parallel-dropout")
     net = elman(3)
     program = lower.training_program(net, horn.SGD(0.1), "label", thin=False)
-    with pytest.raises(CompileError, match="rows"):
-        partition(program, Placement.default(net), [program.loss])
+    by_senders = Placement({(1, 1): "sender"}, {1: "neurons"})
+    with pytest.raises(CompileError, match="rows of the batch, or the receivers"):
+        partition(program, by_senders, [program.loss])
