@@ -9,6 +9,10 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from horn import openblas as _openblas
+
+_openblas.prepare()  # NumPy may be loaded by any of the names below
+
 # The names of each module.
 _OF_MODULE = {
     "activations": "Activation",

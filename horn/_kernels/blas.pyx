@@ -9,9 +9,12 @@ goes back to Python for its products.
 
 import ctypes
 import os
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from libc.stdint cimport int64_t, uintptr_t
 
 from horn.errors import JobError
 
@@ -26,6 +29,8 @@ class Blas:
     sgemm, dgemm : addresses of cblas_sgemm and cblas_dgemm, 0 for numpy.
     get_threads, set_threads : addresses, 0 where the library needs no telling.
     is_asked : somebody asked for this library, so that nothing else may take its products.
+    said : of an OpenBLAS, what it says of itself: version and options, and its processor.
+    in_pieces : its cblas_dgemm is called through `pieces` below.
     """
 
     name: str
@@ -36,6 +41,8 @@ class Blas:
     get_threads: int = 0
     set_threads: int = 0
     is_asked: bool = False
+    said: tuple = ("", "")
+    in_pieces: bool = False
 
 
 def load(name=None):
@@ -95,26 +102,119 @@ def _mkl_paths():
 
 
 def _openblas():
-    for path in _openblas_paths():
-        try:
-            library = ctypes.CDLL(str(path))
-        except OSError:
-            continue
-        for head in ("scipy_", ""):
-            for tail in ("64_", "_64", ""):
-                try:
-                    return Blas(
-                        "openblas",
-                        str(path),
-                        _address(getattr(library, f"{head}cblas_sgemm{tail}")),
-                        _address(getattr(library, f"{head}cblas_dgemm{tail}")),
-                        bool(tail),
-                        _address(getattr(library, f"{head}openblas_get_num_threads{tail}")),
-                        _address(getattr(library, f"{head}openblas_set_num_threads{tail}")),
-                    )
-                except AttributeError:
-                    continue
+    found = filter(None, map(openblas_at, _openblas_paths()))
+    blas = next(found, None)
+    return pieces(blas) if blas is not None and is_unsure(blas) else blas
+
+
+def openblas_at(path):
+    """The OpenBLAS of a file as it is, None if it is none."""
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError:
+        return None
+    for head in ("scipy_", ""):
+        for tail in ("64_", "_64", ""):
+            try:
+                return Blas(
+                    "openblas",
+                    str(path),
+                    _address(getattr(library, f"{head}cblas_sgemm{tail}")),
+                    _address(getattr(library, f"{head}cblas_dgemm{tail}")),
+                    bool(tail),
+                    _address(getattr(library, f"{head}openblas_get_num_threads{tail}")),
+                    _address(getattr(library, f"{head}openblas_set_num_threads{tail}")),
+                    said=tuple(
+                        _said(library, f"{head}openblas_get_{what}{tail}")
+                        for what in ("config", "corename")
+                    ),
+                )
+            except AttributeError:
+                continue
     return None
+
+
+def _said(library, name):
+    function = getattr(library, name, None)
+    if function is None:
+        return ""
+    function.restype = ctypes.c_char_p
+    return (function() or b"").decode(errors="replace")
+
+
+def is_unsure(blas):
+    """Whether an OpenBLAS may die of a product of float64.
+
+    0.3.34, and the versions that led to it, take the block sizes of a kernel for AVX-512 on any AMD
+    processor that has AVX-512, also for the kernel for AVX2, where the system or OPENBLAS_CORETYPE
+    withholds AVX-512. That kernel has room for 298 rows on its stack and is then given up to 512
+    (issues 6013, 6021 and 6026 of OpenMathLib/OpenBLAS; docs/notes/0168).
+    """
+    config, core = blas.said
+    return bool(re.match(r"OpenBLAS 0\.3\.3[34]\b", config)) and core in ("Haswell", "Zen")
+
+
+def pieces(blas):
+    """`blas` with its products of float64 along longer inner sides made in pieces.
+
+    They are the pieces that a sound OpenBLAS itself makes of them on one thread
+    (driver/level3/level3.c), so that the sums are the same, bit by bit.
+    """
+    global _whole32, _whole64
+    if blas.in_pieces:
+        return blas
+    if blas.is_ilp64:
+        _whole64 = <dgemm64_t><uintptr_t>blas.dgemm
+        return replace(blas, dgemm=<uintptr_t>&_pieces64, in_pieces=True)
+    _whole32 = <dgemm32_t><uintptr_t>blas.dgemm
+    return replace(blas, dgemm=<uintptr_t>&_pieces32, in_pieces=True)
+
+
+ctypedef void (*dgemm32_t)(int, int, int, int, int, int, double, const double *, int,
+                           const double *, int, double, double *, int) noexcept nogil
+ctypedef void (*dgemm64_t)(int, int, int, int64_t, int64_t, int64_t, double, const double *,
+                           int64_t, const double *, int64_t, double, double *,
+                           int64_t) noexcept nogil
+cdef dgemm32_t _whole32 = NULL
+cdef dgemm64_t _whole64 = NULL
+# DGEMM_DEFAULT_Q and the rows of the kernel, of Haswell and Zen in OpenBLAS's param.h
+cdef enum: DEPTH = 256, ROWS = 4
+cdef enum: BY_ROWS = 101, AS_IT_IS = 111  # of cblas.h
+
+
+cdef inline int64_t _piece(int64_t left) noexcept nogil:
+    if left >= 2 * DEPTH:
+        return DEPTH
+    return left if left <= DEPTH else (left // 2 + ROWS - 1) // ROWS * ROWS
+
+
+cdef void _pieces64(int order, int ta, int tb, int64_t m, int64_t n, int64_t k, double alpha,
+                    const double *a, int64_t lda, const double *b, int64_t ldb, double beta,
+                    double *c, int64_t ldc) noexcept nogil:
+    # an inner index further in a and in b, in numbers
+    cdef int64_t step_a = 1 if (order == BY_ROWS) == (ta == AS_IT_IS) else lda
+    cdef int64_t step_b = ldb if (order == BY_ROWS) == (tb == AS_IT_IS) else 1
+    cdef int64_t at = _piece(k), size
+    _whole64(order, ta, tb, m, n, at, alpha, a, lda, b, ldb, beta, c, ldc)
+    while at < k:
+        size = _piece(k - at)
+        _whole64(order, ta, tb, m, n, size, alpha, a + at * step_a, lda, b + at * step_b, ldb, 1.0,
+                 c, ldc)
+        at += size
+
+
+cdef void _pieces32(int order, int ta, int tb, int m, int n, int k, double alpha, const double *a,
+                    int lda, const double *b, int ldb, double beta, double *c,
+                    int ldc) noexcept nogil:
+    cdef int64_t step_a = 1 if (order == BY_ROWS) == (ta == AS_IT_IS) else lda
+    cdef int64_t step_b = ldb if (order == BY_ROWS) == (tb == AS_IT_IS) else 1
+    cdef int64_t at = _piece(k), size
+    _whole32(order, ta, tb, m, n, <int>at, alpha, a, lda, b, ldb, beta, c, ldc)
+    while at < k:
+        size = _piece(k - at)
+        _whole32(order, ta, tb, m, n, <int>size, alpha, a + at * step_a, lda, b + at * step_b, ldb,
+                 1.0, c, ldc)
+        at += size
 
 
 def _openblas_paths():
