@@ -91,17 +91,49 @@ static void simplify(domain_t *d, int nv, view_t *spare) {
     }
 }
 
-/* Keep this thread's part of the domain; 0 when there is none. */
-static int cut(domain_t *d, int nv, int tid, int nt, int64_t work) {
+/* Whether it reduces over three axes: what costs so much per element that it is worth a division. */
+static int is_deep(const domain_t *d) {
+    return d->axis > 0 && !d->indptr && d->n[0] > 1 && d->n[1] > 1 && d->n[2] > 1;
+}
+
+/* The axis that is cut. Along a0, or along rows of a1 if they are what is reduced, so that each is
+ * read by one thread alone: weights, where samples are a0. Columns of tiles.h are packed for all of
+ * a0, so a short a0 is not cut. */
+static int axis_to_cut(const loop_t *l, const domain_t *d, int nt) {
+    const int is_tile = l->fast == 4 || l->fast == 6 || l->fast == 8;
+    int axis = -1;
+    if (is_deep(d) && d->axis == 2 && d->n[1] >= 64 * nt) return 1;
+    if (is_deep(d) && is_tile && d->n[0] < 64 * nt && d->n[2] >= 64 * nt) return 2;
+    for (int a = 0; a < 3; a++)
+        if (!(d->axis == a && a > 0) && d->n[a] >= 8 * nt) return a;
+    for (int a = 0; a < 3; a++)
+        if (!(d->axis == a && a > 0) && (axis < 0 || d->n[a] > d->n[axis])) axis = a;
+    return axis;
+}
+
+/* How many parts a loop has: one for each thread, or, if it is long, some that threads take as they
+ * come to them. A thread whose processor has other work does less then, instead of being waited for.
+ * The numbers are the same: no part of a reduction is ever cut. */
+#define PARTS_EACH 8
+#define PART_WORK (1 << 19)
+static int64_t parts_of(const loop_t *l, const domain_t *d, int nt) {
+    if (nt == 1 || !is_deep(d)) return nt;
+    const int64_t n = d->n[0] * d->n[1] * d->n[2] * (l->n_ops + 1) / PART_WORK;
+    return n < 2 * nt ? nt : n < PARTS_EACH * nt ? n : PARTS_EACH * nt;
+}
+
+/* Keep this part of the domain; 0 when there is none. */
+static int cut(const loop_t *l, domain_t *d, int nv, int64_t part, int64_t parts, int nt) {
+    const int64_t work = l->n_ops + 1;
     int64_t lo, hi;
     if (nt == 1) return 1;
     if (d->indptr) {
         const int64_t *p = d->indptr;
         int64_t n = d->n[0], total = p[n] - p[0] + n;
-        if (total * (d->n[2] > 0 ? d->n[2] : 1) * work < 16384) return tid == 0;
+        if (total * (d->n[2] > 0 ? d->n[2] : 1) * work < 16384) return part == 0;
         int64_t edge[2];
         for (int s = 0; s < 2; s++) {
-            int64_t target = total * (tid + s) / nt, a = 0, b = n;
+            int64_t target = total * (part + s) / parts, a = 0, b = n;
             while (a < b) {
                 int64_t m = (a + b) / 2;
                 if (p[m] - p[0] + m < target) a = m + 1; else b = m;
@@ -112,18 +144,10 @@ static int cut(domain_t *d, int nv, int tid, int nt, int64_t work) {
         shift(d, nv, 0, lo); d->indptr += lo; d->n[0] = hi - lo;
         return hi > lo;
     }
-    if (d->n[0] * d->n[1] * d->n[2] * work < 16384) return tid == 0;
-    int axis = -1; int64_t align = 1, best = 0;
-    for (int a = 0; a < 3; a++) {
-        if (d->axis == a && a > 0) continue;
-        if (d->n[a] >= 8 * nt && axis < 0) { axis = a; }
-        if (d->n[a] > best) best = d->n[a];
-    }
-    if (axis < 0)
-        for (int a = 0; a < 3; a++)
-            if (!(d->axis == a && a > 0) && d->n[a] == best) axis = a;
-    if (axis == 2) align = 16;
-    share(d->n[axis], tid, nt, align, &lo, &hi);
+    if (d->n[0] * d->n[1] * d->n[2] * work < 16384) return part == 0;
+    const int axis = axis_to_cut(l, d, nt), is_tile = l->fast >= 3;
+    const int64_t align = axis == 2 ? (is_deep(d) ? 32 : 16) : is_deep(d) && is_tile ? 4 : 1;
+    share(d->n[axis], part, parts, align, &lo, &hi);
     shift(d, nv, axis, lo); d->n[axis] = hi - lo;
     return hi > lo;
 }
@@ -292,13 +316,22 @@ void tape_pack(tape_t *t, int32_t first, int32_t last) {
     t->packed = 1;
 }
 
-static void run_loop(const tape_t *t, const loop_t *l, int tid, int nt) {
+static void run_loop(tape_t *t, const loop_t *l, int tid, int nt) {
     int nv = l->n_in + l->n_out;
     view_t few[2][FEW_VIEWS], *spare = l->room ? l->room + (2 * tid + 1) * nv : few[1];
     domain_t d = {.v = l->room ? l->room + 2 * tid * nv : few[0]};
     bind_loop(t, l, &d);
     simplify(&d, nv, spare);
-    if (cut(&d, nv, tid, nt, l->n_ops + 1)) BODIES[t->dtype].loop(t, l, &d, t->scratch[tid]);
+    const int64_t parts = parts_of(l, &d, nt);
+    if (parts == nt) {
+        if (cut(l, &d, nv, tid, nt, nt)) BODIES[t->dtype].loop(t, l, &d, t->scratch[tid]);
+        return;
+    }
+    for (int64_t part; (part = atomic_fetch_add(&t->taken, 1)) < parts;) {
+        bind_loop(t, l, &d);
+        simplify(&d, nv, spare);
+        if (cut(l, &d, nv, part, parts, nt)) BODIES[t->dtype].loop(t, l, &d, t->scratch[tid]);
+    }
 }
 
 static void wait_all(tape_t *t, int nt);
@@ -403,6 +436,7 @@ static void wait_all(tape_t *t, int nt) {
     int seen = atomic_load_explicit(&t->generation, memory_order_acquire);
     if (atomic_fetch_add(&t->arrived, 1) == nt - 1) {
         atomic_store(&t->arrived, 0);
+        atomic_store(&t->taken, 0);
         announce(t, &t->generation, &t->sleepers);
     } else {
         wait_change(t, &t->generation, seen, &t->sleepers, 200);
@@ -473,7 +507,7 @@ static void *work(void *arg) {
 int start_threads(tape_t *t) {
     t->pid = getpid();
     atomic_store(&t->stop, 0); atomic_store(&t->go, 0); atomic_store(&t->sleepers_go, 0);
-    atomic_store(&t->arrived, 0); atomic_store(&t->generation, 0); atomic_store(&t->sleepers, 0);
+    atomic_store(&t->arrived, 0); atomic_store(&t->taken, 0); atomic_store(&t->generation, 0); atomic_store(&t->sleepers, 0);
     pthread_mutex_init(&t->lock, NULL); pthread_cond_init(&t->wake, NULL);
     t->worker = (worker_t *)calloc(t->n_threads, sizeof(worker_t));
     if (!t->worker) return -1;

@@ -208,6 +208,7 @@ struct tape_s {
     int32_t first, last; atomic_int stop;
     atomic_int go, sleepers_go;
     atomic_int arrived, generation, sleepers;
+    atomic_int taken;           /* parts of the loop that is run now */
     pthread_mutex_t lock; pthread_cond_t wake;
 };
 
@@ -220,8 +221,8 @@ static inline double value_of(const tape_t *t, coef_t c) {
     if (c.per >= 0) v /= (double)t->dims[c.per];
     return v;
 }
-/* The part of n that belongs to a thread, cut at multiples of `align`. */
-static inline void share(int64_t n, int tid, int nt, int64_t align, int64_t *lo, int64_t *hi) {
+/* The part of n that belongs to a thread of nt, cut at multiples of `align`. */
+static inline void share(int64_t n, int64_t tid, int64_t nt, int64_t align, int64_t *lo, int64_t *hi) {
     int64_t units = (n + align - 1) / align;
     *lo = units * tid / nt * align; *hi = units * (tid + 1) / nt * align;
     if (*lo > n) *lo = n;

@@ -35,6 +35,19 @@ from horn.neuron import OF_A_SAMPLE, WEIGHT
 from horn.optimizers import Direct, Optimizer
 from horn.program import ERRORS, BatchSum, ChannelSum, Draw, Frame, Output, Rank, members_of
 
+TALL = 8  # operations one above the other: what is taller is stored where all neurons read it
+
+
+def without_factors(node: Node) -> Node:
+    """What is multiplied with numbers, and perhaps turned round, in an expression."""
+    while True:
+        if node.op is Op.NEG:
+            (node,) = node.args
+        elif node.op is Op.MUL and not all(a.axes for a in node.args):
+            node = max(node.args, key=lambda a: len(a.axes))
+        else:
+            return node
+
 
 @dataclass(frozen=True)
 class StepTrace:
@@ -73,33 +86,42 @@ class MessageExpressions:
         """The same of expressions that have much in common."""
         layer = code.layer
 
+        done: dict[Node, Node] = {}  # also of what is asked inside of what is asked
+
         def find(node: Node) -> Node | None:
             key = (layer.index, phase, node)
             if key in self.known:
                 return self.known[key]
             found: Node | None = None
             if node.op is Op.STOP_GRADIENT:  # gradients are taken by now
-                found = ir.replace(node.args[0], find)
+                found = ir.replace(node.args[0], find, done)
             elif node.op is Op.REDUCE and node.value[1] == "i":
                 found = self.over_messages(node, code, phase)
             elif node.op is Op.REDUCE and node.value[1] == "b" and self.storage.steps:
-                inside = ir.replace(node.args[0], find)
+                inside = ir.replace(node.args[0], find, done)
                 is_back = ir.contains(node.args[0], Op.UPSTREAM)
                 found = self.over_batch(inside, node.value[0], layer, is_back)
             elif node.op is Op.REDUCE:
                 monoid, axis = node.value
-                found = self.over_all(ir.replace(node.args[0], find), monoid, axis, layer)
+                core = without_factors(node.args[0])
+                inside = ir.replace(core, find, done)
+                if inside.place[0] > TALL and inside.axes:  # what asks reads it again
+                    frame, stem = Frame(layer.index), f"{layer.name}.asked"
+                    done[core] = self.storage.store(inside, frame, inside.axes, stem)
+                    if not self.storage.steps:  # what forward stored backward reads
+                        self.known[layer.index, phase, core] = done[core]
+                inside = ir.replace(node.args[0], find, done)
+                found = self.over_all(inside, monoid, axis, layer)
             elif node.op is Op.CHANNEL_SUM:
-                found = self.channel_sum(ir.replace(node.args[0], find), layer)
+                found = self.channel_sum(ir.replace(node.args[0], find, done), layer)
             elif node.op is Op.RANK:
-                found = self.rank(ir.replace(node.args[0], find), layer)
+                found = self.rank(ir.replace(node.args[0], find, done), layer)
             elif not node.args:
                 found = self.vertex_leaf(node, code, phase)
             if found is not None:
                 self.known[key] = found
             return found
 
-        done: dict[Node, Node] = {}
         return [ir.replace(root, find, done) for root in roots]
 
     def over_all(self, inside: Node, monoid: str, axis: str, layer: Layer) -> Node:

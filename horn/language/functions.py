@@ -35,6 +35,9 @@ MATH |= {
     )
 }
 
+# How many calls may be inside each other: of a function by itself, and of any.
+AGAIN, DEEP = 40, 80
+
 
 @dataclass(frozen=True)
 class Functions:
@@ -46,12 +49,12 @@ class Functions:
     def call(self, function: types.FunctionType, args: list[Any], node: ast.AST | None) -> Any:
         """Run a function's body in place of the call."""
         scope = self.scope
-        if len(scope.sources) > 40:
+        if len(scope.sources) > DEEP:
             assert node is not None
             scope.fail(
                 node,
-                f"{function.__name__} calls itself more than 40 deep: what ends a recursion must "
-                "be a constant of the neuron, not a number of its messages",
+                f"{function.__name__} is called by a function that another calls, and so on, more "
+                f"than {DEEP} deep; let fewer functions stand between it and the neuron",
             )
         if function.__name__ == "<lambda>":
             return self.trace(function, args, node)
@@ -62,6 +65,13 @@ class Functions:
                 raise
             scope.fail(node, str(error))
         assert isinstance(source.tree, ast.FunctionDef)
+        if sum(each.tree is source.tree for each in scope.sources) > AGAIN:
+            assert node is not None
+            scope.fail(
+                node,
+                f"{function.__name__} calls itself more than {AGAIN} deep: what ends a recursion "
+                "must be a constant of the neuron, not a number of its messages",
+            )
         names = self.bind(source, args, node)
         outer, path, call_sites = scope.frame, scope.path, scope.call_sites
         if node is not None:

@@ -106,7 +106,15 @@ def one_expression(n: int) -> str:
     return forward(["z = " + " + ".join(f"z * {0.001 * k:.3f}" for k in range(1, n // 2))])
 
 
+def statistics(n: int) -> str:
+    kinds = ("layer", "batch")
+    return forward(
+        [f'z = horn.math.tanh(z - 0.5 * self.mean(z, over="{kinds[k % 2]}"))' for k in range(n)]
+    )
+
+
 GROW = [
+    statistics,
     dependent_ifs, divisions_in_ifs, ifs_in_the_loop, dependent_ifs_in_the_loop, residual_steps,
     nested_returns, returns_of_a_helper, early_returns, elifs, operations, one_expression,
 ]  # fmt: skip

@@ -160,6 +160,42 @@ def test_bits_do_not_depend_on_threads(dtype, kernel_rng):
         np.testing.assert_array_equal(found[0], found[2])
 
 
+LOOPS = {
+    "apart": ([("sub", 0, 1), ("abs", 3)], "sum"),
+    "largest": ([("mul", 0, 1)], "max"),
+    "wave": ([("mul", 0, 1), ("tanh", 3), ("mul", 1, 4)], "sum"),
+    "sign": ([("sub", 0, 1), ("sign", 3), ("mul", 2, 4)], "sum"),
+    "slope": ([("mul", 0, 1), ("exp", 3), ("mul", 2, 4)], "sum"),
+    "strips": ([("mul", 0, 1), ("sin", 3), ("add", 2, 4), ("mul", 4, 5)], "sum"),
+}
+
+
+@pytest.mark.parametrize("folded, rest", [("i", "bo"), ("b", "oi"), ("o", "bi")])
+@pytest.mark.parametrize("form", LOOPS)
+def test_long_loops_are_the_same_in_any_parts(form, folded, rest, dtype, kernel_rng):
+    """Several for each thread, taken as it comes; and again, when the tape is run again."""
+    ops, monoid = LOOPS[form]
+    x, w = matrices(kernel_rng, 70, 210, 100, dtype)
+    u = kernel_rng.standard_normal((70, 210)).astype(dtype)
+    axes = {"b": 70, "o": 210, "i": 100}
+    views = [View(x, "bi"), View(w, "oi"), View(u, "bo")]
+    if all(2 not in v for _, *v in ops):
+        views, ops = views[:2], [(n, *(k - (k > 2) for k in v)) for n, *v in ops]
+    found = []
+    for n_threads in (1, 2, 3):
+        out = np.zeros([axes[name] for name in rest], dtype)
+        tape = Tape(dtype, n_threads)
+        tape.loop(axes, views, ops, [(View(out, rest), len(views) - 1 + len(ops))],
+                  reduce=(monoid, folded))  # fmt: skip
+        for _ in range(2):
+            out[...] = np.nan
+            tape.run()
+            found.append(out.copy())
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)
+    assert np.isfinite(found[0]).all() and found[0].any()
+
+
 @pytest.mark.parametrize("folded", "bo")
 @pytest.mark.parametrize("p, q, r", [(1, 1, 1), (30, 5, 7), (600, 3, 40)])
 def test_places(p, q, r, folded, dtype, n_threads, kernel_rng):

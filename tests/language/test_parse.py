@@ -775,6 +775,26 @@ def test_recursion_is_refused_where_it_recurs(tmp_path):
     assert refused(tmp_path, body, before) == problem
 
 
+def chained(n, marked):
+    """Helpers f0, f1, ...: each calls the one before, none itself; and who calls the last."""
+    calls = [f"f{k - 1}(x)" if k else "x" for k in range(n)]
+    calls = [f"«{call}»" if k == marked else call for k, call in enumerate(calls)]
+    before = "".join(f"def f{k}(x):\n    return {calls[k]} + 1.0\n" for k in range(n))
+    body = f"""
+    def forward(self, messages):
+        self.feedforward(f{n - 1}(sum(m.input * m.weight for m in messages)))
+    """
+    return body, before
+
+
+def test_helpers_that_call_helpers_are_no_recursion(tmp_path):
+    forward(module(tmp_path, source(*chained(70, None))).N)
+    assert refused(tmp_path, *chained(90, 10)) == (
+        "f9 is called by a function that another calls, and so on, more than 80 deep; let fewer "
+        "functions stand between it and the neuron"
+    )
+
+
 def test_a_helper_that_returns_nothing_on_one_path_is_named(tmp_path):
     before = "def positive(x):\n    if x > 0.0:\n        return x\n"
     body = """
