@@ -1,0 +1,245 @@
+"""What the neuron language accepts: each is run by the interpreter and by both backends, which must
+agree.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import horn
+from horn.errors import CompileError
+from horn.language.parse import forward as parse_forward
+from tests.language.texts import context, module, source
+from tests.parity.test_compiled_equals_interpreted import compare
+
+BEFORE = """
+SCALE = 0.7
+
+def clipped(v, top=1.5):
+    if v > top:
+        return top
+    elif v < -top:
+        return -top
+    return v
+
+def pair(v):
+    return v, 2.0 * v
+
+def maker(k):
+    def scaled(v):
+        return k * v
+    return scaled
+
+triple = maker(3.0)
+twice = lambda v: 2.0 * v
+"""
+ACCEPTED = {
+    "if else": """
+        if total > 0.0:
+            y = total
+        else:
+            y = 0.1 * total
+        self.feedforward(y)
+    """,
+    "elif and early return": """
+        if total > 1.0:
+            self.feedforward(1.0)
+            return
+        elif total > 0.0:
+            self.feedforward(total)
+            return
+        self.feedforward(0.0)
+    """,
+    "an early return two ifs deep": """
+        if total > -1.0:
+            if total > 0.5:
+                self.feedforward(2.0 * total)
+                return
+            total = total + 0.25
+        self.feedforward(total)
+    """,
+    "conditional expression": "self.feedforward(total if total > 0.0 else 0.01 * total)",
+    "helper function with branches": "self.feedforward(clipped(2.0 * total))",
+    "helper with a default given": "self.feedforward(clipped(2.0 * total, 0.4))",
+    "helper method": "self.feedforward(self.bent(total))",
+    "helper method over messages": "self.feedforward(self.mean(messages) + total)",
+    "static method": "self.feedforward(self.halved(total))",
+    "closure and module constant": "self.feedforward(SCALE * triple(total))",
+    "lambda": "self.feedforward(twice(total))",
+    "several values": """
+        a, b = pair(total)
+        a, b = b, a
+        self.feedforward(a - b / 3.0)
+    """,
+    "class constant": "self.feedforward(self.slope * total)",
+    "base class": "Half.forward(self, messages)",
+    "text as a constant": """
+        if self.mode == "soft" and self.mode != "hard":
+            self.feedforward(horn.math.softplus(total))
+        else:
+            self.feedforward(total)
+    """,
+    "max by if": """
+        best = -9.0
+        for m in messages:
+            v = m.input * m.weight
+            if v > best:
+                best = v
+        self.feedforward(best)
+    """,
+    "max by the opposite if": """
+        best = -9.0
+        for m in messages:
+            if not m.input * m.weight <= best:
+                best = m.input * m.weight
+        self.feedforward(best)
+    """,
+    "min by if": """
+        least = 9.0
+        for m in messages:
+            if least > m.input * m.weight:
+                least = m.input * m.weight
+        self.feedforward(least)
+    """,
+    "max of equal messages": """
+        best = -1.0
+        for m in messages:
+            best = max(best, m.weight * 0.0 * m.input)
+        self.feedforward(best + total)
+    """,
+    "running product and count": """
+        p, n = 1.0, 0.0
+        for m in messages:
+            p *= 1.0 + 0.1 * m.input * m.weight
+            n += 1
+        self.feedforward(p / n)
+    """,
+    "running any and all": """
+        hot, cold = False, True
+        for m in messages:
+            hot = hot or m.input > 0.5
+            cold = cold and m.input < 2.0
+        self.feedforward(total * (2.0 if hot else 1.0) * (3.0 if cold else 1.0))
+    """,
+    "sum under an if": """
+        t = 0.0
+        for m in messages:
+            if m.input > 0.2:
+                t += m.input * m.weight
+            else:
+                t -= m.weight
+        self.feedforward(t)
+    """,
+    "two loops": """
+        mean = sum(m.input for m in messages) / len(messages)
+        t = 0.0
+        for m in messages:
+            t += (m.input - mean) * m.weight
+        self.feedforward(t)
+    """,
+    "generators": """
+        high = max(m.input * m.weight for m in messages)
+        low = min(m.input * m.weight for m in messages)
+        self.feedforward(high - low + sum([m.input for m in messages]))
+    """,
+    "any and all": """
+        a = any(m.input > 1.0 for m in messages)
+        b = all(m.input > 0.0 for m in messages if m.weight > 0.0)
+        self.feedforward((2.0 if a and not b else 0.5) * total)
+    """,
+    "sum with a start and a condition": """
+        self.feedforward(sum((m.input * m.weight for m in messages if m.input > 0.0), 0.3))
+    """,
+    "max with a condition and a default": """
+        self.feedforward(max((m.input * m.weight for m in messages if m.input > 9.0), default=0.3))
+    """,
+    "counting by comparison": "self.feedforward(total + sum(m.input > 0.0 for m in messages))",
+    "chained comparison": "self.feedforward(total if -0.5 < total <= 0.5 else 0.5)",
+    "a condition as a number": "self.feedforward(total * (total > 0.0) + math.exp(total > 0.1))",
+    "abs, min and max of numbers": "self.feedforward(min(abs(total), 0.8) + max(total, 0.1, -1.0))",
+    "the functions of math": "self.feedforward(math.tanh(total) + math.sqrt(1.0 + total * total))",
+    "annotations and docstrings": """
+        'a docstring'
+        y: float = total
+        self.feedforward(y)
+    """,
+    "output after feedforward": """
+        self.feedforward(self.activation(total))
+        self.trace = 0.9 * self.trace + 0.1 * self.output
+    """,
+    "a derivative": "self.feedforward(self.activation.derivative_at(total) * total)",
+    "what the neuron may read": """
+        self.feedforward(total + 0.1 * self.index + 0.01 * self.layer_index + self.learning_rate)
+    """,
+    "a Parameter": "self.feedforward(self.gain * total)",
+    "feedforward of two": "self.feedforward(total if self.training else 0.5 * total)",
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_accepted(name, tmp_path):
+    body = f"""
+    slope = 0.3
+    mode = "soft"
+    gain = horn.Parameter(0.8)
+    trace = horn.State(0.1)
+
+    def bent(self, v):
+        if v > 0.3:
+            return math.tanh(v) * self.gain
+        return self.slope * v
+
+    def mean(self, messages):
+        total = 0.0
+        for m in messages:
+            total += m.input
+        return total / len(messages)
+
+    @staticmethod
+    def halved(v):
+        return v / 2.0
+
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+{_indented(ACCEPTED[name])}
+    """
+    half = """
+class Half(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(0.5 * sum(m.input * m.weight for m in messages))
+"""
+    made = module(tmp_path, source(body, BEFORE + half))
+    net = horn.Network(seed=3)
+    net.input(3)
+    net.layer(2, neuron=made.N, activation="tanh", init=horn.Normal(0.1, 0.6), bias=0.1)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    compare(net, horn.SGD(0.1), 3, steps=1)
+
+
+def _indented(text):
+    import textwrap
+
+    return textwrap.indent(textwrap.dedent(text).strip("\n"), "        ")
+
+
+def test_a_lambda_can_be_an_activation():
+    act = horn.Activation("square", lambda z: z * z)
+
+    class N(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    output = parse_forward(context(N, activation=act)).output
+    assert output.op.value == "mul" and output.args[0] is output.args[1]
+
+
+def test_a_branch_on_a_value_inside_an_activation_points_at_where():
+    act = horn.Activation("steps", lambda z: 1.0 if z > 0 else 0.0)
+
+    class N(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    with pytest.raises(CompileError, match=r"use horn\.math\.where\(c, a, b\)") as caught:
+        parse_forward(context(N, activation=act))
+    assert caught.value.text.strip().startswith("self.feedforward(self.activation")
