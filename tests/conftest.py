@@ -7,6 +7,10 @@ import signal
 # would only wait for one another.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# A server in Java lives for a test or a file of them: compiling its code as for a long life, and
+# collecting garbage in threads, takes more than it saves. (Benchmarks run servers as they come.)
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings

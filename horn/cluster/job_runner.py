@@ -9,6 +9,7 @@ the cluster's key.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import logging
 import os
 import queue
@@ -448,6 +449,8 @@ def _hosts(allocations: Mapping[str, Allocation]) -> dict[int, str]:
 
 def main() -> None:
     """One job runner: wait for an assignment, run it, report its end."""
+    gc.freeze()  # what was imported stays; collecting it was put off (runners.py)
+    gc.enable()
     fd, parent = map(int, sys.argv[1:3])
     waits = msgspec.json.decode(sys.argv[4], type=protocol.StandbySize)
     limits.apply(waits.limits, keep=[fd], parent=parent)  # also of the tasks that wait

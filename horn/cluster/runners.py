@@ -36,7 +36,7 @@ from horn.cluster.master import (
 )
 from horn.cluster.store import LogFile
 from horn.errors import JobError, ProtocolError
-from horn.executor.processes import PREAMBLE
+from horn.executor.processes import PREAMBLE, QUICKLY
 from horn.patience import Patience
 from horn.process.exits import how_it_ended
 from horn.process.limits import environment
@@ -47,7 +47,7 @@ END_S = 5.0  # for a job runner to end its tasks once it is told
 LOOK_S = 1.0  # how often it is looked at whether a job runner is stopped
 LAST_S = 5.0  # for it to exit after its final message
 SAVE_S = 120.0  # for it to save and stop
-PROGRAM = PREAMBLE.format(2) + "from horn.cluster.job_runner import main; main()"
+PROGRAM = PREAMBLE.format(2) + QUICKLY + "from horn.cluster.job_runner import main; main()"
 
 
 class RunnerProcess:

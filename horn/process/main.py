@@ -555,7 +555,7 @@ def main() -> int:
     line = control.ControlChannel(socket.socket(fileno=line_fd))
     try:
         TaskProcess(line).run()
-    except Exception:
+    except Exception:  # which the parent has been told of, if it can be told of anything
         return 1
     return 0
 

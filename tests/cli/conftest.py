@@ -13,6 +13,7 @@ import pytest
 
 from horn.cli import horn
 from horn.cli._end import ending
+from tests.cluster.agents import Agents, agents
 
 JOB = """
 import numpy as np
@@ -71,3 +72,30 @@ def run(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Resul
         return Result(code, captured.out, captured.err, files)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def agent_of_the_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+    """One worker with two slots: each costs processes, and more for the tasks that wait there."""
+    with agents(tmp_path_factory.mktemp("cluster")) as made:
+        made.start("a")
+        yield made
+
+
+@pytest.fixture
+def cluster(agent_of_the_file: Agents, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agents]:
+    """That worker, and no jobs; HORN_ZK names the cluster."""
+    monkeypatch.setenv("HORN_ZK", agent_of_the_file.hosts)
+    yield agent_of_the_file
+    agent_of_the_file.forget()
+
+
+@pytest.fixture
+def own_cluster(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Agents]:
+    """A cluster of the test's own, with one worker; HORN_ZK names it."""
+    with agents(tmp_path_factory.mktemp("cluster")) as made:
+        monkeypatch.setenv("HORN_ZK", made.hosts)
+        made.start("a")
+        yield made

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,22 +22,11 @@ from horn.cluster.resume import saved
 from horn.cluster.store import MARK
 from horn.coordination.jobs import JobState
 from tests.cli.conftest import Result
-from tests.cluster.agents import FOREVER, ROOT, Agents, agents, alive, own_port
+from tests.cluster.agents import FOREVER, ROOT, Agents, alive, own_port
 from tests.cluster.helpers import end_session
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 Run = Callable[..., Result]
-
-
-@pytest.fixture
-def cluster(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Agents]:
-    """One worker with two slots; HORN_ZK names the cluster."""
-    with agents(tmp_path_factory.mktemp("cluster")) as made:
-        monkeypatch.setenv("HORN_ZK", made.hosts)
-        made.start("a")
-        yield made
 
 
 def spawn(made: Agents, *arguments: str, folder: Path) -> subprocess.Popen[str]:
@@ -131,10 +120,10 @@ def test_logs_are_prefixed_with_the_process_and_can_be_followed(
     assert run("logs", job, "--task", "g7.t7").code == 4
 
 
-def test_status_of_the_cluster_says_what_is_free_and_why_a_job_waits(cluster: Agents, run: Run):
+def test_status_of_the_cluster_says_what_is_free_and_why_a_job_waits(own_cluster: Agents, run: Run):
     job = run("submit", "job.py", "-n", "8", "-d").out.strip()
-    with cluster.client() as client:
-        cluster.wait(lambda: client.status(job).record.reason)
+    with own_cluster.client() as client:
+        own_cluster.wait(lambda: client.status(job).record.reason)
     done = run("status")
     assert "PENDING" in done.out and "1×8" in done.out
     assert "Workers 1 of 1 up · 2 of 2 slots free" in done.err
@@ -142,7 +131,7 @@ def test_status_of_the_cluster_says_what_is_free_and_why_a_job_waits(cluster: Ag
     found = run("status", "--json").json
     assert found["slots"] == 2 and found["workers"][0]["name"] == "a"
     assert run("rm", job).code == 6 and run("fetch", job).code == 6
-    cluster.start("b", slots=3)
+    own_cluster.start("b", slots=3)
     assert "Free slots: a 2 of 2, b 3 of 3" in run("status").err
     assert run("stop", job).code == 0
     assert run("stop", job).code == 6
@@ -248,13 +237,13 @@ def test_resume_refuses_data_that_changed_unless_that_is_meant(
     assert done.code == 2 and "horn resume JOB --changed" in done.err
 
 
-def test_a_job_with_servers_goes_on_from_what_they_were_told(cluster: Agents, run: Run):
+def test_a_job_with_servers_goes_on_from_what_they_were_told(own_cluster: Agents, run: Run):
     job = run("submit", "job.py", "-d", "--set", f"epochs={FOREVER}", "--strategy", "downpour",
               "--servers", "1").out.strip()  # fmt: skip
-    with cluster.client() as client:
-        cluster.wait_running(client, job, 10)
+    with own_cluster.client() as client:
+        own_cluster.wait_running(client, job, 10)
         assert run("stop", job).code == 0
-        assert "job runner killed" not in cluster.said(), (
+        assert "job runner killed" not in own_cluster.said(), (
             "nothing is saved, so nothing is waited for"
         )
     done = run("resume", job, "--from", "10")

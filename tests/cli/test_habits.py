@@ -17,11 +17,10 @@ import pytest
 
 import horn
 from horn import terminal
-from tests.cli.test_cluster import Agents, Run, cluster
-from tests.cluster.agents import ROOT, agents, own_port
+from tests.cli.test_cluster import Run
+from tests.cluster.agents import ROOT, Agents, agents, own_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
-__all__ = ["cluster"]  # a fixture
 
 
 def test_fetch_all_brings_model_history_result_logs_and_trace(cluster: Agents, run: Run):

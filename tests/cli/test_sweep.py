@@ -16,11 +16,9 @@ import pytest
 import horn
 from horn.errors import JobError
 from horn.sweep import combinations
-from tests.cli.test_cluster import Agents, cluster
-from tests.cluster.agents import ROOT
+from tests.cluster.agents import ROOT, Agents
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
-__all__ = ["cluster"]  # a fixture
 
 
 def values(text: str) -> list[str]:

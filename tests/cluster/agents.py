@@ -159,6 +159,16 @@ class Agents:
         found: JobStatus = self.wait(there)
         return found
 
+    def forget(self) -> None:
+        """End and remove all jobs, so that the next test finds a cluster in which none was."""
+        with self.client() as cluster:
+            for job in cluster.coord.children(cluster.paths.jobs()):
+                if cluster.jobs.state(job) not in ENDED:
+                    cluster.stop(job, now=True)
+                    self.wait_ended(cluster, job)
+                cluster.remove(job)
+        (self.folder / "go").unlink(missing_ok=True)
+
     def said(self) -> str:
         """The agents' logs, for a message."""
         texts = [f"{p.stem}:\n{p.read_text()[-4000:]}" for p in self.folder.glob("*.out")]
