@@ -1,17 +1,20 @@
 """The code of modules that tasks import, found and read once for all of them.
 
 Each task is a fresh interpreter with the same 400 imports: finding, reading and, without .pyc,
-compiling them takes half a second. A parent of many tasks does it once and passes the code in a
-memfd; other modules are imported as usual. The code is that of the files a task would read.
+compiling them takes half a second. A parent of many tasks, of one start or of several, does it
+once and passes the code in a memfd; other modules are imported as usual. The code is that of the
+files a task would read.
 
 The methods of a dataclass are texts that the standard library writes and compiles while a module is
 imported: a third of a task's imports. The parent has the same classes, writes the same texts, and
-passes their code as well; a text that is not among them is compiled as usual. docs/notes/0097, 0178
+passes their code as well; a text that is not among them is compiled as usual.
+docs/notes/0097, 0178, 0180
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import importlib.util
 import json
 import marshal
@@ -24,14 +27,15 @@ from typing import Any
 
 from horn.process.control import in_memory
 
-LEAST = 4  # tasks; reading takes as long as it saves two of them
+LEAST = 4  # tasks of this process so far; reading takes as long as it saves two of them
 PACKAGES = ("horn", "numpy", "kazoo", "zmq", "msgspec")
 # What tasks import of horn; who starts them has not imported all of it.
 PARTS = ("horn._kernels", "horn.backends", "horn.checkpoint", "horn.compiler", "horn.language",
          "horn.partition", "horn.process", "horn.runtime", "horn.strategies",
          "horn.parameter_server", "horn.sub_models", "horn.training", "horn.transport",
          "horn.wire")  # fmt: skip
-MORE = ("horn.coordination.barrier", "horn.coordination.membership", "horn.coordination.roster")
+MORE = ("horn.coordination.barrier", "horn.coordination.membership", "horn.coordination.roster",
+        "horn.patience")  # fmt: skip
 BACKEND = "horn.backends.kernels"  # its classes, too: a parent need not have imported it
 
 # What a task runs first; memory and start are given. dataclasses looks for exec in its own names
@@ -84,6 +88,14 @@ BOOT = (
     "exec(marshal.loads(m[8 : 8 + n]), {{'memory': m, 'start': 8 + n, '__name__': 'preload'}}); "
 )
 _bundled: bytes | None = None
+_started = 0
+
+
+def memory_for(n_tasks: int) -> int | None:
+    """As ``memory``, if with these tasks this process has started as many as it is worth for."""
+    global _started
+    _started += n_tasks
+    return memory() if n_tasks and _started >= LEAST else None
 
 
 def memory() -> int:
@@ -95,6 +107,7 @@ def memory() -> int:
 
 
 def _bundle() -> bytes:
+    importlib.import_module("horn.coordination.session")  # and kazoo, if not yet
     index: dict[str, tuple[str, str, int, int]] = {}
     codes: list[bytes] = []
     end = 0

@@ -44,7 +44,7 @@ class TaskPool:
         self.threads, self.name = threads, name
         self._children: dict[int, ChildProcess] = {}  # by rank
         waiting = list(standby)
-        code = preload.memory() if len(ranks) - len(waiting) >= preload.LEAST else None
+        code = preload.memory_for(max(0, len(ranks) - len(waiting)))
         try:
             for rank in ranks:
                 if waiting:

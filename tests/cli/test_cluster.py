@@ -400,7 +400,7 @@ def test_ctrl_c_detaches_and_the_job_goes_on(cluster: Agents, run: Run, folder: 
 
 
 def test_a_client_that_is_killed_changes_nothing(cluster: Agents):
-    words = ["submit", "job.py", "--", "--epochs", "150", *cluster.held(1)]
+    words = ["submit", "job.py", "--", "--epochs", "12", *cluster.held(1)]
     process = spawn(cluster, *words, folder=cluster.folder)
     with cluster.client() as client:
         job = cluster.wait(lambda: client.coord.children(client.paths.jobs()))[0]

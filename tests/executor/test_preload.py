@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import resource
 import subprocess
@@ -18,6 +19,7 @@ from horn.executor import preload
 from tests.support.runs import job
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
+importlib.import_module("horn.train")  # as who starts tasks has, whichever test comes first
 
 
 def say(program: str, before: str = "") -> str:
@@ -95,6 +97,20 @@ except AttributeError as error:
 def test_who_starts_tasks_makes_dataclasses_as_ever():
     preload._texts()
     assert "exec" not in vars(dataclasses)
+
+
+def test_the_code_is_handed_over_once_as_many_tasks_were_started_as_it_is_worth_for(monkeypatch):
+    read = []
+    monkeypatch.setattr(preload, "_started", 0)
+    monkeypatch.setattr(preload, "_bundled", None)
+    monkeypatch.setattr(preload, "_bundle", lambda: read.append(1) or b"code")
+    for n_tasks, has_code in ((2, False), (0, False), (1, False), (1, True), (0, False), (2, True)):
+        found = preload.memory_for(n_tasks)
+        assert (found is not None) == has_code
+        if found is not None:
+            assert os.pread(found, 9, 0) == b"code"
+            os.close(found)
+    assert read == [1]
 
 
 def test_many_tasks_compute_what_one_does():

@@ -75,6 +75,7 @@ def test_in_pieces_a_sequence_is_answered_as_whole(cell, delay, steps):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @settings(max_examples=100, deadline=None)
 @given(
     cell=st.sampled_from([LSTM, GRU, LIF, Distance]), delay=st.integers(1, 7),
