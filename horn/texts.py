@@ -33,6 +33,7 @@ REMEDY = "define it in a file, in a notebook, in  python -c , or in a text given
 _FILE = re.compile(r"[^\n]{1,1000}\.(py|pyw|ipy|txt)")  # it may hold a program
 _MOST_BYTES = 4 * 1024 * 1024  # a longer string is no program
 _MAGICS = ("time", "capture", "prun", "memit", "mprun", "lprun")  # they run a cell where cells run
+_PROMPTS = ("<python-input-", "<stdin-")  # so Python names what was typed, from 3.13, from 3.14
 _ANNOTATIONS = __future__.annotations.compiler_flag
 _PARSING = threading.Lock()
 
@@ -102,7 +103,7 @@ def text_of(code: types.CodeType, namespace: dict[str, Any]) -> str:
     """
     file = code.co_filename
     if is_file(file) or _is_cell(file):
-        return "".join(linecache.getlines(file, namespace))
+        return "".join(linecache.getlines(file, namespace)) or _of_prompt().get(file, "")
     units: list[_Unit] = namespace.get(KEPT, [])
     for unit in units:
         if (code.co_qualname, code) in unit.codes:
@@ -137,8 +138,7 @@ def parts(namespace: Mapping[str, Any]) -> list[str]:
     if callable(shell):
         found += [_of_magic(cell) for cell in shell().history_manager.input_hist_parsed]
     elif namespace.get("__name__") == "__main__":
-        prompts = [name for name in linecache.cache if name.startswith("<python-input-")]
-        found += ["".join(linecache.getlines(name)) for name in prompts] or prompt.typed()
+        found += list(_of_prompt().values()) or prompt.typed()
     known = {text.rstrip("\n") for text in found}
     kept = [unit.text for unit in namespace.get(KEPT, ())]
     return [t for t in (*found, *(k for k in kept if k.rstrip("\n") not in known)) if t.strip()]
@@ -168,7 +168,24 @@ def title(namespace: Mapping[str, Any]) -> str:
 def _is_cell(file: str) -> bool:
     """Whether its text is kept by who ran it: IPython, or Python's prompt."""
     of_ipython = f"{os.sep}ipykernel_" in file
-    return of_ipython or file.startswith(("<ipython-input-", "<python-input-"))
+    return of_ipython or file.startswith(("<ipython-input-", *_PROMPTS))
+
+
+def _of_prompt() -> dict[str, str]:
+    """What Python's prompt keeps of what was typed, by the file names of the codes, in order.
+
+    3.13 keeps it where ``linecache`` keeps files, 3.14 beside it, by code; before, nobody does.
+    """
+    entries = {name: linecache.getlines(name) for name in [*linecache.cache] if _is_typed(name)}
+    beside: dict[tuple[str, str, int], Any] = getattr(linecache, "_interactive_cache", {})
+    for (name, _, _), entry in [*beside.items()]:
+        if _is_typed(name) and len(entry) > 2:
+            entries.setdefault(name, entry[2])
+    return {name: "".join(lines) for name, lines in entries.items()}
+
+
+def _is_typed(name: str) -> bool:
+    return name.startswith(_PROMPTS)
 
 
 def _candidates(file: str) -> Iterator[str]:
