@@ -322,8 +322,9 @@ class Partition:
             raise CompileError(
                 f'{layer.name} ({layer.neuron.__name__}): asks the batch (over="batch") at each '
                 "step of sequences, of which several tasks or groups have parts: these would wait "
-                "for one another at every step. Train in one process, or with groups that have "
-                'batches of their own, strategy="easgd"'
+                "for one another at every step. Train in one process; with groups that have "
+                f'batches of their own, strategy="easgd"; or with tasks that divide its neurons, '
+                f'pins={{"{layer.name}": "receiver"}}'
             )
         self.channel_sum(s)
 

@@ -14,7 +14,7 @@ import horn
 from horn.backends import Setup
 from horn.checkpoint import Checkpoints
 from horn.compiler import lower
-from horn.errors import JobError, ModelError
+from horn.errors import CompileError, JobError, ModelError
 from horn.network import Network
 from horn.partition.placement import Placement
 from horn.partition.rewrite import partition
@@ -142,6 +142,16 @@ def test_tasks_of_processes_go_on_exactly(how, tmp_path):
     assert whole.history[-1]["val_loss"] == pytest.approx(one.history[-1]["val_loss"], abs=1e-9)
     rest = horn.train(given, resume=Checkpoints(tmp_path).open(6).path, **how)
     assert bits(rest) == bits(whole)
+
+
+def test_of_the_batch_tasks_are_asked_that_have_all_rows():
+    """By rows it is refused with this remedy, which the law covers."""
+    net = asking(100).network
+    program = lower.training_program(net, horn.SGD(0.1), "label", thin=False)
+    with pytest.raises(CompileError, match=r'asks the batch .*; or .* pins={"[^"]*": "receiver"}'):
+        partition(program, Placement.rows(net), [program.loss])
+    partition(program, of_all(net), [program.loss])
+    agree(asking(103), "kernels", 2, of_hidden)
 
 
 def test_what_is_refused():
