@@ -87,6 +87,8 @@ BOOT = (
     "n = int.from_bytes(m[:8], 'little'); "
     "exec(marshal.loads(m[8 : 8 + n]), {{'memory': m, 'start': 8 + n, '__name__': 'preload'}}); "
 )
+# After the imports: pages that were read no longer count as the task's; a later import reads again.
+RELEASE = "m.madvise(mmap.MADV_DONTNEED); "
 _bundled: bytes | None = None
 _started = 0
 

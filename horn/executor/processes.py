@@ -27,7 +27,7 @@ PREAMBLE = (
 )
 # Collecting garbage while 300 modules are imported finds none, and takes a tenth of that time.
 QUICKLY = "import gc; gc.disable(); "
-PROGRAM = "from horn.process.main import end, main; end(main())"
+IMPORTS, RUN = "from horn.process.main import end, main; ", "end(main())"
 
 
 class ChildProcess:
@@ -53,11 +53,11 @@ class ChildProcess:
         env = {**os.environ, **dict.fromkeys(BLAS, str(threads))}
         env["HORN_TASK_PATH"] = json.dumps(paths)
         arguments = [theirs.fileno(), self.stack, os.getpid(), f"{job_id}:{task}"]
-        boot, inherited = "", [theirs.fileno(), self.stack]
+        boot, release, inherited = "", "", [theirs.fileno(), self.stack]
         if code is not None:
-            boot = preload.BOOT.format(code)
+            boot, release = preload.BOOT.format(code), preload.RELEASE
             inherited.append(code)
-        program = PREAMBLE.format(3) + QUICKLY + boot + PROGRAM
+        program = PREAMBLE.format(3) + QUICKLY + boot + IMPORTS + release + RUN
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", program, *map(str, arguments)],

@@ -94,6 +94,18 @@ except AttributeError as error:
     assert refused == "cannot assign to field 'momentum'"
 
 
+def test_the_code_is_no_memory_of_a_task_once_it_is_imported():
+    """10 MB of each of 4 tasks and more, beyond what a task may take besides its weights."""
+    program = """
+def shared():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("RssShmem"))
+before = shared()
+"""
+    before, after = map(int, say(program + preload.RELEASE + "print(before, shared())").split())
+    assert before > 1000 and after < 100, (before, after)  # KiB
+
+
 def test_who_starts_tasks_makes_dataclasses_as_ever():
     preload._texts()
     assert "exec" not in vars(dataclasses)
