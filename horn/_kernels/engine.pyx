@@ -557,13 +557,21 @@ cdef class Tape:
         if self.t.n_threads > 1 and (self.t.worker == NULL or self.t.pid != getpid()):
             if start_threads(&self.t) != 0:
                 raise MemoryError(f"cannot start {self.t.n_threads} threads")
+        if steps < 1 or first >= last:
+            return
+        cdef bands_t *bands = self.moves.bands_of(first, last)
+        cdef int n_threads = bands_threads(&self.t, bands), packs = steps >= STEPS_TO_PACK
         with nogil:
-            for k in range(steps):
-                self.moves.seek(steps - 1 - k if reverse else k)
-                if k == 0 and steps >= STEPS_TO_PACK:
-                    tape_pack(&self.t, first, last)
-                if first < last:
-                    tape_run(&self.t, first, last)
+            if n_threads:
+                bands_run(&self.t, bands, steps, reverse, self.moves.first_step, packs, n_threads)
+                self.moves.seek(0 if reverse else steps - 1)
+            else:
+                n_threads = self.t.n_threads if bands_share(&self.t, bands) else 1
+                for k in range(steps):
+                    self.moves.seek(steps - 1 - k if reverse else k)
+                    if k == 0 and packs:
+                        tape_pack(&self.t, first, last)
+                    tape_run(&self.t, first, last, n_threads)
             self.t.packed = 0
         if self.failure is not None:
             failure, self.failure = self.failure, None
@@ -621,7 +629,7 @@ cdef class Tape:
             if start_threads(&self.t) != 0:
                 raise MemoryError(f"cannot start {self.t.n_threads} threads")
         with nogil:
-            tape_run(&self.t, i, j)
+            tape_run(&self.t, i, j, self.t.n_threads)
         if self.failure is not None:
             failure, self.failure = self.failure, None
             raise failure
@@ -671,6 +679,7 @@ cdef class Tape:
                         raise MemoryError
                     t.scratch[i] = <char *>block
                 t.scratch_bytes = need
+        self.moves.drop_bands()
         cdef ins_t *ins = &t.ins[t.n_ins]
         memset(ins, 0, sizeof(ins_t))
         ins.kind, ins.gemm, ins.loop = kind, g, l

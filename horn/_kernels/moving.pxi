@@ -4,26 +4,6 @@
 neurons) and what a load reads are not in it: they stay, or are bound anew.
 """
 
-ctypedef struct uses_t:  # of an array by the instructions of a tape
-    char ***pointer
-    int64_t *offset  # of what it points to, from where the array begins
-    int n
-
-
-ctypedef struct moving_t:
-    uses_t uses
-    char *memory
-    int64_t first, unit  # the step at which it begins, and bytes of one row, or of one step
-    int32_t dim, stays  # the rows of a step (-1: the unit is a step's); whether it is of all steps
-
-
-ctypedef struct stepped_t:
-    load_t *load
-    const char *base
-    int64_t stride
-    int32_t number, columns
-
-
 cdef int note(uses_t *uses, void *place, char *begin, int64_t size) except -1:
     cdef char **pointer = <char **>place
     if not begin <= pointer[0] < begin + size:
@@ -132,17 +112,46 @@ cdef class Moves:
     cdef stepped_t *stepped
     cdef int n_moving, n_stepped
     cdef int64_t first_step
+    cdef bands_t **bands  # of instructions that were repeated, by rows
+    cdef int n_bands
 
     def __dealloc__(self):
         cdef int i
+        self.drop_bands()
         for i in range(self.n_moving):
             forget(&self.moving[i].uses)
         free(self.moving)
         free(self.stepped)
 
+    cdef void drop_bands(self) noexcept:
+        """They point into what is here, and into the tape's instructions."""
+        cdef int i
+        for i in range(self.n_bands):
+            bands_free(self.bands[i])
+        free(self.bands)
+        self.bands, self.n_bands = NULL, 0
+
+    cdef bands_t *bands_of(self, int32_t first, int32_t last) except NULL:
+        """The bands of these instructions, which are made once."""
+        cdef int i
+        for i in range(self.n_bands):
+            if bands_are(self.bands[i], first, last):
+                return self.bands[i]
+        more = <bands_t **>realloc(self.bands, (self.n_bands + 1) * sizeof(bands_t *))
+        if not more:
+            raise MemoryError
+        self.bands = more
+        self.bands[self.n_bands] = bands_make(
+            self.t, first, last, self.moving, self.n_moving, self.stepped, self.n_stepped)
+        if not self.bands[self.n_bands]:
+            raise MemoryError
+        self.n_bands += 1
+        return self.bands[self.n_bands - 1]
+
     cdef int add(self, array, memory, int64_t first, int64_t unit, int dim, bint stays) except -1:
         cdef int64_t size = array.itemsize + sum(
             (n - 1) * s for n, s in zip(array.shape, array.strides)) if array.size else 0
+        self.drop_bands()
         moving = <moving_t *>realloc(self.moving, (self.n_moving + 1) * sizeof(moving_t))
         if not moving:
             raise MemoryError
@@ -154,6 +163,7 @@ cdef class Moves:
         return find_uses(&m.uses, self.t, at(array), size)
 
     cdef int add_load(self, int number, int columns) except -1:
+        self.drop_bands()
         stepped = <stepped_t *>realloc(self.stepped, (self.n_stepped + 1) * sizeof(stepped_t))
         if not stepped:
             raise MemoryError

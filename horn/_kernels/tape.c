@@ -275,11 +275,12 @@ static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
 }
 
 #ifdef HORN_X86
-/* The panels of the products among some instructions, from what their b is now. */
-static void pack_all(tape_t *t, int32_t first, int32_t last) {
+/* The panels of the products among some instructions, from what their b is now: a thread's part. */
+static void pack_all(const tape_t *t, int32_t first, int32_t last, int tid, int nt) {
+    int count = 0;
     for (int32_t i = first; i < last; i++) {
         const gemm_t *g = t->ins[i].gemm;
-        if (g && g->panels)
+        if (g && g->panels && count++ % nt == tid)
             wide_pack((const float *)g->b.data, g->b.stride[0], g->b.stride[1], resolve(t, g->n),
                       resolve(t, g->k), g->panels);
     }
@@ -309,11 +310,24 @@ static void run_packed(const tape_t *t, const ins_t *ins, int n, int tid, int nt
 }
 #endif
 
-void tape_pack(tape_t *t, int32_t first, int32_t last) {
+void pack_some(const tape_t *t, int32_t first, int32_t last, int tid, int nt) {
 #ifdef HORN_X86
-    pack_all(t, first, last);
+    pack_all(t, first, last, tid, nt);
 #endif
+}
+
+void tape_pack(tape_t *t, int32_t first, int32_t last) {
+    pack_some(t, first, last, 0, 1);
     t->packed = 1;
+}
+
+/* The part [lo, hi) along an axis of a loop, in the room of d and of as many views. */
+void bind_part(const tape_t *t, const loop_t *l, domain_t *d, view_t *spare, int axis, int64_t lo,
+               int64_t hi) {
+    int nv = l->n_in + l->n_out;
+    bind_loop(t, l, d);
+    shift(d, nv, axis, lo); d->n[axis] = hi - lo;
+    simplify(d, nv, spare);
 }
 
 static void run_loop(tape_t *t, const loop_t *l, int tid, int nt) {
@@ -333,8 +347,6 @@ static void run_loop(tape_t *t, const loop_t *l, int tid, int nt) {
         if (cut(l, &d, nv, part, parts, nt)) BODIES[t->dtype].loop(t, l, &d, t->scratch[tid]);
     }
 }
-
-static void wait_all(tape_t *t, int nt);
 
 /* The GEMM's rows in blocks that stay in the second-level cache while the loop updates them. */
 static void run_gemm_loop(tape_t *t, const ins_t *ins, int tid, int nt) {
@@ -387,8 +399,6 @@ static void run_live(tape_t *t, const live_t *v) {
     t->dims[v->dim] = count;
 }
 
-static void wait_all(tape_t *t, int nt);
-
 static void run_windows(tape_t *t, const conv_t *g, int tid, int nt) {
     BODIES[t->dtype].windows(t, g, 0, tid, nt);
     wait_all(t, nt);
@@ -431,7 +441,7 @@ static void announce(tape_t *t, atomic_int *word, atomic_int *sleepers) {
     }
 }
 
-static void wait_all(tape_t *t, int nt) {
+void wait_all(tape_t *t, int nt) {
     if (nt == 1) return;
     int seen = atomic_load_explicit(&t->generation, memory_order_acquire);
     if (atomic_fetch_add(&t->arrived, 1) == nt - 1) {
@@ -461,7 +471,7 @@ static int is_solo(const tape_t *t, const ins_t *ins) {
     return 0;
 }
 
-static void run_all(tape_t *t, int tid, int nt) {
+void run_all(tape_t *t, int tid, int nt) {
     /* Read once: when a thread comes back from the last barrier, the next run may have begun. */
     const int32_t first = t->first, last = t->last;
     for (int32_t i = first; i < last; i++) {
@@ -480,7 +490,10 @@ static void run_all(tape_t *t, int tid, int nt) {
 #endif
         if (!solo || tid == 0) switch (ins->kind) {
         case K_GEMM: run_gemm(t, ins, tid, nt); break;
-        case K_LOOP: run_loop(t, ins->loop, tid, nt); break;
+        case K_LOOP:
+            if (ins->bound) BODIES[t->dtype].loop(t->whole, ins->loop, ins->bound, t->scratch[tid]);
+            else run_loop(t, ins->loop, tid, nt);
+            break;
         case K_GEMM_LOOP: run_gemm_loop(t, ins, tid, nt); break;
         case K_DRAW: BODIES[t->dtype].draw(t, ins->draw, tid, nt); break;
         case K_LOAD: BODIES[t->dtype].load(t, ins->load, tid, nt); break;
@@ -500,7 +513,8 @@ static void *work(void *arg) {
         wait_change(t, &t->go, seen, &t->sleepers_go, 50);
         seen++;
         if (atomic_load(&t->stop)) return NULL;
-        run_all(t, w->tid, t->n_threads);
+        if (t->bands) bands_work(t, w->tid);
+        else run_all(t, w->tid, t->n_threads);
     }
 }
 
@@ -530,16 +544,28 @@ void stop_threads(tape_t *t) {
     free(t->worker); t->worker = NULL; t->n_workers = 0;
 }
 
-void tape_run(tape_t *t, int32_t first, int32_t last) {
+/* Run on so many threads, of which each does run_all, or what is the bands': 1 or all of them. */
+static void run_on(tape_t *t, int n_threads) {
     int before = 1;
     if (t->blas_get) {
         before = ((int (*)(void))t->blas_get)();
         if (before != 1) ((void (*)(int))t->blas_set)(1);
     }
-    t->first = first; t->last = last;
-    if (t->n_threads > 1) announce(t, &t->go, &t->sleepers_go);
-    run_all(t, 0, t->n_threads);
+    if (n_threads > 1) announce(t, &t->go, &t->sleepers_go);
+    if (t->bands) bands_work(t, 0);
+    else run_all(t, 0, n_threads);
     if (before != 1) ((void (*)(int))t->blas_set)(before);
+}
+
+void tape_run(tape_t *t, int32_t first, int32_t last, int n_threads) {
+    t->first = first; t->last = last; t->bands = NULL;
+    run_on(t, n_threads);
+}
+
+void tape_run_bands(tape_t *t, bands_t *b, int n_threads) {
+    t->bands = b;
+    run_on(t, n_threads);
+    t->bands = NULL;
 }
 
 void tape_free(tape_t *t) {

@@ -177,14 +177,33 @@ typedef struct {
     const int32_t *src;
 } pool_t;
 
+/* ---- a loop bound to this run's extents ---- */
+/* Views of a loop that lie on the stack while it runs; those of one with more are in its `room`. */
+#define FEW_VIEWS 48
+typedef struct {
+    int64_t n[3]; const int64_t *indptr; int axis; view_t *v;
+} domain_t;
+
 typedef struct {
     int32_t kind, numpy;        /* numpy: this GEMM goes back to Python */
     int64_t ns;                 /* profile */
     gemm_t *gemm; loop_t *loop; draw_t *draw; load_t *load; live_t *live; conv_t *conv;
     pool_t *pool;
+    domain_t *bound;            /* of a band: the loop's part, bound once for all steps */
 } ins_t;
 
+/* ---- arrays that lie elsewhere from time to time (moving.pxi) ---- */
+/* Of an array by the instructions of a tape: the pointers, and what they point to from its start. */
+typedef struct { char ***pointer; int64_t *offset; int n; } uses_t;
+/* The step at which it begins, bytes of one row, or of one step; the rows of a step (-1: the unit is
+ * a step's); whether it is of all steps. */
+typedef struct {
+    uses_t uses; char *memory; int64_t first, unit; int32_t dim, stays;
+} moving_t;
+typedef struct { load_t *load; const char *base; int64_t stride; int32_t number, columns; } stepped_t;
+
 typedef struct tape_s tape_t;
+typedef struct bands_s bands_t;
 typedef void (*gemm_numpy_t)(void *, const gemm_t *, int64_t, int64_t, int64_t, double, double);
 
 typedef struct {
@@ -202,6 +221,8 @@ struct tape_s {
     char **packs;               /* by thread: what the kernels of thin.h pack */
     int32_t wide;               /* products by wide.c, not by the BLAS */
     int32_t packed;             /* the panels of products hold what b is */
+    const tape_t *whole;        /* of a band: the tape that it is of */
+    bands_t *bands;             /* what runs, if steps are divided by rows */
     void *blas_get, *blas_set;  /* how many threads the BLAS itself would use */
     /* threads */
     worker_t *worker; int32_t n_workers; int64_t pid;
@@ -229,13 +250,6 @@ static inline void share(int64_t n, int64_t tid, int64_t nt, int64_t align, int6
     if (*hi > n) *hi = n;
 }
 
-/* ---- a loop bound to this run's extents ---- */
-/* Views of a loop that lie on the stack while it runs; those of one with more are in its `room`. */
-#define FEW_VIEWS 48
-typedef struct {
-    int64_t n[3]; const int64_t *indptr; int axis; view_t *v;
-} domain_t;
-
 /* ---- the bodies of both dtypes, by processor level ---- */
 typedef struct {
     void (*loop)(const tape_t *, const loop_t *, domain_t *, char *);
@@ -257,8 +271,25 @@ void choose_level(int limit);
 int is_intel(void);
 int start_threads(tape_t *t);
 void stop_threads(tape_t *t);
-void tape_run(tape_t *t, int32_t first, int32_t last);
+void tape_run(tape_t *t, int32_t first, int32_t last, int n_threads);
 void tape_pack(tape_t *t, int32_t first, int32_t last);
 void tape_free(tape_t *t);
+void tape_run_bands(tape_t *t, bands_t *b, int n_threads);
+void run_all(tape_t *t, int tid, int nt);
+void wait_all(tape_t *t, int nt);
+void pack_some(const tape_t *t, int32_t first, int32_t last, int tid, int nt);
+void bind_part(const tape_t *t, const loop_t *l, domain_t *d, view_t *spare, int axis, int64_t lo,
+               int64_t hi);
+
+/* Steps divided by rows of the batch (bands.c). */
+bands_t *bands_make(const tape_t *t, int32_t first, int32_t last, const moving_t *moving,
+                    int n_moving, const stepped_t *stepped, int n_stepped);
+void bands_free(bands_t *b);
+int bands_are(const bands_t *b, int32_t first, int32_t last);
+int bands_threads(const tape_t *t, const bands_t *b);
+int bands_share(const tape_t *t, const bands_t *b);
+void bands_run(tape_t *t, bands_t *b, int64_t steps, int reverse, int64_t first_step, int packs,
+               int n_threads);
+void bands_work(tape_t *t, int tid);
 #pragma GCC visibility pop
 #endif

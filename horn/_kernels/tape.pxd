@@ -132,6 +132,22 @@ cdef extern from "tape.h":
         live_t *live
         conv_t *conv
         pool_t *pool
+    ctypedef struct uses_t:
+        char ***pointer
+        int64_t *offset
+        int n
+    ctypedef struct moving_t:
+        uses_t uses
+        char *memory
+        int64_t first, unit
+        int32_t dim, stays
+    ctypedef struct stepped_t:
+        load_t *load
+        const char *base
+        int64_t stride
+        int32_t number, columns
+    ctypedef struct bands_t:
+        pass
     ctypedef void (*gemm_numpy_t)(void *, const gemm_t *, int64_t, int64_t, int64_t, double,
                                   double) noexcept nogil
     ctypedef struct tape_t:
@@ -162,9 +178,15 @@ cdef extern from "tape.h":
     int is_intel() nogil
     int start_threads(tape_t *) nogil
     void stop_threads(tape_t *) nogil
-    void tape_run(tape_t *, int32_t, int32_t) nogil
+    void tape_run(tape_t *, int32_t, int32_t, int) nogil
     void tape_pack(tape_t *, int32_t, int32_t) nogil
     void tape_free(tape_t *) nogil
+    bands_t *bands_make(const tape_t *, int32_t, int32_t, const moving_t *, int, const stepped_t *, int)
+    void bands_free(bands_t *) noexcept
+    int bands_are(const bands_t *, int32_t, int32_t)
+    int bands_threads(const tape_t *, const bands_t *) nogil
+    int bands_share(const tape_t *, const bands_t *) nogil
+    void bands_run(tape_t *, bands_t *, int64_t, int, int64_t, int, int) nogil
 
 cdef extern from "thin.h":
     int KERNEL_BYTES, ZEROS_A, ZEROS_B
