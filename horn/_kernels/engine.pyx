@@ -550,7 +550,11 @@ cdef class Tape:
     # ---- running ----
 
     def repeat(self, int32_t first, int32_t last, int64_t steps, bint reverse=False):
-        """Execute the instructions [first, last) at every step."""
+        """Execute the instructions [first, last) at every step.
+
+        Where none of them mixes rows of the batch, each thread does all steps for a part of the rows
+        (bands.c): nobody waits between steps.
+        """
         cdef int64_t k
         if first < 0 or last > self.t.n_ins:
             raise ValueError(f"the tape has instructions 0 to {self.t.n_ins}, not {first} to {last}")
@@ -576,6 +580,12 @@ cdef class Tape:
         if self.failure is not None:
             failure, self.failure = self.failure, None
             raise failure
+
+    def divides_rows(self, int32_t first, int32_t last):
+        """How many threads a `repeat` of these instructions divides the rows of this run among; each
+        does all steps for its own. 0: the instructions mix rows, or there are too few.
+        """
+        return bands_threads(&self.t, self.moves.bands_of(first, last))
 
     def pick(self, rows, picks, int64_t limit):
         """picks[:len(rows)] = rows; whether every one of them is in 0 to limit - 1.

@@ -294,6 +294,8 @@ class CompiledEngine:
 
     def go_on(self, x: Array, at: int) -> Array:
         self.is_ragged = False
+        if not self._runners:  # an engine of a stream: memory of its rows, and no more
+            self.predict_rows = len(x)
         runner = self._runner("infer", None)
         if self._heard is None or self._heard.shape != x.shape:
             self._heard = np.empty(x.shape, self.setup.dtype)

@@ -11,7 +11,7 @@ from horn.backends._edge_lists import EdgeLists
 from horn.backends._step_buffers import StepBuffer, aligned, is_aligned
 from horn.partition.share import Share, edge_link
 from horn.program import Buffer, Program, base
-from horn.scheduling.choices import parts_of_wholes
+from horn.scheduling.choices import is_stream, parts_of_wholes
 from horn.scheduling.lifetimes import rooms
 
 
@@ -34,6 +34,7 @@ class TapeMemory:
         self.program, self.persistent, self.batch_size = program, persistent, batch_size
         self.network, self.share, self.layout = program.network, share, layout
         self.dtype = tape.dtype
+        self.is_stream = is_stream(program, batch_size)
         self.rows: Dim = tape.dim(batch_size)
         self.own = self.places("b@own")  # the rows of "b@own", which has a length of its own
         n_own = self.own.stop - self.own.start

@@ -72,7 +72,7 @@ class TapeWriter:
         self.network, self.dtype = memory.network, tape.dtype
         # those of a step, or, in AllSteps, of all
         self.arrays, self.rows, self.own_rows = memory.arrays, memory.rows, memory.own_rows
-        self.is_wide = False
+        self.is_wide, self.is_stream = False, memory.is_stream
         self.iteration: Dim = tape.dim(random.ONCE)
         self.once: Dim = tape.dim(random.ONCE)  # what is drawn for the whole run has this
         self.scalars: dict[str, Scalar] = {name: tape.scalar() for name in SCALARS}
@@ -348,6 +348,14 @@ class TapeWriter:
             self.tape.live_gemm(
                 a, w, c, beta=0.0, m=extent[left], n=extent[right], k=extent[s.axis], label=s.out
             )
+            return
+        sizes = extent[right], extent[s.axis]
+        if self.is_stream and left == "b" and not any(isinstance(n, Dim) for n in sizes):
+            # One row: a product would lay out all weights, only to read them once.
+            axes = dict(zip("ok", sizes, strict=True))
+            row, sums = View(a[0], "k"), View(c[0], "o")
+            self.tape.loop(axes, [View(b, "ko"), row], [("mul", 0, 1)], [(sums, 2)],
+                           reduce=("sum", "k"), label=s.out)  # fmt: skip
             return
         self.tape.gemm(a, b, c, beta=0.0, m=extent[left], n=extent[right], k=extent[s.axis],
                        thin=s.frame.grouped, steady=s.b in self.steady,

@@ -66,22 +66,34 @@ def choose_layout(program: Program, products: str, batch_size: int) -> str:
             len(ir.union(o.node.axes, o.axis)) == 3 for o in statement.outputs
         ):
             return "batch"
-    if products == "horn":
+    if products == "horn" or is_stream(program, batch_size):
         return "batch"
     if products == "mkl":
         return "neuron" if batch_size < 64 else "batch"
     return "neuron" if batch_size < 500 else "batch"
 
 
+def is_stream(program: Program, batch_size: int) -> bool:
+    """Whether it answers one step of one sequence after the other, and learns nothing."""
+    learned = {name for name, buffer in program.buffers.items() if buffer.role == "learned"}
+    return batch_size == program.steps == 1 and not any(
+        name in learned for s in every(program.statements) for name in writes(s)
+    )
+
+
 def choose_threads(network: Network, batch_size: int, limit: int | None, n_tasks: int = 1) -> int:
-    """Threads for one batch: at most the limit, or the cores, and not more than the work feeds."""
+    """Threads for one batch: at most the limit, or the cores, and not more than the work feeds.
+
+    Of sequences the work of all steps counts: threads divide the rows of a batch and wait for each
+    other once for all steps, not at each (bands.c).
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     synapses = 0
     for layer in network.layers:
         for link in layer.links:
             each = layer.size * link.source.size if link.edges is None else len(link.edges.indices)
             synapses += each * len(link.names)
-    work = synapses * batch_size // n_tasks
+    work = synapses * batch_size * max(1, network.steps) // n_tasks
     return max(1, min(limit or cores or 1, work // MIN_WORK_PER_THREAD))
 
 

@@ -1,6 +1,7 @@
 """Training steps of recurrent nets against PyTorch's best, and what a model of text learns in both.
 
     python -m tests.bench.bench_recurrent [--compile] [--threads 1] [--seconds 3] [NAME ...]
+    python -m tests.bench.bench_recurrent --sizes [--compile] [--threads 1] [mgu] [lif]
     python -m tests.bench.bench_recurrent --groups 2 [--seconds 3]
     python -m tests.bench.bench_recurrent --learn [--seeds 1 2 3] [--updates 1000]
 
@@ -11,6 +12,10 @@ in eager mode, with --compile also compiled (it needs a C++ compiler and minutes
 Both sides begin with the same weights, and the losses of the first three steps, or the answers, are
 compared. All run by turns in one process; milliseconds are the fastest tenth of each side's steps,
 since other work on the machine only adds. Exit code 1 if answers differ.
+
+--sizes times the two at SIZES units and BATCHES samples, a line each: small layers are where a
+user's own cells are at home, and where a loop in Python costs most. How many times as fast as a
+side horn is stands in brackets behind it. --compile takes a minute or more for each line.
 
 --groups runs the LSTM in so many processes of one thread, as groups and as tasks of one group, 32
 samples for each, by turns with one process alone: how many of its samples they do in the same time,
@@ -28,7 +33,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -47,6 +52,7 @@ from tests.bench.calm import interleaved
 from tests.bench.contenders import Contender, steps_of_horn, told
 
 STEPS, LETTERS, UNITS, BATCH = 100, 65, 200, 32
+SIZES, BATCHES = (32, 64, 128, 200), (1, 8, 32)
 RATE, MOMENTUM = 0.1, 0.9
 Step = Callable[[], Any]
 
@@ -80,10 +86,12 @@ class LIF(horn.Neuron):
 WEIGHTS = {LSTM: (".i", ".f", ".g", ".o"), GRU: (".r", ".z", ".n"), MGU: (".f", ".n"), LIF: ("",)}
 
 
-def network(cell: type[horn.Neuron], steps: int = STEPS, seed: int = 1) -> horn.Network:
+def network(
+    cell: type[horn.Neuron], steps: int = STEPS, seed: int = 1, units: int = UNITS
+) -> horn.Network:
     net = horn.Network(seed=seed)
     letters = net.input(LETTERS, steps=steps)
-    net.layer(UNITS, neuron=cell, inputs={"x": letters, "h": horn.Delayed()}, name="h")
+    net.layer(units, neuron=cell, inputs={"x": letters, "h": horn.Delayed()}, name="h")
     net.output(LETTERS, activation="softmax", loss="cross_entropy", each_step=True, name="out")
     return net
 
@@ -100,9 +108,9 @@ def setup_of(net: horn.Network, batch: int, threads: int) -> Setup:
 
 
 def ours(net: horn.Network, data: Dataset, threads: int) -> Step:
-    engine = make("kernels", setup_of(net, BATCH, threads))
+    engine = make("kernels", setup_of(net, len(data), threads))
     engine.bind(data)
-    rows = np.arange(BATCH)
+    rows = np.arange(len(data))
     return lambda: engine.step(rows, iteration=0, first_sample=0)
 
 
@@ -113,7 +121,8 @@ class Theirs:
         import torch
 
         arrays = net.initial_parameters()
-        self.out = torch.nn.Linear(UNITS, LETTERS)
+        units = arrays["out.weight"].shape[1]
+        self.out = torch.nn.Linear(units, LETTERS)
         x, h, bias = (
             torch.tensor(np.concatenate([arrays[f"h.{what}{end}"] for end in WEIGHTS[cell]]))
             for what in ("weight.x", "weight.h", "bias")
@@ -121,10 +130,12 @@ class Theirs:
         if cell in LOOPS:
             self.learned = [w.requires_grad_() for w in (x, h, bias)]
             loop = LOOPS[cell]
-            run = torch.compile(loop) if compiles else loop
+            if compiles:  # each size anew: after some recompilations PyTorch gives up, and is eager
+                torch._dynamo.reset()
+            run = torch.compile(loop, dynamic=False) if compiles else loop
             self.run = lambda x: run(x, *self.learned[:3])
         else:
-            layer = getattr(torch.nn, cell.__name__)(LETTERS, UNITS, batch_first=True)
+            layer = getattr(torch.nn, cell.__name__)(LETTERS, units, batch_first=True)
             with torch.no_grad():
                 layer.weight_ih_l0[:], layer.weight_hh_l0[:], layer.bias_ih_l0[:] = x, h, bias
                 layer.bias_hh_l0[:] = 0.0
@@ -149,7 +160,7 @@ def mgu_loop(x: Any, w: Any, u: Any, b: Any) -> Any:
     import torch
 
     from_below = x @ w.T + b
-    h, found = torch.zeros(len(x), UNITS), []
+    h, found = torch.zeros(len(x), u.shape[1]), []
     for t in range(x.shape[1]):
         f, n = (from_below[:, t] + h @ u.T).chunk(2, 1)
         f = torch.sigmoid(f)
@@ -162,7 +173,7 @@ def lif_loop(x: Any, w: Any, u: Any, b: Any) -> Any:
     import torch
 
     from_below = x @ w.T + b
-    v, spike, found = torch.zeros(len(x), UNITS), torch.zeros(len(x), UNITS), []
+    v, spike, found = torch.zeros(len(x), u.shape[1]), torch.zeros(len(x), u.shape[1]), []
     for t in range(x.shape[1]):
         v = 0.9 * v + (from_below[:, t] + spike @ u.T)
         soft = torch.sigmoid(4.0 * (v - 1.0))
@@ -185,7 +196,7 @@ def their_step(net: horn.Network, cell: type[horn.Neuron], data: Dataset, compil
     import torch
 
     made = Theirs(net, cell, compiles)
-    x = torch.tensor(data.x.reshape(BATCH, STEPS, LETTERS).astype(np.float32))
+    x = torch.tensor(data.x.reshape(len(data), STEPS, LETTERS).astype(np.float32))
     y = torch.tensor(data.y)
     optimizer = torch.optim.SGD(made.learned, RATE, momentum=MOMENTUM, foreach=True)
 
@@ -222,27 +233,43 @@ def streams(threads: int) -> dict[str, Step]:
     return {"horn": our_step, "PyTorch": their_step}
 
 
-def cases(asked: argparse.Namespace) -> dict[str, dict[str, Step]]:
-    found: dict[str, dict[str, Step]] = {}
-    data = samples()
-    for cell in WEIGHTS:
-        name = cell.__name__.lower()
-        if asked.names and not any(word in name for word in asked.names):
-            continue
-        net = network(cell)
-        found[name] = {"horn": ours(net, data, asked.threads)}
-        found[name]["PyTorch"] = their_step(net, cell, data, False)
-        if cell in LOOPS and asked.compile:
-            found[name]["compiled"] = their_step(net, cell, data, True)
-    if not asked.names or "stream" in asked.names:
-        found["lstm, a step"] = streams(asked.threads)
+def is_asked(cell: type[horn.Neuron], asked: argparse.Namespace) -> bool:
+    name = cell.__name__.lower()
+    return not asked.names or any(word in name for word in asked.names)
+
+
+def sides_of(
+    cell: type[horn.Neuron], asked: argparse.Namespace, units: int = UNITS, batch: int = BATCH
+) -> dict[str, Step]:
+    net, data = network(cell, units=units), samples(batch)
+    found = {"horn": ours(net, data, asked.threads)}
+    found["PyTorch"] = their_step(net, cell, data, False)
+    if cell in LOOPS and asked.compile:
+        found["compiled"] = their_step(net, cell, data, True)
     return found
+
+
+def cases(asked: argparse.Namespace) -> Iterator[tuple[str, dict[str, Step]]]:
+    """Made one after the other: what is not timed has no memory, and no threads."""
+    if asked.sizes:
+        for cell in LOOPS:
+            if is_asked(cell, asked):
+                for units in SIZES:
+                    for batch in BATCHES:
+                        name = f"{cell.__name__.lower()} {units:3} x {batch:2}"
+                        yield name, sides_of(cell, asked, units, batch)
+        return
+    for cell in WEIGHTS:
+        if is_asked(cell, asked):
+            yield cell.__name__.lower(), sides_of(cell, asked)
+    if not asked.names or "stream" in asked.names:
+        yield "lstm, a step", streams(asked.threads)
 
 
 def timed(asked: argparse.Namespace) -> bool:
     """Print the times of all cases; whether answers agree."""
     is_right = True
-    for name, sides in cases(asked).items():
+    for name, sides in cases(asked):
         answers = {label: [step() for _ in range(3)] for label, step in sides.items()}
         for label, found in answers.items():
             if not np.allclose(found, answers["horn"], rtol=2e-4, atol=1e-6):
@@ -257,9 +284,13 @@ def timed(asked: argparse.Namespace) -> bool:
                     step()
                     times[label].append(time.perf_counter() - begun)
         said = {label: 1e3 * float(np.percentile(each, 10)) for label, each in times.items()}
+        rest = "  ".join(
+            f"{label} {ms:.3f} ({ms / said['horn']:.2f})"
+            for label, ms in said.items() if label != "horn"
+        )  # fmt: skip
         best = min(ms for label, ms in said.items() if label != "horn")
-        rest = "  ".join(f"{label} {ms:.3f}" for label, ms in said.items() if label != "horn")
-        print(f"{name:14} horn {said['horn']:8.3f} ms  {rest}  ratio {best / said['horn']:.2f}")
+        print(f"{name:14} horn {said['horn']:8.3f} ms  {rest}  ratio {best / said['horn']:.2f}",
+              flush=True)  # fmt: skip
     return is_right
 
 
@@ -356,6 +387,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--sizes", action="store_true")
     parser.add_argument("--groups", type=int, default=0)
     parser.add_argument("--learn", action="store_true")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
