@@ -352,9 +352,9 @@ class TapeWriter:
         sizes = extent[right], extent[s.axis]
         if self.is_stream and left == "b" and not any(isinstance(n, Dim) for n in sizes):
             # One row: a product would lay out all weights, only to read them once.
-            axes = dict(zip("ok", sizes, strict=True))
+            over = dict(zip("ok", sizes, strict=True))
             row, sums = View(a[0], "k"), View(c[0], "o")
-            self.tape.loop(axes, [View(b, "ko"), row], [("mul", 0, 1)], [(sums, 2)],
+            self.tape.loop(over, [View(b, "ko"), row], [("mul", 0, 1)], [(sums, 2)],
                            reduce=("sum", "k"), label=s.out)  # fmt: skip
             return
         self.tape.gemm(a, b, c, beta=0.0, m=extent[left], n=extent[right], k=extent[s.axis],
