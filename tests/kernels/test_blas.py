@@ -27,7 +27,10 @@ from horn._kernels.engine import Tape
 here = blas.openblas_at(sys.argv[1])
 base = next(int(line.split("-")[0], 16) for line in open("/proc/self/maps") if here.path in line)
 table = (ctypes.c_int * (int(sys.argv[3]) // 4)).from_address(base + int(sys.argv[2]))
-at = next(i for i in range(len(table)) if table[i:i+2] == [512, 256] and table[i+3:i+5] == [4, 8])
+sizes = (i for i in range(len(table)) if table[i:i+2] == [512, 256] and table[i+3:i+5] == [4, 8])
+at = next(sizes, None)
+if at is None:
+    sys.exit("other sizes")
 table[at + 1] = 512
 if sys.argv[4] == "pieces":
     here = blas.pieces(here)
@@ -89,6 +92,8 @@ def test_block_sizes_of_another_kernel_end_a_process_but_not_in_pieces(how):
         text=True,
         timeout=100,
     )
+    if "other sizes" in done.stderr:
+        pytest.skip("this OpenBLAS has other block sizes on this processor from the start")
     if how == "whole":  # that the sizes are wrong is no supposition
         assert done.returncode < 0 and done.stdout == "now\n", done
     else:
