@@ -33,7 +33,7 @@ FILES = sorted((Path(__file__).parents[2] / "examples/zoo").glob("*.py"))
 
 # Whose compiling takes long (a loop of 40 passes over the messages is 40 loops); sequences; rules
 # of a form that others here have.
-LONG = ("k_max", "lif", "predictive_coding", "learned_feedback", "feedback_alignment", "neural_gas")
+LONG = ("k_max", "lif", "predictive_coding", "learned_feedback", "neural_gas")
 PARAMS = [pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else ()) for path in FILES]
 
 
