@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from horn import ir
 from horn.errors import CompileError
-from horn.ir import Node, Op, Scalar, const, load
+from horn.ir import Op, Scalar, const, load
 from horn.network import Network
-from horn.partition import group_sums
+from horn.partition.forms import Form, TaskBuffers
 from horn.partition.placement import Placement
 from horn.partition.share import has_whole_positions
 from horn.partition.supersteps import scheduled as scheduled
@@ -36,7 +36,6 @@ from horn.program import (
     Move,
     Output,
     Parts,
-    Pick,
     Program,
     Rank,
     Repeat,
@@ -49,10 +48,8 @@ from horn.program import (
     base,
     each_of,
     every,
-    in_all_groups,
     letter_axes,
     letters_of,
-    of_group,
     out_letters,
     reads,
     turned_axes,
@@ -60,17 +57,6 @@ from horn.program import (
 )
 
 COMBINED = ("sum", "prod", "max", "min", "any", "all")
-
-
-@dataclass(frozen=True)
-class Form:
-    """What a buffer holds of its content: along which axes, whether it is one task's part of a
-    reduction, and whether it is one group's.
-    """
-
-    axes: tuple[str, ...]
-    monoid: str = ""
-    across: str = ""
 
 
 class Partition:
@@ -90,24 +76,12 @@ class Partition:
             )
         self.program, self.n_groups = program, n_groups
         self.placement = placement = placement.within(program.network)
-        # Whether groups divide what they update; else each updates all of it, by the whole sums.
-        self.divides = n_groups > 1 and not group_sums.is_tree(n_groups)
         self.network: Network = program.network
         self.results = tuple(results)
-        self.buffers: dict[str, Buffer] = {}
-        self.prologue: list[Statement] = []
-        self.statements: list[Statement] = []
-        self.sources: dict[str, Statement] = {s.out: s for s in program.prologue}  # type: ignore[attr-defined]
-        self.in_prologue = frozenset(self.sources)
-        links = [link for layer in self.network.layers for link in layer.links]
-        self.weights = {a for link in links if link.edges is None for a in link.weights.values()}
-        self.forms: dict[str, dict[Form, str]] = {}
-        self.homes = homes(self.network, placement)
+        self.task = TaskBuffers(program, homes(self.network, placement), n_groups)
         self.deferred: list[Loop | Update] = []  # updates of weights that groups divide
-        self.scattered: dict[str, str] = {}  # weight -> the group's part of it, updated
         self.heard_late = self.late_forms()  # the forms in which other steps are asked
         self.of_steps: dict[tuple[str, Form], str] = {}  # the buffers that have these
-        self.late: dict[str, tuple[str, Form]] = {}  # views of other steps, and what of
 
     def late_forms(self) -> dict[str, list[Form]]:
         """Of buffers that are heard late: what of each is needed at another step."""
@@ -132,19 +106,19 @@ class Partition:
         if self.n_groups > 1 and before.loss in self.results:
             before = self.program = self.with_total(before)
         whole = {name: self.result_of(name) for name in self.results}
-        for view, (name, form) in self.late.items():
-            delay = self.buffers[view].value[1]
-            self.buffers[view] = dataclasses.replace(
-                self.buffers[view], value=(self.of_steps.get((name, form), name), delay)
+        for view, (name, form) in self.task.late.items():
+            delay = self.task.buffers[view].value[1]
+            self.task.buffers[view] = dataclasses.replace(
+                self.task.buffers[view], value=(self.of_steps.get((name, form), name), delay)
             )
-        self.statements.extend(
-            Move(name, part, "", across=True) for name, part in self.scattered.items()
+        self.task.statements.extend(
+            Move(name, part, "", across=True) for name, part in self.task.scattered.items()
         )
         return dataclasses.replace(
             before,
-            buffers=self.buffers,
-            prologue=tuple(self.prologue),
-            statements=tuple(self.statements),
+            buffers=self.task.buffers,
+            prologue=tuple(self.task.prologue),
+            statements=tuple(self.task.statements),
             outputs=tuple(whole.get(name, name) for name in before.outputs),
             loss=before.loss if before.loss is None else whole.get(before.loss, before.loss),
             compact=frozenset(),
@@ -165,73 +139,42 @@ class Partition:
 
     def result_of(self, name: str) -> str:
         """The whole of a result: of sequences at every step, if it has all."""
-        outer, self.statements = self.statements, []
-        found = self.find(name, self.whole(name))
-        made, self.statements = self.statements, outer
+        with self.task.apart() as made:
+            found = self.task.find(name, Form(self.program.buffers[name].axes))
         if made and self.program.buffers[name].span is not None:
             made = [Repeat(tuple(made))]
-        self.statements += made
+        self.task.statements += made
         return found
-
-    def whole(self, name: str) -> Form:
-        return Form(self.program.buffers[name].axes)
 
     # --- statements
 
-    def statement(self, statement: Statement) -> None:
-        if isinstance(statement, (Repeat, AllSteps)):
-            self.body(statement)
-        elif isinstance(statement, Parts):
-            self.parts(statement)
-        elif isinstance(statement, (Input, Target, Draw)):
-            self.sources[statement.out] = statement
-            if self.program.steps:  # it is made where it stands, step by step
-                own = Frame(self.network.last.index)
-                (rows,) = letter_axes(self.network, self.placement.at(own), "b")
-                axes = self.program.buffers[statement.out].axes
-                self.find(statement.out, Form(tuple(rows if a == "b" else a for a in axes)))
-        elif isinstance(statement, Loop):
-            if self.is_divided(statement):
-                self.deferred.append(statement)
-            else:
-                if self.keeps(statement):
-                    self.update_divided()  # it may read what is kept here, as it was
-                self.loop(statement)
-        elif isinstance(statement, Matmul):
-            self.matmul(statement)
-        elif isinstance(statement, Update):
-            self.update(statement)
-        elif isinstance(statement, Rank):
-            self.rank(statement)
-        elif isinstance(statement, (ChannelSum, Reverse)):
-            self.channel_sum(statement)
-        elif isinstance(statement, Convolve):
-            self.convolve(statement)
-        elif isinstance(statement, Expand):
-            self.expand(statement)
-        elif isinstance(statement, ScatterAdd):
-            self.scatter_add(statement)
-        elif isinstance(statement, Turn):
-            self.turn(statement)
-        elif isinstance(statement, BatchSum):
-            self.batch_sum(statement)
-        else:
-            raise AssertionError(f"{statement} has no place in a group's program")
-        if not isinstance(statement, (Repeat, AllSteps, Parts)):
-            for name in writes(statement):
+    def statement(self, s: Statement) -> None:
+        self.rewritten(s)
+        if not isinstance(s, (Repeat, AllSteps, Parts)):
+            for name in writes(s):
                 for form in self.heard_late.get(name, ()):
-                    self.of_steps[name, form] = self.find(name, form)
+                    self.of_steps[name, form] = self.task.find(name, form)
+
+    def rewritten(self, s: Statement) -> None:
+        RULES[type(s)](self, s)
+
+    def source(self, s: Input | Target | Draw) -> None:
+        self.task.sources[s.out] = s
+        if self.program.steps:  # it is made where it stands, step by step
+            own = Frame(self.network.last.index)
+            (rows,) = letter_axes(self.network, self.placement.at(own), "b")
+            axes = self.program.buffers[s.out].axes
+            self.task.find(s.out, Form(tuple(rows if a == "b" else a for a in axes)))
 
     def body(self, s: Repeat | AllSteps) -> None:
         """Of sequences. What travels, and what has no rows, is not inside a statement over all
         steps: rows travel step by step.
         """
-        outer, self.statements = self.statements, []
-        for each in s.body:
-            self.statement(each)
-        inside, self.statements = self.statements, outer
+        with self.task.apart() as inside:
+            for each in s.body:
+                self.statement(each)
         if isinstance(s, Repeat):
-            self.statements.append(dataclasses.replace(s, body=tuple(inside)))
+            self.task.statements.append(dataclasses.replace(s, body=tuple(inside)))
             return
 
         def kind(each: Statement) -> type[Statement] | None:
@@ -241,30 +184,30 @@ class Partition:
 
         for of, statements in itertools.groupby(inside, kind):
             part = tuple(statements)
-            self.statements.extend(part if of is None else [of(part)])  # type: ignore[call-arg]
+            self.task.statements.extend(part if of is None else [of(part)])  # type: ignore[call-arg]
 
     def parts(self, s: Parts) -> None:
         """Of sequences of which forward is computed again: what parts add up stays this task's part
         of a sum. What travels, and what follows from that, comes behind all parts.
         """
-        outer, behind = self.statements, list[Statement]()
+        behind = list[Statement]()
         known: set[str] = set()  # when all parts are done
         bodies = list[tuple[Statement, ...]]()
         for body in (s.forward, s.behind, s.judge, s.backward):
-            self.statements = []
-            for each in body:
-                if isinstance(each, Loop) and each.outputs[0].buffer in s.sums:
-                    self.add_up(each)
-                else:
-                    self.statement(each)
+            with self.task.apart() as made:
+                for each in body:
+                    if isinstance(each, Loop) and each.outputs[0].buffer in s.sums:
+                        self.add_up(each)
+                    else:
+                        self.statement(each)
             inside = list[Statement]()
-            moves = [each for each in every(self.statements) if isinstance(each, Move)]
+            moves = [each for each in every(made) if isinstance(each, Move)]
             if any(self.has_rows(move) for move in moves):
                 raise CompileError(
                     'recompute="sqrt" computes steps again, and of a layer whose receivers are '
                     "divided among tasks a part travels at each; leave the pin out, or recompute"
                 )
-            for each in self.statements:
+            for each in made:
                 if isinstance(each, Move) or known & {*reads(each)}:
                     assert not self.has_rows(each), f"{each} is of one part"
                     behind.append(each)
@@ -276,44 +219,36 @@ class Partition:
         again = dataclasses.replace(
             s, forward=forward, behind=after, judge=judge, backward=backward
         )
-        self.statements = [*outer, again, *behind]
+        self.task.statements += [again, *behind]
 
     def add_up(self, s: Loop) -> None:
         """What this task, or group, has of a part goes to what it has of the others."""
         (output,) = s.outputs
-        (form,) = self.forms[f"{output.buffer}.here"]
-        (zero,) = self.forms[output.buffer]  # which is 0 in every form
+        (form,) = self.task.forms[f"{output.buffer}.here"]
+        (zero,) = self.task.forms[output.buffer]  # which is 0 in every form
         assert form.axes == zero.axes, (form, zero)
-        self.forms[output.buffer] = {form: self.forms[output.buffer][zero]}
-        frame, here = self.placement.at(s.frame), self.forms[f"{output.buffer}.here"][form]
-        whole = self.forms[output.buffer][form]
+        self.task.forms[output.buffer] = {form: self.task.forms[output.buffer][zero]}
+        frame, here = self.placement.at(s.frame), self.task.forms[f"{output.buffer}.here"][form]
+        whole = self.task.forms[output.buffer][form]
         letters = output.letters
         both = load(whole, letters) + load(here, letters)
         added = dataclasses.replace(output, buffer=whole, node=both)
-        self.statements.append(dataclasses.replace(s, frame=frame, outputs=(added,)))
+        self.task.statements.append(dataclasses.replace(s, frame=frame, outputs=(added,)))
 
     def has_rows(self, s: Statement) -> bool:
         names = {*reads(s), *writes(s)}
         draws = isinstance(s, Loop) and any("b" in o.node.axes for o in s.outputs)
-        return draws or any(base(a) == "b" for name in names for a in self.buffers[name].axes)
+        return draws or any(base(a) == "b" for name in names for a in self.task.buffers[name].axes)
 
     def matmul(self, s: Matmul) -> None:
         frame = self.placement.at(s.frame)
-        a = self.operand(s.a, s.a_axes, frame)
-        b = self.operand(s.b, s.b_axes, frame)
+        a = self.task.operand(s.a, s.a_axes, frame)
+        b = self.task.operand(s.b, s.b_axes, frame)
         monoid = "sum" if s.axis == frame.split else ""
         across = "sum" if s.axis == "b" and self.n_groups > 1 else ""
         axes = letter_axes(self.network, frame, s.out_axes)
-        out = self.result(s.out, Form(axes, monoid, across))
-        self.statements.append(dataclasses.replace(s, frame=frame, a=a, b=b, out=out))
-
-    def rank(self, s: Rank) -> None:
-        """By every task for the whole layer: it compares all with all."""
-        frame = self.placement.at(s.frame)
-        frame = frame if frame.split == "b" else dataclasses.replace(frame, split="")
-        array = self.operand(s.array, "bo", frame)
-        out = self.result(s.out, Form(letter_axes(self.network, frame, "bo")))
-        self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
+        out = self.task.result(s.out, Form(axes, monoid, across))
+        self.task.statements.append(dataclasses.replace(s, frame=frame, a=a, b=b, out=out))
 
     def batch_sum(self, s: BatchSum) -> None:
         """By who has all rows."""
@@ -326,18 +261,18 @@ class Partition:
                 f'batches of their own, strategy="easgd"; or with tasks that divide its neurons, '
                 f'pins={{"{layer.name}": "receiver"}}'
             )
-        self.channel_sum(s)
+        self.whole_layer(s)
 
-    def channel_sum(self, s: BatchSum | ChannelSum | Reverse) -> None:
-        """By every task for the whole layer: a channel's positions lie with several tasks. Of
-        sequences tasks have rows, with all steps.
+    def whole_layer(self, s: Rank | BatchSum | ChannelSum | Reverse) -> None:
+        """By every task for the whole layer: ranks compare all with all, and a channel's positions
+        lie with several tasks. Of sequences tasks have rows, with all steps.
         """
         frame = self.placement.at(s.frame)
         frame = frame if frame.split == "b" else dataclasses.replace(frame, split="")
         letters = letters_of(self.network, frame, self.program.buffers[s.array].axes)
-        array = self.operand(s.array, letters, frame)
-        out = self.result(s.out, Form(letter_axes(self.network, frame, letters)))
-        self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
+        array = self.task.operand(s.array, letters, frame)
+        out = self.task.result(s.out, Form(letter_axes(self.network, frame, letters)))
+        self.task.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
 
     def convolve(self, s: Convolve) -> None:
         """Over the positions that a task has, with all their channels, or over its channels of
@@ -351,22 +286,22 @@ class Partition:
         if divided is not None and not has_whole_positions(self.network, divided):
             self.convolve_edges(s, letters)
             return
-        a = self.operand(s.a, letters, frame)
+        a = self.task.operand(s.a, letters, frame)
         monoid = "sum" if s.axis == letter_of(frame) else ""
         if s.axis != "b":
-            b = self.operand(s.b, "o", whole)
+            b = self.task.operand(s.b, "o", whole)
             axes = letter_axes(self.network, frame, {"i": "bo", "o": "bi"}[s.axis])
             form = Form(axes, monoid)
         else:
-            b = self.operand(s.b, "bi", frame)
+            b = self.task.operand(s.b, "bi", frame)
             across = "sum" if self.n_groups > 1 else ""
             (axis,) = letter_axes(self.network, whole, "o")
             if mine := frame.split in ("m", "c"):  # the maps are one end, if turned the other
                 is_of_maps = (frame.split == "m") != layer.links[s.frame.link or 0].is_turned
                 axis += "@map" if is_of_maps else "@below"
             form = Form((axis,), "sum" if frame.split and not mine else "", across)
-        name = self.result(s.out, form)
-        self.statements.append(dataclasses.replace(s, frame=frame, a=a, b=b, out=name))
+        name = self.task.result(s.out, form)
+        self.task.statements.append(dataclasses.replace(s, frame=frame, a=a, b=b, out=name))
 
     def convolve_edges(self, s: Convolve, letters: str) -> None:
         synapses = letter_axes(self.network, s.frame, "oi")
@@ -378,30 +313,30 @@ class Partition:
             self.scatter_add(ScatterAdd(s.frame, s.out, each))
             return
         each = each_of(self.network, s.b, s.frame)
-        if each not in self.forms:
+        if each not in self.task.forms:
             self.program.buffers.setdefault(each, Buffer(each, synapses))
             self.expand(Expand(s.frame, each, s.b))
         self.loop(Loop(s.frame, (Output(s.out, a * load(each, "oi"), s.axis, "sum"),)))
 
     def expand(self, s: Expand) -> None:
         frame = self.placement.at(s.frame)
-        array = self.operand(s.array, "o", dataclasses.replace(frame, shared=True))
+        array = self.task.operand(s.array, "o", dataclasses.replace(frame, shared=True))
         letters = "o" if frame.link is None else "oi"
-        out = self.result(s.out, Form(letter_axes(self.network, frame, letters)))
-        self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
+        out = self.task.result(s.out, Form(letter_axes(self.network, frame, letters)))
+        self.task.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
 
     def scatter_add(self, s: ScatterAdd) -> None:
         """A sum: what is one task's or one group's part of each number stays that."""
         frame = self.placement.at(s.frame)
         letters = "o" if frame.link is None else "oi"
         axes = letter_axes(self.network, frame, letters)
-        here = [form for form in self.forms[s.array] if form.axes == axes]
+        here = [form for form in self.task.forms[s.array] if form.axes == axes]
         have = here[0] if here else Form(axes)
-        array = self.find(s.array, have)
+        array = self.task.find(s.array, have)
         monoid = have.monoid or ("sum" if frame.split in ("o", "i", "m", "c") else "")
         shared = letter_axes(self.network, dataclasses.replace(frame, shared=True), "o")
-        out = self.result(s.out, Form(shared, monoid, have.across))
-        self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
+        out = self.task.result(s.out, Form(shared, monoid, have.across))
+        self.task.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
 
     def turn(self, s: Turn) -> None:
         """What is one task's part of a gradient stays that."""
@@ -409,20 +344,26 @@ class Partition:
         here = letter_axes(self.network, frame, "oi")
         there = turned_axes(self.network, s, here)
         made, read = (there, here) if s.back else (here, there)
-        forms = [form for form in self.forms.get(s.array, {}) if form.axes == read]
+        forms = [form for form in self.task.forms.get(s.array, {}) if form.axes == read]
         have = forms[0] if forms and s.back else Form(read)
-        array = self.find(names[0], have)
-        out = self.result(names[1], Form(made, have.monoid, have.across))
-        self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
+        array = self.task.find(names[0], have)
+        out = self.task.result(names[1], Form(made, have.monoid, have.across))
+        self.task.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
 
-    def keeps(self, s: Loop) -> bool:
-        """Whether it writes what stays between batches."""
-        return any(self.program.buffers[o.buffer].role in ("learned", "state") for o in s.outputs)
+    def loop_or_update(self, s: Loop) -> None:
+        if self.is_divided(s):
+            self.deferred.append(s)
+            return
+        roles = {self.program.buffers[o.buffer].role for o in s.outputs}
+        if roles & {"learned", "state"}:
+            self.update_divided()  # it may read what stays between batches, as it was
+        self.loop(s)
 
     def update_divided(self) -> None:
         for update in self.deferred:
-            if isinstance(update, Update):
-                self.update_own(update)
+            if isinstance(update, Update):  # with what the others add to it
+                frame = self.placement.at(update.frame)
+                self.update_fused(update, dataclasses.replace(frame, grouped=True))
             else:
                 self.loop(update, grouped=True)
         self.deferred = []
@@ -432,12 +373,12 @@ class Partition:
         as the gradient is known, and after everything else, so that gradients travel meanwhile.
         """
         names = [o.buffer for o in s.outputs]
-        return self.divides and any(name in self.weights for name in names)
+        return self.task.divides and any(name in self.task.weights for name in names)
 
     def loop(self, s: Loop, grouped: bool = False) -> None:
         assert not s.scatter
         frame = dataclasses.replace(self.placement.at(s.frame), grouped=grouped)
-        nodes = [self.expression(o.node, frame) for o in s.outputs]
+        nodes = [self.task.expression(o.node, frame) for o in s.outputs]
         outputs = []
         for o, node in zip(s.outputs, nodes, strict=True):
             letters = ir.union(out_letters(self.network, frame, o, self.program.buffers))
@@ -448,25 +389,21 @@ class Partition:
                 )
             across = o.monoid if o.axis == "b" and self.n_groups > 1 else ""
             form = Form(letter_axes(self.network, frame, letters), monoid, across)
-            outputs.append(dataclasses.replace(o, buffer=self.result(o.buffer, form), node=node))
-        self.statements.append(dataclasses.replace(s, frame=frame, outputs=tuple(outputs)))
+            outputs.append(
+                dataclasses.replace(o, buffer=self.task.result(o.buffer, form), node=node)
+            )
+        self.task.statements.append(dataclasses.replace(s, frame=frame, outputs=tuple(outputs)))
 
     def update(self, s: Update) -> None:
         """A fused update stays one where each task has all rows of its group; else the gradient is
         summed first.
         """
         frame = self.placement.at(s.frame)
-        if frame.split != "b" and self.divides and not self.program.steps:
+        if frame.split != "b" and self.task.divides and not self.program.steps:
             self.update_others(s, frame)
             return
         if frame.split != "b" and self.n_groups == 1:
-            weight = self.operand(s.weight, "oi", frame)
-            velocity = None if s.velocity is None else self.operand(s.velocity, "oi", frame)
-            a, b = self.operand(s.a, "bo", frame), self.operand(s.b, "bi", frame)
-            self.statements.append(Update(frame, weight, velocity, s.momentum, a, b))
-            for name in (s.weight, s.velocity):
-                if name is not None:
-                    self.result(name, Form(letter_axes(self.network, frame, "oi")))
+            self.update_fused(s, frame)
             return
         gradient = f"{s.weight}.gradient"
         if gradient not in self.program.buffers:
@@ -490,184 +427,50 @@ class Partition:
         own range waits for what they add.
         """
         mine = letter_axes(self.network, dataclasses.replace(frame, grouped=True), "oi")
-        self.operand(s.a, "bo", frame)  # all of it: ranges of it are views
+        self.task.operand(s.a, "bo", frame)  # all of it: ranges of it are views
         parts = []
         for turn in range(1, self.n_groups):
             theirs = dataclasses.replace(frame, grouped=True, turn=turn)
-            a, b = self.operand(s.a, "bo", theirs), self.operand(s.b, "bi", theirs)
+            a, b = self.task.operand(s.a, "bo", theirs), self.task.operand(s.b, "bi", theirs)
             sent, got = f"{s.weight}.gradient.{turn}", f"{s.weight}.part.{turn}"
-            self.new(sent, Form(letter_axes(self.network, theirs, "oi")))
-            self.new(got, Form(mine))
-            self.statements.append(Matmul(theirs, sent, "oi", a, "bo", b, "bi", "b"))
-            self.statements.append(Move(got, sent, "", across=True))
+            self.task.new(sent, Form(letter_axes(self.network, theirs, "oi")))
+            self.task.new(got, Form(mine))
+            self.task.statements.append(Matmul(theirs, sent, "oi", a, "bo", b, "bi", "b"))
+            self.task.statements.append(Move(got, sent, "", across=True))
             parts.append(got)
         self.deferred.append(dataclasses.replace(s, parts=tuple(parts)))
 
-    def update_own(self, s: Update) -> None:
-        """The update of the group's own range of neurons, with what the others add to it."""
-        frame = dataclasses.replace(self.placement.at(s.frame), grouped=True)
-        form = Form(letter_axes(self.network, frame, "oi"))
-        weight = self.operand(s.weight, "oi", frame)
-        velocity = None if s.velocity is None else self.operand(s.velocity, "oi", frame)
-        a, b = self.operand(s.a, "bo", frame), self.operand(s.b, "bi", frame)
-        self.statements.append(
+    def update_fused(self, s: Update, frame: Frame) -> None:
+        weight = self.task.operand(s.weight, "oi", frame)
+        velocity = None if s.velocity is None else self.task.operand(s.velocity, "oi", frame)
+        a, b = self.task.operand(s.a, "bo", frame), self.task.operand(s.b, "bi", frame)
+        self.task.statements.append(
             dataclasses.replace(s, frame=frame, weight=weight, velocity=velocity, a=a, b=b)
         )
         for name in (s.weight, s.velocity):
             if name is not None:
-                self.result(name, form)
+                self.task.result(name, Form(letter_axes(self.network, frame, "oi")))
 
-    # --- operands and results
 
-    def expression(self, root: Node, frame: Frame) -> Node:
-        def find(node: Node) -> Node | None:
-            if node.op is Op.LOAD:
-                return load(self.operand(node.value, node.axes, frame), node.axes)
-            return None if node.args else node
-
-        return ir.replace(root, find)
-
-    def operand(self, name: str, letters: str, frame: Frame) -> str:
-        """The buffer that has what a frame reads under these letters."""
-        return self.find(name, Form(letter_axes(self.network, frame, letters)))
-
-    def result(self, name: str, form: Form) -> str:
-        """The buffer that a statement writes; other forms of it are out of date."""
-        forms = self.forms.get(name, {})
-        role = self.program.buffers[name].role
-        if role not in ("work", "late", "carried") and form != self.home(name):
-            assert role == "learned" and all(map(is_group_part, form.axes, self.home(name).axes))
-            self.scattered[forms[self.home(name)]] = forms[form]  # a view: the rest comes later
-            return forms[form]
-        out = forms.get(form) or self.name(name, form, not forms)
-        if role == "late":
-            self.late[out] = self.program.buffers[name].value[0], form
-        self.forms[name] = {
-            f: n for f, n in forms.items() if f == form or self.buffers[n].role == "view"
-            and self.buffers[n].value[0] == out
-        } | {form: out}  # fmt: skip
-        return out
-
-    def find(self, name: str, form: Form) -> str:
-        """The buffer with this form of a content."""
-        forms = self.forms.setdefault(name, {})
-        if form in forms:
-            return forms[form]
-        old = self.program.buffers[name]
-        if name in self.sources:
-            return self.source(name, form)
-        if old.role == "constant":
-            forms[form] = self.name(name, form, not forms)
-            return forms[form]
-        if old.role == "late":
-            forms[form] = self.name(name, form, not forms)
-            self.late[forms[form]] = old.value[0], form
-        elif not forms and old.role == "carried":
-            forms[form] = self.name(name, form, True)
-        elif not forms:
-            assert old.role in ("learned", "state", "slot"), f"{name} is read before it is written"
-            home = self.home(name)
-            forms[home] = self.name(name, home, True)
-        return forms[form] if form in forms else self.converted(name, form)
-
-    def home(self, name: str) -> Form:
-        """What this task keeps of a learned array, State or slot."""
-        array, _, slot = name.partition("/")
-        axes = self.homes[array]
-        if slot and self.divides and array in self.weights:
-            return Form((of_group(axes[0]), *axes[1:]))
-        return Form(axes)
-
-    def source(self, name: str, form: Form) -> str:
-        forms, statement = self.forms[name], self.sources[name]
-        if forms and self.program.steps and name not in self.in_prologue:
-            return self.converted(name, form)  # it is made where it stands
-        statements = self.prologue if name in self.in_prologue else self.statements
-        easy = all(
-            axis == base(axis) or axis.endswith("@own") or axis.startswith("e")
-            for axis in form.axes
-        )
-        made = form if easy else Form(tuple(map(base, form.axes)))
-        if made not in forms:
-            forms[made] = self.name(name, made, not forms)
-            statements.append(dataclasses.replace(statement, out=forms[made]))  # type: ignore[call-arg]
-        if form not in forms:
-            forms[form] = self.name(name, form, False)
-            statements.append(Pick(forms[form], forms[made]))
-        return forms[form]
-
-    def converted(self, name: str, form: Form) -> str:
-        """From a form that is there: a share of what is whole, or a Move."""
-        forms = self.forms[name]
-        for have, buffer in forms.items():
-            if have.monoid or have.across or not all(map(is_part, form.axes, have.axes)):
-                continue
-            has_steps = self.program.buffers[name].span is not None
-            if not has_steps and all(
-                a == b or b.endswith(("@own", "@o")) or in_all_groups(b) != b
-                for a, b in zip(have.axes, form.axes, strict=True)
-            ):
-                self.buffers.setdefault(
-                    self.variant(name, form),
-                    Buffer(self.variant(name, form), form.axes, "view", True, (buffer,)),
-                )
-            else:
-                self.new(self.variant(name, form), form, name)
-                self.statements.append(Pick(self.variant(name, form), buffer))
-            forms[form] = self.variant(name, form)
-            return forms[form]
-        have, buffer = next(iter(forms.items()))
-        all_groups = Form(tuple(map(in_all_groups, have.axes)))
-        if all_groups.axes != have.axes:  # each group has a range of it
-            forms[all_groups] = self.variant(name, all_groups)
-            self.new(forms[all_groups], all_groups, name)
-            self.statements.append(Move(forms[all_groups], buffer, "", across=True))
-            return self.find(name, form)
-        if have.across:
-            parts = all(map(is_group_part, form.axes, have.axes))
-            axes = form.axes if parts and not have.monoid else have.axes
-            mine = Form(axes, "", have.across) if have.monoid else Form(axes)
-            forms[mine] = self.variant(buffer, mine)
-            self.new(forms[mine], mine, name)
-            if have.monoid or not group_sums.is_tree(self.n_groups):
-                monoid = have.monoid or have.across
-                self.statements.append(Move(forms[mine], buffer, monoid, not have.monoid))
-            else:
-                self.sum_by_levels(forms[mine], buffer, have)
-            del forms[have]
-            return self.find(name, form)
-        self.new(self.variant(name, form), form, name)
-        self.statements.append(Move(self.variant(name, form), buffer, have.monoid))
-        forms[form] = self.variant(name, form)
-        return forms[form]
-
-    def sum_by_levels(self, out: str, buffer: str, have: Form) -> None:
-        """``out`` = what all groups have of ``buffer``, combined along the tree."""
-        n_levels = len(group_sums.levels(self.n_groups))
-        hands_out = bool(group_sums.handing(self.n_groups))
-        n_moves = n_levels + hands_out
-        for level in range(n_moves):
-            got = out if level == n_moves - 1 else f"{out}+{level}"
-            self.new(got, Form(have.axes))
-            monoid = have.across if level < n_levels else ""
-            self.statements.append(Move(got, buffer, monoid, across=True, level=level))
-            buffer = got
-
-    def name(self, name: str, form: Form, first: bool) -> str:
-        """A buffer for a form: the first has the content's own name."""
-        old = self.program.buffers[name]
-        called = name if first else self.variant(name, form)
-        if called not in self.buffers:
-            self.buffers[called] = dataclasses.replace(old, name=called, axes=form.axes, full=True)
-        return called
-
-    def new(self, called: str, form: Form, of: str | None = None) -> None:
-        """A buffer for what another has, at as many steps."""
-        span = None if of is None else self.program.buffers[of].span
-        self.buffers.setdefault(called, Buffer(called, form.axes, "work", True, span=span))
-
-    def variant(self, name: str, form: Form) -> str:
-        return f"{name}@{','.join(form.axes) or 'one'}"
+RULES: dict[type[Statement], Callable[[Partition, Any], None]] = {
+    Repeat: Partition.body,
+    AllSteps: Partition.body,
+    Parts: Partition.parts,
+    Input: Partition.source,
+    Target: Partition.source,
+    Draw: Partition.source,
+    Loop: Partition.loop_or_update,
+    Matmul: Partition.matmul,
+    Update: Partition.update,
+    Rank: Partition.whole_layer,
+    ChannelSum: Partition.whole_layer,
+    Reverse: Partition.whole_layer,
+    BatchSum: Partition.batch_sum,
+    Convolve: Partition.convolve,
+    Expand: Partition.expand,
+    ScatterAdd: Partition.scatter_add,
+    Turn: Partition.turn,
+}
 
 
 def operands(s: Loop | Matmul | Update | Convolve) -> list[tuple[str, str]]:
@@ -685,16 +488,6 @@ def operands(s: Loop | Matmul | Update | Convolve) -> list[tuple[str, str]]:
 def letter_of(frame: Frame) -> str:
     """The letter along which tasks divide the work of a frame, if any."""
     return {"m": "o", "c": "i"}.get(frame.split, frame.split)
-
-
-def is_part(axis: str, outer: str) -> bool:
-    """Whether all of an axis is in another."""
-    return outer in (axis, base(axis), in_all_groups(axis))
-
-
-def is_group_part(axis: str, outer: str) -> bool:
-    """Whether an axis is the same, or the group's part of it."""
-    return axis == outer or axis == of_group(outer)
 
 
 def splits(network: Network, placement: Placement) -> set[str]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from horn import ir
 from horn.errors import CompileError
 from horn.network import Network
+from horn.partition.forms import Form
 from horn.partition.placement import (
     CHANNELS,
     INPUT_CHANNELS,
@@ -23,7 +24,7 @@ from horn.partition.placement import (
     Placement,
     has_channels,
 )
-from horn.partition.rewrite import Form, Partition, partition, scheduled
+from horn.partition.rewrite import Partition, partition, scheduled
 from horn.planner.cost_model import Costs
 from horn.program import (
     BatchSum,
@@ -92,88 +93,54 @@ class CachingPartition(Partition):
         self, program: Program, placement: Placement, results: Iterable[str], memory: PartitionCache
     ) -> None:
         super().__init__(program, placement, results)
-        self.memory, self.is_inside = memory, False
+        self.memory = memory
         self.states: dict[str, int] = {}  # content -> the number of its forms
 
-    def loop(self, s: Loop, grouped: bool = False) -> None:
-        assert not grouped, "one group is planned"
-        self.again(super().loop, s)
-
-    def matmul(self, s: Matmul) -> None:
-        self.again(super().matmul, s)
-
-    def update(self, s: Update) -> None:
-        self.again(super().update, s)
-
-    def expand(self, s: Expand) -> None:
-        self.anew(super().expand, s)
-
-    def scatter_add(self, s: ScatterAdd) -> None:
-        self.anew(super().scatter_add, s)
-
-    def rank(self, s: Rank) -> None:
-        self.anew(super().rank, s)
-
-    def channel_sum(self, s: BatchSum | ChannelSum | Reverse) -> None:
-        self.anew(super().channel_sum, s)
-
-    def turn(self, s: Turn) -> None:
-        self.anew(super().turn, s)
-
-    def convolve(self, s: Convolve) -> None:
-        self.anew(super().convolve, s)
-
-    def anew(self, method: Callable[[Any], None], s: Any) -> None:
-        """Partition a statement that is not looked up, and note the forms that there are now."""
-        before, self.is_inside = self.is_inside, True
-        try:
-            method(s)
-        finally:
-            self.is_inside = before
+    def rewritten(self, s: Statement) -> None:
+        if isinstance(s, (Loop, Matmul, Update)):
+            self.again(s)
+            return
+        super().rewritten(s)
         names = {*_touched(s), *(f"{name}.each" for name in _touched(s))}
         if isinstance(s, Convolve):
             names.add(each_of(self.network, s.b, s.frame))
-        for name in names & self.forms.keys():
-            self.states[name] = self.memory.state(self.forms[name])
+        for name in names & self.task.forms.keys():
+            self.states[name] = self.memory.state(self.task.forms[name])
 
-    def again(self, method: Callable[[Any], None], s: Loop | Matmul | Update) -> None:
-        if self.is_inside:  # an update that becomes a product and a loop
-            method(s)
-            return
-        memory = self.memory
+    def again(self, s: Loop | Matmul | Update) -> None:
+        memory, task = self.memory, self.task
         names = memory.touched[id(s)]
         key = (
             id(s),
             self.placement.at(s.frame).split,
             *(self.states.get(name, 0) for name in names),
-            *(self.homes.get(name.partition("/")[0]) for name in names),
+            *(task.homes.get(name.partition("/")[0]) for name in names),
         )
         if key not in memory.known:
-            memory.known[key] = self.met(method, s, names)
+            memory.known[key] = self.met(s, names)
         statements, prologue, buffers, after = memory.known[key]
-        self.statements.extend(statements)
-        self.prologue.extend(prologue)
+        task.statements.extend(statements)
+        task.prologue.extend(prologue)
         for name, buffer in buffers:
-            self.buffers.setdefault(name, buffer)
+            task.buffers.setdefault(name, buffer)
         for name, state, forms in after:
-            self.states[name], self.forms[name] = state, dict(forms)
+            self.states[name], task.forms[name] = state, dict(forms)
 
-    def met(self, method: Callable[[Any], None], s: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    def met(self, s: Loop | Matmul | Update, names: tuple[str, ...]) -> tuple[Any, ...]:
         """The partition of a statement, made apart from the others."""
-        kept = self.statements, self.prologue, self.buffers
-        self.statements, self.prologue, self.buffers = [], [], TrackedBuffers(self.buffers)
-        self.is_inside = True
+        task, buffers = self.task, TrackedBuffers(self.task.buffers)
+        kept, task.prologue, task.buffers = (task.prologue, task.buffers), [], buffers
         try:
-            method(s)
+            with task.apart() as statements:
+                super().rewritten(s)
             after = [
-                (name, self.memory.state(self.forms[name]), dict(self.forms[name]))
+                (name, self.memory.state(task.forms[name]), dict(task.forms[name]))
                 for name in names
-                if name in self.forms
+                if name in task.forms
             ]
-            return tuple(self.statements), tuple(self.prologue), self.buffers.noted(), after
+            return tuple(statements), tuple(task.prologue), buffers.noted(), after
         finally:
-            self.is_inside = False
-            self.statements, self.prologue, self.buffers = kept
+            task.prologue, task.buffers = kept
 
 
 class TrackedBuffers(dict[str, Buffer]):
