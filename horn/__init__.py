@@ -129,6 +129,9 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"horn.{name}")
     if name not in _HOME:
+        # ``from horn import texts`` asks here before it imports: nobody reads what it is answered.
+        if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
+            raise AttributeError(name)
         from horn.mistakes import no_attribute
 
         raise no_attribute("horn", name, __all__)

@@ -8,7 +8,6 @@ write where they were started. Training waits for them at the end of each epoch;
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import inspect
 import math
@@ -302,6 +301,8 @@ class CSVLogger(Callback):
         self.path, self.separator = path, separator
 
     def on_epoch_end(self, context: TrainingContext) -> None:
+        import csv
+
         columns = [c for c in context.history.columns if c not in ("group_loss", "groups")]
         path = place(self.path)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import platform
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -569,6 +568,8 @@ class Model:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the bytes of its file, which are checked when they are read."""
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="horn-model-") as folder:
             self.save(path := Path(folder) / "model.horn")
             return _from_bytes, (path.read_bytes(), self.backend, self.threads)
@@ -593,6 +594,8 @@ def _cut(found: Array, lengths: Array, is_array: bool) -> Any:
 
 
 def _from_bytes(content: bytes, backend: str, threads: int | None) -> Model:
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="horn-model-") as folder:
         (path := Path(folder) / "model.horn").write_bytes(content)
         return Model.load(path, backend=backend, threads=threads)

@@ -6,7 +6,6 @@ counts only where compiling it again gives the code that was asked about (``horn
 
 from __future__ import annotations
 
-import codeop
 import sys
 import warnings
 from collections.abc import Iterator
@@ -68,6 +67,8 @@ def _after(lines: list[str], first: int) -> int | None:
 
 def _is_whole(text: str) -> bool:
     """Whether the prompt would ask for no more: it is a statement, or a mistake."""
+    import codeop
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -18,9 +19,7 @@ import inspect
 import json
 import linecache
 import math
-import symtable
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -39,12 +38,17 @@ _MAIN = ("__name__ == '__main__'", "'__main__' == __name__")
 CAPTURED = "horn_source_"  # what the names of modules begin with whose text a file had
 # The file whose captured text is being run again, while it is; ``train`` must not run then.
 running: ContextVar[str] = ContextVar("running", default="")
+_INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 _HORN = str(Path(__file__).resolve().parent)
-_INSTALLED = tuple(
-    str(Path(path).resolve())
-    for key, path in sysconfig.get_paths().items()
-    if key in ("stdlib", "platstdlib", "purelib", "platlib")
-)
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """The folders of Python and of what was installed."""
+    import sysconfig  # with all variables of Python's own build, for few processes
+
+    paths = sysconfig.get_paths()
+    return tuple(str(Path(paths[key]).resolve()) for key in _INSTALLED)
 
 
 def is_horn(module_name: str) -> bool:
@@ -54,7 +58,7 @@ def is_horn(module_name: str) -> bool:
 def is_user_file(file: str) -> bool:
     """Whether a file belongs to the user: not to horn, to Python, or to an installed package."""
     path = str(Path(file).resolve())
-    return not file.startswith("<frozen") and not path.startswith((_HORN + "/", *_INSTALLED))
+    return not file.startswith("<frozen") and not path.startswith((_HORN + "/", *_installed()))
 
 
 class SourceCapture:
@@ -479,6 +483,8 @@ def _reads(node: ast.AST) -> set[str]:
     """The names that a statement or lambda reads from its module: no parameter, no variable of a
     function, not what a comprehension counts with.
     """
+    import symtable
+
     found: set[str] = set()
     tables = [symtable.symtable(ast.unparse(node), "", "exec")]
     for table in tables:

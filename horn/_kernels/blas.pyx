@@ -89,6 +89,10 @@ def _mkl():
 
 
 def _mkl_paths():
+    # Where packages are installed each has a folder that begins with its name. Asking importlib
+    # takes 40 modules, which each process would import only to hear that there is no MKL.
+    if not any(name.lower().startswith("mkl-") for folder in sys.path for name in _names(folder)):
+        return
     from importlib import metadata
 
     try:
@@ -99,6 +103,13 @@ def _mkl_paths():
         if file.name.startswith("libmkl_rt"):
             yield Path(str(file.locate())).resolve()
     yield from sorted(Path(sys.prefix, "lib").glob("libmkl_rt.so*"))
+
+
+def _names(folder):
+    try:
+        return os.listdir(folder or ".")
+    except OSError:  # a zip file, or a folder that is not there
+        return ()
 
 
 def _openblas():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Array = np.ndarray[Any, np.dtype[Any]]
 Axis = Hashable
 
 #: element type -> code, in the order of tape.h

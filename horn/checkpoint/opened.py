@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from horn.checkpoint import manifest as manifests
 from horn.checkpoint.parts import DTYPES, SUFFIX, PartFile, PieceEntry, open_part
 from horn.checkpoint.places import Array, Index, Place, axis, count, cross, meet
 from horn.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 N_READERS = 4  # threads: sha256 takes most of the time, without the interpreter's lock
 REMEDY = "resume with the network that wrote the checkpoint"

@@ -21,14 +21,14 @@ import marshal
 import pkgutil
 import sys
 from collections.abc import Iterator
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from types import CodeType
 from typing import Any
 
 from horn.process.control import in_memory
 
 LEAST = 4  # tasks of this process so far; reading takes as long as it saves two of them
-PACKAGES = ("horn", "numpy", "kazoo", "zmq", "msgspec")
+PACKAGES = ("horn", "numpy", "kazoo", "zmq", "msgspec", "typing_extensions")
 # What tasks import of horn; who starts them has not imported all of it.
 PARTS = ("horn._kernels", "horn.backends", "horn.checkpoint", "horn.compiler", "horn.language",
          "horn.partition", "horn.process", "horn.runtime", "horn.strategies",
@@ -42,7 +42,7 @@ BACKEND = "horn.backends.kernels"  # its classes, too: a parent need not have im
 # before the builtin ones, so that it runs the code of a text that is known.
 FINDER = """
 import json, marshal, sys
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ExtensionFileLoader, ModuleSpec, SourceFileLoader
 
 size = int.from_bytes(memory[start : start + 8], "little")
 index = json.loads(memory[start + 8 : start + 8 + size])
@@ -54,12 +54,12 @@ start += 8 + size
 
 def run(text, *spaces):
     code = texts.get(text)
-    exec(text if code is None else marshal.loads(code), *spaces)
+    exec(text if code is None else code, *spaces)
 
 
 class Loader(SourceFileLoader):
     def get_code(self, fullname):
-        first, last = index[fullname][2:]
+        first, last = index[fullname][3:]
         return marshal.loads(memory[start + first : start + last])
 
 
@@ -69,9 +69,10 @@ class Finder:
         found = index.get(name)
         if found is None:
             return None
-        file, folder = found[:2]
-        spec = ModuleSpec(name, Loader(name, file), origin=file, is_package=bool(folder))
-        spec.has_location = True
+        file, folder, cached, first, last = found
+        loader = (Loader if last else ExtensionFileLoader)(name, file)
+        spec = ModuleSpec(name, loader, origin=file, is_package=bool(folder))
+        spec.has_location, spec.cached = True, cached
         if folder:
             spec.submodule_search_locations.append(folder)
         return spec
@@ -110,7 +111,7 @@ def memory() -> int:
 
 def _bundle() -> bytes:
     importlib.import_module("horn.coordination.session")  # and kazoo, if not yet
-    index: dict[str, tuple[str, str, int, int]] = {}
+    index: dict[str, tuple[str, str, str | None, int, int]] = {}
     codes: list[bytes] = []
     end = 0
     known = {*PACKAGES, *sys.stdlib_module_names}
@@ -119,8 +120,8 @@ def _bundle() -> bytes:
         found = _code_of(name)
         if found is None:
             continue
-        file, folder, code = found
-        index[name] = (file, folder, end, end + len(code))
+        file, folder, cached, code = found
+        index[name] = (file, folder, cached, end, end + len(code) if code else 0)
         end += len(code)
         codes.append(code)
     finder = marshal.dumps(compile(FINDER, "<preload>", "exec"))
@@ -138,30 +139,36 @@ def _needed() -> set[str]:
     return found
 
 
-def _code_of(name: str) -> tuple[str, str, bytes] | None:
-    """File, folder if it is a package, and code of a module of plain Python; else None."""
+def _code_of(name: str) -> tuple[str, str, str | None, bytes] | None:
+    """File, folder if it is a package, .pyc and code of a module of plain Python; of a compiled one
+    its file, and no code; else None.
+    """
     try:
         module = sys.modules.get(name)
         spec = importlib.util.find_spec(name) if module is None else module.__spec__
-        if spec is None or type(spec.loader) is not SourceFileLoader or spec.name != name:
+        if spec is None or spec.name != name or spec.origin is None:
+            return None
+        if type(spec.loader) is ExtensionFileLoader:
+            return spec.origin, "", None, b""
+        if type(spec.loader) is not SourceFileLoader:
             return None
         code = spec.loader.get_code(name)
     except (ImportError, AttributeError, ValueError, SyntaxError, OSError):
         return None  # the task will say what is wrong with it, if it imports it at all
-    if code is None or spec.origin is None:
+    if code is None:
         return None
     folder = (spec.submodule_search_locations or [""])[0]
-    return spec.origin, folder, marshal.dumps(code)
+    return spec.origin, folder, spec.cached, marshal.dumps(code)
 
 
-def _texts() -> dict[str, bytes]:
+def _texts() -> dict[str, CodeType]:
     """The texts of which dataclasses makes methods of horn's classes; the code of each."""
-    found: dict[str, bytes] = {}
+    found: dict[str, CodeType] = {}
 
     def run(text: str | CodeType, *spaces: Any) -> None:
         code = compile(text, "<string>", "exec") if isinstance(text, str) else text
         if isinstance(text, str):
-            found[text] = marshal.dumps(code)
+            found[text] = code
         exec(code, *spaces)
 
     importlib.import_module(BACKEND)

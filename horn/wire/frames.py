@@ -9,6 +9,7 @@ ProtocolError: where, got, expected. Pure: no socket, no clock. Source: docs/not
 from __future__ import annotations
 
 import enum
+import functools
 import math
 import struct
 import zlib
@@ -288,7 +289,12 @@ TYPES: dict[int, type[Meta]] = {
 }  # fmt: skip
 _TYPE = {cls: number for number, cls in TYPES.items()}
 _ENCODE = msgspec.msgpack.Encoder()
-_DECODE = {number: msgspec.msgpack.Decoder(cls) for number, cls in TYPES.items()}
+
+
+@functools.cache
+def _decoder(number: int) -> msgspec.msgpack.Decoder[Meta]:
+    """Made with the first frame of a kind: a process meets few of them."""
+    return msgspec.msgpack.Decoder(TYPES[number])
 
 
 def _no_extension(code: int, data: memoryview) -> Any:
@@ -425,7 +431,7 @@ def _decode_meta(number: int, packed: bytes, minor: int) -> Meta:
     """A typed meta in its one canonical form. Unknown keys are for later minors of this major."""
     name = TYPES[number].__name__
     try:
-        meta = _DECODE[number].decode(packed)
+        meta = _decoder(number).decode(packed)
         if _ENCODE.encode(meta) == packed:
             return meta
         # Unknown keys, or another form of the same: only plain values, each key once, shortest.

@@ -45,6 +45,31 @@ print([m.__name__ for m in plain if type(m.__loader__).__name__ != "Loader"])
     assert say(program) == "[]"
 
 
+def test_a_task_imports_no_modules_that_it_does_not_use():
+    """Of 505 modules 50 were for versions, pages, scratch folders and tables of text; finding the
+    BLAS imported most of them once more.
+    """
+    program = """
+from horn._kernels import blas
+blas.load()
+heavy = ("codeop", "csv", "email", "html", "importlib.metadata", "numpy.typing", "symtable",
+         "sysconfig", "tempfile", "zipfile")
+print([name for name in heavy if name in sys.modules])
+"""
+    assert say(program) == "[]"
+
+
+def test_compiled_modules_are_not_looked_for():
+    program = """
+found = [m for n, m in sys.modules.items() if n.startswith(("horn.", "numpy.", "msgspec."))]
+compiled = [m for m in found if (getattr(m, "__file__", "") or "").endswith(".so")]
+print(len(compiled) > 5, sys.meta_path[0].__name__)
+print([m.__name__ for m in compiled if m.__spec__.cached or not m.__spec__.has_location])
+print([m.__name__ for m in compiled if sys.meta_path[0].find_spec(m.__name__) is None])
+"""
+    assert say(program).splitlines() == ["True Finder", "[]", "[]"]
+
+
 def test_modules_are_where_they_are_and_resources_are_found():
     program = """
 import importlib.resources, inspect, horn.runtime.task, horn.transport

@@ -1,12 +1,19 @@
-"""Syntax trees are made one after the other, whatever threads ask for them."""
+"""Syntax trees are made one after the other, whatever threads ask for them; where they end."""
 
 from __future__ import annotations
 
 import ast
 import gc
+import inspect
+import io
+import re
 import threading
+import tokenize
+
+import pytest
 
 from horn import texts
+from horn.language import source
 
 WAIT_S = 30.0
 LONG = "\n".join(f"x{i} = [a + {i}, (b, c), {{'k': d}}]" for i in range(300))
@@ -54,3 +61,57 @@ def test_a_thread_waits_for_the_tree_of_another(monkeypatch):
     other.join(WAIT_S)
     assert inside == [0]  # it was asked for in the middle of the first, and not made then
     assert len(tree.body) == 300 and ast.unparse(done[0]) == "y = 1"
+
+
+ENDS = '''
+class Cell:
+
+    @given(
+        1,
+    )
+    def first(self, x):  # a comment
+
+        text = """
+out here
+    """
+
+        if x:
+            return [
+    text,
+        ]
+    # less deep
+        return text + \\
+    "on"
+
+
+    def second(self): return 1
+    async def third(self):
+        yield 3
+
+def fourth():
+    def inner():
+
+        return 1
+
+    return inner
+def fifth(): pass
+f = (lambda x: x)
+def last():
+    # only this
+
+    return 2'''
+
+
+def test_a_function_ends_where_pythons_own_reader_says():
+    """Which takes each process the time to make its expressions."""
+    lines = list(io.StringIO(ENDS))
+    starts = [n for n, line in enumerate(lines) if re.match(r" *(@|(async )?def )", line)]
+    assert len(starts) == 8
+    for n in starts:
+        mine, pythons = (source._statement(lines[n:]), source._first(inspect.getblock(lines[n:])))
+        assert ast.dump(mine, include_attributes=True) == ast.dump(pythons, include_attributes=True)
+
+
+def test_a_text_without_an_end_is_refused_as_python_refuses_it():
+    with pytest.raises((SyntaxError, tokenize.TokenError)):
+        source._statement(["def f(x):\n", "    return (x,\n"] + ["x,\n"] * 500)
