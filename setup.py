@@ -21,7 +21,10 @@ DIRECTIVES = {
 FLAGS = ["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math"]
 KERNELS = Path("horn/_kernels")
 # What an extension has besides its .pyx; the longest to compile first.
-SOURCES = {"engine": ["avx512.c", "avx2.c", "plain.c", "wide.c", "thin.c", "tape.c", "bands.c"]}
+SOURCES = {
+    "engine": ["avx512.c", "avx2.c", "plain.c", "wide_avx512.c", "wide_avx2.c", "thin.c", "tape.c",
+               "bands.c"],
+}
 
 
 class Build(build_ext):

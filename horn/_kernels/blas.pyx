@@ -3,7 +3,7 @@
 `load()` finds the library once per process and gives the addresses of its C interface; nothing is
 linked at build time. HORN_BLAS=mkl|openblas|numpy overrides the choice, and then a library that
 is not there is an error, never a silent other one; without it the engine makes products of float32
-itself where it is faster than the library (wide.c). The numpy choice has no addresses: the engine
+itself where it is faster than the library (wide.h). The numpy choice has no addresses: the engine
 goes back to Python for its products.
 """
 

@@ -82,6 +82,8 @@ cdef class Tape:
     dtype : float32 or float64, the type of all arithmetic.
     n_threads : threads of one run, this one among them; they are started by the first run.
     blas : a `horn._kernels.blas.Blas`, by default the one that `blas.load()` finds.
+    repeats : instructions are executed at every step of sequences: horn's own products pay from
+        AVX2 on, without it with AVX-512 only.
 
     Raises ValueError when an instruction's shapes or names do not fit.
     """
@@ -96,10 +98,10 @@ cdef class Tape:
     cdef object failure
     cdef bint in_python  # products go back to NumPy
 
-    def __cinit__(self, dtype=np.float32, n_threads=1, blas=None):
+    def __cinit__(self, dtype=np.float32, n_threads=1, blas=None, repeats=False):
         memset(&self.t, 0, sizeof(tape_t))
 
-    def __init__(self, dtype=np.float32, n_threads=1, blas=None):
+    def __init__(self, dtype=np.float32, n_threads=1, blas=None, repeats=False):
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise ValueError(f"a tape computes in float32 or float64, not {self.dtype}")
@@ -117,8 +119,9 @@ cdef class Tape:
         t.dgemm = <void *><uintptr_t>self.blas.dgemm
         t.blas_get = <void *><uintptr_t>self.blas.get_threads
         t.blas_set = <void *><uintptr_t>self.blas.set_threads
-        # wide.c beats a library that does not use all that the processor has; Intel's does on Intel's
-        t.wide = (t.dtype == 0 and LEVEL == 2 and not self.blas.is_asked
+        # wide.h beats a library that does not use all that the processor has (Intel's does on
+        # Intel's), and one that lays weights out anew at every step
+        t.wide = (t.dtype == 0 and LEVEL >= (1 if repeats else 2) and not self.blas.is_asked
                   and not (self.blas.name == "mkl" and is_intel()))
         self.in_python = self.blas.sgemm == 0 and not t.wide
         t.numpy_gemm = numpy_gemm
@@ -141,7 +144,7 @@ cdef class Tape:
 
     @property
     def products(self):
-        """Who makes the products: "horn" (wide.c) or the name of the BLAS."""
+        """Who makes the products: "horn" (wide.h) or the name of the BLAS."""
         return "horn" if self.t.wide else self.blas.name
 
     @property
@@ -173,9 +176,9 @@ cdef class Tape:
         """c = alpha * a @ b + beta * c, over the first m, n, k of (m, k) @ (k, n) -> (m, n).
 
         With beta 0, what c held does not matter. alpha and beta are floats, scalars or coefs.
-        Zeros of what a `load` before read are passed over, where the products are wide.c's.
+        Zeros of what a `load` before read are passed over, where the products are wide.h's.
         thin : by the kernel of thin.c where it can. steady : b is the same at every step of a
-        `repeat`; it is laid out once for all of them, where the products are wide.c's, and such
+        `repeat`; it is laid out once for all of them, where the products are wide.h's, and such
         products of one a, one after the other, are one.
         """
         cdef gemm_t *g = self.bind.gemm(a, b, c, alpha, beta, m, n, k)

@@ -155,6 +155,9 @@ static int cut(const loop_t *l, domain_t *d, int nv, int64_t part, int64_t parts
 /* ---- the bodies ---- */
 static body_t BODIES[2];
 int LEVEL_USED = 0;
+#ifdef HORN_X86
+static const wide_t *WIDE;      /* horn's own products, from AVX2 on */
+#endif
 
 void choose_level(int limit) {
     int level = 0;
@@ -168,8 +171,8 @@ void choose_level(int limit) {
     LEVEL_USED = level;
     const body_t *bodies = PLAIN;
 #ifdef HORN_X86
-    if (level == 1) bodies = AVX2;
-    if (level == 2) bodies = AVX512;
+    if (level == 1) { bodies = AVX2; WIDE = &WIDE_AVX2; }
+    if (level == 2) { bodies = AVX512; WIDE = &WIDE_AVX512; }
 #endif
     BODIES[F32] = bodies[F32]; BODIES[F64] = bodies[F64];
 }
@@ -204,12 +207,13 @@ static void gemm_part(const tape_t *t, const gemm_t *g, int64_t r0, int64_t r1, 
     if (t->wide) {
         const int64_t *as = g->a.stride, *bs = g->b.stride;
         if (g->c.row)
-            wide_product((const float *)a, as[0], as[1], (const float *)b, bs[0], bs[1], (float *)c,
-                         g->c.ld, m, n, k, (float)alpha, (float)beta, g->zeros, t->packs[tid]);
+            WIDE->product((const float *)a, as[0], as[1], (const float *)b, bs[0], bs[1],
+                          (float *)c, g->c.ld, m, n, k, (float)alpha, (float)beta, g->zeros,
+                          t->packs[tid]);
         else
-            wide_product((const float *)b, bs[1], bs[0], (const float *)a, as[1], as[0], (float *)c,
-                         g->c.ld, n, m, k, (float)alpha, (float)beta,
-                         g->zeros ? ZEROS_A + ZEROS_B - g->zeros : ZEROS_NONE, t->packs[tid]);
+            WIDE->product((const float *)b, bs[1], bs[0], (const float *)a, as[1], as[0],
+                          (float *)c, g->c.ld, n, m, k, (float)alpha, (float)beta,
+                          g->zeros ? ZEROS_A + ZEROS_B - g->zeros : ZEROS_NONE, t->packs[tid]);
         return;
     }
 #endif
@@ -281,8 +285,8 @@ static void pack_all(const tape_t *t, int32_t first, int32_t last, int tid, int 
     for (int32_t i = first; i < last; i++) {
         const gemm_t *g = t->ins[i].gemm;
         if (g && g->panels && count++ % nt == tid)
-            wide_pack((const float *)g->b.data, g->b.stride[0], g->b.stride[1], resolve(t, g->n),
-                      resolve(t, g->k), g->panels);
+            WIDE->pack((const float *)g->b.data, g->b.stride[0], g->b.stride[1], resolve(t, g->n),
+                       resolve(t, g->k), g->panels);
     }
 }
 
@@ -296,7 +300,7 @@ static void run_packed(const tape_t *t, const ins_t *ins, int n, int tid, int nt
         const gemm_t *h = ins[i].gemm;
         part[i] = (wide_part_t){h->panels, (float *)h->c.data, h->c.ld, resolve(t, h->n),
                                 (float)value_of(t, h->alpha), (float)value_of(t, h->beta)};
-        n_panels += (part[i].n + 31) / 32; columns += part[i].n;
+        n_panels += (part[i].n + WIDE->panel - 1) / WIDE->panel; columns += part[i].n;
     }
     if (m <= 0 || !columns) return;
     if (nt > 1 && m * columns * (k + 1) < 65536) { nt = 1; if (tid) return; }
@@ -305,8 +309,8 @@ static void run_packed(const tape_t *t, const ins_t *ins, int n, int tid, int nt
     else share(n_panels, tid, nt, 1, &lo, &hi);
     if (past <= first) return;
     for (int i = 0; i < n; i++) part[i].c += first * part[i].ldc;
-    wide_packed((const float *)g->a.data + first * g->a.stride[0], g->a.stride[0], g->a.stride[1],
-                past - first, k, part, n, lo, hi, t->packs[tid]);
+    WIDE->packed((const float *)g->a.data + first * g->a.stride[0], g->a.stride[0], g->a.stride[1],
+                 past - first, k, part, n, lo, hi, t->packs[tid]);
 }
 #endif
 

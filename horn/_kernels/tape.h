@@ -219,7 +219,7 @@ struct tape_s {
     char **scratch; int64_t scratch_bytes;
     char *panel; int64_t panel_bytes;   /* what an instruction over windows lays out */
     char **packs;               /* by thread: what the kernels of thin.h pack */
-    int32_t wide;               /* products by wide.c, not by the BLAS */
+    int32_t wide;               /* products by wide.h, not by the BLAS */
     int32_t packed;             /* the panels of products hold what b is */
     const tape_t *whole;        /* of a band: the tape that it is of */
     bands_t *bands;             /* what runs, if steps are divided by rows */

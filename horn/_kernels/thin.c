@@ -14,6 +14,7 @@
 
 #include "target_avx512.h"
 
+#define LEVEL 2
 #include "pack.h"
 
 #define THIN_ROWS 12

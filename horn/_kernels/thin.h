@@ -1,5 +1,5 @@
-/* Products of float32 for AVX-512 (wide.c), two of them for thin batches (thin.c, live.h), and how
- * much scratch they need. */
+/* Products of float32 for AVX2 and AVX-512 (wide.h), two of them for thin batches and AVX-512 (thin.c,
+ * live.h), and how much scratch they need. */
 #ifndef HORN_THIN_H
 #define HORN_THIN_H
 
@@ -15,7 +15,7 @@
 #define WIDE_K 384                          /* messages at a time */
 #define WIDE_ROWS 240                       /* rows of a that stay in the second-level cache */
 #define WIDE_COLS 1024                      /* columns of b that are packed once for all rows */
-#define WIDE_LISTS ((WIDE_ROWS / 12 + 2) * (WIDE_K + 16))    /* of places that are not 0, int16_t */
+#define WIDE_LISTS ((WIDE_ROWS / 6 + 2) * (WIDE_K + 16))     /* of places that are not 0, int16_t */
 #define WIDE_BYTES ((WIDE_ROWS + WIDE_COLS) * WIDE_K * 4 + WIDE_LISTS * 2 + 512)
 #define KERNEL_BYTES (WIDE_BYTES > LIVE_BYTES ? WIDE_BYTES : LIVE_BYTES)
 
@@ -26,24 +26,29 @@ typedef struct {
 } live_weights_t;
 
 #pragma GCC visibility push(hidden)
-/* c = beta c + alpha a b: a (m, k), b (k, n) by strides, one of each 1; c (m, n) row-major. With
- * beta 0 what c held does not matter. zeros: of which operand much may be 0, which is passed over. */
+/* Columns of a panel, of AVX-512 (AVX2: half as many), and floats of the panels of a product. */
+#define WIDE_PANEL 32
+#define WIDE_PANELS(n, k) (((n) + WIDE_PANEL - 1) / WIDE_PANEL * WIDE_PANEL * (k))
+/* Of which operand much may be 0, which is passed over. */
 enum {ZEROS_NONE, ZEROS_A, ZEROS_B};
-void wide_product(const float *a, int64_t am, int64_t ak, const float *b, int64_t bk, int64_t bn,
-                  float *c, int64_t ldc, int64_t m, int64_t n, int64_t k, float alpha, float beta,
-                  int zeros, char *scratch);
-
-/* The same in two steps, for a b that many products have: its panels (WIDE_PANELS floats), and
- * those from p0 on to p1 of the n of a product, to the same bits. */
-#define WIDE_PANELS(n, k) (((n) + 31) / 32 * 32 * (k))
-void wide_pack(const float *b, int64_t bk, int64_t bn, int64_t n, int64_t k, float *panels);
-
 /* Products of one a with several b: columns are counted in panels, from the first's on. */
 typedef struct {
     const float *panels; float *c; int64_t ldc, n; float alpha, beta;
 } wide_part_t;
-void wide_packed(const float *a, int64_t am, int64_t ak, int64_t m, int64_t k,
-                 const wide_part_t *parts, int n_parts, int64_t p0, int64_t p1, char *scratch);
+typedef struct {
+    int32_t panel;              /* columns of one */
+    /* c = beta c + alpha a b: a (m, k), b (k, n) by strides, one of each 1; c (m, n) row-major. With
+     * beta 0 what c held does not matter. */
+    void (*product)(const float *a, int64_t am, int64_t ak, const float *b, int64_t bk, int64_t bn,
+                    float *c, int64_t ldc, int64_t m, int64_t n, int64_t k, float alpha, float beta,
+                    int zeros, char *scratch);
+    /* The same in two steps, for a b that many products have: its panels, and those from p0 on to p1
+     * of the n of a product, to the same bits. */
+    void (*pack)(const float *b, int64_t bk, int64_t bn, int64_t n, int64_t k, float *panels);
+    void (*packed)(const float *a, int64_t am, int64_t ak, int64_t m, int64_t k,
+                   const wide_part_t *parts, int n_parts, int64_t p0, int64_t p1, char *scratch);
+} wide_t;
+extern const wide_t WIDE_AVX2, WIDE_AVX512;
 
 /* Rows [r0, r1) of v and w. d (m, k) and x (k, n) by strides; v and w row-major.
  *

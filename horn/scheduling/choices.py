@@ -54,7 +54,8 @@ def choose_layout(program: Program, products: str, batch_size: int) -> str:
     batches of 20, 100 and 1000 (docs/notes/0002, 0070): horn's own products want batch-major, which
     saves 2 to 25 % of a step; OpenBLAS wants neuron-major up to some hundred rows (beyond, loading
     turns the batch for nothing); MKL wants it for thin batches only. Loops over (b, o, i) want one
-    sample's inputs side by side; sparse links want the batch side by side.
+    sample's inputs side by side; sparse links want the batch side by side. Of sequences a step has
+    few rows: with neurons side by side loops have whole vectors (docs/notes/0184).
 
     products : who makes them, as ``Tape.products``.
     """
@@ -66,7 +67,7 @@ def choose_layout(program: Program, products: str, batch_size: int) -> str:
             len(ir.union(o.node.axes, o.axis)) == 3 for o in statement.outputs
         ):
             return "batch"
-    if products == "horn" or is_stream(program, batch_size):
+    if products == "horn" or program.steps:
         return "batch"
     if products == "mkl":
         return "neuron" if batch_size < 64 else "batch"
