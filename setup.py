@@ -22,8 +22,16 @@ FLAGS = ["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math"]
 KERNELS = Path("horn/_kernels")
 # What an extension has besides its .pyx; the longest to compile first.
 SOURCES = {
-    "engine": ["avx512.c", "avx2.c", "plain.c", "wide_avx512.c", "wide_avx2.c", "thin.c", "tape.c",
-               "bands.c"],
+    "engine": [
+        "avx512.c",
+        "avx2.c",
+        "plain.c",
+        "wide_avx512.c",
+        "wide_avx2.c",
+        "thin.c",
+        "tape.c",
+        "bands.c",
+    ],
 }
 
 

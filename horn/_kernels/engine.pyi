@@ -28,7 +28,10 @@ class Tape:
     dims: NDArray[np.int64]
     scalars: NDArray[np.float64]
     def __init__(
-        self, dtype: DTypeLike = ..., n_threads: int = 1, blas: Blas | None = None,
+        self,
+        dtype: DTypeLike = ...,
+        n_threads: int = 1,
+        blas: Blas | None = None,
         repeats: bool = False,
     ) -> None: ...
     def __len__(self) -> int: ...
