@@ -18,6 +18,7 @@ import os
 import re
 import stat
 import sys
+import textwrap
 import threading
 import types
 from collections.abc import Iterator, Mapping
@@ -209,8 +210,8 @@ def _candidates(file: str) -> Iterator[str]:
                 read.add(str(name))
                 yield from filter(new, _read(str(name)))
 
-    if "-c" in sys.orig_argv:
-        yield from filter(new, sys.orig_argv[sys.orig_argv.index("-c") + 1 :][:1])
+    told = [*filter(new, sys.orig_argv)]  # with an indented -c as Python runs it, from 3.14
+    yield from (*told, *filter(new, map(textwrap.dedent, told)))
     if file in linecache.cache:
         yield "".join(linecache.getlines(file))
     if file == "<stdin>":

@@ -7,6 +7,7 @@ import pty
 import select
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -49,6 +50,11 @@ if __name__ == "__main__":
     run = horn.train(job(), tasks=int(sys.argv[1]))
     run.model.save(sys.argv[2])
     print(repr(run.history[-1]["loss"]))
+"""
+
+
+FOUND = """
+assert 'GAIN * z' in horn.texts.text_of(Typed.forward.__code__, globals())
 """
 
 
@@ -195,7 +201,26 @@ def test_a_program_that_python_was_told(way, tasks, tmp_path):
     assert horn.Model.load(saved).evaluate(horn.data.digits("test"))["acc"] > 0.3
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python keeps the text of a pipe")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-qc", PROGRAM + FOUND),
+        ("-c", "import sys; exec(sys.argv[1])", PROGRAM + FOUND),
+        pytest.param(
+            ("-c", textwrap.indent(PROGRAM + FOUND, "    ")),
+            marks=pytest.mark.skipif(sys.version_info < (3, 14), reason="an indented program"),
+        ),
+    ],
+    ids=["option", "argument", "indented"],
+)
+def test_the_text_is_found_however_the_command_line_has_it(words):
+    """From 3.14 on Python takes away what all lines of ``-c`` are indented by."""
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_pipe_is_said_to_be_lost():
     done = subprocess.run(
         [sys.executable, "-", "1", "none.horn"],
