@@ -194,10 +194,11 @@ def teaches(thing: _F) -> _F:
             at = error.__traceback__
             if at is None or at.tb_next is not None:  # it was called, and something in it failed
                 raise
-            hint = remedy(str(error), function)
+            said = str(error).partition(". Did you mean ")[0]  # Python 3.13 adds one
+            hint = remedy(said, function)
             if not hint:
                 raise
-            raise NoSuchArgument(f"{error}; {hint}") from None
+            raise NoSuchArgument(f"{said}; {hint}") from None
 
     if not isinstance(thing, type):
         return called  # type: ignore[return-value]
