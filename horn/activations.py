@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from horn import math, texts
+from horn import math, mistakes, texts
 from horn.errors import ModelError
 
 Function = Callable[..., Any]
@@ -137,7 +137,9 @@ def resolve(activation: str | Activation, where: str) -> tuple[Activation, Funct
     if activation in ACTIVATIONS:
         return ACTIVATIONS[activation], None
     known = [*ACTIVATIONS, *INTERLAYERS]
-    close = difflib.get_close_matches(str(activation), known, 1)
+    close = difflib.get_close_matches(str(activation).lower(), known, 1)
+    if str(activation) in mistakes.ACTIVATIONS:
+        close = [name for name in (mistakes.ACTIVATIONS[str(activation)],) if name]
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise ModelError(
         f"{where}: unknown activation {activation!r}; {hint}known: {', '.join(known)}, or pass "

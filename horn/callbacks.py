@@ -138,6 +138,11 @@ def _as_callback(one: Any) -> Callback:
         return one
     if isinstance(one, type) and issubclass(one, Callback):
         raise ModelError(f"Job: callbacks has the class {one.__name__}; write {one.__name__}()")
+    if type(one).__name__ == "EarlyStopping":
+        raise ModelError(
+            "Job: callbacks has a horn.EarlyStopping, which is no callback; write "
+            "Job(..., early_stopping=horn.EarlyStopping(patience=3))"
+        )
     if isinstance(one, type) or not callable(one) or any(hasattr(one, name) for name in HOOKS):
         raise ModelError(
             f"Job: callbacks has {one!r}; a callback is a horn.Callback (on_epoch_end(self, "

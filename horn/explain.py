@@ -11,8 +11,10 @@ from horn.errors import CompileError
 from horn.ir import averages, derive
 from horn.ir.neuron_ir import BackwardIR
 from horn.language.layers import read_layer
+from horn.language.parse import function
 from horn.language.source import source_of
 from horn.layers import Layer
+from horn.losses import LOSSES
 from horn.network import Network
 from horn.neuron import Neuron, SynapseState, declared, mentions
 from horn.optimizers import SGD, Direct, Optimizer
@@ -105,6 +107,11 @@ def never_learn(network: Network) -> list[str]:
     """A sentence for each layer with weights or Parameters that no gradient and no push reaches.
     Raises CompileError if a neuron cannot be compiled.
     """
+    return [sentence for sentence, _ in unreached(network)]
+
+
+def unreached(network: Network) -> list[tuple[str, list[str]]]:
+    """As ``never_learn``, with the names of the arrays that each sentence is about."""
     layers = network.layers[1:]
     if not network.is_judged or any(layer.neuron.interpreted for layer in layers):
         return []
@@ -112,7 +119,7 @@ def never_learn(network: Network) -> list[str]:
     derived = {
         k.index: derive.derive(read[k.index][0], k.parameters, k.weights, k.groups) for k in layers
     }
-    reached = {layer.index for layer in network.judged}
+    reached = {layer.index for layer in network.judged if _is_steep(layer)}
     found = []
     for layer in reversed(layers):
         forward, backward, _ = read[layer.index]
@@ -143,8 +150,8 @@ def never_learn(network: Network) -> list[str]:
         ]
         meant = ir.contains(forward.output, ir.Op.STOP_GRADIENT)
         if silent and not meant:
-            found.append(_unreached(layer, silent, layer.index in reached))
-            found[-1] = f"{found[-1]}{_unread(layer, forward.output)}"
+            sentence = _unreached(layer, silent, layer.index in reached)
+            found.append((f"{sentence}{_unread(layer, forward.output)}", silent))
     return found[::-1]
 
 
@@ -213,6 +220,14 @@ def _flows(gradient: ir.Node) -> bool:
     return not ir.is_const(gradient, 0.0)
 
 
+def _is_steep(layer: Layer) -> bool:
+    """Whether the loss of a layer has a slope."""
+    if layer.loss is None or not layer.answers or layer.loss.name in LOSSES:
+        return True
+    formula = function(layer.loss.f, ir.OUTPUT, ir.TARGET)
+    return _flows(derive.gradient(formula, ir.const(1.0), [ir.OUTPUT], layerwide=True)[ir.OUTPUT])
+
+
 def _unread(layer: Layer, output: ir.Node) -> str:
     """A word on declared weights that forward has no use for."""
     nodes = set(ir.walk(output))
@@ -227,6 +242,7 @@ def _unreached(layer: Layer, silent: list[str], reached: bool) -> str:
     why = f"{name}.forward has no derivative by them: floor, sign and comparisons pass none"
     if not reached:
         why = "no gradient comes back to the layer from those that listen to it"
+        why = f"its loss {layer.loss.name!r} is flat" if layer.loss and layer.answers else why
     return (
         f"layer {layer.index} {layer.name!r}: {', '.join(silent)} will never learn: {why}. Let "
         "one through, as z + horn.math.stop_gradient(horn.math.sign(z) - z) does, write "

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.random import Generator
 
+from horn import mistakes
 from horn.errors import ModelError
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -107,6 +108,8 @@ def resolve(init: str | float | Initializer, where: str) -> Initializer:
     if init in INITIALIZERS:
         return INITIALIZERS[init]
     close = difflib.get_close_matches(init, INITIALIZERS, 1)
+    if init in mistakes.INITIALIZERS:
+        close = [mistakes.INITIALIZERS[init]]
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise ModelError(
         f"{where}: unknown initialiser {init!r}; {hint}known: {', '.join(INITIALIZERS)}"

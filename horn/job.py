@@ -69,9 +69,10 @@ class EarlyStopping:
             raise ModelError(
                 f'EarlyStopping: mode is what is better, "min" or "max"; got {self.mode!r}'
             )
-        if self.patience < 1:
+        if type(self.patience) is not int or self.patience < 1:
             raise ModelError(
-                f"EarlyStopping: patience must be at least 1 epoch, got {self.patience}"
+                f"EarlyStopping: patience must be a whole number of epochs from 1, got "
+                f"{self.patience!r}"
             )
 
 
@@ -166,7 +167,8 @@ class Job:
             if isinstance(getattr(self.network, "network", None), Network):
                 remedy = "; write horn.Job(model.network, data, initial=model)"
             raise ModelError(
-                f"Job: the first argument is a horn.Network, got {self.network!r}{remedy}"
+                "Job: the first argument is a horn.Network, got "
+                f"{mistakes.shown(self.network)}{remedy}"
             )
         if not isinstance(self.optimizer, Optimizer):
             raise ModelError(no_optimizer(self.optimizer))
@@ -184,8 +186,16 @@ class Job:
             )
         if self.dtype not in ("float32", "float64"):
             raise ModelError(f'Job: dtype must be "float32" or "float64", got {self.dtype!r}')
-        if self.target not in ("labels", "input", None):
-            raise ModelError(f'Job: target must be "labels", "input" or None, got {self.target!r}')
+        if isinstance(self.target, np.ndarray) or self.target not in ("labels", "input", None):
+            raise ModelError(
+                'Job: target must be "labels", "input" or None, got '
+                f"{mistakes.shown(self.target)}; y is of the data, (x, y)"
+            )
+        if not isinstance(self.early_stopping, (EarlyStopping, type(None))):
+            raise ModelError(
+                f"Job: early_stopping is a horn.EarlyStopping, got {self.early_stopping!r}; write "
+                "early_stopping=horn.EarlyStopping(patience=3)"
+            )
         if self.target == "input" and self.network.has_several:
             raise ModelError(
                 f'Job: target="input" is of one output, but the network has '
@@ -202,9 +212,12 @@ class Job:
             data, validation = self._with_targets(data), self.validation
         if self.sample_weight is not None:
             data = weighed(data, self.sample_weight)
-        if isinstance(validation, float):
+        if isinstance(validation, (int, float)):
             if not 0.0 < validation < 1.0:
-                raise ModelError(f"Job: validation={validation} must be a fraction between 0 and 1")
+                raise ModelError(
+                    f"Job: validation={validation!r} must be a fraction between 0 and 1, as 0.1, "
+                    "or data: (x, y)"
+                )
             if self.stateful and len(data) == 1:
                 data, validation = lanes.ending(data, self.network.n_inputs, validation)
             else:
@@ -327,7 +340,7 @@ class Job:
                     f"{net.steps} steps at a time; write Job(..., stateful=True), or cut it: "
                     f"horn.data.text(path, {net.steps})"
                 )
-            check_features(data, net.n_features, "the network")
+            check_features(data, net.n_features)
             if len(net.inputs) == 1 and not net.steps:
                 check_shape(data, net.layers[0].shape)
             check_finite(data)

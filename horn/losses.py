@@ -50,6 +50,7 @@ def own_output(output: Any, target: Any) -> Any:
     return output
 
 
+ABSOLUTE = ("mae", "l1", "mean_absolute_error", "L1Loss")  # as others call it
 BETWEEN = Loss("between", own_output)
 LOSSES: dict[str, Loss] = {
     "cross_entropy": Loss("cross_entropy", cross_entropy, labels=True),
@@ -62,13 +63,19 @@ def resolve(loss: str | Loss | Callable[[Any, Any], Any] | None, where: str) -> 
     """A Loss from its name, itself, or a function f(output, target)."""
     if loss is None or isinstance(loss, Loss):
         return loss
-    if callable(loss):
+    called = loss if isinstance(loss, str) else type(loss).__name__  # of PyTorch: a class for each
+    if called in ABSOLUTE:
+        raise ModelError(
+            f"{where}: unknown loss {loss!r}; write "
+            "loss=lambda output, target: abs(output - target)"
+        )
+    if callable(loss) and called not in mistakes.LOSSES:
         return Loss(getattr(loss, "__name__", "loss"), loss)
-    if loss in LOSSES:
-        return LOSSES[loss]
-    close = difflib.get_close_matches(str(loss), LOSSES, 1)
-    if str(loss) in mistakes.LOSSES:
-        close = [mistakes.LOSSES[str(loss)]]
+    if called in LOSSES:
+        return LOSSES[called]
+    close = difflib.get_close_matches(called, LOSSES, 1)
+    if called in mistakes.LOSSES:
+        close = [mistakes.LOSSES[called]]
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise ModelError(
         f"{where}: unknown loss {loss!r}; {hint}known: {', '.join(LOSSES)}, or "

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from horn import texts
+from horn import mistakes, texts
 from horn.data import Dataset
 from horn.errors import ModelError
 from horn.losses import LOSSES
@@ -287,6 +287,8 @@ def _metric(given: Any, where: str) -> Metric:
         if found := TOP.fullmatch(name):
             return Metric(name, top(int(found[1])), "answers", "max")
         close = difflib.get_close_matches(name, ["accuracy", *METRICS], 1, 0.5)
+        if given in mistakes.METRICS:
+            close = [mistakes.METRICS[given]]
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise ModelError(
             f"{where}: unknown metric {given!r}; {hint}known: {KNOWN}, or pass a function "

@@ -6,6 +6,7 @@ import difflib
 import functools
 import inspect
 import re
+import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -23,6 +24,12 @@ ATTRIBUTES = {
     **dict.fromkeys(("add", "add_module", "append"), "layers are added by net.input(n), "
                     "net.layer(n) and net.output(n)"),
     **dict.fromkeys(("Sequential", "Model", "Module", "nn", "layers", "models", "keras"), _NETWORK),
+    "get_layer": "model.network.layers holds them; what one sends is "
+                 "model.activations(x, 'layer1')",
+    **dict.fromkeys(("history", "losses"), "a run has it: run.history['loss'] is a column"),
+    **dict.fromkeys(("sklearn", "HornClassifier", "HornRegressor"),
+                    "write  from horn.sklearn import HornClassifier"),
+    **dict.fromkeys(("metrics_names", "scores"), "run.metrics has what was measured of the model"),
     **dict.fromkeys(("Linear", "Conv2d", "Flatten", "MLPClassifier"), _NETWORK),
     **dict.fromkeys(("forward", "predict_proba", "transform", "predict_classes"), _PREDICT),
     "predict": "train first: run = horn.train(job); then run.model.predict(x)",
@@ -117,6 +124,28 @@ LOSSES = {
     **dict.fromkeys(("bce", "binary_crossentropy", "BCELoss", "hinge"), "binary_cross_entropy"),
 }  # fmt: skip
 
+METRICS = {
+    **dict.fromkeys(("mean_squared_error", "MSE"), "mse"),
+    **dict.fromkeys(("mean_absolute_error", "MAE", "l1"), "mae"),
+    **dict.fromkeys(("roc_auc", "roc_auc_score", "AUC"), "auc"),
+    **dict.fromkeys(("f1_score", "F1"), "f1"),
+    **dict.fromkeys(("r2_score", "R2"), "r2"),
+    **dict.fromkeys(("accuracy_score", "categorical_accuracy", "sparse_categorical_accuracy",
+                     "binary_accuracy"), "accuracy"),
+}  # fmt: skip
+INITIALIZERS = {
+    **dict.fromkeys(("xavier", "xavier_uniform", "glorot_uniform"), "glorot"),
+    **dict.fromkeys(("kaiming", "kaiming_normal", "he_normal", "he_uniform"), "he"),
+    **dict.fromkeys(("lecun_normal", "lecun_uniform"), "lecun"),
+}  # fmt: skip
+ACTIVATIONS = {
+    **dict.fromkeys(("linear", "none", "None"), "identity"),
+    "logistic": "sigmoid",
+    "LeakyReLU": "leaky_relu",
+    # that horn has not, so that none is taken for it
+    **dict.fromkeys(("gelu", "GELU", "swish", "silu", "SiLU", "mish", "elu", "selu"), ""),
+}  # fmt: skip
+
 # Calls with what they do not take, by the name in Python's message.
 _CALLS = {
     "train": _TRAIN,
@@ -124,7 +153,19 @@ _CALLS = {
     "Dense": f"horn.Dense is a way to connect layers; {_NETWORK}",
     "Model": _PREDICT,
     "Network": _NETWORK,
+    "Layer": "a layer is told what it listens to: net.layer(4, inputs=[a, b])",
 }
+
+
+def shown(value: Any) -> str:
+    """A value as messages have it: arrays and tables by their shape, long texts cut."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and shape:
+        return f"{type(value).__name__} of shape {shape}"
+    if isinstance(value, tuple) and len(value) < 4:
+        return f"({', '.join(map(shown, value))})"
+    text = repr(value)
+    return text if len(text) <= 200 else reprlib.repr(value)
 
 
 class NoSuchAttribute(AttributeError):
@@ -138,6 +179,8 @@ class NoSuchArgument(TypeError):
 def no_attribute(kind: str, name: str, known: Iterable[str] = ()) -> NoSuchAttribute:
     """Python's error, with the replacement to write where one is known."""
     remedy = ATTRIBUTES.get(name)
+    if kind == "a horn.Model" and name == "layers":
+        remedy = "the description has them: model.network.layers"
     close = difflib.get_close_matches(name, [each for each in known if each[0] != "_"], 1)
     if remedy is None and close:
         remedy = f"did you mean {close[0]}?"
@@ -149,6 +192,13 @@ def remedy(message: str, function: Callable[..., Any] | None = None) -> str:
     was called, whose arguments are named where nothing better is known.
     """
     called = re.match(r"'?(\w+)", message)
+    if re.match(r"Network\.(input|layer|output)\(\) takes .* positional", message):
+        return "all but the size have names: net.layer(100, neuron=Mine, activation='relu')"
+    if made := re.match(r"(\w+)\(\) takes no arguments", message):
+        return (
+            f"a neuron is passed as its class, and what differs is a number of one of yours:  "
+            f"class Mine(horn.{made[1]}): keep = 0.5"
+        )
     name = re.search(r"unexpected keyword argument '(\w+)'", message)
     if name is not None:
         known = [] if function is None else _arguments(function)
@@ -161,7 +211,10 @@ def remedy(message: str, function: Callable[..., Any] | None = None) -> str:
             return f"did you mean {close[0]}?"
         return f"it takes {', '.join(known)}" if known else ""
     refused = re.search(r"positional argument|object is not callable", message)
-    return _CALLS.get(called[1], "") if called and refused else ""
+    said = _CALLS.get(called[1], "") if called and refused else ""
+    if not said and function is not None and " missing " in message:
+        return f"it takes {', '.join(_arguments(function))}"
+    return said
 
 
 def _arguments(function: Callable[..., Any]) -> list[str]:

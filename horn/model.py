@@ -503,9 +503,10 @@ class Model:
 
     def _dataset(self, data: Any, what: str) -> Dataset:
         found = read(self._arranged(data, what), what)
-        check_features(found, self.network.n_features, "this model")
+        net = self.network
+        check_features(found, net.n_features, "this model", net.layers[0].shape)
         if len(self.network.inputs) == 1 and not self.network.steps:
-            check_shape(found, self.network.layers[0].shape)
+            check_shape(found, self.network.layers[0].shape, "this model")
         return self._scaled(found)
 
     def _scaled(self, found: Dataset) -> Dataset:

@@ -42,6 +42,7 @@ def write(
     """
     import numpy as np
 
+    check_path(path)
     solid = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
     form = NORMALIZED if "normalization" in manifest else FORMAT
     layers = manifest.get("network", {}).get("layers", ())
@@ -107,7 +108,14 @@ def _kept(name: str, solid: Mapping[str, Array], header: Mapping[str, str]) -> s
 
 def place_of(path: str | os.PathLike[str]) -> Path:
     """Where a file of this name is written: what a link leads to, so that the link stays."""
+    check_path(path)
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+
+
+def check_path(path: Any) -> None:
+    """Raise ModelError unless it names a file."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise ModelError(f"a model file has a path, as 'model.horn'; got {path!r}")
 
 
 def check_writable(path: str | os.PathLike[str], size_bytes: int = 0) -> None:
@@ -248,6 +256,7 @@ def _near(file: Path) -> str:
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
     """The manifest and the arrays of a model file, verified. Raises as ``read_manifest``."""
+    check_path(path)
     manifest = read_manifest(path)
     import safetensors
     from safetensors.numpy import load_file

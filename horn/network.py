@@ -73,6 +73,13 @@ class Network:
     _inputs: ClassVar[tuple[Layer, ...]] = ()  # what net.input returned, if it was called again
     _alone: ClassVar[Layer | None] = None  # of several outputs the one that it is seen as
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.seed, (int, np.integer)) or self.seed < 0:
+            raise ModelError(
+                f"Network: seed is a whole number from 0, got {self.seed!r}; layers are added by "
+                "net.input(n), net.layer(n) and net.output(n)"
+            )
+
     if not TYPE_CHECKING:  # who checks types is told without it
 
         def __getattr__(self, name: str) -> Any:
@@ -321,6 +328,8 @@ class Network:
         loss_weight: float = 1.0,
         answers: bool = True,
     ) -> Layer:
+        if isinstance(inputs, (str, int, float)):
+            inputs = (inputs,)  # which is refused where inputs are
         if inputs is None and kind == "output":
             inputs = [each for each in self.layers if each.kind != "output"][-1:] or None
         if self._inputs and inputs is not None:
@@ -345,8 +354,8 @@ class Network:
             )
         if any(layer.name == name for layer in self.layers):
             raise ModelError(f"{where}: another layer has this name; names are unique")
-        if "." in name or not name:
-            raise ModelError(f"{where}: a layer's name is not empty and has no dot")
+        if not isinstance(name, str) or "." in name or not name:
+            raise ModelError(f"{where}: a layer's name is a text without a dot; got {name!r}")
         check_class(neuron, where)
         function, implied = activations.resolve(activation, where)
         if implied is not None and interlayer is not None:

@@ -398,6 +398,12 @@ def check_class(cls: object, where: str) -> type[Neuron]:
         raise ModelError(f"{where}: neuron must be a subclass of horn.Neuron, got {cls!r}{remedy}")
     if cls.forward is Neuron.forward:
         raise ModelError(f"{where}: {cls.__name__} has no forward(self, messages); write one")
+    if cls.__init__ is not object.__init__:
+        raise ModelError(
+            f"{where}: {cls.__name__} has an __init__, which nothing calls: the numbers of a "
+            "neuron stand in its class, as  leak = 0.1 , learned ones as  leak = "
+            "horn.Parameter(0.1) , and other numbers in a subclass"
+        )
     return cls
 
 

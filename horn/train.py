@@ -33,7 +33,7 @@ from horn.description import Description
 from horn.errors import Diverged, JobError, Stopped
 from horn.job import Job
 from horn.language.layers import read_aggregate
-from horn.mistakes import no_argument, teaches
+from horn.mistakes import NoSuchAttribute, no_argument, no_attribute, shown, teaches
 from horn.model import Array, Model
 from horn.modelfile import check_writable
 from horn.partition.placement import Placement
@@ -52,7 +52,7 @@ from horn.training.checkpointing import (
     rows_of,
     stopped,
 )
-from horn.training.checks import check_backwards, check_metrics, check_monitor
+from horn.training.checks import check_backwards, check_learns, check_metrics, check_monitor
 from horn.training.hooks import Hooks, attach
 from horn.training.hooks import of as callbacks_of
 from horn.training.identity import identity
@@ -105,6 +105,13 @@ class Run:
     stopped: bool = False
     checkpoint: str = ""
     profile: Profile | None = None
+
+    if not TYPE_CHECKING:  # who checks types is told without it
+
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("_") and hasattr(Model, name):
+                raise NoSuchAttribute(f"a run has no {name!r}: its model has, run.model.{name}")
+            raise no_attribute("a run", name, dir(type(self)))
 
     def _repr_html_(self) -> str:
         said = {"state": self.state, "seconds": self.seconds, "updates": self.iterations,
@@ -259,7 +266,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         )
     if not isinstance(job, Job):
         raise JobError(
-            f"horn.train takes a horn.Job, got {job!r}; write horn.train(horn.Job(net, ...))"
+            f"horn.train takes a horn.Job, got {shown(job)}; write horn.train(horn.Job(net, ...))"
         )
     strategy, topology, backend = settings.kind, settings.topology, settings.backend
     if settings.seed is not None:
@@ -267,6 +274,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
     job.check_data()
     check_monitor(job)
     check_metrics(job)
+    check_learns(job)
     if is_compiled(backend, job.network):
         for aggregate in job.aggregates.values():  # now, not after the first epoch
             read_aggregate(aggregate)

@@ -18,6 +18,7 @@ from horn.delays import Delayed, Reversed, delays, reversals
 from horn.errors import ModelError
 from horn.initializers import Initializer
 from horn.layers import Layer, Link, later, named_inputs, suffix
+from horn.mistakes import shown
 from horn.neuron import Neuron, weights_of
 
 
@@ -85,6 +86,11 @@ def linked(
         weight = f"{name}.weight{suffix(input_name, source, len(sources))}"
         if isinstance(connection, Tied):
             connection = connection.resolved(source.size, where)
+            if connection.layer not in layers:
+                raise ModelError(
+                    f"{where}: Tied({connection.layer.name}) is of a layer of another network; "
+                    "take one of this network"
+                )
             weight = _tied(connection, neuron, where)
         drawn = initializers.resolve(own or initial, where)
         how: dict[str, Any] = {"input": input_name, "delay": delay, "is_reversed": is_reversed}
@@ -252,6 +258,6 @@ def extents(size: int | Sequence[int], where: str) -> tuple[int, ...]:
 def whole_size(size: int, where: str) -> int:
     if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
         raise ModelError(
-            f"{where}: the number of neurons must be a whole number from 1, got {size!r}"
+            f"{where}: the number of neurons must be a whole number from 1, got {shown(size)}"
         )
     return int(size)

@@ -32,6 +32,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed:
     from horn import settings as _settings
     from horn import target as _target
     from horn.check import check_activations, check_network, describe
+    from horn.training.checks import check_learns
 
     job = _settings.apply(_target.load(target, args).job, settings)
     if seed is not None:
@@ -43,6 +44,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed:
     rows = check_network(job)
     # check=False is how a job says that a backward means to differ.
     wrong = [row for row in rows if not row.ok and job.check]
+    check_learns(job)
     silent = explain.never_learn(job.network)
     if as_json:
         terminal.print_json(

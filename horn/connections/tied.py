@@ -31,9 +31,11 @@ class Tied:
     def resolved(self, size: int, where: str) -> Tied:
         """It, knowing which way it goes from a layer below of this size."""
         if not getattr(self.layer, "links", ()):
+            is_name = isinstance(self.layer, str)
+            what = "is a name, maybe of a layer that comes later" if is_name else "has no weights"
             raise ModelError(
-                f"{where}: Tied takes a layer with weights, as net.layer returns it; got "
-                f"{self.layer!r}"
+                f"{where}: Tied takes an earlier layer with weights, as net.layer returned it; "
+                f"{self.layer!r} {what}: of two layers the later is tied to the earlier"
             )
         called = [link.input or link.source.name for link in self.layer.links]
         if self.input not in called and (self.input or len(called) > 1):

@@ -33,6 +33,7 @@ from horn.data.checks import (
 from horn.data.dataset import Dataset
 from horn.data.normalization import Normalization
 from horn.data.order import permutation
+from horn.mistakes import no_attribute
 
 if TYPE_CHECKING:
     from horn.data.characters import text
@@ -82,7 +83,7 @@ _READERS = {
 
 def __getattr__(name: str) -> Any:
     if name not in _READERS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise no_attribute("horn.data", name, __all__)
     value = getattr(importlib.import_module(f"{__name__}.{_READERS[name]}"), name)
     globals()[name] = value
     return value

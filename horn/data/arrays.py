@@ -102,6 +102,8 @@ def _array(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray:
         array: np.ndarray = np.asarray(value)
     except ValueError as error:  # ragged nested lists
         raise DataError(f"{what} is not a rectangular array: {_odd_one(value, error)}") from error
+    except (RuntimeError, TypeError) as error:  # a tensor that is no array, as PyTorch says why
+        raise DataError(f"{what} cannot be read as an array: {error}") from error
     if may_be_labels and array.ndim == 1 and array.dtype.kind in "UOM":
         return array
     if array.dtype.kind not in "biuf":

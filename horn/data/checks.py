@@ -45,6 +45,11 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
     if data is None:
         raise DataError(f"{what}: got None, but the pair (x, y), or x alone, is expected")
     arrays.refuse_pairs(data, what)
+    if any(each.__module__.startswith("torch.utils.data") for each in type(data).__mro__):
+        raise DataError(
+            f"{what}: got a {type(data).__name__}, a Dataset of PyTorch, of single samples; pass "
+            "torch.utils.data.DataLoader(it, batch_size=32, shuffle=True)"
+        )
     if isinstance(data, tuple) and len(data) != 2:
         raise DataError(
             f"{what}: got a tuple of {len(data)}, but data are the pair (x, y), or (x, None)"
@@ -128,29 +133,44 @@ def _check_finite(array: np.ndarray, letter: str, name: str) -> None:
         )
 
 
-def check_features(dataset: Dataset, expected: int, job_name: str) -> None:
+def check_features(
+    dataset: Dataset, expected: int, learned_by: str = "", sample: tuple[int, ...] = ()
+) -> None:
     """The network takes as many numbers per sample as the data have.
 
-    job_name : what the message calls the network's owner, such as ``job "mnist"``.
+    learned_by : who has learned from so many, such as "this model": then the data are to be others,
+    else the network may be. sample : the shape of a sample that it learned from.
     """
-    if dataset.n_features != expected:
-        got = dataset.n_features
-        raise DataError(
-            f"{dataset.name}: input has {got:,} feature{'s' * (got != 1)} per sample, but "
-            f"{job_name} declares input({expected}); x.shape is {dataset.x.shape}. Use "
-            f"net.input({got}) or pass matching data"
-        )
+    got = dataset.n_features
+    if got == expected:
+        return
+    is_row = len(dataset.shape) < 2
+    shape = dataset.x.shape if is_row else (len(dataset), *dataset.shape)
+    has, n = f"{got:,} feature{'s' * (got != 1)} per sample", f"{expected:,}"
+    said = f"input has {has}, but the network declares input({expected}); "
+    remedy = f"Use net.input({got}) or pass matching data"
+    if learned_by:
+        said = f"{has}, but {learned_by} learned from {n}; "
+        remedy = f"Pass the same {n} features in the same order"
+        if shape == sample:
+            remedy = "It is one sample: pass x[None]"
+    if got == expected + 1:
+        remedy += "; if the column too many has labels, or numbers the rows, leave it out"
+        remedy += " (of a .csv file: --label, --ids)" * bool(learned_by)
+    raise DataError(f"{dataset.name}: {said}x.shape is {shape}. {remedy}")
 
 
-def check_shape(dataset: Dataset, expected: tuple[int, ...]) -> None:
+def check_shape(dataset: Dataset, expected: tuple[int, ...], learned_by: str = "") -> None:
     """Samples that have a shape lie as the input of the network does; axes of one place apart.
+    learned_by : as for ``check_features``.
 
     Raises DataError, as of images with their channels first.
     """
     given, wanted = dataset.shape, [n for n in expected if n != 1]
     if len(given) < 2 or len(expected) < 2 or [n for n in given if n != 1] == wanted:
         return
-    remedy = f"net.input({given}), or x.reshape(-1, {', '.join(map(str, expected))})"
+    remedy = f"x.reshape(-1, {', '.join(map(str, expected))})"
+    remedy = remedy if learned_by else f"net.input({given}), or {remedy}"
     if sorted(given) == sorted(expected):
         order = [given.index(n) for n in expected] if len({*given}) == len(given) else []
         if (*given[1:], given[0]) == expected:
@@ -158,7 +178,8 @@ def check_shape(dataset: Dataset, expected: tuple[int, ...]) -> None:
         if order:
             remedy = f"x.transpose({', '.join(map(str, (0, *(1 + n for n in order))))})"
     raise DataError(
-        f"{dataset.name}: a sample has the shape {given}, but the network declares "
+        f"{dataset.name}: a sample has the shape {given}, but "
+        f"{f'{learned_by} learned from' if learned_by else 'the network declares'} "
         f"input({expected}), channels last; write {remedy}"
     )
 

@@ -269,10 +269,12 @@ def _samples(x: Any, steps: int, features: int, what: str) -> tuple[Array, Array
         x = x[:, :, None]
     if not is_flat and (x.ndim != 3 or x.shape[2] != features or not 1 <= x.shape[1] <= steps):
         longest = "" if ends is None else f" (x[{int(ends.argmax())}] is the longest)"
+        remedy = f"cut every sequence to {steps} steps, or let the network take more"
+        if x.ndim != 3 or x.shape[2] != features:
+            remedy = f"pass {features} features at each step"
         raise DataError(
-            f"{what}: x has shape {x.shape}{longest}, but net.input({features}, steps={steps}) "
-            f"takes (n, {steps}, {features}), or shorter ones; cut every sequence to {steps} "
-            "steps, or take more steps"
+            f"{what}: x has shape {x.shape}{longest}, but (n, {steps}, {features}) is expected, "
+            f"sequences of at most {steps} steps of {features} features; {remedy}"
         )
     if is_flat:
         x = x.reshape(len(x), steps, features)

@@ -37,6 +37,8 @@ def side_by_side(data: Any, parts: Parts, what: str) -> Any:
             f"{what}: the inputs of the network are {', '.join(map(repr, names))}, but of the data "
             f"{' and '.join(said)}; they are named by net.input(n, name=...)"
             + ("; of inputs and targets write the pair (x, y)" if len(names) == 1 < len(x) else "")
+            + ("; of scikit-learn's Bunch (bunch.data, bunch.target)" * ("target" in x))
+            + ("; of one input pass the array itself" if len(names) == 1 == len(x) else "")
         )
     found = {}
     for name, size in parts:

@@ -7,6 +7,7 @@ array a file) or in ``_read_file`` (x and y in one file).
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from horn.data.dataset import Dataset
 from horn.data.known import PARTS, cifar10, digits, mnist
 from horn.errors import DataError, NotFound
 from horn.formats import csv, idx, npy, npz
-from horn.mistakes import teaches
+from horn.mistakes import shown, teaches
 
 KNOWN = ("digits", "mnist", "cifar10")
 
@@ -66,6 +67,11 @@ def load(
     NotFound : no such set or file; proposes a name.
     DataError : the file is of no known format, damaged, or holds what cannot be learned from.
     """
+    if not isinstance(spec, (str, os.PathLike)):
+        raise DataError(
+            f"horn.data.load reads files, got {shown(spec)}; arrays are data as they are: (x, y)"
+        )
+    spec = os.fspath(spec)
     if not spec.strip():
         raise NotFound(f"no data are named; give a path, or one of {', '.join(KNOWN)}")
     columns = {"label": label, "ids": ids}

@@ -145,6 +145,16 @@ class Functions:
             if node is None or error.file:
                 raise
             self.scope.fail(node, error.problem)
+        except (TypeError, AttributeError, ValueError) as error:  # it is called with formulas
+            name = getattr(function, "__name__", type(function).__name__)
+            problem = f"{error}; write it with + - * / **, abs and horn.math"
+            if node is not None:
+                self.scope.fail(node, f"{name}: {problem}")
+            code = getattr(function, "__code__", None)
+            if code is None:
+                raise CompileError(f"{name}: {problem}") from error
+            file, line = code.co_filename, code.co_firstlineno
+            raise CompileError(problem, file=file, line=line, where=name) from error
 
     def length(self, value: Any) -> Any:
         """``len`` as a lambda sees it."""

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from horn import ir
 from horn import math as horn_math
+from horn.activations import INTERLAYERS
 from horn.ir import Node, Op, const, leaf
 from horn.language.expressions import Expressions
 from horn.language.references import (
@@ -96,6 +97,10 @@ class Names:
         known = [*self.scope.frame.names, *function.__globals__]
         hint = suggest(node.id, [k for k in known if not k.startswith("__")])
         remedy = f"; {hint.rstrip()}" if hint else ", set it before it is used"
+        if hasattr(horn_math, node.id):
+            remedy = f"; write horn.math.{node.id}"
+        elif node.id in INTERLAYERS:
+            remedy = f"; it is of a whole layer: net.layer(..., activation={node.id!r})"
         self.scope.fail(node, f"{node.id!r} is not defined here{remedy}")
 
     def attribute(self, node: ast.Attribute) -> Any:
@@ -138,7 +143,10 @@ class Names:
                 hint = f"write horn.math.{name}" if is_of_math else suggest(name, dir(value))
                 problem = f"{ast.unparse(node.value)} has no {name!r}; {hint}"
                 self.scope.fail(node, problem.rstrip("; "))
-        self.scope.fail(node, f"{ast.unparse(node)!r} is not in the neuron language")
+        problem = f"{ast.unparse(node)!r} is not in the neuron language"
+        if hasattr(list, name) or hasattr(dict, name):
+            problem += "; a neuron keeps numbers, no lists: add them up as they come, total += ..."
+        self.scope.fail(node, problem)
 
     def self_attribute(self, node: ast.Attribute, name: str) -> Any:
         assert self.scope.context is not None

@@ -9,7 +9,7 @@ from horn.backends import load
 from horn.data.stream import Stream
 from horn.errors import CompileError, JobError
 from horn.job import Job
-from horn.neuron import has_backward, mentions
+from horn.neuron import State, SynapseState, declared, has_backward, mentions
 from horn.outputs import check, check_defined, has_answers
 
 logger = logging.getLogger(__name__)
@@ -44,17 +44,33 @@ def check_metrics(job: Job) -> None:
             check_defined(job.metrics, job.network, data, job.target, where)
 
 
+def check_learns(job: Job) -> None:
+    """Check that something can change: there is a loss, or a neuron has a rule of its own, unless
+    the job says that nothing is to be learned.
+    """
+    if job.network.is_judged or job.target is None:
+        return
+    for cls in {layer.neuron for layer in job.network.layers[1:]}:
+        remembers = bool(declared(cls, State)) or bool(declared(cls, SynapseState))
+        if remembers or mentions(cls, "forward", "push") or has_backward(cls):
+            return
+    raise JobError(
+        "the network has no loss, and no neuron learns by a rule of its own (self.push, a State): "
+        "nothing would be learned. End it with net.output(n, loss=...); if it is to learn nothing, "
+        "say horn.Job(..., target=None)"
+    )
+
+
 def check_backwards(job: Job, backend: str) -> None:
     """Compare written backward methods with finite differences, and warn of what never learns."""
-    classes = [layer.neuron for layer in job.network.layers[1:]]
-    learns = any(mentions(cls, "forward", "push") or has_backward(cls) for cls in classes)
-    if not job.network.is_judged and not learns and getattr(job.data, "y", None) is not None:
-        logger.warning(
-            "the data have labels, but the network has no loss and no neuron that pushes: nothing "
-            "is learned; end it with net.output(n, loss=...)"
-        )
     try:
-        for sentence in explain.never_learn(job.network):
+        silent = explain.unreached(job.network)
+        arrays = {name for layer in job.network.layers[1:] for name in layer.shapes}
+        if arrays and arrays <= {name for _, names in silent for name in names}:
+            said = "\n".join(sentence for sentence, _ in silent)
+            raise JobError(f"the loss reaches nothing that could learn:\n{said}\nIf that is meant, "
+                           "say horn.Job(..., check=False)")  # fmt: skip
+        for sentence, _ in silent:
             logger.warning("%s", sentence)
     except CompileError:
         if load(backend).runner is not None:

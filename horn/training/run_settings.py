@@ -58,10 +58,10 @@ class RunSettings:
         object.__setattr__(self, "strategy", strategies.make(self.strategy))
         for what, least in (
             ("groups", 1), ("tasks", 1), ("servers", 0), ("checkpoint_every", 1),
-            ("keep_checkpoints", 1), ("max_restarts", 0),
+            ("keep_checkpoints", 1), ("max_restarts", 0), ("threads", 1),
         ):  # fmt: skip
             value = getattr(self, what)
-            if value is not None or what not in ("servers", "checkpoint_every"):
+            if value is not None or what not in ("servers", "checkpoint_every", "threads"):
                 check_whole(what, value, least)
 
     @property

@@ -68,7 +68,7 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
 def test_early_stopping_watches_the_validation():
     with pytest.raises(ModelError, match='monitor must be "val_loss" or "val_acc", got \'loss\''):
         horn.EarlyStopping(monitor="loss")
-    with pytest.raises(ModelError, match="patience must be at least 1 epoch, got 0"):
+    with pytest.raises(ModelError, match="patience must be a whole number of epochs from 1, got 0"):
         horn.EarlyStopping(patience=0)
 
 

@@ -136,10 +136,10 @@ def test_resume_wants_the_same(tmp_path: Path) -> None:
 def test_mistakes_are_said() -> None:
     with pytest.raises(ModelError, match="True, \"channel\", False or None, got 'yes'"):
         job(normalize="yes")
-    with pytest.raises(DataError, match="test: input has 3 features per sample, but the training"):
+    with pytest.raises(DataError, match="test: 3 features per sample, but the training data"):
         job(test=(RAW[:, :3], Y))
     model = horn.train(job(epochs=1)).model
-    with pytest.raises(DataError, match="input has 3 features per sample, but this model declares"):
+    with pytest.raises(DataError, match="x: 3 features per sample, but this model learned from 2"):
         model.predict(RAW[:, :3])
     with pytest.raises(DataError, match="was to be normalized as data of 2"):
         Dataset(RAW, None, normalization=Normalization(np.zeros(2), np.ones(2)))

@@ -99,7 +99,7 @@ DATA: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty.npy": (lambda p: np.save(p, np.empty((0, 2))), "pass at least one sample"),
     "wide.npy": (
         lambda p: np.save(p, np.ones((3, 5))),
-        "input has 5 features per sample, but this model declares input(2)",
+        "5 features per sample, but this model learned from 2",
     ),
 }
 

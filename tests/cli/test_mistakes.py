@@ -1,4 +1,4 @@
-"""Fifty mistakes of new users: each is answered with the place, what was got, the remedy and an
+"""A hundred mistakes of new users: each is answered with the place, what was got, the remedy and an
 exit code, and nobody sees a traceback.
 
 Each is the job below with a line replaced, run by ``horn submit`` unless it says another command.
@@ -8,8 +8,10 @@ A remedy is tried where one line is enough: with it the job runs.
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,7 @@ def job():
 TOTAL = "        total = sum(m.input * m.weight for m in messages)"
 FEED = "        self.feedforward(self.activation(total))"
 RETURN = "    return horn.Job(net, (x, y), optimizer=horn.SGD(0.5), batch_size=10, epochs=3)"
+JOB_OF = "    return horn.Job(net, (x, y), %s)"
 LAYER = '    net.layer(4, neuron=Mine, activation="tanh")'
 OUTPUT = '    net.output(2, activation="softmax", loss="cross_entropy")'
 SEED = "    net = horn.Network(seed=3)"
@@ -99,7 +102,7 @@ JOBS = {
         ("layer 1 'layer1': unknown activation 'sigmiod'; did you mean 'sigmoid'?",),
         remedy='    net.layer(4, activation="sigmoid")'),
     "an activation that is none": M(LAYER, "    net.layer(4, activation=None)",
-        ("layer 1 'layer1': unknown activation None; known: identity",),
+        ("layer 1 'layer1': unknown activation None; did you mean 'identity'?",),
         remedy='    net.layer(4, activation="identity")'),
     "NumPy's tanh as activation": M(LAYER, "    net.layer(4, activation=np.tanh)",
         ("unknown activation <ufunc 'tanh'>", "or pass horn.Activation(name, f, df)")),
@@ -220,13 +223,102 @@ JOBS = {
     "targets beyond 1": M(OUTPUT,
         '    net.output(1, activation="sigmoid", loss="binary_cross_entropy"); y = y * 2',
         ("binary_cross_entropy has targets from 0 to 1, got 0 to 2", "remap y"), place=False),
+    # more of Keras
+    "early_stopping=True": M(RETURN, JOB_OF % "early_stopping=True, validation=0.2",
+        ("early_stopping is a horn.EarlyStopping, got True", "horn.EarlyStopping(patience=3)"),
+        remedy=JOB_OF % "early_stopping=horn.EarlyStopping(patience=3), validation=0.2"),
+    "EarlyStopping among callbacks": M(RETURN,
+        JOB_OF % "callbacks=[horn.EarlyStopping()], validation=0.2",
+        ("callbacks has a horn.EarlyStopping", "write Job(..., early_stopping=")),
+    "the callback's class": M(RETURN, JOB_OF % "callbacks=[horn.CSVLogger]",
+        ("callbacks has the class CSVLogger; write CSVLogger()",)),
+    "validation=20": M(RETURN, JOB_OF % "validation=20",
+        ("validation=20 must be a fraction between 0 and 1, as 0.1, or data: (x, y)",),
+        remedy=JOB_OF % "validation=0.2"),
+    "a metric misspelt": M(RETURN, JOB_OF % 'metrics=["acuracy"]',
+        ("unknown metric 'acuracy'; did you mean 'accuracy'?",)),
+    "Keras's name of a metric": M(RETURN, JOB_OF % 'metrics=["mean_squared_error"]',
+        ("unknown metric 'mean_squared_error'; did you mean 'mse'?",)),
+    "the mean absolute error": M(OUTPUT, '    net.output(2, loss="mae")',
+        ("unknown loss 'mae'; write loss=lambda output, target: abs(output - target)",),
+        remedy="    net.output(2, loss=lambda output, target: abs(output - target))"),
+    "glorot_uniform": M(LAYER, '    net.layer(4, init="glorot_uniform")',
+        ("unknown initialiser 'glorot_uniform'; did you mean 'glorot'?",),
+        remedy='    net.layer(4, init="glorot")'),
+    "the functional way": M(LAYER, "    net.layer(4)(net.layers[0])",
+        ("'Layer' object is not callable; a layer is told", "inputs=[a, b]"), 1),
+    "a layer of Dropout": M(LAYER, "    net.layer(4, neuron=horn.Dropout(0.5))",
+        ("Dropout() takes no arguments; a neuron is passed as its class", "keep = 0.5"), 1),
+    "the activation second": M(LAYER, '    net.layer(4, "relu")',
+        ("all but the size have names: net.layer(100, neuron=Mine, activation='relu')",), 1),
+    "sizes of layers": M(SEED, "    net = horn.Network([2, 4, 2])",
+        ("Network: seed is a whole number from 0, got [2, 4, 2]; layers are added by",)),
+    "the data as input": M(INPUT, "    net.input(x)",
+        ("must be a whole number from 1, got ndarray of shape (40, 2)",)),
+    "a name as input": M(LAYER, '    net.layer(4, inputs="layer0")',
+        ("layer 1 'layer1': inputs must be layers of this network", "got 'layer0'"),
+        remedy="    net.layer(4, inputs=net.layers[0])"),
+    "no epoch": M(RETURN, JOB_OF % "epochs=0", ("epochs must be a whole number from 1, got 0",)),
+    "no batch": M(RETURN, JOB_OF % "batch_size=0", ("batch_size must be a whole number from 1",)),
+    "the output forgotten": M(OUTPUT, "    pass",
+        ("the network has no loss, and no neuron learns by a rule of its own",
+         "End it with net.output(n, loss=...)", "say horn.Job(..., target=None)"), place=False,
+        remedy=OUTPUT),
+    "no loss": M(OUTPUT, '    net.output(2, activation="softmax")',
+        ("the network has no loss", "nothing would be learned"), place=False, remedy=OUTPUT),
+    # more of PyTorch
+    "a rate that is text": M(RETURN, JOB_OF % 'optimizer=horn.SGD("0.1")',
+        ("learning_rate is a number, a schedule such as", "got '0.1'")),
+    "a Module's __init__": M(FEED, FEED + "\n\n    def __init__(self):\n        self.leak = 0.1",
+        ("Mine has an __init__, which nothing calls", "leak = 0.1"), remedy=FEED),
+    "a list in a neuron": M(TOTAL, "        parts = []\n        for m in messages:\n"
+        "            parts.append(m.input * m.weight)\n        total = sum(parts)",
+        ("'parts.append' is not in the neuron language; a neuron keeps numbers, no lists",)),
+    "softmax in forward": M(FEED, "        self.feedforward(softmax(total))",
+        ("'softmax' is not defined here; it is of a whole layer: net.layer(..., activation=",)),
+    "relu in forward": M(FEED, "        self.feedforward(relu(total))",
+        ("'relu' is not defined here; write horn.math.relu",),
+        remedy="        self.feedforward(horn.math.relu(total))"),
+    "a weight set in place": M(TOTAL,
+        "        total = 0.0\n        for m in messages:\n            m.weight -= 0.1 * m.input",
+        ("m.weight cannot be assigned: a weight changes by self.push(...)",)),
+    "None fed forward": M(FEED, "        return None", ("never calls self.feedforward(...)",)),
+    "forward of two arguments": M("    def forward(self, messages):",
+        "    def forward(self, messages, training):",
+        ("write it as  def forward(self, messages):",),
+        remedy="    def forward(self, messages):"),
+    "no forward": M("    def forward(self, messages):", "    def call(self, messages):",
+        ("Mine has no forward(self, messages); write one",)),
+    "a loss of NumPy": M(OUTPUT, "    net.output(2, loss=lambda y, t: np.mean((y - t) ** 2))",
+        (", in <lambda>", "write it with + - * / **, abs and horn.math"),
+        remedy="    net.output(2, loss=lambda y, t: (y - t) ** 2)"),
+    "a flat loss": M(OUTPUT, "    net.output(2, loss=lambda y, t: horn.math.sign(y - t))",
+        ("the loss reaches nothing that could learn:", "is flat", "check=False"), place=False),
+    # more of scikit-learn
+    "y as target": M(RETURN, JOB_OF % "target=y",
+        ("target must be", "got ndarray of shape (40,); y is of the data, (x, y)")),
+    "a column too many": M(RETURN,
+        "    return horn.Job(net, (np.column_stack([np.arange(40), x]), y))",
+        ("input has 3 features per sample", "labels, or numbers the rows, leave it out"),
+        place=False),
+    "one-hot rows of three": M(LABELS, "    y = np.eye(3)[(x[:, 0] > 0).astype(int)]",
+        ("targets have shape (40, 3), but layer2 has 2 neurons",), place=False),
+    "a Bunch": M(RETURN, '    return horn.Job(net, {"data": x, "target": y})',
+        ("of inputs and targets write the pair (x, y)", "(bunch.data, bunch.target)")),
+    "a data set that is not there": M(RETURN, "    return horn.Job(net, horn.data.cifar100())",
+        ("horn.data has no 'cifar100': did you mean cifar10?",), 1),
+    "a number as patience": M(RETURN,
+        JOB_OF % 'early_stopping=horn.EarlyStopping("val_loss"), validation=0.2',
+        ("patience must be a whole number of epochs from 1, got 'val_loss'",)),
+    "a name for Tied": M(LAYER, LAYER + '; net.layer(2, connect=horn.Tied("output"))',
+        ("Tied takes an earlier layer with weights", "of two layers the later is tied")),
     "an unknown name": M(LABELS, "    y = (X[:, 0] > 0).astype(int)",
         ("NameError: name 'X' is not defined",), 1),
 }  # fmt: skip
 
 
-def test_they_are_fifty() -> None:
-    assert len(JOBS) + len(COMMANDS) >= 50
+def test_they_are_a_hundred() -> None:
+    assert len(JOBS) + len(COMMANDS) >= 100
 
 
 def written(folder: Path, line: str, by: str) -> None:
@@ -298,34 +390,94 @@ def test_a_mistake_at_the_prompt(run: Any, folder: Path, what: str) -> None:
     assert "Traceback" not in done.err and done.files == set()
 
 
-def test_a_network_that_cannot_learn_is_warned_of(
-    run: Any, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    written(folder, OUTPUT, "    pass")
+def test_a_network_may_be_said_to_learn_nothing(run: Any, folder: Path) -> None:
+    written(folder, RETURN, JOB_OF % "target=None")
+    text = (folder / "job.py").read_text()
+    (folder / "job.py").write_text(text.replace(OUTPUT, "    pass"))
     assert run("submit", "job.py", "-q").code == 0
-    assert "nothing is learned; end it with net.output(n, loss=...)" in caplog.text
 
 
-def test_of_a_model() -> None:
+@pytest.fixture(scope="module")
+def trained() -> horn.Run:
     net = horn.Network(seed=1)
     net.input(2)
     net.output(2, activation="softmax", loss="cross_entropy")
-    model = horn.train(horn.Job(net, (np.ones((4, 2)), np.array([0, 1, 0, 1])), epochs=1)).model
-    for name, said in {
-        "fit": "run = horn.train(horn.Job(net, (x, y), epochs=10))",
-        "score": "model.evaluate(x, y) measures loss and accuracy",
-        "get_weights": "model.parameters holds them by name",
-        "state_dict": "model.parameters holds them by name",
-        "predict_proba": "model.predict(x) gives the outputs",
-        "eval": "there is nothing to switch",
-    }.items():
-        with pytest.raises(AttributeError, match="a horn.Model has no") as caught:
-            getattr(model, name)
-        assert said in str(caught.value)
-    assert not hasattr(model, "nothing")
+    return horn.train(horn.Job(net, (np.ones((4, 2)), np.array([0, 1, 0, 1])), epochs=1))
 
 
-@pytest.mark.parametrize("what", ["model.fit", 'optimizer="adam"', "returning a value"])
+OF_A_MODEL = {
+    "fit": "run = horn.train(horn.Job(net, (x, y), epochs=10))",
+    "score": "model.evaluate(x, y) measures loss and accuracy",
+    "get_weights": "model.parameters holds them by name",
+    "state_dict": "model.parameters holds them by name",
+    "predict_proba": "model.predict(x) gives the outputs",
+    "eval": "there is nothing to switch",
+    "layers": "the description has them: model.network.layers",
+    "history": "run.history['loss'] is a column",
+}
+
+
+@pytest.mark.parametrize("name", OF_A_MODEL)
+def test_of_a_model(trained: horn.Run, name: str) -> None:
+    with pytest.raises(AttributeError, match="a horn.Model has no") as caught:
+        getattr(trained.model, name)
+    assert OF_A_MODEL[name] in str(caught.value)
+    assert not hasattr(trained.model, "nothing")
+
+
+@pytest.mark.parametrize("name", ["predict", "evaluate", "save", "parameters"])
+def test_what_a_run_has_not_its_model_has(trained: horn.Run, name: str) -> None:
+    with pytest.raises(AttributeError, match=f"a run has no '{name}': its model has, run.model."):
+        getattr(trained, name)
+    assert not hasattr(trained, "nothing") and pickle.loads(pickle.dumps(trained)).epochs == 1
+
+
+ASKED: dict[str, tuple[Callable[[horn.Model], Any], str]] = {
+    "a column less": (lambda m: m.predict(np.ones((3, 1))),
+        "x: 1 feature per sample, but this model learned from 2; x.shape is (3, 1). Pass the same "
+        "2 features in the same order"),
+    "an index": (lambda m: m.evaluate(np.ones((3, 3)), np.zeros(3, int)),
+        "data: 3 features per sample, but this model learned from 2"),
+    "one sample": (lambda m: m.predict(np.ones(2)), "write x.reshape(1, -1) for one sample"),
+    "a dict": (lambda m: m.predict({"x": np.ones((3, 2))}), "of one input pass the array itself"),
+    "no name": (lambda m: m.save(3), "a model file has a path, as 'model.horn'; got 3"),
+    "bytes": (lambda m: m.load(b"x"), "a model file has a path, as 'model.horn'; got b'x'"),
+    "arrays for load": (lambda m: horn.data.load(np.ones((3, 2))),
+        "horn.data.load reads files, got ndarray of shape (3, 2); arrays are data as they are"),
+    "data for train": (lambda m: horn.train((np.ones((3, 2)), np.ones(3))),
+        "horn.train takes a horn.Job, got (ndarray of shape (3, 2), ndarray of shape (3,))"),
+    "a seed of text": (lambda m: horn.train(horn.Job(m.network, (np.ones((2, 2)), [0, 1])),
+        seed="a"), "seed is a whole number from 0, got 'a'"),
+    "no thread": (lambda m: horn.train(horn.Job(m.network, (np.ones((2, 2)), [0, 1])),
+        threads=0), "threads must be a whole number from 1, got 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_of_what_is_asked(trained: horn.Run, what: str) -> None:
+    ask, said = ASKED[what]
+    with pytest.raises(horn.HornError) as caught:
+        ask(trained.model)
+    assert said in str(caught.value)
+
+
+def test_tensors_that_are_no_arrays() -> None:
+    """PyTorch's, which says why; and its Datasets, which give single samples."""
+
+    class Tensor:
+        shape = (3, 2)
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use detach()")
+
+    of_torch = type("TensorDataset", (), {"__module__": "torch.utils.data.dataset"})
+    with pytest.raises(horn.DataError, match=r"data: x cannot be read as an array: .* detach\(\)"):
+        horn.data.as_dataset((Tensor(), None))
+    with pytest.raises(horn.DataError, match=r"pass torch.utils.data.DataLoader\(it"):
+        horn.data.as_dataset(of_torch())
+
+
+@pytest.mark.parametrize("what", ["model.fit", "returning a value"])
 def test_in_a_process_of_its_own(folder: Path, what: str) -> None:
     mistake = JOBS[what]
     written(folder, mistake.line, mistake.by)

@@ -47,12 +47,33 @@ def test_large_finite_values_pass():
 
 def test_wrong_feature_count():
     dataset = data.as_dataset(np.ones((5, 784)), "mnist:train")
-    data.check_features(dataset, 784, 'job "leaky"')
+    data.check_features(dataset, 784)
     with pytest.raises(DataError) as caught:
-        data.check_features(dataset, 64, 'job "leaky"')
+        data.check_features(dataset, 64)
     assert str(caught.value) == (
-        'mnist:train: input has 784 features per sample, but job "leaky" declares input(64); '
+        "mnist:train: input has 784 features per sample, but the network declares input(64); "
         "x.shape is (5, 784). Use net.input(784) or pass matching data"
+    )
+
+
+@pytest.mark.parametrize(
+    "shape, sample, remedy",
+    [
+        ((5, 63), (64,), "Pass the same 64 features in the same order"),
+        ((5, 65), (64,), "Pass the same 64 features in the same order; if the column too many has "
+         "labels, or numbers the rows, leave it out (of a .csv file: --label, --ids)"),
+        ((4, 4, 4), (4, 4, 4), "It is one sample: pass x[None]"),
+    ],
+)  # fmt: skip
+def test_what_a_model_has_not_learned_is_answered_with_other_data(
+    shape: tuple[int, ...], sample: tuple[int, ...], remedy: str
+):
+    dataset = data.as_dataset(np.ones(shape), "x")
+    with pytest.raises(DataError) as caught:
+        data.check_features(dataset, 64, "this model", sample)
+    assert str(caught.value) == (
+        f"x: {dataset.n_features} features per sample, but this model learned from 64; "
+        f"x.shape is {shape}. {remedy}"
     )
 
 

@@ -352,8 +352,8 @@ class PushesIn(horn.Neuron):
          "the layer below has 3; tie it to a layer of these sizes"),
         (lambda net, a, b: horn.Tied(b, transposed=False), "Tied.b, transposed=False.: its weights "
          "are between 5 and 3"),
-        (lambda net, a, b: horn.Tied(net.layers[0]), "Tied takes a layer with weights"),
-        (lambda net, a, b: horn.Tied("b"), "Tied takes a layer with weights.*got 'b'"),
+        (lambda net, a, b: horn.Tied(net.layers[0]), "Tied takes an earlier layer with weights"),
+        (lambda net, a, b: horn.Tied("b"), "'b' is a name, maybe of a layer that comes later: of"),
         (lambda net, a, b: horn.Tied(b, input="x"), "Tied.b.: which of its inputs. say input='a'"),
         (lambda net, a, b: horn.Tied(net.layers[3]), "the weights of back are those of b; write "
          "Tied.b."),
