@@ -355,7 +355,7 @@ class Network:
         if any(layer.name == name for layer in self.layers):
             raise ModelError(f"{where}: another layer has this name; names are unique")
         if not isinstance(name, str) or "." in name or not name:
-            raise ModelError(f"{where}: a layer's name is a text without a dot; got {name!r}")
+            raise ModelError(f"{where}: a layer's name is not empty and has no dot; got {name!r}")
         check_class(neuron, where)
         function, implied = activations.resolve(activation, where)
         if implied is not None and interlayer is not None:

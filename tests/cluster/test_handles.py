@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,8 +59,27 @@ def same(one: horn.Model, other: horn.Model) -> None:
         np.testing.assert_allclose(one.parameters[name], array, rtol=2e-4, atol=2e-6)
 
 
-def test_a_job_of_this_process_is_run_there_and_its_run_comes_back(
-    cluster: horn.Cluster, made: Agents
+def check_fetch_all(handle: Any, run: horn.Run, place: Path) -> None:
+    """All that there is of a job comes into a folder, made with those above it."""
+    folder = handle.fetch_all(place / "of" / "it")
+    assert folder == place / "of" / "it"
+    known = {"model.horn", "history.csv", "result.json", "logs"}
+    assert {path.name for path in folder.iterdir()} >= known
+    loaded = horn.Model.load(folder / "model.horn")
+    for name, array in run.model.parameters.items():
+        np.testing.assert_array_equal(loaded.parameters[name], array)
+    rows = csv.DictReader((folder / "history.csv").read_text().splitlines())
+    assert [float(row["loss"]) for row in rows] == run.history["loss"]
+    said = json.loads((folder / "result.json").read_text())
+    assert said["job"] == handle.id and said["state"] == "SUCCEEDED"
+    assert "Epoch 3/3" in "".join(path.read_text() for path in (folder / "logs").iterdir())
+    (place / "file").write_text("")
+    with pytest.raises(JobError, match="file"):
+        handle.fetch_all(place / "file")
+
+
+def test_a_job_of_this_process_is_run_there_its_run_comes_back_and_all_files(
+    cluster: horn.Cluster, made: Agents, tmp_path: Path
 ):
     here = horn.train(job())
     handle = cluster.submit(job(), tasks=2)
@@ -75,6 +96,7 @@ def test_a_job_of_this_process_is_run_there_and_its_run_comes_back(
     assert cluster.job(handle.id[:-1]).id == cluster.job().id == handle.id
     assert handle.id in [each.id for each in cluster.jobs()]
     assert "SubmittedJob digits-" in repr(handle)
+    check_fetch_all(handle, run, tmp_path)
 
 
 def test_labels_that_are_text_and_what_it_begins_with_travel(cluster: horn.Cluster):
