@@ -663,13 +663,12 @@ def verify(program: Program) -> None:
     before it is read.
     """
     written = {b.name for b in program.buffers.values() if b.role != "work"}
+    seen: set[Node] = set()
     for statement in every((*program.prologue, *program.statements)):
         for name in reads(statement):
             assert name in written, f"{name} is read before it is written: {statement}"
         written.update(writes(statement))
         if isinstance(statement, Loop):
-            roots = [o.node for o in statement.outputs]
-            ir.verify(*roots)
-            for node in ir.walk(*roots):
+            for node in ir.verify(*(o.node for o in statement.outputs), seen=seen):
                 assert node.op in ir.LOWERED, f"{node!r} is left in a lowered program"
                 assert node.op not in (Op.REDUCE, Op.MATMUL), f"{node!r} is not scheduled"

@@ -75,6 +75,8 @@ class MessageExpressions:
         self.states: dict[tuple[int, str], Node] = {}
         self.target: Callable[[Layer], Node] | None = None  # what the output should be
         self.traces: dict[str, StepTrace] = {}  # of sequences, by the name of the array
+        # message expressions in their places, while one is looked into: see ``over_buffers``
+        self.placed: dict[tuple[Frame, str], dict[Node, Node]] = {}
 
     def at_vertex(self, root: Node, code: LayerCode, phase: str) -> Node:
         """An abstract expression of one neuron as an expression over buffers, letters (b, o) of its
@@ -432,7 +434,9 @@ class MessageExpressions:
             Op.MESSAGE_DRAW: lambda draw: self.message_draw(draw, frame),
             Op.UPSTREAM: lambda u: self.upstream(u, code),
         }
-        return _over_buffers(root, leaves, lambda node: self.at_vertex(node, code, "forward"))
+        return self.over_buffers(
+            (frame, "in"), root, leaves, lambda node: self.at_vertex(node, code, "forward")
+        )
 
     def heard(self, link: Link) -> str:
         """The buffer with what a link delivers."""
@@ -491,7 +495,12 @@ class MessageExpressions:
             Op.MESSAGE_DRAW: lambda draw: self.message_draw(draw, Frame(layer.index)),
             Op.UPSTREAM: lambda u: self.upstream(u, code),
         }
-        return _over_buffers(root, leaves, lambda node: self.at_vertex(node, code, "forward"))
+        return self.over_buffers(
+            (Frame(layer.index), "in"),
+            root,
+            leaves,
+            lambda node: self.at_vertex(node, code, "forward"),
+        )
 
     def synapse_draw(self, node: Node, layer: Layer, position: int) -> Node:
         kind, site = node.value
@@ -539,7 +548,9 @@ class MessageExpressions:
             return self.storage.store(leaf(Op.MESSAGE_DRAW, "oi", drawn), frame, "oi", name)
 
         leaves: dict[Op, Callable[[Node], Node]] = {Op.ERROR: delta, Op.ERROR_DRAW: draw}
-        return _over_buffers(root, leaves, lambda node: self.at_vertex(node, code, "backward"))
+        return self.over_buffers(
+            (frame, "errors"), root, leaves, lambda node: self.at_vertex(node, code, "backward")
+        )
 
     def at_outgoing(self, root: Node, code: LayerCode, out: Outgoing) -> Node:
         """A message expression of a sender's backward in the frame of one outgoing link."""
@@ -559,9 +570,40 @@ class MessageExpressions:
             Op.SYNAPSE_DRAW: lambda draw: self.synapse_draw(draw, receiver.layer, out.position),
             Op.MESSAGE_DRAW: lambda draw: self.message_draw(draw, frame),
         }
-        return _over_buffers(
-            root, leaves, lambda node: swap(self.at_vertex(node, code, "backward"))
+        return self.over_buffers(
+            (frame, "out"),
+            root,
+            leaves,
+            lambda node: swap(self.at_vertex(node, code, "backward")),
         )
+
+    def over_buffers(
+        self,
+        end: tuple[Frame, str],
+        root: Node,
+        leaves: Mapping[Op, Callable[[Node], Node]],
+        vertex: Callable[[Node], Node],
+    ) -> Node:
+        """A message expression with its leaves in their places; ``vertex`` has those of one neuron.
+
+        end : which synapses it is about, and from whose side. What is asked inside of it of the
+        same messages (a rank, what they are chosen by) has most of its nodes in common with it.
+        """
+        is_outermost = not self.placed
+        done = self.placed.setdefault(end, {})
+
+        def find(node: Node) -> Node | None:
+            if node.op is Op.STOP_GRADIENT:  # gradients are taken by now
+                return ir.replace(node.args[0], find, done)
+            if node.op in leaves:
+                return leaves[node.op](node)
+            return vertex(node) if not node.args or node.op in _WHOLE else None
+
+        try:
+            return ir.replace(root, find, done)
+        finally:
+            if is_outermost:
+                self.placed.clear()
 
     def input_gradient(self, out: Outgoing) -> Node:
         """d loss / d input of the synapses of a link, in its frame; 0 if nothing flows back through
@@ -609,21 +651,6 @@ _WHOLE = (Op.REDUCE, Op.RANK, Op.CHANNEL_SUM)  # of a layer or the batch: of no 
 def _known(upstream: Node | None) -> Node:
     assert upstream is not None
     return upstream
-
-
-def _over_buffers(
-    root: Node, leaves: Mapping[Op, Callable[[Node], Node]], vertex: Callable[[Node], Node]
-) -> Node:
-    """A message expression with its leaves in their places; ``vertex`` has those of one neuron."""
-
-    def find(node: Node) -> Node | None:
-        if node.op is Op.STOP_GRADIENT:  # gradients are taken by now
-            return ir.replace(node.args[0], find)
-        if node.op in leaves:
-            return leaves[node.op](node)
-        return vertex(node) if not node.args or node.op in _WHOLE else None
-
-    return ir.replace(root, find)
 
 
 def swap(node: Node) -> Node:

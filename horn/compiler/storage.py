@@ -61,6 +61,7 @@ class Storage:
         self.stored: dict[tuple[Frame, str, Node], Node] = {}
         self.parts: set[tuple[Frame, str, Node]] = set()  # of these, what others have in them
         self.values: dict[Node, Node] = {}  # expressions that a buffer holds already
+        self.paired: dict[Node, Node] = {}  # what ``paired`` made of a node
         self.compact: frozenset[int] = frozenset()  # layers of which the live neurons are stored
         self.probes: dict[str, str] = {}  # as in Program
         self.steps = network.steps
@@ -220,7 +221,7 @@ class Storage:
         else:
             stored = (out_letters(self.network, frame, o, self.buffers) for o in outputs)
             domain = ir.union(*(o.node.axes for o in outputs), *stored, outputs[0].axis)
-            roots = [paired(o.node) if len(domain) == 3 else o.node for o in outputs]
+            roots = [paired(o.node, self.paired) if len(domain) == 3 else o.node for o in outputs]
             seen: set[Node] = set()
             done: dict[Node, Node] = {}
             nodes = [self.lift_out(root, frame, domain, seen, done) for root in roots]

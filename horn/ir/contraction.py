@@ -130,9 +130,9 @@ def taken_out(node: Node, axis: str) -> tuple[Node, Node]:
     return outside, inside
 
 
-def paired(root: Node) -> Node:
+def paired(root: Node, replaced: dict[Node, Node] | None = None) -> Node:
     """Products over all three axes, with the factors that share two of them multiplied first: once
-    for each place along these two.
+    for each place along these two. replaced : what became of earlier expressions' nodes; it grows.
     """
     done: dict[Node, Node | None] = {}
 
@@ -161,7 +161,7 @@ def paired(root: Node) -> Node:
                 done[node] = product
         return done[node]
 
-    return ir.replace(root, find)
+    return ir.replace(root, find, replaced)
 
 
 def _pairs(a: Node, b: Node) -> bool:

@@ -513,9 +513,9 @@ def combine(monoid: str, a: Node, b: Node) -> Node:
     return make(COMBINE[monoid], a, b)
 
 
-def walk(*roots: Node) -> Iterator[Node]:
-    """Every node below the roots once, arguments first."""
-    seen: set[Node] = set()
+def walk(*roots: Node, seen: set[Node] | None = None) -> Iterator[Node]:
+    """Every node below the roots once, arguments first; not what is in ``seen``, which grows."""
+    seen = set() if seen is None else seen
     stack: list[Node | tuple[Node]] = [*reversed(roots)]  # in a tuple: its arguments are done
     while stack:
         node = stack.pop()
@@ -569,7 +569,9 @@ def replace(
     while stack:
         node = stack.pop()
         if isinstance(node, tuple):
-            done[node[0]] = rebuild(node[0], tuple(done[a] for a in node[0].args))
+            (node,) = node
+            args = tuple([done[a] for a in node.args])
+            done[node] = node if all(map(operator.is_, args, node.args)) else rebuild(node, args)
         elif node not in done:
             new = find(node)
             if new is None and node.args:

@@ -68,7 +68,11 @@ SPEC: dict[Op, Callable[[Node], bool]] = {
 }
 
 
-def verify(*roots: Node) -> None:
-    """Raise AssertionError unless every node below obeys SPEC: only a bug in horn can break it."""
-    for node in walk(*roots):
+def verify(*roots: Node, seen: set[Node] | None = None) -> list[Node]:
+    """The nodes below, each of which obeys SPEC; AssertionError else: only a bug in horn can break
+    it. Not those in ``seen``, which grows.
+    """
+    found = list(walk(*roots, seen=seen))
+    for node in found:
         assert node.op in SPEC and SPEC[node.op](node), f"{node!r} breaks the rule of {node.op}"
+    return found
