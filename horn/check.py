@@ -63,7 +63,7 @@ class LayerCheck:
         return self.worst is None or self.worst.error <= TOLERANCE
 
 
-def check_network(job: Job, tolerance: float = TOLERANCE) -> list[LayerCheck]:
+def check_network(job: Job) -> list[LayerCheck]:
     """A row per layer. Raises CompileError if a neuron cannot be compiled."""
     net = job.network
     ways = explain.runs_as(net)

@@ -354,9 +354,13 @@ def weights_of(cls: type[Neuron]) -> dict[str, Weight]:
     return declared(cls, Weight) or {WEIGHT: Weight()}
 
 
-def mentions(cls: type[Neuron], method: str, word: str) -> bool:
-    """Whether a method, or a function or method that it names, says ``word``."""
-    pending: list[Any] = [inspect.getattr_static(cls, method, None)]
+def mentions(cls: type[Neuron], method: str | None, word: str) -> bool:
+    """Whether a method, or a function or method that it names, says ``word``. method : None for
+    any that the class has.
+    """
+    pending: list[Any] = [f for c in cls.__mro__ if c is not Neuron for f in vars(c).values()]
+    if method is not None:
+        pending = [inspect.getattr_static(cls, method, None)]
     seen: set[int] = set()
     while pending:
         function = pending.pop()

@@ -437,11 +437,7 @@ def _bound(statement: ast.stmt) -> set[str]:
         return {name for target in statement.targets for name in _names(target)}
     if isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
         return _names(statement.target)
-    names: set[str] = set()
-    for child in ast.iter_child_nodes(statement):
-        inner = child.body if isinstance(child, ast.ExceptHandler) else [child]
-        names = names.union(*(_bound(one) for one in inner if isinstance(one, ast.stmt)))
-    return names
+    return set[str]().union(*map(_bound, _inner_statements(statement)))
 
 
 def _asked(statement: ast.stmt) -> set[str]:
@@ -453,11 +449,13 @@ def _asked(statement: ast.stmt) -> set[str]:
         while isinstance(call, (ast.Call, ast.Attribute, ast.Subscript)):
             call = call.func if isinstance(call, ast.Call) else call.value
         return {call.id} if isinstance(call, ast.Name) else set()
-    names: set[str] = set()
+    return set[str]().union(*map(_asked, _inner_statements(statement)))
+
+
+def _inner_statements(statement: ast.stmt) -> Iterator[ast.stmt]:
     for child in ast.iter_child_nodes(statement):
         inner = child.body if isinstance(child, ast.ExceptHandler) else [child]
-        names = names.union(*(_asked(one) for one in inner if isinstance(one, ast.stmt)))
-    return names
+        yield from (one for one in inner if isinstance(one, ast.stmt))
 
 
 def _ended(text: str) -> str:

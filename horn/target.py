@@ -20,6 +20,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from horn import settings
 from horn.errors import JobError, NotFound
 
 if TYPE_CHECKING:
@@ -64,6 +65,14 @@ def load(target: str, arguments: Sequence[str] = ()) -> JobTarget:
         )
     report = getattr(module, "report", None)
     return JobTarget(job, stem, report if callable(report) else None)
+
+
+def load_job(
+    target: str, arguments: Sequence[str], changes: Sequence[str], seed: int | None = None
+) -> Job:
+    """The job of a TARGET with the changes of --set and --seed."""
+    job = settings.apply(load(target, arguments).job, changes)
+    return job if seed is None else job.with_settings(network=job.network.rebuilt(seed=seed))
 
 
 def _split(target: str) -> tuple[str, str]:

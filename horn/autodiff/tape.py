@@ -56,6 +56,13 @@ def _infix(op: str) -> tuple[Callable[[Traced, Any], Any], Callable[[Traced, Any
     return apply, lambda b, a: apply(a, b)
 
 
+def _asks(word: str) -> Callable[[Traced], Any]:
+    return lambda value: _of_layer(word, value)
+
+
+OF_LAYER = ("sum", "mean", "prod", "max", "min")  # what is asked of all neurons of a layer
+
+
 class Traced:
     """A number on the tape.
 
@@ -139,20 +146,7 @@ class Traced:
     def __len__(self) -> int:
         return len(_of_layer("len", self))
 
-    def sum(self) -> Any:
-        return _of_layer("sum", self)
-
-    def mean(self) -> Any:
-        return _of_layer("mean", self)
-
-    def prod(self) -> Any:
-        return _of_layer("prod", self)
-
-    def max(self) -> Any:
-        return _of_layer("max", self)
-
-    def min(self) -> Any:
-        return _of_layer("min", self)
+    sum, mean, prod, max, min = map(_asks, OF_LAYER)
 
     def __neg__(self) -> Any:
         return make("neg", self)

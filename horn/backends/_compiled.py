@@ -265,15 +265,17 @@ class CompiledEngine:
                 kept[name][: len(array), -array.shape[1] :] = array
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
-        if self._training is None:
-            raise ModelError("step before bind: name the data set first")
-        runner, loss = self._training
-        assert self._data is not None
-        at, begins = self._begin(runner, rows, self._data, self._kept)
+        runner, loss, data = self._learning()
+        at, begins = self._begin(runner, rows, data, self._kept)
         self._run(runner, rows, self._of_rows(rows, iteration, begins), first_sample + at)
         self._ending(runner, self._kept)
         self.updates += 1
         return 0.0 if loss is None else runner.mean(loss)
+
+    def _learning(self) -> tuple[Runner, str | None, Dataset]:
+        if self._training is None or self._data is None:
+            raise ModelError("step before bind: name the data set first")
+        return *self._training, self._data
 
     def _of_rows(self, rows: Array, iteration: int, begins: bool = True) -> dict[str, float]:
         """The scalars of a training batch of these rows."""

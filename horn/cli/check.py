@@ -29,14 +29,11 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed:
     check=False. TARGET and ARGS are as in horn submit.
     """
     from horn import explain, terminal
-    from horn import settings as _settings
-    from horn import target as _target
     from horn.check import check_activations, check_network, describe
+    from horn.target import load_job
     from horn.training.checks import check_learns
 
-    job = _settings.apply(_target.load(target, args).job, settings)
-    if seed is not None:
-        job = job.with_settings(network=job.network.rebuilt(seed=seed))
+    job = load_job(target, args, settings, seed)
     job.check_data()
     if job.check:
         check_activations(job.network)

@@ -28,14 +28,13 @@ def command(target: str, args: tuple[str, ...], layer: str | None, inference: bo
     from. TARGET and ARGS are as in horn submit; nothing is trained.
     """
     from horn import explain, terminal
-    from horn import settings as _settings
-    from horn import target as _target
     from horn.backends import target_kind
     from horn.compiler import lower
     from horn.errors import JobError
     from horn.readable import readable
+    from horn.target import load_job
 
-    job = _settings.apply(_target.load(target, args).job, settings)
+    job = load_job(target, args, settings)
     names = [each.name for each in job.network.layers]
     if layer is not None and layer not in names:
         raise JobError(f"--layer {layer}: the layers are {', '.join(names)}")

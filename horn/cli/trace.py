@@ -40,15 +40,12 @@ def command(target: str, args: tuple[str, ...], neuron: str, sample: int, step: 
     import contextlib
     import sys
 
-    from horn import settings as _settings
-    from horn import target as _target
     from horn import terminal
     from horn.backends import make
+    from horn.target import load_job
     from horn.training import neuron_trace
 
-    job = _settings.apply(_target.load(target, args).job, settings)
-    if seed is not None:
-        job = job.with_settings(network=job.network.rebuilt(seed=seed))
+    job = load_job(target, args, settings, seed)
     job.check_data()
     with contextlib.redirect_stdout(sys.stderr):
         found = neuron_trace.trace(

@@ -223,6 +223,16 @@ class Arrangement:
                 bound.add(number)
         summed = tallies & bound
         tallies -= bound
+
+        def closure(found: set[int]) -> set[int]:
+            """These statements, and all that they depend on."""
+            pending = list(found)
+            while pending:
+                more = {made[n] for n in heard[pending.pop()] if n in made} - found
+                found |= more
+                pending += more
+            return found
+
         # What is fixed, and what depends on something of an earlier step.
         fixed, turning = set[int](), set(summed)
         for number, statement in enumerate(statements):
@@ -247,24 +257,12 @@ class Arrangement:
             for names in heard for n in names if n in self.views and self.whole(n) in made
         }  # fmt: skip
         needed |= {k for k in turning if any(made.get(n, -1) >= k for n in heard[k])} | summed
-        needed |= sums
-        pending = list(needed)
-        while pending:
-            for name in heard[pending.pop()]:
-                if name in made and made[name] not in needed:
-                    needed.add(made[name])
-                    pending.append(made[name])
+        needed = closure(needed | sums)
         # Later statements without a reader of all steps need the last step only.
         asked = {self.whole(n) for s in later for n in reads(s)} | self.keep
         asked |= {self.whole(n) for names in heard for n in names if n in self.views}
         asked |= {n for k in tallies for n in heard[k]}
-        wanted = {made[n] for n in asked if n in made}
-        pending = list(wanted)
-        while pending:
-            for name in heard[pending.pop()]:
-                if name in made and made[name] not in wanted:
-                    wanted.add(made[name])
-                    pending.append(made[name])
+        wanted = closure({made[n] for n in asked if n in made})
         found = Body()
         for number, statement in enumerate(statements):
             if number in tallies:

@@ -59,8 +59,7 @@ def text(
             f"{name}: has {len(found):,} characters, but pieces of {steps:,} and what follows are "
             f"asked for; give a longer text, or at most steps={max(len(found) - 1, 1)}"
         )
-    letters = tuple(sorted(set(found))) if alphabet is None else tuple(alphabet)
-    places = codes(found, letters, name)
+    letters, places = _numbered(found, alphabet, name)
     hot = one_hot(places[:-1], len(letters))
     n = (len(places) - 1 - steps) // stride + 1
     rows = np.lib.stride_tricks.as_strided(
@@ -75,9 +74,15 @@ def _whole(found: str, alphabet: Sequence[str] | None, name: str) -> Dataset:
     """A row for each character, with the one that follows."""
     if len(found) < 2:
         raise DataError(f"{name}: has {len(found)} characters, and none that follows another")
-    letters = tuple(sorted(set(found))) if alphabet is None else tuple(alphabet)
-    places = codes(found, letters, name)
+    letters, places = _numbered(found, alphabet, name)
     return Dataset(one_hot(places[:-1], len(letters)), places[1:], 1.0, name, classes=letters)
+
+
+def _numbered(
+    found: str, alphabet: Sequence[str] | None, name: str
+) -> tuple[tuple[str, ...], np.ndarray]:
+    letters = tuple(sorted(set(found))) if alphabet is None else tuple(alphabet)
+    return letters, codes(found, letters, name)
 
 
 def codes(found: str, alphabet: Sequence[str], name: str) -> np.ndarray:

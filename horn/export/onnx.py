@@ -138,28 +138,18 @@ class OnnxGraph:
         return self.node("Reshape", [value, self.whole([-1])])
 
     def convolve(self, value: str, weights: str, below: Sizes, spans: Sequence[Span]) -> str:
-        n = len(spans)
-        first, last = [0, n + 1, *range(1, n + 1)], [0, *range(2, n + 2), 1]
-        image = self.node("Reshape", [value, self.whole([-1, *below])])
-        image = self.node("Transpose", [image], perm=first)
-        kernel = self.node("Transpose", [weights], perm=first)
         made = self.node(
-            "Conv", [image, kernel],
+            "Conv", self._channels_first(value, weights, below),
             pads=[*(span.before for span in spans), *(span.after for span in spans)],
             strides=[span.stride for span in spans],
             dilations=[span.dilation for span in spans],
         )  # fmt: skip
-        made = self.node("Transpose", [made], perm=last)
-        return self.node("Flatten", [made], axis=1)
+        return self._channels_last(made, len(spans))
 
     def convolve_back(self, value: str, weights: str, maps: Sizes, spans: Sequence[Span]) -> str:
         n = len(spans)
-        first, last = [0, n + 1, *range(1, n + 1)], [0, *range(2, n + 2), 1]
-        image = self.node("Reshape", [value, self.whole([-1, *maps])])
-        image = self.node("Transpose", [image], perm=first)
-        kernel = self.node("Transpose", [weights], perm=first)
         made = self.node(
-            "ConvTranspose", [image, kernel],
+            "ConvTranspose", self._channels_first(value, weights, maps),
             strides=[span.stride for span in spans],
             dilations=[span.dilation for span in spans],
         )  # fmt: skip
@@ -170,7 +160,16 @@ class OnnxGraph:
             ends = [span.before + span.n for span in spans]
             axes = self.whole(range(2, n + 2))
             made = self.node("Slice", [made, self.whole(begins), self.whole(ends), axes])
-        made = self.node("Transpose", [made], perm=last)
+        return self._channels_last(made, n)
+
+    def _channels_first(self, value: str, weights: str, sizes: Sizes) -> list[str]:
+        n = len(sizes) - 1
+        first = [0, n + 1, *range(1, n + 1)]
+        image = self.node("Reshape", [value, self.whole([-1, *sizes])])
+        return [self.node("Transpose", [a], perm=first) for a in (image, weights)]
+
+    def _channels_last(self, made: str, n: int) -> str:
+        made = self.node("Transpose", [made], perm=[0, *range(2, n + 2), 1])
         return self.node("Flatten", [made], axis=1)
 
     def reduce(self, value: str, place: int, monoid: str) -> str:

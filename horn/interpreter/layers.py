@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from horn.autodiff import user_text
@@ -18,7 +18,16 @@ from horn.interpreter.calls import Call, Deltas, Guard, Heard, Message, Moment
 from horn.interpreter.language import Translator, printing
 from horn.layers import Layer
 from horn.network import Network
-from horn.neuron import STATISTICS, WEIGHT, Neuron, SynapseState, carried, declared, has_backward
+from horn.neuron import (
+    STATISTICS,
+    WEIGHT,
+    Neuron,
+    SynapseState,
+    carried,
+    declared,
+    has_backward,
+    mentions,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +93,8 @@ class Stage:
         # The output layer is always derived (note 0001, point 5): a backward that it writes is not
         # called.
         own = layer.neuron
-        self.hears_error = not hasattr(own, "error") and _mentions(own, "error")
-        self.hears_loss = not hasattr(own, "loss") and _mentions(own, "loss")
+        self.hears_error = not hasattr(own, "error") and mentions(own, None, "error")
+        self.hears_loss = not hasattr(own, "loss") and mentions(own, None, "loss")
         self.has_target = self.answers and not hasattr(layer.neuron, "target")
         self.writes_backward = layer.kind == "hidden" and has_backward(layer.neuron)
         receivers = network.receivers(layer)
@@ -181,7 +190,7 @@ class Stage:
     @cached_property
     def asks_batch(self) -> bool:
         """Whether forward may ask something of the batch: then its samples go on together."""
-        if not any(_mentions(self.cls, word) for word in STATISTICS["batch"]):
+        if not any(mentions(self.cls, None, word) for word in STATISTICS["batch"]):
             return False
         calls = self._forward_walks
         return calls is None or any(call.asked_batch for call in calls)
@@ -201,7 +210,7 @@ class Stage:
     @cached_property
     def learns_locally(self) -> frozenset[tuple[str, str]]:
         """What forward pushes to: (input, weight)."""
-        calls = (self._forward_walks or ()) if _mentions(self.cls, "push") else ()
+        calls = (self._forward_walks or ()) if mentions(self.cls, None, "push") else ()
         return frozenset(
             (message._of_input, weight)
             for call in calls
@@ -213,7 +222,7 @@ class Stage:
     @cached_property
     def tells_inputs_apart(self) -> bool:
         """Whether a method may read messages.x."""
-        return any(_mentions(self.cls, name) for name in self.layer.inputs)
+        return any(mentions(self.cls, None, name) for name in self.layer.inputs)
 
     def group(self, wire: Wire) -> str:
         """What the neuron calls the input of a synapse, or ""."""
@@ -305,30 +314,6 @@ class Stage:
                 "(a local rule); do not push to it"
             )
         return refused, no_push
-
-
-def _mentions(cls: type, word: str) -> bool:
-    """Whether a method of the class, or a function that one names, says ``word``: without it there
-    is no need to walk."""
-    pending: list[Any] = [f for c in cls.__mro__ if c is not Neuron for f in vars(c).values()]
-    seen: set[int] = set()
-    while pending:
-        function = pending.pop()
-        code = getattr(function, "__code__", None)
-        if code is None or id(function) in seen:
-            continue
-        seen.add(id(function))
-        codes = [code]
-        for inner in codes:
-            codes += [c for c in inner.co_consts if isinstance(c, CodeType)]
-            if word in inner.co_names:
-                return True
-            pending += [
-                function.__globals__[n]
-                for n in inner.co_names
-                if n in getattr(function, "__globals__", {})
-            ]
-    return False
 
 
 def forward_message(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from horn.autodiff import user_text
-from horn.autodiff.tape import Traced, answering, listening, make
+from horn.autodiff.tape import OF_LAYER, Traced, answering, listening, make
 
 PARTLY = (
     "is of the whole layer, but stands where only some of its neurons come: compute it before the "
@@ -26,28 +26,16 @@ _FOLDS: dict[str, Callable[[list[Any]], Any]] = {
 }  # fmt: skip
 
 
+def _asks(word: str) -> Callable[[Any], Any]:
+    return lambda truth: getattr(Traced(float(truth), varies=True), word)()
+
+
 class _Truth(int):
     """What a comparison says of one neuron; the layer can be asked of it, as in
     ``(output > 0).mean()``.
     """
 
-    def _number(self) -> Traced:
-        return Traced(float(self), varies=True)
-
-    def sum(self) -> Any:
-        return self._number().sum()
-
-    def mean(self) -> Any:
-        return self._number().mean()
-
-    def prod(self) -> Any:
-        return self._number().prod()
-
-    def max(self) -> Any:
-        return self._number().max()
-
-    def min(self) -> Any:
-        return self._number().min()
+    sum, mean, prod, max, min = map(_asks, OF_LAYER)
 
 
 class _Asked(BaseException):

@@ -228,13 +228,10 @@ class GroupEngine(CompiledEngine):
         """One update from the whole batch's rows, of which this task's group computes its part."""
         if self.n_groups == 1:
             return super().step(rows, iteration=iteration, first_sample=first_sample)
-        if self._training is None:
-            raise ModelError("step before bind: name the data set first")
-        runner, loss = self._training
-        assert self._data is not None
+        runner, loss, data = self._learning()
         n = len(rows)
         start, stop = self.part_of(n, self.group_index, self.n_groups)
-        at, begins = self._begin(runner, rows, self._data, self._kept, stop - start)
+        at, begins = self._begin(runner, rows, data, self._kept, stop - start)
         scalars = self._of_rows(rows, iteration, begins)
         self._run(runner, rows[start:stop], scalars, first_sample + start + at)
         self._ending(runner, self._kept)

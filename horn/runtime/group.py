@@ -122,9 +122,7 @@ class Group:
         try:
             self._run(script, work)
         except (BarrierTimeout, MemberLost) as error:
-            told = self._told(error)
-            self.state.fail(type(told).__name__, str(told))
-            raise told from error
+            raise self._failed(error) from error
         except BaseException as error:
             self.state.fail(type(error).__name__, str(error))
             raise
@@ -204,9 +202,7 @@ class Group:
         try:
             self._cross()
         except (BarrierTimeout, MemberLost) as error:
-            told = self._told(error)
-            self.state.fail(type(told).__name__, str(told))
-            raise told from error
+            raise self._failed(error) from error
         self.state.leave()
 
     def _cross(self) -> None:
@@ -230,6 +226,11 @@ class Group:
     def _inbox(self, part: int) -> Array:
         self._n_read += 1
         return self.transport.inbox(part)
+
+    def _failed(self, error: BarrierTimeout | MemberLost) -> BarrierTimeout | MemberLost:
+        told = self._told(error)
+        self.state.fail(type(told).__name__, str(told))
+        return told
 
     def _told(self, error: BarrierTimeout | MemberLost) -> BarrierTimeout | MemberLost:
         """The same error with the place of this task, and what it is owed."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from horn import registry
 from horn.errors import BarrierTimeout, JobError, MemberLost
-from horn.wire.frames import DTYPES, Array, BadFrame, Meta, WireMessage
+from horn.wire.frames import DTYPES, Array, BadFrame, HandshakeRefused, Meta, WireMessage
 
 DEFAULT = "shm"  # where nobody says which
 
@@ -187,6 +187,14 @@ class Transport(ABC):
     def close(self, reason: str = "finished") -> None:
         """Leave: the others are told, nothing stays behind. May be called twice."""
 
+    def _check_endpoints(self, peers: Sequence[str]) -> None:
+        if len(peers) != self.n_tasks:
+            raise HandshakeRefused("endpoints", len(peers), f"{self.n_tasks}, one per task")
+
+    def _check_receiver(self, to: int) -> None:
+        if to == self.task or not 0 <= to < self.n_tasks:
+            raise BadFrame("receiver", f"task {to}", f"another task below {self.n_tasks}")
+
     def overdue(
         self, where: str, absent: Sequence[int], owes: Callable[[int], str], timeout_s: float
     ) -> BarrierTimeout:
@@ -254,6 +262,12 @@ def checked(channels: Iterable[Channel], n_tasks: int) -> dict[int, Channel]:
             raise BadFrame(where, channel.dtype, f"one of {' '.join(DTYPES.values())}")
         found[channel.part] = channel
     return found
+
+
+def check_digest(peer: str, theirs: bytes, mine: bytes) -> None:
+    """Raises HandshakeRefused: a peer's plan is another one."""
+    if theirs != mine:
+        raise HandshakeRefused(f"plan of {peer}", theirs.hex()[:12], mine.hex()[:12])
 
 
 def digest(channels: Iterable[Channel]) -> bytes:

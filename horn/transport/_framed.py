@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from horn.patience import Patience
-from horn.transport import Channel, Identity, PeerLost, checked, digest
+from horn.transport import Channel, Identity, PeerLost, check_digest, checked, digest
 from horn.transport._channel import AHEAD, Inlet, Outlet, chunks
 from horn.transport._delivery import SLICE_S, Delivery, Peer, UnnumberedMessage
 from horn.wire.frames import (
@@ -26,7 +26,6 @@ from horn.wire.frames import (
     BlockData,
     Bye,
     ChannelPlan,
-    HandshakeRefused,
     Hello,
     Meta,
     WireMessage,
@@ -56,8 +55,7 @@ class FramedTransport(Delivery):
     # meeting
 
     def connect(self, peers: Sequence[str], timeout_s: float) -> None:
-        if len(peers) != self.n_tasks:
-            raise HandshakeRefused("endpoints", len(peers), f"{self.n_tasks}, one per task")
+        self._check_endpoints(peers)
         self.link.connect(peers, self.incarnation)
         hello = Hello(
             task=self.task,
@@ -93,9 +91,7 @@ class FramedTransport(Delivery):
             lambda task: "its plan",
         )
         for peer in self._peers.values():
-            theirs = peer.plans.popleft()
-            if theirs != mine:
-                raise HandshakeRefused(f"plan of {peer.name}", theirs.hex()[:12], mine.hex()[:12])
+            check_digest(peer.name, peer.plans.popleft(), mine)
 
     # blocks
 
@@ -223,8 +219,7 @@ class FramedTransport(Delivery):
     def send(
         self, to: int, meta: Meta, arrays: Sequence[Array], timeout_s: float, wait: bool = True
     ) -> None:
-        if to not in self._peers:
-            raise BadFrame("receiver", f"task {to}", f"another task below {self.n_tasks}")
+        self._check_receiver(to)
         peer = self._peers[to]
         peer.queue.append(
             UnnumberedMessage(WireMessage(meta, tuple(arrays)), sum(a.nbytes for a in arrays))

@@ -32,7 +32,15 @@ from horn._kernels.mailbox import (
 )
 from horn.errors import BarrierTimeout, JobError
 from horn.patience import Patience
-from horn.transport import Channel, Identity, PeerLost, Transport, checked, digest
+from horn.transport import (
+    Channel,
+    Identity,
+    PeerLost,
+    Transport,
+    check_digest,
+    checked,
+    digest,
+)
 from horn.transport._handshake import refusal, refused
 from horn.transport._memfds import (
     check_segment,
@@ -128,8 +136,7 @@ class Shm(Transport):
     # meeting
 
     def connect(self, peers: Sequence[str], timeout_s: float) -> None:
-        if len(peers) != self.n_tasks:
-            raise HandshakeRefused("endpoints", len(peers), f"{self.n_tasks}, one per task")
+        self._check_endpoints(peers)
         patience = Patience(timeout_s)
         self._endpoints = peers
         self._is_meeting = True
@@ -216,9 +223,7 @@ class Shm(Transport):
             _check_user(sock)
         except HandshakeRefused as error:
             sock.close()
-            if self._is_meeting:
-                raise
-            logger.warning("connection refused task=%d error=%s", self.task, error)
+            self._tell_refused(error)
             return
         sock.setblocking(False)
         self._listen_to(sock, None)
@@ -230,9 +235,7 @@ class Shm(Transport):
         except BadFrame as error:
             self._refuse(sock, error)
             self._hang_up(sock)
-            if self._is_meeting:
-                raise
-            logger.warning("connection refused task=%d error=%s", self.task, error)
+            self._tell_refused(error)
             return
         peer = self._peers[hello.task]
         peer.is_met = True
@@ -244,6 +247,12 @@ class Shm(Transport):
                 sock.send(self._hello())
             except OSError:
                 pass  # it has gone again, which is seen at the other end of the queue
+
+    def _tell_refused(self, error: BadFrame) -> None:
+        """While tasks meet it ends this one; later a stranger is no more than a line in the log."""
+        if self._is_meeting:
+            raise error
+        logger.warning("connection refused task=%d error=%s", self.task, error)
 
     def _checked(self, packet: bytes, task: int | None = None) -> Hello:
         """The hello in a packet, of a task that it fits."""
@@ -296,9 +305,7 @@ class Shm(Transport):
         self._mail.say_digest(self._n_plans, mine)
         self._cross(PLANNING + self._n_plans, timeout_s, where, "its plan")
         for task, peer in self._peers.items():
-            theirs = self._mail.digest(self._n_plans, task)
-            if theirs != mine:
-                raise HandshakeRefused(f"plan of {peer.name}", theirs.hex()[:12], mine.hex()[:12])
+            check_digest(peer.name, self._mail.digest(self._n_plans, task), mine)
         self._lay_out(list(by_part.values()), mine, patience, where)
 
     def _lay_out(
@@ -355,9 +362,7 @@ class Shm(Transport):
         self._wait_for(ROOT, lambda: bool(peer.plans), patience, where, "memory for all")
         plan, fd = peer.plans.popleft()
         try:
-            if plan.digest != mine:
-                got, wanted = plan.digest.hex()[:12], mine.hex()[:12]
-                raise HandshakeRefused(f"plan of {peer.name}", got, wanted)
+            check_digest(peer.name, plan.digest, mine)
             check_segment(fd, plan.size, size, f"segment of {peer.name}")
         except BaseException:
             os.close(fd)
@@ -555,8 +560,7 @@ class Shm(Transport):
     def send(
         self, to: int, meta: Meta, arrays: Sequence[Array], timeout_s: float, wait: bool = True
     ) -> None:
-        if to not in self._peers:
-            raise BadFrame("receiver", f"task {to}", f"another task below {self.n_tasks}")
+        self._check_receiver(to)
         self._send(to, meta, arrays, Patience(timeout_s))
         self._mail.call(to)
 
