@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import copy
 import functools
 import hashlib
 import importlib
@@ -28,13 +27,20 @@ from typing import Any
 
 from horn import texts
 from horn.errors import ModelError
+from horn.module_source import (
+    DEFINITIONS,
+    IMPORTS,
+    NeededModule,
+    TypedModule,
+    ended,
+    first_line,
+    names_read,
+    statements_of,
+    without_docstrings,
+)
 
 Reference = dict[str, Any]
 Scalar = (bool, int, float, str, type(None))
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_IMPORTS = (ast.Import, ast.ImportFrom)
-_DEFINED = (*_DEFINITIONS, *_IMPORTS)
-_MAIN = ("__name__ == '__main__'", "'__main__' == __name__")
 CAPTURED = "horn_source_"  # what the names of modules begin with whose text a file had
 # The file whose captured text is being run again, while it is; ``train`` must not run then.
 running: ContextVar[str] = ContextVar("running", default="")
@@ -73,7 +79,7 @@ class SourceCapture:
     """
 
     def __init__(self, other: Callable[[Any], Any] | None = None) -> None:
-        self._modules: dict[str, _Needed] = {}
+        self._modules: dict[str, NeededModule] = {}
         self._other = other
 
     def reference(self, thing: Any) -> Reference:
@@ -102,7 +108,7 @@ class SourceCapture:
                 f"{name} of {needed.name} was not found in its source; define it at the top level "
                 f"of its file"
             )
-        self._need(needed, _reads(node) - {variable for variable, _ in _free_variables(thing)})
+        self._need(needed, names_read(node) - {variable for variable, _ in _free_variables(thing)})
         needed.inner[tuple(_at(node))] = node
         free = {}
         for variable, value in _free_variables(thing):
@@ -144,9 +150,9 @@ class SourceCapture:
 
     def inner_text(self, reference: Reference) -> str:
         node = self._modules[reference["module"]].inner[tuple(reference["at"])]
-        return ast.unparse(_plain(node))
+        return ast.unparse(without_docstrings(node))
 
-    def _module_of(self, thing: Any) -> _Needed:
+    def _module_of(self, thing: Any) -> NeededModule:
         """The module whose text a thing is in: of a file, or of what was run without one."""
         code, namespace = texts.code_of(thing), texts.namespace_of(thing)
         if code is None and isinstance(namespace.get("__file__"), str):
@@ -165,18 +171,18 @@ class SourceCapture:
                 f"{texts.REMEDY}"
             )
         for needed in self._modules.values():
-            if isinstance(needed, _Typed) and needed.namespace is namespace:
+            if isinstance(needed, TypedModule) and needed.namespace is namespace:
                 break
         else:
             name = texts.title(namespace)
             while name in self._modules:
                 name += "_"
-            needed = self._modules[name] = _Typed(name, namespace, texts.parts(namespace))
-        if own and _ended(own) not in needed.parts:
+            needed = self._modules[name] = TypedModule(name, namespace, texts.parts(namespace))
+        if own and ended(own) not in needed.parts:
             needed.add(own)
         return needed
 
-    def _module(self, module_name: str, wanted: str) -> _Needed:
+    def _module(self, module_name: str, wanted: str) -> NeededModule:
         module = sys.modules.get(module_name)
         file = getattr(module, "__file__", None)
         if module is None or file is None:
@@ -191,18 +197,20 @@ class SourceCapture:
             name = short if known is None or known.namespace is vars(module) else name
         return self._text_of(name, file, module.__dict__, wanted)
 
-    def _text_of(self, name: str, file: str, namespace: dict[str, Any], wanted: str) -> _Needed:
+    def _text_of(
+        self, name: str, file: str, namespace: dict[str, Any], wanted: str
+    ) -> NeededModule:
         if name not in self._modules:
             lines = linecache.getlines(file, namespace)
             if not lines:
                 raise ModelError(f"the source of {wanted} cannot be read from {file}")
             try:
-                self._modules[name] = _Needed(name, namespace, file, "".join(lines))
+                self._modules[name] = NeededModule(name, namespace, file, "".join(lines))
             except SyntaxError as error:  # the file has changed since it was imported
                 raise ModelError(f"the source of {wanted} cannot be read: {error}") from None
         return self._modules[name]
 
-    def _need(self, needed: _Needed, names: Iterable[str]) -> None:
+    def _need(self, needed: NeededModule, names: Iterable[str]) -> None:
         """Keep the statements that bind these names, and their dependencies."""
         waiting = list(names)
         while waiting:
@@ -217,18 +225,18 @@ class SourceCapture:
                 needed.constants[name] = value
                 continue
             statements = needed.binding(name)
-            if not statements and value is not needed and isinstance(needed, _Typed):
+            if not statements and value is not needed and isinstance(needed, TypedModule):
                 statements = needed.found(name, value)
             for statement in statements:
                 if statement.lineno in needed.lines:
                     continue
                 needed.lines.add(statement.lineno)
-                waiting.extend(_reads(statement))
+                waiting.extend(names_read(statement))
                 for inner in ast.walk(statement):
-                    if isinstance(inner, _IMPORTS):
+                    if isinstance(inner, IMPORTS):
                         self._need_import(needed, inner)
 
-    def _need_import(self, needed: _Needed, statement: ast.Import | ast.ImportFrom) -> None:
+    def _need_import(self, needed: NeededModule, statement: ast.Import | ast.ImportFrom) -> None:
         if isinstance(statement, ast.Import):
             for alias in statement.names:
                 self._need_user_module(alias.name, None)
@@ -251,267 +259,12 @@ class SourceCapture:
         self._need(needed, needed.bound if wanted is None else wanted)
 
 
-class _Needed:
-    """One module, and its needed statements."""
-
-    def __init__(self, name: str, namespace: dict[str, Any], file: str, text: str) -> None:
-        self.name, self.namespace, self.file, self.text = name, namespace, file, text
-        self.done: set[str] = set()
-        self.lines: set[int] = set()
-        self.constants: dict[str, Any] = {}
-        self.inner: dict[tuple[int, ...], ast.AST] = {}  # needed, and no global
-        self._read()
-
-    def _read(self) -> None:
-        self.tree = texts.parsed(self.text)
-        main = self.namespace.get("__name__") == "__main__"
-        self.statements = list(_statements(self.tree) if main else self.tree.body)
-        self._bound = [(_bound(statement), statement) for statement in self.statements]
-        variables = {n for names, s in self._bound if not isinstance(s, _DEFINED) for n in names}
-        for names, statement in self._bound:
-            names |= _asked(statement) & variables
-        self.bound = {name for names, _ in self._bound for name in names if name != "*"}
-
-    @property
-    def place(self) -> str:
-        """What messages on this machine call it."""
-        return str(Path(self.file).resolve())
-
-    @property
-    def saved_text(self) -> str:
-        return self.text
-
-    def lines_before(self, thing: Any) -> int:
-        """How many lines are before the text that a thing's own line numbers count."""
-        return 0
-
-    def binding(self, name: str) -> list[ast.stmt]:
-        found = [s for names, s in self._bound if name in names]
-        if not found and not hasattr(builtins, name):
-            found = [s for names, s in self._bound if "*" in names]
-        return found
-
-    def texts(self) -> tuple[dict[str, str], dict[str, Any]]:
-        found: dict[str, str] = {}
-        for statement in self.statements:
-            if statement.lineno not in self.lines:
-                continue
-            for key, text in self._parts(statement):
-                while key in found:  # defined twice
-                    key += "'"
-                found[key] = text
-        plain = {n for names, s in self._bound if not isinstance(s, _DEFINED) for n in names}
-        values = {n: self.namespace[n] for n in self.done & plain if n in self.namespace}
-        return found, values
-
-    def _parts(self, statement: ast.stmt) -> Iterator[tuple[str, str]]:
-        """(what it defines, its text); of imports the needed names."""
-        if not isinstance(statement, _IMPORTS):
-            text = ast.unparse(_plain(statement))
-            yield getattr(statement, "name", text), text
-            return
-        for alias in statement.names:
-            name = (alias.asname or alias.name).split(".")[0]
-            if name == "*" or name in self.done:
-                one = copy.copy(statement)
-                one.names = [alias]
-                yield name, ast.unparse(one)
-
-
-class _Typed(_Needed):
-    """What was run without a file: cells of a notebook, lines of a prompt, texts of ``exec``, as if
-    they were one file. Only what is needed of them is saved, on the lines where it stands.
-    """
-
-    def __init__(self, name: str, namespace: dict[str, Any], parts: list[str]) -> None:
-        # The first line is for names that somebody put there, as a program that embeds a prompt.
-        self.parts: list[str] = ["\n"]
-        self.imports: list[str] = []
-        super().__init__(name, namespace, f"{name}.py", "\n")
-        for part in parts:
-            self.add(part)
-
-    def add(self, part: str) -> None:
-        """Another text, after the others, unless it is no Python."""
-        try:
-            texts.parsed(part)
-        except (SyntaxError, ValueError):
-            return
-        self.parts.append(_ended(part))
-        self.text = "".join(self.parts)
-        self._read()
-
-    def found(self, name: str, value: Any) -> list[ast.stmt]:
-        """The statements of what the namespace has and no text so far defines, or none, and it is
-        imported.
-        """
-        code = texts.code_of(value)
-        defined = isinstance(value, (type, types.FunctionType))
-        here = defined and texts.namespace_of(value) is self.namespace
-        text = texts.text_of(code, self.namespace) if here and code is not None else ""
-        if text:
-            self.add(text)
-            return self.binding(name)
-        if isinstance(value, types.ModuleType):
-            text = f"import {value.__name__} as {name}"
-        elif defined and not here and value.__module__ in sys.modules:
-            text = f"from {value.__module__} import {value.__qualname__} as {name}"
-        else:
-            raise ModelError(
-                f"{name!r} ({type(value).__name__}) is read, but no text that was run here defines "
-                f"it; {texts.REMEDY}"
-            )
-        self.imports.append(text)
-        self.lines.add(1)
-        return []
-
-    @property
-    def place(self) -> str:
-        return self.file
-
-    @property
-    def saved_text(self) -> str:
-        wanted = {line for line, _ in self.inner} | self.lines
-        kept: set[int] = set()
-        for statement in self.tree.body:
-            first, last = _first_line(statement), statement.end_lineno or 0
-            if any(first <= line <= last for line in wanted):
-                kept.update(range(first, last + 1))
-        lines = self.text.split("\n")
-        saved = [text if k in kept else "" for k, text in enumerate(lines, 1)]
-        return "\n".join(["; ".join(self.imports), *saved[1:]])
-
-    def lines_before(self, thing: Any) -> int:
-        code = texts.code_of(thing)
-        own = "" if code is None else texts.text_of(code, self.namespace)
-        return self._span(own)[0]
-
-    def _span(self, text: str) -> tuple[int, int]:
-        """How many lines are before a text that was run here, and with it; of a text that was run
-        again the last.
-        """
-        if _ended(text) not in self.parts:
-            return 0, 0
-        k = len(self.parts) - 1 - self.parts[::-1].index(_ended(text))
-        before = sum(part.count("\n") for part in self.parts[:k])
-        return before, before + self.parts[k].count("\n")
-
-    def binding(self, name: str) -> list[ast.stmt]:
-        """Of several definitions that of the class or function itself, or the last: an earlier one
-        may be a mistake that was mended.
-        """
-        found = super().binding(name)
-        value = self.namespace.get(name)
-        if isinstance(value, (type, types.FunctionType)):
-            code = texts.code_of(value)
-            before, after = self._span(texts.text_of(code, self.namespace) if code else "")
-            found = [s for s in found if before < s.lineno <= after] or found
-        whole = (*_DEFINED, ast.Assign)
-        last = max((k for k, s in enumerate(found) if isinstance(s, whole)
-                    and not (isinstance(s, ast.Assign) and name in _names(s.value))),
-                   default=0)  # fmt: skip
-        return found[last:]
-
-
-class _Bare(ast.NodeTransformer):
-    """Docstrings taken away."""
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        self.generic_visit(node)
-        if isinstance(node, _DEFINITIONS) and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-        return node
-
-
-def _plain(node: ast.AST) -> ast.AST:
-    return _Bare().visit(copy.deepcopy(node))
-
-
-def _bound(statement: ast.stmt) -> set[str]:
-    """The module-level names that a statement sets or changes."""
-    if isinstance(statement, _DEFINITIONS):
-        return {statement.name}
-    if isinstance(statement, _IMPORTS):
-        return {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
-    if isinstance(statement, ast.Assign):
-        return {name for target in statement.targets for name in _names(target)}
-    if isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
-        return _names(statement.target)
-    return set[str]().union(*map(_bound, _inner_statements(statement)))
-
-
-def _asked(statement: ast.stmt) -> set[str]:
-    """The names whose methods a statement calls for what they do: ``table.append(1)``."""
-    if isinstance(statement, _DEFINED):
-        return set()
-    if isinstance(statement, ast.Expr):
-        call = statement.value
-        while isinstance(call, (ast.Call, ast.Attribute, ast.Subscript)):
-            call = call.func if isinstance(call, ast.Call) else call.value
-        return {call.id} if isinstance(call, ast.Name) else set()
-    return set[str]().union(*map(_asked, _inner_statements(statement)))
-
-
-def _inner_statements(statement: ast.stmt) -> Iterator[ast.stmt]:
-    for child in ast.iter_child_nodes(statement):
-        inner = child.body if isinstance(child, ast.ExceptHandler) else [child]
-        yield from (one for one in inner if isinstance(one, ast.stmt))
-
-
-def _ended(text: str) -> str:
-    return text if text.endswith("\n") else text + "\n"
-
-
-def _statements(tree: ast.Module, whole: Iterable[int] = ()) -> Iterator[ast.stmt]:
-    """The statements of a module, and one by one those under ``if __name__ == "__main__":``, unless
-    that line is among ``whole``: what one of them defines does not need the others.
-    """
-    for statement in tree.body:
-        if (
-            isinstance(statement, ast.If)
-            and statement.lineno not in whole
-            and ast.unparse(statement.test) in _MAIN
-        ):
-            yield from statement.body
-        else:
-            yield statement
-
-
-def _reads(node: ast.AST) -> set[str]:
-    """The names that a statement or lambda reads from its module: no parameter, no variable of a
-    function, not what a comprehension counts with.
-    """
-    import symtable
-
-    found: set[str] = set()
-    tables = [symtable.symtable(ast.unparse(node), "", "exec")]
-    for table in tables:
-        tables += table.get_children()
-        of_function = table.get_type() == "function"
-        for symbol in table.get_symbols():
-            # What a class assigns may have been read before, from the module.
-            if symbol.is_global() if of_function else symbol.is_referenced():
-                found.add(symbol.get_name())
-    return found
-
-
-def _names(node: ast.AST) -> set[str]:
-    """The names in an expression."""
-    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-
-
 def _lookup(namespace: Mapping[str, Any], name: str) -> Any:
     first, *rest = name.split(".")
     thing: Any = namespace.get(first)
     for part in rest:
         thing = getattr(thing, part, None)
     return thing
-
-
-def _first_line(statement: ast.stmt) -> int:
-    """Where a statement begins, with its decorators."""
-    above = getattr(statement, "decorator_list", [])
-    return min([int(statement.lineno), *(int(d.lineno) for d in above)])
 
 
 def _free_variables(thing: Any) -> Iterator[tuple[str, Any]]:
@@ -545,7 +298,7 @@ def _find(tree: ast.Module, thing: Any, before: int) -> ast.AST | None:
         return next(iter(exact or lambdas), None)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == thing.__name__:
-            if _first_line(node) == first:
+            if first_line(node) == first:
                 return node
     return None
 
@@ -625,7 +378,7 @@ class CapturedCode:
         future = [
             s for s in tree.body if isinstance(s, ast.ImportFrom) and s.module == "__future__"
         ]
-        needed = [s for s in _statements(tree, run) if s.lineno in run and s not in future]
+        needed = [s for s in statements_of(tree, run) if s.lineno in run and s not in future]
         self._run(needed, module.__dict__, file, future)
         return module
 
@@ -674,7 +427,7 @@ class CapturedCode:
         namespace.update({k: self.resolve(v) for k, v in reference["free"].items()})
         thing: Any = None
         for node in ast.walk(tree):
-            if not isinstance(node, (*_DEFINITIONS, ast.Lambda)) or _at(node) != reference["at"]:
+            if not isinstance(node, (*DEFINITIONS, ast.Lambda)) or _at(node) != reference["at"]:
                 continue
             if isinstance(node, ast.Lambda):
                 thing = eval(compile(ast.Expression(node), file, "eval"), namespace)

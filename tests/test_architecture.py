@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ RANKS = [
     {"errors", "openblas", "mistakes", "html", "patience", "topology", "math", "random", "_kernels",
      "layer_costs", "version", "prompt"},
     {"texts", "formats"},
+    {"module_source"},
     {"registry", "security", "sources", "modelfile", "checkpoint", "data", "connections",
      "activations", "losses", "initializers", "schedules", "aggregates", "sweep",
      "autodiff"},
@@ -61,6 +63,16 @@ HORN = [name for name in SOURCES if name.startswith("horn.") and name != "horn._
 def room(module: str) -> str:
     """The package or file of horn that a module is in."""
     return module.split(".")[1]
+
+
+def test_the_map_names_every_package_and_no_file_that_is_not_there():
+    """Paths in CONTRIBUTING.md are below horn, or below the repository; NAME is the reader's."""
+    named = set(re.findall(r"`([\w./]+)`", (ROOT / "CONTRIBUTING.md").read_text()))
+    packages = {f"{path.parent.name}/" for path in ROOT.glob("horn/*/__init__.py")}
+    assert not packages - named
+    files = {name for name in named if re.search(r"\.(py|c|h)$", name) and "NAME" not in name}
+    gone = {name for name in files if not (ROOT / name).exists()}
+    assert not {name for name in gone if not any((ROOT / "horn").rglob(name))}
 
 
 @functools.cache

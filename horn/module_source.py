@@ -1,0 +1,278 @@
+"""One module of the user's, and which of its statements are needed elsewhere.
+
+Of syntax trees alone. ``horn.sources`` says what is needed, and saves and runs it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from horn import texts
+from horn.errors import ModelError
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+IMPORTS = (ast.Import, ast.ImportFrom)
+_DEFINED = (*DEFINITIONS, *IMPORTS)
+_MAIN = ("__name__ == '__main__'", "'__main__' == __name__")
+
+
+class NeededModule:
+    """One module, and its needed statements."""
+
+    def __init__(self, name: str, namespace: dict[str, Any], file: str, text: str) -> None:
+        self.name, self.namespace, self.file, self.text = name, namespace, file, text
+        self.done: set[str] = set()
+        self.lines: set[int] = set()
+        self.constants: dict[str, Any] = {}
+        self.inner: dict[tuple[int, ...], ast.AST] = {}  # needed, and no global
+        self._read()
+
+    def _read(self) -> None:
+        self.tree = texts.parsed(self.text)
+        main = self.namespace.get("__name__") == "__main__"
+        self.statements = list(statements_of(self.tree) if main else self.tree.body)
+        self._bound = [(_bound(statement), statement) for statement in self.statements]
+        variables = {n for names, s in self._bound if not isinstance(s, _DEFINED) for n in names}
+        for names, statement in self._bound:
+            names |= _asked(statement) & variables
+        self.bound = {name for names, _ in self._bound for name in names if name != "*"}
+
+    @property
+    def place(self) -> str:
+        """What messages on this machine call it."""
+        return str(Path(self.file).resolve())
+
+    @property
+    def saved_text(self) -> str:
+        return self.text
+
+    def lines_before(self, thing: Any) -> int:
+        """How many lines are before the text that a thing's own line numbers count."""
+        return 0
+
+    def binding(self, name: str) -> list[ast.stmt]:
+        found = [s for names, s in self._bound if name in names]
+        if not found and not hasattr(builtins, name):
+            found = [s for names, s in self._bound if "*" in names]
+        return found
+
+    def texts(self) -> tuple[dict[str, str], dict[str, Any]]:
+        found: dict[str, str] = {}
+        for statement in self.statements:
+            if statement.lineno not in self.lines:
+                continue
+            for key, text in self._parts(statement):
+                while key in found:  # defined twice
+                    key += "'"
+                found[key] = text
+        plain = {n for names, s in self._bound if not isinstance(s, _DEFINED) for n in names}
+        values = {n: self.namespace[n] for n in self.done & plain if n in self.namespace}
+        return found, values
+
+    def _parts(self, statement: ast.stmt) -> Iterator[tuple[str, str]]:
+        """(what it defines, its text); of imports the needed names."""
+        if not isinstance(statement, IMPORTS):
+            text = ast.unparse(without_docstrings(statement))
+            yield getattr(statement, "name", text), text
+            return
+        for alias in statement.names:
+            name = (alias.asname or alias.name).split(".")[0]
+            if name == "*" or name in self.done:
+                one = copy.copy(statement)
+                one.names = [alias]
+                yield name, ast.unparse(one)
+
+
+class TypedModule(NeededModule):
+    """What was run without a file: cells of a notebook, lines of a prompt, texts of ``exec``, as if
+    they were one file. Only what is needed of them is saved, on the lines where it stands.
+    """
+
+    def __init__(self, name: str, namespace: dict[str, Any], parts: list[str]) -> None:
+        # The first line is for names that somebody put there, as a program that embeds a prompt.
+        self.parts: list[str] = ["\n"]
+        self.imports: list[str] = []
+        super().__init__(name, namespace, f"{name}.py", "\n")
+        for part in parts:
+            self.add(part)
+
+    def add(self, part: str) -> None:
+        """Another text, after the others, unless it is no Python."""
+        try:
+            texts.parsed(part)
+        except (SyntaxError, ValueError):
+            return
+        self.parts.append(ended(part))
+        self.text = "".join(self.parts)
+        self._read()
+
+    def found(self, name: str, value: Any) -> list[ast.stmt]:
+        """The statements of what the namespace has and no text so far defines, or none, and it is
+        imported.
+        """
+        code = texts.code_of(value)
+        defined = isinstance(value, (type, types.FunctionType))
+        here = defined and texts.namespace_of(value) is self.namespace
+        text = texts.text_of(code, self.namespace) if here and code is not None else ""
+        if text:
+            self.add(text)
+            return self.binding(name)
+        if isinstance(value, types.ModuleType):
+            text = f"import {value.__name__} as {name}"
+        elif defined and not here and value.__module__ in sys.modules:
+            text = f"from {value.__module__} import {value.__qualname__} as {name}"
+        else:
+            raise ModelError(
+                f"{name!r} ({type(value).__name__}) is read, but no text that was run here defines "
+                f"it; {texts.REMEDY}"
+            )
+        self.imports.append(text)
+        self.lines.add(1)
+        return []
+
+    @property
+    def place(self) -> str:
+        return self.file
+
+    @property
+    def saved_text(self) -> str:
+        wanted = {line for line, _ in self.inner} | self.lines
+        kept: set[int] = set()
+        for statement in self.tree.body:
+            first, last = first_line(statement), statement.end_lineno or 0
+            if any(first <= line <= last for line in wanted):
+                kept.update(range(first, last + 1))
+        lines = self.text.split("\n")
+        saved = [text if k in kept else "" for k, text in enumerate(lines, 1)]
+        return "\n".join(["; ".join(self.imports), *saved[1:]])
+
+    def lines_before(self, thing: Any) -> int:
+        code = texts.code_of(thing)
+        own = "" if code is None else texts.text_of(code, self.namespace)
+        return self._span(own)[0]
+
+    def _span(self, text: str) -> tuple[int, int]:
+        """How many lines are before a text that was run here, and with it; of a text that was run
+        again the last.
+        """
+        if ended(text) not in self.parts:
+            return 0, 0
+        k = len(self.parts) - 1 - self.parts[::-1].index(ended(text))
+        before = sum(part.count("\n") for part in self.parts[:k])
+        return before, before + self.parts[k].count("\n")
+
+    def binding(self, name: str) -> list[ast.stmt]:
+        """Of several definitions that of the class or function itself, or the last: an earlier one
+        may be a mistake that was mended.
+        """
+        found = super().binding(name)
+        value = self.namespace.get(name)
+        if isinstance(value, (type, types.FunctionType)):
+            code = texts.code_of(value)
+            before, after = self._span(texts.text_of(code, self.namespace) if code else "")
+            found = [s for s in found if before < s.lineno <= after] or found
+        whole = (*_DEFINED, ast.Assign)
+        last = max((k for k, s in enumerate(found) if isinstance(s, whole)
+                    and not (isinstance(s, ast.Assign) and name in _names(s.value))),
+                   default=0)  # fmt: skip
+        return found[last:]
+
+
+class _Bare(ast.NodeTransformer):
+    """Docstrings taken away."""
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node, DEFINITIONS) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+        return node
+
+
+def without_docstrings(node: ast.AST) -> ast.AST:
+    return _Bare().visit(copy.deepcopy(node))
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """The module-level names that a statement sets or changes."""
+    if isinstance(statement, DEFINITIONS):
+        return {statement.name}
+    if isinstance(statement, IMPORTS):
+        return {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
+    if isinstance(statement, ast.Assign):
+        return {name for target in statement.targets for name in _names(target)}
+    if isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
+        return _names(statement.target)
+    return set[str]().union(*map(_bound, _inner_statements(statement)))
+
+
+def _asked(statement: ast.stmt) -> set[str]:
+    """The names whose methods a statement calls for what they do: ``table.append(1)``."""
+    if isinstance(statement, _DEFINED):
+        return set()
+    if isinstance(statement, ast.Expr):
+        call = statement.value
+        while isinstance(call, (ast.Call, ast.Attribute, ast.Subscript)):
+            call = call.func if isinstance(call, ast.Call) else call.value
+        return {call.id} if isinstance(call, ast.Name) else set()
+    return set[str]().union(*map(_asked, _inner_statements(statement)))
+
+
+def _inner_statements(statement: ast.stmt) -> Iterator[ast.stmt]:
+    for child in ast.iter_child_nodes(statement):
+        inner = child.body if isinstance(child, ast.ExceptHandler) else [child]
+        yield from (one for one in inner if isinstance(one, ast.stmt))
+
+
+def ended(text: str) -> str:
+    return text if text.endswith("\n") else text + "\n"
+
+
+def statements_of(tree: ast.Module, whole: Iterable[int] = ()) -> Iterator[ast.stmt]:
+    """The statements of a module, and one by one those under ``if __name__ == "__main__":``, unless
+    that line is among ``whole``: what one of them defines does not need the others.
+    """
+    for statement in tree.body:
+        if (
+            isinstance(statement, ast.If)
+            and statement.lineno not in whole
+            and ast.unparse(statement.test) in _MAIN
+        ):
+            yield from statement.body
+        else:
+            yield statement
+
+
+def names_read(node: ast.AST) -> set[str]:
+    """The names that a statement or lambda reads from its module: no parameter, no variable of a
+    function, not what a comprehension counts with.
+    """
+    import symtable
+
+    found: set[str] = set()
+    tables = [symtable.symtable(ast.unparse(node), "", "exec")]
+    for table in tables:
+        tables += table.get_children()
+        of_function = table.get_type() == "function"
+        for symbol in table.get_symbols():
+            # What a class assigns may have been read before, from the module.
+            if symbol.is_global() if of_function else symbol.is_referenced():
+                found.add(symbol.get_name())
+    return found
+
+
+def _names(node: ast.AST) -> set[str]:
+    """The names in an expression."""
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def first_line(statement: ast.stmt) -> int:
+    """Where a statement begins, with its decorators."""
+    above = getattr(statement, "decorator_list", [])
+    return min([int(statement.lineno), *(int(d.lineno) for d in above)])
