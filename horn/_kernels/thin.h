@@ -5,6 +5,12 @@
 
 #include "tape.h"
 
+/* Columns of a panel, of AVX-512 (AVX2: half as many), and floats of the panels of a product. */
+#define WIDE_PANEL 32
+#define WIDE_PANELS(n, k) (((n) + WIDE_PANEL - 1) / WIDE_PANEL * WIDE_PANEL * (k))
+/* Of which operand much may be 0, which is passed over. */
+enum {ZEROS_NONE, ZEROS_A, ZEROS_B};
+
 #ifdef HORN_X86
 #define THIN_K 256
 #define THIN_TILES_BYTES (256 * 1024)
@@ -26,11 +32,6 @@ typedef struct {
 } live_weights_t;
 
 #pragma GCC visibility push(hidden)
-/* Columns of a panel, of AVX-512 (AVX2: half as many), and floats of the panels of a product. */
-#define WIDE_PANEL 32
-#define WIDE_PANELS(n, k) (((n) + WIDE_PANEL - 1) / WIDE_PANEL * WIDE_PANEL * (k))
-/* Of which operand much may be 0, which is passed over. */
-enum {ZEROS_NONE, ZEROS_A, ZEROS_B};
 /* Products of one a with several b: columns are counted in panels, from the first's on. */
 typedef struct {
     const float *panels; float *c; int64_t ldc, n; float alpha, beta;

@@ -2,6 +2,9 @@
 #include "thin.h"
 
 #ifdef HORN_X86
+#include <immintrin.h>
+#include <math.h>
+
 #include "target_avx2.h"
 #define LEVEL 1
 #define WIDE WIDE_AVX2

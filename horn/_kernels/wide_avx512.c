@@ -2,6 +2,9 @@
 #include "thin.h"
 
 #ifdef HORN_X86
+#include <immintrin.h>
+#include <math.h>
+
 #include "target_avx512.h"
 #define LEVEL 2
 #define WIDE WIDE_AVX512
