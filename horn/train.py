@@ -11,7 +11,6 @@ import os
 import platform
 import signal
 import sys
-import tempfile
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -566,6 +565,8 @@ def _explained(
 
 def _stoppable(recovery: RecoverySettings, stack: ExitStack) -> RecoverySettings:
     """With a folder for the one checkpoint that tasks write when they are asked to stop."""
+    import tempfile
+
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="horn-stop-"))
     return replace(recovery, plan=CheckpointSchedule(Path(folder), keep=1))
 

@@ -22,11 +22,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-import zk
 from horn import transport as transports
 from horn.checkpoint import Checkpoints
 from horn.coordination.jobs import Jobs, JobState
@@ -60,6 +59,9 @@ from horn.training.loop import History, overdue
 from horn.training.progress import Progress
 from horn.training.run_settings import RunSettings
 from horn.wire.frames import Array
+
+if TYPE_CHECKING:
+    import zk
 
 logger = logging.getLogger(__name__)
 
@@ -168,6 +170,8 @@ def launch(
         server = None
         hosts = settings.hosts
         if hosts is None:
+            import zk  # and asyncio: a job runner has its cluster's
+
             server = stack.enter_context(zk.EmbeddedServer(tick_ms=TICK_MS))
             hosts = server.hosts
         placement = find_placement()
@@ -586,6 +590,8 @@ class JobEntry:
 
     def _renew(self, reason: str) -> None:
         """Another session, in another server if this process's has ended."""
+        import zk
+
         logger.info("coordination made anew job=%s reason=%s", self.job_id, reason)
         try:
             self.coord.close()

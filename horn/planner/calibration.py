@@ -17,11 +17,9 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +123,8 @@ def _processor() -> str:
 
 def _write(path: Path, machine: Machine) -> None:
     """Where nothing can be written, the figures are kept by this process alone."""
+    import tempfile
+
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
@@ -229,6 +229,8 @@ def _together(dtype: str, n_runs: int = 40) -> float:
         return run(tape)
 
     fastest = min(run(tapes[0]))
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(n_cores) as threads:
         times = list(threads.map(run_with_others, tapes))
     return max(float(np.median(np.concatenate(times))) / fastest, 1.0)

@@ -25,13 +25,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from horn.checkpoint import Checkpoints
 from horn.errors import BarrierTimeout, MemberLost
-from horn.parameter_server.pieces import pieces
 from horn.partition.rewrite import homes
 from horn.partition.share import Share
 from horn.process import control
-from horn.process.checkpoints import TaskCheckpoints
 from horn.process.decisions import BY_BATCH, Decisions
 from horn.process.job_spec import OpenedPayload, RunSpec, SharedArrays, open_payload
 from horn.process.rendezvous import Rendezvous
@@ -40,7 +37,6 @@ from horn.runtime.group import Group, task_name
 from horn.sources import line_of
 from horn.strategies import TaskEngine, Topology
 from horn.strategies._replica import Replica
-from horn.training.checkpointing import part_name, restore
 from horn.training.hooks import in_task, settable
 from horn.training.loop import OwnLoss, TrainingLoop
 from horn.training.progress import Progress
@@ -247,7 +243,11 @@ class TaskProcess:
         batches = job.batches()
         engine.bind(job.data if batches is None else batches.data)
         opened.forget()
-        saver = TaskCheckpoints(self.line, run, rank, engine) if run.checkpoints else None
+        saver = None
+        if run.checkpoints:
+            from horn.process.checkpoints import TaskCheckpoints
+
+            saver = TaskCheckpoints(self.line, run, rank, engine)
         decisions: Decisions | None = None
         if run.callbacks:
 
@@ -364,6 +364,9 @@ class TaskProcess:
 
     def _resume(self, run: RunSpec, rank: int, loop: TrainingLoop, group: int | None) -> None:
         """Go on from a checkpoint. group : whose parts count, where each has a model of its own."""
+        from horn.checkpoint import Checkpoints
+        from horn.training.checkpointing import part_name, restore
+
         path = Path(run.resume)
         saved = Checkpoints(path.parent).open(path, verify=False)
         facts = restore(loop, saved, part_name(rank), group, run.earlier_s)
@@ -496,6 +499,8 @@ class TaskProcess:
 
 def _server(opened: OpenedPayload, topology: Topology, number: int) -> ParameterServer:
     """Server ``number`` of the job's strategy."""
+    from horn.parameter_server.pieces import pieces
+
     job = opened.job
     cut = pieces(job.network, opened.placement, topology, job.dtype)
     return opened.strategy.server(job, number, cut, topology)

@@ -496,7 +496,7 @@ class Own(zk.EmbeddedServer):
 @pytest.fixture
 def own_server(monkeypatch):
     Own.made.clear()
-    monkeypatch.setattr("horn.executor.launch.zk.EmbeddedServer", Own)
+    monkeypatch.setattr("zk.EmbeddedServer", Own)
     return lambda: Own.made[-1]
 
 

@@ -16,7 +16,6 @@ import horn
 import zk
 from horn.checkpoint import Checkpoints
 from horn.coordination.session import Session
-from horn.executor import launch
 from horn.partition.placement import Placement
 from tests.support.runs import (
     At,
@@ -71,7 +70,7 @@ def look(monkeypatch, tmp_path):
         hosts.append(server)
         return server
 
-    monkeypatch.setattr(launch.zk, "EmbeddedServer", noting)
+    monkeypatch.setattr(zk, "EmbeddedServer", noting)
 
     def found(**settings):
         seen, mark = [], tmp_path / f"mark{len(hosts)}"
