@@ -443,11 +443,12 @@ def to_json(metrics: Iterable[Metric], capture: SourceCapture) -> list[dict[str,
 
 
 def _place(f: Any, capture: SourceCapture) -> dict[str, Any]:
-    """Of an installed package by its name; else its source."""
+    """Of an installed package by its name, if it is not the program; else its source."""
     name = f.__name__
     module = sys.modules.get(getattr(f, "__module__", None) or "")
     file = getattr(module, "__file__", None) or ""
-    if file and not is_user_file(file) and getattr(module, name, None) is f:
+    is_installed = f.__module__ != "__main__" and file and not is_user_file(file)
+    if is_installed and getattr(module, name, None) is f:
         return {"import": f"{f.__module__}:{name}"}
     return {"f": capture.reference(f)}
 

@@ -155,7 +155,7 @@ class SourceCapture:
     def _module_of(self, thing: Any) -> NeededModule:
         """The module whose text a thing is in: of a file, or of what was run without one."""
         code, namespace = texts.code_of(thing), texts.namespace_of(thing)
-        if code is None and isinstance(namespace.get("__file__"), str):
+        if code is None and texts.file_of(namespace) is not None:
             return self._module(thing.__module__ or "", thing.__qualname__)
         if code is not None and texts.is_file(code.co_filename):
             module = sys.modules.get(thing.__module__ or "")

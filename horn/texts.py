@@ -35,6 +35,7 @@ _FILE = re.compile(r"[^\n]{1,1000}\.(py|pyw|ipy|txt)")  # it may hold a program
 _MOST_BYTES = 4 * 1024 * 1024  # a longer string is no program
 _MAGICS = ("time", "capture", "prun", "memit", "mprun", "lprun")  # they run a cell where cells run
 _PROMPTS = ("<python-input-", "<stdin-")  # so Python names what was typed, from 3.13, from 3.14
+_PROMPT_FILE = f"{os.sep}_pyrepl{os.sep}__main__.py"
 _ANNOTATIONS = __future__.annotations.compiler_flag
 _PARSING = threading.Lock()
 
@@ -90,6 +91,12 @@ def is_file(name: str) -> bool:
     return not name.startswith("<") and f"{os.sep}ipykernel_" not in name
 
 
+def file_of(namespace: Mapping[str, Any]) -> str | None:
+    """The file that a namespace is of; None of what was typed, where 3.13.0 names the prompt's."""
+    file = namespace.get("__file__")
+    return file if isinstance(file, str) and not file.endswith(_PROMPT_FILE) else None
+
+
 def keep(thing: Any) -> None:
     """Look for the text of a class or function now, if nobody else keeps it."""
     code = code_of(thing)
@@ -132,8 +139,8 @@ def line_of(code: types.CodeType, namespace: dict[str, Any], number: int) -> str
 def parts(namespace: Mapping[str, Any]) -> list[str]:
     """What was run in a namespace, in its order: a file, cells, what Python's prompt was told."""
     found = []
-    file = namespace.get("__file__")
-    if isinstance(file, str) and file.endswith(".py"):
+    file = file_of(namespace)
+    if file is not None and file.endswith(".py"):
         found.append("".join(linecache.getlines(file, dict(namespace))))
     shell = namespace.get("get_ipython")
     if callable(shell):
@@ -162,8 +169,8 @@ def title(namespace: Mapping[str, Any]) -> str:
     """A name for what ``parts`` gives."""
     if "get_ipython" in namespace:
         return "notebook"
-    file = namespace.get("__file__")
-    return Path(file).stem if isinstance(file, str) else "typed"
+    file = file_of(namespace)
+    return "typed" if file is None else Path(file).stem
 
 
 def _is_cell(file: str) -> bool:

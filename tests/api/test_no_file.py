@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 import horn
 from horn import texts
 from horn.errors import CompileError, JobError, ModelError
+from horn.process import job_files
 
 PROGRAM = '''
 import horn
@@ -161,6 +163,22 @@ def test_only_what_is_needed_is_saved(tmp_path):
     horn.train(space["job"]()).model.save(tmp_path / "typed.horn")
     raw = (tmp_path / "typed.horn").read_bytes()
     assert b"scaled" in raw and b"SECRET" not in raw
+
+
+def test_what_is_typed_is_not_of_the_file_of_the_prompt(tmp_path, monkeypatch):
+    """Python 3.13.0 names its prompt's own program, as if it were the file of what is typed."""
+    main = types.ModuleType("__main__")
+    main.__file__ = str(Path(pty.__file__).parent / "_pyrepl" / "__main__.py")
+    space = vars(main)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "__main__", main)
+        text = PROGRAM + "def hits(truth, output):\n    return (truth == output.argmax(1)).mean()\n"
+        exec(text, space)
+        job_files.save(
+            space["job"]().with_settings(validation=0.2, metrics=[space["hits"]]), tmp_path
+        )
+    assert "hits" in horn.train(job_files.load(tmp_path)).metrics["validation"]
+    assert texts.title(space) == "typed"
 
 
 def test_errors_show_the_line_of_a_text_without_a_file():
