@@ -20,7 +20,7 @@ from typing import Any, Self
 import msgspec
 import zmq
 
-from horn.errors import HornError, JobError, NotAllowed, ProtocolError
+from horn.errors import HornError, NotAllowed, ProtocolError
 from horn.rpc import protocol as calls
 from horn.rpc.call import (
     CallAbandoned,
@@ -34,7 +34,7 @@ from horn.rpc.call import (
 )
 from horn.security.audit import AuditLog
 from horn.security.keys import SERVICE_ROLES, Key
-from horn.security.tls import is_loopback
+from horn.security.tls import listening
 from horn.transport._zeromq import bind, router
 from horn.wire.admission import Admission
 from horn.wire.zap import AllowedKeys, ZapHandler, pair_of
@@ -66,14 +66,7 @@ class RpcServer:
         quotas: Quotas | None = None,
         audit: AuditLog | None = None,
     ) -> None:
-        host, separator, port = url.removeprefix("tcp://").rpartition(":")
-        if not url.startswith("tcp://") or not separator or not port.isdigit():
-            raise JobError(f"{url!r}: write tcp://host:port, port 0 for any free one")
-        if key is None and not is_loopback(host):
-            raise JobError(
-                f"{url!r} can be reached from other hosts, and there is no key: make one with "
-                f"horn keygen, or listen on 127.0.0.1"
-            )
+        host, port = listening(url, key is not None)
         self.name, self.quotas = name, quotas or Quotas()
         self.audit = audit or AuditLog()
         self.counters = CallCounters()

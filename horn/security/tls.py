@@ -81,6 +81,21 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def listening(url: str, has_key: bool) -> tuple[str, str]:
+    """Host and port of "tcp://host:port" to listen on. Raises JobError: it is no such URL, or
+    others can reach it and there is no key.
+    """
+    host, separator, port = url.removeprefix("tcp://").rpartition(":")
+    if not url.startswith("tcp://") or not separator or not port.isdigit():
+        raise JobError(f"{url!r}: write tcp://host:port, port 0 for any free one")
+    if not has_key and not is_loopback(host):
+        raise JobError(
+            f"{url!r} can be reached from other hosts, and there is no key: make one with "
+            f"horn keygen, or listen on 127.0.0.1"
+        )
+    return host, port
+
+
 def context_of(trust: TlsIdentity, *, is_server: bool = False) -> ssl.SSLContext:
     """The settings of one end. A server admits certificates of its authority. Raises JobError: they
     are none.

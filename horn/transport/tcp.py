@@ -6,8 +6,7 @@ clients, or it does not start.
 
 from __future__ import annotations
 
-from horn.errors import JobError
-from horn.security.tls import is_loopback
+from horn.security.tls import listening
 from horn.transport import Identity
 from horn.transport._zeromq import ZeroMq
 
@@ -22,14 +21,7 @@ class Tcp(ZeroMq):
     latency_s, bytes_per_s = 110e-6, 1.0e9
 
     def __init__(self, url: str, place: Identity) -> None:
-        host, separator, port = url.removeprefix("tcp://").rpartition(":")
-        if not separator or not port.isdigit():
-            raise JobError(f"{url!r}: write tcp://host:port, port 0 for any free one")
-        if place.key is None and not is_loopback(host):
-            raise JobError(
-                f"{url!r} can be reached from other hosts, and there is no key: make one with "
-                f"horn keygen, or listen on 127.0.0.1"
-            )
+        host, port = listening(url, place.key is not None)
         super().__init__(url, place, f"tcp://{host}:{port}")
 
 
