@@ -180,8 +180,13 @@ def defines(callback: Callback, hook: str) -> bool:
 
 
 def place(path: str | os.PathLike[str]) -> Path:
-    """Where a callback writes: a relative path of a job on a cluster is kept with the job."""
-    return Path(os.environ.get(FOLDER, "")) / path
+    """Where a callback writes: a relative path of a job on a cluster is kept with the job, in a
+    folder that is made.
+    """
+    found = Path(os.environ.get(FOLDER, "")) / path
+    if FOLDER in os.environ:
+        found.parent.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 class _Watching(Callback):
@@ -358,3 +363,4 @@ class TensorBoard(Callback):
 
     def on_train_end(self, context: TrainingContext) -> None:
         self._writer.close()
+        self._writer = None

@@ -85,7 +85,7 @@ class Cluster:
     ) -> SubmittedJob:
         """Hand a job in; it goes on whatever becomes of this process.
 
-        job : a ``horn.Job`` (its neurons go as source, its data with it; callbacks cannot), or what
+        job : a ``horn.Job`` (its neurons and callbacks go as source, its data with it), or what
         ``horn submit`` takes: file.py, file.py:name. Of these ``arguments`` are its sys.argv,
         ``settings`` as of --set, and ``working_dir`` is what is sent. name : the first part of the
         job's id. trace : keep what every task did when. The rest is as for ``horn.train``.

@@ -8,9 +8,7 @@ import json
 import os
 from pathlib import Path
 
-from horn.callbacks import name_of
 from horn.data.classes import all_from_json, all_to_json
-from horn.errors import JobError
 from horn.job import Job
 from horn.partition.placement import Placement
 from horn.process.job_spec import RunSpec, draft, open_payload, pack
@@ -39,13 +37,9 @@ def save(job: Job, folder: Path, strategy: Strategy | None = None) -> None:
     """Write a job into an empty folder, with job.py, which gives it back. Raises JobError: what of
     it cannot travel.
     """
-    if job.callbacks:
-        names = ", ".join(name_of(callback) for callback in job.callbacks)  # type: ignore[arg-type]
-        raise JobError(
-            f"the callbacks of this job ({names}) live in this process; write the job into a file, "
-            f"and submit that:  cluster.submit('train.py')"
-        )
-    memory = pack(draft(job, strategy), job, _NO_RUN, Placement.default(job.network))
+    memory = pack(
+        draft(job, strategy, with_callbacks=True), job, _NO_RUN, Placement.default(job.network)
+    )
     try:
         for number, descriptor in enumerate(memory.descriptors):
             with open(folder / f"{number}.bin", "wb") as file:

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from horn.aggregates import Aggregate
-from horn.callbacks import Callback
+from horn.callbacks import Callback, name_of
 from horn.data import Augment, Dataset, Normalization
 from horn.data.targets import OutputTargets
 from horn.description import network_to_json, rebuild
@@ -34,7 +34,7 @@ from horn.metrics import to_json as metrics_to_json
 from horn.network import Network
 from horn.optimizers import Optimizer
 from horn.partition.placement import CHANNELS, LAYER_SPLITS, PLACES, Placement
-from horn.sources import CapturedCode, SourceCapture
+from horn.sources import CapturedCode, Reference, SourceCapture
 from horn.strategies import Strategy
 from horn.strategies.allreduce import AllReduce
 from horn.wire.frames import DTYPES, Array
@@ -294,9 +294,10 @@ class JobDraft:
     callbacks: list[dict[str, Any]]
 
 
-def draft(job: Job, strategy: Strategy | None = None) -> JobDraft:
-    """A job's code as text; the strategy is allreduce by default. Raises JobError: something cannot
-    travel to a process.
+def draft(job: Job, strategy: Strategy | None = None, with_callbacks: bool = False) -> JobDraft:
+    """A job's code as text; the strategy is allreduce by default. with_callbacks : all of them, of
+    which tasks have those that run everywhere. Raises JobError: something cannot travel to a
+    process.
     """
     capture = SourceCapture()
     try:
@@ -308,20 +309,22 @@ def draft(job: Job, strategy: Strategy | None = None) -> JobDraft:
             for name, a in job.aggregates.items()
         }
         metrics = metrics_to_json(job.metrics, capture)
-        # as they are: vars, since they need not be dataclasses
         watching = [
-            {"class": capture.reference(type(one)), "fields": dict(vars(one))}
+            _callback_to_json(one, capture)
             for one in job.callbacks
-            if isinstance(one, Callback) and one.everywhere
+            if isinstance(one, Callback) and (with_callbacks or one.everywhere)
         ]
         sources = capture.sources(whole_paths=True)
         found = JobDraft(network, sources, optimizer, plan, aggregates, metrics, watching)
         json.dumps([network, sources, optimizer, plan, metrics, watching])
         json.dumps(msgspec.to_builtins(aggregates))
     except (ModelError, TypeError, ValueError) as error:
-        raise JobError(
-            f"this job cannot be given to other processes: {error}. With one task it need not be"
-        ) from error
+        remedy = (
+            "Write the job into a file, and submit that:  cluster.submit('train.py')"
+            if with_callbacks
+            else "With one task it need not be"
+        )
+        raise JobError(f"this job cannot be given to other processes: {error}. {remedy}") from error
     return found
 
 
@@ -541,6 +544,25 @@ def _job(
     )
 
 
+def _callback_to_json(one: Callback, capture: SourceCapture) -> dict[str, Any]:
+    """A callback's class, and its attributes: it need not be a dataclass. Raises ModelError."""
+    fields: dict[str, Any] = {}
+    functions: dict[str, Reference] = {}
+    for name, value in vars(one).items():
+        if isinstance(value, types.FunctionType):
+            functions[name] = capture.reference(value)
+            continue
+        fields[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
+        try:
+            json.dumps(fields[name])
+        except (TypeError, ValueError):
+            raise ModelError(
+                f"the callback {name_of(one)} has {name} = {value!r}, which is no number, text, "
+                f"list, dict, path or function of yours; make it in on_train_begin"
+            ) from None
+    return {"class": capture.reference(type(one)), "fields": fields, "functions": functions}
+
+
 def _callback(found: Mapping[str, Any], code: CapturedCode) -> Callback:
     try:
         kind = code.resolve(found["class"])
@@ -548,6 +570,7 @@ def _callback(found: Mapping[str, Any], code: CapturedCode) -> Callback:
             raise ProtocolError(f"payload: {kind!r} is no callback")
         made: Callback = kind.__new__(kind)
         vars(made).update(found["fields"])
+        vars(made).update({k: code.resolve(each) for k, each in found["functions"].items()})
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ProtocolError(f"payload: {type(error).__name__}: {error}") from error
     return made

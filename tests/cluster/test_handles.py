@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import horn
+from horn.callbacks import place
 from horn.errors import JobError, NotFound, Stopped, Timeout
 from tests.cluster.agents import FOREVER, Agents, agents
 
@@ -25,6 +26,26 @@ class Leaky(horn.Neuron):
     def forward(self, messages: Any) -> None:
         total = sum(m.input * m.weight for m in messages)
         self.feedforward(total if total > 0.0 else self.leak * total)
+
+
+class Rows(horn.Callback):
+    """Writes what it is told and what it has seen into a file that is kept with the job."""
+
+    def __init__(self, path: Path, told: Callable[[float], str]) -> None:
+        self.path, self.told = path, told
+        self.seen: list[str] = []
+
+    def on_epoch_end(self, context: Any) -> None:
+        self.seen.append(self.told(context.row["loss"]))
+        place(self.path).write_text(" ".join(self.seen))
+
+
+def rounded(loss: float) -> str:
+    return f"{loss:.3f}"
+
+
+def count(context: Any) -> None:
+    print(f"counted {context.epoch}")
 
 
 def falling(iteration: int) -> float:
@@ -82,7 +103,8 @@ def test_a_job_of_this_process_is_run_there_its_run_comes_back_and_all_files(
     cluster: horn.Cluster, made: Agents, tmp_path: Path
 ):
     here = horn.train(job())
-    handle = cluster.submit(job(), tasks=2)
+    callbacks = [Rows(Path("rows.txt"), rounded), horn.CSVLogger("log.csv"), count]
+    handle = cluster.submit(job(callbacks=callbacks), tasks=2)
     assert handle.id.startswith("digits-")
     run = handle.result(timeout=90)
     assert handle.state == "SUCCEEDED" and handle.is_over and handle.wait() == "SUCCEEDED"
@@ -96,7 +118,11 @@ def test_a_job_of_this_process_is_run_there_its_run_comes_back_and_all_files(
     assert cluster.job(handle.id[:-1]).id == cluster.job().id == handle.id
     assert handle.id in [each.id for each in cluster.jobs()]
     assert "SubmittedJob digits-" in repr(handle)
+    assert "counted 3" in handle.logs()["a"] and callbacks[0].seen == []  # copies ran there
     check_fetch_all(handle, run, tmp_path)
+    files = tmp_path / "of" / "it" / "files"
+    assert (files / "rows.txt").read_text().split() == [rounded(x) for x in run.history["loss"]]
+    assert len((files / "log.csv").read_text().splitlines()) == 1 + 3
 
 
 def test_labels_that_are_text_and_what_it_begins_with_travel(cluster: horn.Cluster):
@@ -167,7 +193,15 @@ def test_what_fails_there_is_raised_here(cluster: horn.Cluster, tmp_path: Path):
 def test_what_cannot_be_sent_is_said_at_once(
     cluster: horn.Cluster, monkeypatch: pytest.MonkeyPatch
 ):
-    with pytest.raises(JobError, match=r"callbacks of this job \(print\) live in this process"):
+    with (
+        open("/dev/null") as file,
+        pytest.raises(
+            JobError,
+            match=r"the callback Rows has told = <_io.*on_train_begin.*submit\('train.py'\)",
+        ),
+    ):
+        cluster.submit(job(callbacks=[Rows(Path("rows.txt"), file)]))  # type: ignore[arg-type]
+    with pytest.raises(JobError, match="the callback print has function = <built-in"):
         cluster.submit(job(callbacks=[print]))
     with pytest.raises(JobError, match="submit takes a horn.Job, or the path"):
         cluster.submit(3)  # type: ignore[arg-type]
