@@ -209,13 +209,6 @@ class Translator:
         if cls in (Neuron, object) or not isinstance(cls, type):
             return cls
         if cls not in self._classes:
-            if "__init__" in vars(cls):
-                raise user_text.error_at(
-                    vars(cls)["__init__"],
-                    f"horn makes the neurons and never calls {cls.__name__}.__init__; declare "
-                    "constants as class attributes, "
-                    f"learned numbers as horn.Parameter and remembered ones as horn.State",
-                )
             own: dict[str, Any] = {}
             for name, value in vars(cls).items():
                 if isinstance(value, types.FunctionType):

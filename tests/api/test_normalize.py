@@ -139,7 +139,7 @@ def test_mistakes_are_said() -> None:
     with pytest.raises(DataError, match="test: 3 features per sample, but the training data"):
         job(test=(RAW[:, :3], Y))
     model = horn.train(job(epochs=1)).model
-    with pytest.raises(DataError, match="x: 3 features per sample, but this model learned from 2"):
+    with pytest.raises(DataError, match="x: 3 features per sample, but this model learned from 4"):
         model.predict(RAW[:, :3])
     with pytest.raises(DataError, match="was to be normalized as data of 2"):
         Dataset(RAW, None, normalization=Normalization(np.zeros(2), np.ones(2)))

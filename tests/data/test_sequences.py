@@ -113,7 +113,7 @@ def test_answers_that_do_not_fit_the_network():
     for data in ((RAGGED, [0, 1, 2]), sequences(RAGGED, [0, 1, 2])):
         with pytest.raises(DataError, match="each step is asked|of 3 steps is asked"):
             horn.Job(net(True), data).check_data()
-    with pytest.raises(DataError, match=r"x\[0\] is the longest.*take more steps"):
+    with pytest.raises(DataError, match=r"x\[0\] is the longest.*let the network take more"):
         horn.Job(net(False, 2), (RAGGED, [0, 1, 2]))
     with pytest.raises(DataError, match="longest of the sequences has 3 steps"):
         horn.Job(net(False, 2), sequences(RAGGED, [0, 1, 2]))
