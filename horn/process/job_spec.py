@@ -15,7 +15,7 @@ import math
 import mmap
 import os
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -132,6 +132,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     augment: AugmentSpec | None = None
     buckets: _Count = 0
     stateful: bool = False
+    recompute: str | None = None
 
 
 class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -355,6 +356,7 @@ def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> Share
             augment=None if job.augment is None else AugmentSpec(**dataclasses.asdict(job.augment)),
             buckets=job.buckets,
             stateful=job.stateful,
+            recompute=job.recompute,
         )
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
         layers = sorted(placement.layers.items())
@@ -541,11 +543,14 @@ def _job(
         augment=None if augment is None else Augment(**msgspec.structs.asdict(augment)),
         buckets=spec.buckets,
         stateful=spec.stateful,
+        recompute=spec.recompute,
     )
 
 
 def _callback_to_json(one: Callback, capture: SourceCapture) -> dict[str, Any]:
-    """A callback's class, and its attributes: it need not be a dataclass. Raises ModelError."""
+    """A callback's class, and its attributes, tuples as lists: it need not be a dataclass. Raises
+    ModelError: JSON would lose or change one.
+    """
     fields: dict[str, Any] = {}
     functions: dict[str, Reference] = {}
     for name, value in vars(one).items():
@@ -555,12 +560,24 @@ def _callback_to_json(one: Callback, capture: SourceCapture) -> dict[str, Any]:
         fields[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
         try:
             json.dumps(fields[name])
+            is_plain = all(isinstance(key, str) for key in _keys(fields[name]))
         except (TypeError, ValueError):
+            is_plain = False
+        if not is_plain:
             raise ModelError(
                 f"the callback {name_of(one)} has {name} = {value!r}, which is no number, text, "
-                f"list, dict, path or function of yours; make it in on_train_begin"
-            ) from None
+                f"list, dict by text, path or function of yours; make it in on_train_begin"
+            )
     return {"class": capture.reference(type(one)), "fields": fields, "functions": functions}
+
+
+def _keys(value: Any) -> Iterator[Any]:
+    """Of all dicts in a value."""
+    if isinstance(value, dict):
+        yield from value
+    inner = value.values() if isinstance(value, dict) else value
+    for each in inner if isinstance(value, (dict, list, tuple)) else ():
+        yield from _keys(each)
 
 
 def _callback(found: Mapping[str, Any], code: CapturedCode) -> Callback:

@@ -271,3 +271,6 @@ def test_attributes_that_cannot_travel_are_said_before():
     odd.folder = object()  # type: ignore[assignment]
     with pytest.raises(JobError, match="cannot be given to other processes: .*object"):
         horn.train(job(callbacks=[odd]), tasks=2)
+    odd.folder = [{3: "by epoch"}]  # type: ignore[assignment]
+    with pytest.raises(JobError, match="folder = .*: 'by epoch'.*by text"):
+        horn.train(job(callbacks=[odd]), tasks=2)

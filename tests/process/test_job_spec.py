@@ -6,7 +6,7 @@ import fcntl
 import gc
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pytest
@@ -17,7 +17,15 @@ from horn.errors import JobError, ProtocolError
 from horn.optimizers import Optimizer
 from horn.partition.placement import Placement
 from horn.process import job_spec
-from horn.process.job_spec import RunSpec, SharedArrays, draft, map_private, open_payload, pack
+from horn.process.job_spec import (
+    JobSpec,
+    RunSpec,
+    SharedArrays,
+    draft,
+    map_private,
+    open_payload,
+    pack,
+)
 
 
 class Leaky(horn.Neuron):
@@ -97,6 +105,22 @@ def test_a_job_arrives_as_it_was():
     assert layer.neuron.__name__ == "Leaky" and layer.neuron is not Leaky
     np.testing.assert_array_equal(layer.links[0].edges.indices, mine.links[0].edges.indices)
     assert got.network.seed == 2**63 + 7 and got.network.layers[0].keep == 0.8
+
+
+def test_no_setting_of_a_job_stays_behind():
+    """Of ``IN_DATA`` the data say it, of ``BEFORE`` nothing is left to do."""
+    IN_DATA, BEFORE = {"normalize", "sample_weight", "class_weight", "truncate"}, {"check"}
+    settings = {field.name for field in fields(horn.Job)} - {"network", "initial"}
+    assert settings - IN_DATA - BEFORE == {*JobSpec.__struct_fields__}
+
+
+def test_settings_of_sequences_arrive():
+    net = horn.Network()
+    net.input(2, steps=7)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    data = np.zeros((20, 7, 2), np.float32), np.zeros(20, int)
+    got = sent(horn.Job(net, data, recompute="sqrt", buckets=2)).job
+    assert (got.recompute, got.buckets) == ("sqrt", 2)
 
 
 def test_initial_arrays_are_drawn_once_and_shared():
