@@ -194,6 +194,13 @@ class ClusterClient:
             self._clients[known] = RpcClient(member.endpoint, access)
         return self._clients[known]
 
+    def service(self, host: str) -> RpcClient:
+        """As ``client``, of a worker that is up now. Raises NotFound."""
+        member = self.workers().get(host)
+        if member is None:
+            raise NotFound(f"worker {host} is not up")
+        return self.client(host, member)
+
     # look
 
     def find(self, word: str) -> str:
@@ -423,10 +430,7 @@ class ClusterClient:
         """Bytes of a file from ``offset``, or its ``tail`` or ``age_s``; and where they begin."""
         from horn.cluster.file_service import READ_BYTES, ReadReply, ReadRequest
 
-        member = self.workers().get(host)
-        if member is None:
-            raise NotFound(f"worker {host} is not up")
-        got, portions = self.client(host, member).download(
+        got, portions = self.service(host).download(
             "read", ReadRequest(job, name, offset, wait_s, tail, age_s), ReadReply,
             max_bytes=READ_BYTES, timeout_s=wait_s + 30.0,
         )  # fmt: skip
@@ -466,13 +470,12 @@ class ClusterClient:
         from horn.cluster.file_service import ReadReply, ReadRequest
         from horn.cluster.store import MODEL
 
-        members = self.workers()
         holders = [host for host, sizes in self.files(job).items() if MODEL in sizes]
         if not holders:
             raise NotFound(f"job {job}: no worker that is up has its model")
         first = str(self.status(job).result.get("host", ""))
         host = first if first in holders else holders[0]
-        got, portions = self.client(host, members[host]).download(
+        got, portions = self.service(host).download(
             "read", ReadRequest(job, MODEL), ReadReply,
             max_bytes=FILE_BYTES, timeout_s=FILE_S,
         )  # fmt: skip

@@ -32,6 +32,7 @@ def fetch_all(client: ClusterClient, job: str, folder: Path) -> list[str]:
         for host, sizes in files.items():
             for name in sizes:
                 if name not in (MODEL, PROGRESS):
+                    check_path(name)  # it is from elsewhere, and is written here
                     path = folder / (name if name == TRACE else f"logs/{name}.log")
                     path.write_bytes(client.read_all(job, host, name))
         status = client.status(job)
@@ -56,13 +57,13 @@ def _fetch_written(client: ClusterClient, job: str, first: str, folder: Path) ->
     for host in sorted(client.workers(), key=lambda name: (name != first, name)):
         try:
             listed = _listed(client, job, host)
-        except ClusterError:
+        except (ClusterError, NotFound):
             continue  # it has just gone, as of logs
         if listed.n_left_out:
             notes.append(f"{listed.n_left_out} files of {host} are left out: {listed.why}")
         for path in sorted(listed.sizes.keys() - has_come):
             has_come.add(path)
-            check_path(path)  # it is from elsewhere, and is written here
+            check_path(path)
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             try:
                 _fetch_one(client, job, host, path, folder / path)
@@ -74,8 +75,7 @@ def _fetch_written(client: ClusterClient, job: str, first: str, folder: Path) ->
 
 
 def _listed(client: ClusterClient, job: str, host: str) -> WrittenFiles:
-    service = client.client(host, client.workers()[host])
-    _, portions = service.download(
+    _, portions = client.service(host).download(
         "written", JobRequest(job), SizeReply, max_bytes=LIST_BYTES, timeout_s=30.0
     )
     try:
@@ -85,8 +85,7 @@ def _listed(client: ClusterClient, job: str, host: str) -> WrittenFiles:
 
 
 def _fetch_one(client: ClusterClient, job: str, host: str, path: str, target: Path) -> None:
-    service = client.client(host, client.workers()[host])
-    got, portions = service.download(
+    got, portions = client.service(host).download(
         "read written", WrittenRequest(job, path), SizeReply,
         max_bytes=FILE_BYTES, timeout_s=FILE_S,
     )  # fmt: skip
