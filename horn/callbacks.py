@@ -184,8 +184,7 @@ def place(path: str | os.PathLike[str]) -> Path:
     folder that is made.
     """
     found = Path(os.environ.get(FOLDER, "")) / path
-    if FOLDER in os.environ:
-        found.parent.mkdir(parents=True, exist_ok=True)
+    found.parent.mkdir(parents=True, exist_ok=True)
     return found
 
 
@@ -263,9 +262,7 @@ class ModelCheckpoint(_Watching):
             raise ModelError(
                 f"ModelCheckpoint: {self.path}: {error!r}; it may name {there}"
             ) from None
-        path = place(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        context.model.save(path)
+        context.model.save(place(name))
 
 
 class ReduceOnPlateau(_Watching):
@@ -315,7 +312,6 @@ class CSVLogger(Callback):
 
         columns = [c for c in context.history.columns if c not in ("group_loss", "groups")]
         path = place(self.path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f".{path.name}.new")
         try:
             with open(new, "w", newline="") as file:

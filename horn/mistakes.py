@@ -196,8 +196,8 @@ def remedy(message: str, function: Callable[..., Any] | None = None) -> str:
         return "all but the size have names: net.layer(100, neuron=Mine, activation='relu')"
     if made := re.match(r"(\w+)\(\) takes no arguments", message):
         return (
-            f"a neuron is passed as its class, and what differs is a number of one of yours:  "
-            f"class Mine(horn.{made[1]}): keep = 0.5"
+            f"if it is a neuron, it is passed as its class, neuron={made[1]}, and what differs is "
+            f"a number of one of yours:  class Mine({made[1]}): keep = 0.5"
         )
     name = re.search(r"unexpected keyword argument '(\w+)'", message)
     if name is not None:

@@ -20,6 +20,7 @@ import json
 import marshal
 import pkgutil
 import sys
+import threading
 from collections.abc import Iterator
 from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from types import CodeType
@@ -92,6 +93,7 @@ BOOT = (
 RELEASE = "m.madvise(mmap.MADV_DONTNEED); "
 _bundled: bytes | None = None
 _started = 0
+_bundling = threading.Lock()  # one at a time: dataclasses is as it was in between
 
 
 def memory_for(n_tasks: int) -> int | None:
@@ -104,8 +106,9 @@ def memory_for(n_tasks: int) -> int | None:
 def memory() -> int:
     """A memfd with the code; the descriptor is the caller's."""
     global _bundled
-    if _bundled is None:
-        _bundled = _bundle()
+    with _bundling:
+        if _bundled is None:
+            _bundled = _bundle()
     return in_memory("horn-code", _bundled)
 
 

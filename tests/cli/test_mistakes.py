@@ -248,7 +248,7 @@ JOBS = {
     "the functional way": M(LAYER, "    net.layer(4)(net.layers[0])",
         ("'Layer' object is not callable; a layer is told", "inputs=[a, b]"), 1),
     "a layer of Dropout": M(LAYER, "    net.layer(4, neuron=horn.Dropout(0.5))",
-        ("Dropout() takes no arguments; a neuron is passed as its class", "keep = 0.5"), 1),
+        ("Dropout() takes no arguments; if it is a neuron, it is passed as", "keep = 0.5"), 1),
     "the activation second": M(LAYER, '    net.layer(4, "relu")',
         ("all but the size have names: net.layer(100, neuron=Mine, activation='relu')",), 1),
     "sizes of layers": M(SEED, "    net = horn.Network([2, 4, 2])",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import os
 import resource
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -149,6 +152,24 @@ def test_the_code_is_handed_over_once_as_many_tasks_were_started_as_it_is_worth_
             assert os.pread(found, 9, 0) == b"code"
             os.close(found)
     assert read == [1]
+
+
+def test_threads_that_start_tasks_at_once_read_the_code_once(monkeypatch):
+    """Two readers would put back what dataclasses had before them, each the other's."""
+    both, read = threading.Barrier(2), []
+
+    def bundle() -> bytes:
+        read.append(1)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # for the other, who is to come no further than the lock
+        return b"code"
+
+    monkeypatch.setattr(preload, "_bundled", None)
+    monkeypatch.setattr(preload, "_bundle", bundle)
+    with ThreadPoolExecutor(2) as threads:
+        for found in [threads.submit(preload.memory) for _ in range(2)]:
+            os.close(found.result())
+    assert len(read) == 1
 
 
 def test_many_tasks_compute_what_one_does():
