@@ -116,6 +116,26 @@ ARGUMENTS = {
 # Those that train, which what asks a model does not need.
 _OF_TRAINING = ("batch_size", "verbose", "device", "steps", "workers", "num_workers", "progress")
 
+# Parameters of scikit-learn's MLPClassifier that horn.sklearn's estimators have otherwise.
+ESTIMATORS = {
+    **dict.fromkeys(("max_iter", "n_epochs", "max_epochs"), "epochs=100"),
+    **dict.fromkeys(("solver", "optim"), "optimizer='adam'"),
+    **dict.fromkeys(("learning_rate_init", "lr", "eta0"), "learning_rate=0.001"),
+    **dict.fromkeys(("n_iter_no_change", "tol"), "patience=10, with early_stopping=True"),
+    **dict.fromkeys(("alpha", "weight_decay"), "optimizer=horn.Adam(0.001, weight_decay=1e-4)"),
+    **dict.fromkeys(("beta_1", "beta_2", "epsilon"), "optimizer=horn.Adam(0.001, beta1=0.9, "
+                    "beta2=0.999, eps=1e-8)"),
+    **dict.fromkeys(("momentum", "nesterovs_momentum"), "optimizer=horn.SGD(0.1, momentum=0.9, "
+                    "nesterov=True)"),
+    "power_t": "learning_rate=horn.Exponential(0.1, 0.999), or another schedule",
+    **dict.fromkeys(("hidden_layers", "layers", "units"), "hidden_layer_sizes=(100,)"),
+    **dict.fromkeys(("seed", "random_seed"), "random_state=0"),
+    **dict.fromkeys(("n_jobs", "workers"), "tasks=2"),
+    **dict.fromkeys(("dropout", "loss", "metrics", "callbacks", "class_weight", "sample_weight",
+                     "normalize"), "leave it out, or write a horn.Network and a horn.Job, which "
+                    "have it"),
+}  # fmt: skip
+
 # Losses, optimizers and activations under the names that they have elsewhere.
 LOSSES = {
     **dict.fromkeys(("mse", "mean_squared_error", "MSELoss", "l2"), "squared_error"),
@@ -204,7 +224,8 @@ def remedy(message: str, function: Callable[..., Any] | None = None) -> str:
         known = [] if function is None else _arguments(function)
         if name[1] in _OF_TRAINING and message.startswith("Model."):
             return "leave it out: a model is asked about all samples at once"
-        if said := ARGUMENTS.get(name[1]):
+        here = ESTIMATORS if message.startswith("Horn") else {}
+        if said := here.get(name[1], ARGUMENTS.get(name[1])):
             is_all = said.startswith("leave it out")
             return said if is_all else f"write {said}, instead of {name[1]}"
         if close := difflib.get_close_matches(name[1], known, 1, 0.7):
@@ -248,6 +269,8 @@ def teaches(thing: _F) -> _F:
             if at is None or at.tb_next is not None:  # it was called, and something in it failed
                 raise
             said = str(error).partition(". Did you mean ")[0]  # Python 3.13 adds one
+            if isinstance(thing, type):  # its name, where the method is a base class's
+                said = said.replace(f"{function.__qualname__}(", f"{thing.__name__}.__init__(")
             hint = remedy(said, function)
             if not hint:
                 raise

@@ -399,6 +399,10 @@ def check_class(cls: object, where: str) -> type[Neuron]:
         remedy = ""
         if isinstance(cls, Neuron):
             remedy = f"; pass the class itself: neuron={type(cls).__name__}"
+        elif isinstance(cls, str):
+            remedy = "; pass a class, as neuron=horn.Standard; a function is activation='relu'"
+        elif isinstance(cls, (int, tuple, list)):  # scikit-learn's first argument
+            remedy = f"; neurons per layer have a name: hidden_layer_sizes={cls!r}"
         raise ModelError(f"{where}: neuron must be a subclass of horn.Neuron, got {cls!r}{remedy}")
     if cls.forward is Neuron.forward:
         raise ModelError(f"{where}: {cls.__name__} has no forward(self, messages); write one")

@@ -17,6 +17,7 @@ from horn.backends import Engine, Setup, make
 from horn.description import Description
 from horn.errors import ModelError
 from horn.job import EarlyStopping, Job
+from horn.mistakes import ESTIMATORS, NoSuchAttribute, remedy, teaches
 from horn.model import Array, Model
 from horn.network import Network
 from horn.neuron import Neuron
@@ -183,7 +184,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     def _network(self, n_features: int) -> Network:
         network = Network(self._seed())
         network.input(n_features)
-        for size in np.atleast_1d(np.asarray(self.hidden_layer_sizes, np.int64)).tolist():
+        for size in np.atleast_1d(np.asarray(self.hidden_layer_sizes)).tolist():
             network.layer(size, neuron=self.neuron, activation=self.activation)
         self._output(network)
         return network
@@ -212,6 +213,19 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         x = validate_data(self, x, dtype=TYPES, order="C", reset=False)
         return np.asarray(self.model_.predict(x))
 
+    def set_params(self, **params: Any) -> Any:
+        """As scikit-learn's; a name that its MLPClassifier has is answered with that of here."""
+        for name in params.keys() - self.get_params().keys() & ESTIMATORS.keys():
+            said = f"{type(self).__name__}: unexpected keyword argument {name!r}"
+            raise ValueError(f"{said}; {remedy(said)}")
+        return super().set_params(**params)
+
+    def __getattr__(self, name: str) -> Any:
+        said = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if name in ("coefs_", "coef_", "intercepts_", "intercept_"):
+            said += "; model_.parameters holds the arrays by name, as 'layer1.weight'"
+        raise NoSuchAttribute(said)
+
     def __getstate__(self) -> dict[str, Any]:
         """A neuron of a script or a notebook travels as its source, as in a model file."""
         state = dict(super().__getstate__())
@@ -230,6 +244,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         super().__setstate__(state)
 
 
+@teaches
 class HornClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     """A classifier: hidden layers of ``neuron``, a softmax over the classes, cross entropy.
 
@@ -238,6 +253,7 @@ class HornClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
     __doc__ = f"{__doc__}\n{_Estimator.__doc__}    classes_ : the labels, in the order of columns."
 
+    @teaches
     def fit(self, X: Any, y: Any) -> HornClassifier:
         """Learn from X (n, n_features) and the classes y (n,): numbers or strings."""
         X, y = validate_data(self, X, y, dtype=TYPES, order="C")
@@ -255,6 +271,7 @@ class HornClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         self._train(X, numbers.astype(np.int64), is_class=True)
         return self
 
+    @teaches
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> HornClassifier:
         """One more epoch, over these samples. classes : all there will be, in the first call."""
         is_first = not hasattr(self, "model_")
@@ -297,6 +314,7 @@ class HornClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         network.output(len(self.classes_), activation="softmax", loss="cross_entropy")
 
 
+@teaches
 class HornRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     """A regressor: hidden layers of ``neuron``, weighted sums, half the squared error.
 
@@ -305,12 +323,14 @@ class HornRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
 
     __doc__ = f"{__doc__}\n{_Estimator.__doc__}"
 
+    @teaches
     def fit(self, X: Any, y: Any) -> HornRegressor:
         """Learn from X (n, n_features) and the numbers y, (n,) or (n, n_outputs)."""
         X, y = validate_data(self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True)
         self._train(X, self._targets(X, y), is_class=False)
         return self
 
+    @teaches
     def partial_fit(self, X: Any, y: Any) -> HornRegressor:
         """One more epoch, over these samples."""
         X, y = validate_data(

@@ -203,3 +203,31 @@ def test_threads_are_those_that_joblib_allows(monkeypatch):
     assert HornClassifier()._threads() == 1
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert HornClassifier()._threads() is None
+
+
+@pytest.mark.parametrize("name, said", [
+    ("max_iter", "write epochs=100, instead of max_iter"),
+    ("learning_rate_init", "write learning_rate=0.001"),
+    ("alpha", r"write optimizer=horn.Adam\(0.001, weight_decay=1e-4\)"),
+    ("class_weight", "leave it out, or write a horn.Network and a horn.Job, which have it"),
+])  # fmt: skip
+def test_a_parameter_of_its_mlp_is_answered_with_that_of_here(name, said):
+    call = r"HornRegressor.__init__\(\) got an unexpected keyword argument"
+    with pytest.raises(TypeError, match=f"{call} '{name}'; {said}"):
+        HornRegressor(**{name: 1})
+    with pytest.raises(ValueError, match=f"HornClassifier: unexpected .* '{name}'; {said}"):
+        make_pipeline(HornClassifier()).set_params(**{f"hornclassifier__{name}": 1})
+
+
+def test_what_else_is_taken_from_its_mlp():
+    x, y = np.zeros((4, 2)), [0, 1, 0, 1]
+    with pytest.raises(horn.ModelError, match=r"got \(5,\); .* hidden_layer_sizes=\(5,\)"):
+        HornClassifier((5,)).fit(x, y)
+    for sizes in (2.5, "20", (3, 0)):
+        with pytest.raises(horn.ModelError, match="must be a whole number from 1, got "):
+            HornClassifier(hidden_layer_sizes=sizes).fit(x, y)
+    with pytest.raises(TypeError, match=r"fit\(\) got .* 'sample_weight'; leave it out, or write"):
+        HornClassifier().fit(x, y, sample_weight=np.ones(4))
+    with pytest.raises(AttributeError, match="has no attribute 'coefs_'; model_.parameters holds"):
+        _ = HornClassifier().coefs_
+    assert not hasattr(HornClassifier(), "nothing")
