@@ -110,7 +110,9 @@ def _import_file(path: Path) -> types.ModuleType:
     name = path.stem if path.stem not in sys.modules else f"horn_target_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
-        raise JobError(f"{path}: is no Python file; give file.py")
+        models = "; a model is read by horn show, evaluate and predict"
+        said = models if path.suffix == ".horn" else ""
+        raise JobError(f"{path}: is no Python file; give file.py{said}")
     if isinstance(spec.loader, SourceFileLoader):
         spec.loader = _TextLoader(name, str(path.resolve()))
     module = importlib.util.module_from_spec(spec)

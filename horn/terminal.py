@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from horn.errors import JobError
-from horn.training.progress import LineProgress, Progress, count, line
+from horn.training.progress import LineProgress, Progress, count, figure, line
 
 if TYPE_CHECKING:
     from horn.job import Job
@@ -119,7 +119,7 @@ def progress(quiet: bool) -> Progress:
 
 def metrics(found: Mapping[str, float]) -> str:
     """loss 0.0897  acc 0.9722"""
-    return "  ".join(f"{name} {value:.4f}" for name, value in found.items())
+    return "  ".join(f"{name} {figure(value)}" for name, value in found.items())
 
 
 class ProgressBar(Progress):
@@ -156,7 +156,7 @@ class ProgressBar(Progress):
             self.task,
             description=self._name(epoch),
             completed=iteration - (epoch - 1) * self.per_epoch,
-            words=f"loss {loss:.4f}  {count(samples_per_s)} samples/s",
+            words=f"loss {figure(loss)}  {count(samples_per_s)} samples/s",
         )
 
     def epoch(self, row: Mapping[str, Any]) -> None:

@@ -56,7 +56,7 @@ from horn.training.hooks import Hooks, attach
 from horn.training.hooks import of as callbacks_of
 from horn.training.identity import identity
 from horn.training.journals import JournalFolder
-from horn.training.loop import History, LoopResult, TrainingLoop, grown, when
+from horn.training.loop import History, LoopResult, TrainingLoop, grown, of_guessing, when
 from horn.training.profile import Profile, Profiler
 from horn.training.progress import FunctionProgress, LineProgress, Progress
 from horn.training.run_settings import RunSettings
@@ -77,8 +77,8 @@ class Run:
 
     model : the last state, or the best one with early stopping or ``keep_best``.
     state : "SUCCEEDED"; "DIVERGED" where the loss of the last epoch is more than a thousand times
-    that of the best one and above that of the first, and no better epoch's model was kept;
-    "STOPPED" after Ctrl-C; then stopped is True, the model is what it was
+    that of the best one and above that of the first, or than that of guessing, and no better
+    epoch's model was kept; "STOPPED" after Ctrl-C; then stopped is True, the model is what it was
     after the last whole update, and checkpoint is what was saved to go on from, if there was a
     folder. seconds : the whole of ``train``. best_epoch : where the model is from, if
     the best was kept. test : {"loss", "acc", ...} of the job's test data. metrics : the last word
@@ -368,11 +368,12 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         normalization=job.data.normalization,
     )
     state = "SUCCEEDED" if trained.stopped is None else "STOPPED"
-    if worse := grown(trained.history):
+    if worse := grown(trained.history, of_guessing(job)):
         best = ending.best_epoch
         kept = "" if best is None else f"; the model is that of epoch {best}"
-        logger.warning("diverged: %s%s. Try a learning rate of %g, or clip_norm=1.0", worse, kept,
-                       job.optimizer.rate(ending.iterations - 1) / 10)  # fmt: skip
+        scale = "" if job.normalize else ", or normalize=True if the features differ in size"
+        logger.warning("diverged: %s%s. Try a learning rate of %g, or clip_norm=1.0%s", worse, kept,
+                       job.optimizer.rate(ending.iterations - 1) / 10, scale)  # fmt: skip
         state = state if kept or trained.stopped else "DIVERGED"
     run = Run(
         model,

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from horn.cli import _cluster
-from horn.errors import HornError
+from horn.errors import HornError, JobError
 from horn.sweep import Combination, Sweep, Trial, combinations
 
 LOOK_S = 0.2  # between two looks at a cluster's jobs
@@ -68,7 +68,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
     from horn.modelfile import check_writable
 
     found = combinations(settings)
-    stem = _check(target, args, found, options["strategy"])
+    stem = _check(target, args, found, options["strategy"], monitor)
     path = Path(output or f"{stem}.horn")
     check_writable(path)
     sweep = Sweep([Trial(k, pairs) for k, pairs in enumerate(found, 1)], monitor or "")
@@ -77,7 +77,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
         if quiet:
             return
         value = trial.row.get(sweep.monitor)
-        said = f"{sweep.monitor} {value:.4f}" if value is not None else trial.reason
+        said = f"{sweep.monitor} {_number(value)}" if value is not None else trial.reason
         n = len(sweep.trials)
         terminal.say(f"{trial.number}/{n}  {trial.words()}  {trial.state}  {said}".rstrip())
 
@@ -106,19 +106,26 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
     return code or (0 if sweep.best is not None else 1)
 
 
-def _check(target: str, args: Sequence[str], found: Sequence[Combination], strategy: str) -> str:
+def _check(target: str, args: Sequence[str], found: Sequence[Combination], strategy: str,
+           monitor: str | None) -> str:  # fmt: skip
     """Refuse what no run could have, before any begins; the target's stem."""
     from horn import settings as settings_
     from horn import target as targets
+    from horn.aggregates import COLUMNS
+    from horn.outputs import better
 
     loaded = targets.load(target, args)
     for pairs in found:
         texts = [f"{key}={value}" for key, value in pairs]
         try:
             _, others = settings_.strategy(strategy, texts)
-            settings_.apply(loaded.job, others)
+            job = settings_.apply(loaded.job, others)
         except HornError as error:
             raise type(error)(f"{' '.join(texts)}: {error}") from error
+        known = {*COLUMNS, *job.aggregates, *better(job.network, job.metrics)}
+        if monitor and monitor not in known | {name.removeprefix("val_") for name in known}:
+            meant = ", ".join(sorted(known - {"epoch", "iteration", "group_loss", "groups"}))
+            raise JobError(f"--monitor {monitor}: no column of the history; there are {meant}")
     return loaded.stem
 
 

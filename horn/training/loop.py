@@ -474,17 +474,37 @@ def diverged(
     return error
 
 
-def grown(history: History) -> str:
+def grown(history: History, guessing: float = math.inf) -> str:
     """That the loss grew a thousandfold, in words, or "": the last epoch's is more than GREW times
-    the lowest epoch's, and more than the first one's.
+    the lowest epoch's, and more than the first one's; or than ``of_guessing``, as where it grew
+    within the first epoch.
     """
     losses = [(row["loss"], row["epoch"]) for row in history if row.get("loss") is not None]
     if not losses:
         return ""
     (first, _), (last, epoch), (least, at) = losses[0], losses[-1], min(losses)
-    if not 0.0 < least * GREW < last or last <= first:
-        return ""
-    return f"the loss grew from {least:.3g} (epoch {at}) to {last:.3g} (epoch {epoch})"
+    if 0.0 < least * GREW < last and last > first:
+        return f"the loss grew from {least:.3g} (epoch {at}) to {last:.3g} (epoch {epoch})"
+    if 0.0 < guessing * GREW < last:
+        return f"the loss is {last:.3g} (epoch {epoch}), where guessing has {guessing:.2g}"
+    return ""
+
+
+def of_guessing(job: Job) -> float:
+    """The loss of answering 0 of numbers and every class alike; infinity of what else is judged."""
+    network, data = job.network, job.data
+    is_known = job.target == "labels" and isinstance(data, Dataset)
+    if not is_known or network.has_several or network.judges_each:
+        return math.inf
+    name = "" if network.last.loss is None else network.last.loss.name
+    per = {"cross_entropy": math.log(network.last.size),
+           "binary_cross_entropy": network.last.size * math.log(2.0),
+           "squared_error": 0.5}  # fmt: skip
+    if name == "squared_error" and data.y.ndim == 2:
+        y = np.asarray(data.y[:10_000], np.float64)  # of a mapped file a part
+        per[name] = 0.5 * float(np.einsum("ij,ij->", y, y)) / len(y)
+    weight = 1.0 if data.weight is None else max(1.0, float(data.weight.mean()))
+    return per.get(name, math.inf) * weight
 
 
 def when(met: NonFinite) -> str:

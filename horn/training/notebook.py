@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from horn import html
-from horn.training.progress import Progress, count
+from horn.training.progress import Progress, count, figure
 
 if TYPE_CHECKING:
     from horn.job import Job
@@ -52,7 +52,7 @@ class NotebookProgress(Progress):
 
     def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
         self.now = iteration
-        self.text = f"epoch {epoch}  loss {loss:.4f}  {count(samples_per_s)} samples/s"
+        self.text = f"epoch {epoch}  loss {figure(loss)}  {count(samples_per_s)} samples/s"
         self._show()
 
     def epoch(self, row: Mapping[str, Any]) -> None:

@@ -68,7 +68,7 @@ def line(row: Mapping[str, Any], n_epochs: int | None = None) -> str:
     width = len(str(n_epochs or ""))
     parts = [f"Epoch {row['epoch']:>{width}}{of}"]
     parts += [
-        f"{name} {row[name]:.4f}"
+        f"{name} {figure(row[name])}"
         for name in ("loss", "acc", "val_loss", "val_acc")
         if row.get(name) is not None
     ]
@@ -82,8 +82,13 @@ def line(row: Mapping[str, Any], n_epochs: int | None = None) -> str:
 def _losses(losses: Sequence[float]) -> str:
     """0.412 0.433; of more than four groups the least and the largest."""
     if len(losses) > 4:
-        return f"{min(losses):.4f} to {max(losses):.4f}"
-    return " ".join(f"{loss:.4f}" for loss in losses)
+        return f"{figure(min(losses))} to {figure(max(losses))}"
+    return " ".join(map(figure, losses))
+
+
+def figure(value: float) -> str:
+    """0.0897, 1.84e+30"""
+    return format(value, ".4f" if abs(value) < 1e6 else ".3g")
 
 
 def count(value: float) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 import horn
 from horn.errors import Diverged
-from horn.training.loop import History, grown
+from horn.training.loop import History, grown, of_guessing
 
 
 class Log(horn.Neuron):
@@ -224,3 +224,27 @@ def test_tasks_say_the_same(tmp_path: Any) -> None:
 def test_a_loss_has_grown_a_thousandfold(losses: list[Any], is_grown: bool) -> None:
     rows = [{"epoch": k, "loss": loss} for k, loss in enumerate(losses, 1)]
     assert bool(grown(History(rows))) is is_grown
+
+
+@pytest.mark.parametrize("activation, loss, y, guessing", [
+    ("softmax", "cross_entropy", np.array([0, 1, 2, 0]), np.log(3)),
+    ("sigmoid", "binary_cross_entropy", np.eye(3)[:, [0, 1, 2]], 3 * np.log(2)),
+    ("identity", "squared_error", np.array([[1.0, 2.0, 2.0]] * 4), 4.5),
+    ("identity", "squared_error", np.array([0, 1, 2, 0]), 0.5),
+])  # fmt: skip
+def test_a_loss_beyond_that_of_guessing_has_grown_within_its_epoch(
+    activation: str, loss: str, y: Any, guessing: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.output(3, activation=activation, loss=loss)
+    job = horn.Job(net, (np.ones((len(y), 2)), y), horn.SGD(0.01), epochs=1)
+    assert of_guessing(job) == pytest.approx(guessing)
+    assert horn.train(job).state == "SUCCEEDED"
+    rows = [{"epoch": 1, "loss": 1.84e30}, {"epoch": 2, "loss": 1.01e3 * guessing}]
+    assert grown(History(rows), guessing).startswith("the loss is ")
+    assert not grown(History([{"epoch": 1, "loss": 0.99e3 * guessing}]), guessing)
+    if loss == "squared_error":
+        far = job.with_settings(optimizer=horn.SGD(50.0), batch_size=1)
+        assert horn.train(far).state == "DIVERGED"
+        assert "where guessing has" in caplog.text and "or normalize=True" in caplog.text

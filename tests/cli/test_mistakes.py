@@ -378,6 +378,7 @@ COMMANDS = {
     "a device": (["submit", "job.py", "-o", "/dev/null"], 2, "is a device or a pipe"),
     "a GPU": (["submit", "job.py", "--backend", "cuda"], 2, "Known: kernels"),
     "a model that is not there": (["predict", "m.horn", "digits"], 4, "m.horn: no such file"),
+    "a model as job": (["explain", "first.horn"], 2, "a model is read by horn show, evaluate"),
     "a job as model": (["evaluate", "job.py", "digits"], 2, "job.py: is no model file"),
 }  # fmt: skip
 
@@ -385,6 +386,7 @@ COMMANDS = {
 @pytest.mark.parametrize("what", COMMANDS)
 def test_a_mistake_at_the_prompt(run: Any, folder: Path, what: str) -> None:
     arguments, code, sentence = COMMANDS[what]
+    (folder / "first.horn").touch()
     done = run(*arguments)
     assert done.code == code and sentence in done.err, done.err
     assert "Traceback" not in done.err and done.files == set()

@@ -118,7 +118,10 @@ def test_a_setting_that_no_run_could_have_is_refused_before_any(
 
 def test_a_column_that_is_not_measured_is_named_with_those_that_are(run: Any) -> None:
     done = run("sweep", "job.py", "--set", "epochs=1,2", "--monitor", "val_auc")
-    assert done.code == 1 and "'val_auc' is not measured; --monitor is one of loss, acc" in done.err
+    assert done.code == 2 and "1/2" not in done.err  # before any run
+    assert "--monitor val_auc: no column of the history; there are acc, learning_rate" in done.err
+    done = run("sweep", "job.py", "--set", "epochs=1,2", "--monitor", "val_acc")
+    assert done.code == 1 and "'val_acc' is not measured; --monitor is one of loss, acc" in done.err
 
 
 def test_initial_is_a_key(run: Any) -> None:
