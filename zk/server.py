@@ -597,7 +597,8 @@ class EmbeddedServer:
             asyncio.run(self._serve(ready))
         except BaseException as error:  # the top of a thread: the starter hears of it
             self.error = error
-            logger.error("server ended reason=%s", error)
+            if ready.is_set():  # else the starter raises it
+                logger.error("server ended reason=%s", error)
         finally:
             ready.set()
 

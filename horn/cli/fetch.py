@@ -41,8 +41,8 @@ def command(
         if state is not JobState.SUCCEEDED:
             raise Conflict(
                 f"job {name} is {state.value}: only what has SUCCEEDED has a model; "
-                f"horn status {name} --wait waits for its end, horn fetch {name} --all gets logs "
-                f"and history as they are"
+                f"horn status {name} --wait waits for its end, horn fetch {name} --all gets logs, "
+                f"history and what there is of a model"
             )
         path = Path(output or f"{name}.horn")
         check_writable(path)

@@ -23,6 +23,7 @@ from horn.cluster.submission import Submission
 from horn.cluster.versions import versions
 from horn.coordination.jobs import ENDED
 from horn.errors import Conflict, Diverged, JobError, JobFailed, Stopped, Timeout
+from horn.mistakes import teaches
 from horn.process import job_files
 from horn.security.keys import Key
 
@@ -57,6 +58,7 @@ class Cluster:
         own = Key.from_environment() if key is None else Key.from_file(os.fspath(key))
         self.client = ReconnectingClient(self.zk, own)
 
+    @teaches
     def submit(
         self,
         job: Job | str | os.PathLike[str],
@@ -94,6 +96,8 @@ class Cluster:
         ------
         JobError : it cannot travel, or be run there. ClusterError : no worker takes it.
         """
+        if not isinstance(settings, Mapping | None):
+            raise JobError(f"submit: settings are a dict, as {{'epochs': 5}}; got {settings!r}")
         pairs = [(key, str(value)) for key, value in (settings or {}).items()]
         if isinstance(strategy, str):
             kind, _ = settings_.strategy(strategy, [f"{key}={value}" for key, value in pairs])
@@ -197,7 +201,9 @@ class SubmittedJob:
         ends = None if timeout is None else time.monotonic() + timeout
         while not self.is_over:
             if ends is not None and time.monotonic() > ends:
-                raise Timeout(f"job {self.id} is {self.state} after {timeout:g} s")
+                status = self.status
+                why = f": it {status.record.reason}" if status.record.reason else ""
+                raise Timeout(f"job {self.id} is {status.state.value} after {timeout:g} s{why}")
             time.sleep(LOOK_S)
         return self.state
 
@@ -220,7 +226,10 @@ class SubmittedJob:
         status = self.status
         result, state = status.result, status.state.value
         if state == "STOPPED":
-            raise Stopped(max(int(result.get("checkpoint", -1)), 0), "")
+            at = int(result.get("checkpoint", -1))
+            saved = f"a checkpoint of it; horn resume {self.id} goes on from there"
+            last = int(status.reached.get("iteration") or 0)
+            raise Stopped(at, saved) if at > 0 else Stopped(last, "")
         if state != "SUCCEEDED":
             cause = str(result.get("cause", "the reason is not known"))
             kind = Diverged if result.get("code") == 7 else JobFailed

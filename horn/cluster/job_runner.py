@@ -214,7 +214,7 @@ class JobRunner:
                 run = self._conduct(on_cluster, job, strategy)
             except CallbackError as error:
                 if error.run is not None and self._keep(error.run.model, Path(mine.keep) / MODEL):
-                    error.kept = "the model so far is kept (horn fetch)"
+                    error.kept = "the model so far is kept (horn fetch JOB --all)"
                 raise
             if self.is_over.is_set():
                 return protocol.RunnerFinished(GONE)

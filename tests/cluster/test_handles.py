@@ -165,9 +165,18 @@ def test_an_await_that_is_cancelled_leaves_the_job(cluster: horn.Cluster, made: 
         handle.wait(timeout=0.2)
     made.wait(lambda: handle.history.rows)  # while it runs
     assert handle.cancel()
-    with pytest.raises(Stopped):
+    with pytest.raises(Stopped, match=f": saved a checkpoint of it; horn resume {handle.id} goes"):
         handle.result(timeout=90)
     assert handle.state == "STOPPED" and not handle.cancel()
+
+
+def test_a_wait_that_is_too_short_says_what_the_job_waits_for(cluster: horn.Cluster):
+    handle = cluster.submit(job(), tasks=8)
+    with pytest.raises(Timeout, match=r"is PENDING after 2 s: it waits for 8 slots"):
+        handle.wait(timeout=2.0)
+    handle.cancel(now=True)
+    with pytest.raises(Stopped, match="before the first iteration"):
+        handle.result(timeout=60)
 
 
 def test_a_file_with_settings_and_a_strategy_object(cluster: horn.Cluster, made: Agents):
@@ -205,6 +214,10 @@ def test_what_cannot_be_sent_is_said_at_once(
         cluster.submit(job(callbacks=[print]))
     with pytest.raises(JobError, match="submit takes a horn.Job, or the path"):
         cluster.submit(3)  # type: ignore[arg-type]
+    with pytest.raises(JobError, match="settings are a dict, as {'epochs': 5}; got 3"):
+        cluster.submit(job(), settings=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"'epochs'; write horn.Job\(net, "):
+        cluster.submit(job(), epochs=3)  # type: ignore[call-arg]
     with pytest.raises(NotFound, match="nothing.py: no such file"):
         cluster.submit("nothing.py")
     with pytest.raises(NotFound):
