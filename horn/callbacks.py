@@ -135,6 +135,11 @@ def _as_callback(one: Any) -> Callback:
     if isinstance(one, Callback):
         for hook in HOOKS:
             _check_hook(one, hook)
+        for name in dir(one):
+            if name.startswith("on_") and name not in HOOKS and callable(getattr(one, name)):
+                raise ModelError(
+                    f"{name_of(one)}.{name} is called by nobody; the hooks are {', '.join(HOOKS)}"
+                )
         return one
     if isinstance(one, type) and issubclass(one, Callback):
         raise ModelError(f"Job: callbacks has the class {one.__name__}; write {one.__name__}()")

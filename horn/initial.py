@@ -70,9 +70,10 @@ def beginning(given: Any, network: Network) -> Beginning:
         parameters, states, edges = given.parameters, given.states, sparse_edges(given.network)
         windows = _windows(given.network)
     else:
+        has_one = "; it has its model: initial=run.model" if hasattr(given, "model") else ""
         raise ModelError(
             f"Job: initial is a horn.Model, the path of a model file, or a dict of arrays by name; "
-            f"got {given!r:.80}"
+            f"got {given!r:.80}{has_one}"
         )
     shapes = {name: shape for layer in network.layers[1:] for name, shape in layer.shapes.items()}
     taken = [name for name in shapes if name in parameters]

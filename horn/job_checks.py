@@ -62,7 +62,7 @@ def frozen_of(given: Any, network: Network) -> tuple[tuple[str, ...], set[str]]:
         else:
             known = [*layers, *sorted(arrays)]
             close = difflib.get_close_matches(str(name), known, 1)
-            meant = f"; did you mean {close[0]}?" if close else ""
+            meant = f"; did you mean {close[0]}?" if close else "."
             raise ModelError(
                 f"Job: frozen: the network has no layer and no array {name!r}{meant} It has "
                 f"{', '.join(known)}"

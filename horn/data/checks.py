@@ -80,7 +80,8 @@ def check_not_negative(y: np.ndarray | None, name: str) -> None:
         row = int(np.argmax((y < 0).reshape(len(y), -1).any(axis=1)))
         raise DataError(
             f"{name}: label {y[row].min()} in row {row} is negative ({int((y < 0).sum()):,} such "
-            "labels in all); classes count from 0, so remap y"
+            "labels in all); classes count from 0, so remap y; numbers to be learned are a "
+            "column, y.reshape(-1, 1)"
         )
 
 

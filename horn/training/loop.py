@@ -500,9 +500,9 @@ def of_guessing(job: Job) -> float:
     per = {"cross_entropy": math.log(network.last.size),
            "binary_cross_entropy": network.last.size * math.log(2.0),
            "squared_error": 0.5}  # fmt: skip
-    if name == "squared_error" and data.y.ndim == 2:
+    if name == "squared_error" and (data.y.ndim == 2 or network.last.size == 1):
         y = np.asarray(data.y[:10_000], np.float64)  # of a mapped file a part
-        per[name] = 0.5 * float(np.einsum("ij,ij->", y, y)) / len(y)
+        per[name] = 0.5 * float(np.square(y).sum()) / len(y)
     weight = 1.0 if data.weight is None else max(1.0, float(data.weight.mean()))
     return per.get(name, math.inf) * weight
 

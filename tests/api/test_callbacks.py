@@ -190,9 +190,15 @@ class Bare(horn.Callback):
         pass
 
 
+class Begins(horn.Callback):
+    def on_epoch_begin(self, context):
+        pass
+
+
 @pytest.mark.parametrize(
     "given, words",
     [
+        ([Begins()], r"Begins.on_epoch_begin is called by nobody; the hooks are on_train_begin, "),
         ([OfKeras()], r"OfKeras.on_epoch_end\(self, epoch, logs\): horn passes one context"),
         ([Bare()], r"Bare.on_train_begin\(self\): horn passes one context; write  def on_train_be"),
         (print, "callbacks is a list"),

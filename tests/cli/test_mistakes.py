@@ -266,6 +266,12 @@ JOBS = {
         remedy=OUTPUT),
     "no loss": M(OUTPUT, '    net.output(2, activation="softmax")',
         ("the network has no loss", "nothing would be learned"), place=False, remedy=OUTPUT),
+    "integers to be learned": M(LABELS, "    y = np.arange(40) - 20",
+        ("label -20 in row 0 is negative", "numbers to be learned are a column, y.reshape(-1, 1)")),
+    "a run as initial": M(RETURN, JOB_OF % "initial=type('Run', (), {'model': 3})()",
+        ("initial is a horn.Model, the path", "; it has its model: initial=run.model")),
+    "a frozen layer that is not there": M(RETURN, JOB_OF % 'frozen=["head"]',
+        ("the network has no layer and no array 'head'. It has layer1, layer2, layer1.bias",)),
     # more of PyTorch
     "a rate that is text": M(RETURN, JOB_OF % 'optimizer=horn.SGD("0.1")',
         ("learning_rate is a number, a schedule such as", "got '0.1'")),
