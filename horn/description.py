@@ -21,10 +21,10 @@ from horn.connections.sparse import Sparse
 from horn.connections.tied import Tied
 from horn.errors import ModelError
 from horn.initializers import Initializer
-from horn.layers import Connects, InputNeuron, Layer, Link, later
+from horn.layers import MAX_STEPS, Connects, InputNeuron, Layer, Link, later
 from horn.losses import Loss
 from horn.metrics import Metric
-from horn.network import MAX_STEPS, Network
+from horn.network import Network
 from horn.neuron import Neuron
 from horn.sources import CapturedCode, Reference, SourceCapture
 

@@ -36,9 +36,9 @@ from horn.job_checks import (
     metrics_of,
     no_optimizer,
 )
-from horn.layers import Layer
+from horn.layers import MAX_STEPS, Layer
 from horn.metrics import Metric
-from horn.network import MAX_STEPS, Network
+from horn.network import Network
 from horn.optimizers import SGD, Optimizer
 from horn.outputs import better, has_answers
 from horn.weights import by_class, weighed

@@ -36,6 +36,7 @@ from horn.neuron import (
     weights_of,
 )
 
+MAX_STEPS = 65_535  # of a sequence: what draws have room for
 Interlayer = Callable[[Any], Any]
 Connects = Connection | PlacedConnection
 Heard: TypeAlias = "Layer | Delayed"

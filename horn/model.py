@@ -5,7 +5,6 @@ A Model is arrays and a description. It makes an engine when it is first asked t
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,15 +19,12 @@ from horn.backends import in_use
 from horn.data import (
     Dataset,
     Normalization,
-    check_classes,
     check_features,
-    check_labels,
     check_shape,
-    check_targets,
 )
 from horn.data.arrays import BYTE_SCALE
 from horn.data.classes import Classes, all_to_json, as_array
-from horn.data.in_steps import check_answers, of_steps
+from horn.data.in_steps import of_steps
 from horn.data.inputs import side_by_side
 from horn.data.lanes import is_alone, is_long, pieces, whole
 from horn.data.stream import read
@@ -36,12 +32,13 @@ from horn.data.targets import named
 from horn.delays import hears_reversed
 from horn.description import Description, number, rebuild, shapes
 from horn.errors import ModelError
+from horn.evaluation import check_fit, measure
 from horn.initial import seen, sparse_edges
 from horn.layers import Layer
-from horn.metrics import Metric, answers, checked_answers, n_answers, n_right, score
+from horn.metrics import Metric, answers
 from horn.network import Network
 from horn.outputs import check as check_metrics
-from horn.outputs import each, loss_column, part_of
+from horn.outputs import part_of
 from horn.outputs import resolve as resolved
 from horn.sources import CapturedCode
 
@@ -363,7 +360,7 @@ class Model:
         if self.target == "labels":
             data = data.of_outputs(self.network.compared, self.network.has_several)
             data = data.with_classes(self.classes, "this model")
-        check_fit(self.network, data, self.target, "this model")
+        check_fit(self.network, data, self.target)
         wanted = self.metrics if metrics is None else resolved(metrics, self.network, "evaluate")
         check_metrics(wanted, self.network, data, self.target, "the data")
         return measure(self._ready(), self.network, data, self.target, wanted)
@@ -600,77 +597,6 @@ def _from_bytes(content: bytes, backend: str, threads: int | None) -> Model:
     with tempfile.TemporaryDirectory(prefix="horn-model-") as folder:
         (path := Path(folder) / "model.horn").write_bytes(content)
         return Model.load(path, backend=backend, threads=threads)
-
-
-def measure(
-    engine: Engine,
-    network: Network,
-    data: Dataset,
-    target: str | None,
-    wanted: Iterable[Metric] = (),
-) -> dict[str, float]:
-    """{"loss": mean, "acc": fraction right, ...} of an engine over a whole data set, in inference.
-    wanted : metrics that fit.
-    """
-    if len(network.judged) > 1 or network.has_several:
-        return _measure_each(engine, network, data, target, list(wanted))
-    others = [metric for metric in wanted if metric.name != "acc"]
-    outputs: Array | None = None
-    if others:
-        total, right, outputs, _ = engine.results(data)
-    else:
-        total, right = engine.losses(data)
-    found = {"loss": float(total) / len(data)}
-    if checked_answers(network, data, target):
-        found["acc"] = int(right) / n_answers(network, data)
-    for metric in others:
-        assert outputs is not None
-        found[metric.name] = score(metric, network, data, target, outputs)
-    return found
-
-
-def _measure_each(
-    engine: Engine, network: Network, data: Dataset, target: str | None, wanted: list[Metric]
-) -> dict[str, float]:
-    """As ``measure``, of several outputs and losses."""
-    total, _, outputs, of_each = engine.results(data)
-    found = {"loss": float(total) / len(data)}
-    for layer, own in zip(network.judged, of_each, strict=True):
-        found[loss_column(layer)] = float(own) / len(data)
-    for view in each(network, data, target):
-        own_outputs = part_of(outputs, view.layer, view.columns)
-        kind = view.answers(target)
-        if kind is not None and view.data.y is not None:
-            right = n_right(kind, own_outputs, view.data.y, view.data.lengths)
-            found[f"{view.prefix}acc"] = right / n_answers(view.network, view.data)
-        for metric in wanted:
-            if metric.name != "acc" and view.takes(metric, target):
-                value = score(metric, view.network, view.data, target, own_outputs)
-                found[f"{view.prefix}{metric.name}"] = value
-    return found
-
-
-def check_fit(network: Network, data: Dataset, target: str | None, owner: str) -> None:
-    """Raise unless a network can be evaluated on this data. owner : its name in messages."""
-    check_features(data, network.n_features, owner)
-    if not network.is_judged:
-        raise ModelError(f"{owner} has no loss, so there is nothing to evaluate; use predict")
-    if network.has_several and target == "labels":
-        for output in network.outputs:
-            if output.loss is not None:
-                check_fit(network.alone(output), data.of_output(output.name), target, owner)
-        return
-    last = network.last
-    check_answers(data, network.steps, last.each_step, owner)
-    if target != "labels" or last.loss is None:
-        return
-    where = f"output({last.size}, {last.activation_name})"
-    has_labels = data.y is None or data.has_labels
-    check_classes(data, last.size, where)
-    if has_labels and last.size > 1:
-        check_labels(data, last.size, where)
-    elif not has_labels or data.y is None:
-        check_targets(data, math.prod(network.answers), where)
 
 
 def _metrics(manifest: Mapping[str, Any], origin: str) -> tuple[Metric, ...]:

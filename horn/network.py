@@ -48,13 +48,8 @@ from horn.layers import (
     SynapseArray,
 )
 from horn.losses import Loss
-from horn.neuron import (
-    Neuron,
-    check_class,
-)
+from horn.neuron import Neuron, check_class
 from horn.neurons import Comparison, Penalty, Relay, Standard
-
-MAX_STEPS = 65_535  # what draws have room for
 
 
 @mistakes.teaches
@@ -113,17 +108,7 @@ class Network:
             raise ModelError(
                 f"input comes first, before other layers; this network has {self.layers[-1]!r}"
             )
-        if not 0.0 < keep <= 1.0:
-            raise ModelError(
-                f"input: keep is the probability to keep, above 0 and up to 1; got {keep!r}"
-            )
-        if per not in ("sample", "sequence", "batch"):
-            raise ModelError(f'input: per must be "sample", "sequence" or "batch", got {per!r}')
-        if steps is not None and (type(steps) is not int or not 1 <= steps <= MAX_STEPS):
-            raise ModelError(
-                f"input: steps is how many a sequence has, a whole number from 1 to "
-                f"{MAX_STEPS:,}; got {steps!r}"
-            )
+        network_checks.check_input(keep, per, steps)
         made = Layer(
             0,
             name or ("layer0" if not self.layers else f"input{len(self._inputs or (0,)) + 1}"),
@@ -343,19 +328,7 @@ class Network:
         index = len(self.layers)
         name = name or f"layer{index}"
         where = f"layer {index} {name!r}"
-        if not self.layers:
-            raise ModelError(
-                f"{where}: the first layer is the input; call net.input(n_features) before"
-            )
-        if self.layers[-1].kind == "output" and kind != "output":
-            raise ModelError(
-                f"{where}: outputs and losses are the last; add it before net.output(...) and "
-                "net.loss(...)"
-            )
-        if any(layer.name == name for layer in self.layers):
-            raise ModelError(f"{where}: another layer has this name; names are unique")
-        if not isinstance(name, str) or "." in name or not name:
-            raise ModelError(f"{where}: a layer's name is not empty and has no dot; got {name!r}")
+        network_checks.check_next(self.layers, kind, name, where)
         check_class(neuron, where)
         function, implied = activations.resolve(activation, where)
         if implied is not None and interlayer is not None:

@@ -6,8 +6,40 @@ from collections.abc import Collection, Sequence
 
 from horn.delays import hears_reversed
 from horn.errors import ModelError
-from horn.layers import Layer
+from horn.layers import MAX_STEPS, Layer
 from horn.neuron import Neuron, SynapseState, carried, declared, has_backward, mentions
+
+
+def check_input(keep: float, per: str, steps: int | None) -> None:
+    """Raise ModelError unless ``net.input`` takes these."""
+    if not 0.0 < keep <= 1.0:
+        raise ModelError(
+            f"input: keep is the probability to keep, above 0 and up to 1; got {keep!r}"
+        )
+    if per not in ("sample", "sequence", "batch"):
+        raise ModelError(f'input: per must be "sample", "sequence" or "batch", got {per!r}')
+    if steps is not None and (type(steps) is not int or not 1 <= steps <= MAX_STEPS):
+        raise ModelError(
+            f"input: steps is how many a sequence has, a whole number from 1 to "
+            f"{MAX_STEPS:,}; got {steps!r}"
+        )
+
+
+def check_next(layers: Sequence[Layer], kind: str, name: str, where: str) -> None:
+    """Raise ModelError unless a layer of this kind and name may be added behind these."""
+    if not layers:
+        raise ModelError(
+            f"{where}: the first layer is the input; call net.input(n_features) before"
+        )
+    if layers[-1].kind == "output" and kind != "output":
+        raise ModelError(
+            f"{where}: outputs and losses are the last; add it before net.output(...) and "
+            "net.loss(...)"
+        )
+    if any(layer.name == name for layer in layers):
+        raise ModelError(f"{where}: another layer has this name; names are unique")
+    if not isinstance(name, str) or "." in name or not name:
+        raise ModelError(f"{where}: a layer's name is not empty and has no dot; got {name!r}")
 
 
 def check(layers: Sequence[Layer], steps: int) -> None:

@@ -19,8 +19,8 @@ from horn import registry
 from horn.aggregates import Aggregate
 from horn.data import Dataset
 from horn.errors import DataError, JobError, ModelError
-from horn.layers import Layer
-from horn.network import MAX_STEPS, Network
+from horn.layers import MAX_STEPS, Layer
+from horn.network import Network
 from horn.optimizers import Optimizer
 from horn.program import TargetRead, Targets
 

@@ -14,17 +14,24 @@ from horn.autodiff.tape import number
 from horn.backends import Setup
 from horn.connections import tied
 from horn.data import Dataset
-from horn.errors import DataError, ModelError
+from horn.errors import ModelError
 from horn.interpreter import passes
 from horn.interpreter.calls import Moment
 from horn.interpreter.language import Translator
 from horn.interpreter.layers import Stage
 from horn.interpreter.passes import Gradients, LearnedNumbers, Numbers, Sample
-from horn.network import Network
+from horn.interpreter.samples import (
+    SampleTargets,
+    by_reversals,
+    by_step,
+    flat,
+    longest,
+    read_sample,
+    sample_before,
+)
 from horn.optimizers import Direct, Optimizer
 
 Array = np.ndarray[Any, Any]
-SampleTargets = dict[int, list[float]]  # by the index of the layer that is judged
 NO_PREVIOUS = (
     "m.previous_update is the last change of the weight under horn.Direct(); with another "
     "optimizer a neuron keeps what it needs "
@@ -99,7 +106,7 @@ class Engine:
         self._data: Dataset | None = None
         self._before: list[Sample] = []  # of a sequence that goes on
         self._kept: dict[str, Array] = {}  # of data in pieces, what a batch leaves to the next one
-        self._longest = _longest(self.network)
+        self._longest = longest(self.network)
 
     # --- the face
 
@@ -150,7 +157,7 @@ class Engine:
         return np.array(found, self.dtype).reshape(len(found), *self.network.answers)
 
     def go_on(self, x: Array, at: int) -> Array:
-        memory, states = self._memory(training=False), _flat(self._states)
+        memory, states = self._memory(training=False), flat(self._states)
         keep, sent = self.network.layers[0].keep, []
         for t, here in enumerate(self._steps(np.asarray(x, np.float64)[0].tolist()), at):
             number_of = backends.number_of_step(t, 1)
@@ -188,8 +195,8 @@ class Engine:
         piece = int(rows[0]) % self._data.pieces if len(rows) else 0
         if not piece:
             return [], first_sample
-        states, steps = _flat(self._states), self.network.steps
-        before = [earlier(self.network, self._kept, k, states) for k in range(len(rows))]
+        states, steps = flat(self._states), self.network.steps
+        before = [sample_before(self.network, self._kept, k, states) for k in range(len(rows))]
         return before, first_sample + backends.number_of_step(piece, steps)
 
     def _heard(self, samples: Sequence[Sample]) -> dict[str, Array]:
@@ -340,11 +347,11 @@ class Engine:
         """The learned numbers, and their previous updates, which are 0 at inference."""
         previous: Numbers = {name: [0.0] * array.size for name, array in self._arrays.items()}
         if training and not isinstance(self.optimizer, Direct):
-            return LearnedNumbers(_flat(self._arrays), NO_PREVIOUS)
+            return LearnedNumbers(flat(self._arrays), NO_PREVIOUS)
         if training:
             for name in self._learning:
                 previous[name] = self._slots[f"{name}/previous_update"].ravel().tolist()
-        return LearnedNumbers(_flat(self._arrays), previous)
+        return LearnedNumbers(flat(self._arrays), previous)
 
     def _input_mask(self, moment: Moment) -> list[float]:
         """Input dropout: site 0 of layer 0 (note 0001, point 10)."""
@@ -359,7 +366,7 @@ class Engine:
         """What all layers send for each sample in turn, step by step, in inference. pieces : so
         many samples in turn are one sequence.
         """
-        memory, states = self._memory(training=False), _flat(self._states)
+        memory, states = self._memory(training=False), flat(self._states)
         keep, before = self.network.layers[0].keep, list[Sample]()
         for row, x in enumerate(samples):
             k, piece = divmod(row, pieces)
@@ -411,7 +418,7 @@ class Engine:
         """Forward and backward for every sample of a training batch. Changes nothing."""
         if self._data is None:
             raise ModelError("bind(data) comes before step and probe")
-        memory, states = self._memory(training=True), _flat(self._states)
+        memory, states = self._memory(training=True), flat(self._states)
         gradients = {name: np.zeros(self._arrays[name].size) for name in self._learning}
         last_states = {name: np.zeros(array.size) for name, array in self._states.items()}
         silent: dict[tuple[int, int], int] = {}
@@ -544,7 +551,7 @@ class Engine:
         the last step, which knows those before it, and what came back from the first, likewise.
         """
         these = range(len(rows)) if any(stage.asks_batch for stage in self.stages[1:]) else [k]
-        memory, states = self._memory(training=True), _flat(self._states)
+        memory, states = self._memory(training=True), flat(self._states)
         earlier, first_sample = self._goes_on(rows, first_sample)
         samples, backs = self._pass(
             rows, these, iteration, first_sample, memory, states, {}, True,
@@ -635,82 +642,3 @@ class Engine:
             for slot, value in new_slots.items():
                 kept = np.where(batch.sits_out[name], slots[slot], value)
                 self._slots[f"{name}/{slot}"] = kept.astype(self.dtype)
-
-
-def by_step(network: Network, targets: SampleTargets, steps: int) -> list[SampleTargets]:
-    """What each step of a sample with so many is to answer; nothing where it is not judged."""
-    found: list[SampleTargets] = [{} for _ in range(steps)]
-    for index, target in targets.items():
-        layer = network.layers[index]
-        for t, at in enumerate(found) if layer.each_step else ():
-            at[index] = target[t * layer.size : (t + 1) * layer.size]
-        if not layer.each_step:
-            found[-1][index] = target
-    return found
-
-
-def by_reversals(network: Network) -> list[int]:
-    """Of each layer, how many reversals lie between it and the input."""
-    levels, is_new = [0] * len(network.layers), True
-    while is_new:
-        is_new = False
-        for layer in network.layers:
-            for link in layer.links:
-                least = levels[link.source.index] + link.is_reversed
-                if least > levels[layer.index]:
-                    levels[layer.index], is_new = least, True
-    return levels
-
-
-def earlier(network: Network, kept: Mapping[str, Array], row: int, states: Numbers) -> Sample:
-    """A sample one step before its piece of a sequence. kept : what a batch left to the next one.
-    row : of the batch. states : what is remembered besides.
-    """
-    own, past = {name: array[row] for name, array in kept.items()}, []
-    before = {n: own[f"{n}.now"][-1].tolist() for n in states if f"{n}.now" in own}
-    for ago in range(1, _longest(network) + 1):
-        sent = [own.get(f"{layer.name}.output") for layer in network.layers]
-        heard = [[] if a is None or len(a) < ago else a[-ago].tolist() for a in sent]
-        past.append(Sample(Moment(network.seed, True, 0, 0, 0.0), {**states, **before}, heard))
-    past[0].past = past[1:]
-    return past[0]
-
-
-def _longest(network: Network) -> int:
-    """Of how many steps something is asked later."""
-    return max([1, *(link.delay for layer in network.layers for link in layer.links)])
-
-
-def _flat(arrays: Mapping[str, Array]) -> Numbers:
-    """The arrays as flat lists of Python floats."""
-    return {name: np.asarray(array, np.float64).ravel().tolist() for name, array in arrays.items()}
-
-
-def read_sample(
-    network: Network, kind: str | None, data: Dataset, row: int
-) -> tuple[list[float], SampleTargets]:
-    """A sample, and its targets, one per output neuron (note 0001, point 3), of each layer that is
-    judged. kind : the job's ``target``.
-    """
-    x: list[float] = data.read(np.array([row]), np.empty((1, data.x.shape[1])))[0].tolist()
-    found: SampleTargets = {}
-    for layer in network.judged if kind is not None else ():
-        if not layer.answers:  # a loss between layers, which compares them with each other
-            found[layer.index] = [0.0] * layer.size * (network.steps if layer.each_step else 1)
-        elif kind == "input":
-            found[layer.index] = x
-        elif data.y is None:
-            raise DataError(f"{layer.name} has a loss, but the data have no labels; pass (x, y)")
-        elif network.has_several:
-            part = data.targets_of(layer.name)
-            found[layer.index] = _targets(layer.size, data.y[row, part.columns], part.is_labels)
-        else:
-            found[layer.index] = _targets(layer.size, data.y[row], data.has_labels)
-    return x, found
-
-
-def _targets(size: int, y: Any, are_labels: bool) -> list[float]:
-    """What each neuron of an output should send."""
-    if not are_labels or size == 1:
-        return [float(v) for v in np.atleast_1d(y)]
-    return [float(k == v) for v in np.atleast_1d(y) for k in range(size)]

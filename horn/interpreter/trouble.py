@@ -21,10 +21,11 @@ from horn.data import Dataset
 from horn.errors import CompileError
 from horn.interpreter import passes
 from horn.interpreter.calls import Moment
-from horn.interpreter.engine import Engine, SampleTargets, by_step, earlier, read_sample
+from horn.interpreter.engine import Engine
 from horn.interpreter.language import Translator
 from horn.interpreter.layers import Stage
 from horn.interpreter.passes import LearnedNumbers
+from horn.interpreter.samples import SampleTargets, by_step, read_sample, sample_before
 from horn.job import Job
 from horn.layers import Layer
 
@@ -291,7 +292,7 @@ class BrokenBatch:
         rate = self.job.optimizer.rate(self.iteration)
         sent = [np.asarray(seen[f"{k.name}.output"][row], np.float64) for k in network.layers]
         found: list[passes.Sample] = []
-        before = earlier(network, self.memory["heard"], row, states) if piece else None
+        before = sample_before(network, self.memory["heard"], row, states) if piece else None
         for t in range(n):
             moment = Moment(network.seed, True, self.iteration, number + (t << 32), rate)
             own = {name: list(values) for name, values in states.items()}

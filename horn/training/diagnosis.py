@@ -20,7 +20,7 @@ from horn.backends import Engine, Memory
 from horn.data.order import BatchRows
 from horn.errors import HornError
 from horn.interpreter import trouble
-from horn.interpreter.engine import by_reversals
+from horn.interpreter.samples import by_reversals
 from horn.job import Job
 from horn.layers import Layer
 from horn.training.loop import KeptArrays, NonFinite

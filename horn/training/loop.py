@@ -24,9 +24,10 @@ from horn.data import Dataset
 from horn.data.augment import AugmentedBatch
 from horn.data.order import BatchRows
 from horn.errors import Diverged, Timeout
+from horn.evaluation import measure
 from horn.job import Job
 from horn.metrics import n_answers
-from horn.model import Array, measure
+from horn.model import Array
 from horn.network import Network
 from horn.outputs import better, has_answers
 from horn.topology import share
