@@ -195,19 +195,20 @@ class Transport(ABC):
         if to == self.task or not 0 <= to < self.n_tasks:
             raise BadFrame("receiver", f"task {to}", f"another task below {self.n_tasks}")
 
-    def overdue(
-        self, where: str, absent: Sequence[int], owes: Callable[[int], str], timeout_s: float
-    ) -> BarrierTimeout:
-        """That ``absent`` have not given in time what they owe."""
-        arrived = tuple(f"task {t}" for t in range(self.n_tasks) if t not in absent)
-        hint = "; ".join(f"task {task} owes {owes(task)}" for task in absent)
-        return BarrierTimeout(where, tuple(f"task {t}" for t in absent), arrived, timeout_s, hint)
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.close("finished" if error is None else f"{type(error).__name__}: {error}"[:1000])
+
+
+def overdue(
+    n_tasks: int, where: str, absent: Sequence[int], owes: Callable[[int], str], timeout_s: float
+) -> BarrierTimeout:
+    """That ``absent`` have not given in time what they owe."""
+    arrived = tuple(f"task {t}" for t in range(n_tasks) if t not in absent)
+    hint = "; ".join(f"task {task} owes {owes(task)}" for task in absent)
+    return BarrierTimeout(where, tuple(f"task {t}" for t in absent), arrived, timeout_s, hint)
 
 
 def names() -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from horn.patience import Patience
-from horn.transport import Channel, Identity, PeerLost, check_digest, checked, digest
+from horn.transport import Channel, Identity, PeerLost, check_digest, checked, digest, overdue
 from horn.transport._channel import AHEAD, Inlet, Outlet, chunks
 from horn.transport._delivery import SLICE_S, Delivery, Peer, UnnumberedMessage
 from horn.wire.frames import (
@@ -303,7 +303,7 @@ class FramedTransport(Delivery):
                 left_s = patience.left_s()
                 if progress:
                     if left_s <= -SLICE_S and (absent := missing()):  # busy, but not with this
-                        raise self.overdue(where, absent, owes, timeout_s)
+                        raise overdue(self.n_tasks, where, absent, owes, timeout_s)
                     continue
                 self._remind(absent)
                 for task in absent:
@@ -321,7 +321,7 @@ class FramedTransport(Delivery):
                     if how is not None:
                         suspect = task
                 if left_s <= 0:
-                    raise self.overdue(where, absent, owes, timeout_s)
+                    raise overdue(self.n_tasks, where, absent, owes, timeout_s)
                 slice_s = max(min(SLICE_S, left_s), 0.0)
         finally:
             self.counters.wait_s += time.monotonic() - began

@@ -1,0 +1,480 @@
+"""The sockets between tasks of one host over shared memory: who is there, and who has gone.
+
+Abstract unix sockets carry hellos, the descriptors of what all have in common, notes and goodbyes;
+a hang-up on them, or on a pipe that ends with its process, shows that a task has ended.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import itertools
+import logging
+import os
+import secrets
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from horn._kernels.mailbox import LEFT, Mailboxes
+from horn.errors import BarrierTimeout
+from horn.patience import Patience
+from horn.transport import Identity, PeerLost, check_digest, overdue
+from horn.transport._handshake import refusal, refused
+from horn.transport._memfds import check_segment, message_of, packet_of
+from horn.wire.frames import (
+    HEADER_BYTES,
+    Array,
+    BadFrame,
+    Bye,
+    ChannelPlan,
+    Expected,
+    HandshakeRefused,
+    Hello,
+    Meta,
+    ReceiveWindow,
+    Refusal,
+    WireMessage,
+    decode,
+    encode,
+)
+
+logger = logging.getLogger(__name__)
+
+PACKET_BYTES = 76 * 1024  # a header, the largest meta, and bodies
+SLICE_S = 0.02  # how often a waiting task looks for the dead
+ACCEPT_S = 1.0  # how often who waits for connections looks at the clock
+ROOT = 0
+ENDED = "its process ended: killed or crashed"
+
+
+@dataclass
+class _Peer:
+    """One other task and the socket to it."""
+
+    name: str
+    window: ReceiveWindow
+    sock: socket.socket | None = None
+    n_out: int = 0
+    is_met: bool = False  # its hello has come
+    plans: deque[tuple[ChannelPlan, int]] = field(default_factory=deque)  # with the memfd
+    gone: str | None = None
+
+
+class SocketPeers:
+    """The other tasks, and a socket to each. boxes : where all count, once it is there; who ended
+    is told to it, and who left may have said so there.
+    """
+
+    def __init__(self, place: Identity) -> None:
+        self.place, self.task, self.n_tasks = place, place.rank, place.world_size
+        self.boxes: Mailboxes | None = None
+        self._peers = {
+            task: _Peer(
+                f"task {task}", ReceiveWindow(f"frames of task {task}, attempt {place.attempt}")
+            )
+            for task in range(place.world_size)
+            if task != place.rank
+        }
+        self._loose: deque[WireMessage] = deque()
+        # Each task holds the writing end of its own pipe and the reading end of the next task's. An
+        # epoll that all have in common shows whose writing end is closed, as long as anybody holds
+        # the other end.
+        self._ends: select.epoll | None = None
+        self._held: list[int] = []
+        self._handles: list[int] = []
+        self._is_meeting = False
+        self._incarnation = secrets.token_bytes(16)
+        self._poll = select.poll()
+        self._sockets: dict[int, tuple[socket.socket, int | None]] = {}  # by descriptor; its task
+        name = f"horn-{secrets.token_hex(16)}"
+        self.endpoint = f"shm://{name}"
+        self._endpoints: Sequence[str] = ()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        self._listener.bind(f"\0{name}")
+        self._listener.listen(place.world_size)
+        self._poll.register(self._listener, select.POLLIN)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._peers)
+
+    # meeting
+
+    def meet(self, endpoints: Sequence[str], patience: Patience, where: str) -> None:
+        """The root waits for all, the others for the root. Until ``has_met`` a stranger is an
+        error.
+        """
+        self._endpoints = endpoints
+        self._is_meeting = True
+        if self.task == ROOT:
+            while absent := [t for t, peer in self._peers.items() if not peer.is_met]:
+                left_s = patience.left_s()
+                if left_s <= 0:
+                    raise overdue(
+                        self.n_tasks, where, absent, lambda t: "a hello", patience.timeout_s
+                    )
+                self._poll.poll(max(min(left_s, ACCEPT_S), 0.001) * 1000)
+                self.read_all()
+        else:
+            self._dial(ROOT, patience, where)
+            root = self._peers[ROOT]
+            self._wait_for(ROOT, lambda: root.is_met, patience, where, "its hello")
+
+    def has_met(self) -> None:
+        self._is_meeting = False
+
+    def _dial(self, task: int, patience: Patience, where: str) -> None:
+        """Connect to a task, and send a hello."""
+        peer, endpoint = self._peers[task], self._endpoints[task]
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        try:
+            name = "\0" + endpoint.removeprefix("shm://")
+            while code := sock.connect_ex(name):
+                if code != errno.EAGAIN:
+                    raise OSError(code, os.strerror(code))
+                time.sleep(SLICE_S)  # many wait there already
+                self.read_all()
+                if peer.sock is not None:  # it has made one meanwhile
+                    sock.close()
+                    return
+                if patience.left_s() <= 0:
+                    raise overdue(
+                        self.n_tasks, where, [task], lambda task: "room", patience.timeout_s
+                    )
+            _check_user(sock)
+            sock.send(self._hello())
+        except OSError as error:
+            sock.close()
+            raise PeerLost(where, (peer.name,), f"{endpoint}: {error.strerror}") from error
+        except BaseException:
+            sock.close()
+            raise
+        peer.sock, peer.n_out = sock, 1
+        self._listen_to(sock, task)
+
+    def _hello(self) -> bytes:
+        hello = Hello(
+            task=self.task, n_tasks=self.n_tasks, job=self.place.job, incarnation=self._incarnation
+        )
+        return self._first(hello)
+
+    def _first(self, meta: Meta) -> bytes:
+        """The first packet of a connection."""
+        message = WireMessage(meta, src=self.task, attempt=self.place.attempt, seq=1)
+        return b"".join(encode(message))
+
+    def _listen_to(self, sock: socket.socket, task: int | None) -> None:
+        self._sockets[sock.fileno()] = sock, task
+        self._poll.register(sock, select.POLLIN)
+
+    def _hang_up(self, sock: socket.socket, task: int | None = None) -> None:
+        self._poll.unregister(sock)
+        del self._sockets[sock.fileno()]
+        if task is not None:
+            peer = self._peers[task]
+            if not self.find_gone([task]):
+                peer.gone = ENDED
+                if self.boxes is not None:
+                    self.boxes.has_ended(task)
+            if peer.sock is sock:
+                peer.sock = None
+        sock.close()
+
+    def _accept(self) -> None:
+        """Take a connection; who it is from will be in its hello."""
+        try:
+            sock, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        try:
+            _check_user(sock)
+        except HandshakeRefused as error:
+            sock.close()
+            self._tell_refused(error)
+            return
+        sock.setblocking(False)
+        self._listen_to(sock, None)
+
+    def _greet(self, sock: socket.socket, packet: bytes) -> None:
+        """The first packet of a connection that somebody else has made."""
+        try:
+            hello = self._checked(packet)
+        except BadFrame as error:
+            self._refuse(sock, error)
+            self._hang_up(sock)
+            self._tell_refused(error)
+            return
+        peer = self._peers[hello.task]
+        peer.is_met = True
+        peer.window.admit(1)
+        self._sockets[sock.fileno()] = sock, hello.task
+        if peer.sock is None:  # else both have made one, and each sends on its own
+            peer.sock, peer.n_out = sock, 1
+            try:
+                sock.send(self._hello())
+            except OSError:
+                pass  # it has gone again, which is seen at the other end of the queue
+
+    def _tell_refused(self, error: BadFrame) -> None:
+        """While tasks meet it ends this one; later a stranger is no more than a line in the log."""
+        if self._is_meeting:
+            raise error
+        logger.warning("connection refused task=%d error=%s", self.task, error)
+
+    def _checked(self, packet: bytes, task: int | None = None) -> Hello:
+        """The hello in a packet, of a task that it fits."""
+        message = decode((packet[:HEADER_BYTES], packet[HEADER_BYTES:]))
+        hello = message.meta
+        if isinstance(hello, Refusal):
+            raise refused(f"task {task}", hello)
+        if not isinstance(hello, Hello):
+            raise BadFrame("first frame", type(hello).__name__, "Hello")
+        where = f"hello of task {hello.task}"
+        for what, got, wanted in [
+            ("job", hello.job, self.place.job),
+            ("tasks", hello.n_tasks, self.n_tasks),
+            ("attempt", message.attempt, self.place.attempt),
+            ("src", message.src, hello.task),
+            ("task", hello.task, hello.task if task is None else task),
+        ]:
+            if got != wanted:
+                raise HandshakeRefused(f"{where}: {what}", got, wanted)
+        if hello.task not in self._peers or self._peers[hello.task].is_met:
+            raise HandshakeRefused(where, "a place that is taken", "each task once")
+        return hello
+
+    def _refuse(self, sock: socket.socket, error: BadFrame) -> None:
+        try:
+            sock.send(self._first(refusal(error)))
+        except OSError:
+            pass  # it has gone already: then it needs no reason
+
+    def _wait_for(
+        self, task: int, is_there: Callable[[], bool], patience: Patience, where: str, what: str
+    ) -> None:
+        """Wait for what a task owes; what it gave before its end counts."""
+        while not is_there():
+            self._poll.poll(SLICE_S * 1000)
+            self.read_all()
+            if is_there():
+                return
+            self.look(where, [task], lambda task: what)
+            if patience.left_s() <= 0:
+                raise overdue(self.n_tasks, where, [task], lambda task: what, patience.timeout_s)
+
+    # what all have in common
+
+    def give(self, boxes: Mailboxes, plan: ChannelPlan, fd: int, patience: Patience) -> None:
+        """Give the root's memory to all; the first time also what shows ended tasks."""
+        n, given = self.n_tasks, list[tuple[int, int]]()
+        try:
+            if self._ends is None:
+                self._ends = select.epoll()
+                given = [os.pipe2(os.O_CLOEXEC) for _ in range(n)]
+                self._handles = [read for read, _ in given]
+                for read in self._handles:
+                    self._ends.register(read, 0)  # a hang-up is always told
+            for task, handle in enumerate(self._handles):
+                boxes.enter(task, handle)
+            for task in self._peers:
+                more = [self._ends.fileno(), *_kept(given, task)] if given else []
+                self.send(task, plan, (), patience, [fd, *more])
+            if given:
+                self._held = _kept(given, ROOT)
+        finally:
+            for end in itertools.chain(*given):
+                if end not in self._held:
+                    os.close(end)
+
+    def given(self, mine: bytes, size: int, patience: Patience, where: str) -> int:
+        """The descriptor of the root's memory."""
+        peer = self._peers[ROOT]
+        self._wait_for(ROOT, lambda: bool(peer.plans), patience, where, "memory for all")
+        plan, fd = peer.plans.popleft()
+        try:
+            check_digest(peer.name, plan.digest, mine)
+            check_segment(fd, plan.size, size, f"segment of {peer.name}")
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    # who has gone
+
+    def look(self, where: str, absent: list[int], owes: Callable[[int], str]) -> None:
+        for task in self.find_gone(absent):
+            peer = self._peers[task]
+            raise PeerLost(where, (peer.name,), f"{peer.gone}; it owes {owes(task)}")
+
+    def find_gone(self, tasks: Sequence[int]) -> list[int]:
+        """Which of these have left or ended; ``gone`` says how."""
+        boxes = self.boxes
+        if boxes is not None:
+            # Before their last words: these come first.
+            ended = {fd for fd, _ in self._ends.poll(0)} if self._ends is not None else set()
+            for task in tasks:
+                peer = self._peers[task]
+                if peer.gone is not None:
+                    continue
+                state = boxes.state(task)
+                if state == LEFT:
+                    peer.gone = f"it left: {boxes.reason(task).decode(errors='replace')}"
+                elif state or (ended and boxes.handle(task) in ended):
+                    peer.gone = ENDED
+                    boxes.has_ended(task)  # who holds its pipe may end next
+        return [task for task in tasks if self._peers[task].gone is not None]
+
+    # messages
+
+    def send(
+        self,
+        to: int,
+        meta: Meta,
+        arrays: Sequence[Array],
+        patience: Patience,
+        fds: Sequence[int] = (),
+    ) -> None:
+        peer = self._peers[to]
+        where = f"sending {type(meta).__name__} to {peer.name}"
+        if peer.sock is None and self._endpoints and not self.find_gone([to]):
+            self._dial(to, patience, where)
+        message = WireMessage(meta, tuple(arrays), self.task, self.place.attempt, peer.n_out + 1)
+        packet, own_fd = packet_of(message)
+        try:
+            carried = array.array("i", fds if own_fd is None else [own_fd])
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, carried)] if carried else []
+            while True:
+                if peer.sock is None or peer.gone is not None:
+                    raise PeerLost(where, (peer.name,), peer.gone or "it was never here")
+                try:
+                    peer.sock.sendmsg(packet, ancillary)
+                    break
+                except BlockingIOError:
+                    left_s = patience.left_s()
+                    if left_s <= 0:
+                        here, most_s = (f"task {self.task}",), patience.timeout_s
+                        raise BarrierTimeout(where, (peer.name,), here, most_s) from None
+                    writable = select.poll()
+                    writable.register(peer.sock, select.POLLOUT)
+                    writable.poll(min(left_s, SLICE_S) * 1000)
+                    self.read_all()
+                except OSError as error:
+                    self.read_all()
+                    if not self.find_gone([to]):
+                        peer.gone = f"its process ended: {error.strerror}"
+        finally:
+            if own_fd is not None:
+                os.close(own_fd)
+        peer.n_out += 1
+
+    def read_all(self) -> None:
+        """Read all sockets, without waiting."""
+        for fd, _ in self._poll.poll(0):
+            if fd == self._listener.fileno():
+                self._accept()
+                continue
+            while (found := self._sockets.get(fd)) is not None and self._read(*found):
+                pass
+
+    def _read(self, sock: socket.socket, task: int | None) -> bool:
+        try:
+            packet, fds, _, _ = socket.recv_fds(sock, PACKET_BYTES, 4)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True  # it left something unread, which is told once: what it said comes now
+        except OSError:
+            packet, fds = b"", []
+        if not packet:
+            self._hang_up(sock, task)
+            return False
+        if task is None:
+            self._greet(sock, packet)
+            return True
+        peer = self._peers[task]
+        if not peer.is_met:
+            self._checked(packet, task)
+            peer.is_met = True
+            peer.window.admit(1)
+            return True
+        kept: list[int] = []
+        try:
+            try:
+                message = message_of(packet, fds, Expected(task, self.place.attempt))
+                peer.window.admit(message.seq)
+            except BadFrame as error:
+                where = f"frame from {peer.name}: {error.where}"
+                raise BadFrame(where, error.got, error.expected) from error
+            match message.meta:
+                case ChannelPlan() as plan:
+                    n_wanted = 4 if self._ends is None else 1
+                    if len(fds) != n_wanted or task != ROOT:
+                        got = f"{len(fds)} descriptors"
+                        raise BadFrame(f"plan of {peer.name}", got, f"{n_wanted}, of task {ROOT}")
+                    kept = fds
+                    if self._ends is None:
+                        self._ends, self._held = select.epoll.fromfd(fds[1]), fds[2:]
+                    peer.plans.append((plan, fds[0]))
+                case Bye(reason=reason):
+                    peer.gone = f"it left: {reason}"
+                case Hello():
+                    raise BadFrame(f"frame from {peer.name}", "a second hello", "one")
+                case _:
+                    self._loose.append(message)
+        finally:
+            for fd in fds:
+                if fd not in kept:
+                    os.close(fd)
+        return True
+
+    def receive(self, timeout_s: float) -> WireMessage | None:
+        ends = time.monotonic() + timeout_s
+        while not self._loose:
+            left_s = ends - time.monotonic()
+            self._poll.poll(max(left_s, 0.0) * 1000)
+            self.read_all()
+            if not self._loose and left_s <= 0:
+                return None
+        return self._loose.popleft()
+
+    def absent(self) -> dict[int, str]:
+        return {task: str(self._peers[task].gone) for task in self.find_gone([*self._peers])}
+
+    def close(self, reason: str) -> None:
+        """Say goodbye to all, and close everything."""
+        for task, peer in self._peers.items():
+            if peer.sock is not None:  # it may not have the memory in which that was said
+                try:
+                    self.send(task, Bye(reason=reason[:4000]), (), Patience(0.0))
+                except (PeerLost, BarrierTimeout):
+                    pass  # it has gone, or does not read: the hang-up tells it as well
+        for peer in self._peers.values():
+            peer.sock = None
+            for _, fd in peer.plans:
+                os.close(fd)
+            peer.plans.clear()
+        for sock in [self._listener, *(sock for sock, _ in self._sockets.values())]:
+            sock.close()
+        for fd in self._held:
+            os.close(fd)
+        self._sockets, self._held = {}, []
+        if self._ends is not None:
+            self._ends.close()
+        self.boxes = None
+
+
+def _check_user(sock: socket.socket) -> None:
+    """Check that the other end is the same user's."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    uid = struct.unpack("3i", credentials)[1]
+    if uid != os.getuid():
+        raise HandshakeRefused("connection", f"user {uid}", f"user {os.getuid()}")
+
+
+def _kept(pipes: Sequence[tuple[int, int]], task: int) -> list[int]:
+    """Of a pipe for each task, the ends that a task holds."""
+    return [pipes[task][1], pipes[(task + 1) % len(pipes)][0]]
