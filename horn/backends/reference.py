@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from horn import ir, math, random
+from horn import random
 from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine, constant
+from horn.backends._reference_loops import receivers_of, result
 from horn.data import Dataset
-from horn.ir import Node, Op
+from horn.ir import Node
 from horn.neuron import OF_A_SAMPLE
 from horn.partition.share import Share, count
 from horn.program import (
@@ -21,12 +22,10 @@ from horn.program import (
     Convolve,
     Draw,
     Expand,
-    Frame,
     Input,
     Live,
     Loop,
     Matmul,
-    Output,
     Parts,
     Pick,
     Program,
@@ -42,38 +41,8 @@ from horn.program import (
     base,
     layer_of,
     letter_axes,
-    link_of,
-    out_letters,
     segments,
 )
-
-CHUNK = 1 << 21  # elements of a (b, o, i) domain that are computed at once
-
-_UFUNC: dict[Op, Any] = {
-    Op.ADD: np.add,
-    Op.SUB: np.subtract,
-    Op.MUL: np.multiply,
-    Op.DIV: np.divide,
-    Op.NEG: np.negative,
-    Op.LT: np.less,
-    Op.LE: np.less_equal,
-    Op.GT: np.greater,
-    Op.GE: np.greater_equal,
-    Op.EQ: np.equal,
-    Op.NE: np.not_equal,
-    Op.AND: np.logical_and,
-    Op.OR: np.logical_or,
-    Op.NOT: np.logical_not,
-    Op.SELECT: np.where,
-}
-_REDUCE: dict[str, Any] = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "max": np.maximum,
-    "min": np.minimum,
-    "any": np.logical_or,
-    "all": np.logical_and,
-}
 
 
 class Runner:
@@ -435,7 +404,7 @@ class Runner:
                 sources = np.arange(link.source.size, dtype=np.uint64) + np.uint64(s.link << 32)
                 out = f(key, s.site, neurons, sources, random.ONCE).T
                 if link.edges is not None:
-                    out = out[_receivers(link.edges.indptr), link.edges.indices]
+                    out = out[receivers_of(link.edges.indptr), link.edges.indices]
             out = self.share.part(out, axes)
         else:
             neurons = np.arange(layer.size)[self.share.places(axes[-1])]
@@ -543,7 +512,7 @@ class Runner:
     # --- loops
 
     def loop(self, s: Loop) -> None:
-        results = [self.result(s, output) for output in s.outputs]
+        results = [result(self, s, output) for output in s.outputs]
         for output, value in zip(s.outputs, results, strict=True):
             buffer = self.program.buffers[output.buffer]
             if buffer.role in ("work", "late"):
@@ -563,179 +532,6 @@ class Runner:
         if all(len(i) == n for i, n in zip(index, self.array(name).shape, strict=True)):
             return ...
         return np.ix_(*index)
-
-    def result(self, s: Loop, output: Output) -> Array:
-        node, frame = output.node, s.frame
-        letters = out_letters(self.network, frame, output, self.program.buffers)
-        domain = ir.union(node.axes, output.axis, letters)
-        if frame.link is not None and "o" in domain and "i" in domain:
-            if link_of(self.network, frame).edges is not None:
-                return self.on_edges(frame, output)
-        size = self.sizes(frame)
-        n = int(np.prod([size[a] for a in domain if a != "b"], dtype=np.int64))
-        rows = size["b"] if "b" in domain else 1
-        step = max(1, CHUNK // max(n, 1)) if len(domain) == 3 else max(rows, 1)
-        kept = domain.replace(output.axis, "")
-        parts = []
-        for start in range(0, rows, step):
-            here = slice(start, min(start + step, rows))
-            value = self.evaluate(node, frame, domain, here, s.scatter)
-            full = tuple((here.stop - here.start) if a == "b" else size[a] for a in domain)
-            value = np.broadcast_to(value, full)
-            if output.axis:
-                axis = domain.index(output.axis)
-                if output.monoid.startswith("arg"):
-                    arg = np.argmax if output.monoid == "argmax" else np.argmin
-                    value = arg(value, axis=axis).astype(self.dtype)
-                else:
-                    identity = ir.IDENTITY[output.monoid]
-                    value = _REDUCE[output.monoid].reduce(value, axis=axis, initial=identity)
-            parts.append(value)
-        if not parts:
-            value = np.zeros([size[a] for a in kept], self.dtype)
-        elif "b" in kept:
-            value = np.concatenate(parts, axis=0)
-        else:
-            value = parts[0]
-            for part in parts[1:]:
-                value = _REDUCE[output.monoid or "sum"](value, part)
-        return np.array(value, self.dtype)
-
-    def sizes(self, frame: Frame) -> dict[str, int]:
-        """The length of each letter's axis in a frame: of compact layers, the live neurons."""
-        size = {}
-        letters = "o" if frame.shared else "bo" if frame.link is None else "boi"
-        for letter in letters:
-            (axis,) = letter_axes(self.network, frame, letter)
-            k = layer_of(axis)
-            if letter == "b":
-                size[letter] = count(self.here(axis))
-            else:
-                size[letter] = len(self.alive[k]) if k in self.alive else self.share.length(axis, 0)
-        return size
-
-    def order(self, root: Node) -> list[Node]:
-        """All below a node, arguments first."""
-        found = self.orders.get(root)
-        if found is None:
-            found = self.orders[root] = list(ir.walk(root))
-        return found
-
-    def evaluate(self, root: Node, frame: Frame, domain: str, here: slice, scatter: bool) -> Array:
-        """The expression over the domain, broadcast only as far as its own axes go."""
-        done: dict[Node, Any] = {}
-        for node in self.order(root):
-            if node.op is Op.MESSAGE_DRAW:
-                value = self.message_draws(node, frame)
-                if "b" in node.axes:
-                    value = value[here]
-                done[node] = value[tuple(slice(None) if a in node.axes else None for a in domain)]
-            elif node.op is Op.LOAD:
-                value = self.array(node.value)
-                buffer = self.program.buffers[node.value]
-                if scatter and buffer.full and buffer.axes:
-                    value = value[self.places(node.value)]
-                if "b" in node.axes:
-                    value = value[here]
-                index = tuple(slice(None) if a in node.axes else None for a in domain)
-                done[node] = value[index] if domain else value
-            else:
-                done[node] = self.operate(node, done)
-        return np.asarray(done[root])
-
-    def operate(self, node: Node, done: Mapping[Node, Any]) -> Any:
-        args = [done[a] for a in node.args]
-        if node.op is Op.CONST:
-            return self.dtype.type(node.value)
-        if node.op is Op.SCALAR:
-            return self.dtype.type(self.scalars[node.value])
-        if node.op in _UFUNC:
-            if node.op in (Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.NEG):
-                args = [a.astype(self.dtype) if np.asarray(a).dtype == bool else a for a in args]
-            return _UFUNC[node.op](*args)
-        # NumPy would take a function of truth values in half precision.
-        arrays = [np.asarray(a) for a in args]
-        floats = [a.astype(self.dtype) if a.dtype == bool else a for a in arrays]
-        return math.apply(node.op.value, *floats)
-
-    def message_draws(self, node: Node, frame: Frame) -> Array:
-        """The draws of a frame's messages, of this task's rows, along the node's axes; on edges
-        along those.
-        """
-        kind, site, per, number, position = node.value
-        layer, letters = self.network.layers[number], node.axes
-        key = random.key(self.network.seed, number)
-        iteration = random.ONCE if per == "run" else int(self.scalars["iteration"])
-        link = layer.links[position] if position < len(layer.links) else None
-        keys = random.receiver_keys(key, np.arange(layer.size), position)
-        if link is not None and link.edges is not None:
-            (axis,) = letter_axes(self.network, frame, "oi")
-            places = self.share.places(axis)
-            keys = keys[_receivers(link.edges.indptr)[places]]
-            sources = np.asarray(link.edges.indices)[places]
-            shape: tuple[int, ...] = (-1, 1)
-        else:
-            (axis,) = letter_axes(self.network, frame, "o")
-            keys, sources, shape = keys[self.share.places(axis)], np.zeros(1, np.int64), (-1, 1)
-            if "i" in letters:
-                (axis,) = letter_axes(self.network, frame, "i")
-                sources = np.arange(self.share.whole(base(axis)))[self.share.places(axis)]
-                keys, shape = keys[:, None], (-1, 1, 1)
-        samples = np.array(random.SHARED)
-        if "b" in letters:
-            (axis,) = letter_axes(self.network, frame, "b")
-            samples = self.numbers(axis, per).reshape(shape)
-        drawn = random.of_messages(kind, keys, site, sources, samples, iteration)
-        return drawn.astype(self.dtype)
-
-    def on_edges(self, frame: Frame, output: Output) -> Array:
-        """A loop in the frame of a sparse link: everything is taken at the edges, then reduced by
-        receiver or source.
-        """
-        node = output.node
-        edges = self.share.edges(frame.layer, frame.link or 0, frame.split)
-        receivers, sources = edges.receivers, edges.sources
-        n, rows = len(sources), self.sizes(frame)["b"]
-        done: dict[Node, Any] = {}
-        for x in self.order(node):
-            if x.op is Op.MESSAGE_DRAW:
-                done[x] = self.message_draws(x, frame)
-                continue
-            if x.op is not Op.LOAD:
-                done[x] = self.operate(x, done)
-                continue
-            value = self.array(x.value)
-            rest = x.axes.replace("b", "")
-            if rest == "oi" or not rest:
-                at = value
-            else:
-                at = value[..., receivers if rest == "o" else sources]
-            done[x] = at[:, None] if x.axes == "b" else at
-        value = np.asarray(done[node])
-        if output.axis == "b":
-            return np.asarray(np.broadcast_to(value, (rows, n)).sum(axis=0), self.dtype)
-        has_b = "b" in node.axes
-        value = np.broadcast_to(value, (rows, n) if has_b else (n,))
-        if not output.axis:
-            return np.array(value, self.dtype)
-        place, n_places = (
-            (receivers, len(edges.indptr) - 1) if output.axis == "i" else (sources, edges.n_sources)
-        )
-        out = np.zeros((*value.shape[:-1], n_places), self.dtype)
-        for k in range(n_places):
-            mine = np.flatnonzero(place == k)
-            part = value[..., mine]
-            if output.monoid.startswith("arg"):
-                arg = np.argmax if output.monoid == "argmax" else np.argmin
-                out[..., k] = mine[arg(part, axis=-1)] if len(mine) else 0
-            else:
-                initial = ir.IDENTITY[output.monoid]
-                out[..., k] = _REDUCE[output.monoid].reduce(part, axis=-1, initial=initial)
-        return out
-
-
-def _receivers(indptr: Array) -> Array:
-    return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
 
 
 class Engine(CompiledEngine):

@@ -16,6 +16,7 @@ import numpy as np
 
 from horn import ir
 from horn.backends import Setup, in_use
+from horn.backends._reference_loops import message_draws
 from horn.backends.reference import Runner
 from horn.compiler import lower
 from horn.connections import Edges
@@ -492,7 +493,7 @@ class _Run(Generic[T]):
         """Draws that belong to a synapse for the whole run."""
         name = f"#draws.{frame.layer}.{frame.link}.{node.value}.{node.axes}"
         if name not in self.done:
-            value = self.of.runner.message_draws(node, frame)
+            value = message_draws(self.of.runner, node, frame)
             array = self.graph.array(name, np.ascontiguousarray(value))
             if on_table and node.axes == "oi":
                 array = self.graph.take(array, 0, self.table(frame).edges)

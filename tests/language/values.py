@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from horn import ir
-from horn.backends.reference import Runner
+from horn.backends._reference_loops import operate
 from horn.ir import Node, Op
 
 B, O, I = 3, 4, 5  # noqa: E741  rows, neurons, synapses
@@ -49,7 +49,7 @@ def evaluate(root: Node, env: Mapping[Any, Any]) -> np.ndarray:
                 a, b = (done[x] for x in node.args)
                 done[node] = np.sum(a * b, axis="boi".index(node.value), keepdims=True)
             else:
-                done[node] = Runner.operate(host, node, done)
+                done[node] = operate(host, node, done)
     return np.asarray(done[root], float)
 
 
