@@ -15,12 +15,6 @@ from horn._kernels import reference
 from tests.kernels.accuracy import run
 
 HEADER = (Path(horn.__file__).parent / "_kernels" / "functions.h").read_text()
-DTYPES = [np.float32, np.float64]
-
-
-@pytest.fixture(params=DTYPES, ids=["float32", "float64"])
-def dtype(request):
-    return request.param
 
 
 def promised():

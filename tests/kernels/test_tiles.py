@@ -10,7 +10,6 @@ import pytest
 from horn._kernels import tiles
 from horn._kernels.engine import LEVEL, Iota, Tape, View
 
-DTYPES = [np.float32, np.float64]
 RTOL = {np.float32: 1e-5, np.float64: 1e-12}
 SIZES = [(1, 1, 16), (3, 5, 33), (9, 6, 100), (67, 35, 1031), (4, 40, 64), (2, 3, 7), (5, 66, 300)]
 if "HORN_SIMD" in os.environ:  # of a lower level than the others run at: every other size
@@ -24,16 +23,6 @@ TERMS = {
     "square": ([("sub", 0, 1), ("mul", 2, 2)], lambda x, w: (x - w) ** 2),
 }
 FOLDS = {"sum": np.sum, "max": np.max, "min": np.min, "argmax": np.argmax}
-
-
-@pytest.fixture(params=DTYPES, ids=["float32", "float64"])
-def dtype(request):
-    return request.param
-
-
-@pytest.fixture(params=[1, 2])
-def n_threads(request):
-    return request.param
 
 
 def matrices(rng, p, q, r, dtype):

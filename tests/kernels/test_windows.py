@@ -26,16 +26,6 @@ SHAPES = [
 BATCHES = [(1, 1), (16, 16), (33, 40), (47, 47), (3, 64)]  # rows, of how many
 
 
-@pytest.fixture(params=[np.float32, np.float64], ids=["float32", "float64"])
-def dtype(request):
-    return request.param
-
-
-@pytest.fixture(params=[1, 2])
-def n_threads(request):
-    return request.param
-
-
 @pytest.mark.parametrize("below, maps, told", SHAPES)
 @pytest.mark.parametrize("rows, size", BATCHES)
 def test_sums_and_gradients(below, maps, told, rows, size, dtype, n_threads, kernel_rng):

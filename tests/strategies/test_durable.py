@@ -36,7 +36,7 @@ from horn.wire.frames import (
     ServersReady,
     Verdict,
 )
-from tests.strategies.test_server import dealings
+from tests.strategies.test_server_orders import dealings
 
 PLAIN = horn.SGD(1.0)  # what is pushed is taken away
 N = 3  # batches of each group

@@ -1,0 +1,92 @@
+"""Loops over the edges of sparse links against NumPy: both ways, dtypes, orders and threads."""
+
+import numpy as np
+import pytest
+
+from horn._kernels import reference
+from horn._kernels.engine import Iota, Ragged, Tape, View
+from tests.kernels.test_engine import normal
+
+
+@pytest.fixture
+def graph(kernel_rng):
+    degrees = kernel_rng.integers(0, 9, 40)
+    degrees[[0, 7]] = 0
+    degrees[3] = 200
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    indices = kernel_rng.integers(0, 60, indptr[-1]).astype(np.int32)
+    return indptr, indices, np.repeat(np.arange(40), degrees)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 5, 100, 700])
+@pytest.mark.parametrize("fold", ["sum", "max", "argmax"])
+@pytest.mark.parametrize("order", "CF")
+def test_edges_reduce_to_their_receivers(batch, fold, order, dtype, n_threads, graph, kernel_rng):
+    indptr, indices, _ = graph
+    x = normal(kernel_rng, 60, batch, dtype=dtype, order=order)
+    w = normal(kernel_rng, len(indices), dtype=dtype)
+    out = np.full((40, batch), np.nan, dtype)
+    tape = Tape(dtype, n_threads)
+    tape.loop({"o": 40, "e": Ragged(indptr, "o"), "b": tape.dim(batch)},
+              [View(x, "eb", {"e": indices}), View(w, "e")], [("mul", 0, 1)],
+              [(View(out, "ob"), 2)], reduce=(fold, "e"))  # fmt: skip
+    tape.run()
+    for r in range(40):
+        e = slice(indptr[r], indptr[r + 1])
+        expected = reference.fold(fold, x[indices[e]] * w[e, None], 0)
+        np.testing.assert_allclose(out[r], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_edges_without_a_batch_reduce_to_their_receivers(dtype, n_threads, graph, kernel_rng):
+    indptr, indices, _ = graph
+    w = normal(kernel_rng, len(indices), dtype=dtype)
+    x = normal(kernel_rng, 60, dtype=dtype)
+    out, count = np.zeros(40, dtype), np.zeros(40, dtype)
+    tape = Tape(dtype, n_threads)
+    axes = {"o": 40, "e": Ragged(indptr, "o")}
+    tape.loop(axes, [View(x, "e", {"e": indices}), View(w, "e")], [("mul", 0, 1), ("tanh", 2)],
+              [(View(out, "o"), 3)], reduce=("sum", "e"))  # fmt: skip
+    tape.loop(axes, [Iota("e")], [], [(View(count, "o"), 0)], reduce=("max", "e"))
+    tape.run()
+    for r in range(40):
+        e = slice(indptr[r], indptr[r + 1])
+        np.testing.assert_allclose(
+            out[r], np.tanh(x[indices[e]] * w[e]).sum(), rtol=1e-5, atol=1e-6
+        )
+        assert count[r] == (e.stop - e.start - 1 if e.stop > e.start else -np.inf)
+
+
+@pytest.mark.parametrize("batch", [1, 5, 100, 700])
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_edge_gradients_reduce_over_the_batch(batch, is_plain, dtype, n_threads, graph, kernel_rng):
+    indptr, indices, receiver = graph
+    x = normal(kernel_rng, 60, batch, dtype=dtype)
+    delta = normal(kernel_rng, 40, batch, dtype=dtype)
+    grad = np.zeros(len(indices), dtype)
+    tape = Tape(dtype, n_threads)
+    ops = [("mul", 0, 1)] if is_plain else [("mul", 0, 1), ("tanh", 2)]
+    tape.loop({"o": 40, "e": Ragged(indptr, "o"), "b": batch},
+              [View(delta, "ob"), View(x, "eb", {"e": indices})], ops,
+              [(View(grad, "e"), 1 + len(ops))], reduce=("sum", "b"))  # fmt: skip
+    tape.run()
+    product = delta[receiver].astype(float) * x[indices]
+    expected = (product if is_plain else np.tanh(product)).sum(axis=1)
+    np.testing.assert_allclose(grad, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_edges_may_be_walked_from_the_sending_side(dtype, n_threads, graph, kernel_rng):
+    indptr, indices, receiver = graph
+    perm = np.argsort(indices, kind="stable").astype(np.int32)
+    back_ptr = np.concatenate([[0], np.cumsum(np.bincount(indices, minlength=60))]).astype(np.int64)
+    to = receiver[perm].astype(np.int32)
+    delta = normal(kernel_rng, 40, 33, dtype=dtype)
+    w = normal(kernel_rng, len(indices), dtype=dtype)
+    out = np.zeros((60, 33), dtype)
+    tape = Tape(dtype, n_threads)
+    tape.loop({"i": 60, "e": Ragged(back_ptr, "i"), "b": 33},
+              [View(delta, "eb", {"e": to}), View(w, "e", {"e": perm})], [("mul", 0, 1)],
+              [(View(out, "ib"), 2)], reduce=("sum", "e"))  # fmt: skip
+    tape.run()
+    expected = np.zeros((60, 33))
+    np.add.at(expected, indices, delta[receiver].astype(float) * w[:, None])
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
