@@ -150,7 +150,7 @@ def describe(layer: Layer, entry: ComparedNumber) -> str:
     code = layer.neuron.backward.__code__  # type: ignore[attr-defined]
     place, ratio = ", ".join(map(str, entry.place)), ""
     if abs(entry.expected) > 1e-9:
-        ratio = f" ({entry.written / entry.expected:.3g} times too much)"
+        ratio = f" ({entry.written / entry.expected:.3g} times what it should be)"
     return (
         f"{code.co_filename}:{code.co_firstlineno}, in {layer.neuron.__name__}.backward: "
         f"{entry.what} is not the gradient of the loss. d loss / d {entry.array}[{place}] is "

@@ -109,8 +109,9 @@ def _array(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray:
     if array.dtype.kind not in "biuf":
         raise DataError(
             f"{what} holds {parts.kind_name(array.dtype)}, but numbers are expected; "
-            f"convert it to a numeric type first"
-        )
+            + (f"pass the array itself, as df[{value!r}] of a table" if isinstance(value, str)
+               else "convert it to a numeric type first")
+        )  # fmt: skip
     return array
 
 

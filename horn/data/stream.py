@@ -151,6 +151,8 @@ class Stream:
             ) from error
 
     def _rows(self, item: Any) -> Item:
+        if isinstance(item, (tuple, list)) and len(item) == 1:  # of a TensorDataset without y
+            item = item[0]
         is_pair = isinstance(item, (tuple, list)) and len(item) == 2
         x, y = item if is_pair else (item, None)
         if isinstance(item, (tuple, list)) and not is_pair:

@@ -111,7 +111,7 @@ def test_a_wrong_backward_is_named_with_its_word_and_array(neuron, what, array):
 
 
 def test_a_factor_is_said():
-    with pytest.raises(ModelError, match=r"\(2 times too much\)"):
+    with pytest.raises(ModelError, match=r"\(2 times what it should be\)"):
         check_job(job(WrongPush))
 
 

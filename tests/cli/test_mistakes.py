@@ -266,6 +266,8 @@ JOBS = {
         remedy=OUTPUT),
     "no loss": M(OUTPUT, '    net.output(2, activation="softmax")',
         ("the network has no loss", "nothing would be learned"), place=False, remedy=OUTPUT),
+    "a column's name as labels": M(RETURN, '    return horn.Job(net, (x, "kind"))',
+        ("y holds text, but numbers are expected; pass the array itself, as df['kind'] of",)),
     "integers to be learned": M(LABELS, "    y = np.arange(40) - 20",
         ("label -20 in row 0 is negative", "numbers to be learned are a column, y.reshape(-1, 1)")),
     "a run as initial": M(RETURN, JOB_OF % "initial=type('Run', (), {'model': 3})()",

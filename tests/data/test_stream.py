@@ -142,6 +142,8 @@ def test_what_is_read_whole() -> None:
     model = horn.train(job).model
     rows = permutation(len(X), 3, 0)[:60]
     assert model.evaluate(stream) == model.evaluate(X[rows], Y[rows])
+    alone = Stream(lambda: ([X[k : k + 20]] for k in range(0, 60, 20)), samples=60)  # of one array
+    np.testing.assert_array_equal(model.predict(alone), model.predict(X[:60]))
     with pytest.raises(DataError, match="a stream without a length cannot be read whole; say how"):
         model.predict(by_order(9, 1))
 
