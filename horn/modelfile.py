@@ -129,6 +129,8 @@ def check_writable(path: str | os.PathLike[str], size_bytes: int = 0) -> None:
         raise ModelError(f"{path}: is a folder; name a file, such as {target / 'model.horn'}")
     if target.exists() and not target.is_file():
         raise ModelError(f"{path}: is a device or a pipe, and would be replaced; name a file")
+    if target.suffix in (".py", ".ipynb") and target.exists():
+        raise ModelError(f"{path}: is a program, and would be replaced; name another file")
     folder = target.parent
     if not folder.is_dir():
         raise ModelError(f"{path}: the folder {folder} does not exist; make it first")

@@ -247,10 +247,10 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         raise click.exceptions.Exit(Stopped.exit_code)
     if not quiet:
         _say_end(run, str(path))
-        if run.profile is not None:
-            _say_profile(run.profile)
         if verbose and run.counters:
             _say_counters(run.counters)
+    if run.profile is not None and (not quiet or options["profile"] is True):
+        _say_profile(run.profile)
     code = 7 if run.state == "DIVERGED" else None  # as of NaN; the model is saved
     if as_json:
         head = {"schema": "horn.run/1", "state": run.state, "model": str(path)}
