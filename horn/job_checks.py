@@ -88,6 +88,8 @@ def metrics_of(
 
 
 def no_optimizer(given: Any) -> str:
+    if type(given).__module__.startswith("torch."):
+        return "Job: optimizer must be one of horn, as horn.SGD(0.1); got one of PyTorch"
     if isinstance(given, np.ndarray) or not isinstance(given, (str, type)):
         return (
             f"Job: optimizer must be an optimizer such as horn.SGD(0.1), got a "

@@ -64,14 +64,17 @@ def resolve(loss: str | Loss | Callable[[Any, Any], Any] | None, where: str) -> 
     if loss is None or isinstance(loss, Loss):
         return loss
     called = loss if isinstance(loss, str) else type(loss).__name__  # of PyTorch: a class for each
+    is_foreign = str(getattr(loss, "__module__", "")).startswith(("torch.", "keras.", "sklearn."))
+    if is_foreign:
+        called = getattr(loss, "__name__", called)
     if called in ABSOLUTE:
         raise ModelError(
             f"{where}: unknown loss {loss!r}; write "
             "loss=lambda output, target: abs(output - target)"
         )
-    if callable(loss) and called not in mistakes.LOSSES:
+    if callable(loss) and called not in mistakes.LOSSES and not is_foreign:
         return Loss(getattr(loss, "__name__", "loss"), loss)
-    if called in LOSSES:
+    if called in LOSSES and not is_foreign:
         return LOSSES[called]
     close = difflib.get_close_matches(called, LOSSES, 1)
     if called in mistakes.LOSSES:

@@ -23,14 +23,33 @@ ATTRIBUTES = {
                "horn.Job(..., optimizer=)",
     **dict.fromkeys(("add", "add_module", "append"), "layers are added by net.input(n), "
                     "net.layer(n) and net.output(n)"),
-    **dict.fromkeys(("Sequential", "Model", "Module", "nn", "layers", "models", "keras"), _NETWORK),
+    **dict.fromkeys(("Model", "Module", "nn", "layers", "models", "keras"), _NETWORK),
     "get_layer": "model.network.layers holds them; what one sends is "
                  "model.activations(x, 'layer1')",
-    **dict.fromkeys(("history", "losses"), "a run has it: run.history['loss'] is a column"),
+    **dict.fromkeys(("history", "losses", "loss", "val_loss"), "a run has it: run.history['loss'] "
+                    "is a column"),
     **dict.fromkeys(("sklearn", "HornClassifier", "HornRegressor"),
                     "write  from horn.sklearn import HornClassifier"),
     **dict.fromkeys(("metrics_names", "scores"), "run.metrics has what was measured of the model"),
-    **dict.fromkeys(("Linear", "Conv2d", "Flatten", "MLPClassifier"), _NETWORK),
+    **dict.fromkeys(("Linear", "Flatten", "MLPClassifier", "Input", "Sequential", "sequential",
+                     "dense", "linear", "flatten"), _NETWORK),
+    **dict.fromkeys(("Conv", "Conv1d", "Conv1D", "Conv2d", "Conv2D", "conv", "conv2d"),
+                    "write net.layer(connect=horn.Convolution(channels=8, kernel=3))"),
+    **dict.fromkeys(("dropout", "Dropout2d", "Dropout1d"), "write net.layer(100, "
+                    "neuron=horn.Dropout), or keep=0.8 of net.input"),
+    **dict.fromkeys(("LSTM", "GRU", "RNN", "SimpleRNN"), "a cell is a neuron with a State that a "
+                    "sequence carries on: docs/time.md, examples/gru.py"),
+    **dict.fromkeys(("manual_seed", "set_seed", "random_seed", "seed"), "a network has its own: "
+                    "horn.Network(seed=3)"),
+    **dict.fromkeys(("tensor", "Tensor", "no_grad", "device", "jit", "grad"), "data are NumPy "
+                    "arrays, gradients are derived and neurons compiled by horn.train"),
+    **dict.fromkeys(("optim", "optimizer"), "a job has it: horn.Job(net, (x, y), "
+                    "optimizer=horn.SGD(0.1))"),
+    **dict.fromkeys(("DataLoader", "TensorDataset"), "arrays are data as they are, and so are "
+                    "PyTorch's DataLoaders: horn.Job(net, (x, y))"),
+    **dict.fromkeys(("Accuracy", "AUC"), "a job names what is measured: metrics=['accuracy', "
+                    "'auc']"),
+    **dict.fromkeys(("datasets",), "horn.data.digits(), mnist(), cifar10(), load(path)"),
     **dict.fromkeys(("forward", "predict_proba", "transform", "predict_classes"), _PREDICT),
     "predict": "train first: run = horn.train(job); then run.model.predict(x)",
     **dict.fromkeys(("score", "accuracy"), "model.evaluate(x, y) measures loss and accuracy"),

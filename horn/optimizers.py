@@ -10,7 +10,7 @@ The same object serves tasks and parameter servers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from horn import math, registry, schedules
@@ -32,6 +32,7 @@ class Optimizer:
     """
 
     learning_rate: LearningRate = 0.1
+    _: KW_ONLY  # so that SGD(0.1, 0.9) has the momentum that it has elsewhere, not a decay
     weight_decay: float = 0.0
     clip_value: float | None = None
     clip_norm: float | None = None

@@ -186,8 +186,8 @@ class Dataset:
         """The samples of a slice, as views."""
         if not isinstance(rows, slice):
             raise TypeError(
-                f"{self.name}: index with a slice, data[:100]; for single samples take data.x "
-                "and data.y"
+                f"{self.name}: index with a slice, data[:100]; its arrays are  x, y = data.x, "
+                'data.y , and test data are asked for: horn.data.digits("test")'
             )
         return self._of(rows)
 

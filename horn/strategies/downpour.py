@@ -54,8 +54,8 @@ class Moving(Optimizer):
 
     @classmethod
     def of(cls, inner: Optimizer, keep: bool) -> Moving:
-        return cls(inner.learning_rate, inner.weight_decay, inner.clip_value, inner.clip_norm,
-                   inner, keep)  # fmt: skip
+        return cls(inner.learning_rate, inner, keep, weight_decay=inner.weight_decay,
+                   clip_value=inner.clip_value, clip_norm=inner.clip_norm)  # fmt: skip
 
     @property
     def slots(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -198,8 +198,9 @@ class Downpour(Strategy):
             changes["optimizer"] = self.applies
         elif self.applies == ADAGRAD:
             changes["optimizer"] = Adagrad(
-                self.learning_rate, o.weight_decay, o.clip_value, o.clip_norm
-            )
+                self.learning_rate, weight_decay=o.weight_decay, clip_value=o.clip_value,
+                clip_norm=o.clip_norm,
+            )  # fmt: skip
         return job.with_settings(**changes)
 
     def optimizer(self, job: Job) -> Optimizer:

@@ -70,9 +70,16 @@ class History:
     def __getitem__(self, key: str | int | slice) -> Any:
         if isinstance(key, str):
             if key not in self.columns:
-                raise KeyError(f"{key!r}; columns: {', '.join(self.columns)}")
+                close = key.replace("accuracy", "acc")
+                meant = f"write {close!r}; " if close in self.columns else ""
+                raise KeyError(f"{key!r}; {meant}columns: {', '.join(self.columns)}")
             return [row.get(key) for row in self.rows]  # an earlier horn's have fewer
         return self.rows[key]
+
+    def __getattr__(self, name: str) -> Any:
+        column = name if name in COLUMNS else "loss"
+        hint = f"; columns go by name, as history[{column!r}], rows by number, history[-1]"
+        raise AttributeError(f"a History has no {name!r}{'' if name[0] == '_' else hint}")
 
     def keys(self) -> tuple[str, ...]:
         """The columns: ``dict(history)`` is a dict of lists."""

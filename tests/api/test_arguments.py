@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,40 @@ from horn.errors import DataError, NotFound
 from horn.mistakes import NoSuchArgument
 
 X, Y = np.arange(12.0).reshape(6, 2) / 12, np.array([0, 1] * 3)
+
+
+def test_what_follows_the_learning_rate_is_what_it_is_elsewhere() -> None:
+    """In Keras: SGD(rate, momentum, nesterov), Adam(rate, beta_1, beta_2)."""
+    assert horn.SGD(0.1, 0.9) == horn.SGD(0.1, momentum=0.9)
+    assert horn.Adam(0.1, 0.8, 0.9) == horn.Adam(0.1, beta1=0.8, beta2=0.9)
+    assert horn.SGD(0.1, 0.9).weight_decay == 0.0
+    with pytest.raises(TypeError, match="positional"):
+        horn.SGD(0.1, 0.9, False, 1e-4)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name, said", [
+    ("manual_seed", "a network has its own: horn.Network(seed=3)"),
+    ("Conv2d", "net.layer(connect=horn.Convolution(channels=8, kernel=3))"),
+    ("LSTM", "a cell is a neuron with a State"),
+    ("no_grad", "gradients are derived"),
+    ("DataLoader", "arrays are data as they are"),
+])  # fmt: skip
+def test_names_of_others(name: str, said: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(said)):
+        getattr(horn, name)
+
+
+def test_a_history_and_data_are_asked_by_name() -> None:
+    history = horn.train(job()).history
+    with pytest.raises(KeyError, match="write 'acc'; columns: epoch"):
+        history["accuracy"]
+    with pytest.raises(AttributeError, match=r"no 'history'; .* as history\['loss'\], rows by"):
+        _ = history.history
+    with pytest.raises(AttributeError, match=r"as history\['val_acc'\]"):
+        _ = history.val_acc
+    assert pickle.loads(pickle.dumps(history)).rows == history.rows
+    with pytest.raises(TypeError, match=r"x, y = data.x, data.y"):
+        _x, _y = horn.data.digits()
 
 
 def network() -> horn.Network:

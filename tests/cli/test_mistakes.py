@@ -266,6 +266,12 @@ JOBS = {
         remedy=OUTPUT),
     "no loss": M(OUTPUT, '    net.output(2, activation="softmax")',
         ("the network has no loss", "nothing would be learned"), place=False, remedy=OUTPUT),
+    "an optimizer of PyTorch": M(RETURN, '    of = type("SGD", (), {"__module__": "torch.optim"})\n'
+        + JOB_OF % "optimizer=of()", ("must be one of horn, as horn.SGD(0.1); got one of",)),
+    "a loss of PyTorch": M(OUTPUT, '    def cross_entropy(input, target, weight=None): pass\n'
+        '    cross_entropy.__module__ = "torch.nn.functional"\n'
+        '    net.output(2, activation="softmax", loss=cross_entropy)',
+        ("unknown loss <function", "did you mean 'cross_entropy'?")),
     "a column's name as labels": M(RETURN, '    return horn.Job(net, (x, "kind"))',
         ("y holds text, but numbers are expected; pass the array itself, as df['kind'] of",)),
     "integers to be learned": M(LABELS, "    y = np.arange(40) - 20",
