@@ -8,7 +8,6 @@ naming it as an activation means identity plus that interlayer.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -137,10 +136,9 @@ def resolve(activation: str | Activation, where: str) -> tuple[Activation, Funct
     if activation in ACTIVATIONS:
         return ACTIVATIONS[activation], None
     known = [*ACTIVATIONS, *INTERLAYERS]
-    close = difflib.get_close_matches(str(activation).lower(), known, 1)
-    if str(activation) in mistakes.ACTIVATIONS:
-        close = [name for name in (mistakes.ACTIVATIONS[str(activation)],) if name]
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    called = str(activation)
+    called = called if called in mistakes.ACTIVATIONS else called.lower()
+    hint = mistakes.suggest(called, known, mistakes.ACTIVATIONS)
     raise ModelError(
         f"{where}: unknown activation {activation!r}; {hint}known: {', '.join(known)}, or pass "
         f"horn.Activation(name, f, df)"

@@ -6,7 +6,6 @@ neuron's synapses, the bias apart.
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -107,10 +106,7 @@ def resolve(init: str | float | Initializer, where: str) -> Initializer:
         return init
     if init in INITIALIZERS:
         return INITIALIZERS[init]
-    close = difflib.get_close_matches(init, INITIALIZERS, 1)
-    if init in mistakes.INITIALIZERS:
-        close = [mistakes.INITIALIZERS[init]]
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = mistakes.suggest(init, INITIALIZERS, mistakes.INITIALIZERS)
     raise ModelError(
         f"{where}: unknown initialiser {init!r}; {hint}known: {', '.join(INITIALIZERS)}"
     )

@@ -7,7 +7,6 @@ where the label is k, else 0.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -76,10 +75,7 @@ def resolve(loss: str | Loss | Callable[[Any, Any], Any] | None, where: str) -> 
         return Loss(getattr(loss, "__name__", "loss"), loss)
     if called in LOSSES and not is_foreign:
         return LOSSES[called]
-    close = difflib.get_close_matches(called, LOSSES, 1)
-    if called in mistakes.LOSSES:
-        close = [mistakes.LOSSES[called]]
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = mistakes.suggest(called, LOSSES, mistakes.LOSSES)
     raise ModelError(
         f"{where}: unknown loss {loss!r}; {hint}known: {', '.join(LOSSES)}, or "
         "pass a function f(output, target)"

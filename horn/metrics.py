@@ -18,7 +18,6 @@ meaning    network and targets                               what is right
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import logging
 import re
@@ -286,10 +285,7 @@ def _metric(given: Any, where: str) -> Metric:
             return METRICS[name]
         if found := TOP.fullmatch(name):
             return Metric(name, top(int(found[1])), "answers", "max")
-        close = difflib.get_close_matches(name, ["accuracy", *METRICS], 1, 0.5)
-        if given in mistakes.METRICS:
-            close = [mistakes.METRICS[given]]
-        hint = f"did you mean {close[0]!r}? " if close else ""
+        hint = mistakes.suggest(given, ["accuracy", *METRICS], mistakes.METRICS, 0.5)
         raise ModelError(
             f"{where}: unknown metric {given!r}; {hint}known: {KNOWN}, or pass a function "
             f"f(y_true, y_pred)"

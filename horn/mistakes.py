@@ -7,7 +7,8 @@ import functools
 import inspect
 import re
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 _TRAIN = "a network is trained by  run = horn.train(horn.Job(net, (x, y), epochs=10))"
@@ -194,6 +195,22 @@ _CALLS = {
     "Network": _NETWORK,
     "Layer": "a layer is told what it listens to: net.layer(4, inputs=[a, b])",
 }
+
+
+def suggest(
+    word: str,
+    known: Iterable[str],
+    meant: Mapping[str, str] = MappingProxyType({}),
+    ratio: float = 0.6,
+    did: str = "did",
+) -> str:
+    """ "did you mean 'tanh'? ", or "": the known name that is most like the word. meant : what is
+    meant by names that others have for it, "" for what is not there. ratio : how like it must be,
+    from 0 to 1. did : "Did" where a sentence begins.
+    """
+    close = difflib.get_close_matches(word, list(known), 1, ratio)
+    name = meant.get(word, close[0] if close else "")
+    return f"{did} you mean {name!r}? " if name else ""
 
 
 def shown(value: Any) -> str:

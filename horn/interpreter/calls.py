@@ -7,7 +7,6 @@ arrive here. Every broken rule is a CompileError at the user's line.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 from horn import random
 from horn.autodiff import user_text
 from horn.autodiff.tape import Traced, is_number, listening, number
+from horn.mistakes import suggest
 from horn.neuron import (
     DRAWS,
     MESSAGE_FIELDS,
@@ -57,12 +57,6 @@ def drawn_for(
     layer, neuron, link, source = identity
     (key,) = random.receiver_keys(random.key(seed, layer), [neuron], link)
     return float(random.of_messages(kind, key, place, source, sample, iteration))
-
-
-def suggest(word: str, known: Sequence[str]) -> str:
-    """ "Did you mean 'delta'? ", or nothing."""
-    close = difflib.get_close_matches(word, list(known), 1)
-    return f"Did you mean {close[0]!r}? " if close else ""
 
 
 @dataclass(frozen=True)
@@ -164,7 +158,7 @@ class Message(Synapse):
                 f"in forward a message has no {name!r} yet: it comes in backward. Fields: {known}"
             )
         raise user_text.error(
-            f"message has no field {name!r}. {suggest(name, fields)}Fields: {known}"
+            f"message has no field {name!r}. {suggest(name, fields, did='Did')}Fields: {known}"
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -414,8 +408,8 @@ class Call:
                 )
             known = ", ".join(names) or "none"
             raise user_text.error(
-                f"{cls.__name__} has no Parameter {to!r}. {suggest(str(to), names)}Parameters: "
-                f"{known}"
+                f"{cls.__name__} has no Parameter {to!r}. "
+                f"{suggest(str(to), names, did='Did')}Parameters: {known}"
             )
         if self.kind == "forward":
             raise user_text.error(f'push(..., to="{to}") belongs in backward')
@@ -567,9 +561,8 @@ class Guard:
             )
         known = [k for c in cls.__mro__[:-1] for k in vars(c) if not k.startswith("_")]
         raise user_text.error(
-            f"{cls.__name__} has no {name!r}. {suggest(name, [*known, *READABLE])}Declare it in "
-            "the class: a constant "
-            f"({name} = 1.0), horn.Parameter or horn.State"
+            f"{cls.__name__} has no {name!r}. {suggest(name, [*known, *READABLE], did='Did')}"
+            f"Declare it in the class: a constant ({name} = 1.0), horn.Parameter or horn.State"
         )
 
     def __setattr__(self, name: str, value: Any) -> None:

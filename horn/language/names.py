@@ -29,7 +29,7 @@ from horn.language.references import (
     wrap,
 )
 from horn.language.scope import Scope
-from horn.language.source import suggest
+from horn.mistakes import suggest
 from horn.neuron import (
     DRAWS,
     MESSAGE_FIELDS,
@@ -274,7 +274,7 @@ class Names:
                 )
             self.scope.fail(
                 node,
-                f"message has no field {name!r}. {suggest(name, fields).capitalize()}Fields:"
+                f"message has no field {name!r}. {suggest(name, fields, did='Did')}Fields:"
                 f" {', '.join(fields)}",
             )
         return leaf(*_FIELDS[name])

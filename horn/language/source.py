@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import types
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -106,8 +104,3 @@ def _first(lines: list[str]) -> ast.stmt:
 def _column(text: str, offset: int) -> int:
     """Python counts columns in bytes of UTF-8, a caret in characters."""
     return len(text.encode()[:offset].decode(errors="ignore"))
-
-
-def suggest(word: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, known, 1)
-    return f"did you mean {close[0]!r}? " if close else ""

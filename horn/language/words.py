@@ -13,7 +13,7 @@ from horn.ir.neuron_ir import NeuronContext
 from horn.language.expressions import Expressions
 from horn.language.references import Unset, Word
 from horn.language.scope import Scope
-from horn.language.source import suggest
+from horn.mistakes import suggest
 from horn.neuron import (
     DRAWS,
     NO_CHANNELS,

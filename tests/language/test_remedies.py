@@ -65,3 +65,11 @@ def test_a_temporary_of_the_loop_may_have_the_name_of_something_before_it(tmp_pa
     found = texts.forward(texts.module(tmp_path, texts.source(forward(*lines))).N)
     v = leaf(Op.INPUT, "bi") * leaf(Op.WEIGHT, "oi")
     assert found.output is 0.5 + reduce("sum", "i", v * v)
+
+
+def test_a_name_that_was_meant_is_said_as_it_is_written(tmp_path):
+    body = "Forget = horn.Weight()\n" + forward(
+        "self.feedforward(sum(m.input * m.Forgat for m in messages))"
+    )
+    with pytest.raises(CompileError, match="Did you mean 'Forget'"):
+        texts.forward(texts.module(tmp_path, texts.source(body)).N)
