@@ -162,47 +162,7 @@ class Job:
     recompute: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.network, Network):
-            remedy = ""
-            if isinstance(getattr(self.network, "network", None), Network):
-                remedy = "; write horn.Job(model.network, data, initial=model)"
-            raise ModelError(
-                "Job: the first argument is a horn.Network, got "
-                f"{mistakes.shown(self.network)}{remedy}"
-            )
-        if not isinstance(self.optimizer, Optimizer):
-            raise ModelError(no_optimizer(self.optimizer))
-        self.network.check()
-        for what in ("batch_size", "epochs", "iterations"):
-            value = getattr(self, what)
-            if value is None and what != "batch_size":
-                continue
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-                raise ModelError(f"Job: {what} must be a whole number from 1, got {value!r}")
-        if self.epochs is not None and self.iterations is not None:
-            raise ModelError(
-                f"Job: give epochs or iterations, not both (got {self.epochs} and "
-                f"{self.iterations})"
-            )
-        if self.dtype not in ("float32", "float64"):
-            raise ModelError(f'Job: dtype must be "float32" or "float64", got {self.dtype!r}')
-        if isinstance(self.target, np.ndarray) or self.target not in ("labels", "input", None):
-            raise ModelError(
-                'Job: target must be "labels", "input" or None, got '
-                f"{mistakes.shown(self.target)}; y is of the data, (x, y)"
-            )
-        if not isinstance(self.early_stopping, (EarlyStopping, type(None))):
-            raise ModelError(
-                f"Job: early_stopping is a horn.EarlyStopping, got {self.early_stopping!r}; write "
-                "early_stopping=horn.EarlyStopping(patience=3)"
-            )
-        if self.target == "input" and self.network.has_several:
-            raise ModelError(
-                f'Job: target="input" is of one output, but the network has '
-                f"{', '.join(self.network.columns)}; give each its targets by name, (x, {{name: "
-                "x}), or compare a layer with the input: net.loss(layer, net_input, "
-                '"squared_error")'
-            )
+        self._check_settings()
         set_ = object.__setattr__
         self._check_sequences()
         if is_stream(self.data):
@@ -263,6 +223,50 @@ class Job:
         if begun is not None:
             set_(self, "initial", begun)
             set_(self, "network", self.network.beginning_with(begun.parameters, begun.states))
+
+    def _check_settings(self) -> None:
+        """What can be said of each setting, before the data are looked at. Raises ModelError."""
+        if not isinstance(self.network, Network):
+            remedy = ""
+            if isinstance(getattr(self.network, "network", None), Network):
+                remedy = "; write horn.Job(model.network, data, initial=model)"
+            raise ModelError(
+                "Job: the first argument is a horn.Network, got "
+                f"{mistakes.shown(self.network)}{remedy}"
+            )
+        if not isinstance(self.optimizer, Optimizer):
+            raise ModelError(no_optimizer(self.optimizer))
+        self.network.check()
+        for what in ("batch_size", "epochs", "iterations"):
+            value = getattr(self, what)
+            if value is None and what != "batch_size":
+                continue
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+                raise ModelError(f"Job: {what} must be a whole number from 1, got {value!r}")
+        if self.epochs is not None and self.iterations is not None:
+            raise ModelError(
+                f"Job: give epochs or iterations, not both (got {self.epochs} and "
+                f"{self.iterations})"
+            )
+        if self.dtype not in ("float32", "float64"):
+            raise ModelError(f'Job: dtype must be "float32" or "float64", got {self.dtype!r}')
+        if isinstance(self.target, np.ndarray) or self.target not in ("labels", "input", None):
+            raise ModelError(
+                'Job: target must be "labels", "input" or None, got '
+                f"{mistakes.shown(self.target)}; y is of the data, (x, y)"
+            )
+        if not isinstance(self.early_stopping, (EarlyStopping, type(None))):
+            raise ModelError(
+                f"Job: early_stopping is a horn.EarlyStopping, got {self.early_stopping!r}; write "
+                "early_stopping=horn.EarlyStopping(patience=3)"
+            )
+        if self.target == "input" and self.network.has_several:
+            raise ModelError(
+                f'Job: target="input" is of one output, but the network has '
+                f"{', '.join(self.network.columns)}; give each its targets by name, (x, {{name: "
+                "x}), or compare a layer with the input: net.loss(layer, net_input, "
+                '"squared_error")'
+            )
 
     @property
     def n_iterations(self) -> int:

@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn import explain, html, summary
+from horn import html, summary
 from horn.backends import Engine, Setup, in_use, is_compiled, make
 from horn.checkpoint import Checkpoints
 from horn.data.stream import Feed, Stream
 from horn.description import Description
 from horn.errors import Diverged, JobError, Stopped
 from horn.job import Job
-from horn.language.layers import read_aggregate
 from horn.mistakes import NoSuchAttribute, no_argument, no_attribute, shown, teaches
 from horn.model import Array, Model
 from horn.modelfile import check_writable
@@ -51,7 +50,7 @@ from horn.training.checkpointing import (
     rows_of,
     stopped,
 )
-from horn.training.checks import check_backwards, check_learns, check_metrics, check_monitor
+from horn.training.checks import check_backwards, check_run, check_settings, is_alone
 from horn.training.hooks import Hooks, attach
 from horn.training.hooks import of as callbacks_of
 from horn.training.identity import identity
@@ -253,68 +252,18 @@ def _going_on(job: Job | Model, data: Any, settings: dict[str, Any]) -> Job:
 def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = None) -> Run:
     """As ``train``; with ``on_cluster`` one attempt of a job on a cluster."""
     begun = perf_counter()
-    if importing is not None:
-        raise JobError(
-            f"horn.train ran while horn was importing {importing}; put it under "
-            f'if __name__ == "__main__":, and let job() return the horn.Job'
-        )
-    if running.get():
-        raise JobError(
-            "horn.train ran in a statement that is run again, since a neuron or function reads "
-            "what it defines; give the class that number instead, as  gain = 0.5"
-        )
-    if not isinstance(job, Job):
-        raise JobError(
-            f"horn.train takes a horn.Job, got {shown(job)}; write horn.train(horn.Job(net, ...))"
-        )
+    _check_place(job)
     strategy, topology, backend = settings.kind, settings.topology, settings.backend
     if settings.seed is not None:
         job = job.with_settings(network=job.network.rebuilt(seed=settings.seed))
-    job.check_data()
-    check_monitor(job)
-    check_metrics(job)
-    check_learns(job)
-    if is_compiled(backend, job.network):
-        for aggregate in job.aggregates.values():  # now, not after the first epoch
-            read_aggregate(aggregate)
-        for sentence in explain.prints(job.network):
-            logger.warning("%s", sentence)
-        explain.check_memory(job.network, job.batch_size, topology.n_groups)
-    strategy.check(job, topology)
+    check_run(job, settings)
     hooks = callbacks_of(job, strategy, topology, backend)
     schedule = settings.schedule()
     watcher = _watcher(settings.progress)
     code = Description.of(job.network, job.metrics)
-    if job.initial is not None and (job.initial.drawn or job.initial.unused):
-        logger.warning("the job %s", job.initial)
-    if job.initial is None and job.network.is_of_model:
-        logger.warning("the network of a model is trained from the start: its learned numbers are "
-                       "taken with  Job(model.network, ..., initial=model)")  # fmt: skip
-    if code.problem:
-        logger.warning("the model will not be saved: %s", code.problem)
-    is_shared = isinstance(strategy, AllReduce)  # every batch
-    is_alone = topology.n_workers == 1 and is_shared
-    if job.stateful and topology.n_servers and schedule is not None:
-        raise JobError(
-            f"a stateful job with servers ({strategy.name}) has no checkpoints: a group that comes "
-            "back would not know where its sequences were; leave checkpoints out, or take "
-            'strategy="allreduce" or "averaging"'
-        )
-    divided = [k for k, where in (settings.pins or {}).items() if where != "replicated"]
-    if divided and job.network.steps and (topology.n_groups > 1 or not is_shared):
-        raise JobError(
-            f"pin {divided[0]}: in a network of sequences the neurons of a layer are divided among "
-            'the tasks of one group, with strategy="allreduce"; leave groups out, or the pin'
-        )
-    if isinstance(job.data, Stream):
-        is_here = is_alone and on_cluster is None
-        if not is_here or schedule is not None or settings.resume is not False:
-            raise JobError(
-                "a stream is read by one process on this machine, once: tasks=1, groups=1 and no "
-                "checkpoints; write it to a file that all can read, np.save, and pass "
-                'horn.data.load("x.npy,y.npy")'
-            )
-    if is_alone and (on_cluster is None or not is_compiled(backend, job.network)):
+    _warn_of_begin(job, code)
+    check_settings(job, settings, schedule is not None, on_cluster is not None)
+    if is_alone(settings) and (on_cluster is None or not is_compiled(backend, job.network)):
         settings.check_alone()
         if not isinstance(settings.profile, bool):
             check_writable(settings.profile)
@@ -348,9 +297,54 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
                 if on_cluster is not None or not stopped.checkpoint:
                     raise
                 trained = _until(job, settings, stopped, begun, is_kept=schedule is not None)
+    run = _run_of(trained, job, settings, code, begun)
+    if hooks is not None:
+        if hooks.failure is None:
+            hooks.end(run.model, run.history)
+        if hooks.failure is not None:
+            hooks.failure.run = run
+            raise hooks.failure
+    return run
+
+
+def _check_place(job: Any) -> None:
+    """Whether training may begin here, and with a job. Raises JobError."""
+    if importing is not None:
+        raise JobError(
+            f"horn.train ran while horn was importing {importing}; put it under "
+            f'if __name__ == "__main__":, and let job() return the horn.Job'
+        )
+    if running.get():
+        raise JobError(
+            "horn.train ran in a statement that is run again, since a neuron or function reads "
+            "what it defines; give the class that number instead, as  gain = 0.5"
+        )
+    if not isinstance(job, Job):
+        raise JobError(
+            f"horn.train takes a horn.Job, got {shown(job)}; write horn.train(horn.Job(net, ...))"
+        )
+
+
+def _warn_of_begin(job: Job, code: Description) -> None:
+    """What of a beginning, or of the model at the end, may not be meant."""
+    if job.initial is not None and (job.initial.drawn or job.initial.unused):
+        logger.warning("the job %s", job.initial)
+    if job.initial is None and job.network.is_of_model:
+        logger.warning("the network of a model is trained from the start: its learned numbers are "
+                       "taken with  Job(model.network, ..., initial=model)")  # fmt: skip
+    if code.problem:
+        logger.warning("the model will not be saved: %s", code.problem)
+
+
+def _run_of(
+    trained: _Trained, job: Job, settings: RunSettings, code: Description, begun: float
+) -> Run:
+    """What training came to, with its model; warns where the losses grew. begun : by
+    ``perf_counter``.
+    """
     ending, n_epochs = trained.ending, len(trained.history)
     facts = _facts(
-        job, backend, n_epochs, ending.iteration, ending.best_epoch, ending.metrics,
+        job, settings.backend, n_epochs, ending.iteration, ending.best_epoch, ending.metrics,
         perf_counter() - begun,
     )  # fmt: skip
     model = Model(
@@ -359,7 +353,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         trained.states,
         dtype=job.dtype,
         target=job.target,
-        backend=backend,
+        backend=settings.backend,
         threads=settings.threads,
         facts=facts,
         code=code,
@@ -375,7 +369,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         logger.warning("diverged: %s%s. Try a learning rate of %g, or clip_norm=1.0%s", worse, kept,
                        job.optimizer.rate(ending.iterations - 1) / 10, scale)  # fmt: skip
         state = state if kept or trained.stopped else "DIVERGED"
-    run = Run(
+    return Run(
         model,
         trained.history,
         state,
@@ -392,13 +386,6 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         "" if trained.stopped is None else trained.stopped.checkpoint,
         trained.profile,
     )
-    if hooks is not None:
-        if hooks.failure is None:
-            hooks.end(model, run.history)
-        if hooks.failure is not None:
-            hooks.failure.run = run
-            raise hooks.failure
-    return run
 
 
 def _facts(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 
 from horn import explain
-from horn.backends import load
+from horn.backends import is_compiled, load
 from horn.data.stream import Stream
 from horn.errors import CompileError, JobError
 from horn.job import Job
+from horn.language.layers import read_aggregate
 from horn.neuron import State, SynapseState, declared, has_backward, mentions
 from horn.outputs import check, check_defined, has_answers
+from horn.strategies.allreduce import AllReduce
+from horn.training.run_settings import RunSettings
 
 logger = logging.getLogger(__name__)
 
@@ -88,3 +91,51 @@ def check_backwards(job: Job, backend: str) -> None:
         # The interpreter runs what the compiler, and so the comparison, cannot read.
         if load(backend).runner is not None:
             raise
+
+
+def is_alone(settings: RunSettings) -> bool:
+    """Whether one process does it all."""
+    return settings.topology.n_workers == 1 and isinstance(settings.kind, AllReduce)
+
+
+def check_run(job: Job, settings: RunSettings) -> None:
+    """Whether the job can be run so, and can learn; warns of what is left out."""
+    job.check_data()
+    check_monitor(job)
+    check_metrics(job)
+    check_learns(job)
+    if is_compiled(settings.backend, job.network):
+        for aggregate in job.aggregates.values():  # now, not after the first epoch
+            read_aggregate(aggregate)
+        for sentence in explain.prints(job.network):
+            logger.warning("%s", sentence)
+        explain.check_memory(job.network, job.batch_size, settings.topology.n_groups)
+    settings.kind.check(job, settings.topology)
+
+
+def check_settings(
+    job: Job, settings: RunSettings, has_checkpoints: bool, is_on_cluster: bool
+) -> None:
+    """What a job of sequences, or of a stream, cannot be run with. Raises JobError."""
+    topology = settings.topology
+    if job.stateful and topology.n_servers and has_checkpoints:
+        raise JobError(
+            f"a stateful job with servers ({settings.kind.name}) has no checkpoints: a group that "
+            "comes back would not know where its sequences were; leave checkpoints out, or take "
+            'strategy="allreduce" or "averaging"'
+        )
+    divided = [k for k, where in (settings.pins or {}).items() if where != "replicated"]
+    is_shared = isinstance(settings.kind, AllReduce)  # every batch
+    if divided and job.network.steps and (topology.n_groups > 1 or not is_shared):
+        raise JobError(
+            f"pin {divided[0]}: in a network of sequences the neurons of a layer are divided among "
+            'the tasks of one group, with strategy="allreduce"; leave groups out, or the pin'
+        )
+    if isinstance(job.data, Stream):
+        is_here = is_alone(settings) and not is_on_cluster
+        if not is_here or has_checkpoints or settings.resume is not False:
+            raise JobError(
+                "a stream is read by one process on this machine, once: tasks=1, groups=1 and no "
+                "checkpoints; write it to a file that all can read, np.save, and pass "
+                'horn.data.load("x.npy,y.npy")'
+            )
