@@ -31,7 +31,8 @@ A loop's values are numbered: first its inputs (views, iotas, constants, scalars
 operation. Its axes may come in any order and any layout: the tape orders them for the cache.
 
 binding.pxi checks operands and fills the structs of tape.h (tape.pxd), windows.pxi those of
-convolutions and pools; moving.pxi lets arrays lie elsewhere later.
+convolutions and pools; moving.pxi lets arrays lie elsewhere later; numpy_products.pxi makes products
+where no BLAS was found.
 """
 
 from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
@@ -559,12 +560,7 @@ cdef class Tape:
         (bands.c): nobody waits between steps.
         """
         cdef int64_t k
-        if first < 0 or last > self.t.n_ins:
-            raise ValueError(f"the tape has instructions 0 to {self.t.n_ins}, not {first} to {last}")
-        if self.t.n_threads > 1 and (self.t.worker == NULL or self.t.pid != getpid()):
-            if start_threads(&self.t) != 0:
-                raise MemoryError(f"cannot start {self.t.n_threads} threads")
-        if steps < 1 or first >= last:
+        if not self._begin(first, last) or steps < 1:
             return
         cdef bands_t *bands = self.moves.bands_of(first, last)
         cdef int n_threads = bands_threads(&self.t, bands), packs = steps >= STEPS_TO_PACK
@@ -580,9 +576,7 @@ cdef class Tape:
                         tape_pack(&self.t, first, last)
                     tape_run(&self.t, first, last, n_threads)
             self.t.packed = 0
-        if self.failure is not None:
-            failure, self.failure = self.failure, None
-            raise failure
+        self._end()
 
     def divides_rows(self, int32_t first, int32_t last):
         """How many threads a `repeat` of these instructions divides the rows of this run among; each
@@ -634,18 +628,29 @@ cdef class Tape:
     def run(self, first=0, last=None):
         """Execute the instructions [first, last), by default all of them."""
         cdef int32_t i = first, j = self.t.n_ins if last is None else last
-        if i < 0 or j > self.t.n_ins:
-            raise ValueError(f"the tape has instructions 0 to {self.t.n_ins}, not {i} to {j}")
-        if i >= j:
+        if not self._begin(i, j):
             return
+        with nogil:
+            tape_run(&self.t, i, j, self.t.n_threads)
+        self._end()
+
+    cdef bint _begin(self, int32_t first, int32_t last) except -1:
+        """Whether there is something to run; then the threads are there, after a fork, too."""
+        if first < 0 or last > self.t.n_ins:
+            raise ValueError(f"the tape has instructions 0 to {self.t.n_ins}, not {first} to {last}")
+        if first >= last:
+            return False
         if self.t.n_threads > 1 and (self.t.worker == NULL or self.t.pid != getpid()):
             if start_threads(&self.t) != 0:
                 raise MemoryError(f"cannot start {self.t.n_threads} threads")
-        with nogil:
-            tape_run(&self.t, i, j, self.t.n_threads)
+        return True
+
+    cdef int _end(self) except -1:
+        """Raise what a product through NumPy raised."""
         if self.failure is not None:
             failure, self.failure = self.failure, None
             raise failure
+        return 0
 
     def profile(self, runs=100, first=0, last=None):
         """Run `runs` times; [(label, mean seconds)] of each instruction, barriers included."""
@@ -701,7 +706,6 @@ cdef class Tape:
         return ins
 
 
-
 cdef int _look(object vector, Py_buffer *view, const char *kinds, int flags) except -1:
     """The memory of a vector of one of these kinds; it is to be released.
 
@@ -715,32 +719,4 @@ cdef int _look(object vector, Py_buffer *view, const char *kinds, int flags) exc
                      f"{vector.shape} of {vector.dtype}")
 
 
-cdef void numpy_gemm(void *owner, const gemm_t *g, int64_t m, int64_t n, int64_t k, double alpha,
-                     double beta) noexcept with gil:
-    """The product through NumPy, where no BLAS was found; it allocates, and says so by its name."""
-    cdef Tape tape = <Tape>owner
-    try:
-        a = _borrow(tape.dtype, <uintptr_t>g.a.data, g.a.stride[0], g.a.stride[1], m, k)
-        b = _borrow(tape.dtype, <uintptr_t>g.b.data, g.b.stride[0], g.b.stride[1], k, n)
-        c = _borrow(tape.dtype, <uintptr_t>g.c.data, g.c.stride[0], g.c.stride[1], m, n)
-        if beta == 0:
-            c[...] = tape.dtype.type(alpha) * (a @ b)
-        else:
-            c *= tape.dtype.type(beta)
-            c += tape.dtype.type(alpha) * (a @ b)
-    except BaseException as failure:
-        tape.failure = failure
-
-
-class _Memory:
-    """Memory that an instruction borrowed, as NumPy sees it."""
-
-    def __init__(self, interface):
-        self.__array_interface__ = interface
-
-
-def _borrow(dtype, address, stride0, stride1, rows, cols):
-    size = dtype.itemsize
-    return np.asarray(_Memory({"data": (address, False), "shape": (rows, cols), "version": 3,
-                               "strides": (stride0 * size, stride1 * size),
-                               "typestr": dtype.str}))
+include "numpy_products.pxi"
