@@ -63,6 +63,8 @@ def no_input(name: str, known: Iterable[str], kind: str, of: str = "") -> str:
             "over them (for m in messages)"
         )
     there = ", ".join(f"messages.{each}" for each in known)
+    if name in ("input", "weight"):
+        return f"messages.{name}: ask each message, as sum(m.input * m.weight for m in messages)"
     has = f"its inputs are {there}" if there else "its inputs have no names"
     return (
         f"messages has no {name!r}: {has}; give the layer one, as net.layer(..., "

@@ -488,6 +488,8 @@ def _train_here(
     if alone is not None:
         alone.loop = loop
     watcher.begin(job)
+    if start is not None:
+        watcher.note(f"Going on from iteration {start.iteration:,}.")
     try:
         if hooks is not None:
             hooks.begin(loop.history, loop.iteration)

@@ -280,6 +280,7 @@ class Attempts:
             self.attempt = journals.first_attempt
         if self.start is not None:
             self.record.iteration = self.start.iteration
+            self.record.resumed = f"Going on from iteration {self.start.iteration:,}."
             self.earlier_s = cursor_of(self.start).seconds
             self.attempt = self.start.attempt + 1
         if self.checkpoints is not None:

@@ -73,7 +73,7 @@ class ProgressRecord:
         self.job, self.watcher = job, watcher
         self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
         self.epoch, self.iteration = len(self.rows) + 1, 0
-        self.is_shown = False
+        self.is_shown, self.resumed = False, ""  # resumed : what is told of it at the begin
         # For callbacks: epochs and updates that they have not been told of. None: nobody asks.
         self.untold: deque[Mapping[str, Any] | BatchDone] | None = None
         self._n_told = len(self.rows)
@@ -92,6 +92,9 @@ class ProgressRecord:
         if not self.is_shown:
             self.is_shown = True
             self.watcher.begin(self.job)
+            if self.resumed:
+                self.watcher.note(self.resumed)
+                self.resumed = ""
 
     def end(self) -> None:
         if self.is_shown:

@@ -266,6 +266,9 @@ JOBS = {
         remedy=OUTPUT),
     "no loss": M(OUTPUT, '    net.output(2, activation="softmax")',
         ("the network has no loss", "nothing would be learned"), place=False, remedy=OUTPUT),
+    "messages as arrays": M(TOTAL, "        total = messages.input * messages.weight",
+        ("messages.input: ask each message, as sum(m.input * m.weight for m in messages)",),
+        remedy=TOTAL),
     "an optimizer of PyTorch": M(RETURN, '    of = type("SGD", (), {"__module__": "torch.optim"})\n'
         + JOB_OF % "optimizer=of()", ("must be one of horn, as horn.SGD(0.1); got one of",)),
     "a loss of PyTorch": M(OUTPUT, '    def cross_entropy(input, target, weight=None): pass\n'

@@ -158,7 +158,9 @@ def test_resume_refuses_a_changed_job_and_goes_on_with_it_where_that_is_said(
     done = run(*again, "--changed", "--json")
     assert done.code == 0 and done.json["iterations"] == 12
     assert [row["epoch"] for row in done.json["history"]] == [1, 2, 3]
-    assert run(*again).code == 0, "what it saved since is of the job that it is now"
+    done = run(*again)
+    assert done.code == 0, "what it saved since is of the job that it is now"
+    assert "Going on from iteration 12.\n" in done.err
     done = run("submit", "job.py", "--changed")
     assert done.code == 2 and "--changed is for going on: add --resume" in done.err
 
