@@ -8,7 +8,7 @@ files a task would read.
 The methods of a dataclass are texts that the standard library writes and compiles while a module is
 imported: a third of a task's imports. The parent has the same classes, writes the same texts, and
 passes their code as well; a text that is not among them is compiled as usual.
-docs/notes/0097, 0178, 0181, 0183
+docs/notes/0097, 0178, 0180
 """
 
 from __future__ import annotations
@@ -38,15 +38,6 @@ PARTS = ("horn._kernels", "horn.backends", "horn.checkpoint", "horn.compiler", "
 MORE = ("horn.coordination.barrier", "horn.coordination.membership", "horn.coordination.roster",
         "horn.patience")  # fmt: skip
 BACKEND = "horn.backends.kernels"  # its classes, too: a parent need not have imported it
-# What few tasks import of PACKAGES, or none at once. The code of the rest is read as one: what
-# modules have in common, most of all names, is then made and looked for among known ones once.
-SELDOM = ("horn._kernels", "horn.backends", "horn.checkpoint", "horn.coordination.jobs",
-          "horn.executor", "horn.explain", "horn.ir.averages", "horn.layer_costs",
-          "horn.parameter_server", "horn.planner", "horn.process.", "horn.readable",
-          "horn.security.audit", "horn.strategies", "horn.sub_models", "horn.summary", "horn.train",
-          "horn.transport", "horn.wire", "numpy.char", "numpy.core", "numpy.ctypeslib",
-          "numpy.f2py", "numpy.fft", "numpy.ma", "numpy.polynomial", "numpy.rec", "numpy.strings",
-          "numpy.testing", "numpy.typing", "zmq")  # fmt: skip
 
 # What a task runs first; memory and start are given. dataclasses looks for exec in its own names
 # before the builtin ones, so that it runs the code of a text that is known.
@@ -54,14 +45,12 @@ FINDER = """
 import json, marshal, sys
 from importlib.machinery import ExtensionFileLoader, ModuleSpec, SourceFileLoader
 
-memory = memoryview(memory)  # of which a part is no copy
 size = int.from_bytes(memory[start : start + 8], "little")
-index = json.loads(bytes(memory[start + 8 : start + 8 + size]))
+index = json.loads(memory[start + 8 : start + 8 + size])
 start += 8 + size
 size = int.from_bytes(memory[start : start + 8], "little")
 texts = marshal.loads(memory[start + 8 : start + 8 + size])
 start += 8 + size
-codes = {}  # that were read, of modules that are not imported yet
 
 
 def run(text, *spaces):
@@ -71,10 +60,8 @@ def run(text, *spaces):
 
 class Loader(SourceFileLoader):
     def get_code(self, fullname):
-        if fullname not in codes:
-            first, last = index[fullname][3:]
-            codes.update(marshal.loads(memory[start + first : start + last]))
-        return codes.pop(fullname)
+        first, last = index[fullname][3:]
+        return marshal.loads(memory[start + first : start + last])
 
 
 class Finder:
@@ -127,32 +114,23 @@ def memory() -> int:
 
 def _bundle() -> bytes:
     importlib.import_module("horn.coordination.session")  # and kazoo, if not yet
-    index: dict[str, tuple[Any, ...]] = {}
-    codes: dict[str, dict[str, CodeType]] = {}  # of modules, by what is read as one
+    index: dict[str, tuple[str, str, str | None, int, int]] = {}
+    codes: list[bytes] = []
+    end = 0
     known = {*PACKAGES, *sys.stdlib_module_names}
     loaded = {name for name in sys.modules if name.partition(".")[0] in known}
     for name in sorted(loaded | _needed()):
         found = _code_of(name)
         if found is None:
             continue
-        *place, code = found
-        index[name] = (*place, 0, 0)
-        if code is not None:
-            codes.setdefault(_read_as(name), {})[name] = code
-    pieces, end = [], 0
-    for several in codes.values():
-        pieces.append(marshal.dumps(several))
-        end += len(pieces[-1])
-        index |= {name: (*index[name][:3], end - len(pieces[-1]), end) for name in several}
+        file, folder, cached, code = found
+        index[name] = (file, folder, cached, end, end + len(code) if code else 0)
+        end += len(code)
+        codes.append(code)
     finder = marshal.dumps(compile(FINDER, "<preload>", "exec"))
     parts = finder, json.dumps(index).encode(), marshal.dumps(_texts())
     sized = [piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)]
-    return b"".join([*sized, *pieces])
-
-
-def _read_as(name: str) -> str:
-    """As a part of what a module's code is read."""
-    return "often" if name.startswith(PACKAGES) and not name.startswith(SELDOM) else name
+    return b"".join([*sized, *codes])
 
 
 def _needed() -> set[str]:
@@ -164,7 +142,7 @@ def _needed() -> set[str]:
     return found
 
 
-def _code_of(name: str) -> tuple[str, str, str | None, CodeType | None] | None:
+def _code_of(name: str) -> tuple[str, str, str | None, bytes] | None:
     """File, folder if it is a package, .pyc and code of a module of plain Python; of a compiled one
     its file, and no code; else None.
     """
@@ -174,7 +152,7 @@ def _code_of(name: str) -> tuple[str, str, str | None, CodeType | None] | None:
         if spec is None or spec.name != name or spec.origin is None:
             return None
         if type(spec.loader) is ExtensionFileLoader:
-            return spec.origin, "", None, None
+            return spec.origin, "", None, b""
         if type(spec.loader) is not SourceFileLoader:
             return None
         code = spec.loader.get_code(name)
@@ -183,7 +161,7 @@ def _code_of(name: str) -> tuple[str, str, str | None, CodeType | None] | None:
     if code is None:
         return None
     folder = (spec.submodule_search_locations or [""])[0]
-    return spec.origin, folder, spec.cached, code
+    return spec.origin, folder, spec.cached, marshal.dumps(code)
 
 
 def _texts() -> dict[str, CodeType]:

@@ -104,22 +104,6 @@ sys.addaudithook(lambda what, given: texts.append(given[0]) if what == "compile"
 """
 
 
-def test_the_code_of_what_all_tasks_import_is_read_as_one():
-    """It was read module by module: the names of each were looked for among 30,000 again."""
-    reads = """
-reads = []
-hear = lambda what, given: reads.append(len(given[0])) if what == "marshal.loads" else None
-sys.addaudithook(hear)
-"""
-    program = """
-import horn.backends.kernels
-print(len(reads), max(reads) > sum(reads) / 3, sys.meta_path[0].find_spec.__globals__["codes"])
-"""
-    n_reads, is_mostly_one, unused = say(program, reads).split(maxsplit=2)
-    assert int(n_reads) < 200, n_reads  # 332
-    assert is_mostly_one == "True" and unused == "{}"
-
-
 def test_methods_of_dataclasses_are_compiled_once_for_all_tasks():
     transports.load("shm")  # as launch.check_room does
     program = """
