@@ -432,30 +432,12 @@ def judge(loss: Any, sent: Sequence[Any], target: Sequence[float]) -> Any:
     return values[0] if is_whole else sum(values, 0.0)
 
 
-def backward(
-    stages: Sequence[Stage],
-    samples: Sequence[Sample],
-    memory: LearnedNumbers,
-    losses: Mapping[int, Any],
-    want_deltas: bool = False,
-    after: Sequence[Gradients] = (),
-) -> list[Gradients]:
-    """Come back with the gradients of each sample, layer by layer. losses : by the index of the
-    layer that is judged; without any nothing comes from above, and local rules still push. after :
-    of sequences, what came back from the next step; gradients of learned numbers are added to its
-    own.
-    """
-    backs = begun(stages, samples, memory, after)
-    come_back(stages, stages[1:], samples, memory, losses, want_deltas, backs)
-    return backs
-
-
 def begun(
     stages: Sequence[Stage], samples: Sequence[Sample], memory: LearnedNumbers,
     after: Sequence[Gradients | None],
 ) -> list[Gradients]:  # fmt: skip
     """What will come back from samples, as yet nothing. after : of each, what came back from its
-    next step, if it has one.
+    next step, if it has one; gradients of learned numbers are added to its own.
     """
     last = _last(stages)
     return [
@@ -468,7 +450,7 @@ def begun(
             last=last.index,
             later=() if then is None else (then, *then.later),
         )
-        for _, then in zip(samples, after or [None] * len(samples), strict=True)
+        for _, then in zip(samples, after, strict=True)
     ]
 
 
@@ -486,7 +468,10 @@ def come_back(
     want_deltas: bool,
     backs: Sequence[Gradients],
 ) -> None:
-    """As ``backward``, of some of the layers."""
+    """Come back through some of the layers, the last first: the gradients of each sample go to
+    ``backs``. losses : by the index of the layer that is judged; without any nothing comes from
+    above, and local rules still push. backs : as ``begun`` has them.
+    """
     last = _last(stages)
     for stage in reversed(some):
         flows = [
