@@ -149,12 +149,12 @@ def agree(seed: int, folder: Path) -> None:
 
 def _last_hidden(engine: Any, x: np.ndarray) -> list[float]:
     """What the interpreter's last hidden layer sends in inference."""
-    from horn.interpreter import engine as of_engine
     from horn.interpreter import passes
     from horn.interpreter.calls import Moment
+    from horn.interpreter.samples import flat
 
     moment = Moment(engine.network.seed, False, 0, 0, 0.0)
-    states = of_engine._flat(engine._states)
+    states = flat(engine._states)
     memory = engine._memory(False)
     [sample] = passes.forward(engine.stages, [x.tolist()], [moment], memory, states)
     return sample.sent[-2]
