@@ -18,6 +18,8 @@ import inspect
 import json
 import linecache
 import math
+import os
+import site
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,17 +46,15 @@ Scalar = (bool, int, float, str, type(None))
 CAPTURED = "horn_source_"  # what the names of modules begin with whose text a file had
 # The file whose captured text is being run again, while it is; ``train`` must not run then.
 running: ContextVar[str] = ContextVar("running", default="")
-_INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 _HORN = str(Path(__file__).resolve().parent)
 
 
 @functools.cache
 def _installed() -> tuple[str, ...]:
     """The folders of Python and of what was installed."""
-    import sysconfig  # with all variables of Python's own build, for few processes
-
-    paths = sysconfig.get_paths()
-    return tuple(str(Path(paths[key]).resolve()) for key in _INSTALLED)
+    # Not sysconfig, which a task that fails since it can open no file could not import.
+    folders = os.path.dirname(os.__file__), *site.getsitepackages()
+    return tuple(str(Path(folder).resolve()) for folder in folders)
 
 
 def is_horn(module_name: str) -> bool:

@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -345,6 +346,27 @@ def test_the_users_line_is_in_the_first_failure():
     assert re.search("ZeroDivisionError: (float )?division by zero", str(error))
     assert "return self.initial / (7 - iteration)" in str(error)
     assert f"{Path(__file__).name}:" in str(error) and "iteration 7" in str(error)
+
+
+@dataclass(frozen=True)
+class OpensTooMuch:
+    """A schedule after which its task can open no file."""
+
+    initial: float = 0.1
+
+    def at(self, iteration):
+        if iteration == 7 and Path("/proc/self/comm").read_text().startswith("horn-task"):
+            _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, most))
+            return float(len(os.listdir("/")))
+        return self.initial
+
+
+def test_a_task_that_can_open_no_file_says_so():
+    """It imported a module to say it, and ended without a word."""
+    with pytest.raises(TaskFailed, match="Too many open files") as caught:
+        horn.train(endless(optimizer=horn.SGD(OpensTooMuch())), tasks=2, max_restarts=0)
+    assert 'os.listdir("/")' in str(caught.value) and "iteration 7" in str(caught.value)
 
 
 @pytest.mark.parametrize("tasks", [2, 3])
