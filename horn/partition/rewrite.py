@@ -69,10 +69,11 @@ class Partition:
         self, program: Program, placement: Placement, results: Iterable[str], n_groups: int = 1
     ) -> None:
         assert not program.compact, "a group computes its layers whole"
-        if program.steps and {"i", "m", "c"} & splits(program.network, placement):
+        found = splits(program.network, placement)
+        if program.steps and ({"i", "m", "c"} & found or {"b", "o"} <= found):
             raise CompileError(
                 "tasks of a network of sequences divide the rows of the batch, or the receivers of "
-                "a layer; place its weights receiver, or replicated"
+                "layers, not both; place their weights receiver, or all weights replicated"
             )
         self.program, self.n_groups = program, n_groups
         self.placement = placement = placement.within(program.network)

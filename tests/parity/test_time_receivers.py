@@ -154,6 +154,18 @@ def test_of_the_batch_tasks_are_asked_that_have_all_rows():
     agree(asking(103), "kernels", 2, of_hidden)
 
 
+def test_rows_and_receivers_are_not_divided_together():
+    """Rows of all steps lie step by step: a task's share of them is no range."""
+    net = elman(3)
+    program = lower.training_program(net, horn.SGD(0.1), "labels", thin=False)
+    rows, all_of = Placement.rows(net), Placement.default(net)
+    for mixed in (Placement(rows.links, all_of.layers), Placement(all_of.links, rows.layers)):
+        with pytest.raises(CompileError, match="rows of the batch, or .*not both"):
+            partition(program, mixed, [program.loss])
+    for legal in (rows, all_of):
+        partition(program, legal, [program.loss])
+
+
 def test_what_is_refused():
     job = horn.Job(elman(3), data(3), optimizer=horn.SGD(0.1))
     for pins, sentence in (

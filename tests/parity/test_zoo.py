@@ -109,7 +109,8 @@ def test_tasks_compute_what_one_does(zoo: ModuleType, where: str) -> None:
         pytest.skip("weights of sequences lie where their neurons are, or with each task")
     given, data = setup(job, network, 6), samples(network)
     batches = [np.arange(6), np.arange(4, 10), np.arange(5)]
-    placement = place(network, (where,) * 4, ("neurons",) * 4)
+    by_rows = network.steps and where == "replicated"
+    placement = place(network, (where,) * 4, ("rows" if by_rows else "neurons",) * 4)
     results = of_group("kernels", given, data, batches, placement, 2)
     if not is_illegal(results):
         compare_tasks(good(results), of_one("kernels", given, data, batches), "kernels")
