@@ -150,8 +150,8 @@ def unreached(network: Network) -> list[tuple[str, list[str]]]:
         ]
         meant = ir.contains(forward.output, ir.Op.STOP_GRADIENT)
         if silent and not meant:
-            sentence = _unreached(layer, silent, layer.index in reached)
-            found.append((f"{sentence}{_unread(layer, forward.output)}", silent))
+            unread = _unread(layer, forward.output)
+            found.append((_unreached(layer, silent, layer.index in reached, unread), silent))
     return found[::-1]
 
 
@@ -228,23 +228,40 @@ def _is_steep(layer: Layer) -> bool:
     return _flows(derive.gradient(formula, ir.const(1.0), [ir.OUTPUT], layerwide=True)[ir.OUTPUT])
 
 
-def _unread(layer: Layer, output: ir.Node) -> str:
-    """A word on declared weights that forward has no use for."""
-    nodes = set(ir.walk(output))
-    names = [f"m.{name}" for name in layer.weights if derive.weight(name) not in nodes]
-    if not names or len(layer.weights) == 1:
-        return ""
-    return f". What {layer.neuron.__name__} feeds forward is made without {', '.join(names)}"
+def _unread(layer: Layer, output: ir.Node) -> dict[str, str]:
+    """The weights and Parameters without which the output is made: their arrays' names, and as the
+    neuron writes them.
+    """
+    nodes, name = set(ir.walk(output)), layer.name
+    unread = {
+        f"{name}.{each}": f"self.{each}"
+        for each in layer.parameters
+        if ir.leaf(ir.Op.PARAM, "o", each) not in nodes
+    }
+    weights = [each for each in layer.weights if derive.weight(each) not in nodes]
+    if len(layer.weights) > 1:  # the bias of an only one is learned
+        for each in weights:
+            arrays = [link.weights[each] for link in layer.links]
+            arrays += [layer.biases[each]] if layer.biases else []
+            unread |= dict.fromkeys(arrays, f"m.{each}")
+    return unread
 
 
-def _unreached(layer: Layer, silent: list[str], reached: bool) -> str:
+def _unreached(layer: Layer, silent: list[str], reached: bool, unread: dict[str, str]) -> str:
+    """unread : of the layer, as ``_unread`` finds."""
     name = layer.neuron.__name__
+    said = f"layer {layer.index} {layer.name!r}: {', '.join(silent)} will never learn"
+    words = ", ".join(dict.fromkeys(unread.values()))
+    if unread.keys() >= set(silent):
+        return (
+            f"{said}: what {name} feeds forward is made without {words}. Use it there, or leave "
+            "its declaration out"
+        )
     why = f"{name}.forward has no derivative by them: floor, sign and comparisons pass none"
     if not reached:
         why = "no gradient comes back to the layer from those that listen to it"
         why = f"its loss {layer.loss.name!r} is flat" if layer.loss and layer.answers else why
     return (
-        f"layer {layer.index} {layer.name!r}: {', '.join(silent)} will never learn: {why}. Let "
-        "one through, as z + horn.math.stop_gradient(horn.math.sign(z) - z) does, write "
-        "backward, or push in forward"
-    )
+        f"{said}: {why}. Let one through, as z + horn.math.stop_gradient(horn.math.sign(z) - z) "
+        "does, write backward, or push in forward"
+    ) + (f". What {name} feeds forward is made without {words}" if unread else "")

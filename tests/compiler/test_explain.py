@@ -143,5 +143,23 @@ class HalfRead(horn.Neuron):
 def test_a_weight_that_is_not_read_never_learns():
     (said,) = explain.never_learn(network(HalfRead))
     assert "layer1.weight.unread, layer1.bias.unread will never learn" in said
-    assert said.endswith("What HalfRead feeds forward is made without m.unread")
-    assert "layer1.weight.read" not in said
+    assert said.endswith(
+        "what HalfRead feeds forward is made without m.unread. Use it there, or leave its "
+        "declaration out"
+    )
+    assert "layer1.weight.read" not in said and "stop_gradient" not in said
+
+
+class Forgotten(horn.Neuron):
+    """Its Parameter is declared, and no more."""
+
+    scale = horn.Parameter(1.0)
+
+    def forward(self, messages):
+        self.feedforward(sum(m.input * m.weight for m in messages))
+
+
+def test_a_parameter_that_is_not_read_never_learns():
+    (said,) = explain.never_learn(network(Forgotten))
+    assert "layer1.scale will never learn: what Forgotten feeds forward" in said
+    assert "without self.scale." in said and "stop_gradient" not in said
