@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, ClassVar
 
 from horn import math, mistakes, texts
@@ -127,19 +128,31 @@ ACTIVATIONS: dict[str, Activation] = {
 INTERLAYERS: dict[str, Function] = {"softmax": softmax}
 
 
-def resolve(activation: str | Activation, where: str) -> tuple[Activation, Function | None]:
-    """An activation and the interlayer that its name implies. Raises ModelError."""
+def resolve(
+    activation: str | Activation | Function, where: str
+) -> tuple[Activation, Function | None]:
+    """An activation, and the interlayer that it implies, from its name, itself, or a function f(z).
+    Raises ModelError.
+    """
     if isinstance(activation, Activation):
         return activation, None
-    if activation in INTERLAYERS:
+    is_foreign = mistakes.is_foreign(activation)
+    if isinstance(activation, FunctionType) and not is_foreign:
+        known: dict[Function, str] = {each.f: name for name, each in ACTIVATIONS.items()}
+        known |= {f: name for name, f in INTERLAYERS.items()}
+        if activation not in known:
+            return Activation(activation.__name__, activation), None
+        activation = known[activation]
+    if isinstance(activation, str) and activation in INTERLAYERS:
         return ACTIVATIONS["identity"], INTERLAYERS[activation]
-    if activation in ACTIVATIONS:
+    if isinstance(activation, str) and activation in ACTIVATIONS:
         return ACTIVATIONS[activation], None
-    known = [*ACTIVATIONS, *INTERLAYERS]
-    called = str(activation)
+    names = [*ACTIVATIONS, *INTERLAYERS]
+    called = activation if isinstance(activation, str) else getattr(activation, "__name__", "")
+    called = called or (type(activation).__name__ if is_foreign else str(activation))
     called = called if called in mistakes.ACTIVATIONS else called.lower()
-    hint = mistakes.suggest(called, known, mistakes.ACTIVATIONS)
+    hint = mistakes.suggest(called, names, mistakes.ACTIVATIONS)
     raise ModelError(
-        f"{where}: unknown activation {activation!r}; {hint}known: {', '.join(known)}, or pass "
-        f"horn.Activation(name, f, df)"
+        f"{where}: unknown activation {activation!r}; {hint}known: {', '.join(names)}, or pass a "
+        "function f(z), as lambda z: z * horn.math.sigmoid(z)"
     )

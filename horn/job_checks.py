@@ -16,7 +16,7 @@ from horn.errors import DataError, ModelError
 from horn.layers import Layer
 from horn.metrics import Metric
 from horn.network import Network
-from horn.optimizers import Optimizer
+from horn.optimizers import SGD, Optimizer
 from horn.outputs import better, resolve
 
 
@@ -96,10 +96,12 @@ def no_optimizer(given: Any) -> str:
             f"{type(given).__name__}; data are one argument, a pair: horn.Job(net, (x, y))"
         )
     called = given if isinstance(given, str) else given.__name__
-    known = {each.__name__.lower(): each.__name__ for each in Optimizer.__subclasses__()}
-    name = known.get(called.lower(), "SGD")
+    known = {each.__name__.lower(): each for each in Optimizer.__subclasses__()}
+    meant = known.get(called.lower(), SGD)
+    rate = getattr(meant, "learning_rate", 0.1)
     return (
-        f"Job: optimizer must be an optimizer, got {given!r}; write horn.{name}(learning_rate=0.1)"
+        f"Job: optimizer must be an optimizer, got {given!r}; write horn.{meant.__name__}"
+        f"(learning_rate={rate})"
     )
 
 

@@ -63,7 +63,7 @@ def resolve(loss: str | Loss | Callable[[Any, Any], Any] | None, where: str) -> 
     if loss is None or isinstance(loss, Loss):
         return loss
     called = loss if isinstance(loss, str) else type(loss).__name__  # of PyTorch: a class for each
-    is_foreign = str(getattr(loss, "__module__", "")).startswith(("torch.", "keras.", "sklearn."))
+    is_foreign = mistakes.is_foreign(loss)
     if is_foreign:
         called = getattr(loss, "__name__", called)
     if called in ABSOLUTE:

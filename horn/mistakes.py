@@ -107,8 +107,9 @@ ARGUMENTS = {
     **dict.fromkeys(("steps", "max_steps", "n_steps", "num_steps"), "iterations=1000, of horn.Job"),
     **dict.fromkeys(("batch", "bs", "minibatch_size", "train_batch_size"), "batch_size=32, of "
                     "horn.Job"),
-    **dict.fromkeys(("epochs", "iterations", "batch_size", "validation", "optimizer"),
+    **dict.fromkeys(("epochs", "iterations", "batch_size", "optimizer"),
                     "horn.Job(net, (x, y), epochs=10, batch_size=32)"),
+    "validation": "it in the job: horn.Job(net, (x, y), validation=0.1)",
     **dict.fromkeys(("metrics", "callbacks", "early_stopping", "class_weight", "sample_weight"),
                     "it in the job: horn.Job(net, (x, y), metrics=['accuracy'], callbacks=[...])"),
     **dict.fromkeys(("x", "y", "X", "inputs", "labels", "targets", "train_data", "train_loader",
@@ -211,6 +212,11 @@ def suggest(
     close = difflib.get_close_matches(word, list(known), 1, ratio)
     name = meant.get(word, close[0] if close else "")
     return f"{did} you mean {name!r}? " if name else ""
+
+
+def is_foreign(given: Any) -> bool:
+    """Whether a class, function or object is another library's."""
+    return str(getattr(given, "__module__", "")).startswith(("torch.", "keras.", "sklearn."))
 
 
 def shown(value: Any) -> str:

@@ -34,7 +34,7 @@ from horn import (
     network_checks,
     wiring,
 )
-from horn.activations import Activation
+from horn.activations import Activation, Function
 from horn.aggregates import COLUMNS
 from horn.connections.part import Part
 from horn.errors import ModelError
@@ -181,7 +181,7 @@ class Network:
         size: int | Sequence[int] | None = None,
         *,
         neuron: type[Neuron] = Standard,
-        activation: str | Activation = "identity",
+        activation: str | Activation | Function = "identity",
         interlayer: Interlayer | None = None,
         inputs: Inputs | None = None,
         connect: Connects | Mapping[Layer, Connects] | Any | None = None,
@@ -196,10 +196,11 @@ class Network:
         ``connect`` is one connection for all inputs, or a mapping from input (or its name) to
         connection; dense by default. A scipy sparse matrix (receivers, sources), a NumPy array or a
         networkx graph is one, too: ``horn.Sparse(matrix=...)``. ``init`` is drawn for every weight:
-        He for relu-like activations, else Glorot. ``bias=False`` leaves the bias out; a number or
-        an initialiser sets its initial value (0 by default). ``size`` may be a shape, channels
-        last; connections that look through windows, as ``horn.Convolution(20, 5)``, say it
-        themselves.
+        He for relu-like activations, else Glorot. ``activation`` is a name, a ``horn.Activation``,
+        or a function f(z) in the neuron language, whose slope is derived. ``bias=False`` leaves the
+        bias out; a number or an initialiser sets its initial value (0 by default). ``size`` may be
+        a shape, channels last; connections that look through windows, as ``horn.Convolution(20,
+        5)``, say it themselves.
         """
         return self._hidden(
             "hidden", size, neuron, activation, interlayer, inputs, connect, init, bias, name, None
@@ -211,7 +212,7 @@ class Network:
         size: int | Sequence[int] | None = None,
         *,
         neuron: type[Neuron] = Standard,
-        activation: str | Activation = "identity",
+        activation: str | Activation | Function = "identity",
         interlayer: Interlayer | None = None,
         loss: str | Loss | Callable[[Any, Any], Any] | None = None,
         inputs: Inputs | None = None,
@@ -301,7 +302,7 @@ class Network:
         kind: str,
         size: int | Sequence[int] | None,
         neuron: type[Neuron],
-        activation: str | Activation,
+        activation: str | Activation | Function,
         interlayer: Interlayer | None,
         inputs: Any,
         connect: Connects | Mapping[Layer, Connects] | Any | None,
@@ -343,7 +344,7 @@ class Network:
         bias_init = None
         if bias is not False:
             bias_init = initializers.resolve(0.0 if bias is True else bias, where)
-        label = activation if isinstance(activation, str) else activation.name
+        label = function.name if implied is None else implied.__name__
         return self._add(
             Layer(
                 index,

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import horn
 from horn.activations import ACTIVATIONS, Activation, resolve, softmax
 from horn.errors import ModelError
 
@@ -70,3 +71,45 @@ def test_names_resolve_and_softmax_is_an_interlayer():
     assert resolve(mine, "layer 1") == (mine, None)
     with pytest.raises(ModelError, match="layer 1: unknown activation 'sigmod'; did you mean 'sig"):
         resolve("sigmod", "layer 1")
+
+
+def bent(z):
+    return z * horn.math.sigmoid(z)
+
+
+def test_a_function_is_an_activation_whose_slope_is_derived(tmp_path):
+    """Trained, divided among tasks, written and read as the same function with a name is."""
+    data = horn.data.digits()
+
+    def trained(activation, **how):
+        net = horn.Network(seed=1)
+        net.input(64)
+        net.layer(12, activation=activation)
+        net.output(10, activation="softmax", loss="cross_entropy")
+        job = horn.Job(net, data, dtype="float64", iterations=20, batch_size=16)
+        return horn.train(job, progress=False, **how).model
+
+    named = trained(Activation("bent", bent))
+    for activation in (bent, lambda z: z * horn.math.sigmoid(z)):
+        found = trained(activation)
+        np.testing.assert_array_equal(found.predict(data.x), named.predict(data.x))
+    found.save(tmp_path / "bent.horn")
+    read = horn.Model.load(tmp_path / "bent.horn")
+    np.testing.assert_array_equal(read.predict(data.x), named.predict(data.x))
+
+
+def test_functions_that_have_a_name_are_meant_by_it():
+    assert resolve(bent, "layer 1") == (Activation("bent", bent), None)
+    assert resolve(horn.math.tanh, "layer 1") == (ACTIVATIONS["tanh"], None)
+    assert resolve(softmax, "layer 1") == (ACTIVATIONS["identity"], softmax)
+    with pytest.raises(ModelError, match="<ufunc 'tanh'>; did you mean 'tanh'.*a function f"):
+        resolve(np.tanh, "layer 1")
+
+
+def test_of_another_library_none_is_taken():
+    def relu(z):
+        return z
+
+    relu.__module__ = "torch.nn.functional"
+    with pytest.raises(ModelError, match="unknown activation <function .*; did you mean 'relu'"):
+        resolve(relu, "layer 1")
