@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from horn import openblas as _openblas
@@ -119,6 +120,17 @@ if TYPE_CHECKING:
 
 if "readline" in sys.modules:  # somebody types: what is typed from here on may be neurons
     importlib.import_module("horn.prompt")
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        """``horn.train`` is the function, whoever imports the module of that name, and when."""
+        if name in _HOME and isinstance(value, ModuleType):
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

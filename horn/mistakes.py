@@ -225,7 +225,7 @@ def shown(value: Any) -> str:
     if isinstance(shape, tuple) and shape:
         return f"{type(value).__name__} of shape {shape}"
     if isinstance(value, tuple) and len(value) < 4:
-        return f"({', '.join(map(shown, value))})"
+        return f"({', '.join(map(shown, value))}{',' if len(value) == 1 else ''})"
     text = repr(value)
     return text if len(text) <= 200 else reprlib.repr(value)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from types import CellType, CodeType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from horn import texts
+from horn import mistakes, texts
 from horn.activations import Activation
 from horn.errors import ModelError
 
@@ -403,9 +403,23 @@ def check_class(cls: object, where: str) -> type[Neuron]:
             remedy = f"; pass the class itself: neuron={type(cls).__name__}"
         elif isinstance(cls, str):
             remedy = "; pass a class, as neuron=horn.Standard; a function is activation='relu'"
+        elif isinstance(cls, (tuple, list)) and any(isinstance(each, type) for each in cls):
+            remedy = (
+                "; a layer has one class: make a layer of each, a and b, and let the next listen "
+                "to both: inputs=[a, b]"
+            )
         elif isinstance(cls, (int, tuple, list)):  # scikit-learn's first argument
             remedy = f"; neurons per layer have a name: hidden_layer_sizes={cls!r}"
-        raise ModelError(f"{where}: neuron must be a subclass of horn.Neuron, got {cls!r}{remedy}")
+        elif hasattr(cls, "forward"):
+            remedy = f"; write class {getattr(cls, '__name__', 'MyNeuron')}(horn.Neuron)"
+        elif callable(cls):
+            remedy = (
+                "; write a class with forward(self, messages); a function of their weighted sum "
+                "is an activation: activation=f"
+            )
+        raise ModelError(
+            f"{where}: neuron must be a subclass of horn.Neuron, got {mistakes.shown(cls)}{remedy}"
+        )
     if cls.forward is Neuron.forward:
         raise ModelError(f"{where}: {cls.__name__} has no forward(self, messages); write one")
     if cls.__init__ is not object.__init__:

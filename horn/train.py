@@ -10,7 +10,6 @@ import logging
 import os
 import platform
 import signal
-import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -669,12 +668,3 @@ def interrupts(asked: threading.Event, is_wanted: bool) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-class _CallableModule(types.ModuleType):
-    """``horn.train`` is the function, whoever imported this module before."""
-
-    __call__ = staticmethod(train)
-
-
-sys.modules[__name__].__class__ = _CallableModule

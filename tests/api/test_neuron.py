@@ -64,5 +64,24 @@ def test_a_neuron_class_is_needed_and_it_needs_a_forward():
         check_class(int, "layer 1")
     with pytest.raises(ModelError, match=r"Bare has no forward\(self, messages\); write one"):
         check_class(type("Bare", (horn.Neuron,), {}), "layer 1")
+
+
+class Foreign:
+    def forward(self, messages):
+        return sum(m.input * m.weight for m in messages)
+
+
+@pytest.mark.parametrize(
+    "given, remedy",
+    [
+        ([horn.Standard] * 100, r"Standard'>, \.\.\.\]; a layer has one class: .*inputs=\[a, b\]"),
+        ((8, 4), r"hidden_layer_sizes=\(8, 4\)"),
+        (Foreign, r"write class Foreign\(horn.Neuron\)"),
+        (lambda z: z, r"write a class with forward\(self, messages\); .*activation=f"),
+    ],
+)
+def test_what_is_no_class_of_neurons_is_told_what_to_be(given, remedy):
+    with pytest.raises(ModelError, match=remedy):
+        check_class(given, "layer 1")
     with pytest.raises(ModelError, match="has no forward"):
         horn.Neuron().forward([])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -316,3 +318,15 @@ def test_train_is_the_function_whoever_imported_the_module_first() -> None:
     importlib.import_module("horn.train")
     with pytest.raises(JobError, match="takes a horn.Job"):
         horn.train(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "first", ["import horn.train", "import horn.sklearn", "from horn.train import Run, train"]
+)
+def test_its_documentation_is_that_of_the_function(first: str) -> None:
+    code = (
+        f"{first}\nimport horn, types; assert type(horn.train) is types.FunctionType; "
+        "from horn import train; assert train is horn.train; print(horn.train.__doc__[:11])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (found.stdout, found.returncode) == ("Train a job\n", 0), found.stderr
