@@ -141,11 +141,19 @@ class Arrangement:
             zero = Loop(Frame(layer), (Output(name, const(0.0)),))
             behind = [AllSteps((zero,)), *behind]
         flow = merged([*back(other, []), *self.over_rows(last.each)])
+        judge, total = list[Statement](run.at_last), list[Statement]()
+        told = {name for each in run.tallies for name in writes(each)}  # when all parts have been
+        for each in self.phases["judge"]:
+            if told & {*reads(each)}:
+                total.append(each)
+                told |= {*writes(each)}
+            else:
+                judge.append(each)
         parts = Parts(
-            self.part, tuple(forth(run, [])), tuple(merged(behind)),
-            (*run.at_last, *self.phases["judge"]), tuple(flow), frozenset(last.names),
+            self.part, tuple(forth(run, [])), tuple(merged(behind)), tuple(judge), tuple(flow),
+            frozenset(last.names),
         )  # fmt: skip
-        return [*last.zero, parts, *last.after]
+        return [*last.zero, parts, *total, *last.after]
 
     def over_rows(self, statements: Sequence[Statement]) -> list[Statement]:
         def over(s: Statement) -> Statement:

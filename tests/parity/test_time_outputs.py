@@ -122,7 +122,7 @@ def test_tasks_and_groups_do_at_length(seed, many):
     agree(several(seed), BACKENDS[1 + seed % 2], *many)
 
 
-@pytest.mark.parametrize("seed", [6])
+@pytest.mark.parametrize("seed", [6, 2002, 2003])
 def test_parts_computed_again_learn_the_same(seed):
     test_recompute.law(several(seed))
 
