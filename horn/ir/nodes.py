@@ -162,8 +162,8 @@ class Node:
 
     def __bool__(self) -> bool:
         raise CompileError(
-            "a true/false value is asked for while many values are computed at "
-            "once; use horn.math.where(c, a, b)"
+            "a true/false value is asked for while many values are computed at once; use "
+            "horn.math.where(c, a, b), or write a def, whose if, max and min are read"
         )
 
     def __horn_math__(self, name: str, args: tuple[Any, ...]) -> Node:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
+import linecache
 import math as python_math
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from horn import ir
@@ -142,19 +145,26 @@ class Functions:
                 raise CompileError(ONE_NUMBER)
             return found
         except CompileError as error:
-            if node is None or error.file:
+            if error.file:
                 raise
-            self.scope.fail(node, error.problem)
+            problem = _of_another_module(function) or error.problem
+            cause: Exception = error
         except (TypeError, AttributeError, ValueError) as error:  # it is called with formulas
-            name = getattr(function, "__name__", type(function).__name__)
-            problem = f"{error}; write it with + - * / **, abs and horn.math"
-            if node is not None:
-                self.scope.fail(node, f"{name}: {problem}")
-            code = getattr(function, "__code__", None)
-            if code is None:
-                raise CompileError(f"{name}: {problem}") from error
+            other = _of_another_module(function)
+            problem = other or f"{error}; write it with + - * / **, abs and horn.math"
+            cause = error
+        name, code = getattr(function, "__name__", type(function).__name__), _code(function)
+        if code is not None and not code.co_filename.startswith(_HORN):
             file, line = code.co_filename, code.co_firstlineno
-            raise CompileError(problem, file=file, line=line, where=name) from error
+            text = linecache.getline(file, line).rstrip()
+            at = max(text.find("lambda"), 0)
+            raise CompileError(
+                problem, file=file, line=line, column=at, end_column=at + len("lambda"), text=text,
+                where=name,
+            ) from cause  # fmt: skip
+        if node is not None:
+            self.scope.fail(node, f"{name}: {problem}")
+        raise CompileError(f"{name}: {problem}") from cause
 
     def length(self, value: Any) -> Any:
         """``len`` as a lambda sees it."""
@@ -163,6 +173,26 @@ class Functions:
         if self.scope.context is not None:
             raise CompileError("len of one number; in an interlayer write len(output)")
         return ir.Scalar("layer_size")
+
+
+_HORN = str(Path(ir.__file__).parents[1])
+
+
+def _code(function: Any) -> types.CodeType | None:
+    found = getattr(function, "__code__", None)
+    return found if isinstance(found, types.CodeType) else None
+
+
+def _of_another_module(function: Any) -> str:
+    """What a lambda calls that only numbers have, as np.tanh; with what to write."""
+    code = _code(function)
+    for module, name in itertools.pairwise(code.co_names if code else ()):
+        found = function.__globals__.get(module)
+        if isinstance(found, types.ModuleType) and found.__name__.partition(".")[0] != "horn":
+            known = name in horn_math.OPS and hasattr(horn_math, name)
+            write = f"horn.math.{name}" if known else "it with + - * / **, abs and horn.math"
+            return f"{module}.{name} is not in the neuron language of a lambda; write {write}"
+    return ""
 
 
 def _is_layerwide(node: Node) -> bool:

@@ -308,7 +308,7 @@ JOBS = {
     "no forward": M("    def forward(self, messages):", "    def call(self, messages):",
         ("Mine has no forward(self, messages); write one",)),
     "a loss of NumPy": M(OUTPUT, "    net.output(2, loss=lambda y, t: np.mean((y - t) ** 2))",
-        (", in <lambda>", "write it with + - * / **, abs and horn.math"),
+        (", in <lambda>", "np.mean is not in", "write it with + - * / **, abs and horn.math"),
         remedy="    net.output(2, loss=lambda y, t: (y - t) ** 2)"),
     "a flat loss": M(OUTPUT, "    net.output(2, loss=lambda y, t: horn.math.sign(y - t))",
         ("the loss reaches nothing that could learn:", "is flat", "check=False"), place=False),

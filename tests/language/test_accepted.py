@@ -4,6 +4,9 @@ agree.
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 import horn
@@ -242,4 +245,35 @@ def test_a_branch_on_a_value_inside_an_activation_points_at_where():
 
     with pytest.raises(CompileError, match=r"use horn\.math\.where\(c, a, b\)") as caught:
         parse_forward(context(N, activation=act))
-    assert caught.value.text.strip().startswith("self.feedforward(self.activation")
+    assert caught.value.file == __file__ and caught.value.where == "<lambda>"
+    assert caught.value.text.strip().startswith("act = horn.Activation(")
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        (lambda z: z * np.tanh(z), "np.tanh is not in .*; write horn.math.tanh$"),
+        (lambda z: math.exp(-z), "math.exp is not in .*; write horn.math.exp$"),
+        (lambda z: np.clip(z, 0, 6), r"np.clip is not in .*; write it with \+ - \* / \*\*"),
+        (lambda z: max(z, 0.0), "or write a def, whose if, max and min are read$"),
+    ],
+)
+def test_what_a_lambda_takes_from_elsewhere_is_named_at_its_line(given, said):
+    class N(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    with pytest.raises(CompileError, match=said) as caught:
+        parse_forward(context(N, activation=horn.Activation("mine", given)))
+    assert (caught.value.file, caught.value.line) == (__file__, given.__code__.co_firstlineno)
+
+
+def test_what_only_a_lambda_cannot_have_a_def_may():
+    def bent(z):
+        return max(z, 0.0) if z < 6.0 else 6.0
+
+    class N(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    assert parse_forward(context(N, activation=horn.Activation("bent", bent))).output is not None
