@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import os
 import random
+import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -241,7 +242,12 @@ def test_a_cluster_survives_a_fault_in_a_start(stage, fault, point, again, calm_
     n_restarts = fault(stage, job) + again
     stage.go()
     status = stage.end(job)
-    assert status.record.n_restarts == n_restarts, (status.record, stage.made.said())
+    if fault is lose_zookeeper and status.record.n_restarts == n_restarts + 1:
+        # Who led again first gave the job to a host by its old place, which its agent, late in its
+        # new session, then took over: nothing had begun there.
+        assert re.search(r"worker [ab] was lost", status.record.trouble), status.record
+    else:
+        assert status.record.n_restarts == n_restarts, (status.record, stage.made.said())
     assert weights(stage.client, job, stage.folder) == calm_on_agents
 
 
