@@ -142,11 +142,11 @@ class Arrangement:
             behind = [AllSteps((zero,)), *behind]
         flow = merged([*back(other, []), *self.over_rows(last.each)])
         judge, total = list[Statement](run.at_last), list[Statement]()
-        told = {name for each in run.tallies for name in writes(each)}  # when all parts have been
+        tallied = {name for each in run.tallies for name in writes(each)}  # over all parts
         for each in self.phases["judge"]:
-            if told & {*reads(each)}:
+            if tallied & {*reads(each)}:
                 total.append(each)
-                told |= {*writes(each)}
+                tallied |= {*writes(each)}
             else:
                 judge.append(each)
         parts = Parts(

@@ -10,7 +10,6 @@ import math as python_math
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from horn import ir
@@ -22,6 +21,7 @@ from horn.language.references import wrap
 from horn.language.scope import Scope
 from horn.language.source import Source, source_of
 from horn.language.statements import Statements
+from horn.sources import is_user_file
 
 #: Functions that are operations: those of horn.math, and their twins in Python's math.
 MATH: dict[Any, str] = {
@@ -150,12 +150,12 @@ class Functions:
             problem = _of_another_module(function) or error.problem
             cause: Exception = error
         except (TypeError, AttributeError, ValueError) as error:  # it is called with formulas
-            other = _of_another_module(function)
-            problem = other or f"{error}; write it with + - * / **, abs and horn.math"
+            problem = _of_another_module(function)
+            problem = problem or f"{error}; write it with + - * / **, abs and horn.math"
             cause = error
-        name, code = getattr(function, "__name__", type(function).__name__), _code(function)
-        if code is not None and not code.co_filename.startswith(_HORN):
-            file, line = code.co_filename, code.co_firstlineno
+        name = getattr(function, "__name__", type(function).__name__)
+        if isinstance(function, types.FunctionType) and is_user_file(function.__code__.co_filename):
+            file, line = function.__code__.co_filename, function.__code__.co_firstlineno
             text = linecache.getline(file, line).rstrip()
             at = max(text.find("lambda"), 0)
             raise CompileError(
@@ -175,20 +175,19 @@ class Functions:
         return ir.Scalar("layer_size")
 
 
-_HORN = str(Path(ir.__file__).parents[1])
-
-
-def _code(function: Any) -> types.CodeType | None:
-    found = getattr(function, "__code__", None)
-    return found if isinstance(found, types.CodeType) else None
+_OF_NUMBERS = frozenset({"numpy", "math", "cmath", "scipy", "torch"})  # what takes no formulas
 
 
 def _of_another_module(function: Any) -> str:
     """What a lambda calls that only numbers have, as np.tanh; with what to write."""
-    code = _code(function)
-    for module, name in itertools.pairwise(code.co_names if code else ()):
+    if not isinstance(function, types.FunctionType):
+        return ""
+    for module, name in itertools.pairwise(function.__code__.co_names):
         found = function.__globals__.get(module)
-        if isinstance(found, types.ModuleType) and found.__name__.partition(".")[0] != "horn":
+        package = getattr(found, "__name__", "").partition(".")[0]
+        if isinstance(found, types.ModuleType) and package in _OF_NUMBERS:
+            if not callable(getattr(found, name, None)):
+                continue  # a constant, as np.pi
             known = name in horn_math.OPS and hasattr(horn_math, name)
             write = f"horn.math.{name}" if known else "it with + - * / **, abs and horn.math"
             return f"{module}.{name} is not in the neuron language of a lambda; write {write}"

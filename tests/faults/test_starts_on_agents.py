@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import os
 import random
-import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,11 +166,19 @@ def restart_zookeeper(stage: Stage, job: str) -> int:
 
 
 def lose_zookeeper(stage: Stage, job: str) -> int:
-    """Away until the tasks have ended because of it."""
+    """Away until the tasks have ended because of it, and back only for new sessions: by an old
+    place, who leads again first could give the job to an agent that has not come back.
+    """
     task = stage.task()
     stage.server.stop()
     stage.made.wait(lambda: not alive([task]))
+    agents = [process.pid for process in stage.made.processes.values()]
+    for pid in agents:
+        os.kill(pid, signal.SIGSTOP)
     stage.server.start()
+    stage.made.wait(lambda: not stage.client.workers())
+    for pid in agents:
+        os.kill(pid, signal.SIGCONT)
     return 1
 
 
@@ -242,12 +249,7 @@ def test_a_cluster_survives_a_fault_in_a_start(stage, fault, point, again, calm_
     n_restarts = fault(stage, job) + again
     stage.go()
     status = stage.end(job)
-    if fault is lose_zookeeper and status.record.n_restarts == n_restarts + 1:
-        # Who led again first gave the job to a host by its old place, which its agent, late in its
-        # new session, then took over: nothing had begun there.
-        assert re.search(r"worker [ab] was lost", status.record.trouble), status.record
-    else:
-        assert status.record.n_restarts == n_restarts, (status.record, stage.made.said())
+    assert status.record.n_restarts == n_restarts, (status.record, stage.made.said())
     assert weights(stage.client, job, stage.folder) == calm_on_agents
 
 

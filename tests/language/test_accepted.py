@@ -256,6 +256,7 @@ def test_a_branch_on_a_value_inside_an_activation_points_at_where():
         (lambda z: math.exp(-z), "math.exp is not in .*; write horn.math.exp$"),
         (lambda z: np.clip(z, 0, 6), r"np.clip is not in .*; write it with \+ - \* / \*\*"),
         (lambda z: max(z, 0.0), "or write a def, whose if, max and min are read$"),
+        (lambda z: max(z, np.pi), "(?m)^a true/false value is asked for"),  # a constant is no fault
     ],
 )
 def test_what_a_lambda_takes_from_elsewhere_is_named_at_its_line(given, said):
