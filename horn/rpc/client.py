@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -23,8 +22,10 @@ from horn.wire.connection import event_of
 from horn.wire.zap import pair_of
 
 TIMEOUT_S = 10.0
-FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
@@ -51,8 +52,8 @@ class ClientKeys:
 
 class RpcClient:
     """Calls the service at ``endpoint``. access : None without a key. Raises NotAllowed: this key
-    or role is refused. ClusterError: no answer in time, or the call failed. Others as the handler
-    raised them.
+    or role is refused. ClusterError: no answer in time, the connection broke, or the call failed.
+    Others as the handler raised them.
     """
 
     def __init__(self, endpoint: str, access: ClientKeys | None = None) -> None:
@@ -61,24 +62,34 @@ class RpcClient:
         self._lock = threading.Lock()
         self._credit = 0
         self._n_failed = 0
+        self._is_up = False  # the handshake is done
+        self._broke = False  # it is down again
+        self._access = access
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            self._dial()
+        except BaseException:
+            self._context.term()
+            raise
+
+    def _dial(self) -> None:
+        """A connection of its own pipe: what was sent to the one before is not sent again."""
+        self._is_up = self._broke = False
         with ExitStack() as stack:
-            stack.callback(self._context.term)
             self._socket = stack.enter_context(limited(self._context, zmq.DEALER))
             self._socket.set(zmq.LINGER, 0)
             self._socket.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)
-            self._socket.set(zmq.ROUTING_ID, b"\1" + secrets.token_bytes(15))
-            self._socket.set(zmq.IPV6, int("[" in endpoint))
-            if access is not None:
-                self._socket.set(zmq.CURVE_PUBLICKEY, access.public)
-                self._socket.set(zmq.CURVE_SECRETKEY, access.secret)
-                self._socket.set(zmq.CURVE_SERVERKEY, access.service)
-            self._monitor = stack.enter_context(self._socket.get_monitor_socket(FAILED))
+            self._socket.set(zmq.IPV6, int("[" in self.endpoint))
+            if self._access is not None:
+                self._socket.set(zmq.CURVE_PUBLICKEY, self._access.public)
+                self._socket.set(zmq.CURVE_SECRETKEY, self._access.secret)
+                self._socket.set(zmq.CURVE_SERVERKEY, self._access.service)
+            self._monitor = stack.enter_context(self._socket.get_monitor_socket(EVENTS))
             stack.callback(self._socket.disable_monitor)
             try:
-                self._socket.connect(endpoint)
+                self._socket.connect(self.endpoint)
             except zmq.ZMQError as error:
-                raise ClusterError(f"cannot connect to {endpoint!r}: {error}") from error
+                raise ClusterError(f"cannot connect to {self.endpoint!r}: {error}") from error
             self._stack = stack.pop_all()
 
     def call(
@@ -125,6 +136,7 @@ class RpcClient:
     def close(self) -> None:
         """May be called twice."""
         self._stack.close()
+        self._context.term()
 
     def __enter__(self) -> Self:
         return self
@@ -137,6 +149,11 @@ class RpcClient:
         raw = msgspec.Raw(msgspec.msgpack.encode(request))
         ask = calls.CallRequest(number, calls.VERSION, op, timeout_s, raw, size)
         self._credit = calls.WINDOW_BYTES
+        self._look()
+        if self._broke:
+            before = self._stack
+            self._dial()  # while the old one is there: monitors are named by a number used again
+            before.close()
         self._put(op, [calls.encode(ask)], time.monotonic() + timeout_s)
         return number
 
@@ -178,7 +195,7 @@ class RpcClient:
                     self._put(op, [calls.encode(calls.WindowGrant(number, len(raw)))], ends)
                     yield bytes(raw)
         finally:
-            if number:  # not read to its end
+            if number and not self._broke:  # not read to its end
                 self._put(op, [calls.encode(calls.CancelCall(number))], ends + 1.0)
 
     def _put(self, op: str, parts: list[bytes], ends: float) -> None:
@@ -209,18 +226,33 @@ class RpcClient:
             return frame, raw
 
     def _wait(self, event: int, op: str, ends: float) -> None:
+        if self._broke:
+            raise ClusterError(
+                f"the connection to {self.endpoint} broke before {op!r} was answered; it may have "
+                f"been done"
+            )
         left = ends - time.monotonic()
         if left <= 0:
             raise ClusterError(f"no answer to {op!r} from {self.endpoint} in time")
         zmq.zmq_poll([(self._socket, event), (self._monitor, zmq.POLLIN)], int(left * 1000) + 1)
+        self._look()
+
+    def _look(self) -> None:
+        """See what became of the connection."""
         while self._monitor.poll(0):
             kind = event_of(self._monitor)
-            self._n_failed += 1
-            if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH or self._n_failed >= MAX_FAILED:
-                raise NotAllowed(
-                    f"{self.endpoint} refuses this key (or is another service than expected); use "
-                    f"the key file of its cluster"
-                )
+            if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._is_up = True
+            elif kind == zmq.EVENT_DISCONNECTED:
+                self._broke = self._broke or self._is_up
+                self._is_up = False
+            else:
+                self._n_failed += 1
+                if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH or self._n_failed >= MAX_FAILED:
+                    raise NotAllowed(
+                        f"{self.endpoint} refuses this key (or is another service than expected); "
+                        f"use the key file of its cluster"
+                    )
 
     def _error(self, problem: calls.CallError, op: str) -> HornError:
         if problem.kind in _RAISED:

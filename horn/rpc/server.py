@@ -190,7 +190,9 @@ class RpcServer:
             if len(parts) < 3:  # three are one too many already
                 parts.append(frame.bytes)
         fd = int(frame.get(zmq.SRCFD))
-        self.admission.connections.spoke(fd)
+        if not self.admission.connections.spoke(fd):
+            self.admission.look(now)  # it was accepted since the last look
+            self.admission.connections.spoke(fd)
         if self._banned.get(peer, 0.0) > now:
             return True
         who = str(frame.get("User-Id")) if self._key is not None else "open"

@@ -76,10 +76,11 @@ class AcceptedConnections:
         """A handshake failed; the next that ends was its connection."""
         self._n_failed += 1
 
-    def spoke(self, fd: int) -> None:
-        """A message came, so its handshake went well."""
+    def spoke(self, fd: int) -> bool:
+        """A message came, so its handshake went well. False: it is not known yet."""
         if fd in self._open:
             self._spoke.add(fd)
+        return fd in self._open
 
     def ended(self, fd: int, now: float) -> str:
         """Count its end; "" or how it failed."""

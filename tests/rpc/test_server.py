@@ -404,7 +404,45 @@ def test_who_is_not_heard_is_heard_again_later():
             with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
                 pass
         with client(found) as late:
-            assert late.call("echo", Text("c"), Text) == Text("c")
+            wait_until(lambda: _is_answered(late))
+
+
+def _is_answered(caller: RpcClient) -> bool:
+    """False: its connection was cut, which the call is told of at once."""
+    try:
+        return caller.call("echo", Text("c"), Text, timeout_s=LONG_S) == Text("c")
+    except ClusterError as error:
+        assert "broke before 'echo' was answered" in str(error)
+        return False
+
+
+def test_a_call_whose_connection_breaks_fails_at_once_and_the_next_is_answered():
+    """Not when its time is over: for the file of a job that is ten minutes."""
+    began, goes_on = threading.Event(), threading.Event()
+
+    def slow(call):
+        began.set()
+        assert goes_on.wait(LONG_S)
+        return Text("late")
+
+    found = RpcServer(URL, "host-1", KEY)
+    found.on("slow", Text, slow, ["client"])
+    with found, client(found) as caller:
+
+        def cut() -> None:
+            assert began.wait(LONG_S)
+            for fd in list(found.admission.connections._open):
+                found.admission.cut(fd, "as if its host had gone")
+
+        cutting = threading.Thread(target=cut)
+        cutting.start()
+        try:
+            with pytest.raises(ClusterError, match="broke before 'slow' was answered; it may have"):
+                caller.call("slow", Text(), Text, timeout_s=10 * LONG_S)
+        finally:
+            goes_on.set()
+            cutting.join()
+        assert caller.call("slow", Text(), Text) == Text("late")
 
 
 def test_the_gate_lets_nobody_in_who_is_not_known():
