@@ -155,7 +155,7 @@ cdef class Binding:
         out.stride[0], out.stride[1] = s0, s1
         return 0
 
-    cdef gemm_t *gemm(self, a, b, c, alpha, beta, m, n, k) except NULL:
+    cdef gemm_t *gemm(self, a, b, c, alpha, beta, m, n, k, zeros="") except NULL:
         cdef gemm_t *g = <gemm_t *>self.block(sizeof(gemm_t))
         if self.t.wide:
             self.room_for_kernels()
@@ -171,9 +171,9 @@ cdef class Binding:
         g.n = self.extent(n, min(b.shape[1], c.shape[1]), "n")
         g.k = self.extent(k, min(a.shape[1], b.shape[0]), "k")
         g.alpha, g.beta = self.coef(alpha), self.coef(beta)
-        for array, zeros in ((a, ZEROS_A), (b, ZEROS_B)):
-            if array.ctypes.data in self.of_data:
-                g.zeros = zeros
+        for array, name, which in ((a, "a", ZEROS_A), (b, "b", ZEROS_B)):
+            if name == zeros or not zeros and array.ctypes.data in self.of_data:
+                g.zeros = which
         return g
 
     cdef loop_t *loop(self, axes, inputs, ops, outputs, reduce, accumulate, offset,

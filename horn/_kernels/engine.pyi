@@ -54,6 +54,7 @@ class Tape:
         k: Extent | None = None,
         thin: bool = False,
         steady: bool = False,
+        zeros: str = "",
         label: str = "",
     ) -> int: ...
     def update(
@@ -98,6 +99,7 @@ class Tape:
         n: Extent | None = None,
         k: Extent | None = None,
         block: int = 0,
+        zeros: str = "",
         label: str = "",
     ) -> int: ...
     def loop(

@@ -173,16 +173,17 @@ cdef class Tape:
     # ---- instructions: each returns its number ----
 
     def gemm(self, a, b, c, *, alpha=1.0, beta=0.0, m=None, n=None, k=None, thin=False,
-             steady=False, label=""):
+             steady=False, zeros="", label=""):
         """c = alpha * a @ b + beta * c, over the first m, n, k of (m, k) @ (k, n) -> (m, n).
 
         With beta 0, what c held does not matter. alpha and beta are floats, scalars or coefs.
-        Zeros of what a `load` before read are passed over, where the products are wide.h's.
+        Zeros of what a `load` before read are passed over, where the products are wide.h's; so are
+        those of the operand that `zeros`, "a" or "b", names, wherever they come from.
         thin : by the kernel of thin.c where it can. steady : b is the same at every step of a
         `repeat`; it is laid out once for all of them, where the products are wide.h's, and such
         products of one a, one after the other, are one.
         """
-        cdef gemm_t *g = self.bind.gemm(a, b, c, alpha, beta, m, n, k)
+        cdef gemm_t *g = self.bind.gemm(a, b, c, alpha, beta, m, n, k, zeros)
         if thin and self.t.dtype == 0 and g.c.row and not self.in_python:
             g.v, g.ldv = <float *>g.c.data, g.c.ld
             self.bind.room_for_kernels()
@@ -196,7 +197,7 @@ cdef class Tape:
         """Room for the panels of the last instruction's b; it goes with those before it."""
         cdef gemm_t *before
         cdef int i
-        g.panels = <float *>self.bind.block(4 * WIDE_PANELS(g.n.fixed, g.k.fixed))
+        g.panels = <float *>self.bind.block(64 + 4 * WIDE_PANELS(g.n.fixed, g.k.fixed)) + 16
         for i in range(self.t.n_ins - 2, max(-1, self.t.n_ins - MAX_STACKED - 1), -1):
             before = self.t.ins[i].gemm
             if self.t.ins[i].kind != K_GEMM or not before.panels or before.a.data != g.a.data \
@@ -241,7 +242,7 @@ cdef class Tape:
         return self.t.n_ins - 1
 
     def gemm_loop(self, a, b, c, *, inputs, ops, outputs, alpha=1.0, beta=0.0, m=None, n=None,
-                  k=None, block=0, label=""):
+                  k=None, block=0, zeros="", label=""):
         """A GEMM, then an elementwise loop over the axes "m" and "n" of c, by blocks of rows.
 
         In float32 with a thin k, and with beta 0 in the latter two, one kernel (thin.c) does
@@ -260,13 +261,14 @@ cdef class Tape:
             return self.gemm_loop(
                 np.asarray(b).T, np.asarray(a).T, c.T, alpha=alpha, beta=beta, m=n, n=m, k=k,
                 inputs=[patterns.renamed(v, swap) for v in inputs], ops=ops, block=block, label=label,
+                zeros={"a": "b", "b": "a"}.get(zeros, ""),
                 outputs=[(patterns.renamed(v, swap), value) for v, value in outputs])
         rows = c.shape[0] if m is None else m
         cols = c.shape[1] if n is None else n
         cdef loop_t *l = self.bind.loop({"m": rows, "n": cols}, inputs, ops, outputs, None, False, 0,
                                     ("m", None, "n"))
         cdef gemm_t *g
-        g = self.bind.gemm(a, b, c, alpha, beta, m, n, k)
+        g = self.bind.gemm(a, b, c, alpha, beta, m, n, k, zeros)
         g.block = block or 2**30
         if self.t.dtype == 0 and g.c.row:
             self.bind.find_thin(g, c, list(inputs), list(ops), list(outputs))

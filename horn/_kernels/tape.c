@@ -310,7 +310,7 @@ static void run_packed(const tape_t *t, const ins_t *ins, int n, int tid, int nt
     if (past <= first) return;
     for (int i = 0; i < n; i++) part[i].c += first * part[i].ldc;
     WIDE->packed((const float *)g->a.data + first * g->a.stride[0], g->a.stride[0], g->a.stride[1],
-                 past - first, k, part, n, lo, hi, t->packs[tid]);
+                 past - first, k, part, n, lo, hi, g->zeros, t->packs[tid]);
 }
 #endif
 

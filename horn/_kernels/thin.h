@@ -21,8 +21,11 @@ enum {ZEROS_NONE, ZEROS_A, ZEROS_B};
 #define WIDE_K 384                          /* messages at a time */
 #define WIDE_ROWS 240                       /* rows of a that stay in the second-level cache */
 #define WIDE_COLS 1024                      /* columns of b that are packed once for all rows */
-#define WIDE_LISTS ((WIDE_ROWS / 6 + 2) * (WIDE_K + 16))     /* of places that are not 0, int16_t */
-#define WIDE_BYTES ((WIDE_ROWS + WIDE_COLS) * WIDE_K * 4 + WIDE_LISTS * 2 + 512)
+#define TURNED_COLS 512                     /* of a part of a product that is made turned */
+/* Of events (events.h): places in tiles and in rows, and numbers in rows. */
+#define WIDE_EVENTS ((WIDE_ROWS / 6 + 1 + 3 * WIDE_ROWS) * (WIDE_K + 16) * 2)
+#define WIDE_BYTES (((WIDE_ROWS + WIDE_COLS) * WIDE_K + WIDE_ROWS * TURNED_COLS) * 4 + WIDE_EVENTS \
+                    + 1024)
 #define KERNEL_BYTES (WIDE_BYTES > LIVE_BYTES ? WIDE_BYTES : LIVE_BYTES)
 
 typedef struct {
@@ -43,11 +46,12 @@ typedef struct {
     void (*product)(const float *a, int64_t am, int64_t ak, const float *b, int64_t bk, int64_t bn,
                     float *c, int64_t ldc, int64_t m, int64_t n, int64_t k, float alpha, float beta,
                     int zeros, char *scratch);
-    /* The same in two steps, for a b that many products have: its panels, and those from p0 on to p1
-     * of the n of a product, to the same bits. */
+    /* The same in two steps, for a b that many products have: its panels, with room for a number
+     * before them, and those from p0 on to p1 of the n of a product, to the same bits. */
     void (*pack)(const float *b, int64_t bk, int64_t bn, int64_t n, int64_t k, float *panels);
     void (*packed)(const float *a, int64_t am, int64_t ak, int64_t m, int64_t k,
-                   const wide_part_t *parts, int n_parts, int64_t p0, int64_t p1, char *scratch);
+                   const wide_part_t *parts, int n_parts, int64_t p0, int64_t p1, int zeros,
+                   char *scratch);
 } wide_t;
 extern const wide_t WIDE_AVX2, WIDE_AVX512;
 

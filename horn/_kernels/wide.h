@@ -10,6 +10,7 @@
  * product has the bits of the whole.
  */
 #include <math.h>
+#include <string.h>
 
 #include "pack.h"
 
@@ -80,6 +81,8 @@ EACH_OF(TILE, 1, 1)
 static const tile_t TILES[2][TILE_ROWS + 1] = {NAMES_OF(0, 0), NAMES_OF(1, 0)};
 static const tile_t SOME[2][TILE_ROWS + 1] = {NAMES_OF(0, 1), NAMES_OF(1, 1)};
 
+#include "events.h"
+
 /* The rows of a tile that begins at i. */
 static inline int rows_from(int64_t i, int64_t end) {
     return end - i < TILE_ROWS ? (int)(end - i) : TILE_ROWS;
@@ -144,30 +147,6 @@ static void pack_tiles(const float *a, int64_t am, int64_t ak, int64_t k, int64_
     }
 }
 
-/* ---- zeros ---- */
-/* Letters, and the margins of images, are mostly 0. Of an operand that may be so (`zeros`) tiles go
- * through those messages only in which one of their numbers is not 0, if these are few. Sums are what
- * they were: 0 times a finite number changes none, and where the other operand is not finite all
- * messages count. */
-
-/* The places at which one of `width` numbers, `step` apart, is not 0. */
-static int64_t not_zero(const float *p, int64_t step, int width, int64_t k, int16_t *at) {
-    const lanes_t mask = lanes(width, 0);
-    int64_t n = 0;
-    for (int64_t kk = 0; kk < k; kk++) {
-        at[n] = (int16_t)kk;
-        n += not_zeros(load_lanes(mask, p + kk * step)) != 0;
-    }
-    return n;
-}
-
-static int is_finite(const float *p, int64_t n) {
-    vec_t sum = MM(setzero_ps)();           /* of zeros, or NaN */
-    for (int64_t i = 0; i < n; i += LANES)
-        sum = MM(fmadd_ps)(load_lanes(lanes(n - i, 0), p + i), MM(setzero_ps)(), sum);
-    return not_zeros(sum) == 0;
-}
-
 /* ---- what comes from memory next ---- */
 typedef struct {
     const char *at; int64_t pitch, n_lines, rows;
@@ -193,38 +172,62 @@ static inline int64_t part_of(int64_t n, int64_t parts, int64_t align) {
 #define ROWS_TO_FETCH 48
 #define FEW_COLUMNS 2
 
-static void wide_product(const float *a, int64_t am, int64_t ak, const float *b, int64_t bk,
-                         int64_t bn, float *c, int64_t ldc, int64_t m, int64_t n, int64_t k,
-                         float alpha, float beta, int zeros, char *scratch) {
-    float *panels = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
-    float *tiles = panels + WIDE_COLS * WIDE_K;
-    int16_t *lists = (int16_t *)(tiles + WIDE_ROWS * WIDE_K + 64);
+/* A thread's scratch. */
+typedef struct { float *panels, *tiles, *turned; events_t events; } room_t;
+static room_t room_of(char *scratch) {
+    room_t r;
+    r.panels = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
+    r.tiles = r.panels + WIDE_COLS * WIDE_K;
+    r.turned = r.tiles + WIDE_ROWS * WIDE_K + 64;
+    r.events.row_value = r.turned + WIDE_ROWS * TURNED_COLS;
+    r.events.row_at = (int16_t *)(r.events.row_value + WIDE_ROWS * LIST);
+    r.events.tile_at = r.events.row_at + WIDE_ROWS * LIST;
+    r.events.n_tiles = 0;
+    return r;
+}
+
+/* Columns that rows go through together, of n that are left: as many at each time as can be. */
+static inline int64_t together(int64_t n) {
+    const int64_t most = MOST_VECTORS * LANES, n_times = (n + most - 1) / most;
+    return part_of(n, n_times > 0 ? n_times : 1, PANEL);
+}
+
+/* Rows of a and columns of b in blocks; of a zeros are looked for if `looks`. */
+static void blocks(const float *a, int64_t am, int64_t ak, const float *b, int64_t bk, int64_t bn,
+                   float *c, int64_t ldc, int64_t m, int64_t n, int64_t k, float alpha, float beta,
+                   int looks, room_t *room) {
+    float *tiles = room->tiles;
+    events_t *e = &room->events;
     const int64_t n_depths = k > 0 ? (k + WIDE_K - 1) / WIDE_K : 1;
     const int64_t height = part_of(m, (m + WIDE_ROWS - 1) / WIDE_ROWS, TILE_ROWS);
     const int is_whole = height >= m;           /* then no panel is needed twice */
     const int64_t width = is_whole ? n : part_of(n, (n + WIDE_COLS - 1) / WIDE_COLS, PANEL);
+    const int has_events = looks && is_mostly_zero(a, am, ak, m, k);
     for (int64_t j0 = 0; j0 < n; j0 += width)
     for (int64_t depth = 0; depth < n_depths; depth++) {
         const int64_t j1 = j0 + width < n ? j0 + width : n;
         const int64_t k0 = k * depth / n_depths, kn = k * (depth + 1) / n_depths - k0;
         const float keep = depth ? 1.0f : beta;
         const int is_last = depth + 1 == n_depths;
+        int has_panels = 0, is_tame = has_events && bn == 1;
+        for (int64_t kk = k0; is_tame && kk < k0 + kn; kk++)
+            is_tame = is_finite(b + kk * bk + j0, j1 - j0);
         for (int64_t i0 = 0; i0 < m; i0 += height) {
             const int64_t i1 = i0 + height < m ? i0 + height : m;
             const int64_t n_tiles = (i1 - i0 + TILE_ROWS - 1) / TILE_ROWS;
-            int64_t n_some[WIDE_ROWS / TILE_ROWS + 1];      /* of a tile's messages */
-            int64_t n_looked = 0;
-            int looks = zeros != ZEROS_NONE, is_tame[WIDE_ROWS / TILE_ROWS + 1];
-            pack_tiles(a + i0 * am + k0 * ak, am, ak, kn, i1 - i0, TILE_ROWS, tiles);
-            for (int64_t i = i0, q = 0; looks && i < i1; i += TILE_ROWS, q++) {
-                const int rows = rows_from(i, i1);
-                const float *from = tiles + (i - i0) * kn;
-                is_tame[q] = zeros == ZEROS_A || is_finite(from, rows * kn);
-                if (zeros == ZEROS_B) continue;
-                n_some[q] = not_zero(from, rows, rows, kn, lists + q * (WIDE_K + 16));
-                looks = 4 * n_some[q] <= 3 * kn;
-                n_looked = q + looks;
+            const float *rows = a + i0 * am + k0 * ak;
+            const int is_by_rows = has_events && (is_tame || bn != 1)
+                                   && find_in_rows(e, rows, am, ak, i1 - i0, kn);
+            if (is_by_rows && is_tame) {        /* columns of b lie side by side already */
+                const int64_t each = together(j1 - j0);
+                for (int64_t j = j0; j < j1; j += each)
+                    rows_of(e, i1 - i0, b + k0 * bk + j, bk, PANEL, 1, alpha, keep, c + i0 * ldc + j,
+                            ldc, j1 - j < each ? j1 - j : each);
+                continue;
             }
+            if (!is_by_rows) pack_tiles(rows, am, ak, kn, i1 - i0, TILE_ROWS, tiles);
+            e->n_tiles = 0;
+            if (looks && !is_by_rows) find_in_tiles(e, tiles, i1 - i0, kn);
             ahead_t next = {0}, beside = {0};
             if (i1 < m)
                 next = ahead_of(a + i1 * am + k0 * ak, am, ak, m - i1 < height ? m - i1 : height, kn);
@@ -232,87 +235,122 @@ static void wide_product(const float *a, int64_t am, int64_t ak, const float *b,
                 next = ahead_of(a + (k0 + kn) * ak, am, ak, m < height ? m : height, kn);
             const int64_t n_panels = (j1 - j0 + PANEL - 1) / PANEL;
             const int64_t n_next = next.n_lines * next.rows / (n_tiles * n_panels) + 1;
-            for (int64_t j = j0; j < j1; j += PANEL) {
-                const int64_t cols = j1 - j < PANEL ? j1 - j : PANEL, after = j1 - j - cols;
-                float *panel = panels + (is_whole ? 0 : (j - j0) * kn);
-                if (i0 == 0) {
-                    pack_cols(b + k0 * bk + j * bn, bk, bn, kn, cols, panel);
-                    if (after)
-                        beside = ahead_of(b + k0 * bk + (j + PANEL) * bn, bk, bn, kn,
-                                          after < PANEL ? after : PANEL);
-                    else if (!is_last)
-                        beside = ahead_of(b + (k0 + kn) * bk + j0 * bn, bk, bn, kn,
-                                          j1 - j0 < PANEL ? j1 - j0 : PANEL);
+            const int64_t each = is_by_rows ? together(j1 - j0) : PANEL;
+            for (int64_t j = j0; j < j1; j += each) {
+                const int64_t cols = j1 - j < each ? j1 - j : each, after = j1 - j - cols;
+                float *panel = room->panels + (is_whole ? 0 : (j - j0) * kn);
+                for (int64_t p = 0; !has_panels && p < cols; p += PANEL)
+                    pack_cols(b + k0 * bk + (j + p) * bn, bk, bn, kn,
+                              cols - p < PANEL ? cols - p : PANEL, panel + p * kn);
+                if (is_by_rows) {
+                    if (is_finite(panel, part_of(cols, 1, PANEL) * kn)) {
+                        rows_of(e, i1 - i0, panel, PANEL, PANEL * kn, 0, alpha, keep,
+                                c + i0 * ldc + j, ldc, cols);
+                        continue;
+                    }
+                    pack_tiles(rows, am, ak, kn, i1 - i0, TILE_ROWS, tiles);
                 }
+                if (!has_panels && after)
+                    beside = ahead_of(b + k0 * bk + (j + cols) * bn, bk, bn, kn,
+                                      after < PANEL ? after : PANEL);
+                else if (!has_panels && !is_last)
+                    beside = ahead_of(b + (k0 + kn) * bk + j0 * bn, bk, bn, kn,
+                                      j1 - j0 < PANEL ? j1 - j0 : PANEL);
                 const int64_t n_beside = beside.n_lines * beside.rows / n_tiles + 1;
-                const int n_halves = 1 + (cols > LANES);
-                int64_t half[2] = {0, 0};
-                int is_some = 0;
-                if (n_looked) {
-                    is_some = is_finite(panel, PANEL * kn);
-                } else if (zeros == ZEROS_B) {
-                    for (int h = 0; h < n_halves; h++)
-                        half[h] = not_zero(panel + LANES * h, PANEL, LANES, kn,
-                                           lists + h * (WIDE_K + 16));
-                    is_some = 8 * (half[0] + half[1]) <= 5 * n_halves * kn;
-                }
-                if (cols <= FEW_COLUMNS && !is_some) {
-                    few_columns(tiles, i1 - i0, kn, panel, alpha, keep, c + i0 * ldc + j, ldc, cols);
-                    continue;
-                }
-                for (int64_t i = i0, q = 0; i < i1; i += TILE_ROWS, q++) {
-                    const int rows = rows_from(i, i1);
-                    const float *from = tiles + (i - i0) * kn;
-                    float *to = c + i * ldc + j;
-                    if (m >= ROWS_TO_FETCH) { fetch(&next, n_next); fetch(&beside, n_beside); }
-                    if (is_some && zeros == ZEROS_B && is_tame[q])
-                        for (int h = 0; h < n_halves; h++)
-                            SOME[0][rows](half[h], lists + h * (WIDE_K + 16), from, panel + LANES * h,
-                                          alpha, keep, to + LANES * h, ldc, cols - LANES * h);
-                    else if (is_some && q < n_looked)
-                        SOME[cols > LANES][rows](n_some[q], lists + q * (WIDE_K + 16), from, panel,
-                                                 alpha, keep, to, ldc, cols);
-                    else
-                        TILES[cols > LANES][rows](kn, NULL, from, panel, alpha, keep, to, ldc, cols);
+                const int is_some = e->n_tiles && is_finite(panel, PANEL * kn);
+                for (int64_t p = 0; p < cols; p += PANEL) {
+                    const int64_t wide = cols - p;
+                    const float *here = panel + p * kn;
+                    if (wide <= FEW_COLUMNS && !is_some) {
+                        few_columns(tiles, i1 - i0, kn, here, alpha, keep, c + i0 * ldc + j + p, ldc,
+                                    wide);
+                        continue;
+                    }
+                    for (int64_t i = i0, q = 0; i < i1; i += TILE_ROWS, q++) {
+                        const int some = is_some && q < e->n_tiles;
+                        if (m >= ROWS_TO_FETCH) { fetch(&next, n_next); fetch(&beside, n_beside); }
+                        (some ? SOME : TILES)[wide > LANES][rows_from(i, i1)](
+                            some ? e->n_some[q] : kn, some ? e->tile_at + q * LIST : NULL,
+                            tiles + (i - i0) * kn, here, alpha, keep, c + i * ldc + j + p, ldc, wide);
+                    }
                 }
             }
+            has_panels = 1;
         }
     }
 }
 
+static void wide_product(const float *a, int64_t am, int64_t ak, const float *b, int64_t bk,
+                         int64_t bn, float *c, int64_t ldc, int64_t m, int64_t n, int64_t k,
+                         float alpha, float beta, int zeros, char *scratch) {
+    room_t room = room_of(scratch);
+    if (zeros != ZEROS_B || !is_mostly_zero(b, bn, bk, n, k)) {
+        blocks(a, am, ak, b, bk, bn, c, ldc, m, n, k, alpha, beta, zeros == ZEROS_A, &room);
+        return;
+    }
+    /* Its columns are rows of the transposed product, which is made a part at a time. */
+    for (int64_t j = 0; j < n; j += WIDE_ROWS)
+        for (int64_t i = 0; i < m; i += TURNED_COLS) {
+            const int64_t rows = m - i < TURNED_COLS ? m - i : TURNED_COLS;
+            const int64_t cols = n - j < WIDE_ROWS ? n - j : WIDE_ROWS;
+            float *part = c + i * ldc + j;
+            if (beta != 0) turn(part, ldc, rows, cols, room.turned, TURNED_COLS);
+            blocks(b + j * bn, bn, bk, a + i * am, ak, am, room.turned, TURNED_COLS, cols, rows, k,
+                   alpha, beta, 1, &room);
+            turn(room.turned, TURNED_COLS, cols, rows, part, ldc);
+        }
+}
+
+/* Before the panels it says whether all is finite. */
 static void wide_pack(const float *b, int64_t bk, int64_t bn, int64_t n, int64_t k, float *panels) {
     const int64_t n_depths = k > 0 ? (k + WIDE_K - 1) / WIDE_K : 1;
+    float *const first = panels;
     for (int64_t depth = 0; depth < n_depths; depth++) {
         const int64_t k0 = k * depth / n_depths, kn = k * (depth + 1) / n_depths - k0;
         for (int64_t j = 0; j < n; j += PANEL, panels += PANEL * kn)
             pack_cols(b + k0 * bk + j * bn, bk, bn, kn, n - j < PANEL ? n - j : PANEL, panels);
     }
+    first[-1] = is_finite(first, panels - first);
 }
 
 static void wide_packed(const float *a, int64_t am, int64_t ak, int64_t m, int64_t k,
-                        const wide_part_t *parts, int n_parts, int64_t p0, int64_t p1,
+                        const wide_part_t *parts, int n_parts, int64_t p0, int64_t p1, int zeros,
                         char *scratch) {
-    float *tiles = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
+    room_t room = room_of(scratch);
+    const events_t *e = &room.events;
     const int64_t n_depths = k > 0 ? (k + WIDE_K - 1) / WIDE_K : 1;
     const int64_t height = part_of(m, (m + WIDE_ROWS - 1) / WIDE_ROWS, TILE_ROWS);
+    int looks = zeros == ZEROS_A && is_mostly_zero(a, am, ak, m, k);
+    for (int part = 0; part < n_parts; part++) looks &= parts[part].panels[-1] != 0;
     for (int64_t depth = 0; depth < n_depths; depth++) {
         const int64_t k0 = k * depth / n_depths, kn = k * (depth + 1) / n_depths - k0;
         for (int64_t i0 = 0; i0 < m; i0 += height) {
             const int64_t i1 = i0 + height < m ? i0 + height : m;
-            pack_tiles(a + i0 * am + k0 * ak, am, ak, kn, i1 - i0, TILE_ROWS, tiles);
+            const float *rows = a + i0 * am + k0 * ak;
+            const int is_by_rows = looks
+                                   && find_in_rows(&room.events, rows, am, ak, i1 - i0, kn);
             int64_t before = 0;
+            if (!is_by_rows) pack_tiles(rows, am, ak, kn, i1 - i0, TILE_ROWS, room.tiles);
             for (int part = 0; part < n_parts; part++) {
                 const wide_part_t *w = &parts[part];
                 const int64_t n_panels = (w->n + PANEL - 1) / PANEL;
                 const int64_t lo = p0 > before ? p0 - before : 0;
                 const int64_t hi = p1 - before < n_panels ? p1 - before : n_panels;
                 const float *panels = w->panels + k0 * n_panels * PANEL;
-                for (int64_t p = lo; p < hi; p++) {
-                    const int64_t j = p * PANEL, cols = w->n - j < PANEL ? w->n - j : PANEL;
-                    for (int64_t i = i0; i < i1; i += TILE_ROWS)
-                        TILES[cols > LANES][rows_from(i, i1)](
-                            kn, NULL, tiles + (i - i0) * kn, panels + p * PANEL * kn, w->alpha,
-                            depth ? 1.0f : w->beta, w->c + i * w->ldc + j, w->ldc, cols);
+                const float keep = depth ? 1.0f : w->beta;
+                const int64_t each = is_by_rows ? together((hi - lo) * PANEL) / PANEL : 1;
+                for (int64_t p = lo; p < hi; p += each) {
+                    const int64_t j = p * PANEL, here = (hi - p < each ? hi - p : each) * PANEL;
+                    const int64_t cols = w->n - j < here ? w->n - j : here;
+                    float *c = w->c + j;
+                    if (is_by_rows)
+                        rows_of(e, i1 - i0, panels + j * kn, PANEL, PANEL * kn, 0, w->alpha, keep,
+                                c + i0 * w->ldc, w->ldc, cols);
+                    else
+                        for (int64_t i = i0; i < i1; i += TILE_ROWS)
+                            TILES[cols > LANES][rows_from(i, i1)](
+                                kn, NULL, room.tiles + (i - i0) * kn, panels + j * kn, w->alpha,
+                                keep, c + i * w->ldc, w->ldc, cols);
                 }
                 before += n_panels;
             }

@@ -183,9 +183,7 @@ class StepLoop:
         firsts = range(0, steps, self.memory.steps)
         if not self.begun:
             parts = range(0, self.program.steps, self.memory.steps)
-            self.begun = [
-                [np.empty_like(s.before(s.step.shape[0])) for s in spans] for _ in parts
-            ]
+            self.begun = [[np.empty_like(s.before(s.step.shape[0])) for s in spans] for _ in parts]
         begun_all = self.begun[: len(firsts)]
         for first, begun in zip(firsts, begun_all, strict=True):
             self._enter(first, min(self.memory.steps, steps - first))

@@ -359,7 +359,15 @@ class TapeWriter:
             return
         self.tape.gemm(a, b, c, beta=0.0, m=extent[left], n=extent[right], k=extent[s.axis],
                        thin=s.frame.grouped, steady=s.b in self.steady,
-                       label=s.out)  # fmt: skip
+                       zeros=self._zeros(left, right), label=s.out)  # fmt: skip
+
+    def _zeros(self, left: str, right: str) -> str:
+        """Which operand of a product may be mostly 0, with steps: what samples have, for spikes
+        are; of a gradient what neurons sent.
+        """
+        if not self.program.steps:
+            return ""
+        return "a" if left == "b" else "b" if right != "b" else ""
 
     def _convolve(self, s: Convolve, end: End | None = None) -> None:
         layer = self.network.layers[s.frame.layer]
@@ -486,12 +494,14 @@ class TapeWriter:
                     parts=[self.arrays[part] for part in s.parts],
                 )  # fmt: skip
             return
+        zeros = self._zeros("o", "i")
         if s.velocity is None:
-            self.tape.gemm(delta, x, w, alpha=step, beta=1.0, k=self.rows, label=s.weight)
+            self.tape.gemm(delta, x, w, alpha=step, beta=1.0, k=self.rows, zeros=zeros,
+                           label=s.weight)  # fmt: skip
             return
         v = self.arrays[s.velocity]
         self.tape.gemm_loop(
-            delta, x, v, alpha=step, beta=s.momentum, k=self.rows, label=s.weight,
+            delta, x, v, alpha=step, beta=s.momentum, k=self.rows, zeros=zeros, label=s.weight,
             inputs=[View(w, "mn"), View(v, "mn")], ops=[("add", 0, 1)],
             outputs=[(View(w, "mn"), 2)],
         )  # fmt: skip

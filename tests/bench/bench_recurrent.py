@@ -53,7 +53,10 @@ from tests.bench.contenders import Contender, steps_of_horn, told
 
 STEPS, LETTERS, UNITS, BATCH = 100, 65, 200, 32
 SIZES, BATCHES = (32, 64, 128, 200), (1, 8, 32)
-RATE, MOMENTUM = 0.1, 0.9
+RATE, MOMENTUM = 0.01, 0.9
+# Of spiking neurons: what each gets at every step, without which none fires, and how much of a
+# slope goes back, without which gradients of 100 steps explode (Bellec et al. 2018).
+CURRENT, DAMPING = 0.2, 0.3
 Step = Callable[[], Any]
 
 
@@ -76,8 +79,8 @@ class LIF(horn.Neuron):
     v = horn.State(0.0, per="sample")
 
     def forward(self, messages: Any) -> None:
-        v = 0.9 * self.v + sum(m.input * m.weight for m in messages)
-        soft = sigmoid(4.0 * (v - 1.0))
+        v = 0.8 * self.v + CURRENT + sum(m.input * m.weight for m in messages)
+        soft = DAMPING * sigmoid(4.0 * (v - 1.0))
         spike = soft + stop_gradient((1.0 if v > 1.0 else 0.0) - soft)
         self.v = v - stop_gradient(spike)
         self.feedforward(spike)
@@ -175,8 +178,8 @@ def lif_loop(x: Any, w: Any, u: Any, b: Any) -> Any:
     from_below = x @ w.T + b
     v, spike, found = torch.zeros(len(x), u.shape[1]), torch.zeros(len(x), u.shape[1]), []
     for t in range(x.shape[1]):
-        v = 0.9 * v + (from_below[:, t] + spike @ u.T)
-        soft = torch.sigmoid(4.0 * (v - 1.0))
+        v = 0.8 * v + CURRENT + (from_below[:, t] + spike @ u.T)
+        soft = DAMPING * torch.sigmoid(4.0 * (v - 1.0))
         spike = soft + ((v > 1.0).float() - soft).detach()
         v = v - spike.detach()
         found.append(spike)

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from horn._kernels import blas
-from horn._kernels.engine import LEVEL, Tape
+from horn._kernels.engine import LEVEL, Tape, View
 from horn.errors import JobError
 
 # One more and one less than a tile, a panel, a block of rows, of columns, of messages.
@@ -76,33 +76,98 @@ def test_a_part_of_a_product_has_the_bits_of_the_whole(first, n_rows, col, n_thr
     np.testing.assert_array_equal(part, whole[first : first + n_rows, col : col + 40])
 
 
-@settings(max_examples=100, deadline=None)
+DENSITIES = [0.0, 0.015, 0.08, 0.19, 0.25, 0.5]
+
+
+def mostly_zero(rng, array, density, *, by_columns=False):
+    """Spikes, or, by columns, pixels at margins: some columns have none, and some rows more."""
+    array *= rng.random(array.shape) < density
+    if by_columns:
+        array *= rng.random(array.shape[1]) < 0.5
+        array[: len(array) // 3] = rng.standard_normal((len(array) // 3, array.shape[1]))
+
+
+@settings(max_examples=200, deadline=None)
 @given(
-    m=st.sampled_from([1, 13, 60, 250, 500]), n=st.sampled_from([1, 2, 10, 33, 65, 200]),
-    k=st.sampled_from([1, 20, 65, 400, 800]), density=st.sampled_from([0.0, 0.015, 0.1, 0.5]),
-    bad=st.sampled_from([0.0, np.inf, np.nan]), is_first=st.booleans(), n_threads=st.integers(1, 2),
+    m=st.sampled_from([1, 13, 60, 250, 500, 600]),
+    n=st.sampled_from([1, 2, 10, 33, 65, 200, 300, 520]),
+    k=st.sampled_from([1, 20, 65, 400, 800]), density=st.sampled_from(DENSITIES),
+    bad=st.sampled_from([0.0, 0.0, np.inf, np.nan]), is_first=st.booleans(), loads=st.booleans(),
+    orders=st.tuples(*[st.sampled_from("CF")] * 3), n_threads=st.integers(1, 2),
+    by_columns=st.booleans(),
 )  # fmt: skip
-@example(m=500, n=65, k=800, density=0.015, bad=0.0, is_first=False, n_threads=1)
-@example(m=500, n=65, k=800, density=0.015, bad=np.nan, is_first=True, n_threads=1)
-def test_zeros_of_data_change_no_bit(m, n, k, density, bad, is_first, n_threads):
+@example(m=500, n=65, k=800, density=0.015, bad=0.0, is_first=False, loads=True, orders="FCC",
+         n_threads=1, by_columns=False)  # fmt: skip
+@example(m=500, n=65, k=800, density=0.015, bad=np.nan, is_first=True, loads=True, orders="FCC",
+         n_threads=1, by_columns=True)  # fmt: skip
+@example(m=600, n=520, k=800, density=0.08, bad=0.0, is_first=False, loads=False, orders="FCC",
+         n_threads=1, by_columns=False)  # fmt: skip
+def test_zeros_change_no_bit(m, n, k, density, bad, is_first, loads, orders, n_threads, by_columns):
+    """What data are, a `load` says, and of other operands who asks for the product."""
     rng = np.random.default_rng(m + n + k)
-    a, b = lying(rng, m, k, "F", 0), lying(rng, k, n, "C", 0)
+    a, b = lying(rng, m, k, orders[0], 0), lying(rng, k, n, orders[1], 0)
     data, other = (a, b) if is_first else (b, a)
-    data *= rng.random(data.shape) < density
-    data[: data.shape[0] // 3] *= rng.random(len(data.T)) < 0.5  # denser tiles, and others
+    mostly_zero(rng, data, density, by_columns=by_columns)
     if bad:
         other[rng.integers(len(other)), rng.integers(other.shape[1])] = bad
     found = []
-    for is_loaded in (False, True):
-        tape, c = tape_of(n_threads), np.ones((m, n), np.float32)
-        x = data.copy("K")
-        if is_loaded:
+    for is_asked in (False, True):
+        tape, c = tape_of(n_threads), np.ones((m, n), np.float32, order=orders[2])
+        x, zeros = data.copy("K"), ""
+        if is_asked and loads:
             x[...] = 7.0
             tape.load(data, np.arange(len(data)), x)
-        tape.gemm(*(x, b) if is_first else (a, x), c, beta=0.9)
+        elif is_asked:
+            zeros = "a" if is_first else "b"
+        tape.gemm(*(x, b) if is_first else (a, x), c, beta=0.9, zeros=zeros)
         with np.errstate(invalid="ignore"):
             tape.run()
         found.append(c)
+    np.testing.assert_array_equal(*found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    m=st.sampled_from([1, 13, 32, 250]), widths=st.lists(st.sampled_from([1, 65, 200, 300]),
+                                                         min_size=1, max_size=3),
+    k=st.sampled_from([20, 200, 400]), density=st.sampled_from(DENSITIES),
+    bad=st.sampled_from([0.0, 0.0, np.inf]), order=st.sampled_from("CF"),
+    n_threads=st.integers(1, 2),
+)  # fmt: skip
+def test_zeros_change_no_bit_of_products_with_panels(m, widths, k, density, bad, order, n_threads):
+    """Several weights of one layer, laid out once for all steps."""
+    rng = np.random.default_rng(m + k)
+    a = lying(rng, m, k, order, 0)
+    mostly_zero(rng, a, density)
+    weights = [lying(rng, k, n, "F", 0) for n in widths]
+    if bad:
+        weights[-1][k // 2, -1] = bad
+    found = []
+    for zeros in ("", "a"):
+        tape, sums = tape_of(n_threads), [np.ones((m, n), np.float32) for n in widths]
+        for w, c in zip(weights, sums, strict=True):
+            tape.gemm(a, w, c, beta=0.9, steady=True, zeros=zeros)
+        with np.errstate(invalid="ignore"):
+            tape.repeat(0, len(tape), 1)
+        found.append(sums)
+    for before, now in zip(*found, strict=True):
+        np.testing.assert_array_equal(before, now)
+
+
+@pytest.mark.parametrize("is_row", [True, False])
+def test_zeros_of_an_update_change_no_bit(is_row):
+    rng = np.random.default_rng(0)
+    delta, x = lying(rng, 300, 70, "C", 0).T, lying(rng, 300, 250, "C", 0)
+    mostly_zero(rng, x, 0.1)
+    found = []
+    for zeros in ("", "b"):
+        w, v = (np.full((70, 250), q, np.float32, order="C" if is_row else "F") for q in (1.0, 2.0))
+        tape = tape_of(1)
+        tape.gemm_loop(delta, x, v, alpha=-0.1, beta=0.9, zeros=zeros,
+                       inputs=[View(w, "mn"), View(v, "mn")], ops=[("add", 0, 1)],
+                       outputs=[(View(w, "mn"), 2)])  # fmt: skip
+        tape.run()
+        found.append((w, v))
     np.testing.assert_array_equal(*found)
 
 
