@@ -194,6 +194,10 @@ class Model:
             return dict(found)
         return {name: np.array(each) for name, each in found.items()}
 
+    def __call__(self, x: Any, **how: Any) -> Any:
+        """As ``predict``."""
+        return self.predict(x, **how)
+
     @mistakes.teaches
     def predict(self, x: Any, *, labels: bool = False, layer: str | None = None) -> Any:
         """What the last layer sends for each sample: (n, n_outputs), or (n,) labels; of sequences

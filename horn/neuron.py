@@ -218,6 +218,14 @@ class Neuron:
     interpreted: bool = False
     _host: Any = None  # the interpreter that runs this neuron
 
+    if not TYPE_CHECKING:  # who checks types is told without it
+
+        def __new__(cls, *arguments: Any, **keywords: Any) -> Any:
+            if (arguments or keywords) and cls.__init__ is object.__init__:
+                said = f"{cls.__name__}() takes no arguments"
+                raise mistakes.NoSuchArgument(f"{said}; {mistakes.remedy(said)}")
+            return super().__new__(cls)
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         taken = {*READABLE, *DRAWS, "feedforward", "backpropagate", "push"} & set(vars(cls))

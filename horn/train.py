@@ -110,6 +110,9 @@ class Run:
                 raise NoSuchAttribute(f"a run has no {name!r}: its model has, run.model.{name}")
             raise no_attribute("a run", name, dir(type(self)))
 
+        def __getitem__(self, name: str) -> Any:
+            raise TypeError(f"a run has no columns: its history has, run.history[{name!r}]")
+
     def _repr_html_(self) -> str:
         said = {"state": self.state, "seconds": self.seconds, "updates": self.iterations,
                 "best epoch": self.best_epoch}  # fmt: skip

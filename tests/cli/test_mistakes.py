@@ -518,3 +518,16 @@ def test_in_a_process_of_its_own(folder: Path, what: str) -> None:
         text=True, timeout=60, env={**os.environ, "PYTHONPATH": root},
     )  # fmt: skip
     assert "Traceback" in verbose.stderr
+
+
+def test_what_is_called_and_asked_at_a_prompt_is_answered():
+    with pytest.raises(TypeError, match=r"Dropout\(\) takes no arguments; if it is a neuron, .*"
+                                        r"class Mine\(Dropout\): keep = 0.5"):  # fmt: skip
+        horn.Dropout(0.5)
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.output(1, loss="squared_error")
+    run = horn.train(horn.Job(net, data=([[0.0, 1.0]], [[1.0]]), epochs=1))
+    with pytest.raises(TypeError, match=r"its history has, run.history\['loss'\]"):
+        run["loss"]
+    assert run.model([[0.0, 1.0]]).tolist() == run.model.predict([[0.0, 1.0]]).tolist()
