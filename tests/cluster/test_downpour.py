@@ -24,6 +24,7 @@ from tests.cluster.agents import DEADLINE_S, FOREVER, ROOT, Agents, alive
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
+EPOCHS, LONG = 25, 60  # of a job that is held meanwhile, and of one that is not
 PER_EPOCH = ones.per_epoch(2)  # pushes of each of two groups
 DOWNPOUR: dict[str, Any] = {
     "target": Path(ones.__file__), "strategy": "downpour",
@@ -80,7 +81,7 @@ def test_on_two_hosts_only_what_ended_starts_again(
 ):
     cluster_of.start("a", "b", shared=True)
     job = cluster_of.submit(
-        client, "--epochs", "60", *cluster_of.held(5 * PER_EPOCH), groups=2, tasks=2, servers=2,
+        client, "--epochs", str(EPOCHS), *cluster_of.held(5 * PER_EPOCH), groups=2, tasks=2, servers=2,
         max_restarts=3, **DOWNPOUR,
     )  # fmt: skip
     cluster_of.wait_running(client, job, 5 * PER_EPOCH)
@@ -90,8 +91,8 @@ def test_on_two_hosts_only_what_ended_starts_again(
     os.kill(pids[rank], signal.SIGKILL)
     cluster_of.wait(lambda: notes(cluster_of, job))
     cluster_of.let_go()
-    status = ended_well(cluster_of, client, job, 60)
-    assert pushes(client, job, tmp_path) == 2 * 60 * PER_EPOCH
+    status = ended_well(cluster_of, client, job, EPOCHS)
+    assert pushes(client, job, tmp_path) == 2 * EPOCHS * PER_EPOCH
     (note,) = notes(cluster_of, job)
     assert note.startswith(f"Restarting {unit} (attempt 1 of 3): ")
     # Who went on is the process that began, and has done every step, and each once: a superstep
@@ -101,8 +102,8 @@ def test_on_two_hosts_only_what_ended_starts_again(
         if unit_of(other) != unit:
             assert rows[other]["pid"] == pid
         if unit_of(other) != unit and other < 4:
-            n_measured = 0 if other > 1 else 60 + 2
-            assert rows[other]["n_supersteps"] == 60 * PER_EPOCH + n_measured
+            n_measured = 0 if other > 1 else EPOCHS + 2
+            assert rows[other]["n_supersteps"] == EPOCHS * PER_EPOCH + n_measured
 
 
 def unit_of(rank: int) -> str:
@@ -140,7 +141,7 @@ def test_when_a_worker_is_lost_all_go_on_from_what_servers_were_told(
 ):
     cluster_of.start("a", "b", slots=1, shared=True)
     job = cluster_of.submit(
-        client, "--epochs", "60", *cluster_of.held(5 * PER_EPOCH), groups=2, servers=1,
+        client, "--epochs", str(EPOCHS), *cluster_of.held(5 * PER_EPOCH), groups=2, servers=1,
         max_restarts=1, **DOWNPOUR,
     )  # fmt: skip
     cluster_of.wait_running(client, job, 5 * PER_EPOCH)
@@ -150,7 +151,7 @@ def test_when_a_worker_is_lost_all_go_on_from_what_servers_were_told(
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.attempt == 2 and status.record.n_restarts == 1
-    assert pushes(client, job, tmp_path) == 2 * 60 * PER_EPOCH
+    assert pushes(client, job, tmp_path) == 2 * EPOCHS * PER_EPOCH
 
 
 def horn_says(made: Agents, *words: str) -> subprocess.CompletedProcess[str]:
@@ -164,7 +165,7 @@ def test_groups_come_and_leave_while_a_job_trains(
     """1 -> 2 -> 1 through the command line: history tells of both, and every push counts once."""
     cluster_of.start("a", slots=4)
     job = cluster_of.submit(
-        client, "--epochs", "60", *cluster_of.held(), groups=1, tasks=2, servers=1,
+        client, "--epochs", str(EPOCHS), *cluster_of.held(), groups=1, tasks=2, servers=1,
         max_restarts=0, **DOWNPOUR,
     )  # fmt: skip
     cluster_of.wait_running(client, job, 1)
@@ -181,7 +182,7 @@ def test_groups_come_and_leave_while_a_job_trains(
     assert not alive(its) and client.status(job).record.allocations["a"].ranks == (0, 1, 2)
     assert client.free(client.workers())["a"].free == 2
     cluster_of.let_go()
-    status = ended_well(cluster_of, client, job, 60)
+    status = ended_well(cluster_of, client, job, EPOCHS)
     assert notes(cluster_of, job) == [
         "Group 1 comes.", "Group 1 is to leave at the end of its epoch.", "Group 1 has left."
     ]  # fmt: skip
@@ -190,7 +191,7 @@ def test_groups_come_and_leave_while_a_job_trains(
     rows = {row["role"]: row for row in status.result["counters"]}
     n_its = rows["group 1's task 0"]["n_supersteps"]
     assert n_its > 0 and n_its == rows["group 1's task 1"]["n_supersteps"]
-    assert pushes(client, job, tmp_path) == 60 * ones.per_epoch(1) + n_its
+    assert pushes(client, job, tmp_path) == EPOCHS * ones.per_epoch(1) + n_its
 
 
 def trains(made: Agents, job: str, group: int, rank: int) -> list[int]:
@@ -209,7 +210,7 @@ def test_a_group_that_came_to_another_host_starts_again_alone(
     """2 -> 1 -> 2 on two hosts: the new one reads the part of the data that nobody had."""
     cluster_of.start("a", "b", shared=True)
     job = cluster_of.submit(
-        client, "--epochs", "60", groups=2, tasks=2, servers=2, max_restarts=1, **DOWNPOUR
+        client, "--epochs", str(LONG), groups=2, tasks=2, servers=2, max_restarts=1, **DOWNPOUR
     )
     cluster_of.wait_running(client, job, PER_EPOCH)
     client.scale(job, 1)
@@ -223,15 +224,15 @@ def test_a_group_that_came_to_another_host_starts_again_alone(
     (its,) = cluster_of.wait(lambda: trains(cluster_of, job, 3, 8))
     others = ranks(cluster_of, "a")
     os.kill(its, signal.SIGKILL)
-    status = ended_well(cluster_of, client, job, 60)
+    status = ended_well(cluster_of, client, job, LONG)
     (note,) = [note for note in notes(cluster_of, job) if note.startswith("Restarting")]
     assert note.startswith("Restarting group 3 (attempt 1 of 1): group 3's task 0 ended")
     rows = {row["task"]: row for row in status.result["counters"]}
     assert {rank: rows[rank]["pid"] for rank in others} == others
-    assert rows[0]["n_supersteps"] == 60 * PER_EPOCH + 60 + 2
+    assert rows[0]["n_supersteps"] == LONG * PER_EPOCH + LONG + 2
     found = pushes(client, job, tmp_path)  # and at both servers the same
-    began = 60 * PER_EPOCH + rows[2]["n_supersteps"] + rows[8]["n_supersteps"]
-    assert began < found <= began + 60 * PER_EPOCH
+    began = LONG * PER_EPOCH + rows[2]["n_supersteps"] + rows[8]["n_supersteps"]
+    assert began < found <= began + LONG * PER_EPOCH
 
 
 @pytest.mark.slow
@@ -261,7 +262,7 @@ def test_who_is_to_leave_before_a_job_begins_leaves_after_an_epoch(
     """Servers count on every group that the job was submitted with."""
     cluster_of.start("a", slots=1, shared=True)
     held = cluster_of.held()
-    job = cluster_of.submit(client, "--epochs", "150", *held, groups=2, servers=1, **DOWNPOUR)
+    job = cluster_of.submit(client, "--epochs", str(EPOCHS), *held, groups=2, servers=1, **DOWNPOUR)
     cluster_of.wait(lambda: client.status(job).record.reason)
     client.scale(job, 1)
     cluster_of.start("b", slots=1, shared=True)
@@ -271,8 +272,8 @@ def test_who_is_to_leave_before_a_job_begins_leaves_after_an_epoch(
         status.record.allocations["b"].ranks == () and client.free(client.workers())["b"].free == 1
     )
     cluster_of.let_go()
-    ended_well(cluster_of, client, job, 150)
-    assert pushes(client, job, tmp_path) == (150 + 1) * PER_EPOCH
+    ended_well(cluster_of, client, job, EPOCHS)
+    assert pushes(client, job, tmp_path) == (EPOCHS + 1) * PER_EPOCH
 
 
 def test_what_cannot_be_scaled_says_why(cluster_of: Agents, client: ClusterClient):
