@@ -81,8 +81,8 @@ def test_on_two_hosts_only_what_ended_starts_again(
 ):
     cluster_of.start("a", "b", shared=True)
     job = cluster_of.submit(
-        client, "--epochs", str(EPOCHS), *cluster_of.held(5 * PER_EPOCH), groups=2, tasks=2, servers=2,
-        max_restarts=3, **DOWNPOUR,
+        client, "--epochs", str(EPOCHS), *cluster_of.held(5 * PER_EPOCH), groups=2, tasks=2,
+        servers=2, max_restarts=3, **DOWNPOUR,
     )  # fmt: skip
     cluster_of.wait_running(client, job, 5 * PER_EPOCH)
     before = {name: ranks(cluster_of, name) for name in "ab"}
