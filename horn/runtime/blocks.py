@@ -117,7 +117,11 @@ def _meet(a: Places, b: Places) -> tuple[Places, Places]:
         start = max(a.start, b.start)
         stop = max(min(a.stop, b.stop), start)
         return slice(start - a.start, stop - a.start), slice(start - b.start, stop - b.start)
-    left = np.arange(a.start, a.stop) if isinstance(a, slice) else a
-    right = np.arange(b.start, b.stop) if isinstance(b, slice) else b
-    _, at_a, at_b = np.intersect1d(left, right, assume_unique=True, return_indices=True)
-    return tight(at_a), tight(at_b)
+    if isinstance(a, slice):
+        return _meet(b, a)[::-1]
+    if isinstance(b, slice):
+        first, past = np.searchsorted(a, (b.start, b.stop))
+        return slice(int(first), int(past)), tight(a[first:past] - b.start)
+    at = np.searchsorted(b, a)
+    is_there = np.append(b, -1)[at] == a  # beyond the end of b there is nothing
+    return tight(np.flatnonzero(is_there)), tight(at[is_there])

@@ -6,6 +6,7 @@ underscore are shared. A transport is used from one thread.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from abc import ABC, abstractmethod
@@ -249,20 +250,29 @@ def checked(channels: Iterable[Channel], n_tasks: int) -> dict[int, Channel]:
     """Channels by part. Raises BadFrame for one that no wire could carry."""
     found: dict[int, Channel] = {}
     for channel in channels:
-        where = f"plan: {channel}"
+        got, wanted = "", ""
+        first, last = min(channel.dsts, default=-1), max(channel.dsts, default=-1)
         if channel.part in found or not 0 <= channel.part < 2**32:
-            raise BadFrame(where, channel.part, "a part number used once, below 2**32")
-        if not channel.dsts or len(set(channel.dsts)) != len(channel.dsts):
-            raise BadFrame(where, f"receivers {channel.dsts}", "at least one, each once")
-        for task in (channel.src, min(channel.dsts), max(channel.dsts)):
-            if not 0 <= task < n_tasks:
-                raise BadFrame(where, f"task {task}", f"0 to {n_tasks - 1}")
-        if channel.src in channel.dsts:
-            raise BadFrame(where, f"task {channel.src} as its own receiver", "another")
-        if np.dtype(channel.dtype).str not in DTYPES.values():
-            raise BadFrame(where, channel.dtype, f"one of {' '.join(DTYPES.values())}")
+            got, wanted = str(channel.part), "a part number used once, below 2**32"
+        elif not channel.dsts or len(set(channel.dsts)) != len(channel.dsts):
+            got, wanted = f"receivers {channel.dsts}", "at least one, each once"
+        elif min(channel.src, first) < 0 or max(channel.src, last) >= n_tasks:
+            ranks = (channel.src, first, last)
+            task = next(rank for rank in ranks if not 0 <= rank < n_tasks)
+            got, wanted = f"task {task}", f"0 to {n_tasks - 1}"
+        elif channel.src in channel.dsts:
+            got, wanted = f"task {channel.src} as its own receiver", "another"
+        elif _code_of(channel.dtype) not in DTYPES.values():
+            got, wanted = channel.dtype, f"one of {' '.join(DTYPES.values())}"
+        if wanted:
+            raise BadFrame(f"plan: {channel}", got, wanted)
         found[channel.part] = channel
     return found
+
+
+@functools.cache
+def _code_of(dtype: str) -> str:
+    return np.dtype(dtype).str
 
 
 def check_digest(peer: str, theirs: bytes, mine: bytes) -> None:
@@ -274,6 +284,6 @@ def check_digest(peer: str, theirs: bytes, mine: bytes) -> None:
 def digest(channels: Iterable[Channel]) -> bytes:
     """32 bytes that are equal when the channels are; labels do not count."""
     facts = [
-        (c.part, c.src, c.dsts, np.dtype(c.dtype).str, c.shape, c.order, c.common) for c in channels
+        (c.part, c.src, c.dsts, _code_of(c.dtype), c.shape, c.order, c.common) for c in channels
     ]
     return hashlib.sha256(repr(facts).encode()).digest()
