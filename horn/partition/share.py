@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 Places = slice | Array  # int64, ascending
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LocalEdges:
     """The synapses of a sparse link that a task has, as a sparse matrix of its own.
 

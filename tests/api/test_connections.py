@@ -31,6 +31,25 @@ def test_fan_in_may_be_nothing_or_all():
     assert rows(horn.Sparse(fan_in=4)) == [[0, 1, 2, 3]] * 3
 
 
+SHAPES = [(1, 5, 1), (7, 4, 0), (10, 20, 3), (10, 20, 10), (64, 50, 64), (100, 70_000, 4),
+          (9_999, 40, 64), (10_001, 50, 60), (200_000, 30, 8), (2**33, 10, 5), (300, 20, 65),
+          (20_001, 3, 1_500)]  # fmt: skip
+
+
+@pytest.mark.parametrize("n_sources, n_receivers, fan_in", SHAPES)
+def test_what_is_drawn_for_many_is_what_is_drawn_for_each(n_sources, n_receivers, fan_in):
+    """A seed means the same network whatever the way of drawing."""
+    for seed in range(3):
+        one_by_one, rng = (np.random.Generator(np.random.Philox(seed)) for _ in range(2))
+        found = horn.Sparse(fan_in=fan_in).edges(n_sources, n_receivers, rng)
+        each = [
+            np.sort(one_by_one.choice(n_sources, fan_in, replace=False, shuffle=False))
+            for _ in range(n_receivers)
+        ]
+        np.testing.assert_array_equal(found.indices.reshape(n_receivers, fan_in), each)
+        assert rng.integers(2**62) == one_by_one.integers(2**62)
+
+
 @pytest.mark.parametrize(
     "sparse",
     [
@@ -60,7 +79,11 @@ def test_one_graph_in_every_description(sparse):
         (lambda: rows(horn.Sparse(csr=([0, 1, 1, 1], [0.5]))), "whole numbers is expected"),
         (lambda: rows(horn.Sparse(edge_list=[(0, 3)])), "names receiver 3.*neurons 0..2"),
         (lambda: rows(horn.Sparse(edge_list=[(-1, 0)])), "neuron 0 listens to source -1"),
-        (lambda: rows(horn.Sparse(edge_list=[(1, 0), (1, 0)])), "names a source twice"),
+        (lambda: rows(horn.Sparse(edge_list=[(1, 0), (1, 0)])), "neuron 0 names a source twice"),
+        (lambda: rows(horn.Sparse(edge_list=[(1, 2), (4, 2), (0, 1), (1, 2), (0, 1)])),
+         "neuron 1 names a source twice"),
+        (lambda: rows(horn.Sparse(edge_list=[(1, 2), (7, 2), (9, 2), (1, 2)])),
+         "neuron 2 listens to source 9"),
         (lambda: horn.Sparse(edge_list=[(1, 0, 2)]), r"an edge is \(source, receiver\), got"),
         (lambda: rows(horn.Sparse(sources=lambda o: [0.5])), r"sources\(0\).*whole numbers"),
     ],

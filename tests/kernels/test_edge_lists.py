@@ -1,0 +1,24 @@
+"""The synapses of a sparse link seen from both sides."""
+
+import numpy as np
+import pytest
+
+from horn.backends._edge_lists import EdgeLists
+from horn.partition.share import LocalEdges
+
+
+@pytest.mark.parametrize("n_sources", [1, 300, 70_000, 5_000_000])
+def test_edges_by_source_come_in_their_order(n_sources, kernel_rng):
+    sources = kernel_rng.integers(0, n_sources, 2_000)
+    indptr = np.sort(np.concatenate([[0], kernel_rng.integers(0, 2_000, 49), [2_000]]))
+    edges = LocalEdges(indptr, sources, n_sources, slice(0, 2_000))
+
+    found = EdgeLists.of(edges)
+
+    order = np.argsort(sources, kind="stable")
+    np.testing.assert_array_equal(found.back_edges, order)
+    np.testing.assert_array_equal(found.back_receivers, edges.receivers[order])
+    np.testing.assert_array_equal(np.repeat(np.arange(n_sources), np.diff(found.back_indptr)),
+                                  sources[order])  # fmt: skip
+    assert found.back_edges.dtype == found.back_receivers.dtype == np.int32
+    assert EdgeLists.of(edges) is found, "two programs have one"
