@@ -38,9 +38,11 @@ class Relay:
 
     def __exit__(self, *_: object) -> None:
         self._stopped = True
-        self._wake_in.send(b"x")
+        self._wake_in.send(b"x")  # the thread may be leaving already: it does not close what this is sent to
         self._thread.join(10)
-        self._wake_in.close()
+        assert not self._thread.is_alive(), "the relay did not stop within 10 s"
+        for s in (self._listener, self._wake_in, self._wake_out):
+            s.close()
 
     def cut(self) -> None:
         self._order(False, False, False)
@@ -74,8 +76,6 @@ class Relay:
                     elif key.fileobj in self._pairs:
                         self._forward(key.fileobj)  # type: ignore[arg-type]
             self._close_all()
-        for s in (self._listener, self._wake_out):
-            s.close()
 
     def _obey(self) -> None:
         with self._order_done:
