@@ -38,7 +38,7 @@ class Relay:
 
     def __exit__(self, *_: object) -> None:
         self._stopped = True
-        self._wake_in.send(b"x")  # the thread may be leaving already: it does not close what this is sent to
+        self._wake_in.send(b"x")  # to a thread that may be leaving already: it closes nothing
         self._thread.join(10)
         assert not self._thread.is_alive(), "the relay did not stop within 10 s"
         for s in (self._listener, self._wake_in, self._wake_out):
