@@ -479,7 +479,8 @@ class ClusterClient:
             "read", ReadRequest(job, MODEL), ReadReply,
             max_bytes=FILE_BYTES, timeout_s=FILE_S,
         )  # fmt: skip
-        save(portions, got.size, path)
+        with portions:
+            save(portions, got.size, path)
 
 
 def save(portions: Iterator[bytes], size: int, path: Path) -> None:

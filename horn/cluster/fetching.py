@@ -89,7 +89,8 @@ def _fetch_one(client: ClusterClient, job: str, host: str, path: str, target: Pa
         "read written", WrittenRequest(job, path), SizeReply,
         max_bytes=FILE_BYTES, timeout_s=FILE_S,
     )  # fmt: skip
-    save(portions, got.size, target)
+    with portions:
+        save(portions, got.size, target)
 
 
 @contextlib.contextmanager

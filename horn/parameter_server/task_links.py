@@ -34,7 +34,7 @@ from horn.transport import Identity, TransportCounters
 from horn.transport._handshake import HELLO, refused
 from horn.transport._zeromq import ZeroMqContext
 from horn.wire import frames
-from horn.wire.connection import EVENTS, event_of
+from horn.wire.connection import EVENTS, event_of, monitor_of
 from horn.wire.frames import (
     VERSION,
     Array,
@@ -198,8 +198,7 @@ class TaskLinks:
         socket = self._context.dealer(found.endpoint, incarnation)
         for option, value in NOTICES.items():
             socket.set(option, value)
-        monitor = socket.get_monitor_socket(EVENTS)
-        monitor.set(zmq.LINGER, 0)
+        monitor = monitor_of(socket, EVENTS)
         link.found, link.socket, link.monitor, link.tried = found, socket, monitor, now
         try:
             socket.connect(found.endpoint)

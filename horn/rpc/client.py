@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
@@ -18,7 +18,7 @@ from horn.errors import ClusterError, HornError, NotAllowed, ProtocolError, Time
 from horn.rpc import protocol as calls
 from horn.security.keys import Key
 from horn.transport._zeromq import limited
-from horn.wire.connection import event_of
+from horn.wire.connection import event_of, monitor_of
 from horn.wire.zap import pair_of
 
 TIMEOUT_S = 10.0
@@ -61,9 +61,6 @@ class RpcClient:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._credit = 0
-        self._n_failed = 0
-        self._is_up = False  # the handshake is done
-        self._broke = False  # it is down again
         self._access = access
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
@@ -74,23 +71,26 @@ class RpcClient:
 
     def _dial(self) -> None:
         """A connection of its own pipe: what was sent to the one before is not sent again."""
-        self._is_up = self._broke = False
-        with ExitStack() as stack:
-            self._socket = stack.enter_context(limited(self._context, zmq.DEALER))
-            self._socket.set(zmq.LINGER, 0)
-            self._socket.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)
-            self._socket.set(zmq.IPV6, int("[" in self.endpoint))
-            if self._access is not None:
-                self._socket.set(zmq.CURVE_PUBLICKEY, self._access.public)
-                self._socket.set(zmq.CURVE_SECRETKEY, self._access.secret)
-                self._socket.set(zmq.CURVE_SERVERKEY, self._access.service)
-            self._monitor = stack.enter_context(self._socket.get_monitor_socket(EVENTS))
-            stack.callback(self._socket.disable_monitor)
-            try:
-                self._socket.connect(self.endpoint)
-            except zmq.ZMQError as error:
-                raise ClusterError(f"cannot connect to {self.endpoint!r}: {error}") from error
-            self._stack = stack.pop_all()
+        try:
+            with ExitStack() as stack:
+                socket = stack.enter_context(limited(self._context, zmq.DEALER))
+                socket.set(zmq.LINGER, 0)
+                socket.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)
+                socket.set(zmq.IPV6, int("[" in self.endpoint))
+                if self._access is not None:
+                    socket.set(zmq.CURVE_PUBLICKEY, self._access.public)
+                    socket.set(zmq.CURVE_SECRETKEY, self._access.secret)
+                    socket.set(zmq.CURVE_SERVERKEY, self._access.service)
+                monitor = stack.enter_context(monitor_of(socket, EVENTS))
+                stack.callback(socket.disable_monitor)
+                socket.connect(self.endpoint)
+                self._stack = stack.pop_all()
+        except zmq.ZMQError as error:
+            raise ClusterError(f"cannot connect to {self.endpoint!r}: {error}") from error
+        self._socket, self._monitor = socket, monitor
+        self._n_failed = 0  # handshakes, one after the other
+        self._is_up = False  # the handshake is done
+        self._broke = False  # it is down again, or was refused: the next call has another
 
     def call(
         self,
@@ -117,7 +117,7 @@ class RpcClient:
         *,
         max_bytes: int,
         timeout_s: float = TIMEOUT_S,
-    ) -> tuple[S, Iterator[bytes]]:
+    ) -> tuple[S, BodyStream]:
         """As ``call``, with a body back, to be read or closed before the next call. Raises
         ProtocolError: over ``max_bytes``.
         """
@@ -127,11 +127,12 @@ class RpcClient:
             number = self._ask(op, request, 0, timeout_s)
             answer = self._answer(number, op, ends)
             parsed = self._parsed(op, answer, reply)
-            portions = self._body(number, op, ends, max_bytes if answer.size else -1)
         except BaseException:
             self._lock.release()
             raise
-        return parsed, _BodyStream(portions, self._lock)
+        if not answer.size:
+            return parsed, BodyStream(self, 0, iter(()))
+        return parsed, BodyStream(self, number, self._body(number, op, ends, max_bytes))
 
     def close(self) -> None:
         """May be called twice."""
@@ -149,11 +150,12 @@ class RpcClient:
         raw = msgspec.Raw(msgspec.msgpack.encode(request))
         ask = calls.CallRequest(number, calls.VERSION, op, timeout_s, raw, size)
         self._credit = calls.WINDOW_BYTES
-        self._look()
+        if not self._broke:
+            self._drain()
         if self._broke:
-            before = self._stack
-            self._dial()  # while the old one is there: monitors are named by a number used again
-            before.close()
+            self._stack.close()
+            self._dial()
+        self._n_failed = 0  # what failed before the call is over, or fails again
         self._put(op, [calls.encode(ask)], time.monotonic() + timeout_s)
         return number
 
@@ -180,23 +182,22 @@ class RpcClient:
         return None
 
     def _body(self, number: int, op: str, ends: float, n_left: int) -> Iterator[bytes]:
-        if n_left < 0:
-            return
-        try:
-            while True:
-                frame, raw = self._receive(number, op, ends)
-                if isinstance(frame, calls.EndOfBody):
-                    number = 0
-                    return
-                if isinstance(frame, calls.BodyChunk):
-                    n_left -= len(raw)
-                    if n_left < 0:
-                        raise ProtocolError(f"{op} at {self.endpoint}: more bytes than expected")
-                    self._put(op, [calls.encode(calls.WindowGrant(number, len(raw)))], ends)
-                    yield bytes(raw)
-        finally:
-            if number and not self._broke:  # not read to its end
-                self._put(op, [calls.encode(calls.CancelCall(number))], ends + 1.0)
+        while True:
+            frame, raw = self._receive(number, op, ends)
+            if isinstance(frame, calls.EndOfBody):
+                return
+            if isinstance(frame, calls.BodyChunk):
+                n_left -= len(raw)
+                if n_left < 0:
+                    raise ProtocolError(f"{op} at {self.endpoint}: more bytes than expected")
+                self._put(op, [calls.encode(calls.WindowGrant(number, len(raw)))], ends)
+                yield bytes(raw)
+
+    def _give_up(self, number: int) -> None:
+        """Of a call whose body is not read to its end; where nothing can be sent, it has ended."""
+        if number and not self._broke:
+            with suppress(zmq.ZMQError):
+                self._socket.send_multipart([calls.encode(calls.CancelCall(number))], zmq.DONTWAIT)
 
     def _put(self, op: str, parts: list[bytes], ends: float) -> None:
         while True:
@@ -238,21 +239,26 @@ class RpcClient:
         self._look()
 
     def _look(self) -> None:
-        """See what became of the connection."""
+        """See what became of the connection. Raises NotAllowed."""
+        self._drain()
+        if self._n_failed >= MAX_FAILED and not self._broke:
+            self._broke = True
+            self._stack.close()  # it would try again and again
+            raise NotAllowed(
+                f"{self.endpoint} refuses this key (or is another service than expected); "
+                f"use the key file of its cluster"
+            )
+
+    def _drain(self) -> None:
         while self._monitor.poll(0):
             kind = event_of(self._monitor)
             if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._is_up = True
+                self._is_up, self._n_failed = True, 0
             elif kind == zmq.EVENT_DISCONNECTED:
                 self._broke = self._broke or self._is_up
                 self._is_up = False
             else:
-                self._n_failed += 1
-                if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH or self._n_failed >= MAX_FAILED:
-                    raise NotAllowed(
-                        f"{self.endpoint} refuses this key (or is another service than expected); "
-                        f"use the key file of its cluster"
-                    )
+                self._n_failed += MAX_FAILED if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH else 1
 
     def _error(self, problem: calls.CallError, op: str) -> HornError:
         if problem.kind in _RAISED:
@@ -269,33 +275,38 @@ class RpcClient:
             raise ProtocolError(f"answer to {op!r} from {self.endpoint}: {error}") from None
 
 
-class _BodyStream(Iterator[bytes]):
-    """A body; lets the next call in when it ends."""
+class BodyStream(Iterator[bytes]):
+    """A body; lets the next call in when it ends, or is closed."""
 
-    def __init__(self, portions: Iterator[bytes], lock: threading.Lock) -> None:
-        self._portions, self._lock, self._is_open = portions, lock, True
+    def __init__(self, client: RpcClient, number: int, portions: Iterator[bytes]) -> None:
+        self._client, self._number, self._portions = client, number, portions
+        self._is_open = True
 
     def __next__(self) -> bytes:
         try:
             return next(self._portions)
+        except StopIteration:
+            self._number = 0
+            self.close()
+            raise
         except BaseException:
-            self._end()
+            self.close()
             raise
 
     def close(self) -> None:
-        if self._is_open:
-            close = getattr(self._portions, "close", None)
-            if close is not None:
-                close()
-            self._end()
-
-    def _end(self) -> None:
+        """May be called twice."""
         if self._is_open:
             self._is_open = False
-            self._lock.release()
+            try:
+                self._client._give_up(self._number)
+            finally:
+                self._client._lock.release()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
         self.close()

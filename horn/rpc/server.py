@@ -74,6 +74,7 @@ class RpcServer:
         self._key, self._ops = key, dict[str, Operation]()
         self._calls: dict[tuple[bytes, int], RpcCall] = {}
         self._threads: set[threading.Thread] = set()
+        self._peers: dict[int, bytes] = {}  # by the file descriptors of their connections
         self._banned: dict[bytes, float] = {}
         self._out: deque[tuple[bytes, Sequence[bytes | memoryview]]] = deque()
         self._lock = threading.Lock()
@@ -101,7 +102,7 @@ class RpcServer:
         self._router.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)
         self._router.set(zmq.SNDHWM, 1000)  # bytes are bounded by what is granted
         self.admission = Admission(
-            self._context, self._router, self.quotas, self.audit, self.allowed.where
+            self._context, self._router, self.quotas, self.audit, self.allowed.where, self._hung_up
         )
         self.endpoint = bind(self._router, self.admission, bind_to)
 
@@ -190,9 +191,10 @@ class RpcServer:
             if len(parts) < 3:  # three are one too many already
                 parts.append(frame.bytes)
         fd = int(frame.get(zmq.SRCFD))
-        if not self.admission.connections.spoke(fd):
+        if self._peers.get(fd) != peer or not self.admission.connections.spoke(fd):
             self.admission.look(now)  # it was accepted since the last look
             self.admission.connections.spoke(fd)
+            self._peers[fd] = peer
         if self._banned.get(peer, 0.0) > now:
             return True
         who = str(frame.get("User-Id")) if self._key is not None else "open"
@@ -265,6 +267,12 @@ class RpcServer:
         for (other, _), call in list(self._calls.items()):
             if other == peer:
                 call.end(reason)
+
+    def _hung_up(self, fd: int) -> None:
+        """What was asked over a connection that has gone is of no use: answers go to no other."""
+        peer = self._peers.pop(fd, None)
+        if peer is not None:
+            self._end_of(peer, "gone")
 
     def _send(self) -> None:
         while self._out:

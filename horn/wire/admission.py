@@ -11,6 +11,7 @@ import os
 import resource
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -75,8 +76,10 @@ class Admission:
         limits: ConnectionLimits,
         audit: AuditLog | None = None,
         where: str = "",
+        ended: Callable[[int], None] | None = None,
     ) -> None:
-        self.limits, self.audit, self.where = limits, audit or AuditLog(), where
+        """ended : is told the file descriptor of each connection that has gone."""
+        self.limits, self.audit, self.where, self.ended = limits, audit or AuditLog(), where, ended
         self.n_cut = self.n_failed = 0
         self._socket = socket
         self._thread: threading.Thread | None = None
@@ -136,6 +139,8 @@ class Admission:
                 if reason:
                     self.n_failed += 1
                     self.audit.line("refused", address=address, reason=reason, at=self.where)
+                if self.ended is not None:
+                    self.ended(fd)
             else:
                 connections.failed()
         self.blocked.look(now)

@@ -7,6 +7,7 @@ silent, or the connection cannot be made in time. Source: docs/notes/0063.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import struct
 from collections.abc import Callable
@@ -31,6 +32,26 @@ EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
+
+
+_numbers = itertools.count(1)
+
+
+def monitor_of(socket: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
+    """Where these events of ``socket`` are read. They wait there, however many they are: where no
+    more fit libzmq waits, with a lock that the end of the monitor needs.
+    """
+    endpoint = f"inproc://monitor-{next(_numbers)}"  # pyzmq's names are used again
+    monitor: zmq.Socket[bytes] = socket.context.socket(zmq.PAIR)
+    try:
+        monitor.set(zmq.RCVHWM, 0)
+        monitor.set(zmq.LINGER, 0)
+        socket.monitor(endpoint, events)
+        monitor.connect(endpoint)
+    except BaseException:
+        monitor.close()
+        raise
+    return monitor
 
 
 def event_of(monitor: zmq.Socket[bytes]) -> int:
@@ -61,8 +82,7 @@ class PeerConnection:
         self.n_dials += 1
         self.is_up = False
         self.outlet = sockets.Socket(self.dealer.underlying)
-        self.monitor = self.dealer.get_monitor_socket(EVENTS)
-        self.monitor.set(zmq.LINGER, 0)
+        self.monitor = monitor_of(self.dealer, EVENTS)
         self.dealer.connect(self.endpoint)
 
     @property
@@ -104,7 +124,7 @@ class PeerConnection:
         self.is_open = False
         dealer, monitor = self.dealer, self.monitor
         self._retired.append(self.outlet)
-        self._dial()  # before the old one goes: monitors are named by a number that is used again
+        self._dial()
         _hang_up(dealer, monitor, 0)
         self._broke_s = now_s if self._broke_s is None else self._broke_s
         if self._probe is None:  # else how long it has been silent goes on to count

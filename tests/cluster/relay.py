@@ -23,6 +23,7 @@ class Relay:
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
         self.hosts = f"{address}:{self.port}"
+        self.n_refused = 0
         self._to_server = self._to_client = self._open = True
         self._pairs: dict[socket.socket, socket.socket] = {}
         self._clients: set[socket.socket] = set()
@@ -105,6 +106,7 @@ class Relay:
             server = socket.create_connection(self._target, timeout=5)
         except OSError:
             client.close()
+            self.n_refused += 1
             return
         self._pairs |= {client: server, server: client}
         self._clients.add(client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import logging
 import select
@@ -14,15 +15,17 @@ import msgspec
 import pytest
 import zmq
 
+from horn.cluster.client import save
 from horn.errors import ClusterError, Conflict, JobError, NotAllowed, ProtocolError, Timeout
 from horn.rpc import protocol as calls
-from horn.rpc.client import ClientKeys, RpcClient
+from horn.rpc.client import MAX_FAILED, ClientKeys, RpcClient
 from horn.rpc.server import Quotas, RpcServer
 from horn.security.audit import AuditLog
 from horn.security.keys import Key
 from horn.transport._zeromq import LIMITS
 from horn.wire.zap import ZAP_DOMAIN, AllowedKeys, pair_of
 from tests.cluster.helpers import wait_until
+from tests.cluster.relay import Relay
 from tests.rpc.services import KEY, OTHER, QUOTAS, URL, Count, Text, client, service
 
 pytestmark = pytest.mark.net
@@ -429,12 +432,11 @@ def test_a_call_whose_connection_breaks_fails_at_once_and_the_next_is_answered()
     found.on("slow", Text, slow, ["client"])
     with found, client(found) as caller:
 
-        def cut() -> None:
+        def cut_it() -> None:
             assert began.wait(LONG_S)
-            for fd in list(found.admission.connections._open):
-                found.admission.cut(fd, "as if its host had gone")
+            cut(found)
 
-        cutting = threading.Thread(target=cut)
+        cutting = threading.Thread(target=cut_it)
         cutting.start()
         try:
             with pytest.raises(ClusterError, match="broke before 'slow' was answered; it may have"):
@@ -443,6 +445,103 @@ def test_a_call_whose_connection_breaks_fails_at_once_and_the_next_is_answered()
             goes_on.set()
             cutting.join()
         assert caller.call("slow", Text(), Text) == Text("late")
+
+
+def cut(found: RpcServer) -> None:
+    """As if the host of the service's callers had gone."""
+    for fd in list(found.admission.connections._open):
+        found.admission.cut(fd, "cut by the test")
+
+
+def test_a_body_whose_connection_breaks_is_given_up_quietly_and_the_next_call_is_answered():
+    with service() as (found, echo), client(found) as caller:
+        for _ in range(3):
+            _, portions = caller.download(
+                "send", Count(1 << 30), Text, max_bytes=1 << 30, timeout_s=10 * LONG_S
+            )
+            next(portions)
+            cut(found)
+            wait_until(lambda: caller._monitor.poll(0))  # it broke, and was not looked at
+            portions.close()
+            wait_until(lambda: _is_answered(caller))
+
+
+def test_calls_of_a_connection_that_is_gone_hold_no_places():
+    """However long their callers would have waited: each connection anew is another peer."""
+    quotas = msgspec.structs.replace(QUOTAS, calls=2)
+    with service(quotas=quotas) as (found, echo), client(found) as caller:
+        for _ in range(5):
+            _, portions = caller.download(
+                "send", Count(1 << 30), Text, max_bytes=1 << 30, timeout_s=10 * LONG_S
+            )
+            next(portions)
+            cut(found)
+            with pytest.raises(ClusterError, match="broke before 'send'"):
+                list(portions)
+            wait_until(lambda: not found._calls)
+        assert caller.call("echo", Text("c"), Text) == Text("c")
+
+
+def test_a_body_that_is_not_begun_holds_neither_the_client_nor_a_place(tmp_path):
+    with service() as (found, _), client(found) as caller:
+        for _ in range(found.quotas.calls_per_peer + 1):
+            _, portions = caller.download(
+                "send", Count(1 << 30), Text, max_bytes=1 << 30, timeout_s=10 * LONG_S
+            )
+            portions.close()
+            wait_until(lambda: not found._calls)
+        _, portions = caller.download("send", Count(1000), Text, max_bytes=1000)
+        with pytest.raises(FileNotFoundError), portions:
+            save(portions, 1000, tmp_path / "nowhere" / "model")
+        assert caller.call("echo", Text("c"), Text) == Text("c")
+        caller.download("send", Count(1000), Text, max_bytes=1000)  # nobody keeps it
+        assert caller.call("echo", Text("d"), Text) == Text("d")
+
+
+def test_what_failed_while_nothing_was_called_is_not_blamed_on_the_key():
+    with service() as (found, _), Relay(found.endpoint.removeprefix("tcp://")) as relay:
+        relay.cut()
+        keys = ClientKeys.of(KEY, "client", "host-1")
+        with RpcClient(f"tcp://{relay.hosts}", keys) as caller:
+            for text in ("first", "second"):
+                refused = relay.n_refused
+                wait_until(lambda refused=refused: relay.n_refused > refused + 2 * MAX_FAILED)
+                relay.mend()
+                assert caller.call("echo", Text(text), Text) == Text(text)
+                relay.cut()
+
+
+def test_a_client_may_be_closed_however_often_its_connection_failed(monkeypatch):
+    """libzmq waits, for good, where no more of a monitor's events fit: at 2,000, two for each."""
+    monkeypatch.setitem(LIMITS, zmq.RECONNECT_IVL, 1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(LONG_S)
+        caller = RpcClient(f"tcp://127.0.0.1:{listener.getsockname()[1]}")
+        for _ in range(1_200):
+            listener.accept()[0].close()
+        caller.close()
+
+
+def test_a_client_that_could_not_connect_again_connects_at_its_next_call(monkeypatch):
+    with service() as (found, _), client(found) as caller:
+        assert caller.call("echo", Text("a"), Text) == Text("a")
+        cut(found)
+        with monkeypatch.context() as patch:
+
+            def full(*_: object) -> None:
+                raise zmq.ZMQError(errno.EMFILE)
+
+            patch.setattr("horn.rpc.client.limited", full)
+            wait_until(lambda: _broke(caller))
+            for _ in range(2):
+                with pytest.raises(ClusterError, match="cannot connect .* Too many open files"):
+                    caller.call("echo", Text("b"), Text)
+        assert caller.call("echo", Text("c"), Text) == Text("c")
+
+
+def _broke(caller: RpcClient) -> bool:
+    caller._drain()
+    return caller._broke
 
 
 def test_the_gate_lets_nobody_in_who_is_not_known():
