@@ -49,14 +49,15 @@ static void find_in_tiles(events_t *e, const float *tiles, int64_t rows, int64_t
     }
 }
 
-/* Whether less than a fifth of a (m, k) is not 0: some lines of it are asked. */
+/* Whether less than a fifth of a (m, k) is not 0: some lines of it are asked, not at one distance.
+ * Where they are samples, step after step, all would be of the same sample. */
 static int is_mostly_zero(const float *a, int64_t am, int64_t ak, int64_t m, int64_t k) {
     const int is_by_rows = ak == 1;
     const int64_t lines = is_by_rows ? m : k, length = is_by_rows ? k : m;
     const int64_t step = is_by_rows ? am : ak, n = lines < ASKED ? lines : ASKED;
     int64_t found = 0;
     for (int64_t i = 0; i < n; i++) {
-        const float *p = a + lines * i / n * step;
+        const float *p = a + (lines * i / n + (37 * i + 11) % (lines / n)) * step;
         for (int64_t j = 0; j < length; j += LANES)
             found += __builtin_popcount((unsigned)not_zeros(load_lanes(lanes(length - j, 0), p + j)));
     }
@@ -158,7 +159,7 @@ row(const int n_vectors, const int is_cut, int64_t n, const int16_t *at, const f
 #pragma GCC unroll 14
     for (int v = 0; v < n_vectors; v++) {
         const lanes_t mask = lanes(cols, v * LANES);
-        vec_t o = MM(mul_ps)(va, sum[v]);
+        vec_t o = MM(mul_ps)(va, no_sign(sum[v]));
         if (beta != 0) o = MM(fmadd_ps)(vb, load_lanes(mask, c + v * LANES), o);
         store_lanes(c + v * LANES, mask, o);
     }

@@ -17,6 +17,9 @@
 /* 24 of the 32 registers hold sums; of 16, 12. */
 #define TILE_ROWS (LEVEL == 2 ? 12 : 6)
 
+/* A sum that is 0 is +0, whatever products too small for a float, and zeros, are added or left out. */
+static inline vec_t no_sign(vec_t sum) { return MM(add_ps)(sum, MM(setzero_ps)()); }
+
 /* c = beta c + alpha a b for one tile of `height` rows and LANES or PANEL columns, packed; of the n
  * messages, or of n of them. */
 static inline __attribute__((always_inline)) void
@@ -45,7 +48,7 @@ tile(const int height, const int has_both, const int is_some, int64_t n, const i
 #pragma GCC unroll 12
     for (int i = 0; i < height; i++) {
         float *p = c + i * ldc;
-        vec_t o0 = MM(mul_ps)(va, sum[i][0]), o1 = MM(mul_ps)(va, sum[i][1]);
+        vec_t o0 = MM(mul_ps)(va, no_sign(sum[i][0])), o1 = MM(mul_ps)(va, no_sign(sum[i][1]));
         if (beta != 0) {
             o0 = MM(fmadd_ps)(vb, load_lanes(m0, p), o0);
             if (has_both) o1 = MM(fmadd_ps)(vb, load_lanes(m1, p + LANES), o1);
@@ -115,7 +118,7 @@ static void few_columns(const float *tiles, int64_t m, int64_t k, const float *p
                             load_lanes(mask, tiles + first * k + kk * height),
                             MM(set1_ps)(panel[kk * PANEL + col]), sum[q]);
                 float found[LANES];
-                MM(storeu_ps)(found, MM(mul_ps)(MM(set1_ps)(alpha), sum[q]));
+                MM(storeu_ps)(found, MM(mul_ps)(MM(set1_ps)(alpha), no_sign(sum[q])));
                 for (int r = 0; r < height; r++) {
                     float *p = c + (first + r) * ldc + col;
                     *p = beta != 0 ? fmaf(beta, *p, found[r]) : found[r];

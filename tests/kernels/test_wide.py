@@ -34,6 +34,13 @@ def lying(rng, rows, cols, order, room):
     return whole[:rows, :cols]
 
 
+def same_bits(found, expected):
+    """Zeros have a sign, too; what is not a number may have any bits."""
+    np.testing.assert_array_equal(found, expected)
+    is_number = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(found) & is_number, np.signbit(expected) & is_number)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     m=SIZES, n=SIZES, k=SIZES, orders=st.tuples(*[st.sampled_from("CF")] * 3),
@@ -73,7 +80,7 @@ def test_a_part_of_a_product_has_the_bits_of_the_whole(first, n_rows, col, n_thr
         tape = tape_of(threads)
         tape.gemm(x, y, c)
         tape.run()
-    np.testing.assert_array_equal(part, whole[first : first + n_rows, col : col + 40])
+    same_bits(part, whole[first : first + n_rows, col : col + 40])
 
 
 DENSITIES = [0.0, 0.015, 0.08, 0.19, 0.25, 0.5]
@@ -123,7 +130,7 @@ def test_zeros_change_no_bit(m, n, k, density, bad, is_first, loads, orders, n_t
         with np.errstate(invalid="ignore"):
             tape.run()
         found.append(c)
-    np.testing.assert_array_equal(*found)
+    same_bits(*found)
 
 
 @settings(max_examples=60, deadline=None)
@@ -151,7 +158,7 @@ def test_zeros_change_no_bit_of_products_with_panels(m, widths, k, density, bad,
             tape.repeat(0, len(tape), 1)
         found.append(sums)
     for before, now in zip(*found, strict=True):
-        np.testing.assert_array_equal(before, now)
+        same_bits(before, now)
 
 
 @pytest.mark.parametrize("is_row", [True, False])
@@ -168,7 +175,7 @@ def test_zeros_of_an_update_change_no_bit(is_row):
                        outputs=[(View(w, "mn"), 2)])  # fmt: skip
         tape.run()
         found.append((w, v))
-    np.testing.assert_array_equal(*found)
+    same_bits(*found)
 
 
 def test_without_a_library_products_are_horns_too(kernel_rng):
@@ -193,3 +200,28 @@ def test_who_asks_for_a_library_gets_its_products(monkeypatch):
     assert Tape(np.float64).products == blas.load().name
     monkeypatch.setenv("HORN_BLAS", "openblas")
     assert Tape(np.float32).products == "openblas"
+
+
+@pytest.mark.parametrize("zeros", ["", "a", "b"])
+@pytest.mark.parametrize("alpha, beta", [(1.0, 0.0), (-1.0, 0.0), (1.0, 0.9)])
+@pytest.mark.parametrize("n", [3, 128])
+def test_a_sum_of_products_that_are_too_small_has_no_sign(zeros, alpha, beta, n):
+    """-1e-30 * 1e-30 is -0: it stays if nothing follows, and is 0 if 0 * 1e-30 is added."""
+    a, b = np.zeros((1000, 300), np.float32), np.full((300, n), 1e-30, np.float32)
+    a[:500], a[500:, 0] = 1.0, -1e-30
+    expected = None
+    for n_threads in (1, 2, 3):
+        tape, c = tape_of(n_threads), np.full((1000, n), -0.0, np.float32)
+        if zeros == "b":
+            turned = np.ascontiguousarray(c.T)
+            tape.gemm(b.T, a.T, turned, alpha=alpha, beta=beta, zeros=zeros)
+            tape.run()
+            c = turned.T
+        else:
+            tape.gemm(a, b, c, alpha=alpha, beta=beta, zeros=zeros)
+            tape.run()
+        assert not np.any(c[500:])
+        expected = c if expected is None else expected
+        same_bits(c, expected)
+    signs = np.signbit(expected[500:])
+    assert signs.all() if alpha < 0 else not signs.any()
