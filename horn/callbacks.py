@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from horn.errors import JobError, ModelError
+from horn.mistakes import is_function
 
 # Of horn; they are above this file.
 Job: TypeAlias = Any
@@ -148,7 +149,7 @@ def _as_callback(one: Any) -> Callback:
             "Job: callbacks has a horn.EarlyStopping, which is no callback; write "
             "Job(..., early_stopping=horn.EarlyStopping(patience=3))"
         )
-    if isinstance(one, type) or not callable(one) or any(hasattr(one, name) for name in HOOKS):
+    if isinstance(one, type) or not is_function(one) or any(hasattr(one, name) for name in HOOKS):
         raise ModelError(
             f"Job: callbacks has {one!r}; a callback is a horn.Callback (on_epoch_end(self, "
             f"context), ...), or a function of the context that is called after each epoch"

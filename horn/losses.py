@@ -71,7 +71,7 @@ def resolve(loss: str | Loss | Callable[[Any, Any], Any] | None, where: str) -> 
             f"{where}: unknown loss {loss!r}; write "
             "loss=lambda output, target: abs(output - target)"
         )
-    if callable(loss) and called not in mistakes.LOSSES and not is_foreign:
+    if mistakes.is_function(loss) and called not in mistakes.LOSSES and not is_foreign:
         return Loss(getattr(loss, "__name__", "loss"), loss)
     if called in LOSSES and not is_foreign:
         return LOSSES[called]

@@ -291,7 +291,7 @@ def _metric(given: Any, where: str) -> Metric:
             f"f(y_true, y_pred)"
         )
     name = getattr(given, "__name__", "")
-    if not callable(given):
+    if not mistakes.is_function(given):
         raise ModelError(
             f'{where}: a metric is a name, as "f1", or a function f(y_true, y_pred); got {given!r}'
         )

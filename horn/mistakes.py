@@ -9,7 +9,7 @@ import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 _TRAIN = "a network is trained by  run = horn.train(horn.Job(net, (x, y), epochs=10))"
 _PREDICT = "model.predict(x) gives the outputs, predict(x, labels=True) the classes"
@@ -290,6 +290,11 @@ def no_argument(called: str, name: str, function: Callable[..., Any]) -> NoSuchA
     """Python's error, with what to write instead."""
     said = f"{called}() got an unexpected keyword argument {name!r}"
     return NoSuchArgument(f"{said}; {remedy(said, function)}")
+
+
+def is_function(thing: Any) -> TypeGuard[Callable[..., Any]]:
+    """Whether it is to be called as a user's function. A model is called, too, but with samples."""
+    return callable(thing) and not hasattr(thing, "predict")
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])

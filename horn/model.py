@@ -194,6 +194,7 @@ class Model:
             return dict(found)
         return {name: np.array(each) for name, each in found.items()}
 
+    @mistakes.teaches
     def __call__(self, x: Any, **how: Any) -> Any:
         """As ``predict``."""
         return self.predict(x, **how)

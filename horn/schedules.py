@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from horn import texts
+from horn import mistakes, texts
 from horn.errors import ModelError
 
 
@@ -122,7 +122,7 @@ def check(learning_rate: Any, where: str) -> None:
                 f"{learning_rate.__name__} takes {code.co_argcount} arguments"
             )
     is_class = isinstance(learning_rate, type)
-    is_schedule = callable(learning_rate) or hasattr(learning_rate, "at")
+    is_schedule = mistakes.is_function(learning_rate) or hasattr(learning_rate, "at")
     if not isinstance(learning_rate, (int, float)) and (is_class or not is_schedule):
         raise ModelError(
             f"{where}: learning_rate is a number, a schedule such as horn.Cosine(0.1, 1000), or a "

@@ -30,7 +30,7 @@ from horn.data.stream import Feed, Stream
 from horn.description import Description
 from horn.errors import Diverged, JobError, Stopped
 from horn.job import Job
-from horn.mistakes import NoSuchAttribute, no_argument, no_attribute, shown, teaches
+from horn.mistakes import NoSuchAttribute, is_function, no_argument, no_attribute, shown, teaches
 from horn.model import Array, Model
 from horn.modelfile import check_writable
 from horn.partition.placement import Placement
@@ -111,7 +111,13 @@ class Run:
             raise no_attribute("a run", name, dir(type(self)))
 
         def __getitem__(self, name: str) -> Any:
-            raise TypeError(f"a run has no columns: its history has, run.history[{name!r}]")
+            if name in [each.name for each in fields(self)]:
+                raise TypeError(f"a run has no columns; write run.{name}")
+            known = name if name in list(self.history.columns) else "loss"
+            raise TypeError(f"a run has no columns: its history has, run.history[{known!r}]")
+
+        def __iter__(self) -> Any:
+            raise TypeError("horn.train gives one run: run.model, run.history, run.metrics")
 
     def _repr_html_(self) -> str:
         said = {"state": self.state, "seconds": self.seconds, "updates": self.iterations,
@@ -429,7 +435,7 @@ def _check_takes_a_row(function: Callable[..., Any]) -> None:
 
 def _watcher(progress: Any) -> Progress:
     """Who shows the training."""
-    if callable(progress) and not isinstance(progress, type):
+    if is_function(progress) and not isinstance(progress, type):
         _check_takes_a_row(progress)
         return FunctionProgress(progress)
     if progress is not None and not isinstance(progress, bool):

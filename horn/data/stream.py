@@ -18,6 +18,7 @@ from horn.data import arrays, checks
 from horn.data.dataset import Dataset
 from horn.errors import DataError, HornError
 from horn.formats import parts
+from horn.mistakes import is_function
 
 AHEAD = 4  # batches in the buffer
 JOIN_S = 5.0  # for the thread to see that it is to end; it is a daemon
@@ -58,7 +59,7 @@ class Stream:
         self.source, self.samples, self.name, self._scale = source, samples, name, scale
         if samples is None:
             self.samples = _length(source)
-        if not callable(source) and not hasattr(source, "__iter__"):
+        if not is_function(source) and not hasattr(source, "__iter__"):
             raise DataError(
                 f"{name}: a stream is a function that returns an iterator, an iterator, or what "
                 f"can be iterated, got {source!r:.80}"
@@ -282,7 +283,7 @@ def is_stream(thing: Any) -> bool:
     is_array = any(hasattr(thing, name) for name in ("__array__", "__array_interface__", "dtypes"))
     if is_array or hasattr(thing, "__fspath__"):
         return False
-    return isinstance(thing, Iterable) or callable(thing)
+    return isinstance(thing, Iterable) or is_function(thing)
 
 
 def as_stream(thing: Any, name: str) -> Stream:

@@ -527,7 +527,23 @@ def test_what_is_called_and_asked_at_a_prompt_is_answered():
     net = horn.Network(seed=1)
     net.input(2)
     net.output(1, loss="squared_error")
-    run = horn.train(horn.Job(net, data=([[0.0, 1.0]], [[1.0]]), epochs=1))
+    xy = [[0.0, 1.0]], [[1.0]]
+    run = horn.train(horn.Job(net, data=xy, epochs=1))
     with pytest.raises(TypeError, match=r"its history has, run.history\['loss'\]"):
         run["loss"]
+    with pytest.raises(TypeError, match=r"no columns; write run\.best_epoch"):
+        run["best_epoch"]
+    with pytest.raises(TypeError, match=r"one run: run\.model, run\.history"):
+        model, history = run
+    with pytest.raises(TypeError, match=r"argument: 'x'; model\.predict\(x\) gives"):
+        run.model()
+    for job, told in (
+        (lambda: horn.Job(net, data=run.model, epochs=1), "x holds Python objects"),
+        (lambda: horn.Job(net, data=xy, metrics=[run.model]), 'a metric is a name, as "f1"'),
+        (lambda: horn.Job(net, data=xy, callbacks=[run.model]), "a callback is a horn.Callback"),
+        (lambda: horn.SGD(run.model), "learning_rate is a number, a schedule"),
+        (lambda: horn.train(horn.Job(net, data=xy, epochs=1), progress=run.model), "progress is"),
+    ):
+        with pytest.raises(horn.errors.HornError, match=told):
+            job()
     assert run.model([[0.0, 1.0]]).tolist() == run.model.predict([[0.0, 1.0]]).tolist()
