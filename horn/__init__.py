@@ -5,7 +5,7 @@ The public names, loaded when first used: ``import horn`` imports neither NumPy,
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -47,13 +47,14 @@ _OF_MODULE = {
     "train": "Run train",
 }
 _HOME = {name: module for module, names in _OF_MODULE.items() for name in names.split()}
-_MODULES = ("data", "math", "plot")
+_MODULES = ("data", "math", "neurons", "plot")
 
 __all__ = sorted([*_HOME, *_MODULES, "__version__"])
 
 if TYPE_CHECKING:
     from horn import data as data
     from horn import math as math
+    from horn import neurons as neurons
     from horn import plot as plot
     from horn.activations import Activation as Activation
     from horn.aggregates import Aggregate as Aggregate
@@ -144,8 +145,10 @@ def __getattr__(name: str) -> Any:
         # ``from horn import texts`` asks here before it imports: nobody reads what it is answered.
         if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
             raise AttributeError(name)
-        from horn.mistakes import no_attribute
+        from horn.mistakes import NoSuchAttribute, no_attribute
 
+        if importlib.util.find_spec(f"horn.{name}") is not None:
+            raise NoSuchAttribute(f"horn has {name!r} once it is imported: import horn.{name}")
         raise no_attribute("horn", name, __all__)
     value = getattr(importlib.import_module(f"horn.{_HOME[name]}"), name)
     globals()[name] = value

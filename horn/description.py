@@ -269,7 +269,9 @@ def _link_from_json(
         source = network.layers[place]
     else:  # heard late, of this layer or one that comes later
         at = described[place]
-        source = later(str(at["name"]), place, (number(at["size"], int, 1, MAX_SIZE),))
+        size = number(at["size"], int, 1, MAX_SIZE)
+        shape = _shape_from_json(at).get("extents") or (size,)
+        source = later(str(at["name"]), place, shape)
     if (told := found.get("tied")) is not None:
         tie = Tied(network.layers[told["layer"]], told["transposed"], told["input"])
         connection, edges = tie, tie.at(source.shape, weight).edges

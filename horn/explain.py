@@ -120,7 +120,8 @@ def unreached(network: Network) -> list[tuple[str, list[str]]]:
         k.index: derive.derive(read[k.index][0], k.parameters, k.weights, k.groups) for k in layers
     }
     reached = {layer.index for layer in network.judged if _is_steep(layer)}
-    found = []
+    found: list[tuple[Layer, list[str], bool]] = []
+    learned: set[str] = set()  # by one layer, and so by all that are tied to it
     for layer in reversed(layers):
         forward, backward, _ = read[layer.index]
         own = derived[layer.index]
@@ -137,22 +138,25 @@ def unreached(network: Network) -> list[tuple[str, list[str]]]:
             pushed |= any(b and b.push_to(name, layer.weights) is not None for b in senders)
             arrays = [(link.weights[name], link.input) for link in layer.links]
             arrays += [(layer.biases[name], "")] if layer.biases else []
-            silent += [
-                array
-                for array, group in arrays
-                if not pushed and not (here and _of_weight(own, backward, group, name))
-            ]
+            for array, group in arrays:
+                if pushed or (here and _of_weight(own, backward, group, name)):
+                    learned.add(array)
+                else:
+                    silent.append(array)
         of_parameters = own.parameters if backward is None else backward.parameters
         silent += [
             f"{layer.name}.{name}"
             for name in layer.parameters
             if not (here and _flows(of_parameters[name]))
         ]
-        meant = ir.contains(forward.output, ir.Op.STOP_GRADIENT)
-        if silent and not meant:
-            unread = _unread(layer, forward.output)
-            found.append((_unreached(layer, silent, layer.index in reached, unread), silent))
-    return found[::-1]
+        if not ir.contains(forward.output, ir.Op.STOP_GRADIENT):  # else it is meant
+            found.append((layer, silent, layer.index in reached))
+    sentences = []
+    for layer, silent, is_reached in reversed(found):
+        if silent := [array for array in silent if array not in learned]:
+            unread = _unread(layer, read[layer.index][0].output)
+            sentences.append((_unreached(layer, silent, is_reached, unread), silent))
+    return sentences
 
 
 def _of_messages(own: derive.Derived, written: BackwardIR | None, group: str) -> list[bool]:

@@ -29,13 +29,13 @@ def parameters(layers: Sequence[Layer], seed: int, dtype: Any) -> dict[str, Any]
                 rng = initializers.generator(seed, *path)
                 fan_out = link.fan_out(layer.size)
                 values = init.values(shape, layer.typical_fan_in, fan_out, rng)
-                arrays[array] = np.ascontiguousarray(values, dtype)
+                arrays[array] = _own(values, dtype)
         for name, array in layer.biases.items():
             rng = initializers.generator(seed, layer.index, 0, 2, *layer.key_of(name))
             assert layer.bias is not None
             init = _given(layer.weights[name].bias, layer.bias, f"{layer.name}.{name}: bias")
             values = init.values((layer.n_kinds,), layer.fan_in, layer.size, rng)
-            arrays[array] = np.ascontiguousarray(values, dtype)
+            arrays[array] = _own(values, dtype)
         for position, (name, parameter) in enumerate(layer.parameters.items()):
             arrays[f"{layer.name}.{name}"] = _initial(
                 layer, position, parameter, dtype, layer.n_kinds, seed
@@ -57,7 +57,7 @@ def states(layers: Sequence[Layer], seed: int, dtype: Any) -> dict[str, Any]:
         path = (found.owner.index, found.place, 4, layer.index, position)
         rng = initializers.generator(seed, *path)
         values = init.values(found.shape, layer.typical_fan_in, layer.size, rng)
-        arrays[found.name] = np.ascontiguousarray(values, dtype)
+        arrays[found.name] = _own(values, dtype)
     return arrays
 
 
@@ -88,7 +88,12 @@ def _initial(
     where = f"{layer.neuron.__name__}.{parameter.name}"
     init = initializers.resolve(parameter.initial, where)
     rng = initializers.generator(seed, layer.index, position, 3)
-    return np.ascontiguousarray(init.values((n,), layer.fan_in, layer.size, rng), dtype)
+    return _own(init.values((n,), layer.fan_in, layer.size, rng), dtype)
+
+
+def _own(values: Any, dtype: Any) -> Any:
+    """A copy: training writes into it, and who gave the values goes on with them."""
+    return np.array(values, dtype, order="C")
 
 
 def _given(own: Any, of_layer: Initializer, where: str) -> Initializer:

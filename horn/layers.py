@@ -287,6 +287,12 @@ class Layer:
         }
         return {**weights, **self.vertex_shapes}
 
+    @property
+    def learned(self) -> set[str]:
+        """All learned arrays that it computes with, also those of a layer that it is tied to."""
+        of_links = {array for link in self.links for array in link.weights.values()}
+        return of_links | self.vertex_shapes.keys()
+
     def incoming(self, state: str, position: int | None) -> str:
         """The array of a SynapseState in forward: of one link, or (None) the bias synapses."""
         if position is None:

@@ -30,7 +30,7 @@ NAMES = {
     # errors
     "HornError", "CallbackError", "JobFailed", "ModelError", "DataError", "CompileError",
     "Diverged",
-    "data", "math", "plot", "__version__",
+    "data", "math", "neurons", "plot", "__version__",
 }  # fmt: skip
 
 
@@ -54,6 +54,10 @@ def test_every_name_is_there_and_is_what_it_says(name):
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="horn has no 'Netwrok': did you mean Network?"):
         _ = horn.Netwrok
+    code = "import horn; print(horn.neurons.Relay.__name__); horn.strategies"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "Relay\n"
+    assert "'strategies' once it is imported: import horn.strategies" in done.stderr
 
 
 def test_type_checkers_see_every_lazy_name():

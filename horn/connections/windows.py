@@ -75,7 +75,8 @@ class Windows:
             raise ModelError(
                 f"{where}: horn.{name} looks through windows at a layer of shape (n, channels) or "
                 f"(height, width, channels), but the layer below has {below}; give the input such "
-                f"a shape, as net.input((28, 28, 1))"
+                f"a shape, as net.input((28, 28, 1)), and a layer that is heard late, as "
+                f"net.layer((28, 28, 8), ...)"
             )
         kernel, stride = self._each("kernel", len(space)), self._each("stride", len(space))
         dilation = self._each("dilation", len(space))

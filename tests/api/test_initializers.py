@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import horn
 from horn import initializers
 from horn.errors import ModelError
 from horn.initializers import INITIALIZERS, Constant, Glorot, He, LeCun, Normal, Uniform
@@ -52,3 +53,30 @@ def test_each_thing_has_a_generator_of_its_own():
     assert np.array_equal(a, b)
     others = [(8, 1, 0, 0), (7, 2, 0, 0), (7, 1, 1, 0), (7, 1, 0, 1)]
     assert not any(np.array_equal(a, initializers.generator(*o).random(4)) for o in others)
+
+
+class Kept(horn.Constant):
+    """Gives an array that it keeps."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+        self.array = np.arange(6.0).reshape(2, 3)
+
+    def values(self, *_: object) -> np.ndarray:
+        return self.array
+
+
+def test_what_training_writes_into_is_nobody_elses():
+    kept = Kept()
+    matrix = np.array([[2.0, 0.0, 1.0], [0.0, 3.0, 0.0]])
+    net = horn.Network(seed=1)
+    below = net.input(3)
+    net.layer(2, connect=horn.Sparse(matrix=matrix, values=True), name="sparse")
+    net.layer(2, inputs=below, init=kept, name="kept")
+    for dtype in (np.float64, np.float32):
+        first = net.initial_parameters(dtype)
+        for array in first.values():
+            array[...] = 7.0
+        again = net.initial_parameters(dtype)
+        assert again["sparse.weight"].tolist() == [2.0, 1.0, 3.0]
+        assert again["kept.weight"].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]

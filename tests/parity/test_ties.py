@@ -14,7 +14,7 @@ from horn.backends import Setup, make
 from horn.compiler.lower import training_program
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
-from horn.explain import runs_as
+from horn.explain import never_learn, runs_as
 from horn.partition.placement import CHANNELS, INPUT_CHANNELS, PLACES, Placement
 from horn.partition.rewrite import partition
 from horn.program import Convolve, Expand
@@ -332,6 +332,42 @@ def test_a_frozen_weight_is_frozen_for_all():
     before = net.initial_parameters()
     np.testing.assert_array_equal(model.parameters["layer1.weight"], before["layer1.weight"])
     assert (model.parameters["layer2.weight"] != before["layer2.weight"]).any()
+
+
+def towers(neuron: Any = horn.neurons.Standard, steps: int = 0) -> horn.Network:
+    """Two, above inputs, of which the second has no array of its own; as in docs/outputs.md."""
+    net = horn.Network(seed=1)
+    if steps:
+        left = right = net.input(4, steps=steps)
+    else:
+        left, right = net.input(4, name="left"), net.input(4, name="right")
+    one = net.layer(3, activation="tanh", inputs=left, neuron=neuron, name="one")
+    two = net.layer(3, activation="tanh", inputs=right, neuron=neuron, connect=horn.Tied(one),
+                    bias=False, name="two")  # fmt: skip
+    net.output(2, inputs=[one, two], activation="softmax", loss="cross_entropy")
+    return net
+
+
+@pytest.mark.parametrize("neuron", [horn.neurons.Standard, RBF, Gated])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_tied_layer_without_arrays_of_its_own_asks_for_its_part_of_the_gradient(neuron, steps):
+    net = towers(neuron, steps)
+    data = None
+    if steps:
+        rng = np.random.default_rng(1)
+        data = Dataset(rng.standard_normal((12, 4 * steps)), rng.integers(0, 2, 12))
+    compare(net, horn.SGD(0.5), 4, data=data)
+
+
+def test_of_a_layer_that_nobody_hears_what_another_is_tied_to_learns():
+    net = horn.Network(seed=1)
+    below = net.input(6)
+    first = net.layer(4, activation="tanh", name="a")
+    net.layer(4, activation="tanh", inputs=below, connect=horn.Tied(first), bias=False)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    compare(net, horn.SGD(0.5), 4)
+    (said,) = never_learn(net)
+    assert "'a': a.bias will never learn" in said
 
 
 # what does not fit

@@ -273,6 +273,33 @@ def test_training_files_and_resuming(each, tmp_path):
         assert np.array_equal(array, rest.model.parameters[name])
 
 
+@pytest.mark.parametrize(
+    "connect",
+    [
+        lambda: horn.Convolution(2, 3, padding="same"),
+        lambda: horn.Local(2, 3, padding="same"),
+        lambda: horn.Window(3, padding="same"),
+    ],
+    ids=["Convolution", "Local", "Window"],
+)
+def test_a_layer_that_hears_itself_through_windows_is_kept_by_a_file_and_sent_to_tasks(
+    connect, tmp_path
+):
+    rng = np.random.default_rng(0)
+    net = horn.Network(seed=1)
+    below = net.input((6, 2), steps=4)
+    net.layer((6, 2), activation="tanh", inputs=[below, horn.Delayed()], connect=connect())
+    net.output(2, activation="softmax", loss="cross_entropy")
+    data = rng.normal(size=(20, 4, 12)), np.arange(20) % 2
+    job = horn.Job(net, data, epochs=1, dtype="float64")
+    model = horn.train(job, progress=False).model
+    model.save(tmp_path / "a.horn")
+    again = horn.Model.load(tmp_path / "a.horn")
+    assert np.array_equal(again.predict(data[0]), model.predict(data[0]))
+    for name, array in horn.train(job, tasks=2, progress=False).model.parameters.items():
+        np.testing.assert_allclose(array, model.parameters[name], rtol=1e-9, atol=1e-12)
+
+
 def test_what_commands_show_and_predict(tmp_path, capsys):
     model = horn.train(task(True).with_settings(epochs=1), progress=False).model
     model.save(tmp_path / "a.horn")
