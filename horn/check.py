@@ -218,11 +218,12 @@ class _Loss:
         return float(self.runner.value("loss").mean())
 
     def gradients(self) -> dict[str, Array]:
+        """By the arrays' names, in their shapes; of shared weights a program has them flat."""
         self.loss()
         return {
-            name.removesuffix(".gradient"): self.runner.value(buffer)
-            for name, buffer in self.probes.items()
-            if name.endswith(".gradient")
+            name: self.runner.value(self.probes[f"{name}.gradient"]).reshape(array.shape)
+            for name, array in self.arrays.items()
+            if f"{name}.gradient" in self.probes
         }
 
     def slope(self, name: str, place: tuple[int, ...]) -> float | None:

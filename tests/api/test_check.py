@@ -1,5 +1,7 @@
 """horn check: written backwards against finite differences."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -119,6 +121,78 @@ def test_training_checks_first_unless_told_not_to():
     with pytest.raises(ModelError, match="is not the gradient"):
         horn.train(job(WrongPush))
     assert horn.train(job(WrongPush, check=False)).state == "SUCCEEDED"
+
+
+PLACES = {
+    "dense": None,
+    "conv": horn.Convolution(2, 3, padding="same"),
+    "conv of groups": horn.Convolution(2, 2, groups=2),
+    "local": horn.Local(2, 2),
+    "window": horn.Window(2),
+    "one to one": horn.OneToOne(),
+    "sparse": horn.Sparse(fan_in=3),
+}
+CONVOLVED = [(a, b) for a in PLACES for b in PLACES if "conv" in a + b]
+
+
+def placed(neuron, own, receivers, steps=None):
+    """A layer that hears two maps through one connection, and is heard through another."""
+    net = horn.Network(seed=5)
+    net.input((4, 4, 2), steps=steps)
+    for connect, its in ((own, neuron), (receivers, Sum)):
+        shape = None if hasattr(connect, "at") else (4, 4, 2)
+        net.layer(shape, connect=connect, neuron=its, activation="tanh")
+    net.output(3, activation="softmax", loss="cross_entropy")
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((10, steps, 32) if steps else (10, 4, 4, 2))
+    return horn.Job(net, (x, np.arange(10) % 3), optimizer=horn.SGD(0.1), epochs=1)
+
+
+@pytest.mark.parametrize("own, receivers", CONVOLVED)
+def test_a_right_backward_passes_where_synapses_share_weights(own, receivers):
+    found = check_network(placed(Right, PLACES[own], PLACES[receivers]))[0]
+    assert found.ok and found.worst.error < 1e-5 and found.compared >= 10
+
+
+@pytest.mark.parametrize("own, receivers", [("conv", "conv"), ("conv", "dense"), ("local", "conv")])
+@pytest.mark.parametrize(
+    ("neuron", "what", "array"),
+    [
+        (WrongPush, "self.push(...)", r"layer2.weight"),
+        (WrongDelta, "self.backpropagate(...)", r"layer1\.(weight|bias)"),
+        (WrongParameter, 'self.push(..., to="gain")', "layer1.gain"),
+    ],
+)
+def test_a_wrong_backward_is_refused_where_synapses_share_weights(
+    own, receivers, neuron, what, array
+):
+    at = placed(neuron, PLACES[own], PLACES[receivers])
+    said = f"{re.escape(what)} is not the gradient of the loss. d loss / d {array}"
+    with pytest.raises(ModelError, match=said) as caught:
+        check_job(at)
+    worst = check_network(at)[0].worst
+    shape = next(x.shapes[worst.array] for x in at.network.layers if worst.array in x.shapes)
+    assert len(worst.place) == len(shape) and all(np.array(worst.place) < shape)
+    assert "Correct it, leave backward out and horn derives it" in str(caught.value)
+
+
+def test_a_place_is_one_of_the_array_that_synapses_share():
+    with pytest.raises(ModelError, match=r"layer2.weight\[\d, \d, \d, \d\] is .* \(2 times"):
+        check_job(placed(WrongPush, PLACES["dense"], PLACES["conv"]))
+
+
+@pytest.mark.parametrize("own, receivers", [("conv", "conv"), ("conv", "dense"), ("dense", "conv")])
+def test_weights_that_are_shared_over_steps_too_are_compared(own, receivers):
+    check_job(placed(Right, PLACES[own], PLACES[receivers], steps=3))
+    with pytest.raises(ModelError, match="is not the gradient of the loss"):
+        check_job(placed(WrongPush, PLACES[own], PLACES[receivers], steps=3))
+
+
+def test_training_with_a_backward_above_a_convolution_checks_first():
+    at = placed(Right, PLACES["conv"], PLACES["conv"])
+    assert horn.train(at).state == "SUCCEEDED"
+    with pytest.raises(ModelError, match="is not the gradient"):
+        horn.train(placed(WrongPush, PLACES["conv"], PLACES["conv"]))
 
 
 def test_a_derived_backward_has_nothing_to_compare():
