@@ -9,7 +9,7 @@ What learned arrays are changed by adds up over the parts, and changes them afte
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from horn import ir
@@ -19,6 +19,7 @@ from horn.network import Network
 from horn.program import (
     Buffer,
     Convolve,
+    Frame,
     Loop,
     Matmul,
     Output,
@@ -29,6 +30,8 @@ from horn.program import (
     writes,
 )
 
+OF_A_STEP = ("late", "carried")  # roles of buffers that are other ones at each step
+
 
 def length_of(steps: int) -> int:
     """Of how many steps a part is: of so many there are about as many parts."""
@@ -36,8 +39,10 @@ def length_of(steps: int) -> int:
 
 
 class Sums:
-    """The statements that come last, as they are with parts. each : for every part; zero : before
-    them; after : when all parts are done.
+    """The statements that come last, as they are with parts. known : from the beginning, of what no
+    step changes; each : for every part; zero : before them; after : when all parts are done.
+
+    changed : what the statements of parts write.
     """
 
     def __init__(
@@ -46,14 +51,19 @@ class Sums:
         buffers: dict[str, Buffer],
         statements: Sequence[Statement],
         has_rows: Callable[[Statement], bool],
+        changed: Collection[str],
     ) -> None:
         self.network, self.buffers = network, buffers
+        self.known: list[Statement] = []
         self.each: list[Statement] = []
         self.zero: list[Statement] = []
         self.after: list[Statement] = []
         self.names: set[str] = set()  # what parts add up
         whole: set[str] = set()  # known when all parts are done
         for statement in statements:
+            if not has_rows(statement) and self.is_known(statement, {*changed, *whole}):
+                self.known.append(statement)
+                continue
             if not has_rows(statement):
                 self.after.append(statement)
                 whole |= {*writes(statement)}
@@ -61,14 +71,28 @@ class Sums:
             for name in whole & {*reads(statement)}:
                 if buffers[name].role == "work":
                     raise CompileError(
-                        f'{name}: what all steps say together is asked of single ones; recompute="'
-                        'sqrt" has them part by part: train without it'
+                        f"{self.place(statement)}{name}: what all steps say together is asked of "
+                        'single ones; recompute="sqrt" has them part by part: train without it'
                     )
             sums = [n for n in writes(statement) if self.is_sum(n)]
             whole |= {*sums}
             self.each.append(self.here(statement, sums))
             for name in sums:
                 self.add(name, statement)
+
+    def is_known(self, s: Statement, changed: Collection[str]) -> bool:
+        """Whether it comes of what is learned and what is fixed alone, before any step."""
+        heard, made = {*reads(s)}, {*writes(s)}
+        if (heard | made) & {*changed} or any(self.buffers[n].role in OF_A_STEP for n in heard):
+            return False
+        return all(self.buffers[name].role == "work" for name in made)
+
+    def place(self, s: Statement) -> str:
+        """The layer and the neuron that a statement is of, in front of what is said of it."""
+        if not isinstance(frame := getattr(s, "frame", None), Frame):
+            return ""
+        layer = self.network.layers[frame.layer]
+        return f"{layer.name} ({layer.neuron.__name__}): "
 
     def is_sum(self, name: str) -> bool:
         return not any(base(axis) == "b" for axis in self.buffers[name].axes)
@@ -86,8 +110,8 @@ class Sums:
             return replace(s, out=f"{s.out}.here") if sums else s
         if sums:
             raise CompileError(
-                f'{sums[0]}: recompute="sqrt" does not add up what {type(s).__name__} says of '
-                "parts; train without it"
+                f'{self.place(s)}{sums[0]}: recompute="sqrt" does not add up what '
+                f"{type(s).__name__} says of parts; train without it"
             )
         return s
 

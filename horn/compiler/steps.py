@@ -136,7 +136,11 @@ class Arrangement:
             )
         (run, _), (other, _) = forward[0], backward[0]
         behind = grouped((AllSteps, False, run.behind), (Repeat, False, run.tallies))
-        last = Sums(self.network, self.buffers, self.phases["last"], self.has_rows)
+        steps = [*self.phases["judge"]]
+        for of in (run, other):
+            steps += [*of.samples, *of.before, *of.circle, *of.tallies, *of.behind, *of.at_last]
+        changed = {name for s in steps for name in writes(s)}
+        last = Sums(self.network, self.buffers, self.phases["last"], self.has_rows, changed)
         for name, layer in self.seeds.items():  # which judge writes at the last step
             zero = Loop(Frame(layer), (Output(name, const(0.0)),))
             behind = [AllSteps((zero,)), *behind]
@@ -153,7 +157,7 @@ class Arrangement:
             self.part, tuple(forth(run, [])), tuple(merged(behind)), tuple(judge), tuple(flow),
             frozenset(last.names),
         )  # fmt: skip
-        return [*last.zero, parts, *total, *last.after]
+        return [*last.known, *last.zero, parts, *total, *last.after]
 
     def over_rows(self, statements: Sequence[Statement]) -> list[Statement]:
         def over(s: Statement) -> Statement:

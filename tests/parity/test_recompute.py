@@ -12,11 +12,13 @@ import horn
 from horn.backends import Setup, make
 from horn.checkpoint import Checkpoints
 from horn.compiler import lower
-from horn.compiler.parts import length_of
-from horn.errors import ModelError
+from horn.compiler.parts import Sums, length_of
+from horn.errors import CompileError, ModelError
+from horn.ir import load
+from horn.math import sigmoid, sqrt
 from horn.partition.placement import Placement
 from horn.partition.rewrite import partition
-from horn.program import Parts, Post
+from horn.program import Buffer, Frame, Loop, Output, Parts, Post, reads, writes
 from tests.parity.recurrent import LIF, LSTM
 from tests.parity.test_groups import of_groups
 from tests.parity.test_stateful import job_of as in_stream
@@ -99,6 +101,49 @@ def test_delays_longer_than_a_part(steps, each):
     y = rng.integers(0, 2, (5, steps) if each else 5)
     data = rng.normal(size=(5, steps, 3)), y
     law(horn.Job(net, data, dtype="float64", batch_size=5, optimizer=OPTIMIZERS[steps % 5]))
+
+
+class Leaky(horn.Neuron):
+    """What a Parameter is made of is known before any step."""
+
+    decay = horn.Parameter(0.5)
+    v = horn.State(0.0, per="sample")
+
+    def forward(self, messages):
+        self.v = sigmoid(self.decay) * self.v + sum(m.input * m.weight for m in messages)
+        self.feedforward(self.v)
+
+
+class Normed(horn.Neuron):
+    """So is what weights alone add up to."""
+
+    def forward(self, messages):
+        size = sqrt(sum(m.weight**2 for m in messages))
+        self.feedforward(sum(m.input * m.weight for m in messages) / size)
+
+
+def job_of_known(cell: type[horn.Neuron]) -> Any:
+    rng = np.random.default_rng(7)
+    net = horn.Network(seed=7)
+    net.layer(4, neuron=cell, inputs=[net.input(3, steps=9), horn.Delayed()], name="h")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    data = rng.normal(size=(5, 9, 3)), rng.integers(0, 2, 5)
+    return horn.Job(net, data, dtype="float64", batch_size=5, optimizer=horn.SGD(0.3, 0.9))
+
+
+@pytest.mark.parametrize("cell", [Leaky, Normed])
+def test_functions_of_learned_arrays_are_known_before_all_parts(cell):
+    job = job_of_known(cell)
+    law(job)
+    expected = learned(job, "python", None)
+    compare(expected, learned(job, "kernels", "sqrt"), 1e-9)
+    if cell is Leaky:
+        assert np.all(expected["h.decay"] != 0.5)
+
+
+@pytest.mark.parametrize("cell", [Leaky, Normed])
+def test_tasks_and_groups_know_them_too(cell):
+    agree_together(job_of_known(cell), "kernels", 2, 2)
 
 
 # --- together, and in pieces
@@ -235,3 +280,27 @@ def test_what_is_refused():
     net.output(2, activation="softmax", loss="cross_entropy")
     with pytest.raises(ModelError, match="reversed needs all"):
         horn.Job(net, data, recompute="sqrt")
+
+
+def test_what_all_steps_say_together_is_refused_with_its_layer():
+    """A sum over the steps, what follows of it, and a step that asks for that."""
+    net = job_of_known(Leaky).network
+    buffers = {"x": Buffer("x", ("b", "n1")), "p": Buffer("p", ("n1",), "learned")}
+    buffers |= {name: Buffer(name, ("n1",)) for name in ("sum", "part.4", "known")}
+    buffers["y"] = Buffer("y", ("b", "n1"))
+
+    def loop(name: str, node: Any, axis: str = "") -> Loop:
+        return Loop(Frame(1), (Output(name, node, axis, "sum" if axis else ""),))
+
+    def has_rows(s: Any) -> bool:
+        return any("b" in buffers[name].axes for name in (*reads(s), *writes(s)))
+
+    begins = loop("known", load("p", "o") * load("p", "o"))
+    total = loop("sum", load("x", "bo") * load("known", "o"), "b")
+    follows = loop("part.4", load("sum", "o") * load("known", "o"))
+    asks = loop("y", load("x", "bo") * load("part.4", "o"))
+    found = Sums(net, buffers, [begins, total, follows], has_rows, ["x"])
+    assert (found.known, found.after) == ([begins], [follows])
+    assert Sums(net, buffers, [begins], has_rows, ["p"]).known == []  # steps change it
+    with pytest.raises(CompileError, match=r"^h \(Leaky\): part.4: .* train without it"):
+        Sums(net, buffers, [begins, total, follows, asks], has_rows, ["x"])
