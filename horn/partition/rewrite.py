@@ -385,15 +385,29 @@ class Partition:
             letters = ir.union(out_letters(self.network, frame, o, self.program.buffers))
             monoid = o.monoid if o.axis and o.axis == letter_of(frame) else ""
             if monoid and monoid not in COMBINED:
-                raise CompileError(
-                    f"{monoid} over a letter that is divided among tasks cannot be combined"
-                )
+                raise CompileError(self.not_combined(s.frame))
             across = o.monoid if o.axis == "b" and self.n_groups > 1 else ""
             form = Form(letter_axes(self.network, frame, letters), monoid, across)
             outputs.append(
                 dataclasses.replace(o, buffer=self.task.result(o.buffer, form), node=node)
             )
         self.task.statements.append(dataclasses.replace(s, frame=frame, outputs=tuple(outputs)))
+
+    def not_combined(self, frame: Frame) -> str:
+        """Why a place (argmax) is refused of what is divided: a link is, by a pin."""
+        layer = self.network.layers[frame.layer]
+        who = f"{layer.name} ({layer.neuron.__name__})"
+        position = -1 if frame.link is None else frame.link
+        if (where := self.placement.links.get((frame.layer, position))) is None:
+            return (
+                f"{who}: which is the largest, or the smallest, cannot be combined of what several "
+                "tasks have; leave the pins out, or train on one task"
+            )
+        return (
+            f"pin {layer.called(position)}={where}: {who} compares its messages (which is the "
+            "largest or the smallest, their order), and what several tasks have of them cannot be "
+            f"combined; pin layer {layer.name!r} to receiver"
+        )
 
     def update(self, s: Update) -> None:
         """A fused update stays one where each task has all rows of its group; else the gradient is

@@ -131,8 +131,11 @@ def test_an_illegal_placement_is_never_chosen_and_pinned_it_is_the_error():
     }
     assert illegal == {"sender"}
     assert plan.cheapest(described, 2, machine=HERE).placement.links[1, 0] != "sender"
-    with pytest.raises(CompileError, match="divided among tasks"):
-        plan.cheapest(described, 2, {"layer1": "sender"}, machine=HERE)
+    said = r"pin layer1.weight=sender: layer1 \(Loudest\) .* pin layer 'layer1' to receiver$"
+    for pins in ({"layer1": "sender"}, {"layer1.weight": "sender"}):
+        with pytest.raises(CompileError, match=said):
+            plan.cheapest(described, 2, pins, machine=HERE)
+    assert plan.cheapest(described, 2, {"layer1": "receiver"}, machine=HERE)
 
 
 def test_slow_networks_and_fast_ones_get_different_placements():
