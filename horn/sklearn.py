@@ -14,8 +14,9 @@ from typing import Any, cast
 import numpy as np
 
 from horn.backends import Engine, Setup, make
+from horn.data.arrays import refuse_masked
 from horn.description import Description
-from horn.errors import ModelError
+from horn.errors import DataError, ModelError
 from horn.job import EarlyStopping, Job
 from horn.mistakes import ESTIMATORS, NoSuchAttribute, remedy, teaches
 from horn.model import Array, Model
@@ -43,6 +44,16 @@ except ModuleNotFoundError as error:
     ) from None
 
 TYPES = (np.float64, np.float32)
+
+
+def _checked(estimator: Any, *data: Any, **how: Any) -> Any:
+    """As scikit-learn's ``validate_data``, which reads masked arrays through their masks."""
+    for letter, each in zip("Xy", data, strict=False):
+        try:
+            refuse_masked(each, letter)
+        except DataError as error:
+            raise ValueError(str(error)) from None
+    return validate_data(estimator, *data, **how)
 
 
 class _Estimator(BaseEstimator):  # type: ignore[misc]
@@ -210,7 +221,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _outputs(self, x: Any) -> Array:
         check_is_fitted(self, "model_")
-        x = validate_data(self, x, dtype=TYPES, order="C", reset=False)
+        x = _checked(self, x, dtype=TYPES, order="C", reset=False)
         return np.asarray(self.model_.predict(x))
 
     def set_params(self, **params: Any) -> Any:
@@ -256,7 +267,7 @@ class HornClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     @teaches
     def fit(self, X: Any, y: Any) -> HornClassifier:
         """Learn from X (n, n_features) and the classes y (n,): numbers or strings."""
-        X, y = validate_data(self, X, y, dtype=TYPES, order="C")
+        X, y = _checked(self, X, y, dtype=TYPES, order="C")
         y = self._classes_of(y)
         kept = getattr(self, "classes_", None) if self.warm_start else None
         self.classes_, numbers = np.unique(y, return_inverse=True)
@@ -277,7 +288,7 @@ class HornClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         is_first = not hasattr(self, "model_")
         if is_first and classes is None:
             raise ValueError("the first partial_fit needs classes=, all that y will ever have")
-        X, y = validate_data(self, X, y, dtype=TYPES, order="C", reset=is_first)
+        X, y = _checked(self, X, y, dtype=TYPES, order="C", reset=is_first)
         y = self._classes_of(y)
         if classes is not None:
             classes = np.unique(classes)
@@ -326,14 +337,14 @@ class HornRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     @teaches
     def fit(self, X: Any, y: Any) -> HornRegressor:
         """Learn from X (n, n_features) and the numbers y, (n,) or (n, n_outputs)."""
-        X, y = validate_data(self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True)
+        X, y = _checked(self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True)
         self._train(X, self._targets(X, y), is_class=False)
         return self
 
     @teaches
     def partial_fit(self, X: Any, y: Any) -> HornRegressor:
         """One more epoch, over these samples."""
-        X, y = validate_data(
+        X, y = _checked(
             self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True,
             reset=not hasattr(self, "model_"),
         )  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 
 from horn.backends import Setup, StepEngine, make
 from horn.data import Dataset
+from horn.data.arrays import plain
 from horn.data.characters import codes, one_hot
 from horn.data.normalization import Normalization
 from horn.errors import DataError, ModelError
@@ -64,7 +65,7 @@ class ModelStream:
 
         x : (features,), or (steps, features). Bytes are scaled as those were that it learned from.
         """
-        given = np.asarray(x)
+        given = plain(x, "stream: x")
         if given.shape[-1:] != (self.n_features,) or given.ndim not in (1, 2):
             raise DataError(
                 f"stream: x has shape {given.shape}, but a step has {self.n_features} features: "

@@ -95,11 +95,52 @@ def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes
     return np.ascontiguousarray(y, dtype=np.float64), None
 
 
-def _array(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray:
-    if callable(getattr(value, "toarray", None)):  # of scipy, which makes one object of it
+def plain(value: Any, what: str) -> np.ndarray:
+    """As ``numpy.asarray``, which forgets masks and makes one object of a sparse matrix: both are
+    refused, also in a list of arrays. Raises DataError.
+    """
+    refuse_masked(value, what)
+    if is_sparse(value):
         raise DataError(f"{what} is a sparse matrix, but an array is expected; pass x.toarray()")
+    for k, one in enumerate(value if isinstance(value, (list, tuple)) else ()):
+        refuse_masked(one, f"{what}[{k}]")
+        if is_sparse(one):
+            raise DataError(
+                f"{what}[{k}] is a sparse matrix, but arrays are expected; pass "
+                "scipy.sparse.vstack(x).toarray()"
+            )
+    array: np.ndarray = np.asarray(value)
+    return array
+
+
+def is_sparse(value: Any) -> bool:
+    """Whether it is a sparse matrix of scipy, without importing it."""
+    return callable(getattr(value, "toarray", None))
+
+
+def refuse_masked(value: Any, what: str) -> None:
+    """A masked array of NumPy in which something is masked. Raises DataError."""
+    if not isinstance(value, np.ma.MaskedArray) or not np.ma.is_masked(value):
+        return
+    mask = np.ma.getmaskarray(value)
+    n, place = int(mask.sum()), [int(k) for k in np.unravel_index(mask.argmax(), mask.shape)]
+    where = {
+        0: "", 1: " at row {:,}", 2: " at row {:,}, column {:,}",
+    }.get(len(place), f" at {tuple(place)}").format(*place)  # fmt: skip
+    others = (
+        f", the first of {n:,} masked values"
+        if n > 1
+        else ", the only such value" * (mask.ndim > 0)
+    )
+    raise DataError(
+        f"{what} is masked{where}{others}; drop those rows or fill them in, as .filled(number) "
+        "does, before training"
+    )
+
+
+def _array(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray:
     try:
-        array: np.ndarray = np.asarray(value)
+        array = plain(value, what)
     except ValueError as error:  # ragged nested lists
         raise DataError(f"{what} is not a rectangular array: {_odd_one(value, error)}") from error
     except (RuntimeError, TypeError) as error:  # a tensor that is no array, as PyTorch says why
@@ -107,9 +148,11 @@ def _array(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray:
     if may_be_labels and array.ndim == 1 and array.dtype.kind in "UOM":
         return array
     if array.dtype.kind not in "biuf":
+        are_tuples = may_be_labels and isinstance(value, list) and isinstance(value[0], tuple)
         raise DataError(
             f"{what} holds {parts.kind_name(array.dtype)}, but numbers are expected; "
-            + (f"pass the array itself, as df[{value!r}] of a table" if isinstance(value, str)
+            + ("for tuples as labels write np.fromiter(y, object)" if are_tuples else
+               f"pass the array itself, as df[{value!r}] of a table" if isinstance(value, str)
                else "convert it to a numeric type first")
         )  # fmt: skip
     return array
@@ -165,7 +208,9 @@ def _is_array(thing: Any) -> bool:
 
 
 def check_shapes(x: np.ndarray, y: np.ndarray | None, name: str) -> None:
-    """Shapes and types are those of ``Dataset``; contents are not looked at."""
+    """Shapes and types are those of ``Dataset``; contents are not looked at, but for masks."""
+    refuse_masked(x, f"{name}: x")
+    refuse_masked(y, f"{name}: y")
     if (
         x.ndim != 2
         or x.dtype not in (np.uint8, np.float32, np.float64)

@@ -50,7 +50,7 @@ def sequences(x: Any, y: Any = None, *, lengths: Any = None, steps: int | None =
             )
         whole, ends = _of_list(x, what, "x")
     else:
-        whole = _numbers(x, what)
+        whole = _numbers(x, f"{what}: x")
         if whole.ndim not in (2, 3):
             raise DataError(
                 f"{what}: x has shape {whole.shape}, but (n, steps, features) is expected, or a "
@@ -138,7 +138,7 @@ def _is_list(x: Any) -> bool:
 
 def _numbers(x: Any, what: str, is_y: bool = False) -> Array:
     try:
-        found = np.asarray(x)
+        found = arrays.plain(x, what)
     except ValueError as error:
         raise DataError(f"{what} is not a rectangular array ({error})") from error
     if found.dtype.kind not in ("biufUO" if is_y else "biuf"):
@@ -199,10 +199,10 @@ def _checked_lengths(lengths: Any, n: int, steps: int, what: str) -> Array:
 def _targets(y: Any, ends: Array, what: str) -> Array:
     """y as one array: of each sequence, or (n, longest, ...) of each step."""
     if not _is_list(y):
-        return np.asarray(y)
+        return arrays.plain(y, f"{what}: y")
     if not len(y) or all(np.ndim(one) == 0 for one in y):
         return np.asarray(y)
-    each = [np.asarray(one) for one in y]
+    each = [arrays.plain(one, f"{what}: y[{k}]") for k, one in enumerate(y)]
     if len({one.shape for one in each}) == 1:
         return np.asarray(each)
     if len(each) == len(ends):
@@ -263,7 +263,7 @@ def _samples(x: Any, steps: int, features: int, what: str) -> tuple[Array, Array
     x = list(x) if _is_list(x) else x
     if isinstance(x, list) and is_ragged(x):
         x, ends = _of_list(x, what, "x")
-    x = np.asarray(x)
+    x = arrays.plain(x, f"{what}: x")
     is_flat = x.ndim == 2 and x.shape[1] == steps * features and ends is None
     if x.ndim == 2 and features == 1 and not is_flat:
         x = x[:, :, None]

@@ -41,7 +41,7 @@ def whole(data: Any, features: int, asked: Asked, what: str) -> Dataset:
         return as_dataset(data, what)  # which says what is wrong
     if isinstance(x, list) and is_ragged(x):
         raise _differ(what)
-    x = np.asarray(x)
+    x = arrays.plain(x, f"{what}: x")
     if x.ndim == 1 and features == 1:
         x = x[:, None]
     is_one = x.ndim == 2 and x.shape[1] == features
@@ -58,7 +58,8 @@ def whole(data: Any, features: int, asked: Asked, what: str) -> Dataset:
     found, scale = arrays.as_features(x.reshape(n, -1), what)
 
     def own(y: Any, name: str, where: str) -> Coded:
-        y, (_, size) = np.asarray(y), asked.get(name or next(iter(asked), ""), (True, 0))
+        _, size = asked.get(name or next(iter(asked), ""), (True, 0))
+        y = arrays.plain(y, f"{where}: y")
         y = y[None] if is_one else y
         if y.shape == (n, steps) and (y.dtype.kind in "UO" or y.dtype.kind in "iub" and size > 1):
             return labels_of(y, where)

@@ -172,9 +172,9 @@ class Stream:
                 f"({', '.join(map(str, y))}), but those of a stream are of one; pass arrays, (x, "
                 f"{{{', '.join(f'{str(name)!r}: ...' for name in y)}}}), or one .npz file"
             )
-        x = np.asarray(_plain(x))
+        x = arrays.plain(_plain(x), f"{self.name}: x")
         if y is not None:
-            y = np.asarray(_plain(y))
+            y = arrays.plain(_plain(y), f"{self.name}: y")
         is_one = x.ndim == 1 or (y is not None and y.ndim == 0)
         if is_one:
             x, y = x[None], None if y is None else y[None]
@@ -281,7 +281,7 @@ def is_stream(thing: Any) -> bool:
     if isinstance(thing, (Dataset, np.ndarray, list, tuple, dict, str, bytes, type)):
         return False
     is_array = any(hasattr(thing, name) for name in ("__array__", "__array_interface__", "dtypes"))
-    if is_array or hasattr(thing, "__fspath__"):
+    if is_array or arrays.is_sparse(thing) or hasattr(thing, "__fspath__"):
         return False
     return isinstance(thing, Iterable) or is_function(thing)
 

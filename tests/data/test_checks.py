@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import horn
 from horn import data
 from horn.data import checks
 from horn.errors import DataError
@@ -115,3 +116,81 @@ def test_a_path_is_no_data_and_says_how_to_read_it(path):
         "data: got the path 'rows.npz', but arrays or a dataset are expected; read the file with "
         "horn.data.load('rows.npz')"
     )
+
+
+def masked(*places, shape=(4, 3), of=0.0):
+    array = np.ma.array(np.full(shape, of), mask=np.zeros(shape, bool))
+    for place in places:
+        array[place] = np.ma.masked
+    return array
+
+
+def of_sequences():
+    net = horn.Network(seed=1)
+    below = net.input(3, steps=2)
+    net.output(2, activation="softmax", loss="cross_entropy", inputs=[below, horn.Delayed()])
+    return net
+
+
+def test_masked_values_are_not_read_through_their_mask():
+    with pytest.raises(DataError) as caught:
+        data.as_dataset((masked((1, 2), (3, 0)), np.arange(4)))
+    assert str(caught.value) == (
+        "data: x is masked at row 1, column 2, the first of 2 masked values; drop those rows or "
+        "fill them in, as .filled(number) does, before training"
+    )
+    assert data.as_dataset(masked()).x.shape == (4, 3)  # nothing is
+
+
+@pytest.mark.parametrize(
+    "given, place",
+    [
+        ((np.zeros((4, 3)), masked(2, shape=4, of=1)), "data: y is masked at row 2, the only such"),
+        ((np.zeros((4, 3)), {"a": masked(0, shape=4, of=1)}), "data: a: y is masked at row 0, the"),
+        (
+            [masked(1, shape=3), masked(shape=3), masked(shape=3)],
+            r"data: x\[0\] is masked at row 1, the only such",
+        ),
+        ([[1.0, np.ma.masked]], "data: x has NaN at row 0, column 1"),
+        (masked((1, 1, 0), shape=(2, 2, 2)), r"data: x is masked at \(1, 1, 0\), the only such"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Warning. converting a masked element:UserWarning")
+def test_nor_of_labels_and_lists(given, place):
+    with pytest.raises(DataError, match=place):
+        data.as_dataset(given)
+
+
+def test_nor_of_sequences_streams_weights_and_datasets():
+    x, y = masked((1, 1, 0), shape=(4, 2, 3)), np.arange(4) % 2
+    with pytest.raises(DataError, match=r"x is masked at \(1, 1, 0\), the only such value"):
+        horn.Job(of_sequences(), (x, y))
+    with pytest.raises(DataError, match="y is masked at row 3"):
+        horn.Job(of_sequences(), (np.zeros((4, 2, 3)), masked(3, shape=4).astype(int)))
+    with pytest.raises(DataError, match="sequences: x is masked at"):
+        data.sequences(x, y)
+    with pytest.raises(DataError, match=r"sequences: x\[1\] is masked at row 1, column 0"):
+        data.sequences([*x], y)
+    with pytest.raises(DataError, match="pieces: x is masked at"):
+        data.lanes.whole(x, 3, {"": (True, 2)}, "pieces")
+    with pytest.raises(DataError, match="x is masked at row 1, column 2"):
+        data.stream.as_stream(lambda: iter([masked((1, 2))]), "stream")
+    with pytest.raises(DataError, match="data: x is masked at row 1, column 2"):
+        data.Dataset(masked((1, 2)), None, 1.0, "data")
+    model = horn.train(horn.Job(of_sequences(), (x.filled(), y), epochs=1), progress=False).model
+    with pytest.raises(DataError, match="stream: x is masked at row 0, the only such value"):
+        model.stream()(masked(0, shape=3))
+
+
+def test_nor_by_the_estimators_of_scikit_learn():
+    estimators = pytest.importorskip("horn.sklearn")
+    with pytest.raises(ValueError, match="X is masked at row 1, column 2, the only such value"):
+        estimators.HornClassifier().fit(masked((1, 2)), np.arange(4) % 2)
+
+
+def test_tuples_are_labels_where_numpy_keeps_them_together():
+    x, pairs = np.zeros((2, 3)), [("b", 2), ("a", 1)]
+    assert data.as_dataset((x, np.fromiter(pairs, object))).classes == (("a", 1), ("b", 2))
+    with pytest.raises(DataError, match=r"for tuples as labels write np.fromiter\(y, object\)"):
+        data.as_dataset((x, pairs))
+    assert data.as_dataset((x, [(1, 2), (3, 4)])).y.shape == (2, 2)

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+import horn
 from horn.data import as_dataset
 from horn.errors import DataError
 
@@ -98,3 +99,14 @@ def test_sparse_matrices_as_data_say_how_to_make_an_array():
     sparse = pytest.importorskip("scipy.sparse")
     with pytest.raises(DataError, match=r"x is a sparse matrix, .* pass x.toarray\(\)"):
         as_dataset((sparse.eye(3, format="csr"), np.array([0, 1, 0])), "data")
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    x = sparse.csr_matrix(np.eye(3))
+    model = horn.train(horn.Job(net, (np.eye(3), [0, 1, 0]), epochs=1), progress=False).model
+    with pytest.raises(DataError, match=r"x is a sparse matrix, .* pass x.toarray\(\)"):
+        model.predict(x)
+    with pytest.raises(DataError, match=r"x is a sparse matrix, .* pass x.toarray\(\)"):
+        horn.Job(net, x)
+    with pytest.raises(DataError, match=r"x\[0\] is a sparse .* scipy.sparse.vstack\(x\).toarray"):
+        as_dataset([x[0], x[1]])
