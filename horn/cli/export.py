@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 
@@ -14,6 +16,9 @@ import click
 def command(model: str, output: str | None, as_json: bool, verbose: bool) -> None:
     """Write what MODEL predicts as an ONNX graph: "x" (batch, features) to "y" (batch, outputs).
 
+    Of sequences "x" is (batch, steps, features), of any number of steps; several outputs have
+    their names.
+
     Needs the package onnx. A neuron that draws random numbers at prediction, or is interpreted,
     is refused.
     """
@@ -21,6 +26,7 @@ def command(model: str, output: str | None, as_json: bool, verbose: bool) -> Non
 
     from horn import modelfile, terminal
     from horn.errors import JobError
+    from horn.export.onnx import shapes
     from horn.model import Model
 
     target = output or f"{Path(model).stem}.onnx"
@@ -29,13 +35,20 @@ def command(model: str, output: str | None, as_json: bool, verbose: bool) -> Non
     modelfile.read_manifest(model)
     found = Model.load(model)
     found.export(target)
-    sizes = {"features": found.network.n_inputs, "outputs": found.network.last.size}
+    network = found.network
+    of_x, of_outputs = shapes(network, [layer.each_step for layer in network.outputs])
     scale = found.facts.get("scale")
     if as_json:
         head = {"schema": "horn.export/1", "model": model, "output": target}
-        terminal.print_json({**head, **sizes, "dtype": found.dtype, "scale": scale})
+        sizes = {"features": network.n_inputs, "outputs": network.last.size}
+        every = {"shapes": {"x": of_x, **of_outputs}}
+        terminal.print_json({**head, **sizes, **every, "dtype": found.dtype, "scale": scale})
         return
-    shapes = f"x (batch, {sizes['features']:,}) to y (batch, {sizes['outputs']:,}), {found.dtype}"
-    terminal.say(f"Wrote {target}: {shapes}.")
+    said = " and ".join(f"{name} {_said(shape)}" for name, shape in of_outputs.items())
+    terminal.say(f"Wrote {target}: x {_said(of_x)} to {said}, {found.dtype}.")
     if scale is not None and scale != 1:
         terminal.say(f"It learned from bytes times {scale:g}: multiply them before they are x.")
+
+
+def _said(shape: Sequence[str | int]) -> str:
+    return f"({', '.join(n if isinstance(n, str) else f'{n:,}' for n in shape)})"

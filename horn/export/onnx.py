@@ -19,9 +19,12 @@ from horn.connections.windows import Sizes, Span
 from horn.errors import ModelError
 from horn.export.program import Array, Translation
 from horn.modelfile import check_writable, umask
+from horn.network import Network
 
 OPSET, IR = 17, 10
 MOST_BYTES = 2**31 - 2**20  # of a protocol buffer
+
+Shape = list[str | int]  # an axis of any length has a name
 
 _ONE_NODE = {
     "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "neg": "Neg", "lt": "Less",
@@ -204,7 +207,9 @@ class OnnxGraph:
         inside, self.nodes = self.nodes, outside
         value = self.onnx.helper.make_tensor_value_info
         body = self.onnx.helper.make_graph(
-            inside, "step", [value(name, self.type, None) for name in (*heard, "x_of_step")],
+            inside,
+            "step",
+            [value(name, self.type, None) for name in (*heard, "x_of_step")],
             [value(name, self.type, None) for name in (*after, *sent)],
         )
         rows = self.node("Shape", [x], start=0, end=1)
@@ -220,6 +225,19 @@ class OnnxGraph:
         """(b, n) of what is the same for some of them."""
         shape = self.node("Concat", [rows, self.whole([n])], axis=0)
         return self.node("Expand", [value, shape], name)
+
+
+def shapes(network: Network, each_step: Sequence[bool]) -> tuple[Shape, dict[str, Shape]]:
+    """Of the input "x", and of the outputs by their names, one alone is "y". each_step : which of
+    them answer at each step of a sequence.
+    """
+    steps: Shape = ["steps"] * bool(network.steps)
+    names = [layer.name for layer in network.outputs] if len(network.outputs) > 1 else ["y"]
+    found: dict[str, Shape] = {
+        name: ["batch", *steps * each, layer.size]
+        for name, layer, each in zip(names, network.outputs, each_step, strict=True)
+    }
+    return ["batch", *steps, network.n_inputs], found
 
 
 def export(
@@ -240,20 +258,17 @@ def export(
         ) from None
     network, dtype = translation.network, str(translation.runner.dtype)
     graph = OnnxGraph(onnx, dtype)
-    sizes = {layer.name: layer.size for layer in network.outputs}
-    if len(sizes) == 1:
-        sizes = {"y": network.last.size}
-    sent, steps = translation.run(graph, "x"), ["steps"] * bool(network.steps)
+    of_x, of_outputs = shapes(network, translation.each_step)
+    sent = translation.run(graph, "x")
     rows, n_steps = (graph.node("Shape", ["x"], start=k, end=k + 1) for k in (0, 1))
-    axes: list[tuple[str, list[str | int]]] = []
-    for (name, size), found, each in zip(sizes.items(), sent, translation.each_step, strict=True):
+    each_of = zip(of_outputs.items(), sent, translation.each_step, strict=True)
+    for (name, (*_, size)), found, each in each_of:
         whole = [rows, n_steps] if each else [rows]
         if network.steps and not each:
             last = graph.node("Gather", [found, graph.whole([-1])], axis=1)
             found = graph.node("Squeeze", [last, graph.whole([1])])
         shape = graph.node("Concat", [*whole, graph.whole([size])], axis=0)
         graph.node("Expand", [found, shape], name)  # where no neuron heard the sample
-        axes.append((name, ["batch", *steps * each, size]))
     if graph.n_bytes > MOST_BYTES:
         raise ModelError(
             f"the arrays have {graph.n_bytes:,} bytes, but an ONNX file has {MOST_BYTES:,} at most"
@@ -261,8 +276,8 @@ def export(
     value = onnx.helper.make_tensor_value_info
     made = onnx.helper.make_model(
         onnx.helper.make_graph(
-            graph.nodes, "horn", [value("x", graph.type, ["batch", *steps, network.n_inputs])],
-            [value(name, graph.type, extent) for name, extent in axes],
+            graph.nodes, "horn", [value("x", graph.type, of_x)],
+            [value(name, graph.type, shape) for name, shape in of_outputs.items()],
             [*graph.initializers.values()], doc_string=doc,
         ),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR,

@@ -401,6 +401,24 @@ def test_the_command_writes_it_and_says_what_it_takes(tmp_path, capsys, monkeypa
     assert ending(commands, ["export", "nothing.horn"]) == 4
 
 
+def test_the_command_names_steps_and_every_output(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    net = horn.Network(seed=1)
+    h = net.layer(3, activation="tanh", inputs=[net.input(5, steps=4), horn.Delayed()])
+    net.output(2, activation="softmax", loss="cross_entropy", each_step=True, name="tag")
+    net.output(1, activation="sigmoid", loss="binary_cross_entropy", inputs=h, name="whole")
+    model_of(net).save("net.horn")
+    assert ending(commands, ["export", "net.horn"]) == 0
+    said = "x (batch, steps, 5) to tag (batch, steps, 2) and whole (batch, 1), float32."
+    assert f"Wrote net.onnx: {said}" in capsys.readouterr().err
+    assert ending(commands, ["export", "net.horn", "--json"]) == 0
+    shapes = json.loads(capsys.readouterr().out)["shapes"]
+    session = onnxruntime.InferenceSession("net.onnx", providers=["CPUExecutionProvider"])
+    assert {
+        one.name: one.shape for one in (*session.get_inputs(), *session.get_outputs())
+    } == shapes
+
+
 def test_without_onnx_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(horn.ModelError, match="pip install onnx"):
