@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import itertools
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -32,6 +33,7 @@ class NeededModule:
         self.lines: set[int] = set()
         self.constants: dict[str, Any] = {}
         self.inner: dict[tuple[int, ...], ast.AST] = {}  # needed, and no global
+        self.imports: list[str] = []  # of names that no statement binds
         self._read()
 
     def _read(self) -> None:
@@ -56,6 +58,24 @@ class NeededModule:
     def lines_before(self, thing: Any) -> int:
         """How many lines are before the text that a thing's own line numbers count."""
         return 0
+
+    def found(self, name: str, value: Any) -> list[ast.stmt]:
+        """The statements of what the namespace has and no statement so far binds, as where ``exec``
+        ran a text in it; or none, and it is imported, or is left to those who run the text.
+
+        ModelError : it is a class or function of another text.
+        """
+        if name.startswith("__"):  # every module's own
+            return []
+        code = texts.code_of(value)
+        if text := import_of(name, value, self.namespace):
+            self.imports.append(text)
+        elif code is not None and not texts.is_file(code.co_filename):
+            raise ModelError(
+                f"{name!r} ({type(value).__name__}) is read in {Path(self.file).name}, which does "
+                f"not define it: it was run there as a text, by exec, say; define it in that file"
+            )
+        return []
 
     def binding(self, name: str) -> list[ast.stmt]:
         found = [s for names, s in self._bound if name in names]
@@ -96,9 +116,7 @@ class TypedModule(NeededModule):
     """
 
     def __init__(self, name: str, namespace: dict[str, Any], parts: list[str]) -> None:
-        # The first line is for names that somebody put there, as a program that embeds a prompt.
-        self.parts: list[str] = ["\n"]
-        self.imports: list[str] = []
+        self.parts: list[str] = []
         super().__init__(name, namespace, f"{name}.py", "\n")
         for part in parts:
             self.add(part)
@@ -124,17 +142,13 @@ class TypedModule(NeededModule):
         if text:
             self.add(text)
             return self.binding(name)
-        if isinstance(value, types.ModuleType):
-            text = f"import {value.__name__} as {name}"
-        elif defined and not here and value.__module__ in sys.modules:
-            text = f"from {value.__module__} import {value.__qualname__} as {name}"
-        else:
+        text = import_of(name, value, self.namespace)
+        if not text:
             raise ModelError(
                 f"{name!r} ({type(value).__name__}) is read, but no text that was run here defines "
                 f"it; {texts.REMEDY}"
             )
         self.imports.append(text)
-        self.lines.add(1)
         return []
 
     @property
@@ -150,8 +164,7 @@ class TypedModule(NeededModule):
             if any(first <= line <= last for line in wanted):
                 kept.update(range(first, last + 1))
         lines = self.text.split("\n")
-        saved = [text if k in kept else "" for k, text in enumerate(lines, 1)]
-        return "\n".join(["; ".join(self.imports), *saved[1:]])
+        return "\n".join(text if k in kept else "" for k, text in enumerate(lines, 1))
 
     def lines_before(self, thing: Any) -> int:
         code = texts.code_of(thing)
@@ -183,6 +196,23 @@ class TypedModule(NeededModule):
                     and not (isinstance(s, ast.Assign) and name in _names(s.value))),
                    default=0)  # fmt: skip
         return found[last:]
+
+
+def import_of(name: str, value: Any, namespace: dict[str, Any]) -> str:
+    """The statement that imports a module, or what a module has, under a name of a namespace; "" of
+    other things, and of what only that namespace has, or the program's own module.
+    """
+    if isinstance(value, types.ModuleType):
+        return f"import {value.__name__} as {name}" if value.__name__ != "__main__" else ""
+    origin, own = (getattr(value, a, None) for a in ("__module__", "__name__"))
+    if not isinstance(origin, str) or not isinstance(own, str) or origin == "__main__":
+        return ""
+    places = list(itertools.accumulate(origin.split("."), "{}.{}".format))
+    for place in places:  # horn.Neuron rather than horn.neuron.Neuron
+        module = sys.modules.get(place)
+        if getattr(module, own, None) is value and vars(module) is not namespace:
+            return f"from {place} import {own} as {name}"
+    return ""
 
 
 class _Bare(ast.NodeTransformer):

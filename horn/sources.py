@@ -138,6 +138,7 @@ class SourceCapture:
                 "package": needed.namespace.get("__package__") or "",
                 "run": sorted(needed.lines),
                 "constants": needed.constants,
+                **({"imports": needed.imports} if needed.imports else {}),
             }
             for name, needed in self._modules.items()
         }
@@ -225,8 +226,13 @@ class SourceCapture:
                 needed.constants[name] = value
                 continue
             statements = needed.binding(name)
-            if not statements and value is not needed and isinstance(needed, TypedModule):
+            if not statements and value is not needed:
+                n_before = len(needed.imports)
                 statements = needed.found(name, value)
+                for text in needed.imports[n_before:]:
+                    for statement in texts.parsed(text).body:
+                        assert isinstance(statement, IMPORTS)
+                        self._need_import(needed, statement)
             for statement in statements:
                 if statement.lineno in needed.lines:
                     continue
@@ -372,6 +378,8 @@ class CapturedCode:
         sys.modules[module.__name__] = module
         module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self._import}
         module.__dict__.update(source["constants"])
+        if imports := source.get("imports"):
+            self._run(texts.parsed("; ".join(imports), file).body, module.__dict__, file)
         tree = texts.parsed(source["text"], file)
         run = set(source["run"])
         # Cells are one text here: what is said to the compiler comes first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pty
 import select
@@ -154,6 +155,55 @@ def test_an_object_that_no_text_defines_is_named(caplog):
         horn.train(space["job"](), tasks=2)
     horn.train(space["job"]())  # alone it need not travel, but it is said that it cannot be saved
     assert "'TABLE' (tuple) is read" in caplog.text
+
+
+IMPORTED = """
+class Filed(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(tanh(exp(0.0) * doubled(sum(m.input * m.weight for m in messages))))
+
+
+def job():
+    net = horn.Network(seed=3)
+    net.input(64)
+    net.layer(8, neuron=Filed)
+    net.output(10, activation="softmax", loss="cross_entropy")
+    return horn.Job(net, horn.data.digits(), epochs=1)
+"""
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_names_that_came_by_exec_into_a_file_are_imported(tmp_path, monkeypatch, tasks):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_helper.py").write_text("def doubled(z):\n    return 2.0 * z\n")
+    (tmp_path / "filed.py").write_text(
+        'exec("import horn; from horn.math import tanh; from math import exp")\n'
+        'exec("from own_helper import doubled")\n' + IMPORTED
+    )
+    run = horn.train(importlib.import_module("filed").job(), tasks=tasks)
+    run.model.save(tmp_path / "filed.horn")
+    for name in ("filed", "own_helper"):
+        monkeypatch.delitem(sys.modules, name)
+        (tmp_path / f"{name}.py").unlink()
+    loaded = horn.Model.load(tmp_path / "filed.horn")
+    x = horn.data.digits("test").x[:50]
+    np.testing.assert_array_equal(loaded.predict(x), run.model.predict(x))
+
+
+def test_a_function_that_exec_defines_in_a_file_is_named(tmp_path, monkeypatch, caplog):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "made_here.py").write_text(
+        'exec("import horn; from math import exp; from horn.math import tanh")\n'
+        'exec("def doubled(z):\\n    return 2.0 * z")\n'
+        + IMPORTED.replace("    def forward", "    rate = doubled(0.5)\n\n    def forward").replace(
+            "doubled(sum", "self.rate * (sum"
+        )
+    )
+    job = importlib.import_module("made_here").job()
+    with pytest.raises(JobError, match=r"'doubled' \(function\) is read in made_here.py, which"):
+        horn.train(job, tasks=2)
+    horn.train(job)
+    assert "define it in that file" in caplog.text
 
 
 def test_only_what_is_needed_is_saved(tmp_path):
