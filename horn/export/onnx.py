@@ -16,7 +16,7 @@ import numpy as np
 
 from horn import version
 from horn.connections.windows import Sizes, Span
-from horn.errors import ModelError
+from horn.errors import CompileError, ModelError
 from horn.export.program import Array, Translation
 from horn.modelfile import check_writable, umask
 from horn.network import Network
@@ -76,9 +76,16 @@ class OnnxGraph:
             # onnxruntime has these of float alone: 7 digits are better than a file without readers.
             single = self.node("Cast", values, to=self.onnx.TensorProto.FLOAT)
             return self._number(self.node(_ONE_NODE[name], [single]))
+        if name == "softplus" and self.dtype == "float64":  # as above
+            return self._double_softplus(*values)
         if name in _ONE_NODE:
             return self.node(_ONE_NODE[name], values)
         return str(getattr(self, f"_{name}")(*values))
+
+    def _double_softplus(self, a: str) -> str:
+        """max(a, 0) + log(1 + exp(-|a|)), which no a makes too large."""
+        small = self.node("Exp", [self.node("Neg", [self.node("Abs", [a])])])
+        return self.node("Add", [self.node("Relu", [a]), self._log1p(small)])
 
     def _number(self, a: str) -> str:
         return self.node("Cast", [a], to=self.type)
@@ -141,6 +148,8 @@ class OnnxGraph:
         return self.node("Reshape", [value, self.whole([-1])])
 
     def convolve(self, value: str, weights: str, below: Sizes, spans: Sequence[Span]) -> str:
+        if self.dtype == "float64":
+            return self._double_windows(value, weights, below, spans)
         made = self.node(
             "Conv", self._channels_first(value, weights, below),
             pads=[*(span.before for span in spans), *(span.after for span in spans)],
@@ -149,7 +158,32 @@ class OnnxGraph:
         )  # fmt: skip
         return self._channels_last(made, len(spans))
 
+    def _double_windows(self, value: str, weights: str, below: Sizes, spans: Sequence[Span]) -> str:
+        """onnxruntime convolves float alone: of double each window is gathered, and a product."""
+        n, channels = len(spans), below[-1]
+        image = self.node("Reshape", [value, self.whole([-1, *below])])
+        begins, ends = [span.before for span in spans], [span.after for span in spans]
+        if any((*begins, *ends)):
+            image = self.node("Pad", [image, self.whole([0, *begins, 0, 0, *ends, 0])])
+        for axis, span in enumerate(spans):  # (b, p, t, ...): place and tap of each dimension
+            places = np.arange(span.n_out)[:, None] * span.stride
+            image = self.take(image, 1 + 2 * axis, places + np.arange(span.kernel) * span.dilation)
+        order = [0, *range(1, 2 * n, 2), *range(2, 2 * n + 1, 2), 2 * n + 1]
+        size = channels * int(np.prod([span.kernel for span in spans]))
+        extents = [span.n_out for span in spans]
+        windows = self.node("Transpose", [image], perm=order)
+        windows = self.node("Reshape", [windows, self.whole([-1, *extents, size])])
+        table = self.node("Flatten", [weights], axis=1)  # (maps, taps * channels)
+        table = self.node("Transpose", [table], perm=[1, 0])
+        return self.node("Flatten", [self.node("MatMul", [windows, table])], axis=1)
+
     def convolve_back(self, value: str, weights: str, maps: Sizes, spans: Sequence[Span]) -> str:
+        if self.dtype == "float64":
+            raise CompileError(
+                "the way back of a convolution (horn.Tied(..., transposed=True)) cannot be "
+                "exported in float64, which onnxruntime has of float32 alone. Export the model "
+                'that the same job learns with dtype="float32"'
+            )
         n = len(spans)
         made = self.node(
             "ConvTranspose", self._channels_first(value, weights, maps),

@@ -18,6 +18,7 @@ import horn
 from horn import activations, neurons
 from horn.cli import horn as commands
 from horn.cli._end import ending
+from horn.errors import CompileError
 from tests.parity import programs, recurrent
 from tests.support.examples import fake_data
 
@@ -197,17 +198,26 @@ def test_neurons_in_pytorch(neuron, connect):
 
 @pytest.mark.parametrize("activation", activations.ACTIVATIONS)
 def test_every_activation(activation, tmp_path):
-    model = model_of(network(activation=activation))
-    check_onnx(model, tmp_path)
+    check_onnx(model_of(network(activation=activation)), tmp_path)
+    check_onnx(model_of(network(activation=activation), "float64"), tmp_path)
 
 
-@pytest.mark.parametrize(
-    "below, told",
-    [((5, 4, 2), {"kernel": (3, 2), "stride": 2, "padding": "same"}),
-     ((7, 6, 2), {"kernel": 2, "stride": 3}),
-     ((8, 2), {"kernel": 3, "stride": 2, "dilation": 2, "padding": 1})],
-    ids=["same", "some hear nothing", "1-D"],
-)  # fmt: skip
+def test_softplus_of_large_numbers_in_double(tmp_path):
+    net = horn.Network(seed=1)
+    net.input(6)
+    net.output(3, activation="softplus", loss="squared_error")
+    model = model_of(net, "float64")
+    check_onnx(model, tmp_path, 1e4 * samples(net, dtype="float64"), 1e-12)
+
+
+WINDOWS = {
+    "same": ((5, 4, 2), {"kernel": (3, 2), "stride": 2, "padding": "same"}),
+    "some hear nothing": ((7, 6, 2), {"kernel": 2, "stride": 3}),
+    "1-D": ((8, 2), {"kernel": 3, "stride": 2, "dilation": 2, "padding": 1}),
+}
+
+
+@pytest.mark.parametrize(("below", "told"), WINDOWS.values(), ids=WINDOWS)
 def test_the_way_back_of_a_convolution(below, told, tmp_path):
     net = horn.Network(seed=1)
     net.input(below)
@@ -215,7 +225,18 @@ def test_the_way_back_of_a_convolution(below, told, tmp_path):
     net.output(connect=horn.Tied(maps, transposed=True), loss="squared_error")
     model = model_of(net)
     check_onnx(model, tmp_path)
+    with pytest.raises(CompileError, match="the way back .* float64, .* of float32 alone. Export"):
+        model_of(net, "float64").export(tmp_path / "m.onnx")
     check_torch(model)
+
+
+@pytest.mark.parametrize(("below", "told"), WINDOWS.values(), ids=WINDOWS)
+def test_a_convolution_in_double(below, told, tmp_path):
+    net = horn.Network(seed=1)
+    net.input(below)
+    net.layer(connect=horn.Convolution(3, **told), activation="relu")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    check_onnx(model_of(net, "float64"), tmp_path, tolerance=1e-12)
 
 
 def test_neurons_without_synapses_and_outputs_that_hear_nothing(tmp_path):
