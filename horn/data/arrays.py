@@ -5,6 +5,7 @@ Converts what can be converted without loss of meaning, and copies only where it
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -103,8 +104,9 @@ def plain(value: Any, what: str) -> np.ndarray:
     if is_sparse(value):
         raise DataError(f"{what} is a sparse matrix, but an array is expected; pass x.toarray()")
     for k, one in enumerate(value if isinstance(value, (list, tuple)) else ()):
-        refuse_masked(one, f"{what}[{k}]")
-        if is_sparse(one):
+        if is_masked(one):
+            refuse_masked(one, f"{what}[{k}]")
+        elif is_sparse(one):
             raise DataError(
                 f"{what}[{k}] is a sparse matrix, but arrays are expected; pass "
                 "scipy.sparse.vstack(x).toarray()"
@@ -118,9 +120,17 @@ def is_sparse(value: Any) -> bool:
     return callable(getattr(value, "toarray", None))
 
 
+def is_masked(value: Any) -> bool:
+    """Whether it is an array of numpy.ma, which nobody has who has not imported that: NumPy itself
+    does when it is first asked for, and each task would.
+    """
+    ma = sys.modules.get("numpy.ma")
+    return ma is not None and isinstance(value, ma.MaskedArray)
+
+
 def refuse_masked(value: Any, what: str) -> None:
     """A masked array of NumPy in which something is masked. Raises DataError."""
-    if not isinstance(value, np.ma.MaskedArray) or not np.ma.is_masked(value):
+    if not is_masked(value) or not np.ma.is_masked(value):
         return
     mask = np.ma.getmaskarray(value)
     n, place = int(mask.sum()), [int(k) for k in np.unravel_index(mask.argmax(), mask.shape)]

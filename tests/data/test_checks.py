@@ -1,5 +1,7 @@
 """What must hold before a network meets the data, and the sentence when it does not."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -194,3 +196,13 @@ def test_tuples_are_labels_where_numpy_keeps_them_together():
     with pytest.raises(DataError, match=r"for tuples as labels write np.fromiter\(y, object\)"):
         data.as_dataset((x, pairs))
     assert data.as_dataset((x, [(1, 2), (3, 4)])).y.shape == (2, 2)
+
+
+def test_nobody_imports_masked_arrays_to_look_for_masks():
+    """Each task would, at its start."""
+    code = (
+        "import sys; from horn.data import as_dataset; as_dataset(([[0.0, 1.0]], [1])); "
+        "print('numpy.ma' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
