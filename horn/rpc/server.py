@@ -102,7 +102,7 @@ class RpcServer:
         self._router.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)
         self._router.set(zmq.SNDHWM, 1000)  # bytes are bounded by what is granted
         self.admission = Admission(
-            self._context, self._router, self.quotas, self.audit, self.allowed.where, self._hung_up
+            self._router, self.quotas, self.audit, self.allowed.where, self._hung_up
         )
         self.endpoint = bind(self._router, self.admission, bind_to)
 

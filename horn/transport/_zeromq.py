@@ -134,7 +134,7 @@ class ZeroMqContext:
             allowed.admit(self.pair[0], "task")  # of this job, and nobody else
             self.zap, audit = ZapHandler(self.context, allowed), allowed.audit
         self.router = router(self.context, bind_to, None if self.pair is None else self.pair[1])
-        self.admission = Admission(self.context, self.router, of_a_job(), audit, name)
+        self.admission = Admission(self.router, of_a_job(), audit, name)
         self.endpoint = bind(self.router, self.admission, bind_to)
         self.admission.start()
 

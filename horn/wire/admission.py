@@ -20,12 +20,12 @@ import zmq
 from horn.security.audit import AuditLog
 from horn.wire.accepted import TOO_MANY, AcceptedConnections, local_name
 from horn.wire.blocklist import Blocklist
+from horn.wire.connection import monitor_of
 
 RESERVED = 256  # descriptors that connections of others leave to a process
 LISTENERS = 2  # ZeroMQ sockets that a process of a job listens on, at most
 MOST, FEWEST = 1024, 16  # connections to one of them, however many descriptors there are
 LOOK_S = 0.25  # how often it is seen whether a block is over
-_ENDPOINT = "inproc://connections"
 EVENTS = (
     zmq.EVENT_LISTENING
     | zmq.EVENT_ACCEPTED
@@ -71,7 +71,6 @@ class Admission:
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
         socket: zmq.Socket[bytes],
         limits: ConnectionLimits,
         audit: AuditLog | None = None,
@@ -87,11 +86,7 @@ class Admission:
         events = EVENTS
         if limits.counts_silent:
             events |= zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-        socket.monitor(_ENDPOINT, events)
-        self.monitor = context.socket(zmq.PAIR)
-        self.monitor.set(zmq.RCVHWM, 0)  # what is dropped could never be counted
-        self.monitor.set(zmq.LINGER, 0)
-        self.monitor.connect(_ENDPOINT)
+        self.monitor = monitor_of(socket, events)
 
     def bound(self) -> None:
         """``socket`` listens now."""
