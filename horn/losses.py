@@ -44,6 +44,21 @@ def binary_cross_entropy(output: Any, target: Any) -> Any:
     )
 
 
+def cross_entropy_of_softmax(raw: Any, target: Any) -> Any:
+    """cross_entropy(softmax(raw), target), without a softmax that underflows: t (log sum exp(raw) -
+    raw). d loss / d raw is softmax(raw) sum(t) - t.
+    """
+    apart = raw - raw.max()
+    return target * (math.log(math.exp(apart).sum()) - apart)
+
+
+def binary_cross_entropy_of_sigmoid(z: Any, target: Any) -> Any:
+    """binary_cross_entropy(sigmoid(z), target), without a sigmoid that rounds to 0 or 1. d loss /
+    d z is sigmoid(z) - t.
+    """
+    return math.softplus(z) - target * z
+
+
 def own_output(output: Any, target: Any) -> Any:
     """What the neuron sends: of a loss between layers, whose neurons compute it."""
     return output

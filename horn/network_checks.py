@@ -81,6 +81,7 @@ def _check_output(last: Layer, hidden: Collection[type[Neuron]]) -> None:
         and last.interlayer is None
         and last.activation_name
         in ("identity", "relu", "leaky_relu", "softplus", "tanh", "scaled_tanh")
+        and mentions(last.neuron, "forward", "activation")
     ):
         raise ModelError(
             f"{last.name}: binary_cross_entropy needs outputs between 0 and 1, but "

@@ -104,8 +104,10 @@ def pins(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         layer, equals, where = text.partition("=")
         if not (layer and equals and where):
-            raise JobError(f"--pin {text}: write LAYER=receiver, sender, replicated, channels or "
-                           "input_channels")
+            raise JobError(
+                f"--pin {text}: write LAYER=receiver, sender, replicated, channels or "
+                "input_channels"
+            )
         found[layer] = where
     return found
 

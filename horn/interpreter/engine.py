@@ -153,7 +153,7 @@ class Engine:
 
     def outputs(self, x: Array, lengths: Array | None = None, pieces: int = 1) -> Array:
         rows = (row.tolist() for row in np.asarray(x, np.float64))
-        found = [self._answer(steps) for steps in self._predict(rows, pieces, lengths)]
+        found = [self._answer(steps) for steps, _ in self._predict(rows, pieces, lengths)]
         return np.array(found, self.dtype).reshape(len(found), *self.network.answers)
 
     def go_on(self, x: Array, at: int) -> Array:
@@ -248,13 +248,17 @@ class Engine:
         samples = (self._read(data, row)[0] for row in range(len(data)))
         lengths = data.lengths
         n_steps = self._mean_steps(data, range(len(data)))
-        for row, steps in enumerate(self._predict(samples, data.pieces, lengths)):
+        for row, (steps, raw) in enumerate(self._predict(samples, data.pieces, lengths)):
             look(steps)
             _, targets = self._read(data, row)
             by_steps = by_step(self.network, targets, len(steps))
-            for layers, wanted in zip(steps, by_steps, strict=True):
+            for layers, before, wanted in zip(steps, raw, by_steps, strict=True):
                 for index, target in wanted.items():
-                    judged = passes.judge(self._losses[index], layers[index], target)
+                    judged = (
+                        passes.judge(self.stages[index].loss_of_raw, before[index], target)
+                        if index in before
+                        else passes.judge(self._losses[index], layers[index], target)
+                    )
                     layer = self.network.layers[index]
                     told = number(judged) / (n_steps if layer.each_step else 1.0)
                     total += told * layer.loss_weight
@@ -362,16 +366,16 @@ class Engine:
 
     def _predict(
         self, samples: Iterable[Sequence[float]], pieces: int = 1, lengths: Array | None = None
-    ) -> Iterator[list[list[list[float]]]]:
-        """What all layers send for each sample in turn, step by step, in inference. pieces : so
-        many samples in turn are one sequence.
+    ) -> Iterator[tuple[list[list[list[float]]], list[dict[int, list[float]]]]]:
+        """What all layers send for each sample in turn, step by step, in inference, and what is
+        judged raw of it. pieces : so many samples in turn are one sequence.
         """
         memory, states = self._memory(training=False), flat(self._states)
         keep, before = self.network.layers[0].keep, list[Sample]()
         for row, x in enumerate(samples):
             k, piece = divmod(row, pieces)
             self._forget_early(before)
-            sent, before = [], before if piece else []
+            sent, raw, before = [], [], before if piece else []
             k += backends.number_of_step(piece, self.network.steps or 1)
             own, in_time = self._steps(x), list[dict[int, Sample]]()
             for t, here in enumerate(own if lengths is None else own[: lengths[row]]):
@@ -382,8 +386,9 @@ class Engine:
                 )  # fmt: skip
                 in_time.append({0: before[0]})
                 sent.append(before[0].sent)
+                raw.append(before[0].raw)
             self._go_through(in_time, memory)
-            yield sent
+            yield sent, raw
 
     def _by_reversals(self) -> list[list[Stage]]:
         """The layers, by how many reversals lie between them and the input."""

@@ -4,12 +4,13 @@ they are."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType
 from typing import Any
 
+from horn.activations import softmax
 from horn.autodiff import user_text
 from horn.autodiff.tape import Traced
 from horn.errors import HornError, ModelError
@@ -17,6 +18,7 @@ from horn.interpreter import neuron_kinds
 from horn.interpreter.calls import Call, Deltas, Guard, Heard, Message, Moment
 from horn.interpreter.language import Translator, printing
 from horn.layers import Layer
+from horn.losses import LOSSES, binary_cross_entropy_of_sigmoid, cross_entropy_of_softmax
 from horn.network import Network
 from horn.neuron import (
     STATISTICS,
@@ -76,6 +78,7 @@ class Stage:
             (x.state.name, x.layer.index, x.position): x.name for x in kept if x.layer is not layer
         }
         self.interlayer = translator.value(layer.interlayer)
+        self.loss_of_raw = _loss_of_raw(layer)
         user = translator.neuron(layer.neuron)
         for kind in ("forward", "backward"):
             method = inspect.getattr_static(layer.neuron, kind, None)
@@ -314,6 +317,17 @@ class Stage:
                 "(a local rule); do not push to it"
             )
         return refused, no_push
+
+
+def _loss_of_raw(layer: Layer) -> Callable[[Any, Any], Any] | None:
+    """The layer's loss as a function of what its softmax or sigmoid is taken of, where there is
+    one that stays finite: it is the same number, and the compiler takes it, too.
+    """
+    if layer.interlayer is softmax and layer.loss is LOSSES["cross_entropy"]:
+        return cross_entropy_of_softmax
+    if layer.interlayer is None and layer.loss is LOSSES["binary_cross_entropy"]:
+        return binary_cross_entropy_of_sigmoid
+    return None
 
 
 def forward_message(

@@ -44,16 +44,19 @@ class LearnedNumbers:
 @dataclass
 class Fired:
     """What one neuron did in forward: the call, and its leaves on the tape by synapse, by Parameter
-    and by State of the sample's sequence."""
+    and by State of the sample's sequence. is_judged_raw : the loss is one of what its sigmoid is
+    taken of."""
 
     call: Call
     leaves: list[tuple[Wire, Traced, dict[str, Traced]]]
     parameters: dict[str, Traced]
     carried: dict[str, Traced]
+    is_judged_raw: bool = False
 
     def seeds(self, flow: float, of_states: Mapping[str, float]) -> list[tuple[Any, float]]:
         """What was made, with the loss's derivatives: what was fed forward, and the States."""
-        return [(self.call.fed, flow), *((self.call.kept[n], d) for n, d in of_states.items())]
+        fed = self.call.fed.args[0] if self.is_judged_raw else self.call.fed
+        return [(fed, flow), *((self.call.kept[n], d) for n, d in of_states.items())]
 
 
 @dataclass
@@ -63,7 +66,8 @@ class Sample:
 
     targets : by the index of the output. mean_steps : how many the samples of the batch have on
     average; what is judged at each counts so much less. between : of a layer with an interlayer its
-    leaves (what was fed forward) and what it made of them. past : of a sequence, the same sample at
+    leaves (what was fed forward) and what it made of them. raw : of a layer with a ``loss_of_raw``
+    what that judges. past : of a sequence, the same sample at
     the steps before, the last one first. sequence : where something is heard from the end, the same
     sample at every step.
     """
@@ -78,6 +82,7 @@ class Sample:
     past: Sequence[Sample] = ()
     sequence: Sequence[Sample] = ()
     between: dict[int, tuple[list[Traced], list[Any]]] = field(default_factory=dict)
+    raw: dict[int, list[float]] = field(default_factory=dict)
 
 
 @dataclass
@@ -162,8 +167,20 @@ def fire(stages: Sequence[Stage], samples: Sequence[Sample], memory: LearnedNumb
                 leaves = [Traced(v, variable=True, varies=True) for v in sent]
                 made = between(stage, leaves)
                 sample.between[stage.index] = leaves, made
-                sent = [number(v) for v in made]
+                raw, sent = sent, [number(v) for v in made]
+                if stage.loss_of_raw:
+                    sample.raw[stage.index] = raw
+            elif stage.loss_of_raw and not any(stage.outgoing) and all(map(_is_sigmoid, fired)):
+                for each in fired:
+                    each.is_judged_raw = True
+                sample.raw[stage.index] = [number(each.call.fed.args[0]) for each in fired]
             sample.fired[stage.index], sample.sent[stage.index] = fired, sent
+
+
+def _is_sigmoid(fired: Fired) -> bool:
+    """Whether a neuron feeds the sigmoid of something forward."""
+    fed = fired.call.fed
+    return isinstance(fed, Traced) and fed.op == "sigmoid"
 
 
 def go_on(stage: Stage, sample: Sample) -> None:
@@ -419,7 +436,7 @@ def one_number(function: Any, translated: Any, layer: Sequence[float]) -> float:
 
 def judge(loss: Any, sent: Sequence[Any], target: Sequence[float]) -> Any:
     """The loss of one output for one sample: summed over its neurons, if it is not one number for
-    all.
+    all. sent : what the neurons send, or for a ``loss_of_raw`` what comes before.
     """
     rows = [
         (y if isinstance(y, Traced) else Traced(y, varies=True), Traced(t, varies=True))
@@ -501,22 +518,34 @@ def _flows(stage: Stage, sample: Sample, back: Gradients, losses: Mapping[int, A
     arrived = [sum(map(back.of_input, wires)) for wires in stage.outgoing]
     loss, target = losses.get(stage.index), sample.targets.get(stage.index)
     if loss is not None and target is not None:
-        leaves = [Traced(v, variable=True, varies=True) for v in sample.sent[stage.index]]
-        judged = judge(loss, leaves, target)
+        raw = sample.raw.get(stage.index)
+        judge_of, judged_values = (
+            (loss, sample.sent[stage.index]) if raw is None else (stage.loss_of_raw, raw)
+        )
+        leaves = [Traced(v, variable=True, varies=True) for v in judged_values]
+        judged = judge(judge_of, leaves, target)
         share = sample.mean_steps if stage.layer.each_step else 1.0
         weight = sample.weight / share * stage.layer.loss_weight
         back.loss += weight * number(judged)
         table = adjoints([(judged, weight)])
-        flows = [
-            table.get(leaf.serial, 0.0) + own for leaf, own in zip(leaves, arrived, strict=True)
-        ]
-    else:
-        flows = arrived
-    if stage.index in sample.between:
-        leaves, made = sample.between[stage.index]
-        table = adjoints(zip(made, flows, strict=True))
-        flows = [table.get(leaf.serial, 0.0) for leaf in leaves]
-    return flows
+        own = [table.get(leaf.serial, 0.0) for leaf in leaves]
+        if raw is not None:
+            return _added(own, _before_interlayer(stage, sample, arrived))
+        arrived = _added(own, arrived)
+    return _before_interlayer(stage, sample, arrived)
+
+
+def _before_interlayer(stage: Stage, sample: Sample, flows: list[float]) -> list[float]:
+    """d loss / d what each neuron fed forward, of what flows to what is sent."""
+    if stage.index not in sample.between or not any(flows):
+        return flows
+    leaves, made = sample.between[stage.index]
+    table = adjoints(zip(made, flows, strict=True))
+    return [table.get(leaf.serial, 0.0) for leaf in leaves]
+
+
+def _added(a: Sequence[float], b: Sequence[float]) -> list[float]:
+    return [x + y for x, y in zip(a, b, strict=True)]
 
 
 @dataclass

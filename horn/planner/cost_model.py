@@ -605,9 +605,7 @@ class Costs:
         )
 
 
-def _in_time(
-    s: Repeat | AllSteps | Parts, steps: int
-) -> Iterator[tuple[Statement, float, int]]:
+def _in_time(s: Repeat | AllSteps | Parts, steps: int) -> Iterator[tuple[Statement, float, int]]:
     """Each statement inside, how often it runs, and with the rows of how many steps at once."""
     if isinstance(s, Repeat):
         yield from ((each, steps, 1) for each in s.body)

@@ -80,10 +80,14 @@ def test_one_graph_in_every_description(sparse):
         (lambda: rows(horn.Sparse(edge_list=[(0, 3)])), "names receiver 3.*neurons 0..2"),
         (lambda: rows(horn.Sparse(edge_list=[(-1, 0)])), "neuron 0 listens to source -1"),
         (lambda: rows(horn.Sparse(edge_list=[(1, 0), (1, 0)])), "neuron 0 names a source twice"),
-        (lambda: rows(horn.Sparse(edge_list=[(1, 2), (4, 2), (0, 1), (1, 2), (0, 1)])),
-         "neuron 1 names a source twice"),
-        (lambda: rows(horn.Sparse(edge_list=[(1, 2), (7, 2), (9, 2), (1, 2)])),
-         "neuron 2 listens to source 9"),
+        (
+            lambda: rows(horn.Sparse(edge_list=[(1, 2), (4, 2), (0, 1), (1, 2), (0, 1)])),
+            "neuron 1 names a source twice",
+        ),
+        (
+            lambda: rows(horn.Sparse(edge_list=[(1, 2), (7, 2), (9, 2), (1, 2)])),
+            "neuron 2 listens to source 9",
+        ),
         (lambda: horn.Sparse(edge_list=[(1, 0, 2)]), r"an edge is \(source, receiver\), got"),
         (lambda: rows(horn.Sparse(sources=lambda o: [0.5])), r"sources\(0\).*whole numbers"),
     ],

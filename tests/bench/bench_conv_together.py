@@ -163,8 +163,6 @@ def run(names: list[str], seconds: float) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
         found = [
-            bench(name, seconds, folder)
-            for name in CASES
-            if any(word in name for word in names)
+            bench(name, seconds, folder) for name in CASES if any(word in name for word in names)
         ]
     return int(not all(found))

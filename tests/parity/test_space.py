@@ -195,9 +195,7 @@ def test_the_interpreter_is_the_law(name, neuron):
      horn.SGD(0.1, clip_value=0.01)],
     ids=["adam", "clipped", "clipped by value"],
 )  # fmt: skip
-@pytest.mark.parametrize(
-    "neuron", [horn.Neuron, Gated, pytest.param(RBF, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("neuron", [horn.Neuron, Gated, pytest.param(RBF, marks=pytest.mark.slow)])
 def test_the_optimizer_sees_one_number_for_what_is_shared(neuron, optimizer):
     compare(through(neuron, CONNECTIONS["same"]), optimizer, 3)
 

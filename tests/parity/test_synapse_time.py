@@ -122,9 +122,10 @@ def test_behind_the_end_of_a_sequence_nothing_is_remembered(cell):
     """Of sequences of other lengths each one is as if it were alone."""
     x, y = data_of(3)
     lengths = [2, 4, 3]
-    data = [a[:n] for a, n in zip(x, lengths, strict=True)], [
-        a[:n] for a, n in zip(y, lengths, strict=True)
-    ]
+    data = (
+        [a[:n] for a, n in zip(x, lengths, strict=True)],
+        [a[:n] for a, n in zip(y, lengths, strict=True)],
+    )
     job = job_of(net_of(cell, None, is_heard=True), data)
     found = [run_of(engine_of(job, backend)) for backend in BACKENDS]
     for other in found[1:]:

@@ -44,9 +44,7 @@ def of_first(net: Network) -> Placement:
     return Placement.receivers(net.layers[1:2])
 
 
-def agree(
-    job: horn.Job, backend: str, n_tasks: int, place: Callable[[Network], Placement]
-) -> None:
+def agree(job: horn.Job, backend: str, n_tasks: int, place: Callable[[Network], Placement]) -> None:
     """Losses, answers, weights, States and slots, of batches of which one is short."""
     setup = Setup(job.network, job.optimizer, "labels", len(job.data), "float64", 1)
     one = of_one(backend, setup, job.data, BATCHES)

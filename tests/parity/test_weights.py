@@ -119,9 +119,7 @@ def test_a_written_backward_sees_the_deltas_of_both_weights(connect, opt):
     compare(network(Gated, connect, before=Before), OPTIMIZERS[opt], 4)
 
 
-@pytest.mark.parametrize(
-    "neuron, backend", share(3, [Gated, Mixed, One], ["python", *BACKENDS])
-)
+@pytest.mark.parametrize("neuron, backend", share(3, [Gated, Mixed, One], ["python", *BACKENDS]))
 def test_derived_gradients_are_finite_differences(neuron, backend):
     net = network(neuron)
     net = net.rebuilt(changes={"layer0": {"keep": 1.0}})

@@ -1,0 +1,90 @@
+"""A softmax or sigmoid that has rounded to 0 or 1 is judged alike, interpreted and compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import horn
+from horn.backends import Setup, make
+from horn.data import Dataset
+from tests.parity.recurrent import GRU
+
+ROWS = 4
+
+
+class Late(horn.Neuron):
+    """The sigmoid of a sum and a Parameter."""
+
+    slope = horn.Parameter(1.5)
+
+    def forward(self, messages):
+        z = self.slope * sum(m.input * m.weight for m in messages)
+        self.feedforward(horn.math.sigmoid(z))
+
+
+def flat(seed: int, size: int, **of_output) -> horn.Network:
+    net = horn.Network(seed=seed)
+    net.input(3)
+    net.layer(4, activation="tanh")
+    net.output(size, init=horn.Normal(std=2000.0), **of_output)
+    return net
+
+
+def in_time(**of_output) -> horn.Network:
+    net = horn.Network(seed=2)
+    x = net.input(1, steps=3)
+    net.layer(4, neuron=GRU, inputs={"x": x, "h": horn.Delayed()})
+    net.output(3, init=horn.Normal(std=2000.0), **of_output)
+    return net
+
+
+CLASSES = {"activation": "softmax", "loss": "cross_entropy"}
+TRUTHS = {"activation": "sigmoid", "loss": "binary_cross_entropy"}
+NETS = {
+    "softmax": (lambda: flat(1, 3, **CLASSES), "labels"),
+    "softmax of targets": (lambda: flat(1, 3, **CLASSES), "targets"),
+    "sigmoid": (lambda: flat(2, 2, **TRUTHS), "targets"),
+    "sigmoid of a Parameter": (
+        lambda: flat(3, 2, neuron=Late, loss="binary_cross_entropy"), "targets"
+    ),
+    "softmax at each step": (lambda: in_time(each_step=True, **CLASSES), "labels"),
+    "sigmoid at the last step": (lambda: in_time(**TRUTHS), "targets"),
+}  # fmt: skip
+
+
+def job(name: str) -> tuple[Setup, Dataset]:
+    made, target = NETS[name]
+    net = made()
+    rng = np.random.default_rng(0)
+    each = net.last.each_step
+    x = rng.standard_normal((ROWS, 3))
+    if target == "labels":
+        y = rng.integers(0, net.last.size, (ROWS, 3) if each else ROWS)
+    else:
+        y = rng.integers(0, 2, (ROWS, net.last.size)).astype(float)
+    return Setup(net, horn.SGD(0.1), target, ROWS, "float64", 1), Dataset(x, y)
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("backend", ["kernels", "reference"])
+def test_loss_and_gradients_are_the_interpreters(name, backend):
+    found, judged = [], []
+    for each in ("python", backend):
+        setup, data = job(name)
+        engine = make(each, setup)
+        engine.bind(data)
+        found.append(engine.probe(np.arange(ROWS), iteration=0, first_sample=0))
+        judged.append(engine.losses(data)[0])
+    assert 40.0 < found[0]["loss"] < np.inf
+    assert judged[0] == pytest.approx(ROWS * float(found[0]["loss"]))
+    assert judged[1] == pytest.approx(judged[0])
+    for what, expected in found[0].items():
+        np.testing.assert_allclose(found[1][what], expected, rtol=1e-9, atol=1e-12, err_msg=what)
+
+
+def test_training_goes_on_interpreted():
+    setup, data = job("softmax")
+    made = horn.Job(setup.network, data, optimizer=setup.optimizer, batch_size=2, epochs=2)
+    run = horn.train(made, backend="python")
+    assert [np.isfinite(row["loss"]) for row in run.history] == [True, True]
