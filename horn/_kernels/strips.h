@@ -534,12 +534,70 @@ static int64_t K(rows_per_tile)(const loop_t *l, const domain_t *d) {
     return l->n_ops * BEGIN_CYCLES * (rows - 1) / rows < copying ? 1 : rows;
 }
 
+static inline void K(finish_sum)(const loop_t *l, const view_t *out, int64_t off, double sum) {
+    K(acc_t) s = {sum, 0, -1};
+    if (l->accumulate || out->dtype != REAL_TYPE) K(finish)(l, out, off, 0, s);
+    else ((REAL *)out->data)[off] = (REAL)sum;
+}
+
+/* weighted_rows of one sample: the same sums in the same order. */
+static void K(weighted_numbers)(const loop_t *l, const domain_t *d, const view_t *x,
+                                const view_t *w, const view_t *out) {
+    for (int64_t i0 = 0; i0 < d->n[0]; i0++) {
+        int64_t e0 = d->indptr ? d->indptr[i0] : 0, e1 = d->indptr ? d->indptr[i0 + 1] : d->n[1];
+        const REAL *xs = (const REAL *)x->data + K(place)(x, 0, i0) + K(place)(x, 2, 0);
+        const REAL *ws = (const REAL *)w->data + K(place)(w, 0, i0) + K(place)(w, 2, 0);
+        double sum = 0;
+        for (int64_t e = e0; e < e1;) {
+            int64_t stop = e + 32 < e1 ? e + 32 : e1;
+            REAL part = 0;
+            for (; e + 4 <= stop; e += 4) {
+                REAL x0 = xs[K(place)(x, 1, e)], x1 = xs[K(place)(x, 1, e + 1)];
+                REAL x2 = xs[K(place)(x, 1, e + 2)], x3 = xs[K(place)(x, 1, e + 3)];
+                REAL w0 = ws[K(place)(w, 1, e)], w1 = ws[K(place)(w, 1, e + 1)];
+                REAL w2 = ws[K(place)(w, 1, e + 2)], w3 = ws[K(place)(w, 1, e + 3)];
+                part += w0 * x0 + w1 * x1 + (w2 * x2 + w3 * x3);
+            }
+            for (; e < stop; e++) part += ws[K(place)(w, 1, e)] * xs[K(place)(x, 1, e)];
+            sum += part;
+        }
+        K(finish_sum)(l, out, K(place)(out, 0, i0) + K(place)(out, 2, 0), sum);
+    }
+}
+
+/* The products of numbers that stand at listed places: the sparse weight gradient of one sample, which
+ * begins with 0. */
+static void K(listed_products)(const loop_t *l, const domain_t *d, const view_t *x,
+                               const view_t *y, const view_t *out) {
+    const int32_t *xi = x->index[2], *yi = y->index[2];
+    const int64_t xstep = x->stride[2], ystep = y->stride[2];
+    const int is_plain = xi && yi && !l->accumulate && out->dtype == REAL_TYPE && !out->index[2]
+                         && out->stride[2] == 1;
+    for (int64_t i0 = 0; i0 < d->n[0]; i0++) {
+        const REAL *xs = (const REAL *)x->data + K(place)(x, 0, i0) + K(place)(x, 1, 0);
+        const REAL *ys = (const REAL *)y->data + K(place)(y, 0, i0) + K(place)(y, 1, 0);
+        const int64_t start = K(place)(out, 0, i0);
+        if (is_plain) {
+            REAL *to = (REAL *)out->data + start;
+            for (int64_t i2 = 0; i2 < d->n[2]; i2++)
+                to[i2] = (REAL)(0.0 + (double)xs[xi[i2] * xstep] * ys[yi[i2] * ystep]);
+            continue;
+        }
+        for (int64_t i2 = 0; i2 < d->n[2]; i2++) {
+            double product = (double)xs[K(place)(x, 2, i2)] * ys[K(place)(y, 2, i2)];
+            K(finish_sum)(l, out, start + K(place)(out, 2, i2), 0.0 + product);
+        }
+    }
+}
+
 /* sum over a1 of x[place of a1, a2] * w[a1]: the sparse forward, four messages at a time. */
 static int K(weighted_rows)(const loop_t *l, const domain_t *d, double *acc, REAL *part) {
     const view_t *x = &d->v[0], *w = &d->v[1], *out = &d->v[2];
-    if (x->dtype != REAL_TYPE || w->dtype != REAL_TYPE || x->stride[2] != 1 || x->index[2])
-        { const view_t *s = x; x = w; w = s; }
     if (x->dtype != REAL_TYPE || w->dtype != REAL_TYPE) return 0;
+    if (d->n[2] == 1) { K(weighted_numbers)(l, d, x, w, out); return 1; }
+    if (d->n[1] == 1 && !d->indptr && (x->index[2] || w->index[2]))
+        { K(listed_products)(l, d, x, w, out); return 1; }
+    if (x->stride[2] != 1 || x->index[2]) { const view_t *s = x; x = w; w = s; }
     if (x->stride[2] != 1 || x->index[2] || w->stride[2] != 0) return 0;
     for (int64_t i0 = 0; i0 < d->n[0]; i0++) {
         int64_t e0 = d->indptr ? d->indptr[i0] : 0, e1 = d->indptr ? d->indptr[i0 + 1] : d->n[1];

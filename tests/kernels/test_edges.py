@@ -23,7 +23,7 @@ def graph(kernel_rng):
 @pytest.mark.parametrize("order", "CF")
 def test_edges_reduce_to_their_receivers(batch, fold, order, dtype, n_threads, graph, kernel_rng):
     indptr, indices, _ = graph
-    x = normal(kernel_rng, 60, batch, dtype=dtype, order=order)
+    x = normal(kernel_rng, 60, batch, dtype=dtype)
     w = normal(kernel_rng, len(indices), dtype=dtype)
     out = np.full((40, batch), np.nan, dtype)
     tape = Tape(dtype, n_threads)
@@ -90,3 +90,43 @@ def test_edges_may_be_walked_from_the_sending_side(dtype, n_threads, graph, kern
     expected = np.zeros((60, 33))
     np.add.at(expected, indices, delta[receiver].astype(float) * w[:, None])
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_one_sample_has_the_bits_that_it_has_among_others(dtype, n_threads, graph, kernel_rng):
+    indptr, indices, _ = graph
+    x, w = (
+        normal(kernel_rng, 60, 9, dtype=dtype),
+        normal(kernel_rng, len(indices), dtype=dtype),
+    )
+    found = []
+    for columns in (slice(0, 9), slice(4, 5)):
+        own = np.ascontiguousarray(x[:, columns])
+        out = np.full((40, own.shape[1]), np.nan, dtype)
+        tape = Tape(dtype, n_threads)
+        axes = {"o": 40, "e": Ragged(indptr, "o"), "b": tape.dim(own.shape[1])}
+        tape.loop(axes, [View(own, "eb", {"e": indices}), View(w, "e")], [("mul", 0, 1)],
+                  [(View(out, "ob"), 2)], reduce=("sum", "e"))  # fmt: skip
+        tape.run()
+        found.append(out)
+    assert found[0][:, 4].tobytes() == found[1][:, 0].tobytes()
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("of_out", [None, "float64"])
+def test_a_gradient_of_one_sample_is_one_product(
+    accumulate, of_out, dtype, n_threads, graph, kernel_rng
+):
+    indptr, indices, receivers = graph
+    receivers = receivers.astype(np.int32)
+    x, d = normal(kernel_rng, 1, 60, dtype=dtype), normal(kernel_rng, 1, 40, dtype=dtype)
+    d[0, 3], x[0, indices[0]] = -0.0, 3.0
+    start = normal(kernel_rng, len(indices), dtype=of_out or dtype)
+    out = start.copy()
+    tape = Tape(dtype, n_threads)
+    tape.loop({"b": tape.dim(1), "e": len(indices)},
+              [View(d, "be", {"e": receivers}), View(x, "be", {"e": indices})], [("mul", 0, 1)],
+              [(View(out, "e"), 2)], reduce=("sum", "b"), accumulate=accumulate)  # fmt: skip
+    tape.run()
+    product = 0.0 + d[0, receivers].astype(np.float64) * x[0, indices]
+    expected = (start + product if accumulate else product).astype(out.dtype)
+    assert out.tobytes() == expected.tobytes()
