@@ -62,7 +62,7 @@ from horn.runtime.group import Group, TaskTimes
 from horn.transport import Channel, Identity, Transport
 from horn.wire.frames import Array
 
-FORMAT = 8  # of the file; another one is measured again
+FORMAT = 9  # of the file; another one is measured again
 SIDES = (192, 640, 2048)  # of the square weights that are measured
 BATCHES = (20, 100)
 # of products: receivers, sources, rows
@@ -160,7 +160,9 @@ def measure(dtype: str = "float32") -> Machine:
     fastest = {
         key: {k: min(p[key][k] for p in passes) for k in times} for key, times in passes[0].items()
     }
-    each_s, once_s = _per_synapse({n: np.min([s[n] for s in synapses], axis=0) for n in BATCHES})
+    least = {n: np.min([s[n] for s in synapses], axis=0) for n in (1, *BATCHES)}
+    each_s, once_s = _per_synapse(least)
+    alone_s = (least[1] / (SPARSE[0] * SPARSE[1])).tolist()
     uniform_s, normal_s, input_s = (float(s) for s in np.min(draws, axis=0))
     thin, tiny = fastest[10, 512, BATCHES[-1]], fastest[4, 4, 4]
     thin_s = {kind: max(thin[kind] - tiny[kind], 0.0) for kind in PRODUCTS}
@@ -196,6 +198,7 @@ def measure(dtype: str = "float32") -> Machine:
         pool_s=_least(pool for _, pool in windows),
         synapse_s=each_s,
         synapse_once_s=once_s,
+        synapse_alone_s=dict(zip("iob", alone_s, strict=True)),
         draw_s={"uniform": uniform_s, "normal": normal_s},
         input_s=input_s,
         **python,
@@ -480,7 +483,7 @@ def _synapses_s(dtype: str) -> dict[int, list[float]]:
         Loop(FRAME, (Output("x", y * w, "o", "sum"),)),
         Loop(FRAME, (Output("w", x * y, "b", "sum"),)),
     ]
-    return {n: _seconds(network, buffers, loops, n, dtype) for n in BATCHES}
+    return {n: _seconds(network, buffers, loops, n, dtype) for n in (1, *BATCHES)}
 
 
 def _least(times: Iterable[dict[str, float]]) -> dict[str, float]:

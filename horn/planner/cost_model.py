@@ -110,8 +110,9 @@ class Machine:
     batch (a gradient: of maps), by kind of product. pool_s : the same of a fold over windows:
     "sum", "both" (an extreme and its place), "slope" (its gradient).
     synapse_s, synapse_once_s : a synapse of a sparse sum of products, by the letter that is
-    reduced, for every sample and once. draw_s : a random number, by kind. input_s : a feature of a
-    sample. batch_s, superstep_s, block_s : the Python of a batch, of an exchange, of a block in it.
+    reduced, for every sample and once; synapse_alone_s : of one sample. draw_s : a random number,
+    by kind. input_s : a feature of a sample. batch_s, superstep_s, block_s : the Python of a batch,
+    of an exchange, of a block in it.
     pack_bytes_per_s, unpack_bytes_per_s : copies into and out of mailboxes. latency_s,
     bandwidth_bytes_per_s : of a transport, from a post to the other's waking; of one task.
     """
@@ -147,6 +148,7 @@ class Machine:
     pool_s: Figures = _by(("sum", "both", "slope"), 1e-10)
     synapse_s: Figures = _by("iob", 4e-10)
     synapse_once_s: Figures = _by("iob", 2e-9, b=4e-9)
+    synapse_alone_s: Figures = _by("iob", 1.5e-9)
     draw_s: Figures = _by(("uniform", "normal"), 2e-9, normal=6e-9)
     input_s: float = 3e-10
     batch_s: float = 30e-6
@@ -416,6 +418,8 @@ class Costs:
             return machine.call_s
         if shape.is_sparse and each.is_sum_of_products and "b" in lengths:
             letter = each.axis or "b"
+            if lengths["b"] == 1:
+                return machine.call_s + lengths["e"] * machine.synapse_alone_s[letter]
             row_s, once_s = machine.synapse_s[letter], machine.synapse_once_s[letter]
             return machine.call_s + lengths["e"] * (lengths["b"] * row_s + once_s)
         if tile := shape.tile(lengths, machine.lanes):
