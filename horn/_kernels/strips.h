@@ -220,6 +220,13 @@ static void K(fetch)(const view_t *v, REAL *restrict to, int64_t i0, int64_t i1,
     const int64_t s2 = v->stride[2]; const int32_t *x2 = v->index[2];
     const int64_t start = K(place)(v, 0, i0);
     (void)n1;
+    if (c == 1 && v->dtype == REAL_TYPE) {      /* numbers, not rows */
+        const REAL *p = (const REAL *)v->data + start + K(place)(v, 2, i2);
+        const int64_t s1 = v->stride[1]; const int32_t *x1 = v->index[1];
+        if (x1) for (int64_t row = 0; row < r; row++) to[row] = p[x1[i1 + row] * s1];
+        else for (int64_t row = 0; row < r; row++) to[row] = p[(i1 + row) * s1];
+        return;
+    }
     for (int64_t row = 0; row < r; row++, to += c) {
         int64_t off = start + K(place)(v, 1, i1 + row);
 #if LEVEL == 2 && IS_F32
@@ -428,11 +435,32 @@ static void K(finish)(const loop_t *l, const view_t *out, int64_t off, int64_t o
     K(write)(out, off, v);
 }
 
+static inline void K(finish_sum)(const loop_t *l, const view_t *out, int64_t off, double sum) {
+    K(acc_t) s = {sum, 0, -1};
+    if (l->accumulate || out->dtype != REAL_TYPE) K(finish)(l, out, off, 0, s);
+    else ((REAL *)out->data)[off] = (REAL)sum;
+}
+
 /* ---- the loop ---- */
 typedef struct {
     const loop_t *l; const domain_t *d; REAL *strip; REAL **value;
     uint8_t *is_one;            /* of a value: it is one number for the strip, where it points to */
+    int64_t n_receivers;        /* a tile has all edges of so many rows of a ragged axis, from i0 on */
 } K(machine_t);
+
+/* Whether a view's places along a ragged axis depend on the row. */
+static inline int K(by_receiver)(const view_t *v) {
+    return v->stride[0] != 0 || v->index[0] || v->dtype == DRAWN || (v->dtype == IOTA && v->local);
+}
+/* Edges of many receivers, of one sample. */
+static void K(fetch_receivers)(const K(machine_t) *m, const view_t *v, REAL *to, int64_t i0) {
+    const int64_t *p = m->d->indptr;
+    for (int64_t i = i0; i < i0 + m->n_receivers; to += p[i + 1] - p[i], i++)
+        if (v->dtype == REAL_TYPE && v->stride[1] == 0 && !v->index[1]) {
+            const REAL q = ((const REAL *)v->data)[K(place)(v, 0, i) + K(place)(v, 2, 0)];
+            for (int64_t e = 0; e < p[i + 1] - p[i]; e++) to[e] = q;
+        } else K(fetch)(v, to, i, p[i], p[i + 1] - p[i], 0, 1, p[i], 0);
+}
 
 /* The number all along its strip. */
 static inline void K(spread_one)(const K(machine_t) *m, int32_t k, int64_t n) {
@@ -440,6 +468,14 @@ static inline void K(spread_one)(const K(machine_t) *m, int32_t k, int64_t n) {
     const REAL q = *m->value[k];
     for (int64_t j = 0; j < n; j++) to[j] = q;
     m->value[k] = to; m->is_one[k] = 0;
+}
+
+static void K(put_tile)(const K(machine_t) *m, const view_t *v, const REAL *from, int64_t i0,
+                        int64_t i1, int64_t r, int64_t i2, int64_t c) {
+    const int64_t *p = m->d->indptr;
+    if (m->n_receivers <= 1 || !K(by_receiver)(v)) { K(put)(v, from, i0, i1, r, i2, c); return; }
+    for (int64_t i = i0; i < i0 + m->n_receivers; from += p[i + 1] - p[i], i++)
+        K(put)(v, from, i, p[i], p[i + 1] - p[i], 0, 1);
 }
 
 /* Evaluate the program on one tile: every value's strip is in value[] afterwards. */
@@ -454,7 +490,10 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
             continue;
         }
         m->is_one[k] = 0;
-        if (v->dtype == REAL_TYPE && !v->index[2] && (v->stride[2] == 1 || c == 1)
+        if (m->n_receivers > 1 && K(by_receiver)(v)) {
+            value[k] = m->strip + l->slot[k] * STRIP;
+            K(fetch_receivers)(m, v, value[k], i0);
+        } else if (v->dtype == REAL_TYPE && !v->index[2] && (v->stride[2] == 1 || c == 1)
             && (r == 1 || (v->stride[1] == c && !v->index[1]))) {
             value[k] = (REAL *)v->data + K(place)(v, 0, i0) + K(place)(v, 1, i1)
                        + i2 * v->stride[2];
@@ -469,7 +508,8 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
         for (int k = 0; k < l->n_out; k++) {
             const view_t *v = &d->v[l->n_in + k];
             if (k < 64 && v->direct && v->dtype == REAL_TYPE && !v->index[2]
-                && (v->stride[2] == 1 || c == 1) && (r == 1 || (v->stride[1] == c && !v->index[1]))) {
+                && !(m->n_receivers > 1 && K(by_receiver)(v)) && (v->stride[2] == 1 || c == 1)
+                && (r == 1 || (v->stride[1] == c && !v->index[1]))) {
                 value[l->result[k]] = (REAL *)v->data + K(place)(v, 0, i0) + K(place)(v, 1, i1)
                                       + i2 * v->stride[2];
                 direct |= (uint64_t)1 << k;
@@ -510,7 +550,48 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
     if (!l->reduce)
         for (int k = 0; k < l->n_out; k++)
             if (k >= 64 || !(direct >> k & 1))
-                K(put)(&d->v[l->n_in + k], value[l->result[k]], i0, i1, r, i2, c);
+                K(put_tile)(m, &d->v[l->n_in + k], value[l->result[k]], i0, i1, r, i2, c);
+}
+
+/* A loop over a ragged axis and one sample: a tile has the edges of as many receivers as fit into a
+ * strip, whole ones, instead of those of one. Every number is made as one receiver's tile makes it. */
+static void K(receivers)(K(machine_t) *m) {
+    const loop_t *l = m->l; const domain_t *d = m->d;
+    const int64_t *p = d->indptr;
+    const view_t *out = &d->v[l->n_in];
+    const K(acc_t) zero = K(start)(l->reduce);
+    for (int64_t i0 = 0, n; i0 < d->n[0]; i0 += n) {
+        const int64_t e0 = p[i0];
+        for (n = 1; i0 + n < d->n[0] && p[i0 + n + 1] - e0 <= STRIP;) n++;
+        m->n_receivers = n;
+        K(acc_t) s = zero;                      /* of a receiver with more edges than fit */
+        for (int64_t i1 = e0; i1 < p[i0 + n]; i1 += STRIP) {
+            const int64_t r = p[i0 + n] - i1 < STRIP ? p[i0 + n] - i1 : STRIP;
+            K(tile)(m, i0, i1, r, 0, 1, e0);
+            const REAL *v = m->value[l->result[0]];
+            if (d->axis == 1 && n == 1) K(fold_row)(l->reduce, &s, v, r, i1 - e0);
+            for (int64_t i = i0; d->axis == 2 && i < i0 + n; i++)
+                for (int64_t e = n == 1 ? i1 : p[i]; e < (n == 1 ? i1 + r : p[i + 1]); e++) {
+                    if (l->reduce == R_SUM) {
+                        K(finish_sum)(l, out, K(place)(out, 0, i) + K(place)(out, 1, e),
+                                      0.0 + (double)v[e - i1]);
+                        continue;
+                    }
+                    K(acc_t) one = zero;
+                    K(fold_row)(l->reduce, &one, v + (e - i1), 1, 0);
+                    K(finish)(l, out, K(place)(out, 0, i) + K(place)(out, 1, e),
+                              l->n_out > 1 ? K(place)(out + 1, 0, i) + K(place)(out + 1, 1, e) : 0,
+                              one);
+                }
+        }
+        for (int64_t i = i0; d->axis == 1 && i < i0 + n; i++) {
+            if (n > 1 && p[i + 1] > p[i]) {
+                s = zero;
+                K(fold_row)(l->reduce, &s, m->value[l->result[0]] + (p[i] - e0), p[i + 1] - p[i], 0);
+            } else if (n > 1) s = zero;
+            K(finish)(l, out, K(place)(out, 0, i), l->n_out > 1 ? K(place)(out + 1, 0, i) : 0, s);
+        }
+    }
 }
 
 /* Rows per tile: as many as fit, unless rows that would be used in place had to be copied (a bias,
@@ -532,12 +613,6 @@ static int64_t K(rows_per_tile)(const loop_t *l, const domain_t *d) {
         }
     const int64_t copying = n_copied * (BEGIN_CYCLES / 2 + c * (int64_t)sizeof(REAL) / 32);
     return l->n_ops * BEGIN_CYCLES * (rows - 1) / rows < copying ? 1 : rows;
-}
-
-static inline void K(finish_sum)(const loop_t *l, const view_t *out, int64_t off, double sum) {
-    K(acc_t) s = {sum, 0, -1};
-    if (l->accumulate || out->dtype != REAL_TYPE) K(finish)(l, out, off, 0, s);
-    else ((REAL *)out->data)[off] = (REAL)sum;
 }
 
 /* weighted_rows of one sample: the same sums in the same order. */
@@ -711,7 +786,7 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
     REAL *best = (REAL *)(acc + STRIP);
     int64_t *where = (int64_t *)(best + STRIP);
     REAL **value = (REAL **)(where + STRIP);
-    K(machine_t) m = {l, d, strip, value, (uint8_t *)(value + l->n_values + 4)};
+    K(machine_t) m = {l, d, strip, value, (uint8_t *)(value + l->n_values + 4), 1};
     if (n0 <= 0) return;
     if (l->fast == 2 && K(copy_rows)(d)) return;
     if (l->fast == 1 && d->axis == 1 && K(weighted_rows)(l, d, acc, best)) return;
@@ -727,6 +802,7 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
         for (int64_t j = 0; j < STRIP; j++) to[j] = q;
     }
     if (l->fast == 5 && K(places)(l, d, value)) return;
+    if (d->indptr && n2 == 1) { K(receivers)(&m); return; }
     const int64_t rows = K(rows_per_tile)(l, d);
     const view_t *out = &d->v[l->n_in];
     const int gated = l->gate && !d->indptr;
@@ -781,14 +857,13 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
     }
 
     const K(acc_t) zero = K(start)(l->reduce);
-    if (n2 == 1) {                              /* one result per row of a ragged axis */
+    if (n2 == 1) {
         for (int64_t i0 = 0; i0 < n0; i0++) {
-            int64_t e0 = d->indptr ? d->indptr[i0] : 0, e1 = d->indptr ? d->indptr[i0 + 1] : n1;
             K(acc_t) s = zero;
-            for (int64_t i1 = e0; i1 < e1; i1 += rows) {
-                int64_t r = e1 - i1 < rows ? e1 - i1 : rows;
-                K(tile)(&m, i0, i1, r, 0, 1, e0);
-                K(fold_row)(l->reduce, &s, value[l->result[0]], r, i1 - e0);
+            for (int64_t i1 = 0; i1 < n1; i1 += rows) {
+                int64_t r = n1 - i1 < rows ? n1 - i1 : rows;
+                K(tile)(&m, i0, i1, r, 0, 1, 0);
+                K(fold_row)(l->reduce, &s, value[l->result[0]], r, i1);
             }
             K(finish)(l, out, K(place)(out, 0, i0), l->n_out > 1 ? K(place)(out + 1, 0, i0) : 0, s);
         }

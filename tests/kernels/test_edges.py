@@ -130,3 +130,42 @@ def test_a_gradient_of_one_sample_is_one_product(
     product = 0.0 + d[0, receivers].astype(np.float64) * x[0, indices]
     expected = (start + product if accumulate else product).astype(out.dtype)
     assert out.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("fold", ["sum", "prod", "max", "argmax"])
+def test_receivers_of_one_sample_with_few_edges_and_with_more_than_a_strip(
+    fold, dtype, n_threads, kernel_rng
+):
+    degrees = np.concatenate([kernel_rng.integers(0, 9, 1500), [9000, 0, 3], np.full(400, 7)])
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    n, edges = len(degrees), int(indptr[-1])
+    indices = kernel_rng.integers(0, 60, edges).astype(np.int32)
+    x, y = normal(kernel_rng, 1, 60, dtype=dtype), normal(kernel_rng, 1, n, dtype=dtype)
+    w = normal(kernel_rng, edges, dtype=dtype)
+    folded, kept = np.full((1, n), np.nan, dtype), np.full(edges, np.nan, dtype)
+    summed, named = np.full(edges, np.nan, dtype), np.full((1, n), np.nan, dtype)
+    tape = Tape(dtype, n_threads)
+    axes = {"b": tape.dim(1), "o": n, "e": Ragged(indptr, "o")}
+    views = [View(x, "be", {"e": indices}), View(w, "e"), View(y, "bo")]
+    ops = [("mul", 0, 1), ("add", 3, 2), ("tanh", 4)]
+    tape.loop(axes, views, ops, [(View(folded, "bo"), 5)], reduce=(fold, "e"))
+    tape.loop(axes, views, ops, [(View(summed, "e"), 5)], reduce=("sum", "b"))
+    tape.loop({"o": n, "e": axes["e"]}, [View(w, "e"), View(y[0], "o")], [("add", 0, 1)],
+              [(View(kept, "e"), 2)])  # fmt: skip
+    tape.loop(axes, [*views, Iota("e")], [("mul", 2, 3)], [(View(named, "bo"), 4)],
+              reduce=("max", "e"))  # fmt: skip
+    tape.run()
+    receivers = np.repeat(np.arange(n), degrees)
+    values = np.tanh((x[0, indices] * w + y[0, receivers]).astype(np.float64))
+    near = {"rtol": 1e-4, "atol": 1e-5}
+    np.testing.assert_allclose(summed, values, **near)
+    np.testing.assert_allclose(kept, w + y[0, receivers], **near)
+    for r, (start, stop) in enumerate(zip(indptr, indptr[1:], strict=False)):
+        own = values[start:stop, None]
+        if fold == "argmax":  # equal but for rounding
+            at = int(folded[0, r])
+            assert at == -1 if start == stop else own[at] >= own.max() - 1e-5
+        else:
+            np.testing.assert_allclose(folded[0, r], reference.fold(fold, own, 0)[0], **near)
+        places = y[0, r] * np.arange(stop - start)
+        assert named[0, r] == pytest.approx(max(places, default=-np.inf), rel=1e-5)
