@@ -271,7 +271,8 @@ class _Candidacy:
             if found.state in ENDED:
                 steps += [Put(at.wish(job), b""), Delete(at.active(job))]
         if found.result is not None:
-            steps.append(Put(at.result(job), _ENCODE(dict(found.result))))
+            result = msgspec.json.encode(dict(found.result))  # columns in their order, as a run has
+            steps.append(Put(at.result(job), result))
         if found.record.checkpoint >= 0:
             note = {"iteration": found.record.checkpoint}
             steps.append(Put(at.checkpoints(job), _ENCODE(note)))

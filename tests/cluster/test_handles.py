@@ -111,6 +111,8 @@ def test_a_job_of_this_process_is_run_there_its_run_comes_back_and_all_files(
     same(run.model, here.model)
     assert run.epochs == 3 and run.iterations == here.iterations
     assert run.metrics["validation"]["acc"] == pytest.approx(here.metrics["validation"]["acc"])
+    assert list(run.metrics["validation"]) == list(here.metrics["validation"]) == ["loss", "acc"]
+    assert [list(row) for row in run.history] == [list(row) for row in here.history]
     assert handle.history["loss"] == run.history["loss"]
     np.testing.assert_allclose(run.history["loss"], here.history["loss"], rtol=1e-4)
     assert handle.progress["iteration"] == run.iterations
