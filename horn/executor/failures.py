@@ -20,6 +20,8 @@ from horn.transport import PeerLost, PeerUnreachable
 REPAIRABLE = {"SessionLost", "Unreachable", "Fenced"}
 # These mean the same with one task and with many: the task's number would not help.
 PLAIN = ("ModelError", "CompileError", "JobError")
+# These are nobody's bug, or the user's, though they name no line: a callback's is in its text.
+NO_BUGS = {"MemoryError", "CallbackError"}
 
 
 @dataclass
@@ -148,7 +150,7 @@ def _failed(case: FailureEvidence, task: int, network: Network) -> HornError:
         task, case.pids[task], _place(failed, network), what, "", case.n_tasks,
         case.names.get(task, ""),
     )  # fmt: skip
-    if failed.line is None and "MemoryError" not in failed.kinds:
+    if failed.line is None and not NO_BUGS & set(failed.kinds):
         error.exit_code = 70  # a bug in horn, as with one task
         error.details = failed.traceback
     return error

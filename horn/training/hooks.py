@@ -161,7 +161,8 @@ class Hooks:
             "on_epoch_end": f"of epoch {context.epoch}",
         }.get(hook, f"after iteration {context.iteration}")
         said = str(error) if isinstance(error, HornError) else f"{type(error).__name__}: {error}"
-        failure = CallbackError(name_of(callback), hook, when, said, line_of(error))
+        line = line_of(error, called=True)  # also where horn refused what it asked for
+        failure = CallbackError(name_of(callback), hook, when, said, line)
         failure.__cause__ = error
         self.failure = failure
         context.is_stopping = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from typing import Any
 
@@ -260,10 +261,27 @@ class Deciding(horn.Callback):
         context.stop()
 
 
+class Odd(horn.Callback):
+    everywhere = True
+
+    def on_epoch_end(self, context: TrainingContext) -> None:
+        raise ValueError("enough")
+
+
 def test_a_callback_in_every_task_only_looks():
     with pytest.raises(TaskFailed, match="callback Deciding, on_epoch_end of epoch 1: a callback "
                        "that runs everywhere only looks"):  # fmt: skip
         horn.train(job(callbacks=[Deciding()]), tasks=2)
+
+
+@pytest.mark.parametrize("callback", [Deciding, Odd])
+def test_what_a_callback_raises_in_a_task_is_no_bug_of_horn(callback):
+    with pytest.raises(TaskFailed) as caught:
+        horn.train(job(callbacks=[callback()]), tasks=2)
+    assert caught.value.exit_code == 1
+    found = re.search(r"task \d .*callback \w+, on_epoch_end of epoch 1: .*test_callbacks.py:\d+",
+                      str(caught.value), re.DOTALL)  # fmt: skip
+    assert found
 
 
 def test_attributes_that_cannot_travel_are_said_before():
