@@ -20,8 +20,8 @@ from horn.transport import PeerLost, PeerUnreachable
 REPAIRABLE = {"SessionLost", "Unreachable", "Fenced"}
 # These mean the same with one task and with many: the task's number would not help.
 PLAIN = ("ModelError", "CompileError", "JobError")
-# These are nobody's bug, or the user's, though they name no line: a callback's is in its text.
-NO_BUGS = {"MemoryError", "CallbackError"}
+# These are said on purpose, as with one task, though they name no line of the user's.
+NO_BUGS = {"MemoryError", "HornError"}
 
 
 @dataclass

@@ -14,6 +14,7 @@ from horn.errors import (
     ClusterError,
     CompileError,
     Diverged,
+    JournalError,
     MemberLost,
     ProtocolError,
     TaskFailed,
@@ -117,6 +118,13 @@ def test_the_class_of_the_neurons_is_named():
 def test_what_horn_raises_on_purpose_keeps_its_class(error):
     found = said(case(2, {0: lost(1), 1: failed(error)}))
     assert type(found) is type(error) and str(error) in str(found)
+
+
+def test_a_full_disk_of_a_server_is_no_bug():
+    full = JournalError("servers/server-0/journal-0", 912, "cannot be written: No space left")
+    error = said(case(2, {1: failed(full, traceback="Traceback ...")}))
+    assert isinstance(error, TaskFailed) and error.exit_code == 1
+    assert "task 1" in str(error) and str(full) in str(error)
 
 
 def test_an_exception_of_horn_itself_is_a_bug_with_its_traceback():
