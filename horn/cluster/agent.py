@@ -289,6 +289,13 @@ class Agent:
             except HornError as error:
                 text = f"First failure: worker {self.name} cannot begin: {error}"
                 self._do(lambda: run.kill(text))
+            except OSError as error:  # a disk that is full, or a folder that is no more mounted
+                text = (
+                    f"First failure: worker {self.name} cannot begin: {error.filename or 'a file'}:"
+                    f" {error.strerror}; see that the folders of its --dir and --shared are there, "
+                    f"are its own to write, and have room"
+                )
+                self._do(lambda: run.kill(text))
             except Exception as error:  # the top of this thread
                 logger.exception("prepare failed job=%s", job)
                 text = f"First failure: worker {self.name} cannot begin: {error!r}"

@@ -81,6 +81,18 @@ def test_an_error_in_the_users_file_is_the_cause_and_is_not_repeated(
     assert "bad.py:2  return nonsense\nNameError" in status.result["cause"]
 
 
+def test_a_folder_that_a_worker_has_lost_is_named_with_what_to_do(
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
+):
+    cluster_of.start("a", shared=True)
+    (tmp_path / "shared").rename(tmp_path / "unmounted")
+    job = cluster_of.submit(client, max_restarts=0)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is JobState.FAILED
+    cause = f"worker a cannot begin: {tmp_path / 'shared'}.*: No such file or directory; see that"
+    assert re.search(cause, status.result["cause"]), status.result
+
+
 def test_the_death_of_a_task_costs_an_attempt_and_the_model_is_the_same(
     cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
