@@ -85,6 +85,11 @@ def strategy(name: str, settings: Iterable[str]) -> tuple[Strategy, tuple[str, .
             others.append(text)
     made = kind()
     known = [field.name for field in dataclasses.fields(made)]
+    if own and not known:
+        raise JobError(
+            f"--set strategy.{next(iter(own))}: unknown key; strategy {made.name} has no settings: "
+            f"leave it out, or name the strategy that has it, as in --strategy downpour"
+        )
     for key in own:
         if key not in known:
             raise _unknown(f"strategy.{key}", [f"strategy.{name}" for name in known])

@@ -138,7 +138,10 @@ def test_a_strategy_from_the_file_of_the_job(run: Any, folder: Path) -> None:
         (["--strategy", "mine:Average", "--servers", "1"], "strategy average has no servers"),
         (["--servers", "1"], "strategy allreduce has no servers"),
         (["--servers", "-1"], "Invalid value for '--servers'"),
-        (["--set", "strategy.push_every=2"], "--set strategy.push_every: unknown key"),
+        (
+            ["--set", "strategy.push_every=2"],
+            "--set strategy.push_every: unknown key; strategy allreduce has no settings: leave it",
+        ),
         (
             ["--strategy", "downpour", "--set", "strategy.push_evry=2"],
             "did you mean strategy.push_every? Valid keys: strategy.push_every, ",
