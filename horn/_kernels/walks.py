@@ -74,6 +74,9 @@ def walk(
     if not is_ragged:
         axis = _simplify(n, lies, axis)
     n0, n1, n2 = n
+    if is_ragged and n2 == 1:
+        _walk_receivers(found, n0, n0 * n1, lies, n_in, axis, direct, strip, lanes)
+        return found
     rows = _rows_per_strip(n, lies, strip, is_ragged)
     views = list(lies[:n_in])
     if not axis:
@@ -99,6 +102,33 @@ def walk(
                 found.crossed += times * r * c
     found.results = n0 * (n1 if axis == 2 else n2) if axis else 0
     return found
+
+
+def _walk_receivers(
+    found: Walk, n0: int, edges: int, lies: Sequence[Lie], n_in: int, axis: int,
+    direct: Sequence[bool], strip: int, lanes: int,
+) -> None:  # fmt: skip
+    """Of one sample and a ragged axis: a strip has the edges of as many rows as fit."""
+    outputs = [] if axis else list(lies[n_in:])
+    for high, r in _cuts(edges, strip):
+        found.strips += high
+        found.elements += high * r
+        found.left += high * (r % lanes)
+        for k, v in enumerate([*lies[:n_in], *outputs]):
+            rows = v.strides[0] != 0 or v.listed[0]
+            if k >= n_in and direct[k - n_in] and not rows and _in_place(v, r, 1):
+                continue
+            if rows:
+                _fetch(found, v, high, max(n0 * r // edges, 1), 1)
+                found.fetched["fill"] = found.fetched.get("fill", 0.0) + high * r
+            elif not _in_place(v, r, 1):
+                kind = "list" if v.listed[1] else {0: "fill", 1: "copy"}.get(v.strides[1], "step")
+                found.fetched[kind] = found.fetched.get(kind, 0.0) + high * r
+                found.fetches += high
+    if axis:
+        found.folds += n0 if axis == 1 else edges
+        found.folded += edges
+        found.results = n0 if axis == 1 else edges
 
 
 def _cuts(n: int, size: int) -> Iterator[tuple[int, int]]:

@@ -189,7 +189,8 @@ class Restarts:
             self._counts[unit] += 1
             self.n_restarts += 1
             self.attempt += 1
-            logger.warning("restarting %s attempt=%d reason=%s", unit, self.attempt, why)
+            again = self._counts[unit]
+            logger.warning("restarting %s attempt=%d reason=%s", unit, again, why)
             self.watcher.note(
                 f"Restarting {unit} (attempt {self._counts[unit]} of {self.most}): {why}"
             )
