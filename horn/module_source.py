@@ -11,6 +11,7 @@ import copy
 import itertools
 import sys
 import types
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ class NeededModule:
     def __init__(self, name: str, namespace: dict[str, Any], file: str, text: str) -> None:
         self.name, self.namespace, self.file, self.text = name, namespace, file, text
         self.done: set[str] = set()
-        self.lines: set[int] = set()
+        self.places: set[tuple[int, int]] = set()  # where the needed statements begin
         self.constants: dict[str, Any] = {}
         self.inner: dict[tuple[int, ...], ast.AST] = {}  # needed, and no global
         self.imports: list[str] = []  # of names that no statement binds
@@ -77,6 +78,13 @@ class NeededModule:
             )
         return []
 
+    def run(self) -> list[int | list[int]]:
+        """The statements to run, by their first lines; by line and column of those that share it
+        with others.
+        """
+        sharing = Counter(statement.lineno for statement in self.statements)
+        return [at[0] if sharing[at[0]] == 1 else list(at) for at in sorted(self.places)]
+
     def binding(self, name: str) -> list[ast.stmt]:
         found = [s for names, s in self._bound if name in names]
         if not found and not hasattr(builtins, name):
@@ -86,7 +94,7 @@ class NeededModule:
     def texts(self) -> tuple[dict[str, str], dict[str, Any]]:
         found: dict[str, str] = {}
         for statement in self.statements:
-            if statement.lineno not in self.lines:
+            if place_of(statement) not in self.places:
                 continue
             for key, text in self._parts(statement):
                 while key in found:  # defined twice
@@ -157,7 +165,7 @@ class TypedModule(NeededModule):
 
     @property
     def saved_text(self) -> str:
-        wanted = {line for line, _ in self.inner} | self.lines
+        wanted = {line for line, _ in (*self.inner, *self.places)}
         kept: set[int] = set()
         for statement in self.tree.body:
             first, last = first_line(statement), statement.end_lineno or 0
@@ -300,6 +308,10 @@ def names_read(node: ast.AST) -> set[str]:
 def _names(node: ast.AST) -> set[str]:
     """The names in an expression."""
     return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def place_of(node: Any) -> tuple[int, int]:
+    return node.lineno, node.col_offset
 
 
 def first_line(statement: ast.stmt) -> int:

@@ -37,6 +37,7 @@ from horn.module_source import (
     ended,
     first_line,
     names_read,
+    place_of,
     statements_of,
     without_docstrings,
 )
@@ -109,7 +110,7 @@ class SourceCapture:
                 f"of its file"
             )
         self._need(needed, names_read(node) - {variable for variable, _ in _free_variables(thing)})
-        needed.inner[tuple(_at(node))] = node
+        needed.inner[place_of(node)] = node
         free = {}
         for variable, value in _free_variables(thing):
             if isinstance(value, Scalar):
@@ -124,10 +125,10 @@ class SourceCapture:
                     f"({type(value).__name__}), which a model file cannot carry; define {name} at "
                     f"the top level of its file"
                 )
-        return {"module": needed.name, "name": name, "at": _at(node), "free": free}
+        return {"module": needed.name, "name": name, "at": [*place_of(node)], "free": free}
 
     def sources(self, *, whole_paths: bool = False) -> dict[str, dict[str, Any]]:
-        """Every captured module, as JSON; "run" has the first lines of the statements to run.
+        """Every captured module, as JSON; "run" has the places of the statements to run.
         whole_paths : of the files, for messages on this machine; else their names alone.
         """
         return {
@@ -136,7 +137,7 @@ class SourceCapture:
                 "sha256": hashlib.sha256(needed.saved_text.encode()).hexdigest(),
                 "text": needed.saved_text,
                 "package": needed.namespace.get("__package__") or "",
-                "run": sorted(needed.lines),
+                "run": needed.run(),
                 "constants": needed.constants,
                 **({"imports": needed.imports} if needed.imports else {}),
             }
@@ -234,9 +235,9 @@ class SourceCapture:
                         assert isinstance(statement, IMPORTS)
                         self._need_import(needed, statement)
             for statement in statements:
-                if statement.lineno in needed.lines:
+                if place_of(statement) in needed.places:
                     continue
-                needed.lines.add(statement.lineno)
+                needed.places.add(place_of(statement))
                 waiting.extend(names_read(statement))
                 for inner in ast.walk(statement):
                     if isinstance(inner, IMPORTS):
@@ -309,10 +310,6 @@ def _find(tree: ast.Module, thing: Any, before: int) -> ast.AST | None:
     return None
 
 
-def _at(node: Any) -> list[int]:
-    return [node.lineno, node.col_offset]
-
-
 class CapturedCode:
     """Captured sources. Nothing runs before ``resolve``.
 
@@ -381,12 +378,16 @@ class CapturedCode:
         if imports := source.get("imports"):
             self._run(texts.parsed("; ".join(imports), file).body, module.__dict__, file)
         tree = texts.parsed(source["text"], file)
-        run = set(source["run"])
+        lines = {at for at in source["run"] if isinstance(at, int)}
+        places = {tuple(at) for at in source["run"] if not isinstance(at, int)}
         # Cells are one text here: what is said to the compiler comes first.
         future = [
             s for s in tree.body if isinstance(s, ast.ImportFrom) and s.module == "__future__"
         ]
-        needed = [s for s in statements_of(tree, run) if s.lineno in run and s not in future]
+        needed = [
+            s for s in statements_of(tree, lines)
+            if (s.lineno in lines or place_of(s) in places) and s not in future
+        ]  # fmt: skip
         self._run(needed, module.__dict__, file, future)
         return module
 
@@ -434,8 +435,9 @@ class CapturedCode:
         namespace = dict(module.__dict__)
         namespace.update({k: self.resolve(v) for k, v in reference["free"].items()})
         thing: Any = None
+        at = tuple(reference["at"])
         for node in ast.walk(tree):
-            if not isinstance(node, (*DEFINITIONS, ast.Lambda)) or _at(node) != reference["at"]:
+            if not isinstance(node, (*DEFINITIONS, ast.Lambda)) or place_of(node) != at:
                 continue
             if isinstance(node, ast.Lambda):
                 thing = eval(compile(ast.Expression(node), file, "eval"), namespace)

@@ -590,3 +590,24 @@ def test_a_statement_that_trains_is_not_run_again(
     horn.train(teaches.job(neuron=teaches.Taught)).model.save(tmp_path / "m.horn")
     with pytest.raises(ModelError, match=r"teaches.py, line 10, gain = .* horn.train ran in a st"):
         Model.load(tmp_path / "m.horn")
+
+
+def test_of_statements_that_share_a_line_those_that_are_needed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sharing.py").write_text(
+        "import horn, pathlib\n"
+        "base = (2.0,)\n"
+        "small = (base[0] / 4,); FACTORS = (small[0], base[0]); pathlib.Path('ran').mkdir()\n"
+        "class Shared(horn.Neuron):\n"
+        "    def forward(self, messages):\n"
+        "        self.feedforward(sum(m.input * m.weight for m in messages) * FACTORS[0])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    net = horn.Network(seed=1)
+    net.input(3)
+    shared = importlib.import_module("sharing")
+    net.output(2, neuron=shared.Shared, init=1.0, bias=False, loss="squared_error")
+    model_of(net).save("m.horn")
+    np.testing.assert_array_equal(Model.load("m.horn").predict(np.ones((1, 3))), [[1.5, 1.5]])
