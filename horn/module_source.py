@@ -12,7 +12,7 @@ import itertools
 import sys
 import types
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from horn.errors import ModelError
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
+_ASSIGNMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign)
+Scalar = (bool, int, float, str, type(None))
 _DEFINED = (*DEFINITIONS, *IMPORTS)
 _MAIN = ("__name__ == '__main__'", "'__main__' == __name__")
 
@@ -41,11 +43,31 @@ class NeededModule:
         self.tree = texts.parsed(self.text)
         main = self.namespace.get("__name__") == "__main__"
         self.statements = list(statements_of(self.tree) if main else self.tree.body)
-        self._bound = [(_bound(statement), statement) for statement in self.statements]
+        self._set = {a for s in self.statements for a in _attributes_set(s) if self._is_kept(*a)}
+        self._bound = [
+            (_bound(s) if isinstance(s, _ASSIGNMENTS) else _bound(s, self._set), s)
+            for s in self.statements
+        ]
         variables = {n for names, s in self._bound if not isinstance(s, _DEFINED) for n in names}
         for names, statement in self._bound:
             names |= _asked(statement) & variables
         self.bound = {name for names, _ in self._bound for name in names if name != "*"}
+
+    def _is_kept(self, name: str, attribute: str) -> bool:
+        """Whether an attribute that a statement sets is kept as it is now: a loop that sets it, to
+        train once for each value, need not run again.
+        """
+        thing = self.namespace.get(name)
+        own: Any = {} if isinstance(thing, types.ModuleType) else getattr(thing, "__dict__", {})
+        return attribute in own and isinstance(own[attribute], Scalar)
+
+    def attributes(self) -> dict[str, dict[str, Any]]:
+        """Of what is needed, the attributes that statements set later, as they are now."""
+        found: dict[str, dict[str, Any]] = {}
+        for name, attribute in sorted(self._set):
+            if name in self.done:
+                found.setdefault(name, {})[attribute] = vars(self.namespace[name])[attribute]
+        return found
 
     @property
     def place(self) -> str:
@@ -199,11 +221,18 @@ class TypedModule(NeededModule):
             code = texts.code_of(value)
             before, after = self._span(texts.text_of(code, self.namespace) if code else "")
             found = [s for s in found if before < s.lineno <= after] or found
-        whole = (*_DEFINED, ast.Assign)
-        last = max((k for k, s in enumerate(found) if isinstance(s, whole)
-                    and not (isinstance(s, ast.Assign) and name in _names(s.value))),
-                   default=0)  # fmt: skip
-        return found[last:]
+        return found[max((k for k, s in enumerate(found) if _is_whole(s, name)), default=0) :]
+
+
+def _is_whole(statement: ast.stmt, name: str) -> bool:
+    """Whether a statement binds a name to something new, whatever it was."""
+    if not isinstance(statement, ast.Assign):
+        return isinstance(statement, _DEFINED)
+    changed = (
+        each for target in statement.targets for each in ast.walk(target)
+        if isinstance(each, (ast.Attribute, ast.Subscript))
+    )  # fmt: skip
+    return not any(name in _names(each) for each in (statement.value, *changed))
 
 
 def import_of(name: str, value: Any, namespace: dict[str, Any]) -> str:
@@ -237,17 +266,39 @@ def without_docstrings(node: ast.AST) -> ast.AST:
     return _Bare().visit(copy.deepcopy(node))
 
 
-def _bound(statement: ast.stmt) -> set[str]:
-    """The module-level names that a statement sets or changes."""
+def _bound(statement: ast.stmt, kept: Collection[tuple[str, str]] = ()) -> set[str]:
+    """The module-level names that a statement sets or changes, but for attributes that are kept."""
     if isinstance(statement, DEFINITIONS):
         return {statement.name}
     if isinstance(statement, IMPORTS):
         return {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
+    if isinstance(statement, _ASSIGNMENTS):
+        changed = [target for target in _targets(statement) if _attribute(target) not in kept]
+        return set[str]().union(*map(_names, changed))
+    return set[str]().union(*(_bound(inner, kept) for inner in _inner_statements(statement)))
+
+
+def _targets(statement: ast.stmt) -> list[ast.expr]:
+    """What an assignment assigns to."""
     if isinstance(statement, ast.Assign):
-        return {name for target in statement.targets for name in _names(target)}
-    if isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
-        return _names(statement.target)
-    return set[str]().union(*map(_bound, _inner_statements(statement)))
+        several = (ast.Tuple, ast.List)
+        parts = (t.elts if isinstance(t, several) else [t] for t in statement.targets)
+        return [*itertools.chain.from_iterable(parts)]
+    return [statement.target] if isinstance(statement, (ast.AugAssign, ast.AnnAssign)) else []
+
+
+def _attribute(target: ast.expr) -> tuple[str, str] | None:
+    """(name, attribute) of a target that is an attribute of a name's."""
+    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+        return target.value.id, target.attr
+    return None
+
+
+def _attributes_set(statement: ast.stmt) -> set[tuple[str, str]]:
+    if isinstance(statement, _DEFINED):
+        return set()
+    found = {a for target in _targets(statement) if (a := _attribute(target)) is not None}
+    return found.union(*map(_attributes_set, _inner_statements(statement)))
 
 
 def _asked(statement: ast.stmt) -> set[str]:

@@ -33,6 +33,7 @@ from horn.module_source import (
     DEFINITIONS,
     IMPORTS,
     NeededModule,
+    Scalar,
     TypedModule,
     ended,
     first_line,
@@ -43,7 +44,6 @@ from horn.module_source import (
 )
 
 Reference = dict[str, Any]
-Scalar = (bool, int, float, str, type(None))
 CAPTURED = "horn_source_"  # what the names of modules begin with whose text a file had
 # The file whose captured text is being run again, while it is; ``train`` must not run then.
 running: ContextVar[str] = ContextVar("running", default="")
@@ -140,6 +140,7 @@ class SourceCapture:
                 "run": needed.run(),
                 "constants": needed.constants,
                 **({"imports": needed.imports} if needed.imports else {}),
+                **({"attributes": found} if (found := needed.attributes()) else {}),
             }
             for name, needed in self._modules.items()
         }
@@ -389,6 +390,9 @@ class CapturedCode:
             if (s.lineno in lines or place_of(s) in places) and s not in future
         ]  # fmt: skip
         self._run(needed, module.__dict__, file, future)
+        for thing, attributes in source.get("attributes", {}).items():
+            for attribute, value in attributes.items():
+                setattr(vars(module)[thing], attribute, value)
         return module
 
     def _run(

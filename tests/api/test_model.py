@@ -611,3 +611,31 @@ def test_of_statements_that_share_a_line_those_that_are_needed_run(
     net.output(2, neuron=shared.Shared, init=1.0, bias=False, loss="squared_error")
     model_of(net).save("m.horn")
     np.testing.assert_array_equal(Model.load("m.horn").predict(np.ones((1, 3))), [[1.5, 1.5]])
+
+
+def test_numbers_that_a_loop_sets_are_kept_and_the_loop_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "loops.py").write_text(
+        "import horn, types\n"
+        "import numpy as np\n"
+        "shared = types.SimpleNamespace(gain=1.0)\n"
+        "class Bent(horn.Neuron):\n"
+        "    slope = 1.0\n"
+        "    def forward(self, messages):\n"
+        "        total = sum(m.input * m.weight for m in messages)\n"
+        "        self.feedforward(total * self.slope * shared.gain)\n"
+        "for slope, k in ((0.5, 2), (0.25, 4)):\n"
+        "    Bent.slope, shared.gain = slope, 8.0 * k\n"
+        "    net = horn.Network(seed=1)\n"
+        "    net.input(3)\n"
+        "    net.output(2, neuron=Bent, init=1.0, bias=False, loss='squared_error')\n"
+        "    job = horn.Job(net, (np.ones((4, 3)), np.ones((4, 2))), horn.SGD(0.0), epochs=1)\n"
+        "    horn.train(job).model.save(f'{k}.horn')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("loops")
+    x = np.ones((1, 3))
+    np.testing.assert_array_equal(Model.load("2.horn").predict(x), [[24.0, 24.0]])
+    np.testing.assert_array_equal(Model.load("4.horn").predict(x), [[24.0, 24.0]])

@@ -124,6 +124,33 @@ def test_two_texts_in_one_namespace_and_a_definition_that_was_mended():
         np.testing.assert_allclose(together.model.parameters[name], array, rtol=1e-9, atol=1e-12)
 
 
+CHANGED = {
+    "an item": ("gains = [4.0, 1.0]", "* gains[0]", "gains[0] = 0.5"),
+    "an attribute": ("class gains:\n    first = 4.0", "* gains.first", "gains.first = 0.5"),
+}
+
+
+@pytest.mark.parametrize("how", CHANGED)
+def test_what_a_later_text_changes_is_captured_with_what_it_changes(how, tmp_path):
+    before, factor, after = CHANGED[how]
+    space: dict = {"__name__": "anywhere"}
+    neuron = (
+        "class Changed(horn.Neuron):\n    def forward(self, messages):\n"
+        f"        self.feedforward(sum(m.input * m.weight for m in messages) {factor})\n"
+    )
+    first = f"import horn\n{before}\n{neuron}"
+    second = f"{neuron.replace('Changed', 'Other')}{after}\n"
+    exec(first, space)
+    exec(second, space)
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(2, neuron=space["Changed"], init=1.0, bias=False, loss="squared_error")
+    job = horn.Job(net, (np.ones((4, 3)), np.ones((4, 2))), horn.SGD(0.0), epochs=1)
+    horn.train(job).model.save(tmp_path / "m.horn")
+    loaded = horn.Model.load(tmp_path / "m.horn")
+    np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), [[1.5, 1.5]])
+
+
 def test_of_several_definitions_the_one_that_is_there_counts(tmp_path):
     space: dict = {"__name__": "anywhere"}
     exec(PROGRAM, space)
