@@ -12,7 +12,7 @@ import itertools
 import sys
 import types
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class NeededModule:
         self.done: set[str] = set()
         self.places: set[tuple[int, int]] = set()  # where the needed statements begin
         self.constants: dict[str, Any] = {}
+        self.numbers: dict[str, dict[str, Any]] = {}  # of definitions: numbers_of
         self.inner: dict[tuple[int, ...], ast.AST] = {}  # needed, and no global
         self.imports: list[str] = []  # of names that no statement binds
         self._read()
@@ -250,6 +251,58 @@ def import_of(name: str, value: Any, namespace: dict[str, Any]) -> str:
         if getattr(module, own, None) is value and vars(module) is not namespace:
             return f"from {place} import {own} as {name}"
     return ""
+
+
+def numbers_of(thing: Any, node: ast.AST, inner: bool = False) -> dict[str, Any]:
+    """The numbers that a definition found when it ran, which it may not find again: defaults of
+    arguments, as "slope", of methods "forward.slope"; inner : of a class, what it has been given.
+    """
+    found: dict[str, Any] = {}
+    if isinstance(node, ast.ClassDef) and isinstance(thing, type):
+        for name, value in vars(thing).items():
+            methods = [n for n in node.body if isinstance(n, DEFINITIONS) and n.name == name]
+            numbers = numbers_of(getattr(value, "__func__", value), methods[-1]) if methods else {}
+            found |= {f"{name}.{argument}": number for argument, number in numbers.items()}
+            if inner and isinstance(value, Scalar) and not name.startswith("__"):
+                found[name] = value
+        return found
+    if not isinstance(thing, types.FunctionType):
+        return {}
+    code, values = thing.__code__, thing.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
+    found = {**dict(zip(names, values, strict=True)), **(thing.__kwdefaults__ or {})}
+    return {name: value for name, value in found.items() if isinstance(value, Scalar)}
+
+
+def with_numbers(node: Any, numbers: Mapping[str, Any]) -> Any:
+    """A definition with those numbers written where their names stood."""
+    if not numbers or not isinstance(node, (*DEFINITIONS, ast.Lambda)):
+        return node
+    node = copy.deepcopy(node)
+    if isinstance(node, ast.ClassDef):
+        for k, part in enumerate(node.body):
+            if isinstance(part, DEFINITIONS):
+                begin = f"{part.name}."
+                own = {n[len(begin) :]: v for n, v in numbers.items() if n.startswith(begin)}
+                node.body[k] = with_numbers(part, own)
+            elif isinstance(part, (ast.Assign, ast.AnnAssign)) and part.value is not None:
+                names = {t.id for t in _targets(part) if isinstance(t, ast.Name)}
+                if len(names) == len(_targets(part)) == 1 and names <= {*numbers}:
+                    part.value = _number(numbers[names.pop()], part.value)
+        return node
+    given = node.args
+    positional = [*given.posonlyargs, *given.args]
+    for k, one in enumerate(positional[len(positional) - len(given.defaults) :]):
+        given.defaults[k] = _number(numbers.get(one.arg, ...), given.defaults[k])
+    for k, (one, value) in enumerate(zip(given.kwonlyargs, given.kw_defaults, strict=True)):
+        given.kw_defaults[k] = value and _number(numbers.get(one.arg, ...), value)
+    return node
+
+
+def _number(value: Any, node: ast.expr) -> ast.expr:
+    """A constant in place of an expression that reads names."""
+    known = value is ... or not _names(node)
+    return node if known else ast.copy_location(ast.Constant(value), node)
 
 
 class _Bare(ast.NodeTransformer):

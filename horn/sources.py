@@ -38,8 +38,10 @@ from horn.module_source import (
     ended,
     first_line,
     names_read,
+    numbers_of,
     place_of,
     statements_of,
+    with_numbers,
     without_docstrings,
 )
 
@@ -100,22 +102,31 @@ class SourceCapture:
                 f"{module_name}.{name} is not a public part of horn; it cannot be saved"
             )
         needed = self._module_of(thing)
-        if _lookup(needed.namespace, name) is thing:
+        node: ast.AST | None = None
+        bases: list[tuple[str, Any]] = []
+        is_global = _lookup(needed.namespace, name) is thing
+        if not is_global or isinstance(needed, TypedModule):
+            node, bases = _definition(thing, needed)
+        if is_global and not bases:
             self._need(needed, {name.split(".")[0]})
             return {"module": needed.name, "name": name}
-        node = _find(needed.tree, thing, needed.lines_before(thing))
         if node is None:
             raise ModelError(
                 f"{name} of {needed.name} was not found in its source; define it at the top level "
                 f"of its file"
             )
-        self._need(needed, names_read(node) - {variable for variable, _ in _free_variables(thing)})
+        numbers = numbers_of(thing, node, inner=True)
+        around = [*_free_variables(thing), *bases]
+        names = names_read(with_numbers(node, numbers))
+        self._need(needed, names - {variable for variable, _ in around})
         needed.inner[place_of(node)] = node
         free = {}
-        for variable, value in _free_variables(thing):
+        for variable, value in around:
             if isinstance(value, Scalar):
                 free[variable] = {"value": value}
             elif isinstance(value, types.FunctionType) and value is not thing:
+                free[variable] = self.reference(value)
+            elif (variable, value) in bases:
                 free[variable] = self.reference(value)
             elif self._other is not None:
                 free[variable] = self._other(value)
@@ -125,7 +136,8 @@ class SourceCapture:
                     f"({type(value).__name__}), which a model file cannot carry; define {name} at "
                     f"the top level of its file"
                 )
-        return {"module": needed.name, "name": name, "at": [*place_of(node)], "free": free}
+        found = {"module": needed.name, "name": name, "at": [*place_of(node)], "free": free}
+        return found | ({"numbers": numbers} if numbers else {})
 
     def sources(self, *, whole_paths: bool = False) -> dict[str, dict[str, Any]]:
         """Every captured module, as JSON; "run" has the places of the statements to run.
@@ -141,6 +153,7 @@ class SourceCapture:
                 "constants": needed.constants,
                 **({"imports": needed.imports} if needed.imports else {}),
                 **({"attributes": found} if (found := needed.attributes()) else {}),
+                **({"numbers": needed.numbers} if needed.numbers else {}),
             }
             for name, needed in self._modules.items()
         }
@@ -239,7 +252,9 @@ class SourceCapture:
                 if place_of(statement) in needed.places:
                     continue
                 needed.places.add(place_of(statement))
-                waiting.extend(names_read(statement))
+                if isinstance(statement, DEFINITIONS) and (n := numbers_of(value, statement)):
+                    needed.numbers[name] = n
+                waiting.extend(names_read(with_numbers(statement, needed.numbers.get(name, {}))))
                 for inner in ast.walk(statement):
                     if isinstance(inner, IMPORTS):
                         self._need_import(needed, inner)
@@ -285,13 +300,29 @@ def _free_variables(thing: Any) -> Iterator[tuple[str, Any]]:
                     yield variable, cell.cell_contents
 
 
+def _definition(thing: Any, needed: NeededModule) -> tuple[ast.AST | None, list[tuple[str, Any]]]:
+    """The node that defines a class or function, and the bases that its module does not have under
+    their names, or no longer: of the function around it, or of a cell that was changed since.
+    """
+    node = _find(needed.tree, thing, needed.lines_before(thing))
+    if not isinstance(node, ast.ClassDef) or not isinstance(thing, type):
+        return node, []
+    return node, [
+        (name.id, base)
+        for name, base in zip(node.bases, thing.__bases__, strict=False)
+        if isinstance(name, ast.Name)
+        if needed.namespace.get(name.id, getattr(builtins, name.id, None)) is not base
+        or (texts.namespace_of(base) is needed.namespace and _definition(base, needed)[1])
+    ]
+
+
 def _find(tree: ast.Module, thing: Any, before: int) -> ast.AST | None:
     """The node that defines a class or function which is not a global of its module. before : the
     lines before those that its code counts.
     """
     code: Any = getattr(thing, "__code__", None)
-    if code is None:  # a class: the last of its name, or the one around its forward
-        method = getattr(vars(thing).get("forward"), "__code__", None)
+    if code is None:  # a class: the last of its name, or the one around its first method
+        method = texts.code_of(thing)
         classes = (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
         found = [n for n in classes if n.name == thing.__name__]
         if method is not None:
@@ -385,10 +416,12 @@ class CapturedCode:
         future = [
             s for s in tree.body if isinstance(s, ast.ImportFrom) and s.module == "__future__"
         ]
+        of = source.get("numbers", {})
         needed = [
-            s for s in statements_of(tree, lines)
+            with_numbers(s, of.get(getattr(s, "name", ""), {}))
+            for s in statements_of(tree, lines)
             if (s.lineno in lines or place_of(s) in places) and s not in future
-        ]  # fmt: skip
+        ]
         self._run(needed, module.__dict__, file, future)
         for thing, attributes in source.get("attributes", {}).items():
             for attribute, value in attributes.items():
@@ -443,6 +476,7 @@ class CapturedCode:
         for node in ast.walk(tree):
             if not isinstance(node, (*DEFINITIONS, ast.Lambda)) or place_of(node) != at:
                 continue
+            node = with_numbers(node, reference.get("numbers", {}))
             if isinstance(node, ast.Lambda):
                 thing = eval(compile(ast.Expression(node), file, "eval"), namespace)
             else:

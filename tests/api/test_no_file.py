@@ -124,6 +124,67 @@ def test_two_texts_in_one_namespace_and_a_definition_that_was_mended():
         np.testing.assert_allclose(together.model.parameters[name], array, rtol=1e-9, atol=1e-12)
 
 
+AGAIN = """
+class Base(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(3.0 * sum(m.input * m.weight for m in messages))
+"""
+ONE = "    def one(self):\n        return 1\n"  # by its methods the text of a class is known
+FOUND_WHEN_DEFINED = {
+    "a base that was changed since": (AGAIN + "class Mine(Base):\n" + ONE, AGAIN, 9.0),
+    "a base of a base": (
+        f"{AGAIN}class Middle(Base):\n{ONE}class Mine(Middle):\n{ONE}", AGAIN, 9.0
+    ),
+    "a base that is no neuron": (
+        "class Base:\n    def bend(self, z):\n        return 3.0 * z\n"
+        "class Mine(Base, horn.Neuron):\n    def forward(self, messages):\n"
+        "        self.feedforward(self.bend(sum(m.input * m.weight for m in messages)))\n",
+        "class Base:\n    def bend(self, z):\n        return 3.0 * z\n", 9.0,
+    ),
+    "a default": (
+        "gain = 2.0\n"
+        "def times(z, gain=gain):\n    return gain * z\n"
+        "class Mine(horn.Neuron):\n    def forward(self, messages):\n"
+        "        self.feedforward(times(sum(m.input * m.weight for m in messages)))\n",
+        "gain = 5.0", 6.0,
+    ),
+    "a default of a method": (
+        "gain = 2.0\n"
+        "class Mine(horn.Neuron):\n    def forward(self, messages, gain=gain):\n"
+        "        self.feedforward(gain * sum(m.input * m.weight for m in messages))\n",
+        "gain = 5.0", 6.0,
+    ),
+    "numbers, defaults and a base of the function around it": (
+        "def make(gain, more):\n"
+        "    def times(z, by=more):\n        return by * z\n"
+        "    class Base(horn.Neuron):\n        factor = gain\n"
+        "        def forward(self, messages):\n"
+        "            z = self.factor * sum(m.input * m.weight for m in messages)\n"
+        "            self.feedforward(times(z))\n"
+        "    class Inner(Base):\n        def one(self):\n            return 1\n"
+        "    return Inner\n"
+        "Mine = make(2.0, 0.5)",
+        "", 3.0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", FOUND_WHEN_DEFINED)
+def test_what_a_definition_found_when_it_ran_is_captured(how, tmp_path):
+    text, later, expected = FOUND_WHEN_DEFINED[how]
+    changed = later.replace("3.0", "7.0")
+    space: dict = {"__name__": "anywhere", "horn": horn}
+    exec(text, space)
+    exec(changed, space)
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(2, neuron=space["Mine"], init=1.0, bias=False, loss="squared_error")
+    job = horn.Job(net, (np.ones((4, 3)), np.ones((4, 2))), horn.SGD(0.0), epochs=1)
+    horn.train(job).model.save(tmp_path / "m.horn")
+    loaded = horn.Model.load(tmp_path / "m.horn")
+    np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), [[expected, expected]])
+
+
 CHANGED = {
     "an item": ("gains = [4.0, 1.0]", "* gains[0]", "gains[0] = 0.5"),
     "an attribute": ("class gains:\n    first = 4.0", "* gains.first", "gains.first = 0.5"),
