@@ -36,6 +36,26 @@ ATTRIBUTES = {
                      "dense", "linear", "flatten"), _NETWORK),
     **dict.fromkeys(("Conv", "Conv1d", "Conv1D", "Conv2d", "Conv2D", "conv", "conv2d"),
                     "write net.layer(connect=horn.Convolution(channels=8, kernel=3))"),
+    **dict.fromkeys(("ReLU", "Relu", "relu", "Tanh", "tanh", "Sigmoid", "sigmoid", "Softmax",
+                     "softmax"), "an activation has a name: net.layer(100, "
+                    "activation='relu'); in a neuron write horn.math.relu(z)"),
+    **dict.fromkeys(("MaxPool", "MaxPool1d", "MaxPool2d", "MaxPooling2D", "AvgPool2d",
+                     "AveragePooling2D"), "a neuron that takes max(m.input for m in messages) "
+                    "looks through net.layer(connect=horn.Window(2, stride=2), neuron=...): "
+                    "docs/space.md"),
+    **dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "BatchNormalization", "LayerNorm",
+                     "LayerNormalization"), "a neuron asks for self.mean(z, over='batch') or "
+                    "over='layer': docs/write-a-neuron.md, The layer and the batch"),
+    **dict.fromkeys(("CrossEntropyLoss", "MSELoss", "BCELoss", "BCEWithLogitsLoss", "NLLLoss",
+                     "L1Loss"), "the output has the loss: net.output(10, activation='softmax', "
+                    "loss='cross_entropy')"),
+    **dict.fromkeys(("StepLR", "ExponentialLR", "CosineAnnealingLR", "OneCycleLR", "CosineDecay",
+                     "ExponentialDecay", "LearningRateScheduler", "lr_scheduler", "schedule"),
+                    "the optimizer's learning rate may be a schedule: "
+                    "horn.SGD(horn.Cosine(0.1, 1000)), or a function of the update's number"),
+    "train_test_split": "a job holds out a part itself: horn.Job(net, (x, y), validation=0.2)",
+    **dict.fromkeys(("csv", "read_csv"), "write horn.data.load('rows.csv')"),
+    "plot": "write horn.plot.history(run)",
     **dict.fromkeys(("dropout", "Dropout2d", "Dropout1d"), "write net.layer(100, "
                     "neuron=horn.Dropout), or keep=0.8 of net.input"),
     **dict.fromkeys(("LSTM", "GRU", "RNN", "SimpleRNN"), "a cell is a neuron with a State that a "
@@ -94,7 +114,6 @@ ARGUMENTS = {
     **dict.fromkeys(("loss", "criterion", "loss_fn"), "net.output(..., loss='cross_entropy')"),
     "loss_weights": "net.output(..., weight=0.5)",
     **dict.fromkeys(("use_bias",), "bias=False"),
-    **dict.fromkeys(("kernel_initializer", "weight_init"), "init='he', or an initialiser"),
     **dict.fromkeys(("kernel_regularizer", "regularizer", "alpha", "l2"), "weight_decay, of the "
                     "optimizer"),
     **dict.fromkeys(("filters", "kernel_size", "strides", "out_channels"),
@@ -133,6 +152,29 @@ ARGUMENTS = {
     **dict.fromkeys(("restore_best_weights", "save_best_only"), "keep_best=True, of horn.Job"),
     **dict.fromkeys(("dim", "axis"), "leave it out: a neuron has one number"),
 }  # fmt: skip
+
+# Arguments of layers, which mean other things elsewhere.
+_INIT = "init='he', or an initialiser as horn.Normal(0, 0.1), of net.layer or net.output"
+LAYERS = {
+    **dict.fromkeys(("weights", "weight", "initializer", "initializers", "initialization",
+                     "weight_init", "weights_init", "init_weights", "weight_initializer",
+                     "kernel_init", "kernel_initializer"), _INIT),
+    **dict.fromkeys(("bias_init", "bias_initializer"), "bias=0.1, or an initialiser, of net.layer "
+                    "or net.output"),
+    **dict.fromkeys(("trainable", "requires_grad", "frozen", "freeze"), "frozen=['layer1'], of "
+                    "horn.Job"),
+    **dict.fromkeys(("act", "activation_fn", "nonlinearity"), "activation='relu'"),
+}  # fmt: skip
+# Those of layers that are none of the connection.
+CONNECTIONS = LAYERS | {
+    "init": _INIT,
+    **dict.fromkeys(("activation", "bias", "use_bias", "neuron", "name", "inputs"), "it in the "
+                    "layer: net.layer(connect=horn.Convolution(8, 3), activation='relu')"),
+}  # fmt: skip
+_PLACES = {
+    **dict.fromkeys(("Network.layer(", "Network.output("), LAYERS),
+    **dict.fromkeys(("Convolution.", "Window.", "Local.", "Dense.", "Sparse."), CONNECTIONS),
+}
 
 # Those that train, which what asks a model does not need.
 _OF_TRAINING = ("batch_size", "verbose", "device", "steps", "workers", "num_workers", "progress")
@@ -267,6 +309,8 @@ def remedy(message: str, function: Callable[..., Any] | None = None) -> str:
         if name[1] in _OF_TRAINING and message.startswith("Model."):
             return "leave it out: a model is asked about all samples at once"
         here = ESTIMATORS if message.startswith("Horn") else {}
+        for place, meant in _PLACES.items():
+            here = meant if message.startswith(place) else here
         if said := here.get(name[1], ARGUMENTS.get(name[1])):
             is_all = said.startswith("leave it out")
             return said if is_all else f"write {said}, instead of {name[1]}"

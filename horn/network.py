@@ -680,7 +680,8 @@ class Network:
 def _weight(weight: Any, where: str) -> float:
     """A factor of a loss."""
     if isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)):
-        raise ModelError(f"{where}: weight is a factor of the loss, a number, got {weight!r}")
+        said = "; what weights begin with is init=" if where == "output" else ""
+        raise ModelError(f"{where}: weight is a factor of the loss, a number, got {weight!r}{said}")
     if not 0.0 <= weight < math.inf:
         raise ModelError(f"{where}: weight is a factor of the loss, from 0, got {weight:g}")
     return float(weight)

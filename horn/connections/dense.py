@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from horn.connections import Edges
+from horn.mistakes import teaches
 
 
+@teaches
 @dataclass(frozen=True)
 class Dense:
     """All to all; weights are (fan_out, fan_in)."""

@@ -13,11 +13,13 @@ import numpy as np
 from horn.connections import Connection, Edges
 from horn.connections._matrix import Matrix, is_matrix, matrix_of
 from horn.errors import ModelError
+from horn.mistakes import teaches
 
 _SHUFFLED = 10_000  # of more sources NumPy draws many by shuffling
 _FEW, _AT_ONCE = 64, 1 << 16
 
 
+@teaches
 @dataclass(frozen=True, eq=False)
 class Sparse:
     """Exactly one of five descriptions.

@@ -35,6 +35,11 @@ def test_what_follows_the_learning_rate_is_what_it_is_elsewhere() -> None:
     ("LSTM", "a cell is a neuron with a State"),
     ("no_grad", "gradients are derived"),
     ("DataLoader", "arrays are data as they are"),
+    ("ReLU", "an activation has a name: net.layer(100, activation='relu')"),
+    ("MaxPool2d", "net.layer(connect=horn.Window(2, stride=2), neuron=...): docs/space.md"),
+    ("BatchNorm1d", "self.mean(z, over='batch')"),
+    ("MSELoss", "the output has the loss: net.output(10, activation='softmax'"),
+    ("CosineAnnealingLR", "a schedule: horn.SGD(horn.Cosine(0.1, 1000))"),
 ])  # fmt: skip
 def test_names_of_others(name: str, said: str) -> None:
     with pytest.raises(AttributeError, match=re.escape(said)):
@@ -94,6 +99,15 @@ SAID: list[tuple[Callable[..., Any], str, str]] = [
     (network().layer, "units", "write size, the first one, instead of units"),
     (network().layer, "kernel_size", "write connect=horn.Convolution(channels=8, kernel=3"),
     (network().output, "losss", "did you mean loss?"),
+    (network().layer, "weights", "write init='he', or an initialiser as horn.Normal(0, 0.1), of"),
+    (network().layer, "weight", "write init='he', or an initialiser"),
+    (network().output, "weights", "write init='he', or an initialiser"),
+    (network().output, "bias_initializer", "write bias=0.1, or an initialiser"),
+    (network().layer, "trainable", "write frozen=['layer1'], of horn.Job"),
+    (horn.Convolution, "weights", "write init='he', or an initialiser"),
+    (horn.Convolution, "activation", "write it in the layer: net.layer(connect=horn.Convolution("),
+    (horn.Dense, "init", "write init='he', or an initialiser"),
+    (horn.Sparse, "weights", "write init='he', or an initialiser"),
     (horn.Convolution, "strides", "horn.Convolution(channels=8, kernel=3, stride=1)"),
     (lambda **k: horn.data.load("digits", **k), "target", "write label='kind', the column of a"),
     (lambda **k: MODEL.predict(X, **k), "batch_size", "leave it out: a model is asked about all"),
