@@ -133,11 +133,13 @@ class RunnerConnection:
     def send(self, word: RunnerMessage) -> None:
         self.sock.sendall(_ENCODE.encode(word) + b"\n")
 
-    def read(self) -> list[RunnerMessage] | None:
-        """Wait for messages; None when the other end has gone."""
+    def read(self, *, waits: bool = True) -> list[RunnerMessage] | None:
+        """Wait for messages; None when the other end has gone. With ``waits`` False only what has
+        come already; None when that is all.
+        """
         try:
-            data = self.sock.recv(65536)
-        except ConnectionResetError:
+            data = self.sock.recv(65536, 0 if waits else socket.MSG_DONTWAIT)
+        except (ConnectionResetError, BlockingIOError):
             data = b""
         if not data:
             return None

@@ -291,8 +291,8 @@ class JobRun:
         """The job runner's process has ended."""
         runner, self.runner = self.runner, None
         assert runner is not None
-        while runner.is_open:
-            words = runner.line.read()
+        while runner.is_open:  # not to its end: what a job has forked may hold the other end open
+            words = runner.line.read(waits=False)
             runner.is_open = words is not None
             for word in words or ():
                 self.hear(word)

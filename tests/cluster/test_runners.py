@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 from horn.cluster.job_runner import JobRunner
 from horn.cluster.master import FAILED, RUN, Allocation, HostFailure, HostOrder
-from horn.cluster.runner_protocol import RunnerFinished
+from horn.cluster.runner_protocol import RunnerConnection, RunnerFinished, TasksRunning
 from horn.cluster.runners import JobRun
 from horn.errors import ModelError, ProtocolError
 
@@ -23,7 +24,7 @@ def test_what_an_agent_kills_is_not_blamed_on_the_signal():
     runner: Any = SimpleNamespace(
         is_open=True,
         kill=lambda: None,
-        line=SimpleNamespace(read=lambda: words.pop(0)),
+        line=SimpleNamespace(read=lambda waits: words.pop(0)),
         reap=lambda: (-9, {}),
     )
     run.runner = runner
@@ -40,11 +41,30 @@ def test_what_ended_before_has_its_own_cause():
     words: list[list[Any] | None] = [[SIGKILLED], None]
     run.runner = SimpleNamespace(  # type: ignore[assignment]
         is_open=True,
-        line=SimpleNamespace(read=lambda: words.pop(0)),
+        line=SimpleNamespace(read=lambda waits: words.pop(0)),
         reap=lambda: (1, {}),
     )
     run.ended()
     assert run.report.failure is not None and "SIGKILL" in run.report.failure.text
+
+
+def test_who_holds_a_dead_job_runners_line_keeps_nobody_waiting():
+    """A job that forks, as multiprocessing does, leaves a process with all that it had open."""
+    run = JobRun("one", HostOrder(1, RUN, {}), member=1)
+    line, theirs = RunnerConnection.pair()
+    theirs.send(TasksRunning())
+    theirs.send(SIGKILLED)
+    run.runner = SimpleNamespace(  # type: ignore[assignment]
+        is_open=True, line=line, reap=lambda: (-9, {})
+    )
+    ending = threading.Thread(target=run.ended, daemon=True)
+    ending.start()
+    ending.join(10.0)
+    is_over = run.is_over
+    theirs.close()
+    ending.join(10.0)
+    line.close()
+    assert is_over and run.report.failure is not None and "SIGKILL" in run.report.failure.text
 
 
 def test_a_model_that_cannot_be_written_is_not_computed_again():
