@@ -15,6 +15,7 @@ is in them is opened with ``opened``.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import secrets
 import shutil
@@ -30,6 +31,8 @@ from horn.cluster.user import JobUser, is_plain, opened
 from horn.cluster.written import WrittenFiles
 from horn.coordination import paths
 from horn.errors import Conflict, JobError, NotFound
+
+logger = logging.getLogger(__name__)
 
 MODEL, PROGRESS, CHECKPOINTS = "model.horn", "progress.jsonl", "checkpoints"
 FILES = "files"  # what callbacks write
@@ -241,20 +244,36 @@ class LogFile:
         self._fd = opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._n = os.fstat(self._fd).st_size
         self._is_full = self._n >= limit
+        self._n_lost = 0  # bytes that came while nothing could be written
 
     def write(self, data: bytes) -> None:
-        room = self.limit - self._n
+        """A full disk costs what comes meanwhile, and the log says so; it never ends the writer."""
+        lost = b""
+        if self._n_lost:
+            lost = f"\nhorn: up to {self._n_lost:,} bytes are missing here\n".encode()
+        try:
+            self._append(lost + data)
+        except OSError as error:
+            if not self._n_lost:
+                logger.warning("log not written, make room path=%s reason=%s", self.path, error)
+            self._n_lost += len(data)
+        else:
+            self._n_lost = 0
+
+    def _append(self, data: bytes) -> None:
+        room = max(self.limit - self._n, 0)
+        left = data[:room]
         now_s = time.time()
-        if room > 0 and not 0 <= now_s - self._marked_s < MARK_S:
-            self._marked_s = now_s
+        if left and not 0 <= now_s - self._marked_s < MARK_S:
             os.write(self._times, MARK.pack(self._n, now_s))
-        self._n += len(data)
-        if room > 0:
-            os.write(self._fd, data[:room])
-        if self._n > self.limit and not self._is_full:
-            self._is_full = True
+            self._marked_s = now_s
+        while left:  # a disk that fills up takes only a part
+            n = os.write(self._fd, left)
+            self._n, left = self._n + n, left[n:]
+        if len(data) > room and not self._is_full:
             notice = f"\nhorn: the log ends here: {self.limit:,} bytes are kept, the rest is not\n"
             os.write(self._fd, notice.encode())
+            self._is_full = True
 
     def close(self) -> None:
         if self._fd >= 0:

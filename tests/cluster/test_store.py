@@ -1,7 +1,9 @@
-"""When what of a log was written."""
+"""Logs: when what was written, and what a full disk costs."""
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,39 @@ def test_a_clock_that_goes_back_hides_nothing(tmp_path: Path, clock: Clock):
     log.write(b"second\n")
     log.close()
     assert written_since(tmp_path / "a.log", 10.0) == 0
+
+
+def test_a_full_disk_costs_lines_of_a_log_and_not_who_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    log = LogFile(tmp_path / "a.log")
+    log.write(b"first\n")
+    write, ours = os.write, {log._fd, log._times}
+
+    def on_a_full_disk(fd: int, data: bytes) -> int:
+        if fd in ours:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(fd, data)
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", on_a_full_disk)
+        log.write(b"second\n")
+        log.write(b"third\n")
+    log.write(b"fourth\n")
+    log.close()
+    said = (tmp_path / "a.log").read_text().splitlines()
+    assert said == ["first", "", "horn: up to 13 bytes are missing here", "fourth"]
+    assert len(caplog.records) == 1 and "No space left" in caplog.text
+
+
+def test_what_a_disk_takes_in_part_is_in_the_log_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    log = LogFile(tmp_path / "a.log", limit=12)
+    write, ours = os.write, log._fd
+    with monkeypatch.context() as slow:
+        slow.setattr(os, "write", lambda fd, data: write(fd, data[:3] if fd == ours else data))
+        log.write(b"a whole line\n"[:12])
+    log.write(b"more")
+    log.close()
+    assert (tmp_path / "a.log").read_bytes().startswith(b"a whole line\nhorn: the log ends here")
