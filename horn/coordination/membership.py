@@ -31,7 +31,14 @@ from horn.coordination.records import (
     Znode,
 )
 from horn.coordination.session import Session
-from horn.errors import BarrierTimeout, Conflict, Fenced, NotApplied, ProtocolError
+from horn.errors import (
+    BarrierTimeout,
+    Conflict,
+    Fenced,
+    NotApplied,
+    ProtocolError,
+    Unreachable,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -90,9 +97,9 @@ class FolderView:
         self._look(0)
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Wait until the folder has been read once."""
+        """Wait until the folder has been read once. Raises Unreachable: not in time."""
         if not self._ready.wait(timeout_s):
-            raise BarrierTimeout(self.folder, ("ZooKeeper",), (), timeout_s, "It does not answer")
+            raise Unreachable(self.coord.hosts, f"no answer about {self.folder}", timeout_s)
         self.coord.check()
 
     def nodes(self) -> dict[str, Znode]:

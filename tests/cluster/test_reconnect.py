@@ -23,6 +23,7 @@ from horn.coordination.jobs import Jobs, JobState
 from horn.coordination.membership import FolderView, Membership, MembershipChange
 from horn.coordination.records import ConnectionResumed, Create
 from horn.coordination.session import Session
+from horn.errors import Unreachable
 from tests.cluster.agents import FOREVER, Agents, alive, own_port
 from tests.cluster.helpers import Call, wait_until
 from tests.cluster.relay import Relay
@@ -88,6 +89,26 @@ def test_a_view_of_many_nodes_lives_through_broken_connections(zookeeper, connec
         # and every node is watched again
         connect().delete(f"{folder}/m{MANY - 1}")
         assert changes.get(timeout=20) == MembershipChange(frozenset(), frozenset({f"m{MANY - 1}"}))
+        view.close()
+        coord.close()
+
+
+@pytest.mark.net
+@pytest.mark.timeout(60)
+def test_a_folder_that_is_not_read_in_time_is_as_any_question_without_an_answer(
+    embedded, connect_embedded
+):
+    """An agent goes on after these; of a barrier that nobody came to it ended, with its jobs."""
+    folder = f"{embedded.root}/silent"
+    connect_embedded().ensure(folder)
+    with Relay(embedded.hosts) as relay:
+        coord = connect_embedded(relay.hosts)
+        relay.deafen()
+        view = FolderView(coord, folder, lambda change: None, is_made=True)
+        with pytest.raises(Unreachable, match=f"no answer about {folder}"):
+            view.wait_ready(0.05)
+        relay.mend()
+        view.wait_ready(20)
         view.close()
         coord.close()
 
