@@ -323,10 +323,15 @@ class Unpacker:
 def split(
     portions: Iterator[bytes | memoryview], n_manifest: int
 ) -> tuple[bytes, Iterator[bytes | memoryview]]:
-    """The manifest that a package is sent with, and the bytes of its files."""
+    """The manifest that a package is sent with, and the bytes of its files. Raises BadPackage: it
+    ends before.
+    """
     packed = b""
     while len(packed) < n_manifest:
-        packed += next(portions)
+        portion = next(portions, None)
+        if portion is None:
+            raise BadPackage("manifest", f"{len(packed)} bytes", f"{n_manifest}, as was said")
+        packed += portion
     return packed[:n_manifest], itertools.chain([packed[n_manifest:]], portions)
 
 

@@ -485,3 +485,10 @@ def test_the_largest_package_takes_little_memory_and_time(tmp_path):
         tracemalloc.stop()
     assert peak < 16 << 20, f"{peak >> 20} MiB"
     assert per_file < 500, f"{per_file:.0f} calls for each file"  # 160; 1.6 s for all
+
+
+def test_a_package_that_ends_inside_its_manifest_is_refused():
+    with pytest.raises(BadPackage, match="manifest.*5 bytes.*9"):
+        package.split(iter([b"abc", b"", b"de"]), 9)
+    packed, rest = package.split(iter([b"abc", b"", b"de"]), 4)
+    assert packed == b"abcd" and b"".join(rest) == b"e"
