@@ -123,10 +123,13 @@ class Log:
         for number, other in logs.items():
             if number > base and _has_batches(other):
                 raise LogError(str(other), _HEAD.size, f"snapshot.{number:016x} is missing, found")
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        # Whoever wrote these may have been killed before its fsyncs: they are told, or others go.
+        os.fdatasync(self._file)
+        _sync_folder(self.folder)
         for number, other in [*logs.items(), *snapshots.items()]:
             if number != base:
                 other.unlink()
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def _numbered(self, kind: str) -> dict[int, Path]:
         found: dict[int, Path] = {}
@@ -212,6 +215,7 @@ class Log:
                 file.flush()
                 os.fsync(file.fileno())
             _create_log(self._log_path(zxid), zxid)
+            _sync_folder(self.folder)  # a snapshot without its log is refused
             os.rename(temporary, final)
             _sync_folder(self.folder)
             following = os.open(self._log_path(zxid), os.O_WRONLY | os.O_APPEND)

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,59 @@ def test_crash_at_every_step_of_a_snapshot_loses_nothing(
         log.close()
         assert facts(recover(copy)) == expected, step
         assert facts(recover(copy)) == expected, f"{step}, second start"
+
+
+def steps_of(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> list[str]:
+    """The order of what ``act`` has on the disk, or does to names there."""
+    steps: list[str] = []
+    with monkeypatch.context() as patch:
+        for owner, name in (
+            (log_module, "_create_log"), (log_module, "_sync_folder"), (os, "rename"),
+            (os, "fdatasync"), (Path, "unlink"),
+        ):  # fmt: skip
+            before: Callable[..., object] = getattr(owner, name)
+
+            def step(
+                *args: object, name: str = name, before: Callable[..., object] = before
+            ) -> object:
+                steps.append(name)
+                return before(*args)
+
+            patch.setattr(owner, name, step)
+        act()
+    return steps
+
+
+def test_names_are_on_the_disk_before_others_count_on_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk may keep a later change of names and lose an earlier one, until a folder is synced."""
+    folder = tmp_path / "d"
+    busy_folder(folder)
+    service = new_service()
+    log = Log(folder)
+    log.recover(service.tree, service.sessions, service.replay)
+    steps = steps_of(monkeypatch, lambda: log.snapshot(service.tree, service.sessions))
+    log.close()
+    assert steps == ["_create_log", "_sync_folder", "rename", "_sync_folder", "unlink"]
+
+
+def test_what_a_killed_server_left_is_on_the_disk_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed after its rename, or its write, and before the fsync."""
+    folder = tmp_path / "d"
+    busy_folder(folder)
+    old = the_log(folder)
+    kept = old.read_bytes()
+    service = new_service()
+    log = Log(folder)
+    log.recover(service.tree, service.sessions, service.replay)
+    log.snapshot(service.tree, service.sessions)
+    log.close()
+    old.write_bytes(kept)
+    steps = steps_of(monkeypatch, lambda: facts(recover(folder)))
+    assert steps == ["fdatasync", "_sync_folder", "unlink"]
 
 
 def test_damaged_snapshot_is_refused(tmp_path: Path) -> None:
