@@ -5,6 +5,8 @@ Called from threads of the agent: it waits for ZooKeeper and other hosts.
 
 from __future__ import annotations
 
+import threading
+
 import msgspec
 
 from horn.cluster import package, submission
@@ -22,6 +24,7 @@ from horn.rpc.client import ClientKeys, RpcClient
 from horn.security import tls
 
 FETCH_S = 120.0  # for a package to come from another host
+MAX_READ = 1000  # checked submissions that are remembered, of a few KB as a rule; 256 KB at most
 
 
 class JobPreparer:
@@ -31,14 +34,20 @@ class JobPreparer:
 
     def __init__(self, capacity: HostCapacity, name: str, store: HostStore, threads: int) -> None:
         self.capacity, self.name, self.store, self.threads = capacity, name, store, threads
-        self._read: dict[tuple[str, int], Submission] = {}
+        self._read: dict[str, tuple[int, Submission]] = {}  # by job: the change that it is of
+        self._lock = threading.Lock()
 
     def submission(self, job: str, node: Znode) -> Submission:
         """A job's checked submission."""
-        known = self._read.get((job, node.changed))
-        if known is None:
+        with self._lock:
+            changed, known = self._read.get(job, (-1, None))
+        if known is None or changed != node.changed:
             known = submission.read(self.capacity.key, job, node)
-            self._read[job, node.changed] = known
+            with self._lock:
+                self._read.pop(job, None)
+                self._read[job] = node.changed, known
+                if len(self._read) > MAX_READ:
+                    del self._read[next(iter(self._read))]
         return known
 
     def assignment(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
+from horn.cluster import preparation, submission
 from horn.cluster.submission import SPEC_BYTES, Origin, Submission, sign, verify
+from horn.coordination.records import Znode
 from horn.errors import JobError, NotAllowed
 from horn.security.keys import Key
 
@@ -123,3 +127,24 @@ def test_what_is_too_long_is_not_signed():
     long = msgspec.structs.replace(JOB, arguments=("x" * 15_000,) * 20)
     with pytest.raises(JobError, match="put long arguments into a file of the package"):
         sign(KEY, long, NODE)
+
+
+def test_an_agent_remembers_the_newest_jobs_it_has_read_and_not_all(monkeypatch):
+    monkeypatch.setattr(preparation, "MAX_READ", 3)
+    read, n_read = submission.read, []
+    monkeypatch.setattr(
+        submission, "read", lambda key, job, node: n_read.append(job) or read(key, job, node)
+    )
+    capacity: Any = SimpleNamespace(key=None)
+    preparer = preparation.JobPreparer(capacity, "a", SimpleNamespace(), 1)  # type: ignore[arg-type]
+
+    def ask(job: str, change: int = 1) -> None:
+        data = msgspec.json.encode(msgspec.structs.replace(JOB, job=job))
+        assert preparer.submission(job, Znode(data, 0, 1, change, 0, 0)).job == job
+
+    for n in range(20):
+        ask(f"one-{n}")
+        ask(f"one-{n}")
+    assert len(n_read) == 20 and len(preparer._read) == 3
+    ask("one-19", change=2)
+    assert len(n_read) == 21 and set(preparer._read) == {"one-17", "one-18", "one-19"}
