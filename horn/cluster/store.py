@@ -99,19 +99,21 @@ class HostStore:
         """Take a package in, unless it is here already. Raises BadPackage."""
         folder = self._package(digest)
         folder.mkdir(mode=0o700, exist_ok=True)
-        with self._lock:
-            if (folder / "files").is_dir():
-                for _ in portions:
-                    pass
-                return
-            with Unpacker(folder / "files", packed, digest) as unpacker:
-                for portion in portions:
-                    unpacker.feed(portion)
+        if (folder / "files").is_dir():
+            for _ in portions:
+                pass
+            return
+        with Unpacker(folder / "files", packed, digest) as unpacker:
+            for portion in portions:  # without the lock: who sends slowly keeps nobody waiting
+                unpacker.feed(portion)
+            with self._lock:
+                if (folder / "files").is_dir():  # another sender was faster
+                    return
                 temporary = folder / f"manifest-{secrets.token_hex(4)}"
                 _write(temporary, packed)
                 temporary.rename(folder / "manifest")
                 unpacker.finish()
-            self._share(digest)
+                self._share(digest)
 
     def _share(self, digest: str) -> None:
         """Copy a package into the shared folder."""

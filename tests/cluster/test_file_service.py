@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from horn.cluster import written
+from horn.cluster import package, written
 from horn.cluster.client import save
 from horn.cluster.file_service import (
     DoneReply,
@@ -18,6 +20,7 @@ from horn.cluster.file_service import (
     ReadRequest,
     WrittenRequest,
 )
+from horn.cluster.package import PackageFile, PackageManifest
 from horn.cluster.store import HostStore
 from horn.errors import ClusterError, Conflict, HornError, NotFound
 from tests.cluster.helpers import Call
@@ -29,6 +32,39 @@ def store(tmp_path: Path) -> Iterator[HostStore]:
     (tmp_path / "a" / "jobs" / "one-1").mkdir(parents=True, exist_ok=True)
     yield made
     made.close()
+
+
+def a_package(text: bytes) -> tuple[str, bytes]:
+    """One of a single file: its digest and manifest."""
+    file = PackageFile("job.py", len(text), hashlib.sha256(text).digest())
+    manifest = package.encode(PackageManifest(package.FORMAT, (file,)))
+    return package.digest(manifest), manifest
+
+
+def test_who_sends_a_package_slowly_keeps_no_other_from_sending(store: HostStore):
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def slowly(text: bytes) -> Iterator[bytes]:
+        has_begun.set()
+        may_end.wait(60.0)
+        yield text
+
+    digest, manifest = a_package(b"slow = 1\n")
+    slow = Call(store.put, digest, manifest, slowly(b"slow = 1\n"))
+    assert has_begun.wait(20.0)
+    other, its = a_package(b"fast = 1\n")
+    fast = Call(store.put, other, its, iter([b"fast = 1\n"]))
+    again = Call(store.put, digest, manifest, iter([b"slow = 1\n"]))  # a faster sender of the same
+    try:
+        fast.result(20)
+        again.result(20)
+    finally:
+        may_end.set()
+    slow.result(20)
+    for name, text in ((other, b"fast = 1\n"), (digest, b"slow = 1\n")):
+        assert b"".join(store.get(name)[1]) == text
+        held = sorted(path.name for path in store._package(name).iterdir())
+        assert held == ["files", "manifest"]
 
 
 def test_the_last_lines_are_all_there_however_long_they_are(store: HostStore, tmp_path: Path):
