@@ -71,7 +71,8 @@ class HostStore:
             ) from None
         self.id = _id(folder)
         self.shared_id = "" if shared is None else _id(shared)
-        package.sweep(folder / "packages")
+        for packed in folder.glob("packages/*/"):
+            package.sweep(packed)
         for work in folder.glob("jobs/*/work-*"):  # of an agent that was killed
             shutil.rmtree(work, ignore_errors=True)
 

@@ -67,6 +67,20 @@ def test_who_sends_a_package_slowly_keeps_no_other_from_sending(store: HostStore
         assert held == ["files", "manifest"]
 
 
+def test_what_a_killed_agent_had_of_a_package_goes_when_the_next_one_starts(tmp_path: Path):
+    digest, manifest = a_package(b"x = 1\n")
+    folder = tmp_path / "b" / "packages" / digest
+    folder.mkdir(parents=True)
+    unpacker = package.Unpacker(folder / "files", manifest, digest)
+    unpacker.feed(b"x =")
+    (partial,) = folder.iterdir()
+    assert partial.name.startswith(package.PARTIAL)
+    HostStore(tmp_path / "b").close()
+    left = list(folder.iterdir())
+    unpacker.close()
+    assert not left
+
+
 def test_the_last_lines_are_all_there_however_long_they_are(store: HostStore, tmp_path: Path):
     """They used to be cut, without a word, at 1 MiB."""
     logs = tmp_path / "a" / "jobs" / "one-1" / "logs"
