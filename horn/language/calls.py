@@ -96,7 +96,7 @@ class Calls:
                 return self.orders.ordered(_ORDERS[target], node)
             if target in _MONOIDS or target in (len, abs, float, bool, pow):
                 return self.builtin(target, node)
-            if target in _SEQUENCES and not node.keywords:
+            if target in _SEQUENCES:
                 found = self.constants(target, node)
                 if found is not None:
                     return found
@@ -287,10 +287,19 @@ class Calls:
     def constants(self, target: Any, node: ast.Call) -> Any:
         """range, enumerate, zip, ... of what is known before the run; None if it is not."""
         args = [self.expressions.value(a) for a in node.args]
+        options = {str(k.arg): (self.expressions.value(k.value), k.value) for k in node.keywords}
         if target is range:
             given = zip(args, node.args, strict=True)
-            return range(*(self.sequences.whole(a, n, "range") for a, n in given))
-        items = [self.sequences.elements(a) for a in args]
-        if not items or any(each is None for each in items):
-            return None
-        return tuple(target(*items))
+            items: list[Any] = [self.sequences.whole(*each, "range") for each in given]
+        else:
+            if target is enumerate and len(args) == 2:
+                options["start"] = (args.pop(), node.args[1])
+            items = [self.sequences.elements(a) for a in args]
+            if not items or any(each is None for each in items):
+                return None
+        how = {name: self.sequences.whole(*given, name) for name, given in options.items()}
+        try:
+            found = target(*items, **how)
+            return found if target is range else tuple(found)
+        except (TypeError, ValueError) as error:  # range(2, 5, 0), zip(strict=True) of 2 lengths
+            self.scope.fail(node, f"{ast.unparse(node)!r}: {error}")

@@ -74,6 +74,14 @@ ACCEPTED = {
         a, b = b, a
         self.feedforward(a - b / 3.0)
     """,
+    "enumerate from a number, zip of one length": """
+        y = total
+        for k, tap in enumerate((0.5, 0.25), 1):
+            y = y * tap + k
+        for k, tap in enumerate((0.5, 0.25), start=-1):
+            y = y * tap + k
+        self.feedforward(sum(a * b * y for a, b in zip((1, 2), (3, 4), strict=True)))
+    """,
     "class constant": "self.feedforward(self.slope * total)",
     "base class": "Half.forward(self, messages)",
     "text as a constant": """

@@ -482,6 +482,20 @@ REFUSED = {
         "enumerate is not in the neuron language; messages have no order: loop over them with "
         "for m in messages",
     ),
+    "a range without end": (
+        """
+        def forward(self, messages):
+            self.feedforward(sum(k for k in «range(2, 5, 0)»))
+        """,
+        "'range(2, 5, 0)': range() arg 3 must not be zero",
+    ),
+    "sequences of two lengths": (
+        """
+        def forward(self, messages):
+            self.feedforward(sum(a * b for a, b in «zip((1, 2), (3, 4, 5), strict=True)»))
+        """,
+        "'zip((1, 2), (3, 4, 5), strict=True)': zip() argument 2 is longer than argument 1",
+    ),
     "a list of messages": (
         """
         def forward(self, messages):
