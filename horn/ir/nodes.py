@@ -288,7 +288,7 @@ def make(op: Op, *args: Node) -> Node:
         ):  # numbers first: they are multiplied once, not once per element
             if not a.axes and b.op is Op.MUL and b.axes:
                 for c, d in (b.args, b.args[::-1]):
-                    if not c.axes:
+                    if not c.axes and _has_product(a, c):
                         return make(Op.MUL, make(Op.MUL, a, c), d)
     elif op is Op.DIV and is_const(args[1], 1.0):
         return args[0]
@@ -316,6 +316,14 @@ def make(op: Op, *args: Node) -> Node:
     if op in COMMUTATIVE and args[0].place > args[1].place:
         args = (args[1], args[0])
     return _intern(op, args, union(*(a.axes for a in args)), None)
+
+
+def _has_product(a: Node, b: Node) -> bool:
+    """Of two numbers, whether a float32 holds their product: 1e30 * (1e30 * 0) is no infinity."""
+    if a.op is not Op.CONST or b.op is not Op.CONST:
+        return True
+    product: float = abs(a.value * b.value)
+    return 1e-37 < product < 1e38
 
 
 _COMPARISONS = frozenset({Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE})

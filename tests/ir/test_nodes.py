@@ -144,6 +144,13 @@ def test_numbers_gather():
     assert node.op is Op.MUL and {a.op for a in node.args} == {Op.CONST, Op.INPUT}
 
 
+@pytest.mark.parametrize("node", [1e300 * (1e10 * X), (X * 1e30) * 1e30, 1e-30 * (X * 1e-30)])
+def test_numbers_without_a_product_stay_apart(node):
+    """Infinity times an input of 0 would be no number."""
+    numbers = {n.value for n in (*node.args, *(a for arg in node.args for a in arg.args))}
+    assert numbers <= {None, 1e300, 1e10, 1e30, 1e-30}
+
+
 @pytest.mark.parametrize("node", [make(Op.DIV, const(1.0), const(0.0)), make(Op.LOG, const(-1.0))])
 def test_what_python_refuses_is_left_to_the_run(node):
     assert node.op is not Op.CONST
