@@ -60,12 +60,12 @@ _SCALAR: dict[str, Callable[..., float]] = {
     "cos": _m.cos,
     "abs": abs,
     "floor": lambda z: float(_m.floor(z)),
-    "sign": lambda z: float((z > 0) - (z < 0)),
+    "sign": lambda z: z if z != z else float((z > 0) - (z < 0)),  # NaN has none
     "log1p": _m.log1p,
     "expm1": _m.expm1,
     "sigmoid": _sigmoid,
     "softplus": _softplus,
-    "relu": lambda z: z if z > 0 else 0.0,
+    "relu": lambda z: 0.0 if z <= 0 else z,  # of NaN it is NaN
     "erf": _m.erf,
     "erfc": _m.erfc,
     "atan": _m.atan,
@@ -98,7 +98,7 @@ def _numpy(name: str, args: tuple[Any, ...]) -> Any:
     if name == "softplus":
         return np.maximum(args[0], 0) + np.log1p(np.exp(-np.abs(args[0])))
     if name == "relu":
-        return np.where(np.asarray(args[0]) > 0, args[0], 0)
+        return np.maximum(args[0], 0)
     if name in ("maximum", "minimum"):  # the first wins a tie, as Python's max and min
         a, b = args
         return np.where(np.greater(b, a) if name == "maximum" else np.less(b, a), b, a)

@@ -32,6 +32,11 @@ def test_values_on_numbers_and_on_arrays(name, z):
     np.testing.assert_allclose(f(np.array([z, z])), [PLAIN[name](z)] * 2, atol=1e-15)
 
 
+@pytest.mark.parametrize("f", [horn.math.sign, *ACTIVATIONS.values()])
+def test_what_is_no_number_stays_none(f):
+    assert np.isnan([f(np.nan), *f(np.array([np.nan, np.nan]))]).all()
+
+
 @pytest.mark.parametrize(
     "name, low, high",
     [("sigmoid", 0.0, 1.0), ("softplus", 0.0, 800.0), ("tanh", -1.0, 1.0),
