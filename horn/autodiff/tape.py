@@ -104,6 +104,14 @@ class Traced:
             )
         return self.value
 
+    def __int__(self) -> int:
+        return int(float(self))
+
+    def __round__(self, ndigits: int | None = None) -> float:
+        return round(float(self), ndigits)
+
+    __trunc__ = __int__
+
     def __horn_math__(self, name: str, args: tuple[Any, ...]) -> Any:
         return make(name, *args)
 

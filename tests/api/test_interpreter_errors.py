@@ -510,6 +510,15 @@ def test_a_c_function_that_would_lose_the_derivative():
     assert "take them from horn.math, or from math" in complaint(Gamma)
 
 
+@pytest.mark.parametrize("whole", [int, round, math.trunc])
+def test_a_number_made_whole_that_would_lose_the_derivative(whole):
+    class Whole(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(sum(whole(m.input) * m.weight for m in messages))  # here
+
+    assert "take them from horn.math, or from math" in complaint(Whole)
+
+
 def test_numpy_functions_work_where_the_language_has_them():
     class Array(horn.Neuron):
         def forward(self, messages):
