@@ -251,6 +251,18 @@ def _unread(layer: Layer, output: ir.Node) -> dict[str, str]:
     return unread
 
 
+def _learned_elsewhere(layer: Layer, silent: list[str]) -> list[str]:
+    """The weights of the silent arrays, if each of them is one that other messages teach."""
+    words, left = [], set(silent)
+    for name in layer.weights if layer.has_weights else ():
+        arrays = {link.weights[name] for link in layer.links}
+        arrays |= {layer.biases[name]} if layer.biases else set()
+        if arrays & left and not arrays <= left:
+            words.append(f"m.{name}")
+            left -= arrays
+    return words if not left else []
+
+
 def _unreached(layer: Layer, silent: list[str], reached: bool, unread: dict[str, str]) -> str:
     """unread : of the layer, as ``_unread`` finds."""
     name = layer.neuron.__name__
@@ -260,6 +272,12 @@ def _unreached(layer: Layer, silent: list[str], reached: bool, unread: dict[str,
         return (
             f"{said}: what {name} feeds forward is made without {words}. Use it there, or leave "
             "its declaration out"
+        )
+    if elsewhere := _learned_elsewhere(layer, silent):
+        return (
+            f"{said}: {name}.forward learns by {', '.join(elsewhere)} of other messages, not of "
+            "these. Read it there too (the bias has no name: it is in messages alone), say "
+            "bias=False where the bias is not read, or leave it as it is"
         )
     why = f"{name}.forward has no derivative by them: floor, sign and comparisons pass none"
     if not reached:

@@ -150,6 +150,27 @@ def test_a_weight_that_is_not_read_never_learns():
     assert "layer1.weight.read" not in said and "stop_gradient" not in said
 
 
+class EachItsOwn(horn.Neuron):
+    """Reads one weight of each input, and none of the bias."""
+
+    u, v = horn.Weight(), horn.Weight()
+
+    def forward(self, messages):
+        heard = sum(m.input * m.u for m in messages.x)
+        self.feedforward(heard + sum(m.input * m.v for m in messages.y))
+
+
+def test_a_weight_that_other_messages_are_read_by_is_not_said_to_be_flat():
+    net = horn.Network()
+    x = net.input(3)
+    net.layer(2, neuron=EachItsOwn, inputs={"x": x, "y": x}, name="own")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    (said,) = explain.never_learn(net)
+    assert "own.weight.y.u, own.bias.u, own.weight.x.v, own.bias.v will never learn" in said
+    assert "learns by m.u, m.v of other messages, not of these" in said
+    assert "bias=False" in said and "floor" not in said
+
+
 class Forgotten(horn.Neuron):
     """Its Parameter is declared, and no more."""
 
