@@ -407,7 +407,8 @@ static void K(fold_row)(int monoid, K(acc_t) *s, const REAL *a, int64_t n, int64
         break; }
     }
 }
-static void K(finish)(const loop_t *l, const view_t *out, int64_t off, int64_t off2, K(acc_t) s) {
+static void K(finish_any)(const loop_t *l, const view_t *out, int64_t off, int64_t off2,
+                          K(acc_t) s) {
     double v = s.sum;
     if (l->reduce == R_MAX || l->reduce == R_MIN) v = s.best;
     if (l->reduce == R_ARGMAX) {
@@ -435,10 +436,11 @@ static void K(finish)(const loop_t *l, const view_t *out, int64_t off, int64_t o
     K(write)(out, off, v);
 }
 
-static inline void K(finish_sum)(const loop_t *l, const view_t *out, int64_t off, double sum) {
-    K(acc_t) s = {sum, 0, -1};
-    if (l->accumulate || out->dtype != REAL_TYPE) K(finish)(l, out, off, 0, s);
-    else ((REAL *)out->data)[off] = (REAL)sum;
+static inline void K(finish)(const loop_t *l, const view_t *out, int64_t off, int64_t off2,
+                             K(acc_t) s) {
+    if (l->reduce == R_SUM && !l->accumulate && out->dtype == REAL_TYPE)
+        ((REAL *)out->data)[off] = (REAL)s.sum;
+    else K(finish_any)(l, out, off, off2, s);
 }
 
 /* ---- the loop ---- */
@@ -572,13 +574,9 @@ static void K(receivers)(K(machine_t) *m) {
             if (d->axis == 1 && n == 1) K(fold_row)(l->reduce, &s, v, r, i1 - e0);
             for (int64_t i = i0; d->axis == 2 && i < i0 + n; i++)
                 for (int64_t e = n == 1 ? i1 : p[i]; e < (n == 1 ? i1 + r : p[i + 1]); e++) {
-                    if (l->reduce == R_SUM) {
-                        K(finish_sum)(l, out, K(place)(out, 0, i) + K(place)(out, 1, e),
-                                      0.0 + (double)v[e - i1]);
-                        continue;
-                    }
                     K(acc_t) one = zero;
-                    K(fold_row)(l->reduce, &one, v + (e - i1), 1, 0);
+                    if (l->reduce == R_SUM) one.sum += v[e - i1];
+                    else K(fold_row)(l->reduce, &one, v + (e - i1), 1, 0);
                     K(finish)(l, out, K(place)(out, 0, i) + K(place)(out, 1, e),
                               l->n_out > 1 ? K(place)(out + 1, 0, i) + K(place)(out + 1, 1, e) : 0,
                               one);
@@ -636,7 +634,8 @@ static void K(weighted_numbers)(const loop_t *l, const domain_t *d, const view_t
             for (; e < stop; e++) part += ws[K(place)(w, 1, e)] * xs[K(place)(x, 1, e)];
             sum += part;
         }
-        K(finish_sum)(l, out, K(place)(out, 0, i0) + K(place)(out, 2, 0), sum);
+        K(acc_t) s = {sum, 0, -1};
+        K(finish)(l, out, K(place)(out, 0, i0) + K(place)(out, 2, 0), 0, s);
     }
 }
 
@@ -660,7 +659,8 @@ static void K(listed_products)(const loop_t *l, const domain_t *d, const view_t 
         }
         for (int64_t i2 = 0; i2 < d->n[2]; i2++) {
             double product = (double)xs[K(place)(x, 2, i2)] * ys[K(place)(y, 2, i2)];
-            K(finish_sum)(l, out, start + K(place)(out, 2, i2), 0.0 + product);
+            K(acc_t) s = {0.0 + product, 0, -1};
+            K(finish)(l, out, start + K(place)(out, 2, i2), 0, s);
         }
     }
 }

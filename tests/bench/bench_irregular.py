@@ -5,9 +5,9 @@
 
 1,000 inputs, a hidden layer whose neurons hear ten others each, a tenth as many of which each hears
 ten of these, and two softmax neurons that hear a hundred; SGD, float32. A step is forward, loss,
-backward and update. "sums": weighted sums and tanh, for which PyTorch has sparse products (CSR) and
-gathered rows; "dendrites": each synapse saturates by itself, gathered rows only. PyTorch's time is
-its fastest; with --compile (it needs a C++ compiler) gathered rows are compiled, too. The losses of
+backward and update. "sums": weighted sums and tanh; "dendrites": each synapse saturates by itself.
+PyTorch gathers what each neuron hears (the gradient of its sparse product is a dense matrix, of 36
+GB here), with --compile also compiled (it needs a C++ compiler); the fastest counts. The losses of
 the first three steps, from the same weights, are compared first; then all run by turns, a step at a
 time; medians are of steps that ran while the processors were calm (tests/bench/calm), where they
 were calm often enough.
@@ -78,21 +78,16 @@ def theirs(net: horn.Network, batch: int, kind: str, is_dendrites: bool) -> Step
         weight = torch.nn.Parameter(torch.tensor(arrays[link.weight]))
         bias = torch.nn.Parameter(torch.tensor(arrays[f"{layer.name}.bias"]))
         learned += [weight, bias]
-        shape = layer.size, link.source.size
         indices = torch.tensor(edges.indices.astype(np.int64))
-        layers.append((weight, bias, indices, torch.tensor(edges.indptr), shape))
+        layers.append((weight, bias, indices, layer.size))
 
     def outputs(x: Any) -> Any:
-        for k, (weight, bias, indices, indptr, shape) in enumerate(layers):
+        for k, (weight, bias, indices, size) in enumerate(layers):
             is_last = k == len(layers) - 1
-            if kind == "csr":
-                matrix = torch.sparse_csr_tensor(indptr, indices, weight, shape)
-                z = torch.sparse.mm(matrix, x.T).T
-            else:
-                messages = x[:, indices] * weight
-                if is_dendrites and not is_last:
-                    messages = torch.tanh(messages)
-                z = messages.view(len(x), shape[0], -1).sum(2)
+            messages = x[:, indices] * weight
+            if is_dendrites and not is_last:
+                messages = torch.tanh(messages)
+            z = messages.view(len(x), size, -1).sum(2)
             bias_of = torch.tanh(bias) if is_dendrites and not is_last else bias
             x = z + bias_of if is_last else torch.tanh(z + bias_of)
         return x
@@ -144,8 +139,7 @@ def main() -> None:
         net = network(Dendrites if name == "dendrites" else None, asked.neurons)
         for batch in asked.batches:
             steps = {"horn": ours(net, batch, asked.threads)}
-            kinds = ["gathered", *["csr"] * (name == "sums"), *["compiled"] * asked.compile]
-            for kind in kinds:
+            for kind in ("gathered", *["compiled"] * asked.compile):
                 steps[kind] = theirs(net, batch, kind, name == "dendrites")
             losses = {who: [step(k) for k in range(3)] for who, step in steps.items()}
             for who, found in losses.items():
