@@ -34,6 +34,7 @@ from horn.errors import (
     Fenced,
     NotFound,
     ProtocolError,
+    Unreachable,
 )
 
 logger = logging.getLogger(__name__)
@@ -221,16 +222,27 @@ class Publication:
 
     def _tell(self) -> None:
         with self._writing:  # never asked for by a callback, which brings the answer to a write
-            with self._lock:
-                assert self._table is not None
-                table = msgspec.structs.replace(self._table, gone=[*self._gone])
-                if table == self._table or not self._unsubscribe:
-                    return
-                self._table = table
-            try:
-                self.coord.set(self.path, msgspec.json.encode(table))
-            except ClusterError as error:  # then its session ends, and the table with it
-                logger.info("table not written path=%s reason=%s", self.path, error)
+            while self._tell_once():
+                pass
+
+    def _tell_once(self) -> bool:
+        """Write who has gone; True to do it again: without an answer the session may go on."""
+        with self._lock:
+            assert self._table is not None
+            table = msgspec.structs.replace(self._table, gone=[*self._gone])
+            if table == self._table or not self._unsubscribe:
+                return False
+        try:
+            self.coord.set(self.path, msgspec.json.encode(table))
+        except Unreachable as error:
+            logger.info("table not written yet path=%s reason=%s", self.path, error)
+            return True
+        except ClusterError as error:  # then its session ends, and the table with it
+            logger.info("table not written path=%s reason=%s", self.path, error)
+            return False
+        with self._lock:
+            self._table = table
+        return False
 
 
 class Roster:

@@ -177,12 +177,15 @@ class OneConnection:
     def __init__(self) -> None:
         self.begun, self.heard = threading.Event(), threading.Event()
         self.written: list[bytes] = []
+        self.failures: list[errors.ClusterError] = []
 
     def create(self, path: str, data: bytes, ephemeral: bool) -> None:
         pass
 
     def set(self, path: str, data: bytes) -> None:
         self.begun.set()
+        if self.failures:
+            raise self.failures.pop()
         assert self.heard.wait(10.0), "the thread that brings the answer waits for the writer"
         self.written.append(data)
 
@@ -204,3 +207,14 @@ def test_who_goes_while_the_table_is_written_does_not_wait_for_it():
     assert was_free
     assert wait_until(lambda: len(coord.written) == 2)
     assert b'["tasks","1"]' in coord.written[1]
+
+
+def test_who_goes_while_zookeeper_does_not_answer_is_written_once_it_does():
+    coord, folder = OneConnection(), OneFolder()
+    coord.failures = [errors.Unreachable("zk:2181", "no answer", 10.0)]
+    coord.heard.set()
+    publication = Publication(coord, "/table", {"tasks": folder}, 0)  # type: ignore[arg-type,dict-item]
+    publication.publish({"tasks": 3}, 10.0)
+    folder.callback(MembershipChange(frozenset(), frozenset({"1"})))
+    assert wait_until(lambda: len(coord.written) == 1)
+    assert b'["tasks","1"]' in coord.written[0]
