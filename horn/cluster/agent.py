@@ -212,8 +212,7 @@ class Agent:
         while self._suspended and not self._stopping:
             if self._is_cut_off():
                 for run in list(self.runs.values()):
-                    if run.runner is not None:
-                        run.kill(self._ended(run, "its agent was cut off from ZooKeeper"))
+                    run.kill_runner(self._ended(run, "its agent was cut off from ZooKeeper"))
                 return
             pause.wait(0.05)
 

@@ -1,6 +1,7 @@
 """An agent's side of job runners, one per job: the process, and a ``JobRun`` for each attempt.
 
-All calls come from one thread of the agent: a job runner ends with it (PDEATHSIG).
+All calls but ``kill_runner`` come from one thread of the agent: a job runner ends with it
+(PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -309,13 +310,19 @@ class JobRun:
 
     def kill(self, why: str) -> None:
         """End at once; ``why`` is the failure."""
-        if self.runner is not None:
-            if not self._is_killed:
-                self._is_killed = True
-                self._last = protocol.RunnerFinished(FAILED, HostFailure(why))
-            self.runner.kill()
-        else:
+        if not self.kill_runner(why):
             self.say(FAILED, failure=HostFailure(why))
+
+    def kill_runner(self, why: str) -> bool:
+        """The same for its process, from any thread; False if there is none (any more)."""
+        runner = self.runner  # read once: the agent's thread takes it away as it ends
+        if runner is None:
+            return False
+        if not self._is_killed:
+            self._is_killed = True
+            self._last = protocol.RunnerFinished(FAILED, HostFailure(why))
+        runner.kill()
+        return True
 
 
 def _died(code: int) -> str:

@@ -6,8 +6,11 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from horn.cluster.agent import Agent
 from horn.cluster.job_runner import JobRunner
-from horn.cluster.master import FAILED, RUN, Allocation, HostFailure, HostOrder
+from horn.cluster.master import FAILED, RUN, STARTING, Allocation, HostFailure, HostOrder
 from horn.cluster.runner_protocol import RunnerConnection, RunnerFinished, TasksRunning
 from horn.cluster.runners import JobRun
 from horn.errors import ModelError, ProtocolError
@@ -46,6 +49,34 @@ def test_what_ended_before_has_its_own_cause():
     )
     run.ended()
     assert run.report.failure is not None and "SIGKILL" in run.report.failure.text
+
+
+class LeavingRun(JobRun):
+    """The agent's thread takes its runner away once it was looked at so often."""
+
+    looks = 0
+
+    @property
+    def runner(self) -> Any:
+        self.looks -= 1
+        return SimpleNamespace(kill=lambda: None) if self.looks >= 0 else None
+
+    @runner.setter
+    def runner(self, value: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2])
+def test_who_is_cut_off_says_nothing_of_a_job_runner_that_has_just_ended(looks: int):
+    """Its own report is about to be made, by the agent's thread."""
+    run = LeavingRun("one", HostOrder(1, RUN, {}), member=1)
+    run.looks = looks
+    agent = Agent.__new__(Agent)
+    agent._suspended, agent._stopping, agent.runs = True, False, {"one": run}
+    agent._is_cut_off = lambda: True  # type: ignore[method-assign]
+    agent._ended = lambda run, why: why  # type: ignore[method-assign]
+    agent._fence()
+    assert run.report.phase == STARTING
 
 
 def test_who_holds_a_dead_job_runners_line_keeps_nobody_waiting():
