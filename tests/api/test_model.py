@@ -317,6 +317,21 @@ def test_a_model_that_cannot_be_saved_is_kept_and_the_place_said(
     assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)
 
 
+def test_the_mask_of_new_files_is_as_it_was_while_a_model_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other threads make files meanwhile."""
+    model, set_mask, masks = model_of(dense()), os.umask, list[int]()
+    before = set_mask(0o027)
+    monkeypatch.setattr(os, "umask", lambda mask: masks.append(mask) or set_mask(mask))
+    try:
+        model.save(tmp_path / "m.horn")
+    finally:
+        set_mask(before)
+    assert masks == []
+    assert (tmp_path / "m.horn").stat().st_mode & 0o777 == 0o640
+
+
 def test_a_disk_without_room_is_known_before(tmp_path: Path) -> None:
     modelfile.check_writable(tmp_path / "m.horn", 1000)
     with pytest.raises(ModelError, match="bytes left, and the model takes about 1,152,9"):
