@@ -189,7 +189,7 @@ class Agent:
             "slots": capacity.slots, "address": capacity.address, "pid": os.getpid(),
             "id": self.store.id, "shared": self.store.shared_id, "files": capacity.limits.n_files,
         }  # fmt: skip
-        old = self.workers.members().get(self.name)
+        old = self.workers.members({}).get(self.name)  # the masters name those they leave out
         return self.workers.join(
             self.name,
             self.service.endpoint,

@@ -113,7 +113,7 @@ class ClusterClient:
         found = {}
         for name, member in members.items():
             node = self.coord.get(self.paths.orders(name))
-            found[name] = host_of(member, sum(allocated(node).values()))
+            found[name] = host_of(member, sum(allocated(name, node).values()))
         return found
 
     # submit

@@ -6,7 +6,6 @@ leadership and the record's version: an overtaken master writes nothing.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -22,7 +21,15 @@ from horn.coordination.jobs import ENDED, Jobs, JobState
 from horn.coordination.membership import FolderView, Member, Membership
 from horn.coordination.records import Create, Delete, Put, Step, Znode
 from horn.coordination.session import Session
-from horn.errors import ClusterError, Conflict, Fenced, HornError, NotFound, SessionLost
+from horn.errors import (
+    ClusterError,
+    Conflict,
+    Fenced,
+    HornError,
+    NotFound,
+    ProtocolError,
+    SessionLost,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +61,7 @@ class JobController:
         self._wake = threading.Event()
         self._closing = False
         self._jobs: dict[str, _Candidacy] = {}
+        self._left_out: dict[str, str] = {}  # workers that are no hosts, and why
         self._wakes_workers = workers.subscribe(self.wake)
         coord.ensure(coord.paths.jobs(), coord.paths.all_active(), coord.paths.all_orders())
         self._names = FolderView(coord, coord.paths.all_active(), self.wake)
@@ -121,12 +129,22 @@ class JobController:
         return False
 
     def hosts(self, but: str) -> tuple[dict[str, Host], Mapping[str, Znode]]:
-        """Workers with their free slots, a job's own counted as free; and the nodes that say so."""
+        """Workers with their free slots, a job's own counted as free; and the nodes that say so.
+        A worker whose node cannot be read is left out.
+        """
         taken = self._orders.nodes()
-        found = {}
-        for name, member in self.workers.members().items():
-            used = sum(n for job, n in allocated(taken.get(name)).items() if job != but)
-            found[name] = host_of(member, used)
+        found, unread = {}, dict[str, ProtocolError]()
+        for name, member in self.workers.members(unread).items():
+            used = sum(n for job, n in allocated(name, taken.get(name)).items() if job != but)
+            try:
+                found[name] = host_of(member, used)
+            except ProtocolError as error:
+                unread[name] = error
+        left_out = {name: str(error) for name, error in unread.items()}
+        for name, reason in left_out.items():
+            if self._left_out.get(name) != reason:
+                logger.error("worker left out host=%s reason=%s", name, reason)
+        self._left_out = left_out
         return found, taken
 
     def wake(self, what: object = None) -> None:
@@ -177,7 +195,7 @@ class _Candidacy:
             if Jobs(self.coord).remove_unfinished(self.name):
                 logger.warning("unfinished job removed job=%s", self.name)
             return False
-        if state is None or state in ENDED or self.refused or "spec" not in nodes:
+        if state is None or state in ENDED or self.refused or not {"spec", "record"} <= set(nodes):
             self._resign()
             return False
         if self.candidate is None:
@@ -216,12 +234,15 @@ class _Candidacy:
     def _decide(
         self, nodes: Mapping[str, Znode], state: JobState, terms: JobTerms, leadership: Leadership
     ) -> bool:
-        record = _decoded(nodes["record"], JobRecord) or JobRecord()
+        at = self.paths
+        record = _decoded(nodes["record"], JobRecord, at.record(self.name)) or JobRecord()
         hosts, taken = self.masters.hosts(self.name)
         reports = {}
         for name, node in self.reports.nodes().items():
             attempt, _, host = name.partition("-")
-            report = _decoded(node, HostReport) if attempt == str(record.attempt) else None
+            report = None
+            if attempt == str(record.attempt):
+                report = _decoded(node, HostReport, f"{at.reports(self.name)}/{name}")
             if report is not None and report.failure is not None:
                 failure = msgspec.structs.replace(report.failure, when=node.changed)
                 report = msgspec.structs.replace(report, failure=failure)
@@ -287,7 +308,7 @@ class _Candidacy:
     ) -> list[Step]:
         """An order's node, and the slots that it takes or gives back."""
         path = self.paths.order(host, self.name)
-        used = allocated(taken.get(host))
+        used = allocated(host, taken.get(host))
         node = taken.get(host)
         if node is None:
             raise NotFound(f"{self.paths.orders(host)} has not been seen yet")
@@ -315,14 +336,14 @@ class _Candidacy:
 _ENCODE = msgspec.json.Encoder(order="deterministic").encode
 
 
-def _decoded(node: Znode | None, kind: Any) -> Any:
+def _decoded(node: Znode | None, kind: Any, path: str) -> Any:
     """A record of horn; None if there is none, or it cannot be read."""
     if node is None or not node.data:
         return None
     try:
         return msgspec.json.decode(node.data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        logger.warning("not understood: %s: %s", kind.__name__, error)
+        logger.warning("not understood path=%s reason=%s", path, error)
         return None
 
 
@@ -336,26 +357,25 @@ def _state(node: Znode | None) -> JobState | None:
 def groups_wished(wish: bytes) -> int:
     """The number of groups in a wish, or 0."""
     number = wish.removeprefix(GROUPS)
-    return int(number) if wish.startswith(GROUPS) and number.isdigit() else 0
+    return int(number) if wish.startswith(GROUPS) and number.isdigit() and len(number) < 10 else 0
 
 
-def allocated(node: Znode | None) -> dict[str, int]:
+def allocated(host: str, node: Znode | None) -> dict[str, int]:
     """Slots by job that a host's orders have taken."""
-    if node is None or not node.data:
-        return {}
-    try:
-        found = json.loads(node.data)
-    except ValueError:
-        return {}
-    return {str(job): int(n) for job, n in found.items()} if isinstance(found, dict) else {}
+    return _decoded(node, dict[str, int], f"orders/{host}") or {}
 
 
 def host_of(member: Member, used: int) -> Host:
-    """A worker as it registered, less the slots in use."""
+    """A worker as it registered, less the slots in use. Raises ProtocolError."""
     info, versions = member.info, member.versions
-    slots = int(info.get("slots", 0))
+    slots, files = info.get("slots", 0), info.get("files", 0)
+    if not isinstance(slots, int) or not isinstance(files, int):
+        raise ProtocolError(
+            f"workers/{member.name} is not a worker that horn wrote: slots {slots!r} and files "
+            f"{files!r} are to be whole numbers"
+        )
     return Host(
         member.name, str(info.get("address", "")), slots, slots - used,
         str(versions.get("horn", "")), str(versions.get("python", "")),
-        str(info.get("shared", "")), member.token, int(info.get("files", 0)),
+        str(info.get("shared", "")), member.token, files,
     )  # fmt: skip

@@ -84,7 +84,7 @@ class JobPreparer:
     def _fetch(self, workers: Membership, digest: str) -> None:
         """A package from another host that has it."""
         reasons = []
-        for name, member in workers.members().items():
+        for name, member in workers.members({}).items():
             if name == self.name:
                 continue
             access = None

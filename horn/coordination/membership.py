@@ -314,11 +314,20 @@ class Membership:
             if node is not None and node.created == mine.token:
                 self.coord.delete(f"{self.folder}/{mine.name}")
 
-    def members(self) -> dict[str, Member]:
-        """Who is there now, as far as this process has heard."""
+    def members(self, unread: dict[str, ProtocolError] | None = None) -> dict[str, Member]:
+        """Who is there now, as far as this process has heard. unread : takes the nodes that this
+        horn did not write; without it they raise ProtocolError.
+        """
         self._view.wait_ready(10.0)
-        nodes = self._view.nodes()
-        return {name: _member(self.folder, name, node) for name, node in sorted(nodes.items())}
+        found = {}
+        for name, node in sorted(self._view.nodes().items()):
+            try:
+                found[name] = _member(self.folder, name, node)
+            except ProtocolError as error:
+                if unread is None:
+                    raise
+                unread[name] = error
+        return found
 
     def names(self) -> frozenset[str]:
         return frozenset(self._view.nodes())

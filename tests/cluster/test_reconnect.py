@@ -20,7 +20,7 @@ from horn.cluster.job_controller import JobController, JobTerms
 from horn.cluster.resume import resume
 from horn.cluster.scheduler import ResourceRequest
 from horn.coordination.jobs import Jobs, JobState
-from horn.coordination.membership import FolderView, Membership, MembershipChange
+from horn.coordination.membership import FolderView, Membership, MembershipChange, described
 from horn.coordination.records import ConnectionResumed, Create
 from horn.coordination.session import Session
 from horn.errors import Unreachable
@@ -201,6 +201,43 @@ def test_masters_watch_no_job_that_has_ended_and_hear_when_one_goes_on(tmp_path)
                 leader = coord.paths.leader("old-0007")
                 wait_until(lambda: not other.children(leader))
                 wait_until(lambda: set(masters._jobs) == {"new-0001"})
+            finally:
+                masters.close()
+                workers.close()
+
+
+UNREADABLE = {
+    "a": b"{}",
+    "b": b"\xff",
+    "c": described("tcp://c", {"layout": 99}, {"slots": 1}),
+    "d": described("tcp://d", {}, {"slots": "two"}),
+    "e": described("tcp://e", {}, {"slots": 1, "files": None}),
+}
+
+
+@pytest.mark.net
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("taken", [b'{"old-0001": null}', b'{"old-0001": "2"}', b"\xff", b"[1]"])
+def test_workers_whose_nodes_cannot_be_read_are_left_out_and_the_others_get_jobs(taken, caplog):
+    with zk.EmbeddedServer(tick_ms=500) as server:
+        with Session(server.hosts) as coord, Session(server.hosts) as other:
+            at, workers = coord.paths, Membership(coord, coord.paths.workers())
+            workers.join("good", "tcp://good", info={"slots": 1})
+            for name, data in UNREADABLE.items():
+                other.create(f"{at.workers()}/{name}", data, ephemeral=True)
+            wait_until(lambda: len(workers.names()) == 1 + len(UNREADABLE))
+            other.ensure(at.orders("good"))
+            other.set(at.orders("good"), taken)
+            Jobs(other).create("new-0001", b"{}")
+            terms = JobTerms(ResourceRequest(1, 1, 0, False, "", ""), 0)
+            masters = JobController(coord, workers, "here", lambda job, node: terms)
+            try:
+                wait_until(lambda: other.children(at.orders("good")) == ["new-0001"])
+                coord.check()
+                said = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
+                assert any("path=orders/good " in r.getMessage() for r in caplog.records)
+                for name in UNREADABLE:  # once, by its name
+                    assert sum(f"workers/{name} " in text for text in said) == 1, said
             finally:
                 masters.close()
                 workers.close()
