@@ -380,16 +380,20 @@ class Agent:
             for fd in (runner.pidfd, runner.output, runner.line.fileno()):
                 if fd is not None and (fd != runner.line.fileno() or runner.is_open):
                     watched[fd] = (run, runner)
-                    poll.register(fd, select.POLLIN)
+                    is_behind = fd == runner.line.fileno() and runner.line.is_behind
+                    poll.register(fd, select.POLLIN | (select.POLLOUT if is_behind else 0))
         now = time.monotonic()
         for run in self.runs.values():
             at = run.tick(now)
             until = until if at is None else min(until, at)
-        for fd, _ in poll.poll(max(until - now, 0.0) * 1000):
+        for fd, event in poll.poll(max(until - now, 0.0) * 1000):
             if fd == self._wake:
                 os.eventfd_read(self._wake)
                 continue
-            self._hear(fd, *watched[fd])
+            if event & select.POLLOUT:
+                watched[fd][1].flush()
+            if event & ~select.POLLOUT:
+                self._hear(fd, *watched[fd])
         while not self._todo.empty():
             self._todo.get()()
 

@@ -120,7 +120,7 @@ class RunnerConnection:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self._buffer = bytearray()
+        self._buffer, self._unsent = bytearray(), bytearray()
 
     @classmethod
     def pair(cls) -> tuple[RunnerConnection, RunnerConnection]:
@@ -132,6 +132,25 @@ class RunnerConnection:
 
     def send(self, word: RunnerMessage) -> None:
         self.sock.sendall(_ENCODE.encode(word) + b"\n")
+
+    def send_soon(self, word: RunnerMessage) -> None:
+        """Send what the other end has room for; ``flush`` sends on, while it ``is_behind``."""
+        self._unsent += _ENCODE.encode(word) + b"\n"
+        self.flush()
+
+    @property
+    def is_behind(self) -> bool:
+        return bool(self._unsent)
+
+    def flush(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: self.sock.send(self._unsent, socket.MSG_DONTWAIT)]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unsent.clear()
+            raise
 
     def read(self, *, waits: bool = True) -> list[RunnerMessage] | None:
         """Wait for messages; None when the other end has gone. With ``waits`` False only what has

@@ -6,6 +6,7 @@ All calls but ``kill_runner`` come from one thread of the agent: a job runner en
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -89,10 +90,13 @@ class RunnerProcess:
         return _state(self.process.pid)[:1] in ([b"T"], [b"t"])
 
     def send(self, word: protocol.RunnerMessage) -> None:
-        try:
-            self.line.send(word)
-        except OSError:
-            pass  # it has ended: its exit is heard of
+        """Never wait for it: it may be stopped, and an assignment large."""
+        with contextlib.suppress(OSError):  # it has ended: its exit is heard of
+            self.line.send_soon(word)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self.line.flush()
 
     def log_to(self, path: Path) -> None:
         self.log = LogFile(path)

@@ -11,8 +11,13 @@ import pytest
 from horn.cluster.agent import Agent
 from horn.cluster.job_runner import JobRunner
 from horn.cluster.master import FAILED, RUN, STARTING, Allocation, HostFailure, HostOrder
-from horn.cluster.runner_protocol import RunnerConnection, RunnerFinished, TasksRunning
-from horn.cluster.runners import JobRun
+from horn.cluster.runner_protocol import (
+    CheckpointComplete,
+    RunnerConnection,
+    RunnerFinished,
+    TasksRunning,
+)
+from horn.cluster.runners import JobRun, RunnerProcess
 from horn.errors import ModelError, ProtocolError
 
 SIGKILLED = RunnerFinished(
@@ -49,6 +54,26 @@ def test_what_ended_before_has_its_own_cause():
     )
     run.ended()
     assert run.report.failure is not None and "SIGKILL" in run.report.failure.text
+
+
+def test_a_job_runner_that_reads_nothing_keeps_its_agent_waiting_for_nothing():
+    """It is stopped, and its assignment larger than what a socket takes."""
+    line, theirs = RunnerConnection.pair()
+    runner = RunnerProcess.__new__(RunnerProcess)
+    runner.line, words = line, [CheckpointComplete(number) for number in range(100_000)]
+    sending = threading.Thread(target=lambda: [runner.send(word) for word in words], daemon=True)
+    sending.start()
+    sending.join(10.0)
+    is_free = not sending.is_alive()
+    got: list[Any] = []
+    while is_free and len(got) < len(words):
+        got += theirs.read() or ()
+        runner.flush()
+    assert is_free and got == words and not line.is_behind
+    theirs.close()
+    runner.send(words[0])  # it has ended: its exit is heard of
+    line.close()
+    sending.join(10.0)
 
 
 class LeavingRun(JobRun):
