@@ -14,6 +14,7 @@ is in them is opened with ``opened``.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -73,8 +74,11 @@ class HostStore:
         self.shared_id = "" if shared is None else _id(shared)
         for packed in folder.glob("packages/*/"):
             package.sweep(packed)
-        for work in folder.glob("jobs/*/work-*"):  # of an agent that was killed
-            shutil.rmtree(work, ignore_errors=True)
+        left = [*folder.glob("jobs/*/work-*")]  # of an agent that was killed
+        if shared is not None:
+            left += shared.glob(f"packages/*-{self.id}")  # which others' are not
+        for path in left:
+            shutil.rmtree(path, ignore_errors=True)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -120,11 +124,12 @@ class HostStore:
         """Copy a package into the shared folder."""
         if self.shared is None or (self.shared / "packages" / digest).exists():
             return
-        temporary = self.shared / "packages" / f"{digest[:16]}-{secrets.token_hex(8)}"
-        shutil.copytree(self._package(digest), temporary)
+        temporary = self.shared / "packages" / f"{digest[:16]}-{self.id}"
         try:
-            temporary.rename(self.shared / "packages" / digest)
-        except OSError:  # another host was faster
+            shutil.copytree(self._package(digest), temporary)
+            with contextlib.suppress(OSError):  # another host was faster
+                temporary.rename(self.shared / "packages" / digest)
+        finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
     def get(self, digest: str) -> tuple[bytes, Iterator[bytes]]:

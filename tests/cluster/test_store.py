@@ -1,9 +1,10 @@
-"""Logs: when what was written, and what a full disk costs."""
+"""Logs: when what was written, and what a full disk costs; and what a killed agent leaves."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horn.cluster import store
-from horn.cluster.store import MARK_S, LogFile, written_since
+from horn.cluster.store import MARK_S, HostStore, LogFile, written_since
 
 
 class Clock:
@@ -106,3 +107,43 @@ def test_what_a_disk_takes_in_part_is_in_the_log_whole(
     log.write(b"more")
     log.close()
     assert (tmp_path / "a.log").read_bytes().startswith(b"a whole line\nhorn: the log ends here")
+
+
+class Killed(BaseException):
+    """The agent, while it copies a package."""
+
+
+def test_a_copy_for_the_shared_folder_goes_when_its_agent_was_killed_and_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    digest, packages = "ab" * 32, tmp_path / "shared" / "packages"
+
+    def share(folder: str, is_killed: bool) -> None:
+        made = HostStore(tmp_path / folder, tmp_path / "shared")
+        (tmp_path / folder / "packages" / digest / "files").mkdir(parents=True, exist_ok=True)
+        with monkeypatch.context() as patched:
+            if is_killed:
+                patched.setattr(shutil, "copytree", lambda source, target: die(target))
+                patched.setattr(shutil, "rmtree", lambda *_, **__: None)
+                with pytest.raises(Killed):
+                    made._share(digest)
+            else:
+                made._share(digest)
+        made.close()
+
+    def die(target: Path) -> None:
+        target.mkdir()
+        raise Killed
+
+    share("a", True)
+    share("b", True)
+    other = {path.name for path in packages.iterdir() if path.name.endswith(_id(tmp_path / "b"))}
+    assert len(list(packages.iterdir())) == 2 and len(other) == 1
+    HostStore(tmp_path / "a", tmp_path / "shared").close()
+    assert {path.name for path in packages.iterdir()} == other  # which may be alive
+    share("b", False)
+    assert [path.name for path in packages.iterdir()] == [digest]
+
+
+def _id(folder: Path) -> str:
+    return (folder / "id").read_text().strip()
