@@ -48,8 +48,8 @@ WARN_EVERY_S = 60.0
 # Connections from one address (Apache's maxClientCnxns is 60, fewer than a host may have tasks);
 # loopback is one address for a whole machine.
 MAX_PER_ADDRESS, MAX_PER_LOOPBACK = 250, 1000
-# Connections without a session, from all addresses together; and the descriptors that connections
-# leave to the process: without one it can write no snapshot.
+# Connections without a session, from one address; and the descriptors that connections leave to the
+# process: without one it can write no snapshot.
 MAX_WITHOUT_SESSION = 256
 RESERVED = 256
 # Accepted in one turn of the loop, before it is seen that they are too many.
