@@ -261,6 +261,7 @@ class Agent:
                 if run.is_over and (found is None or run.is_told):
                     del self.runs[job]
                     self._progress.pop(job, None)
+                    self._written.pop(job, None)
 
     def _beat(self) -> None:
         """Ask ZooKeeper something often, to know how long the session is sure to last."""

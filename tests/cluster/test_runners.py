@@ -104,6 +104,16 @@ def test_who_is_cut_off_says_nothing_of_a_job_runner_that_has_just_ended(looks: 
     assert run.report.phase == STARTING
 
 
+def test_of_a_job_that_is_gone_an_agent_keeps_nothing():
+    run = JobRun("one", HostOrder(1, RUN, {}), member=1)
+    run.say(FAILED)
+    agent = Agent.__new__(Agent)
+    agent.runs, agent._progress, agent._written = {"one": run}, {"one": {}}, {"one": 1.0}
+    agent._is_cut_off = lambda: False  # type: ignore[method-assign]
+    agent._reconcile({})
+    assert not agent.runs and not agent._progress and not agent._written
+
+
 def test_who_holds_a_dead_job_runners_line_keeps_nobody_waiting():
     """A job that forks, as multiprocessing does, leaves a process with all that it had open."""
     run = JobRun("one", HostOrder(1, RUN, {}), member=1)
