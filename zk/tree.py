@@ -19,6 +19,7 @@ from zk.wire import STAT, Code, Event
 
 PERSISTENT, EPHEMERAL, SEQUENTIAL, CONTAINER = 0, 1, 2, 4
 CONTAINER_OWNER = -(1 << 63)
+MOST_ACLS = 1024  # different lists, before it is looked which of them no node has any more
 SPECIAL = frozenset({"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"})
 
 # Surrogates cannot be in a decoded string; a character beyond U+FFFF is two of them in Java, so
@@ -162,6 +163,7 @@ class Tree:
         self.containers: dict[str, None] = {}
         self.zxid = 0
         self._acls: dict[Acls, Acls] = {acls.OPEN: acls.OPEN}
+        self._most_acls = MOST_ACLS
         for path in ("/zookeeper", "/zookeeper/config", "/zookeeper/quota"):
             self.nodes[path] = Node(b"", acls.OPEN, 0, 0, 0)
             self._adopt(shown_parent(path), path)
@@ -170,6 +172,17 @@ class Tree:
 
     def __len__(self) -> int:
         return len(self.nodes) - 1
+
+    def _kept(self, acl: Acls) -> Acls:
+        """The one copy of an equal list. When they have doubled, those of no node go."""
+        found = self._acls.get(acl)
+        if found is None:
+            if len(self._acls) >= self._most_acls:
+                used = {node.acl: node.acl for node in self.nodes.values()}
+                self._acls = {**used, acls.OPEN: acls.OPEN}
+                self._most_acls = max(MOST_ACLS, 2 * len(self._acls))
+            found = self._acls[acl] = acl
+        return found
 
     def items(self) -> Iterator[tuple[str, Node]]:
         """Every node once, parents first."""
@@ -180,7 +193,7 @@ class Tree:
         self.nodes, self.zxid = {"": nodes["/"], **nodes}, zxid
         self.ephemerals, self.containers = {}, {}
         for path, node in nodes.items():
-            node.acl = self._acls.setdefault(node.acl, node.acl)
+            node.acl = self._kept(node.acl)
             self._own(path, node.owner)
             if path != "/":
                 self._adopt(shown_parent(path), path)
@@ -232,7 +245,7 @@ class Tree:
             owner = CONTAINER_OWNER
         else:
             owner = session if flags & EPHEMERAL else 0
-        return Create(path, data, self._acls.setdefault(fixed, fixed), owner)
+        return Create(path, data, self._kept(fixed), owner)
 
     def check_delete(self, path: str, version: int, ids: Ids) -> Delete:
         parent_path = parent_of(path)
@@ -265,7 +278,7 @@ class Tree:
             raise Refused(Code.NO_AUTH, path)
         if version not in (-1, node.aversion):
             raise Refused(Code.BAD_VERSION, path)
-        return SetAcl(path, self._acls.setdefault(fixed, fixed), _next_version(node.aversion))
+        return SetAcl(path, self._kept(fixed), _next_version(node.aversion))
 
     def check_version(self, path: str, version: int, ids: Ids) -> Check:
         check_path(path)
@@ -294,7 +307,7 @@ class Tree:
         parent = self.nodes[parent_path]
         before = parent.cversion, parent.pzxid
         # One copy of each list; a log brings equal ones.
-        acl = self._acls.setdefault(acl, acl)
+        acl = self._kept(acl)
         self.nodes[path] = Node(data, acl, owner, zxid, time_ms)
         self._adopt(parent_path, path)
         parent.cversion = _wrap(parent.cversion + 1)
@@ -344,7 +357,7 @@ class Tree:
     def _set_acl(self, txn: SetAcl) -> tuple[list[Fired], Undo]:
         node = self.nodes[txn.path]
         before = node.acl, node.aversion
-        node.acl, node.aversion = self._acls.setdefault(txn.acl, txn.acl), txn.version
+        node.acl, node.aversion = self._kept(txn.acl), txn.version
 
         def undo() -> None:
             node.acl, node.aversion = before

@@ -12,7 +12,7 @@ from tests.zk.state import Talker, facts, new_service
 from zk import record, wire
 from zk.acl import OPEN
 from zk.errors import Refused
-from zk.tree import Tree
+from zk.tree import MOST_ACLS, Tree
 from zk.wire import Op, Reader
 
 names = st.sampled_from(["/a", "/b", "/a/x", "/a/y", "/a/x/z"])
@@ -102,3 +102,15 @@ def test_equal_acls_are_kept_once() -> None:
         acl = (wire.Acl(7, "world", "anyone"),)
         tree.apply(tree.check_create(f"/n{number}", b"", acl, 0, 1, ()), number + 1, 0)
     assert len({id(tree.nodes[f"/n{number}"].acl) for number in range(3)}) == 1
+
+
+def test_lists_of_nodes_that_are_gone_are_forgotten() -> None:
+    """Every job has a list of its own, and a server outlives thousands of them."""
+    tree, open_acl = Tree(), (wire.Acl(31, "world", "anyone"),)
+    for number in range(3 * MOST_ACLS):
+        acl = (wire.Acl(31, "ip", f"10.0.{number // 256}.{number % 256}"), *open_acl)
+        tree.apply(tree.check_create("/n", b"", acl, 0, 1, ()), 2 * number + 1, 0)
+        tree.apply(tree.check_delete("/n", -1, ()), 2 * number + 2, 0)
+    assert len(tree._acls) <= MOST_ACLS
+    tree.apply(tree.check_create("/n", b"", open_acl, 0, 1, ()), 6 * MOST_ACLS + 1, 0)
+    assert tree.nodes["/n"].acl is OPEN
