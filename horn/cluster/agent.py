@@ -414,13 +414,10 @@ class Agent:
                 self._warm = None
                 logger.error("the warm job runner ended: %s", runner._unlogged[-2000:].decode())
         elif runner.is_open:
-            words = runner.line.read()
-            if words is None:
-                runner.is_open = False
             if run is None:
-                return  # it is warm now
-            for word in words or ():
-                run.hear(word)
+                runner.is_open = runner.line.read() is not None  # it is warm now
+                return
+            run.listen(runner)
             if run.progress is not None:
                 self._progress[run.job], run.progress = run.progress, None
 

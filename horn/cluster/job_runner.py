@@ -74,6 +74,7 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_S = 30.0  # between checkpoints, unless told otherwise
 ROOM_S, ROOM_LOOK_S = 600.0, 0.5  # for somebody to make room for the model
 LEAVE_S = 1.0  # for what runs to end once it is told to
+MAX_TEXT = 20_000  # characters of an error
 REPAIRS = 1000  # attempts of tasks within one of the job: what ended alone starts again alone
 
 
@@ -165,7 +166,7 @@ class JobRunner:
         names = {rank: topology.name(rank) for there in ranks.values() for rank in there}
         text = f"{error}{_of_package(error)}"
         return HostFailure(
-            text if self.n_hosts == 1 else f"{text}\n(said by worker {host})",
+            _short(text) if self.n_hosts == 1 else f"{_short(text)}\n(said by worker {host})",
             error.exit_code,
             is_secondary=isinstance(error, MemberLost) and not isinstance(error, PeerUnreachable),
             # A model that cannot be written would have to be computed again for nothing.
@@ -180,13 +181,13 @@ class JobRunner:
         text = "".join(traceback.format_exception(error))
         sys.stderr.write(text)
         found = line_of(error)
-        kind = f"{type(error).__name__}: {error}{_of_package(error)}"
+        kind = _short(f"{type(error).__name__}: {error}{_of_package(error)}")
         if found is None:
             code = 1 if isinstance(error, SystemExit) else 70
             return HostFailure(kind, code, is_final=True, details=text[-20_000:])
         file, number, line = found
         short = file.removeprefix(self.assignment.work + "/")
-        return HostFailure(f"{short}:{number}  {line}\n{kind}", is_final=True)
+        return HostFailure(f"{short}:{number}  {_short(line)}\n{kind}", is_final=True)
 
     def _run(self) -> protocol.RunnerFinished:
         mine, submission = self.assignment, self.submission
@@ -410,6 +411,12 @@ class JobRunner:
             lambda: self.say(protocol.TasksRunning()), mine.key, mine.credential,
         )  # fmt: skip
         return protocol.RunnerFinished(FINISHED if is_done else GONE)
+
+
+def _short(text: str) -> str:
+    """What of an error's text fits into a report, which is a node of ZooKeeper."""
+    n_more = len(text) - MAX_TEXT
+    return text if n_more <= 0 else f"{text[:MAX_TEXT]} ... and {n_more:,} characters more"
 
 
 def _of_package(error: BaseException) -> str:

@@ -171,7 +171,7 @@ class RunnerConnection:
         self._buffer = bytearray(rest)
         try:
             return [_DECODE.decode(line) for line in lines]
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolError(f"between agent and job runner: {error}") from error
 
     def close(self) -> None:

@@ -227,6 +227,23 @@ class JobRun:
         self.runner.send(protocol.StopJob() if aim == STOP else protocol.EndJob())
         self._deadline = time.monotonic() + (SAVE_S if aim == STOP else END_S)
 
+    def listen(self, runner: RunnerProcess, *, waits: bool = True) -> None:
+        """Hear what has come. The user's code is in that process, too: what is no message of a job
+        runner ends this job and no other.
+        """
+        try:
+            words = runner.line.read(waits=waits)
+            for word in words or ():
+                self.hear(word)
+        except ProtocolError as error:
+            words = None
+            self.kill(
+                f"First failure: the job's own process, which loads its file, was ended: {error}. "
+                f"A job's file is not to write to descriptors that it has not opened"
+            )
+        if words is None:
+            runner.is_open = False
+
     def hear(self, word: protocol.RunnerMessage) -> None:
         match word:
             case protocol.RunnerReady():
@@ -297,10 +314,7 @@ class JobRun:
         runner, self.runner = self.runner, None
         assert runner is not None
         while runner.is_open:  # not to its end: what a job has forked may hold the other end open
-            words = runner.line.read(waits=False)
-            runner.is_open = words is not None
-            for word in words or ():
-                self.hear(word)
+            self.listen(runner, waits=False)
         code, self.used = runner.reap()
         last = self._last
         if last is not None:

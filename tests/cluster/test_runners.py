@@ -76,6 +76,46 @@ def test_a_job_runner_that_reads_nothing_keeps_its_agent_waiting_for_nothing():
     sending.join(10.0)
 
 
+@pytest.mark.parametrize(
+    "said", [b"nonsense\n", b'"\xff"\n', b'{"type": "EndJob"}\n', b"[" * 9_000 + b"\n"]
+)
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_what_a_jobs_file_writes_into_the_line_ends_the_job_and_not_its_agent(
+    said: bytes, has_ended: bool
+):
+    line, theirs = RunnerConnection.pair()
+    run, ends = JobRun("one", HostOrder(1, RUN, {}), member=1), list[str]()
+    runner: Any = SimpleNamespace(
+        is_open=True, line=line, output=None, pidfd=-1,
+        kill=lambda: ends.append("killed"), reap=lambda: (-9, {}),
+    )  # fmt: skip
+    run.runner = runner
+    agent = Agent.__new__(Agent)
+    theirs.sock.sendall(said)
+    if not has_ended:
+        agent._hear(line.fileno(), run, runner)
+        assert ends == ["killed"] and not runner.is_open
+    run.ended()
+    theirs.close()
+    line.close()
+    failure = run.report.failure
+    assert run.is_over and failure is not None and "not to write to desc" in failure.text
+
+
+def test_an_error_with_a_long_text_fits_into_a_report():
+    runner = JobRunner.__new__(JobRunner)
+    runner._is_meeting, runner.on_cluster = False, None
+    allocations = {"a": Allocation(1, "127.0.0.1", (0,))}
+    runner.assignment = SimpleNamespace(  # type: ignore[assignment]
+        host="a", groups=(), allocations=allocations, work="/w"
+    )
+    runner.submission = SimpleNamespace(groups=1, tasks=1, servers=0)  # type: ignore[assignment]
+    long = "x" * 5_000_000
+    for found in (runner._failure(ProtocolError(long)), runner._unexpected(ValueError(long))):
+        assert found.text.endswith("characters more") and len(found.text) < 30_000
+        assert len(found.details) < 30_000
+
+
 class LeavingRun(JobRun):
     """The agent's thread takes its runner away once it was looked at so often."""
 
