@@ -21,6 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -75,6 +76,7 @@ CHECKPOINT_S = 30.0  # between checkpoints, unless told otherwise
 ROOM_S, ROOM_LOOK_S = 600.0, 0.5  # for somebody to make room for the model
 LEAVE_S = 1.0  # for what runs to end once it is told to
 MAX_TEXT = 20_000  # characters of an error
+MAX_ROWS, MAX_ROWS_BYTES = 1000, 400_000  # of the history in a result; the file has all
 REPAIRS = 1000  # attempts of tasks within one of the job: what ended alone starts again alone
 
 
@@ -223,7 +225,7 @@ class JobRunner:
                 return protocol.RunnerFinished(GONE)
             result = plain(run.as_dict())  # the model is a file
             result["seconds"] = round(run.seconds, 3)
-            result["history"] = result["history"][-1000:]
+            result["history"] = _last_rows(result["history"])
             return protocol.RunnerFinished(FINISHED, result=result, checkpoint=self.checkpoint)
 
     def _keep(self, model: Model, path: Path) -> bool:
@@ -417,6 +419,19 @@ def _short(text: str) -> str:
     """What of an error's text fits into a report, which is a node of ZooKeeper."""
     n_more = len(text) - MAX_TEXT
     return text if n_more <= 0 else f"{text[:MAX_TEXT]} ... and {n_more:,} characters more"
+
+
+def _last_rows(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those that fit into a result, which is a node of ZooKeeper: a row has all of a job's metrics,
+    which may be many.
+    """
+    n, left = 0, MAX_ROWS_BYTES
+    for row in reversed(history[-MAX_ROWS:]):
+        left -= len(msgspec.json.encode(row)) + 1
+        if left < 0:
+            break
+        n += 1
+    return [*history[len(history) - n :]]
 
 
 def _of_package(error: BaseException) -> str:

@@ -6,10 +6,11 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from horn.cluster.agent import Agent
-from horn.cluster.job_runner import JobRunner
+from horn.cluster.job_runner import JobRunner, _last_rows
 from horn.cluster.master import FAILED, RUN, STARTING, Allocation, HostFailure, HostOrder
 from horn.cluster.runner_protocol import (
     CheckpointComplete,
@@ -18,6 +19,7 @@ from horn.cluster.runner_protocol import (
     TasksRunning,
 )
 from horn.cluster.runners import JobRun, RunnerProcess
+from horn.coordination.nodes import MAX_DATA_BYTES
 from horn.errors import ModelError, ProtocolError
 
 SIGKILLED = RunnerFinished(
@@ -114,6 +116,16 @@ def test_an_error_with_a_long_text_fits_into_a_report():
     for found in (runner._failure(ProtocolError(long)), runner._unexpected(ValueError(long))):
         assert found.text.endswith("characters more") and len(found.text) < 30_000
         assert len(found.details) < 30_000
+
+
+def test_the_last_rows_of_a_history_fit_into_a_result():
+    """A job of a hundred classes has a metric for each, and every epoch has a row."""
+    few = [{"epoch": n, "loss": 0.5} for n in range(3000)]
+    assert _last_rows(few) == few[-1000:] and _last_rows(few[:3]) == few[:3] and not _last_rows([])
+    many = [{"epoch": n, **{f"recall of {c}": n / 3 for c in range(100)}} for n in range(1000)]
+    kept = _last_rows(many)
+    assert kept == many[-len(kept) :] and 50 < len(kept) < 1000
+    assert len(msgspec.json.encode(kept)) < MAX_DATA_BYTES / 2
 
 
 class LeavingRun(JobRun):
