@@ -74,8 +74,8 @@ _SCALAR: dict[str, Callable[..., float]] = {
     "atan2": _m.atan2,
     "floordiv": lambda a, b: a // b,
     "mod": lambda a, b: a % b,
-    "maximum": lambda a, b: b if b > a else a,
-    "minimum": lambda a, b: b if b < a else a,
+    "maximum": lambda a, b: b if b > a or b != b else a,  # NaN is not lost
+    "minimum": lambda a, b: b if b < a or b != b else a,
     "where": lambda c, a, b: a if c else b,
 }
 
@@ -99,9 +99,13 @@ def _numpy(name: str, args: tuple[Any, ...]) -> Any:
         return np.maximum(args[0], 0) + np.log1p(np.exp(-np.abs(args[0])))
     if name == "relu":
         return np.maximum(args[0], 0)
-    if name in ("maximum", "minimum"):  # the first wins a tie, as Python's max and min
+    if name in ("maximum", "minimum"):  # the first wins a tie, as Python's max and min; NaN stays
         a, b = args
-        return np.where(np.greater(b, a) if name == "maximum" else np.less(b, a), b, a)
+        wins = np.greater(b, a) if name == "maximum" else np.less(b, a)
+        return np.where(wins | np.isnan(b), b, a)
+    if name == "pow" and np.ndim(args[1]) == 0 and args[1] == 0.5:
+        a = args[0]  # NumPy takes the root, which has other signs: a power of -inf is inf, of -0 0
+        return np.sqrt(np.where(np.equal(a, -np.inf), np.negative(a), a)) + 0.0
     if name == "stop_gradient":
         return args[0]
     if name in ("erf", "erfc"):  # NumPy has none
@@ -270,9 +274,11 @@ def prod(values: Iterable[Any], *, start: Any = 1.0) -> Any:
 
 
 def _ordered(values: Iterable[Any]) -> tuple[list[Any], list[float], list[float]]:
-    """The values, their numbers, and these in order."""
+    """The values, their numbers, and these in order. Where one is NaN all are: it is not lost."""
     found = list(values)
     numbers = [float(getattr(v, "value", v)) for v in found]
+    if lost := [v for v, number in zip(found, numbers, strict=True) if number != number]:
+        found, numbers = lost[:1] * len(found), [_m.nan] * len(found)
     return found, numbers, sorted(numbers)
 
 
@@ -318,12 +324,13 @@ def pow_(a: Any, b: Any) -> Any:
 
 
 def maximum(a: Any, b: Any) -> Any:
-    """The larger of two; the first of equals (the builtin ``max(a, b)`` works in neurons too)."""
+    """The larger of two, the first of equals, NaN where one is (the builtin ``max(a, b)`` works in
+    neurons too)."""
     return apply("maximum", a, b)
 
 
 def minimum(a: Any, b: Any) -> Any:
-    """The smaller of two; the first of equals."""
+    """The smaller of two, the first of equals, NaN where one is."""
     return apply("minimum", a, b)
 
 

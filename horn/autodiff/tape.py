@@ -243,6 +243,14 @@ def number(value: Any) -> float:
     return value.value if isinstance(value, Traced) else float(value)
 
 
+def extreme(of: Callable[..., Any], values: Sequence[Any]) -> Any:
+    """``max`` or ``min`` of numbers; NaN where one is, which Python's would lose if it is not the
+    first."""
+    lost = (v for v in values if isinstance(v, (Traced, float)) and number(v) != number(v))
+    found = of(values)
+    return next(lost, found)
+
+
 def told(outcome: bool, *operands: Any) -> bool:
     """Tell the listener of a comparison; what it answers is the outcome."""
     return _listeners[-1](outcome, operands) if _listeners else outcome

@@ -20,7 +20,7 @@ from typing import Any
 from horn import math
 from horn.activations import Activation
 from horn.autodiff import user_text
-from horn.autodiff.tape import Traced, derivative, is_number, make
+from horn.autodiff.tape import Traced, derivative, extreme, is_number, make
 from horn.interpreter.calls import NoMessage, ReceivedMessages
 from horn.neuron import Neuron
 
@@ -57,17 +57,19 @@ class _Float(metaclass=_FloatType):
 
 def _extreme(name: str, none: float) -> Callable[..., Any]:
     """``max`` or ``min``, which of no message at all is no number that any other would be less (or
-    more) than: Python's would raise.
+    more) than: Python's would raise. Of numbers of which one is NaN it is NaN.
     """
     python = getattr(builtins, name)
 
     def of(*args: Any, **named: Any) -> Any:
         if len(args) == 1 and isinstance(args[0], ReceivedMessages) and "key" in named:
             return python(args[0], **{"default": NoMessage(), **named})
-        if len(args) != 1 or named:
+        if "key" in named or not args or (named and len(args) > 1):
             return python(*args, **named)
-        values = list(args[0])
-        return python(values) if values else Traced(none)
+        values = list(args[0]) if len(args) == 1 else args
+        if not values and not named:
+            return Traced(none)
+        return extreme(lambda all_: python(all_, **named), values)
 
     return of
 

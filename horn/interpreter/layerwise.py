@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from horn.autodiff import user_text
-from horn.autodiff.tape import OF_LAYER, Traced, answering, listening, make
+from horn.autodiff.tape import OF_LAYER, Traced, answering, extreme, listening, make
 
 PARTLY = (
     "is of the whole layer, but stands where only some of its neurons come: compute it before the "
@@ -22,7 +22,8 @@ PARTLY = (
 
 
 _FOLDS: dict[str, Callable[[list[Any]], Any]] = {
-    "sum": lambda values: sum(values, 0.0), "prod": python_math.prod, "max": max, "min": min,
+    "sum": lambda values: sum(values, 0.0), "prod": python_math.prod,
+    "max": lambda values: extreme(max, values), "min": lambda values: extreme(min, values),
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from math import nan
 from typing import Any
 
 from horn.autodiff import user_text
-from horn.autodiff.tape import Traced, adjoints, below, is_number, make, number
+from horn.autodiff.tape import Traced, adjoints, below, extreme, is_number, make, number
 from horn.errors import ModelError
 from horn.interpreter import layerwise
 from horn.interpreter.calls import PARTLY, Asked, Call, Heard, Moment, Question
@@ -252,7 +252,8 @@ def statistic(word: str, values: Sequence[Any]) -> list[Any]:
         plain = [number(v) for v in values]
         answer: Any = Traced(plain.index(max(plain)), varies=True)
     elif word in ("max", "min"):
-        answer = (max if word == "max" else min)(values, key=number)
+        python = max if word == "max" else min
+        answer = extreme(lambda all_: python(all_, key=number), values)
     else:
         answer = make("add", sum(values, 0.0), 0.0)
         if word != "sum":

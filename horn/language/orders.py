@@ -60,7 +60,8 @@ class Messages:
         place = leaf(Op.PLACE, "oi")
         first = reduce("min", "i", select(make(Op.AND, self.counts, here), place, _INF))
         is_it = make(Op.AND, self.counts, make(Op.EQ, place, first))
-        return reduce("sum", "i", select(is_it, self.x, const(0.0))), high
+        found = reduce("sum", "i", select(is_it, self.x, const(0.0)))
+        return select(make(Op.EQ, high, high), found, high), high  # NaN of messages is not lost
 
     def median(self) -> Node:
         """The middle one; of an even number of messages the mean of the two in the middle."""

@@ -107,6 +107,32 @@ class Remembering(horn.Neuron):
         self.feedforward(self.activation(self.trace))
 
 
+class NotLost(horn.Neuron):
+    """How many of these are no number, of one or of messages that are none."""
+
+    def forward(self, messages):
+        n = horn.math.log(-1.0 - sum(m.input * m.weight for m in messages) ** 2)
+        found = self.one(max(0.0, n)) + self.one(max(n, 0.0)) + self.one(max(0.0, n, 1.0))
+        found += self.one(min(0.0, n)) + self.one(min(max(n, -1.0), 1.0))
+        found += self.one(horn.math.maximum(0.0, n)) + self.one(horn.math.minimum(0.0, n))
+        found += self.one(self.max(n, over="layer"))
+        found += self.one(max(horn.math.log(m.input) for m in messages))
+        found += self.one(horn.math.median(horn.math.log(m.input) for m in messages))
+        found += self.one(horn.math.largest(2, (horn.math.log(m.input) for m in messages)))
+        found += self.one(horn.math.smallest(1, (horn.math.log(m.input) for m in messages)))
+        found += self.one(horn.math.top_sum(2, (horn.math.log(m.input) for m in messages)))
+        self.feedforward(found)
+
+    def one(self, x):
+        return 1.0 if horn.math.isnan(x) else 0.0
+
+
+class HalfPower(horn.Neuron):
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        self.feedforward((z * z * 0.0 - 1e308 * 10.0) ** 0.5)
+
+
 def chain(*neurons, **settings):
     net = horn.Network(seed=4)
     net.input(3, **settings)
@@ -213,3 +239,31 @@ def test_compiled_equals_interpreted_in_the_corners(case, backend):
         assert_same(kept(made), kept(judge))
     np.testing.assert_allclose(made.outputs(data.x), judge.outputs(data.x), rtol=1e-9, atol=1e-12)
     assert made.losses(data) == pytest.approx(judge.losses(data), rel=1e-9)
+
+
+def lost_of_all(output):
+    n = horn.math.log(output)
+    return horn.math.isnan(max(n)) * 1.0 + horn.math.isnan(n.min()) * 1.0 + 0.0 * output
+
+
+@pytest.mark.parametrize("backend", EXISTING)
+def test_a_layers_extreme_is_no_number_where_one_is_none(backend):
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.layer(connect=horn.OneToOne(), interlayer=lost_of_all, bias=False, init="ones")
+    net.output(1, loss="squared_error")
+    signs = horn.data.Dataset(np.array([[1.0, -1.0], [-1.0, 2.0], [1.0, 2.0]]), np.zeros((3, 1)))
+    outputs = probe(engine(net, signs, backend=backend, target="targets"), 3)["layer1.output"]
+    np.testing.assert_array_equal(outputs, [[2.0, 2.0], [2.0, 2.0], [0.0, 0.0]])
+
+
+@pytest.mark.parametrize("neuron, found", [(NotLost, 13.0), (HalfPower, np.inf)])
+@pytest.mark.parametrize("backend", EXISTING)
+def test_what_is_no_number_stays_none_and_a_root_is_a_power(backend, neuron, found):
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.layer(2, neuron=neuron)
+    net.output(1, loss="squared_error")
+    signs = horn.data.Dataset(np.array([[1.0, -1.0, 2.0], [-1.0, 2.0, 3.0]]), np.zeros((2, 1)))
+    outputs = probe(engine(net, signs, backend=backend, target="targets"), 2)["layer1.output"]
+    np.testing.assert_array_equal(outputs, np.full((2, 2), found))
