@@ -135,6 +135,7 @@ def paired(root: Node, replaced: dict[Node, Node] | None = None) -> Node:
     for each place along these two. replaced : what became of earlier expressions' nodes; it grows.
     """
     done: dict[Node, Node | None] = {}
+    replaced = {} if replaced is None else replaced
 
     def find(node: Node) -> Node | None:
         if node.op is not Op.MUL or len(node.axes) < 3:
@@ -157,7 +158,7 @@ def paired(root: Node, replaced: dict[Node, Node] | None = None) -> Node:
                 for factor in groups[1:]:
                     product = mul(product, factor)
                 for factor in whole:
-                    product = mul(product, ir.replace(factor, find))
+                    product = mul(product, ir.replace(factor, find, replaced))
                 done[node] = product
         return done[node]
 

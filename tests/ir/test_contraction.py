@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horn import ir
-from horn.ir import Op, const, load, make, reduce, select
+from horn.ir import Op, const, load, make, nodes, reduce, select
 from horn.ir.contraction import MAX_TERMS, contract, paired
 from tests.language.values import I, arrays, evaluate, shape
 
@@ -172,6 +172,18 @@ def test_factors_over_all_axes_stay():
     assert paired(X * W) is X * W
     found = paired(make(Op.TANH, C * X * W) * X * X)
     assert sum(n.op is Op.MUL and len(n.axes) == 3 for n in ir.walk(found)) == 2
+
+
+def test_products_within_products_are_looked_into_once(monkeypatch):
+    made, rebuild = [], nodes.rebuild
+    monkeypatch.setattr(nodes, "rebuild", lambda *a: made.append(a) or rebuild(*a))
+    node = make(Op.TANH, X * W * (W * X))
+    total = const(0.0)
+    for _ in range(20):
+        node = make(Op.TANH, node * W)
+        total = total + node * A * A
+    paired(total)
+    assert len(made) < 100
 
 
 def test_products_of_very_many_factors():
