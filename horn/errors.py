@@ -31,50 +31,15 @@ Each class names the exit code that a command ends with (DESIGN 8) in ``exit_cod
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-_HORN = str(Path(__file__).resolve().parent)
+from horn.own_lines import OwnLines
 
 
-class HornError(Exception):
+class HornError(OwnLines):
     """The root: everything that horn raises on purpose, and nothing else."""
 
     exit_code = 1
-
-    def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the lines of whoever uses horn, and none of horn's, which the
-        sentence makes unnecessary. ``%xmode Verbose`` shows all.
-        """
-        shown: Any = sys.modules["IPython"].get_ipython().InteractiveTB
-        whole: list[tuple[BaseException, TracebackType | None]] = []
-        error: BaseException | None = self
-        while error is not None and all(error is not seen for seen, _ in whole):
-            whole.append((error, error.__traceback__))
-            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        try:
-            if shown.mode != "Verbose":
-                for each, lines in whole:
-                    each.__traceback__ = _without_horn(lines)
-            found = shown.structured_traceback(type(self), self, self.__traceback__)
-            return [str(line) for line in found]
-        finally:
-            for each, lines in whole:
-                each.__traceback__ = lines
-
-
-def _without_horn(lines: TracebackType | None) -> TracebackType | None:
-    """A traceback without horn's own frames; where there are no others, its last."""
-    kept: list[TracebackType] = []
-    while lines is not None:
-        if not lines.tb_frame.f_code.co_filename.startswith(_HORN) or not (kept or lines.tb_next):
-            kept.append(lines)
-        lines = lines.tb_next
-    found = None
-    for each in reversed(kept):
-        found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return found
 
 
 class ModelError(HornError):

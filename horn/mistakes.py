@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeGuard, TypeVar
 
+from horn.own_lines import OwnLines
+
 _TRAIN = "a network is trained by  run = horn.train(horn.Job(net, (x, y), epochs=10))"
 _PREDICT = "model.predict(x) gives the outputs, predict(x, labels=True) the classes"
 _SHOW = "print(model.summary()) shows the layers, net.layers holds them"
@@ -272,11 +274,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else reprlib.repr(value)
 
 
-class NoSuchAttribute(AttributeError):
+class NoSuchAttribute(OwnLines, AttributeError):
     """Horn has no such name; the line that asks for it is the user's."""
 
 
-class NoSuchArgument(TypeError):
+class NoSuchArgument(OwnLines, TypeError):
     """Horn's function has no such argument; the line that calls it is the user's."""
 
 

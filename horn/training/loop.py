@@ -27,6 +27,7 @@ from horn.errors import Diverged, Timeout
 from horn.evaluation import measure
 from horn.job import Job
 from horn.metrics import n_answers
+from horn.mistakes import NoSuchAttribute
 from horn.model import Array
 from horn.network import Network
 from horn.outputs import better, has_answers
@@ -79,7 +80,7 @@ class History:
     def __getattr__(self, name: str) -> Any:
         column = name if name in COLUMNS else "loss"
         hint = f"; columns go by name, as history[{column!r}], rows by number, history[-1]"
-        raise AttributeError(f"a History has no {name!r}{'' if name[0] == '_' else hint}")
+        raise NoSuchAttribute(f"a History has no {name!r}{'' if name[0] == '_' else hint}")
 
     def keys(self) -> tuple[str, ...]:
         """The columns: ``dict(history)`` is a dict of lists."""
