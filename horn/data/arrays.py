@@ -75,6 +75,13 @@ def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes
     y = frames.of_column(y, what)
     y = _array(y, f"{what}: y", may_be_labels=True)
     if y.ndim == 1 and y.dtype.kind in "iu":
+        largest = np.iinfo(np.int64).max
+        if y.dtype.kind == "u" and y.max(initial=0) > largest:
+            row = int(np.argmax(y > largest))
+            raise DataError(
+                f"{what}: label {y[row]} in row {row} is above {largest:,}; classes count from 0, "
+                "so remap y: np.unique(y, return_inverse=True)[1]"
+            )
         labels: np.ndarray = y.astype(np.int64, copy=False)
         return labels, None
     if y.ndim == 1 and y.dtype.kind in "bUOM":
