@@ -213,6 +213,10 @@ class Model:
         output that tells two classes apart, the second if it is above 0.5. Of several outputs those
         that tell no classes apart keep their numbers. layer : of this layer instead.
         """
+        shape = getattr(x, "shape", ())
+        if shape[:1] == (0,) and len(shape) > (2 if self.network.steps else 1):
+            found = self.predict(np.zeros((1, *shape[1:])), labels=labels, layer=layer)
+            return {k: a[:0] for k, a in found.items()} if isinstance(found, dict) else found[:0]
         if layer is not None:
             found = self.activations(x, layer)
             if isinstance(found, list):

@@ -654,3 +654,20 @@ def test_numbers_that_a_loop_sets_are_kept_and_the_loop_is_not_run_again(
     x = np.ones((1, 3))
     np.testing.assert_array_equal(Model.load("2.horn").predict(x), [[24.0, 24.0]])
     np.testing.assert_array_equal(Model.load("4.horn").predict(x), [[24.0, 24.0]])
+
+
+@pytest.mark.parametrize("steps", [None, 4])
+def test_a_prediction_of_nothing_is_empty(steps):
+    net = horn.Network(seed=1)
+    net.input(2, **({"steps": steps} if steps else {}))
+    net.layer(5)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    shape = (6, steps, 2) if steps else (6, 2)
+    x = np.linspace(0, 1, int(np.prod(shape))).reshape(shape)
+    model = horn.train(horn.Job(net, (x, np.arange(6) % 3), epochs=1)).model
+    nothing, some = x[:0], x[:1]
+    for how in ({}, {"labels": True}, {"layer": "layer1"}):
+        found, one = model.predict(nothing, **how), model.predict(some, **how)
+        assert found.shape == (0, *one.shape[1:]) and found.dtype == one.dtype
+    with pytest.raises(DataError, match="this model learned from|2 features at each step"):
+        model.predict(np.empty((0, 4, 7) if steps else (0, 7)))
