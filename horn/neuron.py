@@ -428,6 +428,11 @@ def check_class(cls: object, where: str) -> type[Neuron]:
         raise ModelError(
             f"{where}: neuron must be a subclass of horn.Neuron, got {mistakes.shown(cls)}{remedy}"
         )
+    if cls is Neuron:
+        raise ModelError(
+            f"{where}: horn.Neuron is what neurons are written from; leave neuron= out for the "
+            "weighted sum, or write a class Mine(horn.Neuron) with forward(self, messages)"
+        )
     if cls.forward is Neuron.forward:
         raise ModelError(f"{where}: {cls.__name__} has no forward(self, messages); write one")
     if cls.__init__ is not object.__init__:

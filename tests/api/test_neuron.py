@@ -85,3 +85,8 @@ def test_what_is_no_class_of_neurons_is_told_what_to_be(given, remedy):
         check_class(given, "layer 1")
     with pytest.raises(ModelError, match="has no forward"):
         horn.Neuron().forward([])
+
+
+def test_the_base_class_is_no_neuron_of_a_layer():
+    with pytest.raises(ModelError, match="leave neuron= out for the weighted sum, or write a cl"):
+        check_class(horn.Neuron, "layer 1")
