@@ -314,11 +314,15 @@ def remedy(message: str, function: Callable[..., Any] | None = None) -> str:
         for place, meant in _PLACES.items():
             here = meant if message.startswith(place) else here
         if said := here.get(name[1], ARGUMENTS.get(name[1])):
+            if called and "learning_rate" in known:  # an optimizer was called: it itself
+                said = said.replace("horn.SGD(", f"horn.{called[1]}(")
             is_all = said.startswith("leave it out")
             return said if is_all else f"write {said}, instead of {name[1]}"
         if close := difflib.get_close_matches(name[1], known, 1, 0.7):
             return f"did you mean {close[0]}?"
         return f"it takes {', '.join(known)}" if known else ""
+    if message.startswith("Model.__init__() missing"):
+        return "a model is read by horn.Model.load('model.horn')"
     refused = re.search(r"positional argument|object is not callable", message)
     said = _CALLS.get(called[1], "") if called and refused else ""
     if not said and function is not None and " missing " in message:

@@ -79,6 +79,7 @@ class _LearnedArrays(Mapping[str, Array]):
         return repr(self._arrays)
 
 
+@mistakes.teaches
 class Model:
     """A network with its learned numbers.
 

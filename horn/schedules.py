@@ -21,6 +21,7 @@ class Schedule(Protocol):
 LearningRate = float | Schedule | Callable[[int], float]
 
 
+@mistakes.teaches
 @dataclass(frozen=True)
 class Step:
     """``initial`` times ``factor`` after every ``every`` iterations."""
@@ -37,6 +38,7 @@ class Step:
         return self.initial * float(self.factor ** (iteration // self.every))
 
 
+@mistakes.teaches
 @dataclass(frozen=True)
 class Exponential:
     """``initial`` times ``decay`` to the iteration."""
@@ -48,6 +50,7 @@ class Exponential:
         return self.initial * float(self.decay**iteration)
 
 
+@mistakes.teaches
 @dataclass(frozen=True)
 class Cosine:
     """From ``initial`` down to ``final`` along half a cosine in ``iterations``, then ``final``.
@@ -64,6 +67,7 @@ class Cosine:
         return self.final + (self.initial - self.final) * 0.5 * (1.0 + math.cos(math.pi * done))
 
 
+@mistakes.teaches
 @dataclass(frozen=True)
 class Warmup:
     """A straight line up to what ``then`` says, over the first ``iterations``; then ``then``."""

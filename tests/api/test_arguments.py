@@ -93,6 +93,7 @@ SAID: list[tuple[Callable[..., Any], str, str]] = [
     (lambda **k: horn.train(job(), **k), "task", "did you mean tasks?"),
     (lambda **k: horn.train(MODEL, (X, Y), **k), "epoch", "did you mean epochs?"),
     (horn.SGD, "lr", "write learning_rate, of the optimizer"),
+    (horn.Adam, "lr", "write learning_rate, of the optimizer: horn.Adam(learning_rate=0.1)"),
     (horn.Adam, "betas", "write beta1=0.9, beta2=0.999, instead of betas"),
     (horn.RMSProp, "epsilon", "write eps=1e-8, instead of epsilon"),
     (horn.Network, "random_state", "write seed, of horn.Network, instead of random_state"),
@@ -183,3 +184,10 @@ def test_a_model_of_another_name(tmp_path: Path) -> None:
         horn.Model.load(tmp_path / "bets.horn")
     with pytest.raises(NotFound, match="zzz: no such file; check the name"):
         horn.Model.load(tmp_path / "zzz")
+
+
+def test_a_model_of_a_path_and_a_schedule_without_its_length_are_told_what_to_write() -> None:
+    with pytest.raises(NoSuchArgument, match=r"read by horn\.Model\.load\('model\.horn'\)"):
+        horn.Model("f.horn")  # type: ignore[call-arg, arg-type]
+    with pytest.raises(NoSuchArgument, match="it takes initial, iterations, final"):
+        horn.Cosine(0.1)  # type: ignore[call-arg]
