@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import inspect
 import itertools
 import sys
 import types
@@ -255,13 +256,16 @@ def import_of(name: str, value: Any, namespace: dict[str, Any]) -> str:
 
 def numbers_of(thing: Any, node: ast.AST, inner: bool = False) -> dict[str, Any]:
     """The numbers that a definition found when it ran, which it may not find again: defaults of
-    arguments, as "slope", of methods "forward.slope"; inner : of a class, what it has been given.
+    arguments, as "slope", of methods "forward.slope", what Parameters, States and Weights of a
+    class were given, "gain.initial" and "gain.0"; inner : of a class, what it has been given.
     """
     found: dict[str, Any] = {}
     if isinstance(node, ast.ClassDef) and isinstance(thing, type):
         for name, value in vars(thing).items():
             methods = [n for n in node.body if isinstance(n, DEFINITIONS) and n.name == name]
             numbers = numbers_of(getattr(value, "__func__", value), methods[-1]) if methods else {}
+            if type(value).__module__.startswith("horn."):
+                numbers = _given(value)
             found |= {f"{name}.{argument}": number for argument, number in numbers.items()}
             if inner and isinstance(value, Scalar) and not name.startswith("__"):
                 found[name] = value
@@ -274,6 +278,16 @@ def numbers_of(thing: Any, node: ast.AST, inner: bool = False) -> dict[str, Any]
     return {name: value for name, value in found.items() if isinstance(value, Scalar)}
 
 
+def _given(thing: Any) -> dict[str, Any]:
+    """The numbers that were given to a thing of horn's, which keeps them under their names: by name
+    and by place.
+    """
+    names = list(inspect.signature(type(thing)).parameters)
+    values = [getattr(thing, name, None) for name in names]
+    known = [(k, v) for k, v in enumerate(values) if isinstance(v, Scalar) and v is not None]
+    return {str(k): v for k, v in known} | {names[k]: v for k, v in known}
+
+
 def with_numbers(node: Any, numbers: Mapping[str, Any]) -> Any:
     """A definition with those numbers written where their names stood."""
     if not numbers or not isinstance(node, (*DEFINITIONS, ast.Lambda)):
@@ -282,13 +296,12 @@ def with_numbers(node: Any, numbers: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.ClassDef):
         for k, part in enumerate(node.body):
             if isinstance(part, DEFINITIONS):
-                begin = f"{part.name}."
-                own = {n[len(begin) :]: v for n, v in numbers.items() if n.startswith(begin)}
-                node.body[k] = with_numbers(part, own)
+                node.body[k] = with_numbers(part, _of(part.name, numbers))
             elif isinstance(part, (ast.Assign, ast.AnnAssign)) and part.value is not None:
-                names = {t.id for t in _targets(part) if isinstance(t, ast.Name)}
-                if len(names) == len(_targets(part)) == 1 and names <= {*numbers}:
-                    part.value = _number(numbers[names.pop()], part.value)
+                names = [t.id for t in _targets(part) if isinstance(t, ast.Name)]
+                if len(names) == len(_targets(part)) == 1:
+                    part.value = _number(numbers.get(names[0], ...), part.value)
+                    _write(part.value, _of(names[0], numbers))
         return node
     given = node.args
     positional = [*given.posonlyargs, *given.args]
@@ -297,6 +310,19 @@ def with_numbers(node: Any, numbers: Mapping[str, Any]) -> Any:
     for k, (one, value) in enumerate(zip(given.kwonlyargs, given.kw_defaults, strict=True)):
         given.kw_defaults[k] = value and _number(numbers.get(one.arg, ...), value)
     return node
+
+
+def _of(name: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """What begins with a name and a point, without these."""
+    return {n.removeprefix(f"{name}."): v for n, v in numbers.items() if n.startswith(f"{name}.")}
+
+
+def _write(call: ast.expr, numbers: Mapping[str, Any]) -> None:
+    """Numbers into the arguments of a call, by name and by place."""
+    if isinstance(call, ast.Call) and not any(isinstance(a, ast.Starred) for a in call.args):
+        call.args = [_number(numbers.get(str(k), ...), a) for k, a in enumerate(call.args)]
+        for keyword in call.keywords:
+            keyword.value = _number(numbers.get(keyword.arg or "", ...), keyword.value)
 
 
 def _number(value: Any, node: ast.expr) -> ast.expr:

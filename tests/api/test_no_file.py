@@ -166,6 +166,26 @@ FOUND_WHEN_DEFINED = {
         "Mine = make(2.0, 0.5)",
         "", 3.0,
     ),
+    "what the function around it gives Parameters, States and Weights": (
+        "def make(gain, start, first):\n"
+        "    class Inner(horn.Neuron):\n"
+        "        factor = horn.Parameter(2.0 * gain)\n"
+        "        count = horn.State(initial=start, per='run')\n"
+        "        own = horn.Weight(first)\n"
+        "        def forward(self, messages):\n"
+        "            z = sum(m.input * m.own for m in messages)\n"
+        "            self.feedforward(self.factor * z + self.count)\n"
+        "    return Inner\n"
+        "Mine = make(1.0, 0.5, 0.25)",
+        "", 2.0,
+    ),
+    "what a Parameter is given": (
+        "gain = 2.0\n"
+        "class Mine(horn.Neuron):\n    factor = horn.Parameter(gain)\n"
+        "    def forward(self, messages):\n"
+        "        self.feedforward(self.factor * sum(m.input * m.weight for m in messages))\n",
+        "gain = 5.0", 6.0,
+    ),
 }  # fmt: skip
 
 
@@ -183,6 +203,9 @@ def test_what_a_definition_found_when_it_ran_is_captured(how, tmp_path):
     horn.train(job).model.save(tmp_path / "m.horn")
     loaded = horn.Model.load(tmp_path / "m.horn")
     np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), [[expected, expected]])
+    again = loaded.network.initial_parameters()  # of its text, as tasks have them
+    for name, array in net.initial_parameters().items():
+        np.testing.assert_array_equal(again[name], array)
 
 
 CHANGED = {
