@@ -67,9 +67,8 @@ class Sample:
     targets : by the index of the output. mean_steps : how many the samples of the batch have on
     average; what is judged at each counts so much less. between : of a layer with an interlayer its
     leaves (what was fed forward) and what it made of them. raw : of a layer with a ``loss_of_raw``
-    what that judges. past : of a sequence, the same sample at
-    the steps before, the last one first. sequence : where something is heard from the end, the same
-    sample at every step.
+    what that judges. past : of a sequence, the same sample at the steps before, the last one first.
+    sequence : where something is heard from the end, the same sample at every step.
     """
 
     moment: Moment

@@ -189,6 +189,20 @@ FOUND_WHEN_DEFINED = {
 }  # fmt: skip
 
 
+def of_ones(neuron):
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(2, neuron=neuron, init=1.0, bias=False, loss="squared_error")
+    return net
+
+
+def trained_and_loaded(net, folder):
+    """Its model, from a file; training changes nothing."""
+    job = horn.Job(net, (np.ones((4, 3)), np.ones((4, 2))), horn.SGD(0.0), epochs=1)
+    horn.train(job).model.save(folder / "m.horn")
+    return horn.Model.load(folder / "m.horn")
+
+
 @pytest.mark.parametrize("how", FOUND_WHEN_DEFINED)
 def test_what_a_definition_found_when_it_ran_is_captured(how, tmp_path):
     text, later, expected = FOUND_WHEN_DEFINED[how]
@@ -196,12 +210,8 @@ def test_what_a_definition_found_when_it_ran_is_captured(how, tmp_path):
     space: dict = {"__name__": "anywhere", "horn": horn}
     exec(text, space)
     exec(changed, space)
-    net = horn.Network(seed=1)
-    net.input(3)
-    net.output(2, neuron=space["Mine"], init=1.0, bias=False, loss="squared_error")
-    job = horn.Job(net, (np.ones((4, 3)), np.ones((4, 2))), horn.SGD(0.0), epochs=1)
-    horn.train(job).model.save(tmp_path / "m.horn")
-    loaded = horn.Model.load(tmp_path / "m.horn")
+    net = of_ones(space["Mine"])
+    loaded = trained_and_loaded(net, tmp_path)
     np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), [[expected, expected]])
     again = loaded.network.initial_parameters()  # of its text, as tasks have them
     for name, array in net.initial_parameters().items():
@@ -226,12 +236,7 @@ def test_what_a_later_text_changes_is_captured_with_what_it_changes(how, tmp_pat
     second = f"{neuron.replace('Changed', 'Other')}{after}\n"
     exec(first, space)
     exec(second, space)
-    net = horn.Network(seed=1)
-    net.input(3)
-    net.output(2, neuron=space["Changed"], init=1.0, bias=False, loss="squared_error")
-    job = horn.Job(net, (np.ones((4, 3)), np.ones((4, 2))), horn.SGD(0.0), epochs=1)
-    horn.train(job).model.save(tmp_path / "m.horn")
-    loaded = horn.Model.load(tmp_path / "m.horn")
+    loaded = trained_and_loaded(of_ones(space["Changed"]), tmp_path)
     np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), [[1.5, 1.5]])
 
 
