@@ -48,6 +48,19 @@ def userland(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module
         sys.modules.pop(name, None)
 
 
+def of_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, module: str, neuron: str
+) -> horn.Network:
+    """Two neurons of a class in a file, which sum three inputs."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    net = horn.Network(seed=1)
+    net.input(3)
+    cls = getattr(importlib.import_module(module), neuron)
+    net.output(2, neuron=cls, init=1.0, bias=False, loss="squared_error")
+    return net
+
+
 def model_of(network: horn.Network, **options: Any) -> Model:
     parameters = network.initial_parameters(options.get("dtype", "float32"))
     return Model(network, parameters, network.initial_states(), **options)
@@ -480,12 +493,7 @@ def test_a_table_that_is_filled_at_module_level_is_filled_again(
         "    def forward(self, messages):\n"
         "        self.feedforward(sum(m.input * m.weight for m in messages) * FACTORS[0])\n"
     )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    net = horn.Network(seed=1)
-    net.input(3)
-    filled = importlib.import_module("filled")
-    net.output(2, neuron=filled.Filled, init=1.0, bias=False, loss="squared_error")
+    net = of_file(tmp_path, monkeypatch, "filled", "Filled")
     model_of(net).save("m.horn")
     x = np.ones((1, 3))
     expected = model_of(net).predict(x)
@@ -618,12 +626,7 @@ def test_of_statements_that_share_a_line_those_that_are_needed_run(
         "    def forward(self, messages):\n"
         "        self.feedforward(sum(m.input * m.weight for m in messages) * FACTORS[0])\n"
     )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    net = horn.Network(seed=1)
-    net.input(3)
-    shared = importlib.import_module("sharing")
-    net.output(2, neuron=shared.Shared, init=1.0, bias=False, loss="squared_error")
+    net = of_file(tmp_path, monkeypatch, "sharing", "Shared")
     model_of(net).save("m.horn")
     np.testing.assert_array_equal(Model.load("m.horn").predict(np.ones((1, 3))), [[1.5, 1.5]])
 
