@@ -22,8 +22,8 @@ AllClasses = Classes | Mapping[str, Classes | None] | None  # of several outputs
 @dataclass(frozen=True)
 class Beginning:
     """Arrays to begin with, and what became of each: ``taken`` from them, ``drawn`` from the seed
-    since they have none of that name, ``unused`` since the network has none. ``classes`` and
-    ``normalization`` are the model's that they are of.
+    since they have none of that name, ``unused`` since the network has none. ``classes``,
+    ``normalization`` and ``feature_names`` are the model's that they are of.
     """
 
     parameters: Mapping[str, Array]
@@ -33,6 +33,7 @@ class Beginning:
     unused: tuple[str, ...] = ()
     classes: AllClasses = None
     normalization: Normalization | None = None
+    feature_names: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         said = [f"begins with {', '.join(self.taken)}"]
@@ -53,13 +54,14 @@ def beginning(given: Any, network: Network) -> Beginning:
     windows: Mapping[str, Any] = {}
     classes: AllClasses = getattr(given, "classes", None)
     normalization: Normalization | None = getattr(given, "normalization", None)
+    feature_names: tuple[str, ...] = getattr(given, "feature_names", ())
     if isinstance(given, Beginning):  # of the job that this one is made from
         left = given.unused
         parameters, states, edges = given.parameters, given.states, {}
     elif isinstance(given, (str, os.PathLike)):
         manifest, arrays = modelfile.read(given)
         with modelfile.understood(given):
-            classes, normalization = seen(manifest)
+            classes, normalization, feature_names = seen(manifest)
             windows = own_windows(manifest["network"]["layers"])
         states = {n.removeprefix("state/"): a for n, a in arrays.items() if n[:6] == "state/"}
         edges = {n: a for n, a in arrays.items() if n.endswith(("/indptr", "/indices", "/weight"))}
@@ -112,15 +114,19 @@ def beginning(given: Any, network: Network) -> Beginning:
         left + tuple(name for name in parameters if name not in shapes),
         classes,
         normalization,
+        feature_names,
     )
 
 
-def seen(manifest: Mapping[str, Any]) -> tuple[AllClasses, Normalization | None]:
-    """Of a model file: its classes, and how its features are normalized."""
+def seen(
+    manifest: Mapping[str, Any],
+) -> tuple[AllClasses, Normalization | None, tuple[str, ...]]:
+    """Of a model file: its classes, how its features are normalized, and what they are called."""
     classes, normal = manifest.get("classes"), manifest.get("normalization")
     return (
         None if classes is None else all_from_json(classes),
         None if normal is None else Normalization.of_json(normal),
+        tuple(map(str, manifest.get("feature_names", ()))),
     )
 
 

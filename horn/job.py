@@ -17,6 +17,7 @@ from horn.data import (
     as_dataset,
     check_features,
     check_finite,
+    check_names,
     check_shape,
     lanes,
 )
@@ -550,6 +551,8 @@ class Job:
                 known = {name: known[name] for name in taken if name in known}
             if taken and isinstance(known, Mapping) == bool(data.targets):
                 data = data.with_classes(known, "the model that it begins with")
+        if begun is not None and set(self.network.layers[1].shapes) & set(begun.taken):
+            check_names(data, begun.feature_names, "the model that it begins with")
         normal = data.normalization
         if self.normalize is not False and begun is not None and begun.normalization is not None:
             normal = begun.normalization
@@ -600,6 +603,8 @@ class Job:
             return None
         if self.target == "labels" and (data.has_labels or data.targets):
             other = other.with_classes(data.all_classes, "the training data")
+        if other.n_features == data.n_features:
+            check_names(other, data.feature_names, "the training data")
         if other.normalization is data.normalization:
             return other
         if not self.network.steps:

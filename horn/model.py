@@ -20,6 +20,7 @@ from horn.data import (
     Dataset,
     Normalization,
     check_features,
+    check_names,
     check_shape,
 )
 from horn.data.arrays import BYTE_SCALE
@@ -88,7 +89,8 @@ class Model:
     facts : where it comes from: iteration, seed, data, metrics, date. metrics : what ``evaluate``
     measures beside the loss, as in Job. backend : what computes; of a network with an interpreted
     neuron always "python". classes : what its labels are, None if they are whole numbers.
-    normalization : of each feature, applied to all that it is asked about.
+    normalization : of each feature, applied to all that it is asked about. feature_names : what
+    the columns of the data were called, () if nobody knows: tables are asked about by these.
 
     Raises
     ------
@@ -110,10 +112,12 @@ class Model:
         metrics: Iterable[Metric] = (),
         classes: Classes | Mapping[str, Classes | None] | None = None,
         normalization: Normalization | None = None,
+        feature_names: tuple[str, ...] = (),
     ) -> None:
         self.network = network.of_model()
         self.metrics = tuple(metrics)
         self.classes, self.normalization = classes, normalization
+        self.feature_names = feature_names
         self.dtype, self.target, self.threads = dtype, target, threads
         self.backend = in_use(backend, network)
         self.facts: dict[str, Any] = dict(facts or {})
@@ -159,6 +163,7 @@ class Model:
             threads=self.threads,
             facts={k: v for k, v in self.facts.items() if k in ("name", "scale", "seed", "date")},
             normalization=self.normalization,
+            feature_names=self.feature_names,
         )
 
     def activations(self, x: Any, layer: str) -> Any:
@@ -434,6 +439,8 @@ class Model:
             manifest["classes"] = all_to_json(self.classes)
         if self.normalization is not None:
             manifest["normalization"] = self.normalization.as_json()
+        if self.feature_names:
+            manifest["feature_names"] = list(self.feature_names)
         modelfile.write(path, manifest, arrays)
 
     @classmethod
@@ -457,7 +464,7 @@ class Model:
             parameters = {n: arrays[n] for kind, n in every if kind == "parameter"}
             number(manifest["facts"].get("iteration", 0), int, 0, 2**62)
             code = Description({k: manifest[k] for k in DESCRIBED if k in manifest})
-            classes, normalization = seen(manifest)
+            classes, normalization, names = seen(manifest)
             return cls(
                 network,
                 parameters,
@@ -471,6 +478,7 @@ class Model:
                 metrics=_metrics(manifest, str(path)),
                 classes=classes,
                 normalization=normalization,
+                feature_names=names,
             )
 
     def export(self, path: str | os.PathLike[str]) -> None:
@@ -512,6 +520,7 @@ class Model:
         found = read(self._arranged(data, what), what)
         net = self.network
         check_features(found, net.n_features, "this model", net.layers[0].shape)
+        check_names(found, self.feature_names, "this model")
         if len(self.network.inputs) == 1 and not self.network.steps:
             check_shape(found, self.network.layers[0].shape, "this model")
         return self._scaled(found)

@@ -368,6 +368,7 @@ def _run_of(
         metrics=job.metrics,
         classes=job.data.all_classes if job.target == "labels" else None,
         normalization=job.data.normalization,
+        feature_names=job.data.feature_names,
     )
     state = "SUCCEEDED" if trained.stopped is None else "STOPPED"
     if worse := grown(trained.history, of_guessing(job)):

@@ -27,6 +27,7 @@ from horn.data.checks import (
     check_features,
     check_finite,
     check_labels,
+    check_names,
     check_shape,
     check_targets,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "check_features",
     "check_finite",
     "check_labels",
+    "check_names",
     "check_shape",
     "check_targets",
     "cifar10",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from horn.data import arrays, classes, targets
+from horn.data import arrays, classes, frames, targets
 from horn.data.dataset import Dataset
 from horn.errors import DataError
 
@@ -56,7 +56,7 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
         )
     if not isinstance(data, Dataset):
         x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
-        shape = arrays.sample_shape(x)
+        shape, names = arrays.sample_shape(x), frames.names_of(x)
         x, natural_scale = arrays.as_features(x, what)
         labels, named = None, None
         parts: targets.Parts = ()
@@ -65,7 +65,8 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
         elif y is not None:
             labels, named = arrays.as_labels_or_targets(y, what)
         worth = natural_scale if scale is None else scale
-        dataset = Dataset(x, labels, worth, what, named, shape=shape, targets=parts)
+        dataset = Dataset(x, labels, worth, what, named, shape=shape, targets=parts,
+                          feature_names=names)  # fmt: skip
     else:
         dataset = data
     if not dataset._checked:
@@ -159,6 +160,36 @@ def check_features(
         remedy += "; if the column too many has labels, or numbers the rows, leave it out"
         remedy += " (of a .csv file: --label, --ids)" * bool(learned_by)
     raise DataError(f"{dataset.name}: {said}x.shape is {shape}. {remedy}")
+
+
+def check_names(dataset: Dataset, expected: tuple[str, ...], owner: str) -> None:
+    """The features are called what those of the ``owner`` are, in their order; where one of the two
+    does not know its names, nothing is checked.
+    """
+    got = dataset.feature_names
+    if not got or not expected or got == expected or len(got) != dataset.n_features:
+        return
+    missing = [name for name in expected if name not in set(got)]
+    more = [name for name in got if name not in set(expected)]
+    if not missing and not more:
+        at = next(i for i, (a, b) in enumerate(zip(got, expected, strict=True)) if a != b)
+        said = f"the columns come in another order: {got[at]!r} is where {expected[at]!r} was"
+    else:
+        said = "the columns are others: " + " and ".join(
+            f"{_listed(names)} {what}"
+            for names, what in ((missing, "missing"), (more, "not known"))
+            if names
+        )
+    write = ", of a table x[list(model.feature_names)]" if owner == "this model" else ""
+    raise DataError(
+        f"{dataset.name}: {said} in {owner}. Pass the columns {_listed(expected)}, in this "
+        f"order{write}; an array has no names, and is taken as it is"
+    )
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
 
 
 def check_shape(dataset: Dataset, expected: tuple[int, ...], learned_by: str = "") -> None:

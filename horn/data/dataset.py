@@ -39,7 +39,9 @@ class Dataset:
     one that is not. pieces : so many rows in turn are one sequence, piece after piece. lengths (n,)
     int64 : of sequences that end early (``horn.data.sequences``), how many of the steps each has;
     None: all. targets : of a network with several outputs, whose targets the columns of y are; y is
-    (n, columns) then, labels too.
+    (n, columns) then, labels too. feature_names : what the columns of x are called, if they came
+    from a table or a .csv file with a header: a model that knows those it learned from is asked
+    about no others, nor in another order.
 
     Raises
     ------
@@ -59,6 +61,7 @@ class Dataset:
     pieces: int = 1
     lengths: np.ndarray | None = None
     targets: Parts = ()
+    feature_names: tuple[str, ...] = ()
     _checked: bool = field(default=False, init=False, repr=False)
     _is_file: bool | None = field(default=None, init=False, repr=False)
 

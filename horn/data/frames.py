@@ -1,4 +1,6 @@
-"""Tables of pandas, without importing it: what can be learned from is taken, the rest is named."""
+"""Tables of pandas, without importing it: what can be learned from is taken, the rest is named.
+Of any table with columns that have names, those of polars too, their names.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,17 @@ SHOWN = 8  # columns that a message names
 
 def is_pandas(thing: Any) -> bool:
     return type(thing).__module__.partition(".")[0] == "pandas"
+
+
+def names_of(x: Any) -> tuple[str, ...]:
+    """What the columns of a table of pandas or polars are called; () of anything else, and of one
+    whose columns are numbered, or have one name twice.
+    """
+    if type(x).__module__.partition(".")[0] not in ("pandas", "polars"):
+        return ()
+    names = tuple(getattr(x, "columns", ()))
+    is_named = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+    return tuple(map(str, names)) if is_named else ()
 
 
 def of_table(x: Any, what: str) -> Any:

@@ -129,7 +129,8 @@ def _is_csv(path: Path) -> bool:
 def _table(path: Path, spec: str, labels: bool, columns: Mapping[str, str | int | None]) -> Dataset:
     found = csv.table(path, labels=labels, **columns)
     dataset = as_dataset((found.x, found.y), spec, scale=1.0)
-    return dataset.with_fields(ids=found.ids, id_name=found.id_name)
+    names = found.names if len(set(found.names)) == len(found.names) else ()
+    return dataset.with_fields(ids=found.ids, id_name=found.id_name, feature_names=names)
 
 
 def _read_file(path: Path, part: str | None, spec: str, labels: bool) -> Dataset:

@@ -46,13 +46,14 @@ class Columns:
 @dataclass
 class CsvTable:
     """A file: x (n, features) uint8 or float64 · y (n,) int64 or text, (n, 1) float64, or None ·
-    ids (n,) text or None. id_name : the header's.
+    ids (n,) text or None. id_name : the header's. names : the header's, of the columns of x.
     """
 
     x: np.ndarray
     y: np.ndarray | None
     ids: np.ndarray | None
     id_name: str = "id"
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,17 +82,19 @@ def table(
     which ``label`` names. Raises NotFound or DataError, which names the line.
     """
     reader = CsvReader(path, labels, label, ids)
-    xs, ys, names = [], [], []
+    xs, ys, ids_found = [], [], []
     for chunk in reader:
         xs.append(_as_bytes_if_whole(chunk.x))
         if chunk.labels is not None:
             ys.append(chunk.labels)
-        names += chunk.ids
+        ids_found += chunk.ids
     y = as_labels(np.concatenate(ys)) if ys else None
     columns = reader.columns
     has_name = columns.ids is not None and columns.names
     name = columns.names[columns.ids] if has_name and columns.ids is not None else "id"
-    return CsvTable(parts.join(xs), y, np.array(names) if columns.ids is not None else None, name)
+    called = np.array(ids_found) if columns.ids is not None else None
+    features = tuple(columns.names[k] for k in columns.features) if columns.names else ()
+    return CsvTable(parts.join(xs), y, called, name, features)
 
 
 def as_labels(column: np.ndarray) -> np.ndarray:

@@ -192,6 +192,7 @@ class Hooks:
                 metrics=job.metrics,
                 classes=job.data.all_classes if job.target == "labels" else None,
                 normalization=job.data.normalization,
+                feature_names=job.data.feature_names,
             )
         return self._model
 

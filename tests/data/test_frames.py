@@ -110,3 +110,68 @@ def test_sparse_matrices_as_data_say_how_to_make_an_array():
         horn.Job(net, x)
     with pytest.raises(DataError, match=r"x\[0\] is a sparse .* scipy.sparse.vstack\(x\).toarray"):
         as_dataset([x[0], x[1]])
+
+
+def job_of(data, **how):
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    return horn.Job(net, data=data, epochs=1, batch_size=4, **how)
+
+
+def samples():
+    size, weight = np.random.default_rng(1).standard_normal((2, 12))
+    return table(size=size, weight=weight), (size > weight).astype(int)
+
+
+def test_a_model_knows_the_columns_it_learned_from(tmp_path):
+    frame, y = samples()
+    run = horn.train(job_of((frame, y)))
+    run.model.save(tmp_path / "m.horn")
+    for model in (run.model, horn.Model.load(tmp_path / "m.horn")):
+        assert model.feature_names == ("size", "weight")
+        right = model.predict(frame)
+        np.testing.assert_array_equal(model.predict(frame.to_numpy()), right)
+        other = frame[["weight", "size"]]
+        np.testing.assert_array_equal(model.predict(other[list(model.feature_names)]), right)
+        for ask in (model.predict, lambda x, m=model: m.evaluate(x, y)):
+            with pytest.raises(DataError, match="columns come in another order: 'weight' is "
+                               r"where 'size' was in this model. .* x\[list\(model.f"):  # fmt: skip
+                ask(other)
+        with pytest.raises(DataError, match="columns are others: 'weight' missing and 'mass' "
+                           "not known in this model. Pass the columns 'size', 'weigh"):  # fmt: skip
+            model.predict(frame.rename(columns={"weight": "mass"}))
+        with pytest.raises(DataError, match="3 features per sample, but this model learned"):
+            model.predict(frame.assign(mass=1.0))
+
+
+def test_all_data_of_a_job_have_the_columns_of_its_training_data():
+    frame, y = samples()
+    other = frame[["weight", "size"]]
+    for name in ("validation", "test"):
+        with pytest.raises(DataError, match=f"{name}: the columns come in another order"):
+            job_of((frame, y), **{name: (other, y)})
+    model = horn.train(job_of((frame, y))).model
+    with pytest.raises(DataError, match="in the model that it begins with. Pass the columns"):
+        job_of((other, y), initial=model)
+    job_of((other.to_numpy(), y), initial=model)  # which has no names
+
+
+def test_columns_of_a_csv_file_are_known_by_its_header(tmp_path):
+    frame, y = samples()
+    frame.assign(y=y).to_csv(tmp_path / "a.csv", index=False)
+    frame[["weight", "size"]].assign(y=y).to_csv(tmp_path / "b.csv", index=False)
+    data = horn.data.load(str(tmp_path / "a.csv"))
+    assert data.feature_names == ("size", "weight")
+    model = horn.train(job_of(data)).model
+    assert model.evaluate(frame, y) == model.evaluate(data)
+    with pytest.raises(DataError, match="b.csv: the columns come in another order"):
+        model.evaluate(horn.data.load(str(tmp_path / "b.csv")))
+
+
+def test_columns_with_numbers_or_one_name_twice_have_no_names():
+    frame, y = samples()
+    assert as_dataset(frame).feature_names == ("size", "weight")
+    assert as_dataset(frame.set_axis([0, 1], axis=1)).feature_names == ()
+    assert as_dataset(frame.set_axis(["a", "a"], axis=1)).feature_names == ()
+    assert as_dataset(frame.to_numpy()).feature_names == ()
