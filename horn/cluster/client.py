@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import itertools
 import json
+import logging
 import os
 import re
 import secrets
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
     from horn.cluster.packing import PackedJob
     from horn.rpc.client import RpcClient
 
+logger = logging.getLogger(__name__)
+
+UNREADABLE = (
+    ValueError,
+    msgspec.MsgspecError,
+)  # what reading a node raises that horn did not write
 COPIES = 2  # agents that a package is given to, so that the loss of one loses no job
 LAST = "@last"
 SHORT_S = 5.0  # for a command to reach ZooKeeper
@@ -222,7 +229,20 @@ class ClusterClient:
         raise NotFound(f"no job {word!r}; horn list shows all")
 
     def status(self, job: str) -> JobStatus:
-        """Raises NotFound."""
+        """Raises NotFound. ClusterError: what is written of the job cannot be read."""
+        try:
+            return self._status(job)
+        except UNREADABLE as error:
+            raise ClusterError(self._unreadable(job, error)) from error
+
+    def _unreadable(self, job: str, error: Exception) -> str:
+        return (
+            f"job {job}: what ZooKeeper at {self.coord.hosts} has of it below "
+            f"{self.paths.job(job)} cannot be read ({error}); another version of horn may have "
+            "written it"
+        )
+
+    def _status(self, job: str) -> JobStatus:
         at = self.paths
         spec = self.coord.get(at.spec(job))
         state = self.coord.get(at.state(job))
@@ -247,13 +267,15 @@ class ClusterClient:
         )  # fmt: skip
 
     def all_statuses(self) -> list[JobStatus]:
-        """Newest first."""
+        """Newest first; a job that cannot be read is left out, with a warning."""
         found = []
         for job in self.coord.children(self.paths.jobs()):
             try:
-                found.append(self.status(job))
+                found.append(self._status(job))
             except NotFound:  # it is being removed
                 continue
+            except UNREADABLE as error:
+                logger.warning("%s", self._unreadable(job, error))
         return sorted(found, key=lambda status: -status.created)
 
     def _json(self, path: str) -> dict[str, Any]:

@@ -127,8 +127,7 @@ class Nodes(ABC):
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Znode:
         """Make a node; Conflict if the name is taken, NotFound if its folder is missing."""
-        if len(data) > MAX_DATA_BYTES:
-            raise JobError(f"{path}: {len(data)} bytes, but at most {MAX_DATA_BYTES} fit")
+        _check_size(path, data)
         reply, repeated = self._write("create", path, data, ephemeral=ephemeral)
         if reply.reason == "missing":
             raise NotFound(f"{path}: its folder is not there")
@@ -145,6 +144,7 @@ class Nodes(ABC):
 
     def set(self, path: str, data: bytes, version: int = -1) -> int:
         """Replace the data and return the zxid of the change; NotFound, Conflict on a version."""
+        _check_size(path, data)
         reply, repeated = self._write("set", path, data, version)
         if reply.reason == "missing":
             raise NotFound(f"{path} is not there")
@@ -238,3 +238,9 @@ class Nodes(ABC):
                 return found
             except Conflict:
                 continue  # somebody created below it in the meantime
+
+
+def _check_size(path: str, data: bytes) -> None:
+    """ZooKeeper closes the connection of who sends more, without a word."""
+    if len(data) > MAX_DATA_BYTES:
+        raise JobError(f"{path}: {len(data):,} bytes, but at most {MAX_DATA_BYTES:,} fit")

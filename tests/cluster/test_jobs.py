@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from horn import errors
+from horn.cluster.client import ClusterClient
 from horn.coordination import paths
 from horn.coordination.jobs import NEXT, Jobs, JobState
 
@@ -142,3 +145,38 @@ def test_every_state_is_reachable_and_only_success_is_final():
         todo += new
     assert reached == set(JobState)
     assert [state for state in JobState if not NEXT[state]] == [JobState.SUCCEEDED]
+
+
+@pytest.mark.net
+@pytest.mark.parametrize(
+    "node, data", [("state", b"HALTED"), ("record", b"{"), ("result", b"\xff")]
+)
+def test_a_job_that_cannot_be_read_hides_no_other(zookeeper, connect, node, data, caplog):
+    coord = connect()
+    jobs = Jobs(coord)
+    for job in ("good", "bad"):
+        jobs.create(job, b"spec")
+    path = getattr(coord.paths, node)("bad")
+    coord.ensure(path)
+    coord.set(path, data)
+    cluster = ClusterClient(coord.hosts)
+    cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs  # below this test's root
+    with caplog.at_level("WARNING"):
+        assert [status.job for status in cluster.all_statuses()] == ["good"]
+    said = "job bad: what ZooKeeper at .* has of it below /.*/jobs/bad cannot be read"
+    assert [bool(re.match(said, each)) for each in caplog.messages] == [True]
+    with pytest.raises(errors.ClusterError, match=said):
+        cluster.status("bad")
+
+
+@pytest.mark.net
+def test_what_zookeeper_does_not_take_is_refused_before_it_is_sent(zookeeper, connect):
+    coord = connect()
+    coord.create("/full", b"a")
+    with pytest.raises(errors.JobError, match="/full: 1,000,001 bytes, but at most 1,000,000 fit"):
+        coord.set("/full", bytes(1_000_001))
+    with pytest.raises(errors.JobError, match="1,000,001 bytes"):
+        coord.create("/fuller", bytes(1_000_001))
+    coord.set("/full", bytes(1_000_000))
+    assert coord.get("/full").data == bytes(1_000_000)
+    coord.remove("/full")
