@@ -145,11 +145,13 @@ def __getattr__(name: str) -> Any:
         # ``from horn import texts`` asks here before it imports: nobody reads what it is answered.
         if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
             raise AttributeError(name)
-        from horn.mistakes import NoSuchAttribute, no_attribute
+        from horn.mistakes import no_attribute, no_module
 
-        if importlib.util.find_spec(f"horn.{name}") is not None:
-            raise NoSuchAttribute(f"horn has {name!r} once it is imported: import horn.{name}")
-        raise no_attribute("horn", name, __all__)
+        if importlib.util.find_spec(f"horn.{name}") is None:
+            raise no_attribute("horn", name, __all__)
+        raise no_module(
+            name, [each for each, home in _HOME.items() if f"{home}.".startswith(f"{name}.")]
+        )
     value = getattr(importlib.import_module(f"horn.{_HOME[name]}"), name)
     globals()[name] = value
     return value

@@ -282,15 +282,40 @@ class NoSuchArgument(OwnLines, TypeError):
     """Horn's function has no such argument; the line that calls it is the user's."""
 
 
+# Of horn itself, where others mean another thing, or there is a module of that name.
+_OF_HORN = {
+    "explain": "the command  horn explain FILE  shows what neurons are compiled to; print("
+               "model.summary()) a table of the layers",
+    "summary": "a model has a table of its layers: print(model.summary())",
+    "submit": "horn.train(job) trains here, horn.Cluster(hosts).submit(job) on a cluster, and the "
+              "command  horn submit FILE  either",
+    "losses": "an output's loss has a name: net.output(10, activation='softmax', "
+              "loss='cross_entropy')",
+    "metrics": "metrics have names: horn.Job(net, (x, y), metrics=['f1', 'auc'])",
+    "layers": _NETWORK,
+}  # fmt: skip
+
+
 def no_attribute(kind: str, name: str, known: Iterable[str] = ()) -> NoSuchAttribute:
     """Python's error, with the replacement to write where one is known."""
     remedy = ATTRIBUTES.get(name)
+    if kind == "horn":
+        remedy = _OF_HORN.get(name, remedy)
     if kind == "a horn.Model" and name == "layers":
         remedy = "the description has them: model.network.layers"
     close = difflib.get_close_matches(name, [each for each in known if each[0] != "_"], 1)
     if remedy is None and close:
         remedy = f"did you mean {close[0]}?"
     return NoSuchAttribute(f"{kind} has no {name!r}" + (f": {remedy}" if remedy else ""))
+
+
+def no_module(name: str, own: Iterable[str]) -> NoSuchAttribute:
+    """Of a module of horn's that nobody has imported. own : names in it that horn itself has."""
+    if name in _OF_HORN:
+        return no_attribute("horn", name)
+    said = f"horn has {name!r} once it is imported: import horn.{name}"
+    names = ", ".join(f"horn.{each}" for each in own)
+    return NoSuchAttribute(f"{said}; or write {names}, which are here already" if names else said)
 
 
 def remedy(message: str, function: Callable[..., Any] | None = None) -> str:

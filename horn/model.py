@@ -32,7 +32,7 @@ from horn.data.stream import read
 from horn.data.targets import named
 from horn.delays import hears_reversed
 from horn.description import Description, number, rebuild, shapes
-from horn.errors import ModelError
+from horn.errors import DataError, ModelError
 from horn.evaluation import check_fit, measure
 from horn.initial import seen, sparse_edges
 from horn.layers import Layer
@@ -371,6 +371,11 @@ class Model:
         the weights of ``net.output`` and ``net.loss``, and "digit_loss", "digit_acc" ... are each
         one's own, without; y is a dict by their names, or a tuple.
         """
+        if getattr(x, "shape", ())[:1] == (0,):
+            raise DataError(
+                f"evaluate: x has shape {x.shape}: of no samples there is nothing to measure; pass "
+                "at least one"
+            )
         data = self._dataset((x, y) if y is not None else x, "data")
         if self.target == "labels":
             data = data.of_outputs(self.network.compared, self.network.has_several)

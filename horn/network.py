@@ -80,6 +80,12 @@ class Network:
         def __getattr__(self, name: str) -> Any:
             raise mistakes.no_attribute("a horn.Network", name, dir(type(self)))
 
+        def __call__(self, *_: Any, **__: Any) -> Any:
+            raise ModelError(
+                "a horn.Network is a description, and answers nothing: train it, run = horn.train("
+                "horn.Job(net, (x, y))); then run.model(x)"
+            )
+
     @mistakes.teaches
     def input(
         self,

@@ -48,6 +48,7 @@ def load(target: str, arguments: Sequence[str] = ()) -> JobTarget:
     JobError : the file does not give a horn.Job, or the arguments do not fit its function.
     """
     from horn.job import Job
+    from horn.network import Network
 
     place, name = _split(target)
     with _importing(place, arguments):
@@ -56,7 +57,7 @@ def load(target: str, arguments: Sequence[str] = ()) -> JobTarget:
         if found is None:
             raise _no_such_name(module, place, name)
         job = found
-        if not isinstance(found, Job) and callable(found):
+        if not isinstance(found, (Job, Network)) and callable(found):
             job = found(**_parameters(found, name, arguments))
     if not isinstance(job, Job):
         raise JobError(

@@ -57,7 +57,17 @@ def test_an_unknown_name_is_an_attribute_error():
     code = "import horn; print(horn.neurons.Relay.__name__); horn.strategies"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "Relay\n"
-    assert "'strategies' once it is imported: import horn.strategies" in done.stderr
+    assert "'strategies' once it is imported: import horn.strategies; or write " in done.stderr
+    assert "horn.Averaging, horn.Downpour" in done.stderr
+    for name, said in (
+        ("explain", "horn has no 'explain': the command  horn explain FILE"),
+        ("losses", "horn has no 'losses': an output's loss has a name"),
+        ("callbacks", "import horn.callbacks; or write horn.CSVLogger, horn.Callback, "),
+        ("submit", "horn has no 'submit': horn.train(job) trains here"),
+    ):
+        code = f"import horn; horn.{name}"  # in a process of its own, that has not imported it
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert said in done.stderr
 
 
 def test_type_checkers_see_every_lazy_name():

@@ -674,3 +674,5 @@ def test_a_prediction_of_nothing_is_empty(steps):
         assert found.shape == (0, *one.shape[1:]) and found.dtype == one.dtype
     with pytest.raises(DataError, match="this model learned from|2 features at each step"):
         model.predict(np.empty((0, 4, 7) if steps else (0, 7)))
+    with pytest.raises(DataError, match=r"evaluate: x has shape \(0, .*nothing to measure"):
+        model.evaluate(nothing, np.empty(0, int))

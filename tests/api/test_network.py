@@ -172,3 +172,11 @@ def test_a_network_without_layers_cannot_run():
     net.input(3)
     with pytest.raises(ModelError, match="has no layers to compute"):
         net.check()
+
+
+def test_a_network_answers_nothing_and_says_who_does():
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    with pytest.raises(ModelError, match=r"is a description, and answers nothing: train it.*run\.m"):
+        net(np.ones((1, 3)))
