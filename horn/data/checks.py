@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -169,27 +169,17 @@ def check_names(dataset: Dataset, expected: tuple[str, ...], owner: str) -> None
     got = dataset.feature_names
     if not got or not expected or got == expected or len(got) != dataset.n_features:
         return
-    missing = [name for name in expected if name not in set(got)]
-    more = [name for name in got if name not in set(expected)]
-    if not missing and not more:
-        at = next(i for i, (a, b) in enumerate(zip(got, expected, strict=True)) if a != b)
-        said = f"the columns come in another order: {got[at]!r} is where {expected[at]!r} was"
+    if more := sorted(set(got) - set(expected)):
+        absent = sorted(set(expected) - set(got))
+        said = f"{frames.first_few(more)} instead of {frames.listed(absent)}"
     else:
-        said = "the columns are others: " + " and ".join(
-            f"{_listed(names)} {what}"
-            for names, what in ((missing, "missing"), (more, "not known"))
-            if names
-        )
-    write = ", of a table x[list(model.feature_names)]" if owner == "this model" else ""
+        at = next(i for i, (a, b) in enumerate(zip(got, expected, strict=True)) if a != b)
+        said = f"another order, {got[at]!r} where {expected[at]!r} was"
+    write = " (of a table: x[list(model.feature_names)])" if owner == "this model" else ""
     raise DataError(
-        f"{dataset.name}: {said} in {owner}. Pass the columns {_listed(expected)}, in this "
-        f"order{write}; an array has no names, and is taken as it is"
+        f"{dataset.name}: other columns than {owner} has: {said}. Pass {frames.first_few(expected)}, "
+        f"in this order{write}; an array has no names, and is taken as it is"
     )
-
-
-def _listed(names: Sequence[str], most: int = 8) -> str:
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + more
 
 
 def check_shape(dataset: Dataset, expected: tuple[int, ...], learned_by: str = "") -> None:

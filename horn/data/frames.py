@@ -4,6 +4,8 @@ Of any table with columns that have names, those of polars too, their names.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -40,7 +42,7 @@ def of_table(x: Any, what: str) -> Any:
     odd = {n: kind for n, kind, dtype in zip(names, kinds, x.dtypes, strict=True)
            if not _is_numeric(dtype)}  # fmt: skip
     if odd:
-        shown = ", ".join(f"{n!r} ({kind})" for n, kind in list(odd.items())[:SHOWN])
+        shown = first_few(odd, lambda name: f"{name!r} ({odd[name]})")
         remedies = []
         if any(kind in ("object", "category", "string", "str") for kind in odd.values()):
             listed = [n for n, kind in odd.items() if not kind.startswith(("date", "time"))]
@@ -50,15 +52,14 @@ def of_table(x: Any, what: str) -> Any:
             remedies.append("days since a date: (df[column] - start) / pandas.Timedelta(days=1)")
         remedies.append(f"or leave them out: df.drop(columns={list(odd)[:SHOWN]!r})")
         raise DataError(
-            f"{what}: x has columns that hold no numbers: {shown}{_more(odd)}. Write "
-            f"{'; '.join(remedies)}"
+            f"{what}: x has columns that hold no numbers: {shown}. Write {'; '.join(remedies)}"
         )
     absent = x.isna().sum()
     holes = {n: int(k) for n, k in zip(names, absent.tolist(), strict=True) if k}
     if holes:
-        shown = ", ".join(f"{n!r} ({k:,} of {len(x):,})" for n, k in list(holes.items())[:SHOWN])
+        shown = first_few(holes, lambda name: f"{name!r} ({holes[name]:,} of {len(x):,})")
         raise DataError(
-            f"{what}: x has missing values in columns {shown}{_more(holes)}. Drop those rows, "
+            f"{what}: x has missing values in columns {shown}. Drop those rows, "
             "df.dropna(), or fill them in, df.astype(float).fillna(df.mean())"
         )
     if len(set(kinds)) == 1 and isinstance(x.dtypes.iloc[0], np.dtype):
@@ -93,5 +94,7 @@ def _is_float(dtype: Any) -> bool:
     return getattr(dtype, "kind", "O") == "f"
 
 
-def _more(found: dict[Any, Any]) -> str:
-    return f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+def first_few(names: Collection[Any], said: Callable[[Any], str] = repr) -> str:
+    """The first few."""
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(map(said, itertools.islice(names, SHOWN))) + more
