@@ -171,14 +171,14 @@ def check_names(dataset: Dataset, expected: tuple[str, ...], owner: str) -> None
         return
     if more := sorted(set(got) - set(expected)):
         absent = sorted(set(expected) - set(got))
-        said = f"{frames.first_few(more)} instead of {frames.listed(absent)}"
+        said = f"{frames.first_few(more)} instead of {frames.first_few(absent)}"
     else:
         at = next(i for i, (a, b) in enumerate(zip(got, expected, strict=True)) if a != b)
         said = f"another order, {got[at]!r} where {expected[at]!r} was"
     write = " (of a table: x[list(model.feature_names)])" if owner == "this model" else ""
     raise DataError(
-        f"{dataset.name}: other columns than {owner} has: {said}. Pass {frames.first_few(expected)}, "
-        f"in this order{write}; an array has no names, and is taken as it is"
+        f"{dataset.name}: other columns than {owner} has: {said}. Pass "
+        f"{frames.first_few(expected)}, in this order{write}; an array has no names, and is taken as it is"
     )
 
 
