@@ -178,7 +178,8 @@ def check_names(dataset: Dataset, expected: tuple[str, ...], owner: str) -> None
     write = " (of a table: x[list(model.feature_names)])" if owner == "this model" else ""
     raise DataError(
         f"{dataset.name}: other columns than {owner} has: {said}. Pass "
-        f"{frames.first_few(expected)}, in this order{write}; an array has no names, and is taken as it is"
+        f"{frames.first_few(expected)}, in this order{write}; "
+        "an array has no names, and is taken as it is"
     )
 
 
