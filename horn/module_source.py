@@ -13,7 +13,7 @@ import itertools
 import sys
 import types
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +235,29 @@ def _is_whole(statement: ast.stmt, name: str) -> bool:
         if isinstance(each, (ast.Attribute, ast.Subscript))
     )  # fmt: skip
     return not any(name in _names(each) for each in (statement.value, *changed))
+
+
+def set_unseen(name: str, value: Any, statements: Sequence[ast.stmt]) -> str:
+    """A method of a class that was put there by none of the statements that bind its name, as
+    ``setattr`` does; "" if there is none, and of classes that are made in other ways.
+    """
+    made = [each for each in statements if isinstance(each, ast.ClassDef)]
+    if not made or not isinstance(value, type) or made[-1].decorator_list or made[-1].keywords:
+        return ""
+    plain = (*DEFINITIONS, *_ASSIGNMENTS, ast.Expr, ast.Pass)
+    if not all(isinstance(part, plain) for part in made[-1].body):
+        return ""
+    changed = set[tuple[str, str]]().union(*map(_attributes_set, statements))
+    seen = {attribute for of, attribute in changed if of == name}
+    for part in made[-1].body:
+        if isinstance(part, DEFINITIONS) and part.decorator_list:
+            seen.add(part.name)
+        seen.update(*map(_names, _targets(part)))
+    for attribute, method in vars(value).items():
+        is_own = getattr(method, "__qualname__", "").startswith(f"{value.__qualname__}.")
+        if isinstance(method, types.FunctionType) and not is_own and attribute not in seen:
+            return attribute
+    return ""
 
 
 def import_of(name: str, value: Any, namespace: dict[str, Any]) -> str:

@@ -40,6 +40,7 @@ from horn.module_source import (
     names_read,
     numbers_of,
     place_of,
+    set_unseen,
     statements_of,
     with_numbers,
     without_docstrings,
@@ -248,6 +249,12 @@ class SourceCapture:
                     for statement in texts.parsed(text).body:
                         assert isinstance(statement, IMPORTS)
                         self._need_import(needed, statement)
+            if attribute := set_unseen(name, value, statements):
+                raise ModelError(
+                    f"{name}.{attribute} is {getattr(value, attribute).__qualname__}, but no "
+                    f"statement of the text says so; write  {name}.{attribute} = ...  as one of "
+                    "its own, or define it in the class"
+                )
             for statement in statements:
                 if place_of(statement) in needed.places:
                     continue

@@ -61,6 +61,12 @@ class SymbolicRun:
             raise CompileError(
                 f"{context.cls.__name__}.{name} must be a plain method: def {name}(self, messages)"
             )
+        if function.__name__ == "<lambda>":
+            raise CompileError(
+                f"{context.cls.__name__}.{name} is a lambda; write  def {name}(self, messages):",
+                file=function.__code__.co_filename,
+                line=function.__code__.co_firstlineno,
+            )
         self.functions.call(function, [SelfRef(), MessagesRef()], None)
         return source_of(function)
 

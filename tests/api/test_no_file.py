@@ -240,6 +240,21 @@ def test_what_a_later_text_changes_is_captured_with_what_it_changes(how, tmp_pat
     np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), [[1.5, 1.5]])
 
 
+@pytest.mark.parametrize("way", ["Mine.forward = other", "setattr(Mine, 'forward', other)"])
+def test_a_method_that_was_put_there_later_is_captured_or_named(way, tmp_path):
+    space: dict = {"__name__": "anywhere", "horn": horn}
+    method = textwrap.dedent(AGAIN.partition(":\n")[2]).replace("forward(self, m", "other(self, m")
+    text = f"{AGAIN.replace('Base', 'Mine').replace('3.0', '1.0')}{ONE}{method}{way}\n"
+    exec(text, space)
+    net = of_ones(space["Mine"])
+    if "setattr" not in way:
+        loaded = trained_and_loaded(net, tmp_path)
+        np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), [[9.0, 9.0]])
+        return
+    with pytest.raises(ModelError, match="Mine.forward is other, but no statement of the text"):
+        trained_and_loaded(net, tmp_path)
+
+
 def test_of_several_definitions_the_one_that_is_there_counts(tmp_path):
     space: dict = {"__name__": "anywhere"}
     exec(PROGRAM, space)

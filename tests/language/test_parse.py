@@ -856,6 +856,13 @@ def test_forward_must_be_a_plain_method(tmp_path):
         forward(made.N)
 
 
+def test_a_lambda_is_no_forward(tmp_path):
+    made = module(tmp_path, source("forward = lambda self, messages: self.feedforward(1.0)\n"))
+    with pytest.raises(CompileError, match="N.forward is a lambda; write  def forward") as caught:
+        forward(made.N)
+    assert caught.value.line == made.N.forward.__code__.co_firstlineno
+
+
 def test_a_power_that_is_no_real_number_is_left_to_the_run(tmp_path):
     made = module(
         tmp_path, source("def forward(self, messages):\n    self.feedforward((-2.0) ** 0.5)\n")
