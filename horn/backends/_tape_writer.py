@@ -442,10 +442,10 @@ class TapeWriter:
         """A number for each sample and channel, and that for all its positions."""
         layer = self.network.layers[s.frame.layer]
         array, out = (
-            a.reshape(*a.shape[:-1], -1, layer.extents[-1])
+            a.reshape(*a.shape[:-1], layer.n_positions, layer.extents[-1])  # there may be no rows
             for a in (self.arrays[s.array], self.arrays[s.out])
         )
-        assert np.shares_memory(out, self.arrays[s.out])
+        assert not out.size or np.shares_memory(out, self.arrays[s.out])
         rows = "b" * (array.ndim - 2)
         total = np.zeros(array.shape[:-2] + array.shape[-1:], self.dtype)
         extent: dict[str, Any] = {"p": layer.n_positions, "c": layer.extents[-1]}

@@ -468,8 +468,9 @@ class Runner:
         self.put(s.out, np.ascontiguousarray(array.T if s.transposed else array))
 
     def channelsum(self, s: ChannelSum) -> None:
-        array, maps = self.array(s.array), self.network.layers[s.frame.layer].extents[-1]
-        lying = array.reshape(*array.shape[:-1], -1, maps)
+        array, layer = self.array(s.array), self.network.layers[s.frame.layer]
+        # Not -1: a task of a small batch may have no rows, of which no number can be found.
+        lying = array.reshape(*array.shape[:-1], layer.n_positions, layer.extents[-1])
         total = np.broadcast_to(lying.sum(axis=-2, keepdims=True), lying.shape)
         self.put(s.out, total.reshape(array.shape))
 

@@ -130,6 +130,16 @@ def test_tasks_do_what_one_does(neuron, where, n_tasks):
         compare_tasks(group, of_one("kernels", setup, data, BATCHES), where)
 
 
+@pytest.mark.parametrize("neuron", [BatchNormalized, InstanceNormalized])
+@pytest.mark.parametrize("backend", ["reference", "kernels"])
+def test_a_task_without_rows_asks_nothing(backend, neuron):
+    net = through(neuron)
+    setup, data = Setup(net, SGD, "labels", 2, "float64", 1), samples(net)
+    batches = [np.array([0, 3]), np.array([4])]
+    group = good(of_group(backend, setup, data, batches, Placement.rows(net), 3))
+    compare_tasks(group, of_one(backend, setup, data, batches), backend)
+
+
 @pytest.mark.parametrize("n_groups, n_tasks", [(2, 1), (3, 1), (2, 2)])
 def test_groups_ask_all_of_the_batch(n_groups, n_tasks):
     net = through(BatchNormalized)
