@@ -48,6 +48,9 @@ from horn.program import (
 
 MAX_ALL = 100  # placements that are simply all tried
 N_STARTS = 2  # that are followed, of some more that are looked at
+# Descent tries more placements the deeper a network is, and each takes longer: some 10 seconds of
+# statements, after which the best so far is taken.
+MAX_STATEMENTS = 100_000
 GAIN = 0.999  # a change is one if the time is less than this part of the old
 
 Forms = dict[Form, str]
@@ -315,9 +318,17 @@ class Search:
                     other = list(choice)
                     for at, word in zip(places, words, strict=True):
                         other[at] = word
+                    if not self.may_try(tuple(other)):
+                        continue
                     if self.seconds(tuple(other)) < GAIN * self.seconds(choice):
                         choice = tuple(other)
         return choice
+
+    def may_try(self, choice: Choice) -> bool:
+        """Whether it is known, or time is left for it."""
+        return choice in self.known or (
+            len(self.known) * len(self.program.statements) < MAX_STATEMENTS
+        )
 
     def seconds(self, choice: Choice) -> float:
         if choice not in self.known:

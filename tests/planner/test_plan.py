@@ -112,6 +112,18 @@ def test_few_placements_are_tried_for_a_deep_network():
     assert len(search.known) < 250
 
 
+def test_a_very_deep_network_gets_the_best_of_those_that_there_is_time_for(monkeypatch):
+    described = job(chain(*[8] * 20))
+    monkeypatch.setattr("horn.planner.search.MAX_STATEMENTS", 4000)
+    search = plan.search(described, 2, machine=HERE)
+    starts = set(search.starts())
+    most = len(starts) + 4000 // len(search.program.statements)
+    found, _ = search.run()
+    assert len(starts) < len(search.known) < most
+    best = next(choice for choice in search.known if search.placement(choice) == found)
+    assert search.seconds(best) <= min(map(search.seconds, starts))
+
+
 def test_pins_are_honoured():
     pins = {"layer1": "sender", "layer3": "replicated"}
     found = plan.cheapest(job(chain(30, 20, 20, 5)), 2, pins, machine=HERE)
