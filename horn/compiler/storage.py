@@ -54,6 +54,7 @@ class Storage:
 
     def __init__(self, network: Network) -> None:
         self.network = network
+        self.tied = network.tied  # which looks at all links
         self.buffers: dict[str, Buffer] = {}
         self.numbers: dict[str, int] = {}  # stem -> the first number that may be free
         self.prologue: list[Statement] = []

@@ -48,7 +48,7 @@ class Thinning:
     def live_number(self, frame: Frame) -> Node | None:
         """Where a number of a link or layer is learned, likewise; None for what others have."""
         link = None if frame.link is None else self.storage.link(frame)
-        if isinstance(link, Link) and not self.network.tied.isdisjoint(link.weights.values()):
+        if isinstance(link, Link) and not self.storage.tied.isdisjoint(link.weights.values()):
             return None
         return self.live_synapse(frame)
 
@@ -68,7 +68,7 @@ class Thinning:
             if all(
                 o.link.edges is None
                 and o.receiver.derived.is_weighted_sum
-                and self.network.tied.isdisjoint(o.link.weights.values())
+                and self.storage.tied.isdisjoint(o.link.weights.values())
                 for o in self.code.outgoing[0]
             ) and not self.remembers(0):
                 candidates.append(0)
@@ -108,7 +108,7 @@ class Thinning:
         links = [*layer.links, *(o.link for o in self.code.outgoing[layer.index])]
         if any(link.edges is not None for link in links) or self.remembers(layer.index):
             return False
-        if any(not self.network.tied.isdisjoint(link.weights.values()) for link in links):
+        if any(not self.storage.tied.isdisjoint(link.weights.values()) for link in links):
             return False
         roots = [code.forward.output, *([code.backward.delta] if code.backward else [])]
         if any(

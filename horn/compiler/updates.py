@@ -180,7 +180,7 @@ class Updates:
         }
         found = {array: self.link_gradient(out, name) for name, array in learned.items()}
         self.outgoing_traces(out)
-        if not self.storage.network.tied.isdisjoint(arrays):
+        if not self.storage.tied.isdisjoint(arrays):
             self.tie(out, found)
             return
         for array, (gradient, _) in found.items():
@@ -253,7 +253,7 @@ class Updates:
         else:
             node = self.weight_gradient(code, position, name)
         pushed = push is not None or code.is_local
-        tied = array in self.storage.network.tied
+        tied = array in self.storage.tied
         if node is not None and tied and (live := self.thinning.live_synapse(frame)) is not None:
             node = select(live, node, ZERO)
         fused = None if node is None or tied else self.fused_update(link, array, frame, node)

@@ -89,8 +89,8 @@ def reordered(program: Program) -> list[Statement | list[Move]]:
     ]
     flying = {number for number, n in enumerate(missing) if not n and _is_move(statements, number)}
     newest: set[int] = set()  # moves whose array the last statement wrote
-    left = len(statements)
-    undone = set(range(left))
+    undone = set(range(len(statements)))
+    first = 0  # before it all are done or under way, and stay so
     result: list[Statement | list[Move]] = []
 
     def finish(number: int) -> None:
@@ -112,8 +112,9 @@ def reordered(program: Program) -> list[Statement | list[Move]]:
             newest.clear()
             finish(number)
             continue
-        waiting = min((n for n in undone if n not in flying), default=None)
-        needed = flying if waiting is None else before[waiting] & flying
+        while first < len(statements) and (first not in undone or first in flying):
+            first += 1
+        needed = flying if first == len(statements) else before[first] & flying
         if not needed:  # it waits for a move that waits for one
             needed = {min(flying)}
         together = sorted(needed | (flying - newest))

@@ -5,8 +5,10 @@ Counted in nodes and statements, not in seconds: from n to 2 n they may double, 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +20,10 @@ from horn.compiler import lower
 from horn.data import Dataset
 from horn.ir import Op, const, contraction, leaf, nodes
 from horn.language.statements import Statements
+from horn.network import Network
+from horn.partition.placement import Placement
+from horn.partition.rewrite import Partition
+from horn.partition.supersteps import reordered
 from horn.program import Loop, Program
 from tests.language import texts
 
@@ -245,3 +251,45 @@ def test_a_side_of_a_select_is_written_anew_only_where_it_is_small():
         large = ir.make(Op.TANH, large)
     assert ir.select(c, large, const(0.0)).args[1] is large
     assert not ir.contains(ir.assume(large, c, True), Op.SELECT)  # asked for, it is
+
+
+def deep(n: int) -> Network:
+    net = Network(seed=1)
+    net.input(2)
+    for _ in range(n):
+        net.layer(2, activation="tanh")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    return net
+
+
+def test_ties_of_a_deep_network_are_looked_for_once(monkeypatch):
+    """Which looks at all its links: for each of them it took most of the time of 800 layers."""
+    seen, tied = [], Network.tied.fget
+    monkeypatch.setattr(Network, "tied", property(lambda net: seen.append(net) or tied(net)))
+    lower.training_program(deep(3), horn.SGD(0.1), "label")
+    assert len(seen) == 1
+
+
+def test_the_order_of_a_deep_network_is_found_in_time_that_grows_as_it_does():
+    def n_calls(n: int) -> int:
+        net, found = deep(n), 0
+        program = lower.inference_program(net, "label")
+        apart = Partition(program, Placement.default(net), ())
+        for statement in program.statements:
+            apart.statement(statement)
+        program = replace(
+            program, buffers=apart.task.buffers, statements=tuple(apart.task.statements)
+        )
+
+        def count(frame, event, arg):
+            nonlocal found
+            found += event == "call"
+
+        sys.setprofile(count)
+        try:
+            reordered(program)
+        finally:
+            sys.setprofile(None)
+        return found
+
+    assert n_calls(80) < 2.2 * n_calls(40)
