@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -531,6 +532,8 @@ class Job:
                     "or say how many samples are an epoch: horn.data.Stream(source, samples=60000)"
                 )
             data = data.with_samples(self.iterations * self.batch_size)
+        if self.target == "labels" and self.network.last.loss is not None:
+            data = data.with_check(functools.partial(check_targets_of, self.network, what="data"))
         return data
 
     def _as_seen(self, data: Dataset, begun: Beginning | None) -> Dataset:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,7 @@ class Stream:
                 f"can be iterated, got {source!r:.80}"
             )
         self.is_once = isinstance(source, Iterator)
+        self._check: Callable[[Dataset], None] | None = None
         items = self._pass()
         try:
             first = next(items)
@@ -92,6 +93,12 @@ class Stream:
         vars(other).update(vars(self), samples=samples)
         return other
 
+    def with_check(self, check: Callable[[Dataset], None]) -> Stream:
+        """The same, whose items are checked as they come: the head says nothing of their labels."""
+        other = object.__new__(Stream)
+        vars(other).update(vars(self), _check=check)
+        return other
+
     def whole(self) -> Dataset:
         """All samples of an epoch in memory. DataError : it has no length, or ends before."""
         if self.samples is None:
@@ -115,9 +122,11 @@ class Stream:
         while True:
             items = self._waiting.pop() if self._waiting else self._pass()
             before = n
-            for item in items:
-                n += len(item[0])
-                yield item
+            for x, y in items:
+                if self._check is not None:
+                    self._check(Dataset(x, y, self.head.scale, self.name))
+                n += len(x)
+                yield x, y
             if self.is_once or n == before:
                 remedy = (
                     "give a function that returns an iterator, which is called for each pass, or "

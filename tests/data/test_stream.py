@@ -158,6 +158,7 @@ def test_what_is_read_whole() -> None:
         ([(X, Y[:3])], "x has 70 samples, but y has 3"),
         ([(X, Y), (X * np.nan, Y)], "data: x has NaN at row 0, column 0"),
         ([(X, Y), (X, Y - 1)], "data: label -1 in row"),
+        ([(X, Y), (X, Y + 7)], r"data: labels contain \d+ \(row \d+\), but \w+ has classes 0..1"),
         ([(X, ["a"] * 70)], "labels of a stream are whole numbers, since nobody knows"),
         ([("a", 0)], "data: x holds text, but numbers are expected"),
     ],
@@ -165,6 +166,14 @@ def test_what_is_read_whole() -> None:
 def test_items_that_are_no_samples(items: list[Any], words: str) -> None:
     with pytest.raises(DataError, match=words):
         horn.train(horn.Job(network(), iter(items), iterations=20))
+    assert not threads()
+
+
+def test_targets_after_the_first_items_are_those_of_the_loss() -> None:
+    net = network(4, 1, activation="sigmoid", loss="binary_cross_entropy")
+    items = [(X, Y % 2), (X, Y % 2 * 3)]
+    with pytest.raises(DataError, match="binary_cross_entropy has targets from 0 to 1, got 0 to 3"):
+        horn.train(horn.Job(net, iter(items), iterations=20))
     assert not threads()
 
 
