@@ -28,12 +28,14 @@ def _torch() -> Any:
 
 def _operations(torch: Any) -> dict[str, Callable[..., Any]]:
     same = ("add", "sub", "mul", "div", "neg", "lt", "le", "gt", "ge", "eq", "ne", "exp", "log",
-            "sqrt", "tanh", "sin", "cos", "abs", "floor", "sign", "log1p", "expm1", "sigmoid",
+            "sqrt", "tanh", "sin", "cos", "abs", "floor", "log1p", "expm1", "sigmoid",
             "relu", "erf", "erfc", "atan", "pow", "atan2")  # fmt: skip
     return {
         **{name: getattr(torch, name) for name in same},
-        "maximum": lambda a, b: torch.where(b > a, b, a),  # of equals the first, with its gradient
-        "minimum": lambda a, b: torch.where(b < a, b, a),
+        # Of equals the first, with its gradient; NaN is not lost.
+        "maximum": lambda a, b: torch.where((b > a) | (b != b), b, a),
+        "minimum": lambda a, b: torch.where((b < a) | (b != b), b, a),
+        "sign": lambda z: torch.where(z != z, z, torch.sign(z)),  # NaN has none
         "and": torch.logical_and,
         "or": torch.logical_or,
         "not": torch.logical_not,

@@ -210,6 +210,40 @@ def test_softplus_of_large_numbers_in_double(tmp_path):
     check_onnx(model, tmp_path, 1e4 * samples(net, dtype="float64"), 1e-12)
 
 
+def of_one_number(neuron, dtype="float32"):
+    """A model of one neuron that hears one number, by a weight of 1."""
+    net = horn.Network()
+    net.input(1)
+    net.output(1, neuron=neuron, bias=False)
+    return horn.Model(net, {"layer1.weight": np.ones((1, 1))}, dtype=dtype)
+
+
+class Largest(horn.Neuron):
+    def forward(self, messages):
+        z = horn.math.log(sum(m.input * m.weight for m in messages))
+        self.feedforward(max(0.5, z))
+
+
+class Smallest(horn.Neuron):
+    def forward(self, messages):
+        z = horn.math.log(sum(m.input * m.weight for m in messages))
+        self.feedforward(min(0.5, z))
+
+
+class Signed(horn.Neuron):
+    def forward(self, messages):
+        z = horn.math.log(sum(m.input * m.weight for m in messages))
+        self.feedforward(horn.math.sign(z))
+
+
+@pytest.mark.parametrize("neuron", [Largest, Smallest, Signed], ids=lambda c: c.__name__)
+def test_what_is_no_number_stays_none(neuron, tmp_path):
+    model, x = of_one_number(neuron), np.array([[-1], [0], [0.5], [1], [3]], np.float32)
+    assert np.isnan(model.predict(x)[0, 0])
+    check_onnx(model, tmp_path, x)
+    check_torch(model, x)
+
+
 WINDOWS = {
     "same": ((5, 4, 2), {"kernel": (3, 2), "stride": 2, "padding": "same"}),
     "some hear nothing": ((7, 6, 2), {"kernel": 2, "stride": 3}),
