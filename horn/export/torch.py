@@ -6,7 +6,7 @@ them and to x, so that a neuron of horn can be one part of a network of PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,7 +139,7 @@ def module(translation: Translation[Any]) -> Any:
     """
     torch = _torch()
     operations = _operations(torch)
-    learned = {name for layer in translation.network.layers[1:] for name in layer.shapes}
+    learned = _names({name for layer in translation.network.layers[1:] for name in layer.shapes})
     sizes = {layer.name: layer.size for layer in translation.network.outputs}
     base: Any = torch.nn.Module
 
@@ -149,9 +149,9 @@ def module(translation: Translation[Any]) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.operations = operations
-            for name in sorted(learned):
+            for name, own in learned.items():
                 array = torch.tensor(np.array(translation.arrays[name]))
-                self.register_parameter(_plain(name), torch.nn.Parameter(array))
+                self.register_parameter(own, torch.nn.Parameter(array))
 
         def forward(self, x: Any) -> Any:
             sent = translation.run(TorchGraph(torch, self, x), x)
@@ -166,8 +166,8 @@ def module(translation: Translation[Any]) -> Any:
 
         def tensor(self, name: str, value: Array) -> Any:
             if name in learned:
-                return getattr(self, _plain(name))
-            return self._kept("constant_" + _plain(name), value)
+                return getattr(self, learned[name])
+            return self._kept(f"constant_{name.replace('.', '/')}", value)
 
         def indices(self, index: Array) -> Any:
             return self._kept(f"index_{index.shape}_{hash(index.tobytes())}", index.ravel())
@@ -180,6 +180,19 @@ def module(translation: Translation[Any]) -> Any:
             return self._buffers[name]
 
     return HornModule()
+
+
+def _names(arrays: Iterable[str]) -> dict[str, str]:
+    """What a module calls each: with "_" for ".", and one more where that is taken, as those of
+    layers "h-1" and "h_1" are.
+    """
+    found: dict[str, str] = {}
+    for name in sorted(arrays):
+        own = _plain(name)
+        while own in found.values():
+            own += "_"
+        found[name] = own
+    return found
 
 
 def _plain(name: str) -> str:

@@ -244,6 +244,15 @@ def test_what_is_no_number_stays_none(neuron, tmp_path):
     check_torch(model, x)
 
 
+def test_names_that_differ_in_a_sign_are_two_parameters():
+    net = horn.Network(seed=1)
+    net.input(6)
+    for name in ("h-1", "h_1", "h 1"):
+        net.layer(6, name=name, neuron=Counting)
+    net.output(3, loss="squared_error")
+    check_torch(model_of(net))
+
+
 WINDOWS = {
     "same": ((5, 4, 2), {"kernel": (3, 2), "stride": 2, "padding": "same"}),
     "some hear nothing": ((7, 6, 2), {"kernel": 2, "stride": 3}),
