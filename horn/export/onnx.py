@@ -100,19 +100,35 @@ class OnnxGraph:
         return a
 
     def _log1p(self, a: str) -> str:
-        return self.node("Log", [self.node("Add", [self.number(1.0), a])])
+        """log(u) of u = 1 + a, by what a small a lost in u. Source: Goldberg 1991, theorem 4."""
+        one = self.number(1.0)
+        u = self.node("Add", [one, a])
+        log = self.node("Log", [u])
+        mended = self.node("Div", [self.node("Mul", [log, a]), self.node("Sub", [u, one])])
+        large = self.node("Where", [self.node("Equal", [u, a]), log, mended])
+        return self.node("Where", [self.node("Equal", [u, one]), a, large])
 
     def _expm1(self, a: str) -> str:
-        return self.node("Sub", [self.node("Exp", [a]), self.number(1.0)])
+        """tanh(a / 2) (exp(a) + 1), which a small a does not lose its digits in."""
+        half = self.node("Tanh", [self.node("Mul", [a, self.number(0.5)])])
+        return self.node("Mul", [half, self.node("Add", [self.node("Exp", [a]), self.number(1.0)])])
 
     def _erfc(self, a: str) -> str:
         return self.node("Sub", [self.number(1.0), self.apply("erf", [a])])
 
     def _floordiv(self, a: str, b: str) -> str:
-        return self.node("Floor", [self.node("Div", [a, b])])
+        """Without the remainder, as Python does it: a / b may be rounded up to the next number."""
+        whole = self.node("Div", [self.node("Sub", [a, self._mod(a, b)]), b])
+        by_zero = self.node("Equal", [b, self.number(0.0)])
+        return self.node("Where", [by_zero, self.node("Div", [a, b]), self.node("Round", [whole])])
 
     def _mod(self, a: str, b: str) -> str:
-        return self.node("Sub", [a, self.node("Mul", [b, self._floordiv(a, b)])])
+        """With the sign of b, as Python has it; fmod's is that of a."""
+        zero = self.number(0.0)
+        rest = self.node("Mod", [a, b], fmod=1)
+        signs = [self.node("Less", [each, zero]) for each in (rest, b)]
+        is_other = self.node("And", [self._ne(rest, zero), self.node("Xor", signs)])
+        return self.node("Where", [is_other, self.node("Add", [rest, b]), rest])
 
     def _atan2(self, y: str, x: str) -> str:
         """There is no such operation: the angle of y / x, by the quarter that (x, y) is in."""
@@ -120,9 +136,9 @@ class OnnxGraph:
         is_below = self.node("Less", [y, zero])
         angle = self.apply("atan", [self.node("Div", [y, x])])
         half, quarter = self.number(np.pi), self.number(np.pi / 2)
-        signed = [self.node("Where", [is_below, self.node("Neg", [k]), k]) for k in (half, quarter)]
-        left = self.node("Add", [angle, signed[0]])
-        above = self.node("Where", [self.node("Equal", [y, zero]), zero, signed[1]])
+        signed = self.node("Where", [is_below, self.node("Neg", [half]), half])
+        left = self.node("Add", [angle, signed])
+        above = self.node("Mul", [quarter, self.node("Sign", [y])])  # 0 of 0, none of NaN
         edge = self.node("Where", [self.node("Equal", [x, zero]), above, angle])
         return self.node("Where", [self.node("Less", [x, zero]), left, edge])
 

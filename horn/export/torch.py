@@ -41,7 +41,7 @@ def _operations(torch: Any) -> dict[str, Callable[..., Any]]:
         "not": torch.logical_not,
         "select": torch.where,
         "softplus": lambda z: torch.relu(z) + torch.log1p(torch.exp(-torch.abs(z))),
-        "floordiv": lambda a, b: torch.floor(a / b),
+        "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
         "mod": torch.remainder,
         "stop_gradient": lambda z: z.detach(),
         "truth": lambda z: z != 0,

@@ -244,6 +244,36 @@ def test_what_is_no_number_stays_none(neuron, tmp_path):
     check_torch(model, x)
 
 
+class Clock(horn.Neuron):
+    """0.1 is a little more than a tenth: 1 // 0.1 is 9, as in Python."""
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        self.feedforward(10 * (z // 0.1) + z % 0.1 - z % -0.3)
+
+
+class Rate(horn.Neuron):
+    """Such quotients of small numbers are in the gates of Hodgkin and Huxley's."""
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        self.feedforward(z / horn.math.expm1(z) + horn.math.log1p(z) / z)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_whole_divisions_of_what_no_number_is_exactly(dtype, tmp_path):
+    x = np.array([[1.0], [0.5], [2.0], [-1.0], [-0.3], [0.0], [0.1], [-2.5]], dtype)
+    check_onnx(of_one_number(Clock, dtype), tmp_path, x)
+    check_torch(of_one_number(Clock, dtype), x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_small_numbers_keep_their_digits(dtype, tmp_path):
+    x = np.array([[1e-20], [1e-9], [-1e-9], [1e-4], [-0.5], [3.0], [80.0]], dtype)
+    check_onnx(of_one_number(Rate, dtype), tmp_path, x)
+    check_torch(of_one_number(Rate, dtype), x)
+
+
 def test_names_that_differ_in_a_sign_are_two_parameters():
     net = horn.Network(seed=1)
     net.input(6)
