@@ -217,6 +217,10 @@ class _Watching(Callback):
                 f"data; add validation=0.1 to hold out a tenth"
             )
 
+    def on_train_begin(self, context: TrainingContext) -> None:
+        if not context.history:  # another run has another best; one that is resumed goes on
+            self.best = None
+
     def has_improved(self, context: TrainingContext) -> bool:
         """Whether the last row is the best so far; then that is ``best``."""
         row = context.row
@@ -296,6 +300,11 @@ class ReduceOnPlateau(_Watching):
             raise ModelError(f"ReduceOnPlateau: patience must be at least 1 epoch, got {patience}")
         self.factor, self.patience, self.least = factor, patience, least
         self.waited = 0
+
+    def on_train_begin(self, context: TrainingContext) -> None:
+        super().on_train_begin(context)
+        if not context.history:
+            self.waited = 0
 
     def on_epoch_end(self, context: TrainingContext) -> None:
         self.waited = 0 if self.has_improved(context) else self.waited + 1

@@ -234,6 +234,18 @@ def test_model_checkpoint_has_the_best_model(tmp_path):
     assert best.facts["iteration"] == run.model.facts["iteration"]
 
 
+def test_another_run_has_another_best(tmp_path):
+    """Also where it ends with worse than the run before it."""
+    keep = horn.ModelCheckpoint(path := tmp_path / "best.horn")
+    less = horn.ReduceOnPlateau(patience=1, min_delta=10.0)
+    settings = {"callbacks": [keep, less], "validation": held_out()}
+    first = horn.train(job(**settings, epochs=4)).history
+    path.unlink()
+    second = horn.train(job(**settings, epochs=2)).history
+    assert path.exists() and keep.best == min(second["val_loss"])
+    assert second["learning_rate"] == first["learning_rate"][:2]
+
+
 def test_model_checkpoint_names_each_epoch(tmp_path):
     every = horn.ModelCheckpoint(tmp_path / "m{epoch:02}-{loss:.2f}.horn", save_best_only=False)
     run = horn.train(job(callbacks=[every], epochs=2))
