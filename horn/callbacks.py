@@ -18,6 +18,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from horn.errors import JobError, ModelError
 from horn.mistakes import is_function
+from horn.modelfile import PROGRAMS
 
 # Of horn; they are above this file.
 Job: TypeAlias = Any
@@ -322,6 +323,13 @@ class CSVLogger(Callback):
     def __init__(self, path: str | os.PathLike[str], separator: str = ",") -> None:
         self.path, self.separator = path, separator
 
+    def check(self, job: Job) -> None:
+        path = Path(self.path)
+        if path.suffix in PROGRAMS and path.exists():
+            raise ModelError(
+                f"CSVLogger: {path}: is a program, and would be replaced; name another file"
+            )
+
     def on_epoch_end(self, context: TrainingContext) -> None:
         import csv
 
@@ -334,7 +342,7 @@ class CSVLogger(Callback):
                 writer.writerow(columns)
                 writer.writerows([row.get(name) for name in columns] for row in context.history)
             os.replace(new, path)
-        except OSError:  # as of a full disk: what was there stays
+        except BaseException:  # as of a full disk: what was there stays
             new.unlink(missing_ok=True)
             raise
 

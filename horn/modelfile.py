@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 OUTPUTS = 3  # with several outputs, or losses between layers
 NORMALIZED = 2  # of a model that normalizes: a horn that does not know of it refuses the file
+PROGRAMS = (".py", ".ipynb")  # which no result may replace
 MAX_HEADER_BYTES = 100_000_000  # what safetensors itself allows
 
 
@@ -129,7 +130,7 @@ def check_writable(path: str | os.PathLike[str], size_bytes: int = 0) -> None:
         raise ModelError(f"{path}: is a folder; name a file, such as {target / 'model.horn'}")
     if target.exists() and not target.is_file():
         raise ModelError(f"{path}: is a device or a pipe, and would be replaced; name a file")
-    if target.suffix in (".py", ".ipynb") and target.exists():
+    if target.suffix in PROGRAMS and target.exists():
         raise ModelError(f"{path}: is a program, and would be replaced; name another file")
     folder = target.parent
     if not folder.is_dir():

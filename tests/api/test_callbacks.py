@@ -323,6 +323,16 @@ def test_csv_logger_writes_the_history(tmp_path):
     assert rows[0]["val_loss"] == "" and [path] == list(path.parent.iterdir())
 
 
+def test_csv_logger_replaces_no_program_and_leaves_no_half_file(tmp_path):
+    (program := tmp_path / "train.py").write_text("import horn")
+    with pytest.raises(horn.ModelError, match="train.py: is a program, and would be replaced"):
+        horn.train(job(callbacks=[horn.CSVLogger(program)]))
+    assert program.read_text() == "import horn"
+    with pytest.raises(horn.CallbackError, match="delimiter"):
+        horn.train(job(callbacks=[horn.CSVLogger(tmp_path / "log.csv", "two")]))
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
 def test_tensorboards_own_reader_reads_what_is_written(tmp_path):
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     folder = tmp_path / "board"
