@@ -120,6 +120,11 @@ class CsvReader:
         try:
             with reading(path), _open(path) as file:
                 yield from self._chunks(file)
+        except csv.Error as error:  # a cell of more than csv.field_size_limit()
+            raise DataError(
+                f"{_name(path)}: has a cell of more than {csv.field_size_limit():,} characters; "
+                "is a quotation mark missing? Else leave the column out"
+            ) from error
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{_name(path)}: is not UTF-8 text ({error.reason}); save it as UTF-8"

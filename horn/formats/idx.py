@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,16 @@ def _read(file: Any, path: Path, packed: bool) -> np.ndarray:
     # Deflate packs at most 1032 to 1: what a wrong header promises is not allocated.
     if expected > available * (1032 if packed else 1):
         raise _cut_short(path, _count(file), expected)
+    try:
+        np.broadcast_to(np.empty((), dtype), shape)  # takes no memory
+        is_array = math.prod(n for n in shape if n) * dtype.itemsize <= sys.maxsize
+    except ValueError:  # more axes than NumPy has
+        is_array = False
+    if not is_array:
+        raise DataError(
+            f"{path}: its header says {len(shape)} axes of {', '.join(map(str, shape[:8]))}"
+            f"{' ...' * (len(shape) > 8)}, which no array has; fetch the file again"
+        )
     if not packed and dtype == np.uint8 and expected:
         _check_length(path, available - got, expected)
         return np.asarray(np.memmap(path, dtype, mode="r", offset=got, shape=shape))

@@ -8,6 +8,8 @@ Source: NumPy, "A simple file format for NumPy arrays" (numpy.lib.format).
 from __future__ import annotations
 
 import math
+import sys
+import tokenize
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,17 @@ from horn.errors import DataError
 from horn.formats.files import reading
 from horn.formats.parts import kind_name
 
+# What NumPy lets through of Python's parser, which reads its headers.
+HEADER_ERRORS = (TypeError, OverflowError, SyntaxError, tokenize.TokenError, MemoryError,
+                 RecursionError)  # fmt: skip
+
 
 def read(path: Path) -> np.ndarray:
     """The array of a file, read-only and memory-mapped. Raises NotFound or DataError."""
     try:
         with reading(path), open(path, "rb") as file:
             size_bytes = path.stat().st_size
-            shape, fortran, dtype = _header(file)
+            shape, fortran, dtype = header(file)
             offset = file.tell()
     except ValueError as error:
         line = str(error).splitlines()[0].rstrip(".")
@@ -47,12 +53,22 @@ def read(path: Path) -> np.ndarray:
     return np.asarray(np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C"))
 
 
-def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """(shape, whether in Fortran order, dtype), of which an array could be made if memory allows;
+    ``file`` is where the values begin. Raises ValueError.
+    """
     form = np.lib.format
     # Version 3 differs from 2 in the coding of field names only; arrays with fields are refused.
     is_first = form.read_magic(file) == (1, 0)
     read_header = form.read_array_header_1_0 if is_first else form.read_array_header_2_0
-    shape, fortran, dtype = read_header(file)
-    if any(n < 0 for n in shape):
-        raise ValueError(f"its shape is {shape}")
+    try:
+        shape, fortran, dtype = read_header(file)
+        if any(n < 0 for n in shape) or not all(type(n) is int for n in shape):
+            raise ValueError(f"its shape is {shape}")
+        np.broadcast_to(np.empty((), dtype), shape)  # takes no memory
+        # NumPy counts the bytes of an empty array as if it had one of each axis.
+        if math.prod(n for n in shape if n) * dtype.itemsize > sys.maxsize:
+            raise ValueError(f"its shape is {shape}")
+    except HEADER_ERRORS as error:
+        raise ValueError(str(error) or type(error).__name__) from error
     return shape, fortran, dtype

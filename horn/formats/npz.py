@@ -7,6 +7,7 @@ unpickled.
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from pathlib import Path
@@ -14,8 +15,22 @@ from pathlib import Path
 import numpy as np
 
 from horn.errors import DataError, NotFound
+from horn.formats import npy
+from horn.formats.parts import kind_name
 
 Targets = np.ndarray | dict[str, np.ndarray] | None
+
+# Damaged data, and what zipfile says of a method, version or encryption that it does not know: a
+# changed byte asks for any of them.
+DAMAGES: tuple[type[Exception], ...] = (
+    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError,
+)  # fmt: skip
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python that was built without it
+    pass
+else:
+    DAMAGES += (LZMAError,)
 
 
 def read(path: Path, part: str | None = None, *, labels: bool = True) -> tuple[np.ndarray, Targets]:
@@ -57,7 +72,7 @@ def read_all(
                 y = _array(archive, path, f"y{suffix}")
             own = f"lengths{suffix}"
             return x, y, _array(archive, path, own) if own in names else None
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except DAMAGES as error:
         raise DataError(
             f"{path}: is damaged or no .npz file ({error}); write it again with np.savez"
         ) from error
@@ -66,16 +81,30 @@ def read_all(
 
 
 def _array(archive: zipfile.ZipFile, path: Path, name: str) -> np.ndarray:
-    # read_array fills the array piece by piece: no second copy.
-    with archive.open(f"{name}.npy") as file:
-        try:
-            return np.lib.format.read_array(file, allow_pickle=False)
-        except ValueError as error:
-            if "allow_pickle" in str(error):
-                raise DataError(
-                    f"{path}: array {name!r} holds Python objects, which horn never unpickles; "
-                    f"save plain numbers, np.array(values, dtype='float32')"
-                ) from None
+    entry = archive.getinfo(f"{name}.npy")
+    try:
+        with archive.open(entry) as file:
+            shape, _, dtype = npy.header(file)
+            got = entry.file_size - file.tell()
+        if dtype.hasobject:
             raise DataError(
-                f"{path}: array {name!r} is damaged ({error}); write it again with np.savez"
-            ) from error
+                f"{path}: array {name!r} holds {kind_name(dtype)}, which horn never unpickles; "
+                f"save plain numbers, np.array(values, dtype='float32')"
+            )
+        expected = math.prod(shape) * dtype.itemsize
+        if got < expected:  # what a wrong header promises is not allocated
+            raise ValueError(f"got {got:,} bytes of values, expected {expected:,} by its header")
+        with archive.open(entry) as file:
+            # read_array fills the array piece by piece: no second copy.
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except MemoryError:
+        raise DataError(
+            f"{path}: array {name!r} takes {expected:,} bytes, more memory than there is; write "
+            "each array with np.save: .npy files are read in pieces, as they are needed"
+        ) from None
+    except UnicodeDecodeError:
+        raise
+    except ValueError as error:
+        raise DataError(
+            f"{path}: array {name!r} is damaged ({error}); write it again with np.savez"
+        ) from error

@@ -164,3 +164,13 @@ def test_other_encodings_and_damage(tmp_path):
 def test_a_table_that_is_not_there_is_missed_whatever_its_columns(tmp_path):
     with pytest.raises(NotFound, match=r"rows\.csv: no such file"):
         load(str(tmp_path / "rows.csv"), label="kind", ids="plant")
+
+
+@pytest.mark.parametrize("lines", ['1,"{}"\n', "1,2\n" * 3 + "1,{}\n"], ids=["first", "later"])
+def test_a_cell_beyond_what_pythons_reader_takes(tmp_path, lines):
+    path = tmp_path / "rows.csv"
+    path.write_text(lines.format("a" * 200_000))
+    with pytest.raises(
+        DataError, match=r"rows.csv: has a cell of more than 131,072 characters; is"
+    ):
+        load(str(path))

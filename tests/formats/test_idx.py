@@ -133,3 +133,17 @@ def test_a_plain_file_is_mapped_and_a_packed_one_is_unpacked_without_a_second_co
         tracemalloc.stop()
     assert peaks["plain"] < 200_000
     assert peaks["packed"] < 1.3 * math.prod(values.shape)
+
+
+@pytest.mark.parametrize(
+    "axes", [[0, *[2**32 - 1] * 3], [1] * 65], ids=["empty, of huge axes", "65 axes"]
+)
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+def test_axes_that_no_array_has(tmp_path, axes, packed):
+    path, content = tmp_path / "odd", bytes([0, 0, 8, len(axes)])
+    content += np.array(axes, ">u4").tobytes() + bytes(math.prod(axes))
+    path.write_bytes(gzip.compress(content) if packed else content)
+    with pytest.raises(
+        DataError, match=f"its header says {len(axes)} axes of .* no array has; fet"
+    ):
+        idx.read(path)

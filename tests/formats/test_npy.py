@@ -1,11 +1,32 @@
 """.npy files: mapped, never unpickled."""
 
+import io
+import struct
+import zipfile
+
 import numpy as np
 import pytest
 
 from horn.data import load
 from horn.errors import DataError, NotFound
-from horn.formats import npy
+from horn.formats import npy, npz
+
+HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }"
+VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
+ODD = {
+    "cut in a bracket": HEADER[:-5],
+    "cut in a text": "'''" + HEADER,
+    "uneven lines": "  x\n y\n  z",
+    "deep": "-" * 9000 + "1",
+    "a list as a key": "{[]: 1}",
+    "mixed keys": "{1: 2, 'a': 3}",
+    "truth as a shape": HEADER.replace("(2, 3)", "(True, True)"),
+    "more than memory": HEADER.replace("(2, 3)", f"({10**12}, 3)"),
+    "more than 64 bits": HEADER.replace("(2, 3)", f"({2**64}, 3)"),
+    "empty, of huge axes": HEADER.replace("(2, 3)", f"(0, {2**40}, {2**40})"),
+    "300 axes": HEADER.replace("(2, 3)", f"({'1, ' * 300})"),
+    "a huge type": HEADER.replace("<f4", "V2147483647"),
+}
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -65,3 +86,26 @@ def test_an_empty_array_is_told_by_the_dataset(tmp_path):
 def test_missing_file(tmp_path):
     with pytest.raises(NotFound, match=r"x\.npy: no such file"):
         npy.read(tmp_path / "x.npy")
+
+
+def written(header):
+    text = header.encode() + b"\n"
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + VALUES.tobytes()
+
+
+def test_the_header_is_one_that_numpy_reads():
+    assert np.array_equal(np.load(io.BytesIO(written(HEADER))), VALUES)
+
+
+@pytest.mark.parametrize("header", ODD.values(), ids=ODD.keys())
+def test_an_odd_header_is_damage_and_allocates_nothing(tmp_path, header):
+    path = tmp_path / "x.npy"
+    path.write_bytes(written(header))
+    with pytest.raises(DataError, match="its header is damaged|is cut short: got 24 by"):
+        npy.read(path)
+    path = tmp_path / "rows.npz"
+    np.savez(path, y=np.zeros(2, int))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("x.npy", written(header))
+    with pytest.raises(DataError, match=r"array 'x' is damaged .*; write it again with np.savez"):
+        npz.read(path)

@@ -52,6 +52,26 @@ def test_damaged_archives(tmp_path):
         npz.read(path)
 
 
+def changed(content, place, value):
+    """An archive with a byte of its first entry in the directory changed."""
+    found = bytearray(content)
+    found[found.index(b"PK\1\2") + place] = value
+    return bytes(found)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(6, 99), (8, 1), (8, 32), (10, 99)],
+    ids=["version", "key", "patch", "kind"],
+)
+def test_an_archive_that_asks_for_what_no_reader_has_is_damaged(tmp_path, place, value):
+    path = tmp_path / "rows.npz"
+    np.savez(path, x=np.ones((3, 2)), y=np.zeros(3, int))
+    path.write_bytes(changed(path.read_bytes(), place, value))
+    with pytest.raises(DataError, match=r"is damaged or no .npz file"):
+        npz.read(path)
+
+
 def test_missing_file(tmp_path):
     with pytest.raises(NotFound, match="no such file"):
         npz.read(tmp_path / "rows.npz")
