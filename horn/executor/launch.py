@@ -75,6 +75,8 @@ STOPPING = "Stopping at the next iteration; Ctrl-C again stops at once."
 # Open files of who starts tasks, for each: its line, its stack, its end, its session with an
 # embedded ZooKeeper.
 FDS_PER_TASK = 5
+# And its own while it runs: ZooKeeper's, a session, the payload's, a module that is imported.
+OWN_FDS = 32
 
 
 @dataclass(frozen=True)
@@ -126,11 +128,14 @@ def check_room(settings: RunSettings) -> None:
     n, topology = settings.n_processes, settings.topology
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     each = topology.descriptors(transports.load(settings.transport).fds_per_peer)
-    mine = n * FDS_PER_TASK + SPARE_FDS
-    for who, need in (("this process", mine), ("each of them", each)):
+    n_open = len(os.listdir("/proc/self/fd"))  # a notebook's data and connections, too
+    spare = max(SPARE_FDS, n_open + OWN_FDS)
+    mine = n * FDS_PER_TASK + spare
+    already = f" ({n_open} of them are open already)" if spare > SPARE_FDS else ""
+    for who, need, has in (("this process", mine, already), ("each of them", each, "")):
         if need > allowed:
             raise JobError(
-                f"{n} tasks over {settings.transport}: {who} needs {need} open files, but "
+                f"{n} tasks over {settings.transport}: {who} needs {need} open files{has}, but "
                 f"{allowed} are allowed; say ulimit -n {max(mine, each)} before, or ask for fewer "
                 f"groups or tasks"
             )

@@ -183,3 +183,17 @@ def test_too_few_open_files_are_said_before_a_start(transport, allowed, monkeypa
     monkeypatch.setattr(resource, "getrlimit", lambda what: (allowed, allowed))
     with pytest.raises(JobError, match=r"needs \d+ open files, but \d+ are allowed; say ulimit -n"):
         horn.train(job(), tasks=50, transport=transport)
+
+
+def test_files_that_are_open_already_count(monkeypatch):
+    """They were found missing in the middle of a start, one at a time, as errors of Python."""
+    open_files = [os.open(os.devnull, os.O_RDONLY) for _ in range(100)]
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (140, 140))
+    try:
+        with pytest.raises(
+            JobError, match=r"open files \(1\d\d of them are open already\), but 140"
+        ):
+            horn.train(job(), tasks=2)
+    finally:
+        for fd in open_files:
+            os.close(fd)
