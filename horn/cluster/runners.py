@@ -38,7 +38,7 @@ from horn.cluster.master import (
 )
 from horn.cluster.store import LogFile
 from horn.errors import JobError, ProtocolError
-from horn.executor.processes import PREAMBLE, QUICKLY
+from horn.executor.processes import PREAMBLE, QUICKLY, import_paths
 from horn.patience import Patience
 from horn.process.exits import how_it_ended
 from horn.process.limits import environment
@@ -58,8 +58,7 @@ class RunnerProcess:
     def __init__(self, name: str, waits: protocol.StandbySize, more: Mapping[str, str]) -> None:
         self.line, theirs = protocol.RunnerConnection.pair()
         self.is_open = True
-        paths = [entry or os.getcwd() for entry in sys.path]
-        own = {"HORN_TASK_PATH": json.dumps(paths), "PYTHONUNBUFFERED": "1"}
+        own = {"HORN_TASK_PATH": json.dumps(import_paths()), "PYTHONUNBUFFERED": "1"}
         env = environment({**more, **own})
         words = [str(theirs.fileno()), str(os.getpid()), name, msgspec.json.encode(waits).decode()]
         try:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horn.errors import JobError, NotFound
+from horn.executor.processes import import_paths
 
 PROBE_S = 60.0  # for an interpreter to start and to import what a job needs
 
@@ -95,10 +96,9 @@ class JobUser:
         program = (
             "import os, sys; os.stat(sys.argv[1]); sys.path[:] = sys.argv[2:]; import horn.train"
         )
-        paths = [entry or os.getcwd() for entry in sys.path]
         try:
             done = subprocess.run(
-                [sys.executable, "-P", "-c", program, f"{folder}/.", *paths],
+                [sys.executable, "-P", "-c", program, f"{folder}/.", *import_paths()],
                 cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True,
                 timeout=PROBE_S, user=self.uid, group=self.gid, extra_groups=[],
                 env={**environment, "OPENBLAS_NUM_THREADS": "1"},

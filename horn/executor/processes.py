@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
 
 from horn.errors import JobError
 from horn.executor import preload
@@ -30,6 +31,15 @@ QUICKLY = "import gc; gc.disable(); "
 IMPORTS, RUN = "from horn.process.main import end, main; ", "end(main())"
 
 
+def import_paths() -> list[str]:
+    """Where this process finds modules, for another one. As Python, it skips what is no text, such
+    as a Path, and the current folder if that was removed.
+    """
+    with suppress(FileNotFoundError):
+        return [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
+    return [entry for entry in sys.path if isinstance(entry, str) and entry]
+
+
 class ChildProcess:
     """A task process, as its parent sees it. output : to print to, by default stderr. code : a
     memfd of executor/preload.py.
@@ -47,34 +57,36 @@ class ChildProcess:
         self.folder = ""  # to be the current one of a task that was started before it was known
         self.code: int | None = None
         self.is_open = True  # there may be more to read
-        self.line, theirs = ControlChannel.pair()
-        self.stack = os.memfd_create(f"horn-stack-{task}", os.MFD_CLOEXEC)
-        paths = [entry or os.getcwd() for entry in sys.path]
         env = {**os.environ, **dict.fromkeys(BLAS, str(threads))}
-        env["HORN_TASK_PATH"] = json.dumps(paths)
-        arguments = [theirs.fileno(), self.stack, os.getpid(), f"{job_id}:{task}"]
-        boot, release, inherited = "", "", [theirs.fileno(), self.stack]
+        env["HORN_TASK_PATH"] = json.dumps(import_paths())
+        boot, release = "", ""
         if code is not None:
             boot, release = preload.BOOT.format(code), preload.RELEASE
-            inherited.append(code)
         program = PREAMBLE.format(3) + QUICKLY + boot + IMPORTS + release + RUN
         try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", program, *map(str, arguments)],
-                stdin=subprocess.DEVNULL,
-                stdout=2 if output is None else output,  # results are the parent's to say
-                stderr=output,
-                env=env,
-                pass_fds=inherited,
-                process_group=0,  # Ctrl-C in a terminal is for the parent alone
-            )
+            with ExitStack() as undo:  # of a start that fails half way
+                self.line, theirs = ControlChannel.pair()
+                undo.callback(self.line.close)
+                with closing(theirs):
+                    self.stack = os.memfd_create(f"horn-stack-{task}", os.MFD_CLOEXEC)
+                    undo.callback(os.close, self.stack)
+                    inherited = [theirs.fileno(), self.stack]
+                    arguments = [*inherited, os.getpid(), f"{job_id}:{task}"]
+                    self.process = subprocess.Popen(
+                        [sys.executable, "-P", "-c", program, *map(str, arguments)],
+                        stdin=subprocess.DEVNULL,
+                        stdout=2 if output is None else output,  # results are the parent's to say
+                        stderr=output,
+                        env=env,
+                        pass_fds=inherited if code is None else [*inherited, code],
+                        process_group=0,  # Ctrl-C in a terminal is for the parent alone
+                    )
+                undo.callback(self.process.wait)
+                undo.callback(self.process.kill)
+                self.pidfd = os.pidfd_open(self.process.pid)
+                undo.pop_all()
         except OSError as error:
-            os.close(self.stack)
-            self.line.close()
             raise JobError(f"task {task} cannot be started: {error}") from error
-        finally:
-            theirs.close()
-        self.pidfd = os.pidfd_open(self.process.pid)
 
     def tell(self, message: ControlMessage, descriptors: Sequence[int] = ()) -> None:
         try:

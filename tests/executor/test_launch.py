@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import importlib
 import json
@@ -34,6 +35,7 @@ from horn.errors import (
     Timeout,
 )
 from horn.executor.launch import JobEntry, launch
+from horn.executor.processes import ChildProcess, import_paths
 from horn.partition.placement import Placement
 from horn.planner.plan import cheapest
 from horn.process.job_spec import draft
@@ -61,6 +63,7 @@ from tests.support.runs import (
     pid_of,
     same,
     stop,
+    what_is_open,
 )
 
 __all__ = ["nothing_is_left", "patient"]  # fixtures
@@ -213,6 +216,32 @@ def test_a_python_that_is_not_there_is_said(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(JobError, match=r"task 0 cannot be started: .*/nowhere/python"):
         horn.train(job(), tasks=2)
+
+
+@pytest.mark.parametrize("call", ["memfd_create", "pidfd_open"])
+def test_a_start_that_fails_half_way_leaves_nothing(monkeypatch, call):
+    """A process whose end cannot be watched ran on, and the error was Python's."""
+
+    def refuse(*_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    before = what_is_open()
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(JobError, match="task 5 cannot be started: .*Too many open files"):
+        ChildProcess(5, 1, "test")
+    assert what_is_open() == before and 5 not in children().values()
+
+
+def test_what_is_no_text_in_the_path_is_skipped_as_by_python(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [tmp_path, *sys.path])
+    assert len(horn.train(job(), tasks=2).history) == 2
+
+
+def test_a_current_folder_that_was_removed_is_no_place_of_modules(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", ["", "/elsewhere"])
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert import_paths() == ["/elsewhere"]
 
 
 def test_a_task_that_cannot_begin_is_the_first_failure(monkeypatch, capfd):
