@@ -15,4 +15,9 @@ def how_it_ended(code: int) -> tuple[str, str]:
         how = f"was killed by signal {-code}"
     if -code == signal.SIGKILL:
         return how, "If nobody did, it was the kernel, for memory: see dmesg."
+    if -code == signal.SIGBUS:
+        return how, (
+            "A file that it had mapped, as of its data, was cut short or cannot be read from its "
+            "disk: give changed data a new file, which takes the old one's name when it is whole."
+        )
     return how, ""

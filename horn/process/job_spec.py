@@ -9,6 +9,7 @@ used; only the sources of the user's own neurons run.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import fcntl
 import json
 import math
@@ -27,7 +28,7 @@ from horn.callbacks import Callback, name_of
 from horn.data import Augment, Dataset, Normalization
 from horn.data.targets import OutputTargets
 from horn.description import network_to_json, rebuild
-from horn.errors import JobError, ModelError, ProtocolError
+from horn.errors import DataError, JobError, ModelError, ProtocolError
 from horn.job import EarlyStopping, Job
 from horn.metrics import from_json
 from horn.metrics import to_json as metrics_to_json
@@ -212,6 +213,8 @@ class SharedArrays:
                 _write(fd, np.ascontiguousarray(array), specs[key].offset)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
         except OSError as error:
+            if error.errno == errno.EFAULT:  # of an array whose file was removed
+                raise DataError(f"{name}: the file that it is mapped from was cut short") from error
             raise JobError(
                 f"no room in memory for {name} of {end:,} bytes: {error.strerror}"
             ) from error
@@ -236,7 +239,9 @@ class SharedArrays:
         )  # fmt: skip
 
     def _file(self, array: Array) -> ArraySpec | None:
-        """The file that an array is mapped from, if it still is that file."""
+        """The file that an array is mapped from, if it still is that file. Raises DataError: it is
+        shorter now.
+        """
         root: Any = array
         while isinstance(root, np.ndarray) and isinstance(root.base, np.ndarray):
             root = root.base
@@ -249,11 +254,17 @@ class SharedArrays:
             return None
         status = os.fstat(fd)
         offset = int(root.offset) + start
-        if _mapped_inode(root.__array_interface__["data"][0]) != status.st_ino or (
-            offset < 0 or offset + array.nbytes > status.st_size
-        ):
+        is_same = _mapped_inode(root.__array_interface__["data"][0]) == status.st_ino
+        if not is_same or offset < 0:
             os.close(fd)  # another file has its name now
             return None
+        if offset + array.nbytes > status.st_size:
+            os.close(fd)
+            raise DataError(
+                f"{root.filename}: was cut short to {status.st_size:,} bytes, of which "
+                f"{offset + array.nbytes:,} were mapped; write it again under another name, and "
+                "rename that when it is whole"
+            )
         self.descriptors.append(fd)
         return ArraySpec(len(self.descriptors) - 1, offset, array.dtype.str, array.shape)
 

@@ -74,6 +74,12 @@ def test_a_killed_task_is_the_cause_whoever_lost_it():
     assert "The other 2 tasks were stopped because of this." in text
 
 
+def test_a_file_that_was_cut_short_under_a_task_is_a_hint():
+    found = case(2, {0: lost(1)}, {1: -signal.SIGBUS})
+    text = str(said(found))
+    assert "was killed by SIGBUS" in text and "as of its data, was cut short" in text
+
+
 def test_who_is_cut_off_from_another_says_so_and_nobody_waits_for_more():
     """What it names is still there, and others, who lost it because of this, say nothing new."""
     error = PeerUnreachable("task 0, pull 3", ("task 2",), "nothing answers")

@@ -13,7 +13,7 @@ import pytest
 
 import horn
 from horn.data import Dataset
-from horn.errors import JobError, ProtocolError
+from horn.errors import DataError, JobError, ProtocolError
 from horn.optimizers import Optimizer
 from horn.partition.placement import Placement
 from horn.process import job_spec
@@ -174,6 +174,22 @@ def test_mapped_data_are_not_copied(tmp_path):
     memory.close()
     found = sent(job(validation=(mapped[10:], labels[10:])))
     np.testing.assert_array_equal(found.job.validation.x, x[10:])
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_mapped_file_that_was_cut_short_is_named(tmp_path, is_gone):
+    """It was said to be no room in memory."""
+    np.save(tmp_path / "x.npy", np.ones((2000, 64)))
+    given = Dataset(np.asarray(np.load(tmp_path / "x.npy", mmap_mode="r")), None)
+    os.truncate(tmp_path / "x.npy", 4096)
+    if is_gone:
+        (tmp_path / "x.npy").unlink()
+    memory = SharedArrays()
+    with pytest.raises(
+        DataError, match="data: the f.* was cut sh|x.npy: was cut short to 4,096 by"
+    ):
+        memory.add_data(given)
+    memory.close()
 
 
 def test_a_mapped_file_that_was_replaced_is_copied(tmp_path):
