@@ -266,6 +266,14 @@ class ClusterClient:
             spec.created,
         )  # fmt: skip
 
+    def _package(self, job: str) -> str:
+        """Its package, "" if that cannot be read; whatever else cannot."""
+        spec = self.coord.get(self.paths.spec(job))
+        try:
+            return "" if spec is None else submission.read(self.key, job, spec).package
+        except HornError:
+            return ""
+
     def all_statuses(self) -> list[JobStatus]:
         """Newest first; a job that cannot be read is left out, with a warning."""
         found = []
@@ -398,11 +406,11 @@ class ClusterClient:
         state = self.jobs.state(job)
         if state not in ENDED:
             raise Conflict(f"job {job!r} is {state.value}; stop it first")
-        found = self.status(job).submission
-        package = "" if found is None else found.package
-        others = (status for status in self.all_statuses() if status.job != job)
-        if any(one.submission is None or one.submission.package == package for one in others):
-            package = ""
+        package = self._package(job)
+        for other in self.coord.children(self.paths.jobs()):
+            # Of one that cannot be read, as another version's, it may be the package, too.
+            if other != job and self._package(other) in ("", package):
+                package = ""
         for name, member in self.workers().items():
             try:
                 self.client(name, member).call("forget", JobRequest(job, package), DoneReply)

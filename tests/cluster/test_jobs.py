@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 
 from horn import errors
 from horn.cluster.client import ClusterClient
+from horn.cluster.submission import Submission
 from horn.coordination import paths
 from horn.coordination.jobs import NEXT, Jobs, JobState
 
@@ -167,6 +169,42 @@ def test_a_job_that_cannot_be_read_hides_no_other(zookeeper, connect, node, data
     assert [bool(re.match(said, each)) for each in caplog.messages] == [True]
     with pytest.raises(errors.ClusterError, match=said):
         cluster.status("bad")
+
+
+class Workers:
+    """Of one worker: what it was asked to forget."""
+
+    def __init__(self):
+        self.asked = []
+
+    def call(self, method, request, reply):
+        self.asked.append((method, request.job, request.package))
+
+
+@pytest.mark.net
+@pytest.mark.parametrize("node, data", [("record", b"{"), ("result", b"\xff"), ("spec", b"{")])
+def test_a_job_that_cannot_be_read_is_removed_and_keeps_its_package(
+    embedded, connect_embedded, monkeypatch, node, data
+):
+    """It stayed for ever, and its package went with another job that had the same."""
+    coord, workers = connect_embedded(), Workers()
+    jobs = Jobs(coord)
+    for job in ("good", "bad"):
+        found = Submission(job=job, target="train.py", package="ab" * 32)
+        jobs.create(job, msgspec.json.encode(found))
+        coord.set(coord.paths.state(job), JobState.FAILED.value.encode())
+    path = getattr(coord.paths, node)("bad")
+    coord.ensure(path)
+    coord.set(path, data)
+    cluster = ClusterClient(coord.hosts)
+    cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs  # below this test's root
+    monkeypatch.setattr(cluster, "workers", lambda: {"a": None})
+    monkeypatch.setattr(cluster, "client", lambda *_: workers)
+    cluster.remove("good")
+    cluster.remove("bad")
+    package = "" if node == "spec" else "ab" * 32  # of the last that has it
+    assert workers.asked == [("forget", "good", ""), ("forget", "bad", package)]
+    assert coord.children(coord.paths.jobs()) == []
 
 
 @pytest.mark.net
