@@ -29,6 +29,8 @@ OUTPUTS = 3  # with several outputs, or losses between layers
 NORMALIZED = 2  # of a model that normalizes: a horn that does not know of it refuses the file
 PROGRAMS = (".py", ".ipynb")  # which no result may replace
 MAX_HEADER_BYTES = 100_000_000  # what safetensors itself allows
+# What Linux allows (255, 4,095), less what the temporary file's name has besides.
+MAX_NAME_BYTES, MAX_PATH_BYTES = 240, 4080
 
 
 def write(
@@ -93,6 +95,8 @@ def _kept(name: str, solid: Mapping[str, Array], header: Mapping[str, str]) -> s
     """Write the model where there is room, under a name that nobody has; says where."""
     import tempfile
 
+    if len(os.fsencode(name)) > MAX_NAME_BYTES:  # which may be why it was not written
+        name = "model.horn"
     for folder in (tempfile.gettempdir(), os.getcwd()):
         try:
             own = tempfile.mkdtemp(prefix="horn-kept-", dir=folder)
@@ -126,6 +130,8 @@ def check_writable(path: str | os.PathLike[str], size_bytes: int = 0) -> None:
     import tempfile
 
     target = place_of(path)
+    if len(os.fsencode(target.name)) > MAX_NAME_BYTES or len(os.fsencode(target)) > MAX_PATH_BYTES:
+        raise ModelError(f"{path}: the name is too long for a file; name another")
     if target.is_dir():
         raise ModelError(f"{path}: is a folder; name a file, such as {target / 'model.horn'}")
     if target.exists() and not target.is_file():

@@ -320,6 +320,7 @@ def test_a_model_that_cannot_be_saved_is_kept_and_the_place_said(
         tmp_path / "pipe": "is a device or a pipe",
         Path("/dev/full"): "is a device or a pipe",
         Path("/proc/m.horn"): "the folder /proc cannot be written to",
+        tmp_path / ("m" * 300): "the name is too long for a file; name another",
     }.items():
         with pytest.raises(ModelError, match=why) as caught:
             model.save(place)
