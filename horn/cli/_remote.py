@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -137,6 +136,7 @@ class JobWatcher:
         self._told = text or self._told
 
     def _rows(self, cluster: ClusterClient, host: str) -> None:
+        from horn.cluster.client import notes
         from horn.cluster.store import PROGRESS
 
         while True:
@@ -150,8 +150,8 @@ class JobWatcher:
             self._offsets[host] = offset + len(data)
             whole = self._partial.get(host, b"") + data
             *lines, self._partial[host] = whole.split(b"\n")
-            for line in lines:
-                self._hear(json.loads(line))
+            for said in notes(lines):
+                self._hear(said)
 
     def _hear(self, said: Mapping[str, Any]) -> None:
         if "begin" in said:

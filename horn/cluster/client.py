@@ -6,6 +6,7 @@ the engine.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import itertools
 import json
@@ -14,7 +15,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -486,8 +487,7 @@ class ClusterClient:
             if PROGRESS not in sizes:
                 continue
             rows: dict[int, dict[str, Any]] = {}
-            for line in self.read_all(job, host, PROGRESS).splitlines():
-                said = json.loads(line)
+            for said in notes(self.read_all(job, host, PROGRESS).splitlines()):
                 if "row" in said:
                     row = said["row"]
                     rows = {n: kept for n, kept in rows.items() if n < row["epoch"]}
@@ -511,6 +511,17 @@ class ClusterClient:
         )  # fmt: skip
         with portions:
             save(portions, got.size, path)
+
+
+def notes(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """What lines of progress.jsonl say. One that is cut, by a host that lost its power or because
+    it is being written, is left out.
+    """
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            said = json.loads(line)
+            if isinstance(said, dict):
+                yield said
 
 
 def save(portions: Iterator[bytes], size: int, path: Path) -> None:

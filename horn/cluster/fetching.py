@@ -29,13 +29,21 @@ def fetch_all(client: ClusterClient, job: str, folder: Path) -> list[str]:
     with _writing(folder):
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         files = client.files(job)
-        for host, sizes in files.items():
-            for name in sizes:
-                if name not in (MODEL, PROGRESS):
-                    check_path(name)  # it is from elsewhere, and is written here
-                    path = folder / (name if name == TRACE else f"logs/{name}.log")
-                    path.write_bytes(client.read_all(job, host, name))
         status = client.status(job)
+        last = str(status.result.get("host", ""))
+        has_come: set[str] = set()
+        for host in sorted(files, key=lambda name: (name != last, name)):
+            for name in sorted(files[host].keys() - {MODEL, PROGRESS}):
+                for each in (name, host):
+                    check_path(each)  # it is from elsewhere, and is written here
+                if name not in has_come:  # else an attempt was on another host before
+                    path = folder / (name if name == TRACE else f"logs/{name}.log")
+                elif name == TRACE:
+                    continue  # the last one's
+                else:
+                    path = folder / f"logs/{name}.{host}.log"
+                has_come.add(name)
+                path.write_bytes(client.read_all(job, host, name))
         if any(MODEL in sizes for sizes in files.values()):
             client.fetch_model(job, folder / MODEL)
         rows = client.history(job)
@@ -45,7 +53,7 @@ def fetch_all(client: ClusterClient, job: str, folder: Path) -> list[str]:
             writer.writerows(rows)
         found = {"job": job, "state": status.state.value, **status.result}
         (folder / "result.json").write_text(json.dumps(found, indent=1) + "\n")
-        return _fetch_written(client, job, str(status.result.get("host", "")), folder / FILES)
+        return _fetch_written(client, job, last, folder / FILES)
 
 
 def _fetch_written(client: ClusterClient, job: str, first: str, folder: Path) -> list[str]:

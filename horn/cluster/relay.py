@@ -70,8 +70,11 @@ class ProgressWriter(Progress):
         """A line, whole or not at all: a full disk costs the line, not the job."""
         data = (json.dumps({**said, "at": time.time()}) + "\n").encode()
         try:
-            with open(self.file, "ab", buffering=0) as file:
+            with open(self.file, "ab+", buffering=0) as file:
                 size = file.tell()
+                if size:  # a host that lost its power cut the last line
+                    file.seek(size - 1)
+                    data = data if file.read(1) == b"\n" else b"\n" + data
                 try:
                     n_written = file.write(data)
                 except OSError:

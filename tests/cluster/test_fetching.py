@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from horn.cli._remote import JobWatcher
 from horn.cluster import fetching
-from horn.cluster.client import ClusterClient
+from horn.cluster.client import ClusterClient, notes
+from horn.cluster.relay import ProgressWriter
+from horn.cluster.store import PROGRESS, TRACE
 from horn.coordination.jobs import JobState
 from horn.errors import HornError, NotFound
 from horn.rpc.client import RpcClient
+from horn.training.progress import Progress
 
 
 class Going(ClusterClient):
@@ -54,3 +58,54 @@ def test_no_name_of_a_log_leads_out_of_the_folder(tmp_path: Path):
     with pytest.raises(HornError, match="path '../../told'"):
         fetching.fetch_all(client, "one-1", tmp_path / "here")
     assert not (tmp_path / "told.log").exists()
+
+
+def test_logs_of_an_attempt_on_another_host_are_not_written_over(tmp_path: Path):
+    """Which one came last was chance, and why the first attempt failed was in the other."""
+
+    class Two(Going):
+        def files(self, job: str) -> dict[str, dict[str, int]]:
+            return {"b": {"g0.t0": 3, "trace.json": 3}, "a": {"g0.t0": 3, "a": 1, "trace.json": 3}}
+
+    client = Two()
+    client.read_all = lambda job, host, name: f"{name} of {host}".encode()  # type: ignore
+    fetching.fetch_all(client, "one-1", tmp_path)
+    found = {path.name: path.read_text() for path in [*tmp_path.glob("logs/*"), tmp_path / TRACE]}
+    assert found == {
+        "g0.t0.log": "g0.t0 of a",  # the last attempt's, as the result says
+        "g0.t0.b.log": "g0.t0 of b",
+        "a.log": "a of a",
+        "trace.json": "trace.json of a",
+    }
+
+
+ROWS = b'{"row": {"epoch": 1}, "at": 1}\n'
+CUTS = [b'{"row": {"epoch": 2}, "a', b"\0\0\0\0", b"7\n", b'{"row": \xff\xfe']
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_line_of_progress_that_is_cut_ends_neither_a_history_nor_a_submit(cut: bytes):
+    class One(Going):
+        def files(self, job: str) -> dict[str, dict[str, int]]:
+            return {"a": {PROGRESS: 1}}
+
+        def read(self, job: str, host: str, name: str, offset: int = 0, *_: Any, **__: Any) -> Any:
+            return offset, (ROWS + cut + b"\n" + ROWS.replace(b"1}, ", b"3}, "))[offset:]
+
+    assert [row["epoch"] for row in One().history("one-1")] == [1, 3]
+    said: list[int] = []
+    watch = JobWatcher("one-1", Progress(), quiet=True)
+    watch.progress.epoch = lambda row: said.append(row["epoch"])  # type: ignore
+    watch._rows(One(), "a")
+    assert said == [1, 3]
+
+
+def test_what_is_written_after_a_cut_line_is_whole(tmp_path: Path):
+    path = tmp_path / PROGRESS
+    path.write_bytes(ROWS + CUTS[0])
+    writer = ProgressWriter(lambda said: None, 1, path)
+    writer.note("on")
+    writer.note("and on")
+    assert [said.get("note", 1) for said in notes(path.read_bytes().splitlines())] == [
+        1, "on", "and on"
+    ]  # fmt: skip
