@@ -51,7 +51,9 @@ def save(job: Job, folder: Path, strategy: Strategy | None = None) -> None:
     finally:
         memory.close()
     classes = job.data.all_classes
-    facts = {"files": n_files, "check": job.check,
+    given = {"data": job.data, "validation": job.validation, "test": job.test}
+    names = {what: list(data.feature_names) for what, data in given.items() if data is not None}
+    facts = {"files": n_files, "check": job.check, "feature_names": names,
              "classes": None if classes is None else all_to_json(classes)}  # fmt: skip
     (folder / FACTS).write_text(json.dumps(facts))
     (folder / NAME).write_text(TARGET)
@@ -60,8 +62,8 @@ def save(job: Job, folder: Path, strategy: Strategy | None = None) -> None:
 def load(folder: Path) -> Job:
     """The job of a folder. Runs its sources."""
     facts = json.loads((folder / FACTS).read_text())
-    names = [folder / f"{number}.bin" for number in range(facts["files"])]
-    opened = open_payload([os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in names])
+    files = [folder / f"{number}.bin" for number in range(facts["files"])]
+    opened = open_payload([os.open(file, os.O_RDONLY | os.O_CLOEXEC) for file in files])
     job = opened.job
     classes = None if facts["classes"] is None else all_from_json(facts["classes"])
     data = {
@@ -69,5 +71,7 @@ def load(folder: Path) -> Job:
         for what, given in
         (("data", job.data), ("validation", job.validation), ("test", job.test))
     }  # fmt: skip
+    for what, names in facts.get("feature_names", {}).items():
+        data[what] = data[what].with_fields(feature_names=tuple(names))
     network = job.network.beginning_with(opened.parameters, opened.states)
     return job.with_settings(network=network, check=facts["check"], **data)

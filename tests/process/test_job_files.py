@@ -23,3 +23,23 @@ def test_labels_by_name_of_validation_and_test_data_travel(tmp_path: Path) -> No
     here, there = horn.train(job), horn.train(job_files.load(tmp_path))
     assert here.history["val_f1"] == there.history["val_f1"]
     assert here.metrics == there.metrics and list(there.model.classes_) == ["ant", "bee"]
+
+
+def test_names_of_columns_travel(tmp_path: Path) -> None:
+    """A model of a cluster answered a table of other columns without a word."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "rows.csv").write_text(
+        "long,wide,kind\n"
+        + "".join(f"{a:.3f},{b:.3f},{int(a > b)}\n" for a, b in rng.random((60, 2)))
+    )
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    rows = horn.data.load(str(tmp_path / "rows.csv"))
+    job = horn.Job(net, rows, validation=0.2, test=(rows.x[:9], rows.y[:9]), epochs=1)
+    (tmp_path / "job").mkdir()
+    job_files.save(job, tmp_path / "job")
+    found = job_files.load(tmp_path / "job")
+    assert found.data.feature_names == found.validation.feature_names == ("long", "wide")
+    assert found.test.feature_names == ()
+    assert horn.train(found).model.feature_names == ("long", "wide")
