@@ -62,6 +62,8 @@ _kazoo_logger.addHandler(logging.NullHandler())  # what it says, horn says as an
 # It writes each request at level DEBUG, the password of the digest in clear among them.
 _kazoo_logger.addFilter(lambda record: "auth" not in record.getMessage().lower())
 
+# Of X.509: a certificate that is self-signed, alone or in its chain, or whose issuer is not known.
+UNKNOWN_AUTHORITY = (18, 19, 20, 21)
 # What comes of a handshake with a server that speaks in clear; ours hangs up.
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF_WHILE_READING")
 CLOSED = "closed here"  # the reason of an orderly end
@@ -578,7 +580,11 @@ def _use(who: str) -> ACL:
 
 def _words(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is refused: {error.verify_message}"
+        of_another = (
+            "; it is of another key, or another authority, than what --key or --zk-tls names"
+        )
+        is_unknown = error.verify_code in UNKNOWN_AUTHORITY
+        return f"its certificate is refused: {error.verify_message}{of_another * is_unknown}"
     if isinstance(error, ssl.SSLError) and error.reason in NO_TLS:
         return (
             "it speaks no TLS there, or has hung up; Apache's gets certificates of the cluster's "
