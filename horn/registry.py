@@ -36,9 +36,9 @@ def load(package: str, kind: str, name: str) -> Any:
 
 def of_module(kind: str, name: str, known: list[str]) -> Any:
     """The user's ``module:Class``. known : the kind's names, for the message."""
-    module, colon, attribute = name.partition(":")
+    module, colon, attribute = str(name).partition(":")
     if not colon:
-        near = difflib.get_close_matches(name, known, 1)
+        near = difflib.get_close_matches(str(name), known, 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise JobError(
             f"no {kind} is called {name!r}; {hint}Known: {', '.join(known)}, or module:Class for "

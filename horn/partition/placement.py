@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from horn.connections.window import Window
-from horn.errors import ModelError
+from horn.errors import JobError, ModelError
 from horn.layers import Layer, Link
 from horn.network import Network
 from horn.program import ERRORS, Frame
@@ -95,16 +95,25 @@ _LINKS = {**LINK_SPLITS, CHANNELS: "m", INPUT_CHANNELS: "c"}
 _LAYERS = {**LAYER_SPLITS, CHANNELS: "m"}
 
 
+def check_pins(pins: object) -> None:
+    """Raises JobError for what is no mapping of names."""
+    if pins is not None and not isinstance(pins, Mapping):
+        raise JobError(
+            f'pins say of layers where their weights live, {{"layer1": "receiver"}}; got {pins!r}'
+        )
+
+
 def pinned(network: Network, pins: Mapping[str, str] | None) -> dict[tuple[int, int], str]:
     """Pins as links: {"layer2": "sender"} fixes all links of a layer, {"layer2.weight.a": ...} one.
 
     Raises
     ------
-    ModelError : no such layer or weight, or no such placement.
+    ModelError : no such layer or weight, or no such placement. JobError : no pins at all.
     """
+    check_pins(pins)
     found = {}
     for name, where in (pins or {}).items():
-        if where not in _LINKS:
+        if not isinstance(where, str) or where not in _LINKS:
             raise ModelError(
                 f"pin {name}={where}: weights live with the {', the '.join(list(LINK_SPLITS)[:2])} "
                 f"or are replicated; windows may be divided by {CHANNELS} or {INPUT_CHANNELS}"

@@ -230,7 +230,11 @@ def plan(
     """
     if not isinstance(job, Job):
         raise JobError(f"horn.plan takes a horn.Job, got {job!r}; write horn.plan(horn.Job(net))")
+    if assume is not None and not isinstance(assume, str):
+        raise JobError(f'assume is text, as in "tasks=64,bandwidth=10Gbit"; got {assume!r}')
     said = Assumption.parse(assume) if assume else Assumption()
+    if threads is not None:
+        check_whole("threads", threads, 1)
     n_tasks = said.tasks or tasks
     check_whole("tasks", n_tasks, 1)
     carrier = transport or (transports.across_hosts() if assume else transports.DEFAULT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 from horn import strategies, transport
 from horn.errors import JobError, check_whole
 from horn.job import Job
+from horn.partition.placement import check_pins
 from horn.strategies import Strategy, Topology
 from horn.training.checkpointing import CheckpointSchedule
 from horn.training.progress import Progress
@@ -63,6 +65,7 @@ class RunSettings:
             value = getattr(self, what)
             if value is not None or what not in ("servers", "checkpoint_every", "threads"):
                 check_whole(what, value, least)
+        check_pins(self.pins)
 
     @property
     def kind(self) -> Strategy:
@@ -113,8 +116,9 @@ class RunSettings:
             raise JobError(f"barrier is {self.barrier!r}; choose one of {', '.join(known)}")
         transport.between_processes(self.transport)
         for what in ("superstep_timeout", "start_timeout"):
-            if not getattr(self, what) > 0:
-                raise JobError(f"{what} must be above 0, got {getattr(self, what)!r}")
+            value: Any = getattr(self, what)
+            if not isinstance(value, (int, float)) or not 0 < value < math.inf:
+                raise JobError(f"{what} must be a number of seconds above 0, got {value!r}")
         if self.profile is not False:
             raise JobError("profile is of one process; trace tells what several tasks do when")
         if not is_compiled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import math
 import subprocess
 import sys
 from typing import Any
@@ -211,7 +212,14 @@ def test_another_seed_draws_random_connections_anew() -> None:
         ({"trace": "t.json"}, "trace is for several tasks"),
         ({"tasks": 2, "barrier": "magic"}, "barrier is 'magic'; choose one of message, zookeeper"),
         ({"tasks": 2, "transport": "pigeon"}, "no transport is called 'pigeon'; Known: inproc"),
-        ({"tasks": 2, "superstep_timeout": 0}, "superstep_timeout must be above 0, got 0"),
+        ({"tasks": 2, "transport": 3}, "no transport is called 3; Known: inproc"),
+        (
+            {"tasks": 2, "superstep_timeout": 0},
+            "superstep_timeout must be a number .* above 0, got 0",
+        ),
+        ({"tasks": 2, "superstep_timeout": "5"}, "must be a number of seconds above 0, got '5'"),
+        ({"tasks": 2, "start_timeout": math.inf}, "must be a number of seconds above 0, got inf"),
+        ({"tasks": 2, "pins": "layer1=sender"}, "pins say of layers where .*; got 'layer1=sender'"),
         ({"tasks": 2, "backend": "python"}, "a network that is interpreted runs on one"),
         ({"tasks": 2, "backend": "magic"}, "no backend is called 'magic'"),
         ({"groups": 0}, "groups must be a whole number from 1, got 0"),

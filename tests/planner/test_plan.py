@@ -179,6 +179,22 @@ def test_shares_add_up(n_tasks):
         assert found.supersteps == () and found.n_bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"pins": ["layer1"]}, "pins say of layers where their weights live, .*; got .'layer1'"),
+        ({"assume": 3}, "assume is text, as in .*; got 3"),
+        ({"threads": 0}, "threads must be a whole number from 1, got 0"),
+        ({"transport": 3}, "no transport is called 3; Known"),
+    ],
+)
+def test_what_is_no_setting_is_said(how, said):
+    with pytest.raises(JobError, match=said):
+        plan.plan(job(chain(4, 3, 2)), tasks=2, **how)
+    with pytest.raises(ModelError, match="pin layer1=.'sender'.: weights live with"):
+        plan.plan(job(chain(4, 3, 2)), tasks=2, pins={"layer1": ["sender"]})
+
+
 def test_interpreted_networks_and_unknown_transports():
     @horn.interpreted
     class Slow(horn.Neuron):
