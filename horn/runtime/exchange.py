@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from horn.backends._compiled import Runner
 from horn.partition import group_sums
 from horn.partition.share import Array, Share
 from horn.partition.supersteps import rendezvous, roots
-from horn.program import Move, Post, base, segments, writes
+from horn.program import Move, Post, Statement, base, segments, writes
 from horn.runtime.blocks import Block, Index, blocks_of, is_turned
 from horn.runtime.copies import COMBINE, ArrayRegion, ReadInPlace, SumBundle, Unpacking
 from horn.runtime.outline import Outline, Turns
@@ -76,6 +76,7 @@ class Exchange:
         self._sent: dict[tuple[int, int], list[tuple[ArrayRegion, int]]] = {}
         self._arrivals: dict[tuple[int, int], list[Unpacking | ReadInPlace]] = {}
         self._outline = Outline(program)
+        self._labels = [_what(statements) for statements in segments(program)]
         for post in self._outline.posts:
             self._plans[post.superstep] = self._plan(post)
         self._scripts: dict[int, tuple[Script, Turns]] = {}  # by the steps of a batch
@@ -102,7 +103,7 @@ class Exchange:
         running: dict[int, int] = {}  # superstep of the program -> of the script
         for statement, segment, step in self._outline.walk(n_steps):
             if statement is None:
-                steps.append(ComputeInstruction(len(turns.segments), self._what(segment)))
+                steps.append(ComputeInstruction(len(turns.segments), self._labels[segment]))
                 turns.segments.append((segment, step))
                 continue
             if isinstance(statement, Post):
@@ -157,11 +158,6 @@ class Exchange:
             and array.flags.c_contiguous
             and ArrayRegion(array, places, False).covers(array)
         )
-
-    def _what(self, segment: int) -> str:
-        """The first and the last name that a segment computes, for people."""
-        made = [name for statement in segments(self.program)[segment] for name in writes(statement)]
-        return " to ".join(dict.fromkeys((made[0], made[-1]))) if made else "nothing"
 
     def _plan(self, post: Post) -> SuperstepPlan:
         """The channels of a superstep, of all ranks; what this one has to do for it."""
@@ -398,3 +394,9 @@ class Exchange:
 def _circles_at(n_groups: int, level: int) -> group_sums.Circles:
     found = group_sums.levels(n_groups)
     return found[level] if level < len(found) else group_sums.handing(n_groups)
+
+
+def _what(statements: Iterable[Statement]) -> str:
+    """The first and the last name that a segment computes, for people."""
+    made = [name for statement in statements for name in writes(statement)]
+    return " to ".join(dict.fromkeys((made[0], made[-1]))) if made else "nothing"
