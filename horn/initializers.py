@@ -96,6 +96,7 @@ INITIALIZERS: dict[str, Initializer] = {
 
 def resolve(init: str | float | Initializer, where: str) -> Initializer:
     """An initialiser from its name, a number (Constant), or itself."""
+    init = mistakes.plain(init)
     if isinstance(init, (int, float)):
         return Constant(float(init))
     if not isinstance(init, str):

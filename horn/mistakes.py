@@ -372,18 +372,32 @@ def is_function(thing: Any) -> TypeGuard[Callable[..., Any]]:
     return callable(thing) and not hasattr(thing, "predict")
 
 
+def plain(value: Any) -> Any:
+    """A number of NumPy as one of Python's, which JSON has; also in a tuple, as of a shape."""
+    if type(value) is tuple:
+        return tuple(map(plain, value))
+    if type(value).__module__ != "numpy" or hasattr(value, "__len__"):  # arrays have a length
+        return value
+    return value.item() if getattr(getattr(value, "dtype", None), "kind", "") in "biuf" else value
+
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def teaches(thing: _F) -> _F:
     """A function, or a class's ``__init__``, whose calls with arguments that it does not take are
     refused as Python does, and with what to write instead: who is at a prompt, in a notebook or in
-    a script of their own sees no more than the exception.
+    a script of their own sees no more than the exception. Numbers of NumPy arrive as Python's, but
+    at estimators, whose arguments scikit-learn wants back as they were.
     """
     function: Callable[..., Any] = thing.__init__ if isinstance(thing, type) else thing  # type: ignore[misc]
+    keeps = thing.__module__ == "horn.sklearn"
 
     @functools.wraps(function)
     def called(*arguments: Any, **keywords: Any) -> Any:
+        if not keeps:
+            arguments = tuple(map(plain, arguments))
+            keywords = {name: plain(value) for name, value in keywords.items()}
         try:
             return function(*arguments, **keywords)
         except TypeError as error:

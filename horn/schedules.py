@@ -97,6 +97,7 @@ class SettableRate:
 
     def set(self, value: float, iteration: int) -> None:
         """Make it ``value`` at an iteration. Raises ModelError: of 0 no factor makes that."""
+        value = mistakes.plain(value)
         if not isinstance(value, (int, float)) or not 0.0 <= value < math.inf:
             raise ModelError(f"learning_rate must be a number from 0, got {value!r}")
         if isinstance(self.base, (int, float)):

@@ -191,3 +191,30 @@ def test_a_model_of_a_path_and_a_schedule_without_its_length_are_told_what_to_wr
         horn.Model("f.horn")  # type: ignore[call-arg, arg-type]
     with pytest.raises(NoSuchArgument, match="it takes initial, iterations, final"):
         horn.Cosine(0.1)  # type: ignore[call-arg]
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    """As they come from a grid of settings; a model file has no others than Python's."""
+    whole, tenth = np.int64(4), np.float32(0.1)
+    net = horn.Network(seed=whole)
+    net.input((whole, 4, 1), keep=np.float32(0.5))
+    net.layer(connect=horn.Convolution(np.int32(2), np.int64(3)), activation="relu", init=tenth)
+    net.layer(np.int64(5), activation="tanh")
+    net.output(np.int32(3), activation="softmax", loss="cross_entropy")
+    x, y = np.ones((6, 4, 4, 1)), np.arange(6) % 3
+    rates = []
+
+    def halve(context):
+        context.learning_rate = np.float32(0.05)
+        rates.append(context.learning_rate)
+
+    job = horn.Job(
+        net, (x, y), optimizer=horn.SGD(tenth, momentum=tenth), batch_size=np.int32(2),
+        epochs=whole, validation=np.float32(0.5), callbacks=[halve],
+        early_stopping=horn.EarlyStopping(patience=np.int64(9)),
+    )  # fmt: skip
+    model = horn.train(job).model
+    model.save(path := tmp_path / "m.horn")
+    assert (horn.Model.load(path).predict(x) == model.predict(x)).all()
+    assert rates == [float(np.float32(0.05))] * 4
+    assert type(job.batch_size) is int and type(net.seed) is int
