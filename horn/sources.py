@@ -67,8 +67,13 @@ def is_horn(module_name: str) -> bool:
 
 def is_user_file(file: str) -> bool:
     """Whether a file belongs to the user: not to horn, to Python, or to an installed package."""
-    path = str(Path(file).resolve())
-    return not file.startswith("<frozen") and not path.startswith((_HORN + "/", *_installed()))
+    if file.startswith("<frozen"):
+        return False
+    found = Path(file).resolve()
+    # Of a person's own (pip install --user), of another environment or of Debian, too.
+    if "site-packages" in found.parts or "dist-packages" in found.parts:
+        return False
+    return not str(found).startswith((_HORN + "/", *_installed()))
 
 
 class SourceCapture:

@@ -26,6 +26,7 @@ import horn
 from horn import backends, modelfile
 from horn.errors import DataError, ModelError, NotFound
 from horn.model import Model
+from horn.sources import is_user_file
 
 HERE = Path(__file__).parent
 
@@ -677,3 +678,32 @@ def test_a_prediction_of_nothing_is_empty(steps):
         model.predict(np.empty((0, 4, 7) if steps else (0, 7)))
     with pytest.raises(DataError, match=r"evaluate: x has shape \(0, .*nothing to measure"):
         model.evaluate(nothing, np.empty(0, int))
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_what_is_installed_for_one_person_is_not_captured(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by pip install --user: a model file names such a module, and has its own file's text."""
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "bought.py").write_text("import no_such_module_here\n")
+    monkeypatch.setitem(sys.modules, "no_such_module_here", ModuleType("nothing"))
+    monkeypatch.syspath_prepend(str(tmp_path / folder))
+    (tmp_path / "own_neurons.py").write_text(
+        "import bought\nimport horn\n\n\nclass Own(horn.Neuron):\n"
+        "    kind = bought\n\n    def forward(self, messages):\n"
+        "        self.feedforward(sum(m.input * m.weight for m in messages))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("own_neurons", "bought"):  # so that they are gone after the test
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        del sys.modules[name]
+    own = importlib.import_module("own_neurons")
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(2, neuron=own.Own, loss="squared_error")
+    model = horn.Model(net, net.initial_parameters(np.dtype("float32")))
+    model.save(tmp_path / "m.horn")
+    assert b"no_such_module_here" not in (tmp_path / "m.horn").read_bytes()
+    assert not is_user_file(str(tmp_path / folder / "bought.py"))
+    assert is_user_file(str(tmp_path / "own_neurons.py"))
