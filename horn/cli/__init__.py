@@ -7,6 +7,7 @@ stderr. This package imports neither NumPy nor the engine before a command runs.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -45,5 +46,8 @@ def horn() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The ``horn`` command. Ends the process with the exit code of DESIGN 8."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # whoever started it has closed it
+            setattr(sys, name, open(os.devnull, "w"))
     stop_on_sigterm()
     sys.exit(ending(horn, list(sys.argv[1:] if arguments is None else arguments)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from horn.errors import HornError
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INTERNAL, INTERRUPTED, TERMINATED = 70, 130, 143
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a disk, or who may use no more of it
 
 
 def ending(command: click.Command, arguments: list[str]) -> int:
@@ -41,7 +43,7 @@ def ending(command: click.Command, arguments: list[str]) -> int:
             _traceback()
         return error.exit_code
     except BrokenPipeError:  # the reader of our output has gone, such as head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _write_no_more()
         return 0
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -56,8 +58,26 @@ def ending(command: click.Command, arguments: list[str]) -> int:
             f"Install it with  pip install -e .  or run the installed horn from another folder"
         )
         return 2
+    except OSError as error:
+        # What horn writes itself names its file: this is what the command prints.
+        if error.errno not in FULL or error.filename is not None or _is_users(error):
+            return _unexpected(error, arguments, verbose)
+        _write_no_more()
+        _say_error(f"the output cannot be written ({error.strerror}); send it elsewhere")
+        return 1
     except BaseException as error:
         return _unexpected(error, arguments, verbose)
+
+
+def _write_no_more() -> None:
+    """What is not written yet goes nowhere, and Python, when it ends, has nothing to say of it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _is_users(error: BaseException) -> bool:
+    from horn.sources import line_of
+
+    return line_of(error) is not None
 
 
 def _placed(error: HornError) -> str:

@@ -5,6 +5,8 @@ first is what is said.
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,22 @@ def test_a_run_that_diverged_is_what_is_said(filling, run, folder):
     done = run("submit", "filling.py", "-o", output)
     assert done.code == 7 and "cannot be written" in done.err, done
     assert kept(done.err, folder).parameters
+
+
+def test_output_that_cannot_be_written_is_said(folder: Path) -> None:
+    (folder / "filling.py").write_text(
+        "import horn\n\ndef job():\n    net = horn.Network(seed=7)\n    net.input(64)\n"
+        '    net.output(10, activation="softmax", loss="cross_entropy")\n'
+        "    return horn.Job(net, horn.data.digits(), epochs=1)\n"
+    )
+    call = [sys.executable, "-m", "horn", "explain", str(folder / "filling.py")]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "Error: the output cannot be written (No space left on device); send it elsewhere\n"
+    )
+    assert "Traceback" not in done.stderr
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *call]  # a daemon's
+    done = subprocess.run(closed, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
