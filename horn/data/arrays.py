@@ -50,6 +50,8 @@ def as_features(x: Any, what: str) -> tuple[np.ndarray, float]:
 def sample_shape(x: Any) -> tuple[int, ...]:
     """Of what ``as_features`` flattens: the shape of one sample, () if it is a row of numbers."""
     shape = getattr(x, "shape", None)
+    if isinstance(x, list) and x and is_tensor(x[0]):
+        shape = (len(x), *x[0].shape)
     if not isinstance(shape, tuple):
         try:
             shape = np.shape(x)
@@ -107,6 +109,9 @@ def plain(value: Any, what: str) -> np.ndarray:
     """As ``numpy.asarray``, which forgets masks and makes one object of a sparse matrix: both are
     refused, also in a list of arrays. Raises DataError.
     """
+    value = of_tensor(value)
+    if isinstance(value, list) and value and is_tensor(value[0]):
+        value = [of_tensor(one) for one in value]
     refuse_masked(value, what)
     if is_sparse(value):
         raise DataError(f"{what} is a sparse matrix, but an array is expected; pass x.toarray()")
@@ -120,6 +125,23 @@ def plain(value: Any, what: str) -> np.ndarray:
             )
     array: np.ndarray = np.asarray(value)
     return array
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether it is a tensor of PyTorch, without importing it; a Parameter is one, too."""
+    made_of = (each.__module__.partition(".")[0] for each in type(value).__mro__)
+    return hasattr(value, "detach") and "torch" in made_of
+
+
+def of_tensor(value: Any) -> Any:
+    """An array of a tensor of PyTorch, wherever it is and whether or not gradients flow to it; of
+    bfloat16, which NumPy has not, of its numbers in float32. Anything else as it is.
+    """
+    if not is_tensor(value):
+        return value
+    found = value.detach().cpu().resolve_conj().resolve_neg()
+    is_small = found.is_floating_point() and found.element_size() < 4
+    return (found.float() if is_small else found).numpy()
 
 
 def is_sparse(value: Any) -> bool:

@@ -181,9 +181,9 @@ class Stream:
                 f"({', '.join(map(str, y))}), but those of a stream are of one; pass arrays, (x, "
                 f"{{{', '.join(f'{str(name)!r}: ...' for name in y)}}}), or one .npz file"
             )
-        x = arrays.plain(_plain(x), f"{self.name}: x")
+        x = arrays.plain(x, f"{self.name}: x")
         if y is not None:
-            y = arrays.plain(_plain(y), f"{self.name}: y")
+            y = arrays.plain(y, f"{self.name}: y")
         is_one = x.ndim == 1 or (y is not None and y.ndim == 0)
         if is_one:
             x, y = x[None], None if y is None else y[None]
@@ -316,10 +316,3 @@ def _length(source: Any) -> int | None:
         except (TypeError, AttributeError, NotImplementedError):
             return None  # an IterableDataset
     return None
-
-
-def _plain(value: Any) -> Any:
-    """An array of a tensor of PyTorch, wherever it is."""
-    if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
-        return value.detach().cpu().numpy()
-    return value

@@ -173,3 +173,20 @@ def test_taking_more_than_there_is_is_refused():
         dataset[5:]
     with pytest.raises(TypeError, match="index with a slice"):
         dataset[0]
+
+
+def test_tensors_with_gradients_and_of_bfloat16_are_their_numbers():
+    torch = pytest.importorskip("torch")
+    x = torch.arange(24.0).reshape(4, 2, 3)
+    wanted = data.as_dataset((x, torch.tensor([0, 1, 0, 1])))
+    flows = x.clone().requires_grad_()
+    others = flows, torch.nn.Parameter(x), x.bfloat16(), torch._neg_view(-x), list(flows)
+    for other in (*others, list(x.bfloat16())):
+        found = data.as_dataset((other, list(torch.tensor([0, 1, 0, 1]))))
+        np.testing.assert_array_equal(found.x, wanted.x)
+        assert found.x.dtype == np.float32 and found.shape == (2, 3)
+        np.testing.assert_array_equal(found.y, wanted.y)
+    stream = data.Stream(lambda: iter([(x.bfloat16(), torch.tensor([0, 1, 0, 1]))]), samples=4)
+    np.testing.assert_array_equal(stream.whole().x, wanted.x)
+    with pytest.raises(DataError, match="Sparse layout tensor .*to_dense"):
+        data.as_dataset(x.to_sparse())
