@@ -1,5 +1,5 @@
-"""Tables of pandas, without importing it: what can be learned from is taken, the rest is named.
-Of any table with columns that have names, those of polars too, their names.
+"""Tables of pandas, polars and pyarrow, without importing them: what can be learned from is taken,
+the rest is named; and the names of their columns.
 """
 
 from __future__ import annotations
@@ -13,21 +13,50 @@ import numpy as np
 from horn.errors import DataError
 
 SHOWN = 8  # columns that a message names
+# What types of columns of polars and pyarrow begin with that hold numbers, in small letters.
+NUMBERS = ("int", "uint", "float", "double", "halffloat", "bool", "decimal")
 
 
 def is_pandas(thing: Any) -> bool:
-    return type(thing).__module__.partition(".")[0] == "pandas"
+    return _library(thing) == "pandas"
 
 
 def names_of(x: Any) -> tuple[str, ...]:
-    """What the columns of a table of pandas or polars are called; () of anything else, and of one
-    whose columns are numbered, or have one name twice.
+    """What the columns of a table are called; () of anything else, and of one whose columns are
+    numbered, or have one name twice.
     """
-    if type(x).__module__.partition(".")[0] not in ("pandas", "polars"):
+    if _library(x) not in ("pandas", "polars", "pyarrow") or hasattr(x, "collect"):
         return ()
-    names = tuple(getattr(x, "columns", ()))
+    names = tuple(getattr(x, "column_names" if _library(x) == "pyarrow" else "columns", ()))
     is_named = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
     return tuple(map(str, names)) if is_named else ()
+
+
+def _library(x: Any) -> str:
+    return type(x).__module__.partition(".")[0]
+
+
+def _check_columns(x: Any, what: str) -> None:
+    """Of a table of polars or pyarrow. DataError : a column holds no numbers: of dates NumPy would
+    make the days since 1970.
+    """
+    if _library(x) == "polars" and callable(getattr(x, "collect", None)):
+        raise DataError(f"{what}: x is a LazyFrame of polars; pass x.collect()")
+    if _library(x) == "polars":
+        kinds = dict(getattr(x, "schema", {}))
+        remedy = "df.to_dummies({0}) writes a column of 0 and 1 per category, df.drop({0}) leaves "
+    elif _library(x) == "pyarrow" and hasattr(x, "column_names"):
+        kinds = dict(zip(x.column_names, x.schema.types, strict=True))
+        remedy = "table.drop_columns({0}) leaves "
+    else:
+        return
+    odd = {n: kind for n, kind in kinds.items() if not str(kind).lower().startswith(NUMBERS)}
+    if odd:
+        shown = ", ".join(f"{n!r} ({kind})" for n, kind in list(odd.items())[:SHOWN])
+        raise DataError(
+            f"{what}: x has columns that hold no numbers: {shown}{_more(odd)}. "
+            f"{remedy.format(list(odd)[:SHOWN])}them out"
+        )
 
 
 def of_table(x: Any, what: str) -> Any:
@@ -37,6 +66,7 @@ def of_table(x: Any, what: str) -> Any:
     such columns are named, with the call that helps.
     """
     if not is_pandas(x) or not hasattr(x, "columns"):
+        _check_columns(x, what)
         return x
     names, kinds = list(x.columns), [str(kind) for kind in x.dtypes]
     odd = {n: kind for n, kind, dtype in zip(names, kinds, x.dtypes, strict=True)
