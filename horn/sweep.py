@@ -19,6 +19,8 @@ NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 RANGE = re.compile(rf"({NUMBER}):({NUMBER}):(\w+):(\d+)")
 LOOKS_LIKE_ONE = re.compile(rf"{NUMBER}(?::[^:]*)+")
 
+MOST = 10_000  # runs of a sweep
+
 LOWER = ("loss", "error", "mae", "mse")  # what is better when it is less
 
 Combination = tuple[tuple[str, str], ...]  # (key, value)
@@ -35,6 +37,10 @@ def combinations(settings: Iterable[str]) -> list[Combination]:
                 f"--set optimizer.learning_rate=0.01:0.1:log:5"
             )
         values[key.strip()] = _values(text, found.strip())
+    if (n := math.prod(map(len, values.values()))) > MOST:
+        raise JobError(
+            f"--set: there are {n:,} combinations, each of which is a run; give {MOST:,} at most"
+        )
     pairs = [[(key, value) for value in some] for key, some in values.items()]
     return list(itertools.product(*pairs))
 
@@ -44,10 +50,10 @@ def _values(text: str, found: str) -> list[str]:
         return list(dict.fromkeys(value.strip() for value in found.split(",")))
     fits = RANGE.fullmatch(found)
     first, last, how, n = fits.groups() if fits else ("", "", "", "0")
-    if how not in ("log", "lin") or int(n) < 2:
+    if how not in ("log", "lin") or not 2 <= int(n) <= MOST:
         raise JobError(
-            f"--set {text}: a range is FIRST:LAST:log:N or FIRST:LAST:lin:N, with N from 2, as in "
-            f"0.01:0.1:log:5"
+            f"--set {text}: a range is FIRST:LAST:log:N or FIRST:LAST:lin:N, with N from 2 to "
+            f"{MOST:,}, as in 0.01:0.1:log:5"
         )
     low, high, steps = float(first), float(last), int(n) - 1
     if how == "lin":

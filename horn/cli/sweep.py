@@ -213,7 +213,9 @@ def _ended(child: _Child) -> None:
     lines = child.stem.with_suffix(".out").read_text().splitlines()
     if lines and lines[-1].startswith("{"):
         result = json.loads(lines[-1])
-    said = child.stem.with_suffix(".err").read_text(errors="replace").strip()
+    told = child.stem.with_suffix(".err").read_text(errors="replace").strip().splitlines()
+    # What a run left in the folder of the sweep goes with it.
+    said = "\n".join(line for line in told if child.stem.parent.name not in line)
     state = STATES.get(code, "FAILED")
     child.trial.ended(state, result, "" if code == 0 else said.removeprefix("Error: "))
     child.trial.seconds = child.trial.seconds or time.monotonic() - child.begun

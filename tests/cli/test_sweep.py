@@ -55,6 +55,13 @@ def test_what_is_no_range_says_how_one_is_written(text):
         combinations([text])
 
 
+def test_a_sweep_has_no_more_runs_than_somebody_waits_for():
+    with pytest.raises(JobError, match="with N from 2 to 10,000"):
+        combinations(["a=0.1:1:log:100000000"])
+    with pytest.raises(JobError, match="there are 1,000,000,000 combinations, each .* 10,000 at"):
+        combinations([f"{name}=0.1:1:lin:1000" for name in "abc"])
+
+
 def test_a_sweep_prints_a_table_and_keeps_the_best_model(run: Any) -> None:
     rates = "optimizer.learning_rate=0.001:0.5:log:3"
     done = run("sweep", "job.py", "--set", rates, "--set", "layer1.size=4,6")
@@ -94,6 +101,7 @@ def test_runs_that_diverge_or_fail_are_rows_and_the_rest_goes_on(run: Any, folde
     done = run("sweep", "job.py", "--set", "optimizer.learning_rate=0.5,1e38", "--set", "epochs=3")
     assert done.code == 0, done.err
     assert "DIVERGED" in done.out and "best" in done.out
+    assert ".horn-sweep-" not in done.err  # the folder has gone
     bad = run("sweep", "job.py", "--set", "optimizer.learning_rate=1e38,3e38", "-o", "bad.horn")
     assert bad.code == 1 and "No run can be the best. The first said:" in bad.err
     assert not (folder / "bad.horn").exists()
