@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -261,8 +262,9 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     if found.report is not None:
         found.report(run)
     if not quiet:
+        typed = shlex.quote(str(path))
         terminal.say(
-            f"Next:  horn show {path}   horn evaluate {path} DATA   horn predict {path} DATA"
+            f"Next:  horn show {typed}   horn evaluate {typed} DATA   horn predict {typed} DATA"
         )
     return code
 

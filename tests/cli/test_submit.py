@@ -51,6 +51,11 @@ def test_output_names_the_model_file(run: Any) -> None:
     assert run("submit", "job.py", "-o", "other.horn").files == {"other.horn"}
 
 
+def test_what_comes_next_can_be_typed_as_it_stands(run: Any) -> None:
+    done = run("submit", "job.py", "-o", "my model.horn")
+    assert "Next:  horn show 'my model.horn'   horn evaluate 'my model.horn' DATA " in done.err
+
+
 def test_dry_run_prints_the_plan_and_writes_nothing(run: Any) -> None:
     done = run("submit", "job.py", "--dry-run")
     assert done.code == 0 and done.files == set()
