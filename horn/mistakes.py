@@ -378,7 +378,8 @@ def plain(value: Any) -> Any:
         return tuple(map(plain, value))
     if type(value).__module__ != "numpy" or hasattr(value, "__len__"):  # arrays have a length
         return value
-    return value.item() if getattr(getattr(value, "dtype", None), "kind", "") in "biuf" else value
+    kind = getattr(getattr(value, "dtype", None), "kind", "none")  # a ufunc has no dtype
+    return value.item() if kind in "biuf" else value
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])

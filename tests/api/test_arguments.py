@@ -218,3 +218,9 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     assert (horn.Model.load(path).predict(x) == model.predict(x)).all()
     assert rates == [float(np.float32(0.05))] * 4
     assert type(job.batch_size) is int and type(net.seed) is int
+
+
+def test_what_of_numpy_is_no_number_stays_what_it_is():
+    for thing in (np.tanh, np.ones(2), np.array(1.0), np.str_("a"), np.datetime64("2024-01-01")):
+        assert mistakes.plain(thing) is thing
+    assert mistakes.plain((np.int64(3), (np.float32(0.5), None))) == (3, (0.5, None))
