@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from horn.data import classes, frames
+from horn.data import classes
 from horn.errors import DataError
-from horn.formats import parts
+from horn.formats import parts, tables
 
 # Bytes are taken for intensities 0..1 unless a scale is given; all else is taken as it is.
 BYTE_SCALE = 1 / 255
@@ -21,7 +21,7 @@ BYTE_SCALE = 1 / 255
 
 def as_features(x: Any, what: str) -> tuple[np.ndarray, float]:
     """x as ``Dataset`` wants it, and its natural scale; ``as_dataset`` says what becomes what."""
-    given, x = x, _array(frames.of_table(x, what), f"{what}: x")
+    given, x = x, _array(tables.of_table(x, what), f"{what}: x")
     if x.ndim < 2:
         remedy = "write x.reshape(1, -1) for one sample, x.reshape(-1, 1) for one feature"
         if isinstance(given, (list, tuple)):
@@ -74,7 +74,7 @@ def _has_contiguous_rows(x: np.ndarray) -> bool:
 
 def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes | None]:
     """y as ``Dataset`` wants it, and the classes of labels that are no whole numbers."""
-    y = frames.of_column(y, what)
+    y = tables.of_column(y, what)
     y = _array(y, f"{what}: y", may_be_labels=True)
     if y.ndim == 1 and y.dtype.kind in "iu":
         largest = np.iinfo(np.int64).max

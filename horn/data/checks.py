@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from horn.data import arrays, classes, frames, targets
+from horn.data import arrays, classes, targets
 from horn.data.dataset import Dataset
 from horn.errors import DataError
+from horn.formats import tables
 
 # 256 Ki values a chunk: large enough to hide Python's cost, small enough to stay in a cache.
 CHUNK_VALUES = 262_144
@@ -56,7 +57,7 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
         )
     if not isinstance(data, Dataset):
         x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
-        shape, names = arrays.sample_shape(x), frames.names_of(x)
+        shape, names = arrays.sample_shape(x), tables.names_of(x)
         x, natural_scale = arrays.as_features(x, what)
         labels, named = None, None
         parts: targets.Parts = ()
@@ -171,14 +172,14 @@ def check_names(dataset: Dataset, expected: tuple[str, ...], owner: str) -> None
         return
     if more := sorted(set(got) - set(expected)):
         absent = sorted(set(expected) - set(got))
-        said = f"{frames.first_few(more)} instead of {frames.first_few(absent)}"
+        said = f"{tables.first_few(more)} instead of {tables.first_few(absent)}"
     else:
         at = next(i for i, (a, b) in enumerate(zip(got, expected, strict=True)) if a != b)
         said = f"another order, {got[at]!r} where {expected[at]!r} was"
     write = " (of a table: x[list(model.feature_names)])" if owner == "this model" else ""
     raise DataError(
         f"{dataset.name}: other columns than {owner} has: {said}. Pass "
-        f"{frames.first_few(expected)}, in this order{write}; "
+        f"{tables.first_few(expected)}, in this order{write}; "
         "an array has no names, and is taken as it is"
     )
 

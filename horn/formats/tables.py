@@ -52,9 +52,9 @@ def _check_columns(x: Any, what: str) -> None:
         return
     odd = {n: kind for n, kind in kinds.items() if not str(kind).lower().startswith(NUMBERS)}
     if odd:
-        shown = ", ".join(f"{n!r} ({kind})" for n, kind in list(odd.items())[:SHOWN])
+        shown = first_few(odd, lambda name: f"{name!r} ({odd[name]})")
         raise DataError(
-            f"{what}: x has columns that hold no numbers: {shown}{_more(odd)}. "
+            f"{what}: x has columns that hold no numbers: {shown}. "
             f"{remedy.format(list(odd)[:SHOWN])}them out"
         )
 
