@@ -210,12 +210,15 @@ def _area(true: Array, score: Array) -> float:
 
 
 def top(k: int) -> Callable[[str, Array, Array], Any]:
-    """The share of samples whose class is among the k largest outputs: "top5"."""
+    """The share of samples whose class is among the k largest outputs: "top5". Of equal ones the
+    first is the larger, as in ``accuracy``: else outputs that are all alike would be right.
+    """
 
     def among_largest(kind: str, y: Array, outputs: Array) -> Any:
-        true = y if kind == "label" else y.argmax(axis=1)
-        own = outputs[np.arange(len(outputs)), true][:, None]
-        return ((outputs > own).sum(axis=1) < k).mean()
+        true = (y if kind == "label" else y.argmax(axis=1))[:, None]
+        own = np.take_along_axis(outputs, true, axis=1)
+        is_first = np.arange(outputs.shape[1]) < true
+        return (((outputs > own) | ((outputs == own) & is_first)).sum(axis=1) < k).mean()
 
     return among_largest
 

@@ -149,6 +149,15 @@ def test_top_k_is_among_the_k_largest() -> None:
     )
 
 
+def test_of_equal_outputs_the_first_is_the_larger_in_top_k_too() -> None:
+    # a network that says the same of all classes was right in each of its answers
+    y, outputs = np.array([0, 1, 2, 1]), np.full((4, 3), 1 / 3)
+    assert of("top1", "label", y, outputs) == of("accuracy", "label", y, outputs) == 0.25
+    assert of("top2", "one-hot", np.eye(3)[y], outputs) == 0.75
+    outputs = np.array([[1.0, 2, 2], [2, 2, 1], [0, 0, 1], [1, 0, 0]])
+    assert [of(f"top{k}", "label", y, outputs) for k in (1, 2, 3)] == [0.25, 0.75, 1.0]
+
+
 # what is right
 
 
