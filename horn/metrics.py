@@ -247,6 +247,7 @@ def r2(y: Array, outputs: Array) -> Any:
     """
     off = np.square(outputs - y).sum(axis=0)
     spread = np.square(y - y.mean(axis=0)).sum(axis=0)
+    spread[y.max(axis=0) == y.min(axis=0)] = 0.0  # the mean of 0.1 and 0.1 and 0.1 is rounded
     found = 1.0 - np.divide(off, spread, out=np.where(off > 0.0, 1.0, 0.0), where=spread > 0.0)
     return found.mean()
 

@@ -140,6 +140,9 @@ def test_a_class_that_is_neither_there_nor_said_does_not_count() -> None:
 def test_r2_of_a_constant_target_is_one_if_it_is_met_and_else_nothing() -> None:
     y = np.full((4, 1), 2.0)
     assert of("r2", "number", y, y) == 1.0 and of("r2", "number", y, y + 1.0) == 0.0
+    y = np.full((10, 1), 0.3)  # whose mean is not 0.3 to the last bit
+    assert y.mean() != 0.3
+    assert of("r2", "number", y, y) == 1.0 and of("r2", "number", y, y + 1.0) == 0.0
 
 
 def test_top_k_is_among_the_k_largest() -> None:
