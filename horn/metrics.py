@@ -74,16 +74,19 @@ def checked_answers(network: Network, data: Dataset, target: str | None) -> str 
 
 
 def n_right(kind: str | None, outputs: Array, y: Array, lengths: Array | None = None) -> int:
-    """How many answers are right. outputs (n, n_outputs) · y as in the data set, of these rows, as
-    ``lengths``.
+    """How many answers are right; NaN is none. outputs (n, n_outputs) · y as in the data set, of
+    these rows, as ``lengths``.
     """
     if kind is None:
         return 0
     outputs, y = by_step(outputs, y, lengths)
     if kind in ("label", "one-hot"):
         expected = y if kind == "label" else y.argmax(axis=1)
-        return int((outputs.argmax(axis=1) == expected).sum())
-    return int(((outputs > 0.5) == (y.reshape(outputs.shape) > 0.5)).sum())
+        said = outputs.argmax(axis=1)  # of NaN its place
+        is_number = ~np.isnan(outputs[np.arange(len(said)), said])
+        return int(((said == expected) & is_number).sum())
+    is_right = (outputs > 0.5) == (y.reshape(outputs.shape) > 0.5)
+    return int((is_right & ~np.isnan(outputs)).sum())
 
 
 def by_step(outputs: Array, y: Array, lengths: Array | None = None) -> tuple[Array, Array]:
@@ -314,10 +317,15 @@ def _metric(given: Any, where: str) -> Metric:
 def score(
     metric: Metric, network: Network, data: Dataset, target: str | None, outputs: Array
 ) -> float:
-    """A metric of a whole data set. outputs (n, n_outputs). Raises ModelError: it does not fit."""
+    """A metric of a whole data set; NaN, if it has a name, where an output is. outputs (n,
+    n_outputs). Raises ModelError: it does not fit.
+    """
     y = _read(data, outputs.dtype) if target == "input" else data.y
     assert y is not None
     outputs, y = by_step(outputs, y, data.lengths)
+    # NaN is neither above nor below: it would count as a class, or r2 of it be 1
+    if metric.reads and np.isnan(outputs).any():
+        return float("nan")
     if metric.reads == "answers":
         kind = answers(network, target, y)
         assert kind is not None, "check comes before"

@@ -152,6 +152,24 @@ def test_top_k_is_among_the_k_largest() -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["label", "one-hot", "side", "each", "number", "numbers"])
+def test_of_an_output_that_is_no_number_no_metric_says_a_number(kind: str) -> None:
+    _, y = samples(kind, n=40)
+    y = np.ones_like(y) if kind.startswith("number") else y
+    outputs = np.full((40, NETWORKS[kind].last.size), 0.4)
+    outputs[3, 0] = np.nan
+    names = ["mae", "mse", "rmse", "r2"]
+    if not kind.startswith("number"):
+        names = ["precision", "recall", "f1", "auc"] + ["top1"] * (kind in ("label", "one-hot"))
+    assert all(np.isnan(of(name, kind, y, outputs)) for name in names)
+    if not kind.startswith("number"):
+        said = (outputs[3] > 0.5).astype(y.dtype)  # as a class it would have been right
+        y[3] = {"label": 0, "one-hot": [1, 0, 0]}.get(kind, said[0] if kind == "side" else said)
+        right, known = n_right(kind, outputs, y), np.arange(40) != 3
+        of_known = n_right(kind, outputs[known], y[known])
+        assert right == of_known + (2 if kind == "each" else 0)
+
+
 def test_of_equal_outputs_the_first_is_the_larger_in_top_k_too() -> None:
     # a network that says the same of all classes was right in each of its answers
     y, outputs = np.array([0, 1, 2, 1]), np.full((4, 3), 1 / 3)
