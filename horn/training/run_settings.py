@@ -66,6 +66,15 @@ class RunSettings:
             if value is not None or what not in ("servers", "checkpoint_every", "threads"):
                 check_whole(what, value, least)
         check_pins(self.pins)
+        # Also where one task needs none of them: the same words may run with several tomorrow.
+        if self.barrier not in (known := ("message", "zookeeper")):
+            raise JobError(f"barrier is {self.barrier!r}; choose one of {', '.join(known)}")
+        if self.transport != transport.DEFAULT:  # which one task need not import
+            transport.between_processes(self.transport)
+        for what in ("superstep_timeout", "start_timeout"):
+            seconds: Any = getattr(self, what)
+            if not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+                raise JobError(f"{what} must be a number of seconds above 0, got {seconds!r}")
 
     @property
     def kind(self) -> Strategy:
@@ -112,13 +121,6 @@ class RunSettings:
 
     def check_together(self, is_compiled: bool) -> None:
         """Raises JobError for settings that several tasks cannot have."""
-        if self.barrier not in (known := ("message", "zookeeper")):
-            raise JobError(f"barrier is {self.barrier!r}; choose one of {', '.join(known)}")
-        transport.between_processes(self.transport)
-        for what in ("superstep_timeout", "start_timeout"):
-            value: Any = getattr(self, what)
-            if not isinstance(value, (int, float)) or not 0 < value < math.inf:
-                raise JobError(f"{what} must be a number of seconds above 0, got {value!r}")
         if self.profile is not False:
             raise JobError("profile is of one process; trace tells what several tasks do when")
         if not is_compiled:
