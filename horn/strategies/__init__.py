@@ -36,7 +36,7 @@ Array = np.ndarray[Any, Any]
 
 class TaskEngine(Engine, Protocol):
     """The engine of one task of a group. own_loss : the mean loss of the group's own samples in the
-    last batch. own_samples : how many these were.
+    last batch. own_samples : how many these were, or steps where these count (``Replica``).
     """
 
     own_loss: float
@@ -69,7 +69,8 @@ class View:
     """One task's replica as its strategy sees it. Arrays are the task's share, and may be written.
     Names are those of ``Model.parameters``; of a slot "<array>/<slot>".
 
-    n_batches : that this group has computed. n_samples : of the current batch, in this group.
+    n_batches : that this group has computed. n_samples : of the current batch, in this group; their
+    steps, of sequences that end early of which each step is judged.
     """
 
     group: int

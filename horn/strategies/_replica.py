@@ -55,7 +55,9 @@ def _connected(context: TaskContext) -> tuple[Peers | None, ParameterClient | No
 
 
 class Replica(GroupEngine):
-    """One task's engine. ``own_loss``, ``own_samples`` are of the last batch, in this group."""
+    """One task's engine. ``own_loss``, ``own_samples`` are of the last batch, in this group;
+    ``own_samples`` and ``view.n_samples`` are what its loss is the mean of (``_counts``).
+    """
 
     def __init__(self, strategy: Strategy, context: TaskContext) -> None:
         job, topology = context.job, context.topology
@@ -154,7 +156,7 @@ class Replica(GroupEngine):
         group's own.
         """
         start, stop = self.part_of(len(rows), self.own_group % self.n_parts, self.n_parts)
-        self.own_samples = self.view.n_samples = stop - start
+        self.own_samples = self.view.n_samples = self._counts(rows[start:stop])
         self._do(self.strategy.before_batch(self.remembered, self.view))
         if self.is_joined:
             loss = super().step(rows, iteration=iteration, first_sample=first_sample)
@@ -169,10 +171,23 @@ class Replica(GroupEngine):
         self.own_loss = loss
         if self.is_joined and self._own_total is not None and self.own_samples:
             assert self._training is not None
-            self.own_loss = float(self._training[0].value(self._own_total)) / self.own_samples
+            # The sum is one over steps that count 1 / their mean number in the whole batch.
+            per = self._counts(rows) / len(rows)
+            own_sum = float(self._training[0].value(self._own_total)) * per
+            self.own_loss = own_sum / self.own_samples
         self.view.n_batches += 1
         self._do(self.strategy.after_batch(self.remembered, self.view))
         return loss
+
+    def _counts(self, rows: Array) -> int:
+        """The samples of which the loss of these rows is the mean; the steps, of sequences that end
+        early of which each step is judged, and nothing else.
+        """
+        assert self._data is not None
+        lengths = self._data.lengths
+        if lengths is None or not self.network.judges_each:
+            return len(rows)
+        return int(lengths[rows].sum())
 
     def _run(
         self, runner: Runner, rows: Array, scalars: Mapping[str, float], first_sample: int

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import horn
 from horn.backends import Setup, make
 from horn.cli import horn as commands
+from horn.data import permutation
 from horn.errors import ModelError
 from horn.training.loop import TrainingLoop
 from horn.training.progress import Progress
@@ -369,3 +370,26 @@ def test_processes_compute_what_one_computes(each):
         np.testing.assert_allclose(parts.model.parameters[name], array, 0, 1e-9, err_msg=name)
     for a, b in zip(found.history, parts.history, strict=True):
         assert b["loss"] == pytest.approx(a["loss"]) and b["val_acc"] == a["val_acc"]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "strategy, part",
+    [("allreduce", 1), (horn.Averaging(every=1), 1), (horn.Downpour(max_staleness=0), 2)],
+)
+def test_steps_of_groups_count_alike(strategy, part):
+    """Of lengths that differ a group's loss, and its gradient on servers, count by its steps."""
+    whole = task(True, dtype="float64", batch=48)
+    one = horn.train(whole, progress=False)
+    own = task(True, dtype="float64", batch=48 // part)
+    run = horn.train(own, progress=False, groups=2, strategy=strategy)
+    assert run.history[0]["iteration"] == 1  # an epoch is a batch
+    loss, losses = one.history[0]["loss"], run.history[0]["group_loss"]
+    assert run.history[0]["loss"] == pytest.approx(loss, rel=1e-12)
+    halves = np.split(whole.data.lengths[permutation(48, 1, 0)], 2)
+    steps = [half.sum() for half in halves]
+    assert steps[0] != steps[1]
+    assert np.average(losses, weights=steps) == pytest.approx(loss, rel=1e-12)
+    if not isinstance(strategy, horn.Averaging):  # a mean of weights counts groups alike
+        for name, array in one.model.parameters.items():
+            np.testing.assert_allclose(run.model.parameters[name], array, 0, 1e-12, err_msg=name)
