@@ -581,6 +581,10 @@ def _until(
     loop = TrainingLoop(job, engine, Progress(), begun)
     group = None if settings.kind.is_joined else 0
     restore(loop, opened, part_name(0), group, goes_on=False)
+    scales, parameters = settings.kind.scales(job, settings.topology), engine.parameters()
+    if scales:
+        scaled = {name: array * scales.get(name, 1.0) for name, array in parameters.items()}
+        engine.load(scaled, engine.states(), None, loop.iteration)
     loop.history = History(rows_of(opened))
     loop.is_halted = True
     if not is_kept:

@@ -146,6 +146,10 @@ class Strategy:
             )
         return 0
 
+    def scales(self, job: Job, topology: Topology) -> Mapping[str, float]:
+        """What the arrays of a checkpoint are multiplied by in the model; 1 for others."""
+        return {}
+
     def resumes_as(self, topology: Topology) -> str:
         """What must be the same of it to resume from a checkpoint, in words."""
         same = in_words(self)

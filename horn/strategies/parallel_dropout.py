@@ -12,6 +12,7 @@ Source: Yoon 2016, section 3. DropConnect after Wan et al. 2013, with the mean i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -98,6 +99,9 @@ class ParallelDropout(Strategy):
                     )
         if n > 1 or (self.keep or 1.0) < 1.0 or self.dropconnect < 1.0:
             _check_parts(job.network)
+
+    def scales(self, job: Job, topology: Topology) -> Mapping[str, float]:
+        return self.rules(self.n_sub_models(topology)).rates(job.network)
 
     def resumes_as(self, topology: Topology) -> str:
         return f"{in_words(self)}, {self.n_sub_models(topology)} sub-models"

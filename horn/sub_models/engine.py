@@ -46,12 +46,7 @@ class SubModels:
         first = context.rank // topology.n_tasks * topology.n_tasks
         mine = self.ranges[first : first + topology.n_tasks]
         self.of_group = range(mine[0].start, mine[-1].stop)
-        self.rates = {
-            array: rules.rate(link)
-            for layer in self.network.layers[1:]
-            for link in layer.links
-            for array in link.weights.values()
-        }
+        self.rates = rules.rates(self.network)
         # It measures, has the scaled arrays, and draws the initial ones.
         self.aggregates = tuple(job.aggregates.values())
         setup = Setup(

@@ -55,6 +55,15 @@ class SubModelRules:
             return self.dropconnect / self.n
         return self.dropconnect * round(self.keep * source.size) / source.size
 
+    def rates(self, network: Network) -> dict[str, float]:
+        """The same by the array of the weights: what scales it for inference."""
+        return {
+            array: self.rate(link)
+            for layer in network.layers[1:]
+            for link in layer.links
+            for array in link.weights.values()
+        }
+
 
 def _orders(seed: int, layer: Layer, samples: Any, draw: int) -> Array:
     """A random order of a layer's neurons for each sample number: (len(samples), n)."""
