@@ -21,7 +21,7 @@ from horn.errors import CheckpointError, Conflict, HornError, ProtocolError, Sto
 from horn.job import Job
 from horn.training.cursor import Cursor, plain_row
 from horn.training.identity import check_same
-from horn.training.journals import JournalFolder
+from horn.training.journals import JournalFolder, check_no_journals
 from horn.training.loop import BestModel, TrainingLoop
 
 logger = logging.getLogger(__name__)
@@ -164,6 +164,8 @@ def checkpoint_to_resume(
     Raises CheckpointError; Conflict if a run is not to be resumed, but the folder has checkpoints.
     """
     opened = None
+    if checkpoints is not None:
+        check_no_journals(checkpoints.path, resume is not False)
     if resume is True:
         opened = None if checkpoints is None else checkpoints.latest()
     elif resume is not False:

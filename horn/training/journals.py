@@ -12,12 +12,38 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from horn.checkpoint import Checkpoints
 from horn.errors import CheckpointError, Conflict
 from horn.training.cursor import plain_row
 from horn.training.identity import check_same
 
 FORMAT = 1
 ATTEMPTS = 1 << 20  # of each start of the run
+
+
+def _check(found: Any) -> None:
+    """Raises ValueError, KeyError or TypeError for what this horn does not write."""
+    if found["format"] != FORMAT:
+        raise ValueError(f"format {found['format']}, expected {FORMAT}")
+    kinds = {"identity": dict, "n_starts": int, "rows": list, "told": list}
+    odd = [name for name, kind in kinds.items() if not isinstance(found.get(name), kind)]
+    if odd or found["n_starts"] < 1 or not all(isinstance(row, dict) for row in found["rows"]):
+        raise ValueError(f"its {odd[0] if odd else 'rows or n_starts'} is not as horn writes it")
+
+
+def check_no_journals(folder: Path, resume: bool) -> None:
+    """Raises CheckpointError, or Conflict, if a folder is of a run with servers."""
+    if (folder / "servers" / "run.json").exists():
+        raise _other_kind(folder, "has what servers of another run were told", resume)
+
+
+def _other_kind(folder: Path, what: str, resume: bool) -> CheckpointError | Conflict:
+    if not resume:
+        return Conflict(f"{folder} {what}; choose another folder")
+    what += ", and downpour and easgd, which have servers, and strategies without cannot go on "
+    return CheckpointError(
+        str(folder), f"{what}from each other; take the strategy that wrote it, or another folder"
+    )
 
 
 class JournalFolder:
@@ -37,13 +63,16 @@ class JournalFolder:
     ) -> None:
         self.path = folder / "servers"
         self.mine = json.loads(json.dumps(mine))
+        if there := Checkpoints(folder).iterations():
+            what = f"has checkpoints of a run without servers, the newest of iteration {there[-1]}"
+            raise _other_kind(folder, what, resume)
         self.n_starts, self.rows = 1, list[dict[str, Any]]()
         self.told: list[dict[str, Any]] = []
         file = self.path / "run.json"
         try:
             found = json.loads(file.read_text()) if file.exists() else None
-            if found is not None and found["format"] != FORMAT:
-                raise ValueError(f"format {found['format']}, expected {FORMAT}")
+            if found is not None:
+                _check(found)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(str(file), f"cannot be read: {error}") from error
         if found is not None and not resume:
