@@ -397,10 +397,12 @@ def merged(found: Mapping[int, EpochRow], is_joined: bool) -> dict[str, Any]:
     numbers = [one.group for one in said if one.own is not None]
     if len(known) < 2 or row["loss"] is None:
         return row
+    n = sum(samples for _, samples in known)
+    if not n:  # an epoch that was over in the checkpoint of another strategy
+        return row
     row["group_loss"], row["groups"] = [loss for loss, _ in known], numbers
     if is_joined:
         return row
-    n = sum(samples for _, samples in known) or 1
     row["loss"] = sum(loss * samples for loss, samples in known) / n
     speeds: list[Any] = [one.values["samples_per_s"] for one in said]
     shares = zip(speeds, known, strict=True)

@@ -46,6 +46,7 @@ from horn.wire.frames import Array
 if TYPE_CHECKING:  # each task would spend a tenth of its start on what few need
     from horn.parameter_server.server import ParameterServer
     from horn.parameter_server.serving import ServerThread
+    from horn.strategies import Strategy
 
 PR_SET_NAME = 15
 STOP_S = 5.0  # for a server in this process to end after its last message
@@ -311,7 +312,7 @@ class TaskProcess:
             loop.callbacks = lambda: decisions.memory
         if run.resume:
             self.enter(control.RESUMING)
-            self._resume(run, rank, loop, None if opened.strategy.is_joined else group_index)
+            self._resume(run, rank, loop, opened.strategy, group_index)
         if decisions is not None:
             decisions.recall(loop.recalled)
         if isinstance(engine, Replica) and engine.first_batch:
@@ -362,15 +363,22 @@ class TaskProcess:
             isinstance(said, control.LeaveRun) and said.group == group_index
         )
 
-    def _resume(self, run: RunSpec, rank: int, loop: TrainingLoop, group: int | None) -> None:
-        """Go on from a checkpoint. group : whose parts count, where each has a model of its own."""
+    def _resume(
+        self, run: RunSpec, rank: int, loop: TrainingLoop, strategy: Strategy, group: int
+    ) -> None:
+        """Go on from a checkpoint. Where each group has a model of its own, its parts count; in the
+        checkpoint of another strategy, or of other groups (it was changed knowingly), the first.
+        """
         from horn.checkpoint import Checkpoints
         from horn.training.checkpointing import part_name, restore
 
         path = Path(run.resume)
         saved = Checkpoints(path.parent).open(path, verify=False)
-        facts = restore(loop, saved, part_name(rank), group, run.earlier_s)
-        if "aside" in facts:  # else it was one task, without a strategy
+        wrote = str(saved.facts.get("identity", {}).get("strategy", ""))
+        is_same = wrote.startswith(strategy.name)
+        has_own = not strategy.is_joined and is_same and saved.facts.get("groups") == run.n_groups
+        facts = restore(loop, saved, part_name(rank), group if has_own else None, run.earlier_s)
+        if is_same and "aside" in facts:  # else it was one task, without a strategy
             assert self.engine is not None
             self.engine.recall_aside(facts["aside"])
 

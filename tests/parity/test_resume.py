@@ -136,6 +136,29 @@ def test_averaged_groups_go_on_exactly(every, tmp_path):
     law(tmp_path, job("adam"), ["middle"], groups=2, tasks=2, strategy=strategy)
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ({}, {"groups": 2, "strategy": "averaging"}),
+        ({"groups": 2}, {"groups": 2, "strategy": "averaging"}),
+        ({"groups": 2, "strategy": "averaging"}, {"groups": 2}),
+        ({"groups": 2, "strategy": "averaging"}, {"groups": 3, "strategy": "averaging"}),
+        ({"groups": 2, "strategy": "parallel-dropout"}, {"groups": 2}),
+    ],
+)
+def test_another_strategy_goes_on_knowingly(before, after, tmp_path):
+    given = job("momentum", is_dense=True, keep_best=False)
+    given = given.with_settings(network=plain(given.network))
+    short = given.with_settings(epochs=1)
+    first = horn.train(short, checkpoints=tmp_path, checkpoint_every=PER_EPOCH, **before)
+    run = horn.train(given, resume=tmp_path, changed=True, **after)
+    assert run.epochs == EPOCHS and run.iterations == EPOCHS * PER_EPOCH
+    # Of groups that had models of their own the first group's samples count.
+    near = 0.1 if before.get("strategy") == "averaging" else 1e-6
+    assert run.history[0]["loss"] == pytest.approx(first.history[0]["loss"], rel=near)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
