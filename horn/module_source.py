@@ -242,7 +242,8 @@ def set_unseen(name: str, value: Any, statements: Sequence[ast.stmt]) -> str:
     ``setattr`` does; "" if there is none, and of classes that are made in other ways.
     """
     made = [each for each in statements if isinstance(each, ast.ClassDef)]
-    if not made or not isinstance(value, type) or made[-1].decorator_list or made[-1].keywords:
+    # Who makes classes otherwise, as Enum and ABC do, may put methods into them.
+    if not made or type(value) is not type or made[-1].decorator_list or made[-1].keywords:
         return ""
     plain = (*DEFINITIONS, *_ASSIGNMENTS, ast.Expr, ast.Pass)
     if not all(isinstance(part, plain) for part in made[-1].body):
@@ -255,7 +256,8 @@ def set_unseen(name: str, value: Any, statements: Sequence[ast.stmt]) -> str:
         seen.update(*map(_names, _targets(part)))
     for attribute, method in vars(value).items():
         is_own = getattr(method, "__qualname__", "").startswith(f"{value.__qualname__}.")
-        if isinstance(method, types.FunctionType) and not is_own and attribute not in seen:
+        is_seen = is_own or attribute in seen or attribute.startswith("_")
+        if isinstance(method, types.FunctionType) and not is_seen:
             return attribute
     return ""
 

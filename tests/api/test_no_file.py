@@ -255,6 +255,21 @@ def test_a_method_that_was_put_there_later_is_captured_or_named(way, tmp_path):
         trained_and_loaded(net, tmp_path)
 
 
+def test_what_python_puts_into_a_class_is_no_method_of_the_users(tmp_path):
+    space: dict = {"__name__": "anywhere", "horn": horn}
+    text = (
+        "import abc, enum, typing\n"
+        "class Code(enum.IntEnum):\n    TWICE = 2\n"
+        "class Pair(typing.NamedTuple):\n    a: float\n    b: float\n"
+        "class Shape(abc.ABC):\n    times = 1.0\n"
+        "def gain():\n    return Code.TWICE.value * Pair(1.0, 2.0).a * Shape.times\n"
+        "GAINS = [gain()]\n" + AGAIN.replace("Base", "Mine").replace("3.0", "GAINS[0]")
+    )
+    exec(text, space)
+    loaded = trained_and_loaded(of_ones(space["Mine"]), tmp_path)
+    np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), [[6.0, 6.0]])
+
+
 def test_of_several_definitions_the_one_that_is_there_counts(tmp_path):
     space: dict = {"__name__": "anywhere"}
     exec(PROGRAM, space)

@@ -61,7 +61,7 @@ def test_primitives_say_what_they_met(zookeeper, connect):
     with pytest.raises(errors.Conflict, match="not empty"):
         coord.delete(f"{root}/x")
     assert coord.remove(f"{root}/x") and not coord.remove(f"{root}/x")
-    with pytest.raises(errors.JobError, match="1000001 bytes"):
+    with pytest.raises(errors.JobError, match="1,000,001 bytes"):
         coord.create(f"{root}/big", bytes(1_000_001))
     coord.sync(root)
 
