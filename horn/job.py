@@ -554,6 +554,7 @@ class Job:
                 known = {name: known[name] for name in taken if name in known}
             if taken and isinstance(known, Mapping) == bool(data.targets):
                 data = data.with_classes(known, "the model that it begins with")
+        # Its first layer knows the columns by their places; a new one may have others.
         if begun is not None and set(self.network.layers[1].shapes) & set(begun.taken):
             check_names(data, begun.feature_names, "the model that it begins with")
         normal = data.normalization

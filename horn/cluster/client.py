@@ -43,10 +43,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-UNREADABLE = (
-    ValueError,
-    msgspec.MsgspecError,
-)  # what reading a node raises that horn did not write
+UNREADABLE = (ValueError, msgspec.MsgspecError)  # of a node that this horn did not write
 COPIES = 2  # agents that a package is given to, so that the loss of one loses no job
 LAST = "@last"
 SHORT_S = 5.0  # for a command to reach ZooKeeper

@@ -176,7 +176,7 @@ def check_names(dataset: Dataset, expected: tuple[str, ...], owner: str) -> None
     else:
         at = next(i for i, (a, b) in enumerate(zip(got, expected, strict=True)) if a != b)
         said = f"another order, {got[at]!r} where {expected[at]!r} was"
-    write = " (of a table: x[list(model.feature_names)])" if owner == "this model" else ""
+    write = " (x[list(model.feature_names)] of pandas and polars)" if owner == "this model" else ""
     raise DataError(
         f"{dataset.name}: other columns than {owner} has: {said}. Pass "
         f"{tables.first_few(expected)}, in this order{write}; "

@@ -89,14 +89,15 @@ class Stream:
 
     def with_samples(self, samples: int) -> Stream:
         """The same with so many samples in an epoch."""
-        other = object.__new__(Stream)
-        vars(other).update(vars(self), samples=samples)
-        return other
+        return self._with(samples=samples)
 
     def with_check(self, check: Callable[[Dataset], None]) -> Stream:
         """The same, whose items are checked as they come: the head says nothing of their labels."""
+        return self._with(_check=check)
+
+    def _with(self, **changes: Any) -> Stream:
         other = object.__new__(Stream)
-        vars(other).update(vars(self), _check=check)
+        vars(other).update(vars(self), **changes)
         return other
 
     def whole(self) -> Dataset:

@@ -136,7 +136,7 @@ def test_a_model_knows_the_columns_it_learned_from(tmp_path):
         np.testing.assert_array_equal(model.predict(other[list(model.feature_names)]), right)
         for ask in (model.predict, lambda x, m=model: m.evaluate(x, y)):
             with pytest.raises(DataError, match="other columns than this model has: another "
-                               r"order, 'weight' where 'size' was. .* x\[list\(model"):  # fmt: skip
+                               r"order, 'weight' where 'size' was. .* \(x\[list\(m"):  # fmt: skip
                 ask(other)
         with pytest.raises(DataError, match="model has: 'mass' instead of 'weight'. Pass "
                            "'size', 'weight', in this order"):  # fmt: skip
