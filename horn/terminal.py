@@ -27,6 +27,14 @@ def say(text: str = "") -> None:
     click.echo(text, err=True)
 
 
+def say_next(model: object) -> None:
+    """What to do with a model's file; where its name has a space, as it is typed."""
+    import shlex  # which horn --help need not have
+
+    path = shlex.quote(str(model))
+    say(f"Next:  horn show {path}   horn evaluate {path} DATA   horn predict {path} DATA")
+
+
 def print_json(value: Mapping[str, Any]) -> None:
     """One JSON object on stdout; NaN and infinity as null."""
     click.echo(json.dumps(_finite(value)))

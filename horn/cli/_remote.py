@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -249,8 +248,5 @@ def _ended(cluster: ClusterClient, job: str, path: Path, *, as_json: bool, quiet
         for where, values in dict(result.get("metrics") or {}).items():
             click.echo(f"{where} {terminal.metrics(values)}")
         if not quiet:
-            typed = shlex.quote(str(path))
-            terminal.say(
-                f"Next:  horn show {typed}   horn evaluate {typed} DATA   horn predict {typed} DATA"
-            )
+            terminal.say_next(path)
     return int(result.get("code", 1))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -262,10 +261,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     if found.report is not None:
         found.report(run)
     if not quiet:
-        typed = shlex.quote(str(path))
-        terminal.say(
-            f"Next:  horn show {typed}   horn evaluate {typed} DATA   horn predict {typed} DATA"
-        )
+        terminal.say_next(path)
     return code
 
 
