@@ -203,13 +203,13 @@ class ParameterClient:
         ended: Mapping[int, str] = {}
         while not is_done():
             now = time.monotonic()
-            self._check_ways(what)
+            look_s = self._check_ways(what)
             if timeout_s is None and not self.carrier.down():
                 patience = None
             elif patience is None:
                 patience = Patience(self.timeout_s)
             left_s = LOOK_S if patience is None else patience.left_s()
-            got = self.carrier.receive(max(min(left_s, LOOK_S), 0.0))
+            got = self.carrier.receive(max(min(left_s, look_s), 0.0))
             self.spent.wait_s += time.monotonic() - now
             if got is not None:
                 self._hear(got)
@@ -220,12 +220,16 @@ class ParameterClient:
             if got is None and left_s <= 0:
                 raise self._overdue(what, self.timeout_s if timeout_s is None else timeout_s)
 
-    def _check_ways(self, what: str) -> None:
+    def _check_ways(self, what: str) -> float:
+        """For how many seconds there is nothing to look for but messages."""
+        look_s = LOOK_S
         for server, silent_s in self.carrier.cut_off().items():
-            if silent_s > CUT_S:
+            look_s = min(look_s, CUT_S - silent_s)
+            if silent_s >= CUT_S:
                 why = f"it has its place, but for {silent_s:.1f} s nothing has answered there"
                 lost = f"task {self.topology.server(server)}"
                 raise PeerUnreachable(f"task {self.rank}, {what}", (lost,), why)
+        return look_s
 
     def _check_ended(self, what: str, before: Mapping[int, str]) -> Mapping[int, str]:
         """Which servers have ended. A server's last messages and its end come by two ways: only one

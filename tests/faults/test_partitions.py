@@ -41,6 +41,7 @@ SHAPE = ["--groups", "2", "--tasks", "2", "--max-restarts", "1000"]
 WHAT = ["---", "--samples", "3000", "--hidden", "500", "--epochs"]
 # Three batches an epoch, which takes longer than it takes to be told.
 SMALL = ["---", "--samples", "600", "--epochs", "1000000", "--pace", "0.1"]
+TOLD_S = 1.3  # after who was cut off goes on: two such epochs
 EPOCHS = {1: 25, 10: 250}  # by the number of rounds: a little more than they take ...
 PACE_S = 0.03  # ... if no iteration is faster
 CUT_S = 5.0  # of a host from a server, for short: so long that the link is given up
@@ -262,7 +263,7 @@ def test_a_group_that_is_cut_off_from_its_server_goes_on(cluster, n):
     for kind, took in found.items():
         print(f"\n{kind}, {n} cuts: both groups go on after {np.median(took):.1f} s (worst "
               f"{max(took):.1f}); load {os.getloadavg()[0]:.0f}", file=sys.stderr)  # fmt: skip
-    assert n == 1 or max(map(max, found.values())) <= RESUMED_S
+    assert n == 1 or max(map(max, found.values())) <= RESUMED_S + TOLD_S
 
 
 @pytest.mark.timeout(3600)
