@@ -71,12 +71,13 @@ class ModelStream:
                 f"stream: x has shape {given.shape}, but a step has {self.n_features} features: "
                 f"({self.n_features},), or (steps, {self.n_features}) of several"
             )
-        steps = given.reshape(-1, self.n_features).astype(self._dtype)
+        steps = given.reshape(-1, self.n_features)
         scale = self._scale if given.dtype == np.uint8 else 1.0
         if self._normalization is not None:
-            center, factor = self._normalization.steps(scale, self._dtype)
-            steps = (steps - center) * factor
-        elif scale != 1.0:
+            center, factor = self._normalization.steps(scale, given.dtype, self._dtype)
+            steps = ((steps.astype(center.dtype) - center) * factor).astype(self._dtype)
+        else:
+            steps = steps.astype(self._dtype)
             steps *= scale
         sent = np.empty((len(steps), sum(c.stop - c.start for c in self._columns.values())),
                         self._dtype)  # fmt: skip

@@ -426,7 +426,7 @@ cdef class Tape:
         """Let the load instruction `number` read another source with rows of the same length.
 
         With center and factor, one number per column each, out is (scale * source - center) *
-        factor.
+        factor. They are doubles if source is, and else of the tape's type.
         """
         if not 0 <= number < self.t.n_ins or self.t.ins[number].load == NULL:
             raise ValueError(f"instruction {number} is not a load")
@@ -439,12 +439,13 @@ cdef class Tape:
             raise ValueError(f"source has rows of {source.shape[1:]}, the load takes "
                              f"{g.cols.fixed}")
         self.bind.keep.pop()
+        normal = source.dtype if source.dtype == np.float64 else self.dtype
         for vector in (center, factor):
             if vector is None and center is None and factor is None:
                 continue
-            if vector is None or vector.shape != (g.cols.fixed,) or vector.dtype != self.dtype \
+            if vector is None or vector.shape != (g.cols.fixed,) or vector.dtype != normal \
                     or not vector.flags.c_contiguous or g.out_dtype != DTYPES[self.dtype]:
-                raise ValueError(f"center and factor are {g.cols.fixed} numbers of {self.dtype} "
+                raise ValueError(f"center and factor are {g.cols.fixed} numbers of {normal} "
                                  f"each, got {center!r} and {factor!r}")
         self.sources[number] = source, center, factor
         g.center = g.factor = NULL

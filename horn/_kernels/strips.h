@@ -1271,14 +1271,18 @@ static inline void K(turn)(__m512 r[16], float scale, float *out, int64_t step) 
 #else
 #define LOAD_TURNED(T)
 #endif
-#define LOAD_ROWS(T, U) { \
+/* What is loaded of a number of column j. Of a double the difference to the center is one of doubles:
+ * a float has no digits left for what a time in seconds differs from its mean by. */
+#define SCALED(v, j) (scale * (REAL)(v))
+#define APART(v, j) ((whole * (v) - center[j]) * factor[j])
+#define LOAD_ROWS(T, U, V) { \
     U *out = (U *)g->out; \
     if (s1 == 1) { \
         for (int64_t i = lo; i < hi; i++) { \
             const T *p = (const T *)(g->source + g->index[i] * g->row_stride); \
             U *q = out + i * s0; \
-            if (cs == 1) for (int64_t j = 0; j < n; j++) q[j] = (U)(scale * (REAL)p[j]); \
-            else for (int64_t j = 0; j < n; j++) q[j] = (U)(scale * (REAL)p[j * cs]); \
+            if (cs == 1) for (int64_t j = 0; j < n; j++) q[j] = (U)V(p[j], j); \
+            else for (int64_t j = 0; j < n; j++) q[j] = (U)V(p[j * cs], j); \
         } \
     } else { \
         for (int64_t i = 0; i < b; i += 16) { \
@@ -1290,12 +1294,12 @@ static inline void K(turn)(__m512 r[16], float scale, float *out, int64_t step) 
                 if (cs == 1) { LOAD_TURNED(T) } \
                 for (; j < hi; j++) { \
                     U *q = out + i + j * s1; \
-                    for (int l = 0; l < 16; l++) q[l] = (U)(scale * (REAL)p[l][j * cs]); \
+                    for (int l = 0; l < 16; l++) q[l] = (U)V(p[l][j * cs], j); \
                 } \
             } else { \
                 for (int64_t j = lo; j < hi; j++) \
                     for (int64_t l = 0; l < c; l++) \
-                        out[(i + l) * s0 + j * s1] = (U)(scale * (REAL)p[l][j * cs]); \
+                        out[(i + l) * s0 + j * s1] = (U)V(p[l][j * cs], j); \
             } \
         } \
     } \
@@ -1355,12 +1359,18 @@ static void K(load)(const tape_t *t, const load_t *g, int tid, int nt) {
     }
     if (s1 == 1) share(b, tid, nt, 1, &lo, &hi);
     else share(n, tid, nt, 16, &lo, &hi);
+    if (g->center && g->dtype == F64) {
+        const double *center = (const double *)(const void *)g->center, whole = value_of(t, g->scale);
+        const double *factor = (const double *)(const void *)g->factor;
+        do LOAD_ROWS(double, REAL, APART) while (0);
+        return;
+    }
     switch (g->dtype) {
-    case F32: LOAD_ROWS(float, REAL)
-    case F64: LOAD_ROWS(double, REAL)
-    case U8: LOAD_ROWS(uint8_t, REAL)
-    case I32: LOAD_ROWS(int32_t, REAL)
-    case I64: LOAD_ROWS(int64_t, REAL)
+    case F32: LOAD_ROWS(float, REAL, SCALED)
+    case F64: LOAD_ROWS(double, REAL, SCALED)
+    case U8: LOAD_ROWS(uint8_t, REAL, SCALED)
+    case I32: LOAD_ROWS(int32_t, REAL, SCALED)
+    case I64: LOAD_ROWS(int64_t, REAL, SCALED)
     }
     if (g->center) K(normalize)(g, b, n, lo, hi);
 }
@@ -1394,5 +1404,7 @@ static void K(load)(const tape_t *t, const load_t *g, int tid, int nt) {
 #undef PHILOX_LANES
 #undef TO_UNIT
 #undef LOAD_ROWS
+#undef SCALED
+#undef APART
 #undef LOAD_TURNED
 #undef LOAD_WHOLE

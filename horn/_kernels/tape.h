@@ -137,7 +137,7 @@ typedef struct {
     char *out; int64_t stride[2]; int32_t out_dtype;
     extent_t rows, cols;
     coef_t scale;
-    const char *center, *factor;    /* NULL, or one of the tape's type per column */
+    const char *center, *factor;    /* NULL, or one per column: doubles of doubles, else of the tape's type */
 } load_t;
 
 typedef struct {

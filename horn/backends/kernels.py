@@ -80,7 +80,7 @@ class Runner:
         self.loop.lengths = data.lengths
         normal, scale = tuple[Array, ...](), data.scale
         if data.normalization is not None:  # which holds the scale
-            normal, scale = data.normalization.steps(scale, self.dtype), 1.0
+            normal, scale = data.normalization.steps(scale, x.dtype, self.dtype), 1.0
         for number, what, columns in self.writer.loads:
             if self.memory.steps:
                 source = {"x": x, "weight": data.weight, "y": y}[what.partition(" ")[0]]

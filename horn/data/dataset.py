@@ -229,15 +229,18 @@ class Dataset:
         specification of faster gathers.
 
         rows (n,) int64, 0 <= row < len(self) · out (n, features) float32 or float64, C-contiguous.
-        Values are converted to the type of ``out`` before the product, which is rounded once.
+        Values are converted to the type of ``out`` before the product, which is rounded once; of
+        doubles that are normalized only what is seen is.
         """
-        out[...] = self.x[rows]
         if self.normalization is not None:
-            center, factor = self.normalization.steps(self.scale, out.dtype)
-            seen = out.reshape(-1, len(center))  # of sequences each step
+            center, factor = self.normalization.steps(self.scale, self.x.dtype, out.dtype)
+            seen = self.x[rows].astype(center.dtype).reshape(-1, len(center))  # a copy; each step
             seen -= center
             seen *= factor
-        elif self.scale != 1:
+            out[...] = seen.reshape(out.shape)
+            return out
+        out[...] = self.x[rows]
+        if self.scale != 1:
             out *= out.dtype.type(self.scale)
         return out
 

@@ -36,8 +36,14 @@ class Normalization:
                 f"{mean.dtype} {mean.shape} and {std.dtype} {std.shape}"
             )
 
-    def steps(self, scale: float, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-        """(center, factor) of ``dtype``: (stored - center) * factor is what the network sees."""
+    def steps(self, scale: float, stored: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+        """(center, factor): (stored - center) * factor is what the network sees.
+
+        stored : the type of the values. Of doubles they are doubles, and what is seen is rounded to
+        ``dtype`` once: float32 has no digit left for what a time in seconds differs from its mean
+        by. Of others they are of ``dtype``, as the values then.
+        """
+        dtype = stored if stored == np.float64 else dtype
         return (self.mean / scale).astype(dtype), (scale / self.std).astype(dtype)
 
     def fits(self, features: int) -> bool:

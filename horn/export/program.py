@@ -376,7 +376,7 @@ class _Run(Generic[T]):
             self.graph.spread(self.graph.array(f"#normalization.{name}", value), [0])
             for name, value in zip(
                 ("center", "factor"),
-                self.of.normalization.steps(1.0, self.of.runner.dtype),
+                self.of.normalization.steps(1.0, self.of.runner.dtype, self.of.runner.dtype),
                 strict=True,
             )
         )

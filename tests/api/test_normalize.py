@@ -65,6 +65,35 @@ def test_features_are_normalized_wherever_it_computes(x: Any, settings: Any) -> 
     assert run.model.evaluate(x, Y) == pytest.approx(hand.model.evaluate(done, Y), rel=1e-8)
 
 
+@pytest.mark.parametrize("backend", ["kernels", "reference", "python"])
+def test_times_in_seconds_keep_their_digits_in_single_precision(backend: str) -> None:
+    """Doubles whose mean is far away: as float32 they are all alike, to 128 seconds."""
+    x = np.column_stack([1.7e9 + 100.0 * RNG.random(60), RNG.normal(size=60)])
+    net = horn.Network(seed=3)
+    net.input(2)
+    net.output(2, loss="squared_error", bias=False)
+    alike = {f"{net.last.name}.weight": np.eye(2)}
+    zeros = horn.Job(net, (x, np.zeros((60, 2))), horn.SGD(0.0), epochs=1, normalize=True,
+                     dtype="float32", initial=alike)  # fmt: skip
+    run = horn.train(zeros, backend=backend, threads=1)
+    expected = by_hand(x, x)
+    np.testing.assert_allclose(run.model.predict(x), expected, rtol=1e-5, atol=1e-6)
+    assert run.history["loss"][-1] == pytest.approx(1.0, rel=1e-5)  # of two features of variance 1
+
+
+def test_a_stream_of_times_in_seconds_keeps_their_digits() -> None:
+    x = 1.7e9 + 100.0 * RNG.random((20, 3, 1))
+    net = horn.Network(seed=3)
+    net.input(1, steps=3)
+    net.output(1, loss="squared_error", each_step=True)
+    times = horn.Job(net, (x, np.zeros((20, 3, 1))), horn.SGD(0.1), epochs=1, normalize=True,
+                     dtype="float32")  # fmt: skip
+    model = horn.train(times, threads=1).model
+    said = model.predict(x)
+    assert len(np.unique(said)) > 50
+    np.testing.assert_allclose(model.stream()(x[0]), said[0], rtol=1e-5, atol=1e-6)
+
+
 def test_the_file_keeps_it(tmp_path: Path) -> None:
     model = horn.train(job()).model
     model.save(tmp_path / "m.horn")

@@ -527,7 +527,11 @@ def test_load_gathers_scaled_rows(source_dtype, order, rows, dtype, n_threads, k
 def test_load_normalizes_columns(source_dtype, order, rows, dtype, n_threads, kernel_rng):
     source = kernel_rng.integers(0, 200, (90, 65)).astype(source_dtype)
     index = kernel_rng.integers(0, 90, 100)
-    center, factor = kernel_rng.random((2, 65)).astype(dtype)
+    wide = np.float64 if source_dtype == np.float64 else dtype
+    center, factor = kernel_rng.random((2, 65)).astype(wide)
+    if source_dtype == np.float64:
+        source += 1e9 + kernel_rng.random((90, 65))  # of which a float has no digit behind the 64
+        center += 1e9
     out = np.full((100, 65), np.nan, dtype, order)
     tape = Tape(dtype, n_threads)
     n = tape.dim(100)
@@ -535,7 +539,7 @@ def test_load_normalizes_columns(source_dtype, order, rows, dtype, n_threads, ke
     number = tape.load(np.zeros_like(source), index, out, rows=n)
     tape.rebind(number, source, center, factor)
     tape.run()
-    expected = (source[index[:rows]].astype(dtype) - center) * factor
+    expected = ((source[index[:rows]].astype(wide) - center) * factor).astype(dtype)
     assert np.array_equal(out[:rows], expected) and np.isnan(out[rows:]).all()
     tape.rebind(number, source)
     tape.run()
