@@ -50,7 +50,8 @@ def matrix_of(thing: Any) -> Matrix:
         return _matrix(rows, columns, thing[rows, columns], thing.shape, "the array")
     if hasattr(thing, "tocsr"):
         found = thing.tocsr(copy=True)
-        found.sum_duplicates()
+        found.has_canonical_format = False  # nothing is known of arrays that others wrote to
+        found.sum_duplicates()  # and sorts
         if found.ndim != 2 or found.dtype.kind not in "biuf":
             raise ModelError(
                 f"Sparse(matrix): a matrix of numbers (receivers, sources) is expected, got "
@@ -67,14 +68,14 @@ def matrix_of(thing: Any) -> Matrix:
 
 
 def _matrix(rows: Any, columns: Any, values: Any, shape: Any, what: str) -> Matrix:
-    order = np.lexsort((columns, rows))
-    indptr = np.searchsorted(rows[order], np.arange(shape[0] + 1))
-    weights = np.asarray(values, np.float64)[order]
+    """Of numbers in the order of rows, and in a row of columns."""
+    ends = np.cumsum(np.bincount(rows, minlength=shape[0]), dtype=np.int64)
+    weights = np.asarray(values, np.float64)
     if not np.isfinite(weights).all():
         raise ModelError(f"Sparse(matrix): {what} has NaN or infinity; give finite numbers")
     return Matrix(
-        indptr.astype(np.int64),
-        np.asarray(columns, np.int64)[order],
+        np.concatenate([[0], ends]),
+        np.asarray(columns, np.int64),
         weights,
         (int(shape[0]), int(shape[1])),
         what,
@@ -112,5 +113,6 @@ def _of_graph(graph: Any) -> Matrix:
     if odd:
         raise ModelError(f"Sparse(matrix): a weight of the graph is {odd[0]!r}; give numbers")
     pairs = np.array(list(found), np.int64).reshape(-1, 2)
-    shape = len(receivers), len(senders)
-    return _matrix(pairs[:, 0], pairs[:, 1], list(found.values()), shape, "the graph")
+    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+    values, shape = np.array([*found.values()], np.float64), (len(receivers), len(senders))
+    return _matrix(pairs[order, 0], pairs[order, 1], values[order], shape, "the graph")

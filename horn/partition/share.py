@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -36,6 +37,11 @@ class LocalEdges:
     def receivers(self) -> Array:
         """(n_edges,) by number along the task's receivers."""
         return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+
+
+# Of those who have all neurons, once for all programs of a network: what backends make of synapses
+# they make for these, and it takes as long as many steps.
+_WHOLE: weakref.WeakKeyDictionary[Edges, LocalEdges] = weakref.WeakKeyDictionary()
 
 
 class Share:
@@ -223,7 +229,9 @@ class Share:
             counts = np.bincount(np.searchsorted(reached, receivers), minlength=len(reached))
             ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
             return LocalEdges(ends, indices[here] - start, stop - start, here)
-        return LocalEdges(indptr, indices, n_sources, slice(0, len(indices)))
+        if edges not in _WHOLE:
+            _WHOLE[edges] = LocalEdges(indptr, indices, n_sources, slice(0, len(indices)))
+        return _WHOLE[edges]
 
     def _whole_edges(self, layer: int, link: int) -> Edges:
         edges = self.network.layers[layer].links[link].edges

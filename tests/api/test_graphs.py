@@ -49,6 +49,16 @@ def test_synapses_that_are_stored_as_0_are_synapses() -> None:
     assert matrix.nnz == 3  # the caller's own is as it was
 
 
+def test_a_matrix_whose_arrays_somebody_wrote_to_is_put_in_order() -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    matrix = sparse.csr_array(([1.0, 2.0, 4.0], [1, 2, 3], [0, 3, 3, 3]), shape=(3, 4))
+    assert matrix.has_canonical_format  # which it remembers
+    matrix.indices[:] = 3, 0, 3
+    net = network(horn.Sparse(matrix=matrix, values=True))
+    assert rows(net) == [[0, 3], [], []]
+    assert net.initial_parameters()["layer1.weight"].tolist() == [2, 5]
+
+
 TASKS = pytest.param({"tasks": 2}, marks=pytest.mark.cluster)
 
 

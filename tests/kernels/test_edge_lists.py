@@ -1,10 +1,14 @@
 """The synapses of a sparse link seen from both sides."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
+import horn
 from horn.backends._edge_lists import EdgeLists
-from horn.partition.share import LocalEdges
+from horn.partition.share import LocalEdges, Share
 
 
 @pytest.mark.parametrize("n_sources", [1, 300, 70_000, 5_000_000])
@@ -22,3 +26,15 @@ def test_edges_by_source_come_in_their_order(n_sources, kernel_rng):
                                   sources[order])  # fmt: skip
     assert found.back_edges.dtype == found.back_receivers.dtype == np.int32
     assert EdgeLists.of(edges) is found, "two programs have one"
+
+
+def test_all_programs_of_a_network_have_the_same_synapses_and_they_go_with_it():
+    net = horn.Network(seed=1)
+    net.input(8)
+    net.layer(5, connect=horn.Sparse(fan_in=3))
+    whole = Share(net).edges(1, 0, "")
+    assert Share(net).edges(1, 0, "") is whole
+    gone = weakref.ref(whole)
+    del net, whole
+    gc.collect()
+    assert gone() is None
