@@ -121,15 +121,18 @@ class JobWatcher:
         return status.state in ENDED
 
     def _say(self, status: JobStatus) -> None:
-        """Show why the job waits, or its last failure."""
+        """Show why the job waits, or its last failure; if quiet only that nothing runs meanwhile,
+        which may last for ever.
+        """
         text = ""
         if status.record.reason:
             text = f"{status.state.value}: {status.record.reason}"
         elif status.record.trouble and status.state.value in ("RESTARTING", "RUNNING"):
             first = status.record.trouble.splitlines()[0]
             text = f"Restarting (attempt {status.record.n_restarts + 1}): {first}"
-        if text and text != self._told and not self.quiet:
-            if self.is_begun:
+        is_said = not self.quiet or (status.record.reason and status.state.value != "RUNNING")
+        if text and text != self._told and is_said:
+            if self.is_begun and not self.quiet:
                 self.progress.note(text)
             else:
                 terminal.say(text)

@@ -171,7 +171,7 @@ def _transport(context: click.Context, parameter: click.Parameter, name: str) ->
 )
 @click.option("--timeout", metavar="TIME", help="Stop with exit code 124 after 90s, 5m or 2h.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-@click.option("-q", "--quiet", is_flag=True, help="Only the result.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the result, and why a job waits.")
 @click.option("-v", "--verbose", is_flag=True, help="Times, and tracebacks of errors.")
 def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], output: str | None,
             dry_run: bool, assume: str | None, timeout: str | None, as_json: bool, quiet: bool,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from horn import terminal
 from horn.cli._remote import JobWatcher
 from horn.cluster import fetching
 from horn.cluster.client import ClusterClient, notes
+from horn.cluster.master import JobRecord
 from horn.cluster.relay import ProgressWriter
 from horn.cluster.store import PROGRESS, TRACE
 from horn.coordination.jobs import JobState
@@ -98,6 +100,27 @@ def test_a_line_of_progress_that_is_cut_ends_neither_a_history_nor_a_submit(cut:
     watch.progress.epoch = lambda row: said.append(row["epoch"])  # type: ignore
     watch._rows(One(), "a")
     assert said == [1, 3]
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_the_quiet_hear_why_a_job_does_not_run_and_nothing_else(
+    is_begun: bool, capsys: pytest.CaptureFixture[str]
+):
+    """What waits for slots may wait for ever, and showed nothing at all."""
+    watch = JobWatcher("one-1", terminal.progress(quiet=True), quiet=True)
+    watch.is_begun = is_begun
+
+    def look(state: JobState, **record: Any) -> str:
+        watch._say(cast(Any, SimpleNamespace(state=state, record=JobRecord(**record))))
+        return capsys.readouterr().err
+
+    reason = "waits for 8 slots; no worker is up"
+    assert look(JobState.PENDING) == ""
+    assert look(JobState.PENDING, reason=reason) == f"PENDING: {reason}\n"
+    assert look(JobState.PENDING, reason=reason) == "", "once"
+    assert look(JobState.RUNNING, reason="waits for 4 slots for more groups") == ""
+    assert look(JobState.RESTARTING, trouble="killed") == ""
+    assert look(JobState.RESTARTING, trouble="killed", reason=reason).startswith("RESTARTING: ")
 
 
 def test_what_is_written_after_a_cut_line_is_whole(tmp_path: Path):
