@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import signal
@@ -16,6 +17,9 @@ from horn.errors import JobError
 from horn.executor import preload
 from horn.process.control import ControlChannel, ControlMessage
 
+logger = logging.getLogger(__name__)
+
+TELL_S = 30.0  # for a task that has hundreds of messages unread to read one
 STACK_S = 1.0  # for a late task to say where it is
 STACK_BYTES = 20_000
 BLAS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
@@ -89,8 +93,15 @@ class ChildProcess:
             raise JobError(f"task {task} cannot be started: {error}") from error
 
     def tell(self, message: ControlMessage, descriptors: Sequence[int] = ()) -> None:
+        """Send; a task that reads nothing for TELL_S is ended, which is heard of as of any end."""
         try:
-            self.line.send(message, descriptors)
+            self.line.send(message, descriptors, TELL_S)
+        except TimeoutError:
+            logger.warning(
+                "task not told, ended task=%d pid=%d: it has read nothing for %g s; %s",
+                self.task, self.process.pid, TELL_S, self.where(),
+            )  # fmt: skip
+            self.process.kill()
         except OSError:
             pass  # it has ended already: its exit is heard of
 

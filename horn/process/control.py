@@ -7,6 +7,7 @@ ends check every message: its length, its class, every field.
 
 from __future__ import annotations
 
+import array
 import functools
 import mmap
 import operator
@@ -14,6 +15,7 @@ import os
 import select
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -26,6 +28,8 @@ PACKET_BYTES = 32 * 1024
 MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_DESCRIPTORS = 64
 INLINE, IN_MEMORY = b"\0", b"\1"
+# A task's wait for its parent to read, which may be stopped (Ctrl-Z), or in a long callback.
+UNREAD_S = 86_400.0
 RECEIVED = (PACKET_BYTES + 1, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
 
 # The steps of a task's start, in their order, each with a deadline of its own; and its end.
@@ -269,19 +273,38 @@ class ControlChannel:
     def fileno(self) -> int:
         return self.sock.fileno()
 
-    def send(self, message: ControlMessage, descriptors: Sequence[int] = ()) -> None:
-        """Send, and wait while the other end has too much unread."""
+    def send(
+        self,
+        message: ControlMessage,
+        descriptors: Sequence[int] = (),
+        timeout_s: float = UNREAD_S,
+    ) -> None:
+        """Send, and wait while the other end has too much unread. Raises TimeoutError."""
         packed = _ENCODE.encode(message)
         if len(packed) <= PACKET_BYTES:
-            with self._lock:
-                socket.send_fds(self.sock, [INLINE, packed], descriptors)
+            self._put([INLINE, packed], descriptors, timeout_s)
             return
         fd = in_memory("horn-control", packed)
         try:
-            with self._lock:
-                socket.send_fds(self.sock, [IN_MEMORY], [fd, *descriptors])
+            self._put([IN_MEMORY], [fd, *descriptors], timeout_s)
         finally:
             os.close(fd)
+
+    def _put(self, packet: list[bytes], fds: Sequence[int], timeout_s: float) -> None:
+        ends = time.monotonic() + timeout_s
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
+        while True:
+            try:
+                with self._lock:  # not while it waits: another thread may receive
+                    self.sock.sendmsg(packet, [rights], socket.MSG_DONTWAIT)
+                return  # socket.send_fds takes flags, and drops them
+            except BlockingIOError:
+                poll = select.poll()
+                poll.register(self.sock, select.POLLOUT)
+                if not poll.poll(max(ends - time.monotonic(), 0.0) * 1000):
+                    raise TimeoutError(
+                        f"control message: the other end has read nothing for {timeout_s:g} s"
+                    ) from None
 
     def wait(self, timeout_s: float) -> bool:
         """Whether there is something to receive, within a time; 0 costs a microsecond."""

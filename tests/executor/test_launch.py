@@ -34,10 +34,12 @@ from horn.errors import (
     TaskFailed,
     Timeout,
 )
+from horn.executor import processes
 from horn.executor.launch import JobEntry, launch
 from horn.executor.processes import ChildProcess, import_paths
 from horn.partition.placement import Placement
 from horn.planner.plan import cheapest
+from horn.process.control import StartPhase
 from horn.process.job_spec import draft
 from horn.training.progress import Progress
 from horn.training.run_settings import RunSettings
@@ -230,6 +232,22 @@ def test_a_start_that_fails_half_way_leaves_nothing(monkeypatch, call):
     with pytest.raises(JobError, match="task 5 cannot be started: .*Too many open files"):
         ChildProcess(5, 1, "test")
     assert what_is_open() == before and 5 not in children().values()
+
+
+def test_a_task_that_does_not_read_what_it_is_told_is_ended(monkeypatch, caplog):
+    """Who started it waited for ever, and with it all other tasks."""
+    monkeypatch.setattr(processes, "TELL_S", 0.05)
+    child = ChildProcess(5, 1, "test")
+    try:
+        os.kill(child.process.pid, signal.SIGSTOP)
+        for _ in range(100_000):
+            child.tell(StartPhase(0))
+            if child.process.poll() is not None or "has read nothing" in caplog.text:
+                break
+        assert child.process.wait(DEADLINE_S) == -signal.SIGKILL
+        assert f"task=5 pid={child.process.pid}: it has read nothing for 0.05 s" in caplog.text
+    finally:
+        child.end()
 
 
 def test_what_is_no_text_in_the_path_is_skipped_as_by_python(monkeypatch, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -86,6 +87,48 @@ def test_what_was_said_is_heard_of_one_who_has_gone_and_left_something_unread(en
 def test_silence_ends_at_the_deadline(ends):
     with pytest.raises(TimeoutError):
         ends[1].receive(0.01)
+
+
+def fill(end: ControlChannel) -> int:
+    for n in range(100_000):
+        try:
+            end.send(MESSAGES[0], timeout_s=0.01)
+        except TimeoutError as error:
+            assert "the other end has read nothing for 0.01 s" in str(error)
+            return n
+    raise AssertionError("there is no end to it")
+
+
+def test_who_does_not_read_blocks_a_sender_until_its_deadline(ends):
+    n = fill(ends[0])
+    assert n > 10 and fill(ends[0]) == 0
+    ends[1].send(MESSAGES[1])
+    assert ends[0].receive(1.0) == (MESSAGES[1], []), "the way back is open"
+    assert [ends[1].receive(1.0) for _ in range(n)] == [(MESSAGES[0], [])] * n, "nothing is lost"
+    ends[0].send(MESSAGES[2], timeout_s=0.01)
+    assert ends[1].receive(1.0) == (MESSAGES[2], [])
+
+
+def test_a_sender_that_waits_keeps_no_other_thread_from_receiving(ends):
+    n = fill(ends[0])
+    with ThreadPoolExecutor(1) as thread:
+        sending = thread.submit(ends[0].send, MESSAGES[1], (), 60.0)
+        ends[1].send(MESSAGES[2])
+        assert ends[0].receive(10.0) == (MESSAGES[2], [])
+        assert not sending.done()
+        assert [ends[1].receive(1.0) for _ in range(n)] == [(MESSAGES[0], [])] * n
+        sending.result(60.0)
+    assert ends[1].receive(1.0) == (MESSAGES[1], [])
+
+
+def test_a_sender_that_waits_hears_of_the_end_of_the_other_side(ends):
+    fill(ends[0])
+    with ThreadPoolExecutor(1) as thread:
+        sending = thread.submit(ends[0].send, MESSAGES[1], (), 60.0)
+        ends[1].close()
+        with pytest.raises(OSError) as caught:
+            sending.result(60.0)
+    assert not isinstance(caught.value, TimeoutError)
 
 
 @pytest.mark.parametrize(
