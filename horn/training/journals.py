@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from horn.checkpoint import Checkpoints
+from horn.checkpoint import Checkpoints, disk
 from horn.errors import CheckpointError, Conflict
 from horn.training.cursor import plain_row
 from horn.training.identity import check_same
@@ -99,14 +98,12 @@ class JournalFolder:
             self._write()
 
     def _write(self) -> None:
+        """Durably, unlike journals: without this file, or with an empty one, nobody goes on."""
         file = self.path / "run.json"
         said = {"format": FORMAT, "identity": self.mine, "n_starts": self.n_starts,
                 "rows": self.rows, "told": self.told}  # fmt: skip
-        try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            new = file.with_suffix(".new")
-            new.write_text(json.dumps(said))
-            os.replace(new, file)
-        except OSError as error:
-            what = f"cannot be written: {error.strerror}"
-            raise CheckpointError(str(file), what, 1, error.errno or 0) from error
+        new = file.with_suffix(".new")
+        disk.make_folder(self.path)
+        disk.create(new, [json.dumps(said).encode()])
+        disk.rename(new, file)
+        disk.sync_folder(self.path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +57,43 @@ def test_an_odd_file_of_the_run_is_refused(change: dict[str, Any], tmp_path: Pat
         file.write_text(json.dumps(found))
         with pytest.raises(CheckpointError, match="run.json: cannot be read: "):
             JournalFolder(tmp_path, {}, resume=True)
+
+
+def test_the_file_of_the_run_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """After a loss of power it was empty, and refused; the first one most likely."""
+    done: list[str] = []
+    fsync, rename, names = os.fsync, os.rename, ("run.new", "servers", tmp_path.name)
+
+    def synced(descriptor: int) -> None:
+        done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    def renamed(old: Any, new: Any) -> None:
+        done.append("renamed")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    made = JournalFolder(tmp_path, {}, resume=False)
+    new, servers, above = names
+    assert done == [above, new, "renamed", servers]
+    done.clear()
+    made.keep([{"epoch": 1, "iteration": 3}])
+    assert done == [new, "renamed", servers]
+    assert len(json.loads((made.path / "run.json").read_text())["rows"]) == 1
+    assert [path.name for path in made.path.iterdir()] == ["run.json"]
+
+
+def test_a_file_of_the_run_that_cannot_be_written_is_said_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    made = JournalFolder(tmp_path, {}, resume=False)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match=r"run.new: cannot be written .*; free some space"):
+        made.keep([{"epoch": 1, "iteration": 3}])
+    assert json.loads((made.path / "run.json").read_text())["rows"] == []
