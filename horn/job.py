@@ -19,6 +19,7 @@ from horn.data import (
     check_features,
     check_finite,
     check_names,
+    check_range,
     check_shape,
     lanes,
 )
@@ -350,6 +351,7 @@ class Job:
             if len(net.inputs) == 1 and not net.steps:
                 check_shape(data, net.layers[0].shape)
             check_finite(data)
+            check_range(data, self.dtype)
             if self.target == "labels" and data.targets:
                 for output in net.outputs:
                     if output.loss is not None:

@@ -21,6 +21,7 @@ from horn.data import (
     Normalization,
     check_features,
     check_names,
+    check_range,
     check_shape,
 )
 from horn.data.arrays import BYTE_SCALE
@@ -534,7 +535,9 @@ class Model:
         scale = self.facts.get("scale")
         if scale is None or found.x.dtype != np.uint8:
             scale = found.scale
-        return found.with_fields(scale=scale, normalization=self.normalization)
+        found = found.with_fields(scale=scale, normalization=self.normalization)
+        check_range(found, self.dtype)
+        return found
 
     def _arranged(self, data: Any, what: str) -> Any:
         network = self.network

@@ -28,6 +28,7 @@ from horn.data.checks import (
     check_finite,
     check_labels,
     check_names,
+    check_range,
     check_shape,
     check_targets,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "check_finite",
     "check_labels",
     "check_names",
+    "check_range",
     "check_shape",
     "check_targets",
     "cifar10",

@@ -136,6 +136,47 @@ def _check_finite(array: np.ndarray, letter: str, name: str) -> None:
         )
 
 
+def check_range(dataset: Dataset, dtype: str) -> None:
+    """Doubles are no infinity in the float32 of a network, x as they are read: scaled, normalized.
+    Two passes over them that make nothing.
+
+    DataError : names the first row and column (from 0) and how many there are.
+    """
+    if dtype != "float32":
+        return
+    most, normal = float(np.finfo(np.float32).max), dataset.normalization
+    reach, add = abs(dataset.scale), 0.0
+    if normal is not None:  # a bound of what is read: it is read only where that is not enough
+        reach /= float(normal.std.min())
+        add = float(np.abs(normal.mean / normal.std).max())
+    for array, letter in ((dataset.x, "x"), (dataset.y, "y")):
+        if array is None or array.dtype != np.float64:
+            continue
+        if letter == "y":
+            reach, add = 1.0, 0.0
+        first, count = "", 0
+        step = max(CHUNK_VALUES // array.shape[1], 1)
+        for start in range(0, len(array), step):
+            chunk = array[start : start + step]
+            largest = max(float(chunk.max()), -float(chunk.min()))
+            if largest * reach + add < most:
+                continue
+            rows = np.arange(start, start + len(chunk))
+            seen = dataset.read(rows, np.empty(chunk.shape)) if letter == "x" else chunk
+            if len(bad := np.argwhere(np.abs(seen) > most)):
+                row, column = map(int, bad[0])
+                count += len(bad)
+                first = first or f"{chunk[row, column]:g} at row {start + row:,}, column {column:,}"
+        if first:
+            others = f"the first of {count:,} such values" if count > 1 else "the only such value"
+            raise DataError(
+                f"{dataset.name}: {letter} has {first}, {others}: above {most:.2g} it is infinity "
+                "in float32, in which this network computes; if it marks what is missing drop "
+                "those rows or fill them in, else divide the column, or train with "
+                'Job(..., dtype="float64")'
+            )
+
+
 def check_features(
     dataset: Dataset, expected: int, learned_by: str = "", sample: tuple[int, ...] = ()
 ) -> None:

@@ -86,11 +86,19 @@ def measure(
             chunk = steps[valid]
         chunk = chunk.reshape(-1, width)
         low, high = np.minimum(low, chunk.min(axis=0)), np.maximum(high, chunk.max(axis=0))
-        m, own = len(chunk), chunk.mean(axis=0)
-        chunk -= own
-        squares += (chunk * chunk).sum(axis=0) + (own - mean) ** 2 * (n * m / (n + m))
-        mean += (own - mean) * (m / (n + m))
+        with np.errstate(over="ignore", invalid="ignore"):  # told below
+            m, own = len(chunk), chunk.mean(axis=0)
+            chunk -= own
+            squares += (chunk * chunk).sum(axis=0) + (own - mean) ** 2 * (n * m / (n + m))
+            mean += (own - mean) * (m / (n + m))
         n += m
+    if not (good := np.isfinite(squares)).all():
+        column = int(np.argmin(good))
+        raise DataError(
+            f"normalize: the values of column {column:,} go from {low[column]:g} to "
+            f"{high[column]:g}, whose squares no number holds; if that marks what is missing drop "
+            "those rows or fill them in, else divide the column"
+        )
     constant = low == high
     std = np.sqrt(squares / n) * abs(scale)
     # rounding leaves a constant feature a tiny deviation; one of the smallest numbers may have 0

@@ -139,6 +139,22 @@ def test_what_goes_on_from_a_model_sees_as_the_model_saw(tmp_path: Path) -> None
     assert job(shifted, initial=model, normalize=False).data.normalization is None
 
 
+def test_numbers_that_are_infinity_to_a_network_are_refused_where_it_meets_them() -> None:
+    far = RAW.copy()
+    far[7, 2] = 1e300
+    for more in ({"normalize": None}, {}):
+        model = horn.train(job(epochs=1, dtype="float32", **more)).model
+        for ask in (model.predict, lambda x, ask=model.evaluate: ask((x, Y))):
+            with pytest.raises(DataError, match=r"x has 1e\+300 at row 7, column 2, .* divide"):
+                ask(far)
+    with pytest.raises(DataError, match=r"data: x has 1e\+300 at row 7, column 2, .* float32"):
+        horn.train(job(far, epochs=1, normalize=None, dtype="float32"))
+    with pytest.raises(DataError, match=r"normalize: the values of column 2 go from .* to 1e\+300"):
+        job(far)
+    model = horn.train(job(epochs=1, normalize=None)).model
+    assert np.isfinite(model.predict(far)).all(), "it has float64"
+
+
 @pytest.mark.parametrize("x", [RAW, BYTES], ids=["floats", "bytes"])
 def test_measured_in_chunks_as_at_once(x: np.ndarray, monkeypatch: Any) -> None:
     from horn.data import normalization

@@ -1,5 +1,6 @@
 """What must hold before a network meets the data, and the sentence when it does not."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 import horn
 from horn import data
-from horn.data import checks
+from horn.data import Normalization, as_dataset, check_range, checks
 from horn.errors import DataError
 
 
@@ -42,6 +43,48 @@ def test_contents_are_looked_at_once_per_dataset(monkeypatch):
     fresh = data.Dataset(np.ones((3, 2)), None)
     with pytest.raises(pytest.fail.Exception, match="looked again"):
         data.as_dataset(fresh)
+
+
+def far(value: float) -> np.ndarray:
+    x = np.random.default_rng(0).random((6, 3))
+    x[3, 1] = x[4, 2] = value
+    return x
+
+
+@pytest.mark.parametrize("value", [1e300, -1e39, 3.5e38])
+def test_doubles_that_are_infinity_in_float32_are_named(value: float):
+    """A model answered NaN, and training diverged by a gradient of unknown reason."""
+    data = as_dataset(far(value), "rows.npy")
+    said = (
+        f"rows.npy: x has {value:g} at row 3, column 1, the first of 2 such values: above 3.4e+38 "
+        "it is infinity in float32, in which this network computes; if it marks what is missing "
+        'drop those rows or fill them in, else divide the column, or train with Job(..., dtype="'
+        'float64")'
+    )
+    with pytest.raises(DataError, match=f"^{re.escape(said)}$"):
+        check_range(data, "float32")
+    check_range(data, "float64")
+    with pytest.raises(DataError, match="y has .* at row 3, column 1"):
+        check_range(as_dataset((np.ones((6, 2)), far(value))), "float32")
+
+
+def test_what_counts_is_what_the_network_sees():
+    check_range(as_dataset(far(3e38)), "float32")
+    check_range(as_dataset(far(1e300), scale=1e-270), "float32")
+    with pytest.raises(DataError, match="x has 1e\\+30 at row 3"):
+        check_range(as_dataset(far(1e30), scale=1e20), "float32")
+    mean, std = np.full(3, 1e40), np.full(3, 1e39)
+    near = as_dataset(far(1.2e40)).with_fields(normalization=Normalization(mean, std))
+    check_range(near, "float32")
+    small = near.with_fields(normalization=Normalization(np.zeros(3), np.full(3, 1e-5)))
+    with pytest.raises(DataError, match="x has 1.2e\\+40 at row 3, column 1"):
+        check_range(small, "float32")
+
+
+def test_rows_behind_the_first_chunk_are_checked(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(checks, "CHUNK_VALUES", 6)
+    with pytest.raises(DataError, match="x has 1e\\+300 at row 3, column 1, the first of 2 such"):
+        check_range(as_dataset(far(1e300)), "float32")
 
 
 def test_large_finite_values_pass():
