@@ -74,8 +74,11 @@ def _has_contiguous_rows(x: np.ndarray) -> bool:
 
 def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes | None]:
     """y as ``Dataset`` wants it, and the classes of labels that are no whole numbers."""
-    y = tables.of_column(y, what)
-    y = _array(y, f"{what}: y", may_be_labels=True)
+    is_category = str(getattr(y, "dtype", "")) == "category"
+    y = _array(tables.of_column(y, what), f"{what}: y", may_be_labels=True)
+    if y.dtype == object and not is_category and {*map(type, y)} & {float, np.float64, np.float32}:
+        numbers = [one for one in y.tolist() if isinstance(one, (int, float))]
+        y = np.array(numbers, float) if len(numbers) == len(y) else y  # those of a mixed table
     if y.ndim == 1 and y.dtype.kind in "iu":
         largest = np.iinfo(np.int64).max
         if y.dtype.kind == "u" and y.max(initial=0) > largest:
@@ -86,7 +89,7 @@ def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes
             )
         labels: np.ndarray = y.astype(np.int64, copy=False)
         return labels, None
-    if y.ndim == 1 and y.dtype.kind in "bUOM":
+    if y.ndim == 1 and y.dtype.kind in "bUSOM":
         return classes.code(y, what)
     if y.ndim == 1 and y.dtype.kind == "f":
         wrong = np.flatnonzero(~(np.floor(y) == y))
@@ -184,13 +187,16 @@ def _array(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray:
         raise DataError(f"{what} is not a rectangular array: {_odd_one(value, error)}") from error
     except (RuntimeError, TypeError) as error:  # a tensor that is no array, as PyTorch says why
         raise DataError(f"{what} cannot be read as an array: {error}") from error
-    if may_be_labels and array.ndim == 1 and array.dtype.kind in "UOM":
+    if may_be_labels and array.ndim == 1 and array.dtype.kind in "USOM":
         return array
     if array.dtype.kind not in "biuf":
         are_tuples = may_be_labels and isinstance(value, list) and isinstance(value[0], tuple)
         raise DataError(
             f"{what} holds {parts.kind_name(array.dtype)}, but numbers are expected; "
             + ("for tuples as labels write np.fromiter(y, object)" if are_tuples else
+               "for labels, one per sample, write y.ravel()" if may_be_labels and
+               array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind in "USM" else
+               "take the real part, or the absolute value" if array.dtype.kind == "c" else
                f"pass the array itself, as df[{value!r}] of a table" if isinstance(value, str)
                else "convert it to a numeric type first")
         )  # fmt: skip

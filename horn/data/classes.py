@@ -30,7 +30,7 @@ def code(y: np.ndarray, what: str) -> tuple[np.ndarray, Classes | None]:
     """
     if y.dtype.kind == "b":  # both, also where only one is there: False is 0 as it always was
         return y.astype(np.int64), (False, True)
-    if y.dtype.kind in "UM":
+    if y.dtype.kind in "USM":
         found, codes = np.unique(y, return_inverse=True)
         if y.dtype.kind == "M" and np.isnat(y).any():
             raise missing(int(np.isnat(y).sum()), int(np.isnat(y).argmax()), what)
@@ -41,6 +41,14 @@ def code(y: np.ndarray, what: str) -> tuple[np.ndarray, Classes | None]:
         raise missing(len(empty), empty[0], what)
     if all(isinstance(label, int) and not isinstance(label, bool) for label in labels):
         return np.array(labels, np.int64), None
+    numbers = {
+        isinstance(label, bool): label for label in labels if isinstance(label, (int, float))
+    }
+    if len(numbers) > 1:
+        raise DataError(
+            f"{what}: y holds truth values and numbers, such as {numbers[True]} and "
+            f"{numbers[False]}, but True is 1: these would be one class; give one kind of them"
+        )
     try:
         distinct = set(labels)
     except TypeError as error:

@@ -104,6 +104,39 @@ def test_one_output_says_0_or_1() -> None:
     assert found.dtype == np.int64 and (found == y).mean() == model.evaluate(X, y)["acc"] > 0.95
 
 
+def test_labels_of_bytes_are_labels_as_text_is(tmp_path: Path) -> None:
+    """Of an array of bytes horn said that numbers were expected."""
+    y = np.array([b"cat", b"dog", b"eel"])[CODES]
+    model = trained(y).model
+    assert model.classes == (b"cat", b"dog", b"eel")
+    model.save(tmp_path / "model.horn")
+    found = horn.Model.load(tmp_path / "model.horn").predict(X, labels=True)
+    assert (found == y).mean() > 0.95
+    np.testing.assert_array_equal(found, model.predict(X, labels=True))
+
+
+@pytest.mark.parametrize(
+    "y, said",
+    [
+        (objects([1.5, 2.5] * 120), r"y\[0\] is 1.5; write .* y.reshape\(-1, 1\) for numbers"),
+        (objects([1, 2.5] * 120), r"y\[1\] is 2.5; write .* y.reshape\(-1, 1\) for numbers"),
+        (objects([1, True] * 120), "truth values and numbers, such as True and 1, but True is 1"),
+        (np.array([["a"], ["b"]] * 120), r"for labels, one per sample, write y.ravel\(\)"),
+        (CODES.astype(complex), "complex numbers, but .*; take the real part, or the absolute"),
+    ],
+)
+def test_labels_that_were_taken_for_others_are_refused(y: np.ndarray, said: str) -> None:
+    """Numbers as objects, as of a row of a mixed table, were learned as 0 and 1."""
+    with pytest.raises(DataError, match=said):
+        horn.Job(network(1, "squared_error", "identity"), (X, y))
+
+
+def test_numbers_that_pandas_calls_categories_are_classes() -> None:
+    pandas = pytest.importorskip("pandas")
+    y = pandas.Series(np.array([1.5, 2.5, 4.0])[CODES], dtype="category")
+    assert horn.Job(network(), (X, y)).data.classes == (1.5, 2.5, 4.0)
+
+
 def test_objects_that_are_whole_numbers_stay_numbers() -> None:
     job = horn.Job(network(), (X, objects(CODES.tolist())))
     assert job.data.classes is None
