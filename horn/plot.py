@@ -18,6 +18,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -40,18 +41,19 @@ class LivePlot(Callback):
     """What ``live`` returns."""
 
     def __init__(self, columns: tuple[str, ...], path: str | os.PathLike[str] | None) -> None:
+        _check_names("live", columns)
         self.columns, self.path = columns, path
         self.figure: Any = None
         self._handle: Any = None
 
     def check(self, job: Any) -> None:
-        _check("live")
+        _check("live", self.path)
 
     def on_epoch_end(self, context: TrainingContext) -> None:
         from matplotlib.figure import Figure  # an extra; draws without a display
 
         rows = context.history.rows
-        shown = [c for c in self.columns if any(row.get(c) is not None for row in rows)]
+        shown = [name for name in self.columns if _is_measured(rows, name)]
         if not shown:
             raise ModelError(
                 f"horn.plot.live: none of {', '.join(self.columns)} is measured; the columns are "
@@ -60,7 +62,7 @@ class LivePlot(Callback):
         self.figure = Figure(figsize=(6.4, 3.6), layout="constrained")
         axes: Any = self.figure.subplots()
         for name in shown:
-            axes.plot(context.history["epoch"], context.history[name], marker=".", label=name)
+            _plot(axes, rows, name)
         axes.set_xlabel("epoch")
         axes.set_xlim(0.5, max(context.n_epochs, context.epoch) + 0.5)
         axes.legend()
@@ -103,11 +105,21 @@ def history(run: Any, *columns: str, path: Path | None = None) -> Any:
     """What was measured after each epoch: losses on the left, accuracies and the like on the right.
 
     run : what ``horn.train`` returned, or its history. columns : which, by default all that were
-    measured but times and rates. Raises ModelError : one of them was not measured.
+    measured but times and rates; of "group_loss" each group is a line. Raises ModelError : one of
+    them was not measured.
     """
-    _check("history")
-    rows = list(getattr(run, "history", run))
-    measured = [name for name in (rows[0] if rows else ()) if _is_measured(rows, name)]
+    _check("history", path)
+    _check_names("history", columns)
+    found = getattr(run, "history", run)
+    rows = list(found) if isinstance(found, Iterable) else [found]
+    if not all(isinstance(row, Mapping) for row in rows):
+        raise ModelError(
+            "horn.plot.history: needs what horn.train returned, its history, or a list of rows as "
+            f"dicts, got {_said(run)}"
+        )
+    # A job that went on from a checkpoint may have had other columns before.
+    names = dict.fromkeys(name for row in rows for name in row)
+    measured = [name for name in names if _is_measured(rows, name)]
     shown = [name for name in columns or measured if columns or name not in UNSEEN]
     for name in shown:
         if name not in measured:
@@ -120,10 +132,9 @@ def history(run: Any, *columns: str, path: Path | None = None) -> Any:
     sides = [[n for n in shown if n.endswith("loss")], [n for n in shown if not n.endswith("loss")]]
     panels = [names for names in sides if names]
     figure = _figure(4.4 * len(panels), 3.2)
-    for axes, names in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        for name in names:
-            x = [row["epoch"] for row in rows]
-            axes.plot(x, [row.get(name) for row in rows], marker=".", label=name)
+    for axes, own in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for name in own:
+            _plot(axes, rows, name)
         axes.set_xlabel("epoch")
         axes.legend()
     return _written(figure, path)
@@ -139,8 +150,8 @@ def confusion(model: Any, data: Any, *, path: Path | None = None) -> Any:
     ------
     ModelError : the model tells no classes apart, or the data have no labels.
     """
-    _check("confusion")
-    model = getattr(model, "model", model)
+    _check("confusion", path)
+    model = _model(model, "confusion")
     found: Dataset = read(side_by_side(data, model.network.inputs, "data"), "data")
     if model.target != "labels" or found.y is None or found.y.ndim != 1:
         raise ModelError(
@@ -185,7 +196,7 @@ def weights(model: Any, layer: str | None = None, *, path: Path | None = None) -
     ------
     ModelError : there is no such layer, or it has no weights.
     """
-    model = getattr(model, "model", model)
+    model = _model(model, "weights")
     below: Mapping[str, tuple[int, ...]] = {}
     edges: dict[str, Any] = {}
     arrays: dict[str, list[str]] = {}
@@ -212,8 +223,14 @@ def raster(model: Any, x: Any, name: str, *, path: Path | None = None) -> Any:
     ------
     ModelError : there is no such layer or State, or it is a model of samples.
     """
-    _check("raster")
-    sent = getattr(model, "model", model).record(x[:MOST_SEQUENCES], name)[name]
+    _check("raster", path)
+    model = _model(model, "raster")
+    if not hasattr(x, "__getitem__") or not len(x):
+        raise ModelError(
+            "horn.plot.raster: x is an array or a list of one sequence or more, as for "
+            f"model.predict; got {_said(x)}"
+        )
+    sent = model.record(x[:MOST_SEQUENCES], name)[name]
     low, high = min(each.min() for each in sent), max(each.max() for each in sent)
     largest = float(max(high, -low)) or 1.0
     least, colours = (-largest, "RdBu_r") if low < 0 else (0.0, "Greys")
@@ -239,12 +256,12 @@ def draw(
     """As ``weights``. arrays : of weights, by layer. below : the shape of the layer that they hear.
     edges : of sparse connections whose weights are not shared.
     """
-    _check("weights")
+    _check("weights", path)
     known = {name: [a for a in own if a in parameters] for name, own in arrays.items()}
     known = {name: own for name, own in known.items() if own}
     if layer is None:
         layer = next(iter(known), None)
-    if layer not in known:
+    if not isinstance(layer, str) or layer not in known:
         raise ModelError(
             f"horn.plot.weights: layer {layer!r} has no weights; those that have are "
             f"{', '.join(known) or 'none'}"
@@ -323,12 +340,61 @@ def _as_image(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def _is_measured(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    return any(isinstance(row.get(name), (int, float)) for row in rows)
+    known = (row.get(name) for row in rows)
+    if name == "group_loss":
+        return any(known)
+    return any(isinstance(value, Real) for value in known)  # NumPy's are, too
 
 
-def _check(name: str) -> None:
+def _plot(axes: Any, rows: Sequence[Mapping[str, Any]], name: str) -> None:
+    """A line of a column by epoch; of "group_loss" one for each group."""
+    x = [row.get("epoch", k) for k, row in enumerate(rows, 1)]
+    if name != "group_loss":
+        axes.plot(x, [row.get(name) for row in rows], marker=".", label=name)
+        return
+    own = [dict(zip(row.get("groups") or (), row.get(name) or (), strict=False)) for row in rows]
+    for group in sorted({group for each in own for group in each}):
+        y = [each.get(group) for each in own]
+        axes.plot(x, y, marker=".", label=f"loss of group {group}")
+
+
+def _model(given: Any, name: str) -> Any:
+    """The model of a run, or what is one."""
+    model = getattr(given, "model", given)
+    if not all(hasattr(type(model), method) for method in ("predict", "record", "evaluate")):
+        raise ModelError(
+            f"horn.plot.{name}: needs a model, or what horn.train returned, got {_said(given)}"
+        )
+    return model
+
+
+def _said(thing: Any) -> str:
+    return f"{thing!r:.60}" if isinstance(thing, (str, int, type(None))) else type(thing).__name__
+
+
+def _check_names(name: str, columns: Sequence[Any]) -> None:
+    for column in columns:
+        if not isinstance(column, str):
+            raise ModelError(
+                f"horn.plot.{name}: columns are names, one after the other, as in "
+                f'horn.plot.{name}({"run, " * (name == "history")}"loss", "val_loss"); got '
+                f"{_said(column)}"
+            )
+
+
+def _check(name: str, path: Path | None) -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise ModelError(f"horn.plot.{name} needs matplotlib; pip install 'horn-bsp[plot]'")
+    if path is None:
+        return
+    from matplotlib.backend_bases import FigureCanvasBase  # an extra
+
+    suffix, known = os.path.splitext(path)[1][1:], FigureCanvasBase.get_supported_filetypes()
+    if suffix and suffix.lower() not in known:
+        raise ModelError(
+            f"horn.plot.{name}: {os.fspath(path)}: there is no picture of the kind .{suffix}; "
+            "write .png, .svg or .pdf"
+        )
 
 
 def _figure(width: float, height: float) -> Any:
@@ -339,7 +405,8 @@ def _figure(width: float, height: float) -> Any:
 
 def _written(figure: Any, path: Path | None) -> Any:
     if path is not None:
-        target = place(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(target)
+        try:
+            figure.savefig(place(path))
+        except OSError as error:
+            raise ModelError(f"{path}: cannot be written ({error.strerror})") from error
     return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 import horn
 from horn.cli import horn as commands
 from horn.errors import ModelError
+from horn.training.loop import History
 
 RNG = np.random.default_rng(6)
 X = RNG.integers(0, 256, (30, 6, 6, 3)).astype(np.uint8)
@@ -128,13 +130,62 @@ def test_a_history_is_losses_beside_the_rest(run: Any) -> None:
     assert len(horn.plot.history(run.history, "acc").axes) == 1
 
 
+ROWS = [
+    {"epoch": 4, "loss": 1.0, "groups": [0, 1], "group_loss": [0.8, 1.2]},
+    {"epoch": 5, "loss": float("nan"), "groups": [0, 2], "group_loss": [0.7, 0.9]},
+    {"epoch": 6, "loss": None, "val_auc": np.float32(0.5), "groups": None, "group_loss": None},
+]
+
+
+def test_a_history_may_begin_late_and_have_gaps_and_other_columns_than_at_first() -> None:
+    """As of a run that went on with more metrics, whose columns were said not to be measured."""
+    figure = horn.plot.history(ROWS)
+    (loss,), (auc,) = (axes.lines for axes in figure.axes)
+    assert [line.get_label() for line in (loss, auc)] == ["loss", "val_auc"]
+    np.testing.assert_array_equal(loss.get_xdata(), [4, 5, 6])
+    np.testing.assert_array_equal(np.array(loss.get_ydata(), float), [1.0, np.nan, np.nan])
+    np.testing.assert_array_equal(np.array(auc.get_ydata(), float), [np.nan, np.nan, 0.5])
+    one = horn.plot.history(ROWS[:1])
+    assert [list(line.get_xdata()) for line in one.axes[0].lines] == [[4]]
+    assert len(horn.plot.history([{"loss": 1.0}, {"loss": 0.5}]).axes[0].lines) == 1
+
+
+def test_losses_of_groups_are_a_line_each(tmp_path: Path) -> None:
+    """They were said not to be measured."""
+    lines = horn.plot.history(ROWS, "group_loss").axes[0].lines
+    found = {line.get_label(): np.array(line.get_ydata(), float) for line in lines}
+    np.testing.assert_equal(found, {
+        "loss of group 0": np.array([0.8, 0.7, np.nan]),
+        "loss of group 1": np.array([1.2, np.nan, np.nan]),
+        "loss of group 2": np.array([np.nan, 0.9, np.nan]),
+    })  # fmt: skip
+    live = horn.plot.live("loss", "group_loss", path=tmp_path / "live.png")
+    live.on_epoch_end(SimpleNamespace(history=History(ROWS), n_epochs=6, epoch=6))  # type: ignore
+    assert [line.get_label() for line in live.figure.axes[0].lines] == ["loss", *found]
+    assert (tmp_path / "live.png").exists()
+
+
 @pytest.mark.parametrize("make, words", [
     (lambda run: horn.plot.weights(run, "pool"),
      "layer 'pool' has no weights; those that have are maps, local, dense, out"),
     (lambda run: horn.plot.history(run, "auc"), "'auc' was not measured; the columns are"),
     (lambda run: horn.plot.history([]), "nothing was measured"),
     (lambda run: horn.plot.confusion(run, X), "needs a model that learned labels, and data with"),
-], ids=["weights", "history", "empty", "confusion"])  # fmt: skip
+    (lambda run: horn.plot.history(None), "history: needs what horn.train returned, .*, got None"),
+    (lambda run: horn.plot.history(run.model), "a list of rows as dicts, got Model"),
+    (lambda run: horn.plot.history({"loss": [1.0]}), "a list of rows as dicts, got dict"),
+    (lambda run: horn.plot.history(run, ["loss", "acc"]), r'names, .*\(run, "loss", "val_loss"\)'),
+    (lambda run: horn.plot.live(["loss"]), r'names, .* in horn.plot.live\("loss", "val_loss"\)'),
+    (lambda run: horn.plot.confusion(None, X), "confusion: needs a model, or what .*, got None"),
+    (lambda run: horn.plot.weights(run.history), "weights: needs a model, or what .* got History"),
+    (lambda run: horn.plot.weights(run, ["maps"]), "layer .'maps'. has no weights; those that"),
+    (lambda run: horn.plot.raster("run", X, "maps"), "raster: needs a model, .* got 'run'"),
+    (lambda run: horn.plot.raster(run, None, "maps"), "list of one sequence or more, .* got None"),
+    (lambda run: horn.plot.raster(run, X[:0], "maps"), "one sequence or more, .* got ndarray"),
+    (lambda run: horn.plot.history(run, path="a.xyz"), "a.xyz: there is no picture of the kind"),
+    (lambda run: horn.plot.live(path="a.xyz").check(None), "live: a.xyz: there is no picture"),
+    (lambda run: horn.plot.history(run, path="/proc/no/a.png"), "/proc/no/a.png: cannot be wr"),
+])  # fmt: skip
 def test_what_cannot_be_drawn_is_said(run: Any, make: Any, words: str) -> None:
     with pytest.raises(ModelError, match=words):
         make(run)
