@@ -287,6 +287,8 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
     else:
         settings.check_together(is_compiled(backend, job.network))
         job = strategy.prepared(job, topology)
+        if advice := strategy.advice(job):
+            logger.warning("%s", advice)
         settings.check_batch(job)
         recovery = _recovery(job, settings, schedule, on_cluster)
         with ExitStack() as stack:

@@ -115,6 +115,10 @@ class Strategy:
         """
         return job
 
+    def advice(self, job: Job) -> str:
+        """What its user may not expect of a prepared job that it can run; "" for nothing."""
+        return ""
+
     def optimizer(self, job: Job) -> Optimizer:
         """What a group applies to its gradients after each batch."""
         return job.optimizer
@@ -207,3 +211,15 @@ def in_words(strategy: Strategy) -> str:
         if getattr(strategy, f.name) != f.default
     ]
     return f"{strategy.name} ({', '.join(said)})" if said else strategy.name
+
+
+def rare_exchange(job: Job, setting: str, every: int) -> str:
+    """Advice where servers, which are measured after an epoch, may have heard nothing in it."""
+    n = job.iterations_per_epoch
+    if every <= n or job.n_iterations <= n:
+        return ""
+    return (
+        f"{setting} is {every} batches, but an epoch has {n}: what is measured after an epoch "
+        f"(val_loss, and with it early stopping and the best model) stands still for up to "
+        f"{-(-every // n)} epochs; set {setting}={n} or less, or a smaller batch_size"
+    )

@@ -20,7 +20,17 @@ from horn.parameter_server.pieces import ParameterPiece
 from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.updates import Policy
 from horn.schedules import LearningRate
-from horn.strategies import Array, Leave, Pull, Push, Requests, Strategy, Topology, View
+from horn.strategies import (
+    Array,
+    Leave,
+    Pull,
+    Push,
+    Requests,
+    Strategy,
+    Topology,
+    View,
+    rare_exchange,
+)
 
 PUSHED = "pushed"
 AVERAGE, ADAGRAD, JOB = "average", "adagrad", "job"  # what servers may apply
@@ -202,6 +212,9 @@ class Downpour(Strategy):
                 clip_norm=o.clip_norm,
             )  # fmt: skip
         return job.with_settings(**changes)
+
+    def advice(self, job: Job) -> str:
+        return rare_exchange(job, "strategy.push_every", self.push_batches)
 
     def optimizer(self, job: Job) -> Optimizer:
         """Servers apply weight decay and clip_value to gradients; clip_norm is for the norm of a

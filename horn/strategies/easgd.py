@@ -22,7 +22,17 @@ from horn.optimizers import SGD
 from horn.parameter_server.pieces import ParameterPiece
 from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.updates import Policy
-from horn.strategies import Array, Leave, Pull, Push, Requests, Strategy, Topology, View
+from horn.strategies import (
+    Array,
+    Leave,
+    Pull,
+    Push,
+    Requests,
+    Strategy,
+    Topology,
+    View,
+    rare_exchange,
+)
 
 
 @dataclass
@@ -58,6 +68,9 @@ class EASGD(Strategy):
         check_whole("easgd: every", self.every, 1)
         if not isinstance(rate, (int, float)) or not 0.0 < rate <= 1.0:
             raise JobError(f"easgd: moving_rate must be above 0 and up to 1, got {rate!r}")
+
+    def advice(self, job: Job) -> str:
+        return rare_exchange(job, "strategy.every", self.every)
 
     def server(
         self, job: Job, number: int, pieces: Sequence[ParameterPiece], topology: Topology

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from horn.job import Job
 from horn.partition.placement import Placement
 from horn.strategies import Leave, Pull, Push, Topology, View
 from horn.strategies._replica import Replica
+from horn.strategies.averaging import Averaging
 from horn.strategies.downpour import Accumulate, Downpour, DownpourMemory, Moving
+from horn.strategies.easgd import EASGD
 from tests.strategies.together import together
 from tests.transport.groups import good
 
@@ -37,6 +40,30 @@ def a_job(optimizer: horn.Optimizer, batch: int = 4) -> Job:
     x, y = rng.normal(size=(N_SAMPLES, 7)), rng.integers(0, 3, N_SAMPLES)
     return Job(net, (x, y), optimizer=optimizer, batch_size=batch, iterations=N_STEPS,
                dtype="float64")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "strategy, batch, said",
+    [
+        (Downpour(), 6, ""),  # an epoch of ten
+        (Downpour(), 8, "strategy.push_every is 10 batches, but an epoch has 8: .* set strategy"),
+        (Downpour(push_every=8), 8, ""),
+        (Downpour(), 60, r"stands still for up to 10 epochs; set strategy.push_every=1 or less"),
+        (Downpour(server_optimizer="job"), 30, ""),  # pushes every batch
+        (Downpour(push_every=2, server_optimizer="job"), 30, "push_every is 2 .* an epoch has 1:"),
+        (EASGD(), 20, "strategy.every is 10 batches, but an epoch has 3: .* up to 4 epochs"),
+        (EASGD(every=3), 20, ""),
+        (Averaging(), 60, ""),
+    ],
+)
+def test_an_epoch_that_is_over_before_servers_hear_of_it_is_warned_of(
+    strategy: Any, batch: int, said: str
+) -> None:
+    """Its val_loss stood still, and early stopping stopped."""
+    job = strategy.prepared(a_job(horn.SGD(0.1), batch), Topology(2, 1, 1))
+    found = strategy.advice(job)
+    assert re.search(said, found) if said else not found
+    assert not strategy.advice(job.with_settings(iterations=1)), "one epoch is pushed at its end"
 
 
 def batches(size: int) -> list[np.ndarray]:
