@@ -237,7 +237,7 @@ class ClusterClient:
         return (
             f"job {job}: what ZooKeeper at {self.coord.hosts} has of it below "
             f"{self.paths.job(job)} cannot be read ({error}); another version of horn may have "
-            "written it"
+            f"written it, and horn rm {job} removes it"
         )
 
     def _status(self, job: str) -> JobStatus:
@@ -398,12 +398,12 @@ class ClusterClient:
         return True
 
     def remove(self, job: str) -> None:
-        """Remove an ended job, its files, and its package if no other has it. Raises Conflict."""
+        """Remove an ended job, its files, and its package if no other has it. Raises Conflict, also
+        of a worker that runs it.
+        """
         from horn.cluster.file_service import DoneReply, JobRequest
 
-        state = self.jobs.state(job)
-        if state not in ENDED:
-            raise Conflict(f"job {job!r} is {state.value}; stop it first")
+        self.jobs.check_ended(job)
         package = self._package(job)
         for other in self.coord.children(self.paths.jobs()):
             # Of one that cannot be read, as another version's, it may be the package, too.

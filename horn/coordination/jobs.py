@@ -148,11 +148,18 @@ class Jobs:
                 raise Conflict(f"job {job!r} left {old.value} in the meantime") from None
             raise
 
+    def check_ended(self, job: str) -> None:
+        """Raises Conflict for a job that has not ended. One whose state cannot be read no master
+        runs, nor can it be stopped: it counts as ended.
+        """
+        with contextlib.suppress(ProtocolError):
+            state = self.state(job)
+            if state not in ENDED:
+                raise Conflict(f"job {job!r} is {state.value}; stop it first")
+
     def remove(self, job: str) -> None:
         """Remove an ended job; Conflict while it is not."""
-        state = self.state(job)
-        if state not in ENDED:
-            raise Conflict(f"job {job!r} is {state.value}; stop it first")
+        self.check_ended(job)
         with contextlib.suppress(Conflict):  # who removed it before has ended in between
             self.coord.create(self.paths.active(job))  # for masters to see what is left of it
         self.forget(job)

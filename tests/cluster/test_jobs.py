@@ -182,7 +182,16 @@ class Workers:
 
 
 @pytest.mark.net
-@pytest.mark.parametrize("node, data", [("record", b"{"), ("result", b"\xff"), ("spec", b"{")])
+@pytest.mark.parametrize(
+    "node, data",
+    [
+        ("record", b"{"),
+        ("result", b"\xff"),
+        ("spec", b"{"),
+        ("state", b"HALTED"),
+        ("state", b"\xff"),
+    ],
+)
 def test_a_job_that_cannot_be_read_is_removed_and_keeps_its_package(
     embedded, connect_embedded, monkeypatch, node, data
 ):
@@ -204,7 +213,32 @@ def test_a_job_that_cannot_be_read_is_removed_and_keeps_its_package(
     cluster.remove("bad")
     package = "" if node == "spec" else "ab" * 32  # of the last that has it
     assert workers.asked == [("forget", "good", ""), ("forget", "bad", package)]
-    assert coord.children(coord.paths.jobs()) == []
+    assert coord.children(coord.paths.jobs()) == coord.children(coord.paths.all_active()) == []
+
+
+@pytest.mark.net
+def test_a_job_without_a_state_that_can_be_read_is_not_removed_where_it_runs(
+    embedded, connect_embedded, monkeypatch
+):
+    class Busy:
+        def call(self, method, request, reply):
+            raise errors.Conflict(f"job {request.job} still runs here")
+
+    coord = connect_embedded()
+    jobs = Jobs(coord)
+    jobs.create("bad", b"spec")
+    cluster = ClusterClient(coord.hosts)
+    cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs  # below this test's root
+    with pytest.raises(errors.Conflict, match="PENDING; stop it first"):
+        cluster.remove("bad")
+    coord.set(coord.paths.state("bad"), b"HALTED")
+    monkeypatch.setattr(cluster, "workers", lambda: {"a": None})
+    monkeypatch.setattr(cluster, "client", lambda *_: Busy())
+    with pytest.raises(errors.Conflict, match="job bad still runs here"):
+        cluster.remove("bad")
+    assert coord.children(coord.paths.jobs()) == ["bad"]
+    with pytest.raises(errors.NotFound, match="no job 'none'"):
+        cluster.remove("none")
 
 
 @pytest.mark.net
