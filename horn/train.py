@@ -582,8 +582,9 @@ def _until(
     engine.bind(job.data)
     loop = TrainingLoop(job, engine, Progress(), begun)
     group = None if settings.kind.is_joined else 0
-    restore(loop, opened, part_name(0), group, goes_on=False)
-    scales, parameters = settings.kind.scales(job, settings.topology), engine.parameters()
+    scales = settings.kind.scales(job, settings.topology)
+    restore(loop, opened, part_name(0), group, goes_on=False, scales=scales)
+    parameters = engine.parameters()
     if scales:
         scaled = {name: array * scales.get(name, 1.0) for name, array in parameters.items()}
         engine.load(scaled, engine.states(), None, loop.iteration)
@@ -657,6 +658,8 @@ def _recovery(
         return RecoverySettings(asked=asked, max_restarts=most)
     strategy, topology = settings.kind, settings.topology
     mine = identity(job, strategy.resumes_as(topology), strategy)
+    if scales := strategy.scales(job, topology):
+        mine["scales"] = dict(scales)
     if schedule is not None and topology.n_servers:
         mine["servers"] = topology.n_servers
         journals = JournalFolder(schedule.folder, mine, resume is True, changed)

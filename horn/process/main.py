@@ -312,7 +312,8 @@ class TaskProcess:
             loop.callbacks = lambda: decisions.memory
         if run.resume:
             self.enter(control.RESUMING)
-            self._resume(run, rank, loop, opened.strategy, group_index)
+            scales = opened.strategy.scales(job, topology)
+            self._resume(run, rank, loop, opened.strategy, group_index, scales)
         if decisions is not None:
             decisions.recall(loop.recalled)
         if isinstance(engine, Replica) and engine.first_batch:
@@ -364,7 +365,13 @@ class TaskProcess:
         )
 
     def _resume(
-        self, run: RunSpec, rank: int, loop: TrainingLoop, strategy: Strategy, group: int
+        self,
+        run: RunSpec,
+        rank: int,
+        loop: TrainingLoop,
+        strategy: Strategy,
+        group: int,
+        scales: Mapping[str, float],
     ) -> None:
         """Go on from a checkpoint. Where each group has a model of its own, its parts count; in the
         checkpoint of another strategy, or of other groups (it was changed knowingly), the first.
@@ -377,7 +384,8 @@ class TaskProcess:
         wrote = str(saved.facts.get("identity", {}).get("strategy", ""))
         is_same = wrote.startswith(strategy.name)
         has_own = not strategy.is_joined and is_same and saved.facts.get("groups") == run.n_groups
-        facts = restore(loop, saved, part_name(rank), group if has_own else None, run.earlier_s)
+        own = group if has_own else None
+        facts = restore(loop, saved, part_name(rank), own, run.earlier_s, scales=scales)
         if is_same and "aside" in facts:  # else it was one task, without a strategy
             assert self.engine is not None
             self.engine.recall_aside(facts["aside"])

@@ -26,6 +26,7 @@ from horn.training.loop import BestModel, TrainingLoop
 
 logger = logging.getLogger(__name__)
 
+SCALED = "parallel-dropout"  # the strategy of horn that scales
 BEST = "best-"  # what the kinds of the kept model's arrays begin with
 
 
@@ -56,12 +57,14 @@ def restore(
     group: int | None = None,
     earlier_s: float | None = None,
     goes_on: bool = True,
+    scales: Mapping[str, float] | None = None,
 ) -> Mapping[str, Any]:
     """Resume a loop, whose engine is bound, from a checkpoint, and return the facts of its part.
 
     part : by name; if there is none, the first. group : use only parts of this group. earlier_s :
     seconds of training before ``loop.begun``; None takes them from the checkpoint. goes_on : False
-    where nothing is learned any more from sequences in pieces. Raises CheckpointError.
+    where nothing is learned any more from sequences in pieces. scales : of this run's strategy;
+    weights of one with others become those of the same model here. Raises CheckpointError.
     """
     facts = opened.parts()
     parts = None
@@ -75,7 +78,7 @@ def restore(
     cursor = _cursor(opened, found)
     if own is None:  # the losses of this group's own samples are not known
         cursor.own_total, cursor.own_samples = 0.0, 0
-    engine = loop.engine
+    engine, factors = loop.engine, _factors(opened, scales or {})
     has_slots = set(opened.names("slot"))
 
     def cut(kind: str, names: Mapping[str, Array]) -> dict[str, Array]:
@@ -91,6 +94,10 @@ def restore(
         kind: cut(kind, arrays) if goes_on or kind != "heard" else arrays
         for kind, arrays in memory.items()
     }
+    found_arrays["parameter"] = {
+        name: array * array.dtype.type(factors[name]) if factors.get(name, 1.0) != 1.0 else array
+        for name, array in found_arrays["parameter"].items()
+    }
     engine.recall(found_arrays, cursor.updates)
     best = None
     if cursor.best is not None and loop.is_watcher:
@@ -98,6 +105,17 @@ def restore(
         best = BestModel(*cursor.best, *kept)
     loop.go_on(cursor, best, cursor.seconds if earlier_s is None else earlier_s)
     return found
+
+
+def _factors(opened: CheckpointReader, mine: Mapping[str, float]) -> dict[str, float]:
+    """By which the weights of a checkpoint are multiplied, for the same model under a strategy that
+    scales by ``mine``.
+    """
+    identity = opened.facts.get("identity") or {}
+    theirs, wrote = identity.get("scales") or {}, str(identity.get("strategy", SCALED))
+    if not theirs and wrote.startswith(SCALED):
+        return {}  # a run that has only just stopped, or an earlier horn's of the same strategy
+    return {name: theirs.get(name, 1.0) / mine.get(name, 1.0) for name in {*theirs, *mine}}
 
 
 class PartWriter:
@@ -148,6 +166,11 @@ def check_fits(
     if not isinstance(theirs, dict):
         raise CheckpointError(path, "says nothing of the job that it is of")
     check_same(path, theirs, mine, is_changed)
+    wrote = str(theirs.get("strategy"))
+    if wrote.startswith(SCALED) and "scales" not in theirs and wrote != mine["strategy"]:
+        what = f"is of {wrote}, and an earlier horn did not write how its weights were scaled"
+        remedy = "go on with this strategy, and begin with the model that it ends with"
+        raise CheckpointError(path, f"{what}; {remedy}: Job(initial=...)")
     if opened.iteration > job.n_iterations:
         what = f"is of iteration {opened.iteration}, but this job ends at {job.n_iterations}"
         raise CheckpointError(path, f"{what}; give it more epochs, or an earlier checkpoint")

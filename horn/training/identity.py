@@ -121,7 +121,7 @@ def differences(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]
             found.append(f"its {name} has shape {old.get(name)}, here {new.get(name)}")
         else:
             found.append(f"its {NAMES.get(key, key)} is {was}, here {is_}")
-    for key in sorted({*theirs, *mine} - {*HEADLINES, "job", "sources"}):
+    for key in sorted({*theirs, *mine} - {*HEADLINES, "job", "sources", "scales"}):
         if theirs.get(key) != mine.get(key):
             found.append(f"its {key} is {theirs.get(key)}, here {mine.get(key)}")
     found += [said for path, said in rest if not any(_is_in(path, part) for part in covered)]

@@ -159,6 +159,51 @@ def test_another_strategy_goes_on_knowingly(before, after, tmp_path):
     assert run.history[0]["loss"] == pytest.approx(first.history[0]["loss"], rel=near)
 
 
+DROPOUT = {"groups": 2, "strategy": "parallel-dropout"}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        (DROPOUT, {}),
+        (DROPOUT, {"groups": 2}),
+        ({}, DROPOUT),
+        (DROPOUT, {**DROPOUT, "strategy": horn.ParallelDropout(keep=0.3, dropconnect=0.5)}),
+    ],
+)
+def test_sub_models_go_on_as_the_model_that_they_were(before, after, tmp_path):
+    """Their weights are larger, as each neuron hears few others: taken as they are, those of the
+    whole network made another model.
+    """
+    still = job(horn.SGD(1e-9), is_dense=True, keep_best=False)
+    still = still.with_settings(network=plain(still.network), epochs=2)
+    was = horn.train(
+        still.with_settings(epochs=1, optimizer=horn.SGD(0.1)),
+        checkpoints=tmp_path, checkpoint_every=PER_EPOCH, **before,
+    ).model  # fmt: skip
+    model = horn.train(still, resume=tmp_path, changed=True, **after).model
+    for name, array in was.parameters.items():
+        np.testing.assert_allclose(model.parameters[name], array, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.timeout(120)
+def test_sub_models_of_an_earlier_horn_go_on_as_such_alone(tmp_path):
+    """It did not write how its weights were scaled."""
+    given = job(horn.SGD(0.1), is_dense=True, keep_best=False)
+    given = given.with_settings(network=plain(given.network), epochs=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(horn.ParallelDropout, "scales", lambda *_: {})
+        horn.train(given, checkpoints=tmp_path, checkpoint_every=PER_EPOCH, **DROPOUT)
+    longer = given.with_settings(epochs=2)
+    with pytest.raises(CheckpointError, match="is of parallel-dropout.* an earlier horn did not"):
+        horn.train(longer, resume=tmp_path, changed=True)
+    again = horn.train(longer, resume=tmp_path, **DROPOUT).model
+    whole = horn.train(longer, **DROPOUT).model
+    for name, array in whole.parameters.items():
+        np.testing.assert_array_equal(again.parameters[name], array)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
