@@ -136,8 +136,8 @@ class Link:
         return (len(self.edges.indices),)
 
     def fan_out(self, n_receivers: int) -> int:
-        """Synapses per source, or what initialisers take for it."""
-        if self.edges is None or not self.is_placed:
+        """Synapses per source: the mean, rounded up, where they differ."""
+        if self.edges is None:
             return n_receivers
         if (shape := self.edges.weight_shape) is not None:
             return math.prod(shape) // shape[-1]

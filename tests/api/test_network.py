@@ -96,6 +96,17 @@ def test_initialisers_count_the_synapses_of_all_links():
         assert variance == pytest.approx(1 / 150, rel=0.05)
 
 
+@pytest.mark.parametrize("chosen", ["fan_in", "matrix"])
+def test_glorot_counts_the_synapses_of_a_sparse_source(chosen):
+    some = np.add.outer(np.arange(300), np.arange(600)) % 30 == 0
+    net = horn.Network()
+    net.input(600)
+    sparse = horn.Sparse(fan_in=20) if chosen == "fan_in" else horn.Sparse(matrix=some)
+    net.layer(300, activation="tanh", connect=sparse)
+    weights = net.initial_parameters(np.float64)["layer1.weight"]
+    assert np.abs(weights).max() == pytest.approx(np.sqrt(6 / (20 + 10)), rel=0.01)  # eq. 16
+
+
 def test_random_connections_follow_from_the_seed():
     def edges(seed):
         net = horn.Network(seed=seed)
