@@ -106,8 +106,7 @@ def result(runner: BatchRunner, s: Loop, output: Output) -> Array:
                 arg = np.argmax if output.monoid == "argmax" else np.argmin
                 value = arg(value, axis=axis).astype(runner.dtype)
             else:
-                identity = ir.IDENTITY[output.monoid]
-                value = _REDUCE[output.monoid].reduce(value, axis=axis, initial=identity)
+                value = reduced(output.monoid, value, axis)
         parts.append(value)
     if not parts:
         value = np.zeros([size[a] for a in kept], runner.dtype)
@@ -118,6 +117,16 @@ def result(runner: BatchRunner, s: Loop, output: Output) -> Array:
         for part in parts[1:]:
             value = _REDUCE[output.monoid or "sum"](value, part)
     return np.array(value, runner.dtype)
+
+
+def reduced(monoid: str, value: Array, axis: int) -> Array:
+    """A reduction over an axis; sums and products in double, as the kernels': of a million floats,
+    one added to the next, three digits are left.
+    """
+    dtype = np.float64 if monoid in ("sum", "prod") else None
+    initial = ir.IDENTITY[monoid]
+    found = _REDUCE[monoid].reduce(value, axis=axis, initial=initial, dtype=dtype)
+    return np.asarray(found)
 
 
 def sizes(runner: BatchRunner, frame: Frame) -> dict[str, int]:
@@ -241,7 +250,8 @@ def on_edges(runner: BatchRunner, frame: Frame, output: Output) -> Array:
         done[x] = at[:, None] if x.axes == "b" else at
     value = np.asarray(done[node])
     if output.axis == "b":
-        return np.asarray(np.broadcast_to(value, (rows, n)).sum(axis=0), runner.dtype)
+        value = np.broadcast_to(value, (rows, n))
+        return np.asarray(value.sum(axis=0, dtype=np.float64), runner.dtype)
     has_b = "b" in node.axes
     value = np.broadcast_to(value, (rows, n) if has_b else (n,))
     if not output.axis:
@@ -257,8 +267,7 @@ def on_edges(runner: BatchRunner, frame: Frame, output: Output) -> Array:
             arg = np.argmax if output.monoid == "argmax" else np.argmin
             out[..., k] = mine[arg(part, axis=-1)] if len(mine) else 0
         else:
-            initial = ir.IDENTITY[output.monoid]
-            out[..., k] = _REDUCE[output.monoid].reduce(part, axis=-1, initial=initial)
+            out[..., k] = reduced(output.monoid, part, -1)
     return out
 
 

@@ -433,14 +433,14 @@ class Runner:
         numbers = self.share.numbers(letter_axes(self.network, frame, "oi")[0])
         a, b = self.array(s.a), self.array(s.b)
         if s.axis == "b":
-            each = (a[:, edges.receivers] * b[:, edges.sources]).sum(axis=0)
+            each = (a[:, edges.receivers] * b[:, edges.sources]).sum(axis=0, dtype=np.float64)
             (shared,) = self.program.buffers[s.out].axes
             mine = self.share.places(shared)
             if isinstance(mine, slice):
                 mine = np.arange(mine.start, mine.stop)
-            out = np.zeros(len(mine), self.dtype)
+            out = np.zeros(len(mine))
             np.add.at(out, np.searchsorted(mine, numbers), each)
-            self.put(s.out, out)
+            self.put(s.out, out.astype(self.dtype))
             return
         here, there = edges.receivers, edges.sources
         here, there = (here, there) if s.axis == "i" else (there, here)
@@ -451,9 +451,9 @@ class Runner:
 
     def scatteradd(self, s: ScatterAdd) -> None:
         (axis,), (shared,) = (self.program.buffers[name].axes for name in (s.array, s.out))
-        out = np.zeros(self.share.length(shared, 0), self.dtype)
+        out = np.zeros(self.share.length(shared, 0))
         np.add.at(out, self.share.numbers(axis), self.array(s.array))
-        self.put(s.out, out)
+        self.put(s.out, out.astype(self.dtype))
 
     def reverse(self, s: Reverse) -> None:
         assert self.is_wide
@@ -471,13 +471,14 @@ class Runner:
         array, layer = self.array(s.array), self.network.layers[s.frame.layer]
         # Not -1: a task of a small batch may have no rows, of which no number can be found.
         lying = array.reshape(*array.shape[:-1], layer.n_positions, layer.extents[-1])
-        total = np.broadcast_to(lying.sum(axis=-2, keepdims=True), lying.shape)
-        self.put(s.out, total.reshape(array.shape))
+        added = lying.sum(axis=-2, keepdims=True, dtype=np.float64).astype(self.dtype)
+        self.put(s.out, np.broadcast_to(added, lying.shape).reshape(array.shape))
 
     def batchsum(self, s: BatchSum) -> None:
         assert not self.is_wide
         array = self.array(s.array)
-        self.put(s.out, np.broadcast_to(array.sum(axis=0), array.shape).copy())
+        total = array.sum(axis=0, dtype=np.float64).astype(self.dtype)
+        self.put(s.out, np.broadcast_to(total, array.shape).copy())
 
     def rank(self, s: Rank) -> None:
         order = np.argsort(-self.array(s.array), axis=1, kind="stable")

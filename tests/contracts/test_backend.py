@@ -189,3 +189,32 @@ def test_what_is_no_backend_says_what_it_lacks(folder: Path) -> None:
         backends.load("mine:Nothing")
     with pytest.raises(JobError, match="no backend is called 'kernel'; did you mean kernels?"):
         backends.load("kernel")
+
+
+class Bent(horn.Neuron):
+    def forward(self, messages: Any) -> None:
+        self.feedforward(sum(horn.math.tanh(m.input * m.weight) for m in messages))
+
+
+@pytest.mark.parametrize("chosen", ["reference", "kernels"])
+def test_sums_of_many_floats_keep_their_digits(chosen: str) -> None:
+    """Over the messages of sparse connections, and over the samples of a batch."""
+    n = 200_000
+    x = (0.1 + 0.01 * np.random.default_rng(0).random((1, n))).astype(np.float32)
+    wide = horn.Network()
+    wide.input(n)
+    edges = horn.Sparse(csr=(np.array([0, n]), np.arange(n)))
+    wide.output(1, neuron=Bent, connect=edges, bias=False, init=0.5, loss="squared_error")
+    made = backends.make(chosen, Setup(wide, horn.SGD(0.1), "targets", 1, "float32", 1))
+    expected = np.tanh(0.5 * x.astype(np.float64)).sum()
+    assert made.outputs(x)[0, 0] == pytest.approx(expected, rel=1e-6)
+
+    long = horn.Network()
+    long.input(1)
+    long.layer(3, init=0.5)
+    long.output(1, init=0.3, loss="squared_error")
+    made = backends.make(chosen, Setup(long, horn.SGD(0.1), "targets", n, "float32", 1))
+    made.bind(Dataset(x.T, np.ones((n, 1), np.float32)))
+    found = made.probe(np.arange(n), iteration=0, first_sample=0)["layer1.bias.gradient"]
+    expected = 0.3 * np.mean(0.9 * 0.5 * x.astype(np.float64) - 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
