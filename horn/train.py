@@ -26,6 +26,7 @@ import numpy as np
 from horn import html, summary
 from horn.backends import Engine, Setup, in_use, is_compiled, make
 from horn.checkpoint import Checkpoints
+from horn.checkpoint.disk import held
 from horn.data.stream import Feed, Stream
 from horn.description import Description
 from horn.errors import Diverged, JobError, Stopped
@@ -271,42 +272,43 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
     code = Description.of(job.network, job.metrics)
     _warn_of_begin(job, code)
     check_settings(job, settings, schedule is not None, on_cluster is not None)
-    if is_alone(settings) and (on_cluster is None or not is_compiled(backend, job.network)):
+    is_single = is_alone(settings) and (on_cluster is None or not is_compiled(backend, job.network))
+    if is_single:
         settings.check_alone()
         if not isinstance(settings.profile, bool):
             check_writable(settings.profile)
-        recovery = _recovery(job, settings, schedule, on_cluster)
-        with interrupts(recovery.asked, on_cluster is None or schedule is not None):
-            try:
-                trained = _train_here(job, settings, watcher, begun, recovery, hooks)
-            except Diverged as error:
-                so_far = perf_counter() - begun
-                raise _explained(error, job, settings, recovery, code, so_far) from None
-        if trained.stopped is not None and on_cluster is not None:
-            raise trained.stopped
     else:
         settings.check_together(is_compiled(backend, job.network))
         job = strategy.prepared(job, topology)
         if advice := strategy.advice(job):
             logger.warning("%s", advice)
         settings.check_batch(job)
+    with ExitStack() as stack:
+        if schedule is not None and on_cluster is None:  # there, a replaced attempt is fenced
+            stack.enter_context(held(schedule.folder))
         recovery = _recovery(job, settings, schedule, on_cluster)
-        with ExitStack() as stack:
-            is_mine = on_cluster is None and recovery.plan is None and recovery.journals is None
-            if is_mine and not topology.n_servers:
-                recovery = _stoppable(recovery, stack)
-            stack.enter_context(interrupts(recovery.asked, recovery.plan is not None))
-            try:
+        try:
+            if is_single:
+                is_wanted = on_cluster is None or schedule is not None
+                stack.enter_context(interrupts(recovery.asked, is_wanted))
+                trained = _train_here(job, settings, watcher, begun, recovery, hooks)
+            else:
+                is_mine = on_cluster is None and recovery.plan is None and recovery.journals is None
+                if is_mine and not topology.n_servers:
+                    recovery = _stoppable(recovery, stack)
+                stack.enter_context(interrupts(recovery.asked, recovery.plan is not None))
                 trained = _train_in_group(
                     job, settings, watcher, begun, recovery, on_cluster, hooks
                 )
-            except Diverged as error:
-                so_far = perf_counter() - begun
-                raise _explained(error, job, settings, recovery, code, so_far) from None
-            except Stopped as stopped:
-                if on_cluster is not None or not stopped.checkpoint:
-                    raise
-                trained = _until(job, settings, stopped, begun, is_kept=schedule is not None)
+        except Diverged as error:
+            so_far = perf_counter() - begun
+            raise _explained(error, job, settings, recovery, code, so_far) from None
+        except Stopped as stopped:
+            if on_cluster is not None or not stopped.checkpoint:
+                raise
+            trained = _until(job, settings, stopped, begun, is_kept=schedule is not None)
+    if is_single and trained.stopped is not None and on_cluster is not None:
+        raise trained.stopped
     run = _run_of(trained, job, settings, code, begun)
     if hooks is not None:
         if hooks.failure is None:

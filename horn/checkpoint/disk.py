@@ -8,6 +8,7 @@ The file is removed, to be written anew.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import logging
 import os
@@ -17,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from horn.errors import CheckpointError
+from horn.errors import CheckpointError, Conflict
 
 logger = logging.getLogger(__name__)
 
@@ -98,10 +99,53 @@ def make_folder(path: Path) -> None:
         raise
 
 
-def sync_folder(path: Path) -> None:
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Keep other runs out of a folder, which is made if there is none and goes again if it stays
+    empty. Raises CheckpointError if nothing can be written there; Conflict if a run holds it.
+    """
+    is_new = not os.path.lexists(path)
+    make_folder(path)
     try:
-        with _opened(path, os.O_DIRECTORY) as descriptor:
+        if not os.access(path, os.W_OK | os.X_OK):  # of a read-only file system, too
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise failed(path, "cannot be written to", error) from error
+    try:
+        _lock(descriptor, path)
+        try:
+            yield
+        finally:
+            if is_new:
+                with suppress(OSError):  # it is not empty
+                    os.rmdir(path)
+            with suppress(OSError):  # for a child of a fork, which has it as well
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Conflict(
+            f"{path}: another run that has not ended keeps its checkpoints there; wait for its "
+            f"end, or choose another folder"
+        ) from None
+    except OSError as error:  # a file system without locks, such as some over a network
+        logger.info("no lock folder=%s reason=%s", path, error)
+
+
+def sync_folder(path: Path) -> None:
+    """A link is followed: users put one in the place of the folder with all checkpoints."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
             os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise failed(path, "cannot be written", error) from error
 
@@ -139,9 +183,9 @@ def remove_others(folder: Path, names: set[str]) -> None:
 
 
 @contextmanager
-def _opened(path: Path, flags: int = 0) -> Iterator[int]:
+def _opened(path: Path) -> Iterator[int]:
     # O_NONBLOCK: opening a pipe with the name of a file would wait
-    flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags)
     try:
         yield descriptor

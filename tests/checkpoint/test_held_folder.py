@@ -1,0 +1,75 @@
+"""The folder of a run's checkpoints: it is that of one run at a time, and is tried at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.errors import CheckpointError, Conflict
+
+
+def job(**settings: Any) -> horn.Job:
+    net = horn.Network(seed=5)
+    net.input(3)
+    net.layer(4, activation="tanh")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    x = np.random.default_rng(0).random((10, 3), np.float32)
+    return horn.Job(net, (x, np.arange(10) % 2), **{"batch_size": 4, "epochs": 2} | settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"tasks": 2}, {"groups": 2, "strategy": "downpour"}], ids=str
+)
+def test_a_run_keeps_others_out_of_its_folder_until_it_ends(settings: Any, tmp_path: Path):
+    """They wrote into it together: each removed what the other had saved."""
+    said = []
+
+    def another(row: Any) -> None:
+        with pytest.raises(Conflict, match=f"{tmp_path}: another run that has not ended keeps"):
+            horn.train(job(), checkpoints=tmp_path, resume=True, **settings)
+        said.append(row["epoch"])
+
+    every = {} if "strategy" in settings else {"checkpoint_every": 1}
+    horn.train(job(), checkpoints=tmp_path, progress=another, **every, **settings)
+    assert said == [1, 2]
+    horn.train(job(epochs=3), checkpoints=tmp_path, resume=True, **settings)
+
+
+def test_a_link_to_a_folder_is_as_good_as_the_folder(tmp_path: Path):
+    """Not one checkpoint was saved there, only a warning given of each."""
+    (tmp_path / "large disk").mkdir()
+    (tmp_path / "run").symlink_to("large disk")
+    horn.train(job(), checkpoints=tmp_path / "run", checkpoint_every=3)
+    assert {path.name for path in (tmp_path / "large disk").iterdir()} == {
+        "ckpt-000000003-0000",
+        "ckpt-000000006-0000",
+    }
+
+
+@pytest.mark.parametrize("folder", ["file", "file/run", "nowhere", "/proc/run", "x" * 300])
+def test_a_folder_that_cannot_be_is_refused_before_training(folder: str, tmp_path: Path):
+    """Each checkpoint was only warned of, or the name ended in an OSError."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "nowhere").symlink_to("nothing")
+    with pytest.raises(CheckpointError, match=r"cannot be made \(.*errno"):
+        horn.train(job(), checkpoints=tmp_path / folder, checkpoint_every=3)
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(os, "access", lambda *a: False)  # root may always, but for such disks
+    with pytest.raises(CheckpointError, match="cannot be written to .* that you may write to"):
+        horn.train(job(), checkpoints=tmp_path, checkpoint_every=3)
+
+
+def test_a_folder_that_stays_empty_goes_again(tmp_path: Path):
+    horn.train(job(), checkpoints=tmp_path / "run", checkpoint_every=100)
+    (tmp_path / "mine").mkdir()
+    horn.train(job(), checkpoints=tmp_path / "mine", checkpoint_every=100)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
