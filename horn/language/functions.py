@@ -96,7 +96,10 @@ class Functions:
         tree = source.tree
         a = tree.args
         if a.vararg or a.kwarg or a.kwonlyargs:
-            raise source.error(tree, "helper functions of a neuron take plain arguments only")
+            problem = "helper functions of a neuron take plain arguments only"
+            if hasattr(source.function, "__wrapped__"):
+                problem += "; name in the decorator those of the function that it wraps"
+            raise source.error(tree, problem)
         names = [x.arg for x in (*a.posonlyargs, *a.args)]
         defaults = source.function.__defaults__ or ()
         if not len(names) - len(defaults) <= len(args) <= len(names):

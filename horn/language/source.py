@@ -53,10 +53,9 @@ class Source:
 def source_of(function: types.FunctionType) -> Source:
     """The syntax tree of a function. Raises CompileError where the text cannot be had."""
     name = function.__qualname__.replace("<locals>.", "")
-    plain = inspect.unwrap(function)
-    code: types.CodeType = plain.__code__
+    code: types.CodeType = function.__code__  # not of what a decorator has wrapped
     file, first = code.co_filename, code.co_firstlineno
-    whole = texts.lines_of(code, plain.__globals__)
+    whole = texts.lines_of(code, function.__globals__)
     lines = whole[first - 1 :]
     if not lines:
         raise CompileError(

@@ -834,6 +834,44 @@ def test_a_helper_with_keyword_only_arguments(tmp_path):
         forward(made.N)
 
 
+def test_what_a_decorator_does_counts_also_where_it_wraps(tmp_path):
+    """functools.wraps leads to the function within, which was compiled in its place."""
+    before = """
+import functools
+def thrice(f):
+    @functools.wraps(f)
+    def within(x):
+        return 3.0 * f(x)
+    return within
+@thrice
+def same(x):
+    return x
+"""
+    wrapped = SUM.replace("self.activation(", "same(")
+    plain = SUM.replace("self.activation(", "3.0 * (")
+    first = forward(module(tmp_path, source(wrapped, before)).N).output
+    assert str(first) == str(forward(module(tmp_path, source(plain)).N).output)
+
+
+def test_a_decorator_of_any_arguments_is_told_to_name_them(tmp_path):
+    before = """
+import functools
+def passes(f):
+    @functools.wraps(f)
+    def within(*args):
+        return f(*args)
+    return within
+"""
+    body = """
+    @passes
+    def forward(self, messages):
+        self.feedforward(sum(m.input * m.weight for m in messages))
+    """
+    made = module(tmp_path, source(body, before))
+    with pytest.raises(CompileError, match="plain arguments only; name in the decorator those of"):
+        forward(made.N)
+
+
 def test_a_neuron_without_source_says_so():
     made = {"horn": horn}
     lines = [
