@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +27,7 @@ from horn.formats.files import reading
 
 # Lines that are parsed at a time: enough to hide Python's cost, at most some MiB of text.
 CHUNK_LINES = 1024
+MOST_CHARACTERS = 1 << 26  # of a line: three million columns; a small .gz may hold one without end
 STDIN = Path("-")
 
 Line = tuple[int, str]  # line number from 1, text
@@ -132,7 +134,7 @@ class CsvReader:
 
     def _chunks(self, file: IO[str]) -> Iterator[Chunk]:
         where = _name(self.path)
-        lines: Iterator[Line] = (line for line in enumerate(file, 1) if line[1].strip())
+        lines: Iterator[Line] = (line for line in _lines(file, where) if line[1].strip())
         first = next(lines, None)
         if first is None:
             raise DataError(
@@ -290,6 +292,17 @@ def _open(path: Path) -> Iterator[IO[str]]:
     else:
         with open(path, encoding="utf-8-sig", newline="") as file:
             yield file
+
+
+def _lines(file: IO[str], where: str) -> Iterator[Line]:
+    read = iter(partial(file.readline, MOST_CHARACTERS), "")
+    for number, text in enumerate(read, 1):
+        if len(text) == MOST_CHARACTERS and not text.endswith(("\n", "\r")):
+            raise DataError(
+                f"{where}, line {number}: has more than {MOST_CHARACTERS:,} characters; give one "
+                "sample a line"
+            )
+        yield number, text
 
 
 def _as_bytes_if_whole(table: np.ndarray) -> np.ndarray:

@@ -174,3 +174,15 @@ def test_a_cell_beyond_what_pythons_reader_takes(tmp_path, lines):
         DataError, match=r"rows.csv: has a cell of more than 131,072 characters; is"
     ):
         load(str(path))
+
+
+def test_a_line_without_end_is_not_read_whole(tmp_path, monkeypatch):
+    """A .gz of some kilobytes can hold one of gigabytes."""
+    monkeypatch.setattr("horn.formats.csv.MOST_CHARACTERS", 64)
+    path = tmp_path / "rows.csv.gz"
+    path.write_bytes(gzip.compress(b"1,2,0\n" + b"0," * 100))
+    with pytest.raises(DataError, match=r"rows\.csv\.gz, line 2: has more than 64 characters; "):
+        csv.read(path)
+    path.write_bytes(gzip.compress(b"1,2,0\n" + b"3," * 28 + b"33333,0\n"))
+    with pytest.raises(DataError, match=r"line 2: has 30 cells, but line 1 has 3"):
+        csv.read(path)
