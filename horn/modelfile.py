@@ -97,7 +97,7 @@ def _kept(name: str, solid: Mapping[str, Array], header: Mapping[str, str]) -> s
 
     if len(os.fsencode(name)) > MAX_NAME_BYTES:  # which may be why it was not written
         name = "model.horn"
-    for folder in (tempfile.gettempdir(), os.getcwd()):
+    for folder in (tempfile.gettempdir(), os.curdir):  # which may have been removed
         try:
             own = tempfile.mkdtemp(prefix="horn-kept-", dir=folder)
         except OSError:

@@ -161,4 +161,7 @@ def _say(text: Any) -> None:
 
 def _short(text: str) -> str:
     """Paths below the current folder as paths from here."""
-    return text.replace(os.getcwd() + os.sep, "")
+    try:
+        return text.replace(os.getcwd() + os.sep, "")
+    except FileNotFoundError:  # it was removed
+        return text

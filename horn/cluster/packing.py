@@ -79,7 +79,7 @@ def pack(target: str, folder: str | os.PathLike[str] | None = None) -> PackedJob
     if not colon or not name.isidentifier():
         place, colon, name = target, "", ""
     if folder is None:
-        root, start = _place(place, Path.cwd())
+        root, start = _place(place, Path())
         paths = _imported(root, start)
     else:
         root = Path(folder).resolve()
@@ -105,7 +105,8 @@ def _place(place: str, root: Path) -> tuple[Path, Path]:
         return path.parent.resolve(), Path(path.name)
     for found in _module_files(root, place.split(".")):
         return root.resolve(), found
-    raise NotFound(f"{place}: no such file or module in {root}")
+    where = root if root.parts else "the current folder"
+    raise NotFound(f"{place}: no such file or module in {where}")
 
 
 def _module_files(root: Path, parts: list[str]) -> list[Path]:

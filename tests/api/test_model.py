@@ -332,6 +332,20 @@ def test_a_model_that_cannot_be_saved_is_kept_and_the_place_said(
     assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)
 
 
+def test_a_model_is_kept_where_the_current_folder_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was lost to a FileNotFoundError."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(ModelError, match="cannot be written to") as caught:
+        model_of(dense()).save("m.horn")
+    (kept,) = re.findall("the model is kept in (.*): move it from there", str(caught.value))
+    assert Model.load(kept).parameters
+
+
 def test_the_mask_of_new_files_is_as_it_was_while_a_model_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -332,3 +332,16 @@ def test_a_blas_that_nobody_has(run: Any, folder: Path, monkeypatch: pytest.Monk
 def test_a_worker_for_a_user_that_nobody_is(run: Any) -> None:
     done = run("worker", "--zk", "127.0.0.1:1", "--user", "nobody-of-that-name")
     assert_refused(done, 2, "--user nobody-of-that-name: this machine has no such user")
+
+
+@pytest.mark.parametrize("command", ["submit", "submit --checkpoint-every 9", "up --"], ids=str)
+def test_a_current_folder_that_was_removed(
+    command: str, run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "gone").mkdir()
+    monkeypatch.chdir(folder / "gone")
+    (folder / "gone").rmdir()
+    target = "nothing" if command == "up --" else str(folder / "job.py")
+    done = run(*command.split(), target)
+    assert done.code in (1, 2, 4) and "Traceback" not in done.err, done.err
+    assert "Error: " in done.err and "bug in horn" not in done.err
