@@ -203,7 +203,11 @@ def _fetch_trace(cluster: ClusterClient, job: str, path: Path) -> None:
 
     for host, sizes in cluster.files(job).items():
         if TRACE in sizes:
-            path.write_bytes(cluster.read_all(job, host, TRACE))
+            found = cluster.read_all(job, host, TRACE)
+            try:
+                path.write_bytes(found)
+            except OSError as error:  # the model is still to be fetched
+                terminal.say(f"{path} cannot be written ({error.strerror}): there is no trace.")
             return
     terminal.say(f"There is no trace of {job}: it is written when a job succeeds.")
 

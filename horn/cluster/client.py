@@ -493,7 +493,9 @@ class ClusterClient:
         return longest
 
     def fetch_model(self, job: str, path: Path) -> None:
-        """The model of a job that succeeded, into a file."""
+        """The model of a job that succeeded, into a file. Raises JobError if it cannot be written:
+        the disk may be full, or the folder have gone while the job ran.
+        """
         from horn.cluster.file_service import ReadReply, ReadRequest
         from horn.cluster.store import MODEL
 
@@ -506,8 +508,14 @@ class ClusterClient:
             "read", ReadRequest(job, MODEL), ReadReply,
             max_bytes=FILE_BYTES, timeout_s=FILE_S,
         )  # fmt: skip
-        with portions:
-            save(portions, got.size, path)
+        try:
+            with portions:
+                save(portions, got.size, path)
+        except OSError as error:
+            raise JobError(
+                f"{path} cannot be written ({error.strerror or error}); the cluster has the model "
+                f"still:  horn fetch {job} -o FILE"
+            ) from error
 
 
 def notes(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

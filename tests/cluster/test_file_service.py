@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from horn.cluster import package, written
-from horn.cluster.client import save
+from horn.cluster.client import ClusterClient, save
 from horn.cluster.file_service import (
     DoneReply,
     FileService,
@@ -21,8 +22,8 @@ from horn.cluster.file_service import (
     WrittenRequest,
 )
 from horn.cluster.package import PackageFile, PackageManifest
-from horn.cluster.store import HostStore
-from horn.errors import ClusterError, Conflict, HornError, NotFound
+from horn.cluster.store import MODEL, HostStore
+from horn.errors import ClusterError, Conflict, HornError, JobError, NotFound
 from tests.cluster.helpers import Call
 
 
@@ -189,3 +190,23 @@ def test_a_file_that_did_not_come_whole_is_not_there(tmp_path: Path):
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"m.horn": b"before"}
     save(iter([b"ab", b"c"]), 3, tmp_path / "m.horn")
     assert (tmp_path / "m.horn").read_bytes() == b"abc"
+
+
+@pytest.mark.parametrize("place", ["gone/m.horn", "m" * 255], ids=["gone", "long"])
+def test_a_model_that_cannot_be_written_is_said_to_be_on_the_cluster(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It ended in a traceback, as a bug in horn."""
+
+    class Body(list[bytes], contextlib.AbstractContextManager[None]):
+        def __exit__(self, *what: object) -> None:
+            self.clear()
+
+    service = SimpleNamespace(download=lambda *a, **k: (SimpleNamespace(size=3), Body([b"abc"])))
+    client = object.__new__(ClusterClient)
+    monkeypatch.setattr(client, "files", lambda job: {"one": {MODEL: 3}})
+    monkeypatch.setattr(client, "status", lambda job: SimpleNamespace(result={}))
+    monkeypatch.setattr(client, "service", lambda host: service)
+    (tmp_path / ("m" * 255)).mkdir()
+    with pytest.raises(JobError, match=r"cannot be written .* model still:  horn fetch job-1 -o "):
+        client.fetch_model("job-1", tmp_path / place)
