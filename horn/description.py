@@ -205,6 +205,8 @@ def rebuild(
     network = Network(number(described["seed"], int, 0, 2**63))
     layers = described["layers"]
     for index, found in enumerate(layers):
+        if not isinstance(found["name"], str):
+            raise TypeError(f"{found['name']!r:.80} where a layer's name was expected")
         described = index, found["name"], number(found["size"], int, 1, MAX_SIZE), found["kind"]
         if found["kind"] == "input":
             keep = number(found["keep"], float, 0.0, 1.0)

@@ -469,6 +469,7 @@ class Model:
             states = {n: arrays[f"state/{n}"] for kind, n in every if kind == "state"}
             parameters = {n: arrays[n] for kind, n in every if kind == "parameter"}
             number(manifest["facts"].get("iteration", 0), int, 0, 2**62)
+            _measured(manifest["facts"])
             code = Description({k: manifest[k] for k in DESCRIBED if k in manifest})
             classes, normalization, names = seen(manifest)
             return cls(
@@ -601,14 +602,17 @@ class Model:
 
     def _repr_html_(self) -> str:
         known = {name: self.facts.get(name) for name in ("data", "iteration", "epochs", "date")}
-        measured = {f"{where} {name}": value
-                    for where, values in (self.facts.get("metrics") or {}).items()
-                    for name, value in values.items()}  # fmt: skip
-        return self.network._repr_html_() + html.facts(known | measured)
+        return self.network._repr_html_() + html.facts(known | _measured(self.facts))
 
     def __repr__(self) -> str:
         sizes = "-".join(str(layer.size) for layer in self.network.layers)
         return f"<Model {sizes}, {sum(a.size for a in self._parameters.values()):,} parameters>"
+
+
+def _measured(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What was measured of a model, by the data and the metric: "test acc"."""
+    every = (facts.get("metrics") or {}).items()
+    return {f"{where} {name}": value for where, values in every for name, value in values.items()}
 
 
 def _cut(found: Array, lengths: Array, is_array: bool) -> Any:

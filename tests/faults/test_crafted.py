@@ -170,6 +170,26 @@ def test_a_layer_of_no_size_is_refused_when_the_file_is_read(trained, tmp_path, 
     assert str(path) in str(caught.value) and len(str(caught.value)) < 1000
 
 
+@pytest.mark.parametrize(
+    "keys, value",
+    [(("network", "layers", 0, "name"), {}), (("facts", "metrics"), [1]),
+     (("facts", "metrics", "test"), 0.5)],
+    ids=str,
+)  # fmt: skip
+def test_what_is_only_shown_is_checked_when_a_model_is_loaded(keys, value, trained, tmp_path):
+    """A notebook that showed the model said AttributeError."""
+    header, body = opened(trained[0].read_bytes())
+    described = json.loads(header["__metadata__"]["horn"])
+    described["facts"]["metrics"] = {"test": {}}
+    at = described
+    for key in keys[:-1]:
+        at = at[key]
+    at[keys[-1]] = value
+    (tmp_path / "shown.horn").write_bytes(packed(signed(header, described), body))
+    with pytest.raises(HornError, match="its description is not one that this horn writes"):
+        horn.Model.load(tmp_path / "shown.horn")
+
+
 def test_half_a_character_in_a_description_is_refused(trained, tmp_path):
     header, body = opened(trained[0].read_bytes())
     described = json.loads(header["__metadata__"]["horn"])
