@@ -472,7 +472,8 @@ def test_another_optimizer_begins_without_memory_where_that_is_meant(
 
 
 def test_what_servers_were_told_is_another_jobs(tmp_path, caplog):
-    settings = {"strategy": "downpour", "groups": 2, "checkpoints": tmp_path}
+    each_epoch = horn.Downpour(push_every=5)
+    settings = {"strategy": each_epoch, "groups": 2, "checkpoints": tmp_path}
     short = job(keep_best=False, epochs=1)
     horn.train(short, **settings)
     given = short.with_settings(data=data(seed=9), epochs=2)
