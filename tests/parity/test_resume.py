@@ -188,6 +188,21 @@ def test_sub_models_go_on_as_the_model_that_they_were(before, after, tmp_path):
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("before, after", [(DROPOUT, {}), ({}, DROPOUT)])
+def test_what_sub_models_kept_is_the_model_that_it_was(before, after, tmp_path):
+    given = job(horn.SGD(0.1), is_dense=True)
+    given = given.with_settings(network=plain(given.network), epochs=1)
+    kept = horn.train(given, **before).model
+    further = given.with_settings(epochs=None, iterations=PER_EPOCH + 1)
+    horn.train(further, checkpoints=tmp_path, checkpoint_every=PER_EPOCH + 1, **before)
+    worse = given.with_settings(epochs=3, optimizer=horn.SGD(30.0))
+    run = horn.train(worse, resume=tmp_path, changed=True, **after)
+    assert run.model.facts["best_epoch"] == 1
+    for name, array in kept.parameters.items():
+        np.testing.assert_allclose(run.model.parameters[name], array, rtol=1e-6)
+
+
+@pytest.mark.timeout(120)
 def test_sub_models_of_an_earlier_horn_go_on_as_such_alone(tmp_path):
     """It did not write how its weights were scaled."""
     given = job(horn.SGD(0.1), is_dense=True, keep_best=False)
