@@ -577,19 +577,25 @@ def _stoppable(recovery: RecoverySettings, stack: ExitStack) -> RecoverySettings
 def _until(
     job: Job, settings: RunSettings, stopped: Stopped, begun: float, is_kept: bool
 ) -> _Trained:
-    """What tasks had trained when they stopped, from their checkpoint."""
+    """What tasks had trained when they stopped, from their checkpoint: of groups with models of
+    their own the mean, as where training ends.
+    """
     path = Path(stopped.checkpoint)
     opened = Checkpoints(path.parent).open(path)
     engine = _engine(job, settings)
     engine.bind(job.data)
     loop = TrainingLoop(job, engine, Progress(), begun)
-    group = None if settings.kind.is_joined else 0
     scales = settings.kind.scales(job, settings.topology)
-    restore(loop, opened, part_name(0), group, goes_on=False, scales=scales)
-    parameters = engine.parameters()
-    if scales:
-        scaled = {name: array * scales.get(name, 1.0) for name, array in parameters.items()}
-        engine.load(scaled, engine.states(), None, loop.iteration)
+    groups = [None] if settings.kind.is_joined else range(settings.topology.n_groups)
+    every = []
+    for group in reversed(groups):  # all else is the first one's
+        restore(loop, opened, part_name(0), group, goes_on=False, scales=scales)
+        every.append({name: array.copy() for name, array in engine.parameters().items()})
+    parameters = {
+        name: np.mean([each[name] for each in every], axis=0) * scales.get(name, 1.0)
+        for name in every[0]
+    }
+    engine.load(parameters, engine.states(), None, loop.iteration)
     loop.history = History(rows_of(opened))
     loop.is_halted = True
     if not is_kept:
