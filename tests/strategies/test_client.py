@@ -15,7 +15,7 @@ from horn.parameter_server.peers import Peers
 from horn.parameter_server.pieces import ParameterPiece
 from horn.runtime.group import TaskTimes
 from horn.strategies import Pull, Topology
-from horn.transport import PeerLost
+from horn.transport import PeerLost, PeerUnreachable
 from horn.wire.frames import WAITS, Meta, Note, ParameterData, Verdict, WireMessage
 
 PIECES = [ParameterPiece(0, "w", 0, 2, 0, (0,), 0, False)]
@@ -101,6 +101,21 @@ def test_later_pulls_have_a_deadline():
         BarrierTimeout, match="task 1, pull 1.*server 0 has not answered PullParameters"
     ):
         pulled(a_client(Slow(5, [answer(1)])), Pull(1))
+
+
+def test_a_server_that_is_cut_off_is_given_up_after_two_seconds(monkeypatch):
+    client, silent_s, waits = a_client(Slow(0)), [0.5], []
+    client.timeout_s = 60.0
+
+    def receive(timeout_s: float) -> None:
+        waits.append(timeout_s)
+        silent_s[0] += timeout_s
+
+    monkeypatch.setattr(client.carrier, "cut_off", lambda: {0: silent_s[0]})
+    monkeypatch.setattr(client.carrier, "receive", receive)
+    with pytest.raises(PeerUnreachable, match=r"for 2\.0 s nothing has answered"):
+        pulled(client, Pull(1))
+    assert waits == [1.0, 0.5]
 
 
 def test_of_a_server_that_waits_the_ones_it_waits_for_are_late():
