@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tape.h"
+#include "bands.h"
 #include "thin.h"
 
 #define MAX_TAPE_DIMS 256       /* MAX_DIMS of engine.pyx */
@@ -102,7 +102,7 @@ static int32_t dim_of_rows(const tape_t *t, int32_t first, int32_t last) {
 }
 
 /* ---- making ---- */
-static void *block(band_t *b, int64_t size) {
+static void *allocate(band_t *b, int64_t size) {
     void **more = (void **)realloc(b->block, (b->n_blocks + 1) * sizeof(void *));
     if (!more) return NULL;
     b->block = more;
@@ -116,7 +116,7 @@ static void *copy_of(band_t *b, const void *from, int64_t size) {
     copied_t *more = (copied_t *)realloc(b->copied, (b->n_copied + 1) * sizeof(copied_t));
     if (!more) return NULL;
     b->copied = more;
-    void *to = block(b, size);
+    void *to = allocate(b, size);
     if (!to) return NULL;
     more[b->n_copied++] = (copied_t){from, to, size};
     return memcpy(to, from, size);
@@ -145,10 +145,10 @@ static int make_loop(band_t *b, const loop_t *l, int n, int tid, int32_t dim, co
     const int nv = l->n_in + l->n_out;
     ins_t *ins = &b->tape.ins[n];
     part_t *part = &b->part[n];
-    loop_t *copy = (loop_t *)block(b, sizeof(loop_t));
-    domain_t *bound = (domain_t *)block(b, sizeof(domain_t));
-    part->view = (view_t *)block(b, 2 * nv * sizeof(view_t));
-    part->drawn = (drawn_t **)block(b, nv * sizeof(drawn_t *));
+    loop_t *copy = (loop_t *)allocate(b, sizeof(loop_t));
+    domain_t *bound = (domain_t *)allocate(b, sizeof(domain_t));
+    part->view = (view_t *)allocate(b, 2 * nv * sizeof(view_t));
+    part->drawn = (drawn_t **)allocate(b, nv * sizeof(drawn_t *));
     if (!copy || !bound || !part->view || !part->drawn) return -1;
     *copy = *l;
     if (l->room) copy->room = l->room + 2 * tid * nv;
@@ -170,8 +170,8 @@ static int make_loop(band_t *b, const loop_t *l, int n, int tid, int32_t dim, co
 static int make_band(band_t *b, const tape_t *t, int32_t first, int32_t last, int tid, int32_t dim,
                      const moves_t *moves) {
     const int n = last - first, size = (int)ITEM_SIZE[t->dtype];
-    b->tape.ins = (ins_t *)block(b, n * sizeof(ins_t));
-    b->part = (part_t *)block(b, n * sizeof(part_t));
+    b->tape.ins = (ins_t *)allocate(b, n * sizeof(ins_t));
+    b->part = (part_t *)allocate(b, n * sizeof(part_t));
     if (!b->tape.ins || !b->part) return -1;
     for (int i = 0; i < n; i++) {
         const ins_t *from = &t->ins[first + i];
@@ -329,8 +329,8 @@ static void run_band(const bands_t *s, band_t *b) {
 }
 
 /* A thread's part of the run. */
-void bands_work(tape_t *t, int tid) {
-    bands_t *s = t->bands;
+static void work(tape_t *t, void *of, int tid) {
+    const bands_t *s = (const bands_t *)of;
     const int nt = s->used;
     int64_t lo, hi;
     if (s->packs) { pack_some(t, s->first, s->last, tid, nt); wait_all(t, nt); }
@@ -351,5 +351,5 @@ void bands_run(tape_t *t, bands_t *s, int64_t steps, int reverse, int64_t first_
                int n_threads) {
     s->steps = steps; s->reverse = reverse; s->first_step = first_step; s->packs = packs;
     s->used = n_threads;
-    tape_run_bands(t, s, n_threads);
+    tape_run_work(t, work, s, n_threads);
 }

@@ -6,6 +6,8 @@
  * has many ends the search in its block. Sums are what they were: 0 times a finite number changes
  * none, their order stays, and where the other operand is not finite all messages count.
  */
+#include "tile.h"
+
 #define LIST (WIDE_K + 16)
 #define MOST_TILES (WIDE_ROWS / TILE_ROWS + 1)
 #define MOST_VECTORS 14                     /* sums of a row; 16 registers have room for them */

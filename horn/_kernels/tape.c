@@ -517,7 +517,7 @@ static void *work(void *arg) {
         wait_change(t, &t->go, seen, &t->sleepers_go, 50);
         seen++;
         if (atomic_load(&t->stop)) return NULL;
-        if (t->bands) bands_work(t, w->tid);
+        if (t->work) t->work(t, t->of, w->tid);
         else run_all(t, w->tid, t->n_threads);
     }
 }
@@ -548,7 +548,7 @@ void stop_threads(tape_t *t) {
     free(t->worker); t->worker = NULL; t->n_workers = 0;
 }
 
-/* Run on so many threads, of which each does run_all, or what is the bands': 1 or all of them. */
+/* Run on so many threads, of which each does run_all, or other work: 1 or all of them. */
 static void run_on(tape_t *t, int n_threads) {
     int before = 1;
     if (t->blas_get) {
@@ -556,20 +556,20 @@ static void run_on(tape_t *t, int n_threads) {
         if (before != 1) ((void (*)(int))t->blas_set)(1);
     }
     if (n_threads > 1) announce(t, &t->go, &t->sleepers_go);
-    if (t->bands) bands_work(t, 0);
+    if (t->work) t->work(t, t->of, 0);
     else run_all(t, 0, n_threads);
     if (before != 1) ((void (*)(int))t->blas_set)(before);
 }
 
 void tape_run(tape_t *t, int32_t first, int32_t last, int n_threads) {
-    t->first = first; t->last = last; t->bands = NULL;
+    t->first = first; t->last = last; t->work = NULL;
     run_on(t, n_threads);
 }
 
-void tape_run_bands(tape_t *t, bands_t *b, int n_threads) {
-    t->bands = b;
+void tape_run_work(tape_t *t, void (*work)(tape_t *, void *, int), void *of, int n_threads) {
+    t->work = work; t->of = of;
     run_on(t, n_threads);
-    t->bands = NULL;
+    t->work = NULL;
 }
 
 void tape_free(tape_t *t) {

@@ -192,18 +192,7 @@ typedef struct {
     domain_t *bound;            /* of a band: the loop's part, bound once for all steps */
 } ins_t;
 
-/* ---- arrays that lie elsewhere from time to time (moving.pxi) ---- */
-/* Of an array by the instructions of a tape: the pointers, and what they point to from its start. */
-typedef struct { char ***pointer; int64_t *offset; int n; } uses_t;
-/* The step at which it begins, bytes of one row, or of one step; the rows of a step (-1: the unit is
- * a step's); whether it is of all steps. */
-typedef struct {
-    uses_t uses; char *memory; int64_t first, unit; int32_t dim, stays;
-} moving_t;
-typedef struct { load_t *load; const char *base; int64_t stride; int32_t number, columns; } stepped_t;
-
 typedef struct tape_s tape_t;
-typedef struct bands_s bands_t;
 typedef void (*gemm_numpy_t)(void *, const gemm_t *, int64_t, int64_t, int64_t, double, double);
 
 typedef struct {
@@ -222,7 +211,8 @@ struct tape_s {
     int32_t wide;               /* products by wide.h, not by the BLAS */
     int32_t packed;             /* the panels of products hold what b is */
     const tape_t *whole;        /* of a band: the tape that it is of */
-    bands_t *bands;             /* what runs, if steps are divided by rows */
+    /* What a thread does, and for what: the instructions from first to last if there is nothing. */
+    void (*work)(tape_t *, void *, int tid); void *of;
     void *blas_get, *blas_set;  /* how many threads the BLAS itself would use */
     /* threads */
     worker_t *worker; int32_t n_workers; int64_t pid;
@@ -274,22 +264,11 @@ void stop_threads(tape_t *t);
 void tape_run(tape_t *t, int32_t first, int32_t last, int n_threads);
 void tape_pack(tape_t *t, int32_t first, int32_t last);
 void tape_free(tape_t *t);
-void tape_run_bands(tape_t *t, bands_t *b, int n_threads);
+void tape_run_work(tape_t *t, void (*work)(tape_t *, void *, int), void *of, int n_threads);
 void run_all(tape_t *t, int tid, int nt);
 void wait_all(tape_t *t, int nt);
 void pack_some(const tape_t *t, int32_t first, int32_t last, int tid, int nt);
 void bind_part(const tape_t *t, const loop_t *l, domain_t *d, view_t *spare, int axis, int64_t lo,
                int64_t hi);
-
-/* Steps divided by rows of the batch (bands.c). */
-bands_t *bands_make(const tape_t *t, int32_t first, int32_t last, const moving_t *moving,
-                    int n_moving, const stepped_t *stepped, int n_stepped);
-void bands_free(bands_t *b);
-int bands_are(const bands_t *b, int32_t first, int32_t last);
-int bands_threads(const tape_t *t, const bands_t *b);
-int bands_share(const tape_t *t, const bands_t *b);
-void bands_run(tape_t *t, bands_t *b, int64_t steps, int reverse, int64_t first_step, int packs,
-               int n_threads);
-void bands_work(tape_t *t, int tid);
 #pragma GCC visibility pop
 #endif

@@ -132,22 +132,6 @@ cdef extern from "tape.h":
         live_t *live
         conv_t *conv
         pool_t *pool
-    ctypedef struct uses_t:
-        char ***pointer
-        int64_t *offset
-        int n
-    ctypedef struct moving_t:
-        uses_t uses
-        char *memory
-        int64_t first, unit
-        int32_t dim, stays
-    ctypedef struct stepped_t:
-        load_t *load
-        const char *base
-        int64_t stride
-        int32_t number, columns
-    ctypedef struct bands_t:
-        pass
     ctypedef void (*gemm_numpy_t)(void *, const gemm_t *, int64_t, int64_t, int64_t, double,
                                   double) noexcept nogil
     ctypedef struct tape_t:
@@ -181,6 +165,24 @@ cdef extern from "tape.h":
     void tape_run(tape_t *, int32_t, int32_t, int) nogil
     void tape_pack(tape_t *, int32_t, int32_t) nogil
     void tape_free(tape_t *) nogil
+
+cdef extern from "bands.h":
+    ctypedef struct uses_t:
+        char ***pointer
+        int64_t *offset
+        int n
+    ctypedef struct moving_t:
+        uses_t uses
+        char *memory
+        int64_t first, unit
+        int32_t dim, stays
+    ctypedef struct stepped_t:
+        load_t *load
+        const char *base
+        int64_t stride
+        int32_t number, columns
+    ctypedef struct bands_t:
+        pass
     bands_t *bands_make(const tape_t *, int32_t, int32_t, const moving_t *, int, const stepped_t *, int)
     void bands_free(bands_t *) noexcept
     int bands_are(const bands_t *, int32_t, int32_t)
