@@ -45,6 +45,10 @@ NO_WEIGHT = ("input", "delta", "gradient", "index", "previous_update", *DRAWS)
 #: How often a draw is made anew: the first two are of a sample each.
 PERIODS = ("sample", "sequence", "batch", "run")
 OF_A_SAMPLE = PERIODS[:2]
+DRAWN_AGAIN = (
+    "this draw is made a second time, and would give the same number again: a draw is known by its "
+    "place in the text; write each draw on its own"
+)
 
 
 def no_statistic(word: str, over: object) -> str:

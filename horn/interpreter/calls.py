@@ -18,6 +18,7 @@ from horn.autodiff import user_text
 from horn.autodiff.tape import Traced, is_number, listening, number
 from horn.mistakes import suggest
 from horn.neuron import (
+    DRAWN_AGAIN,
     DRAWS,
     MESSAGE_FIELDS,
     NO_CHANNELS,
@@ -434,11 +435,7 @@ class Call:
         whose = None if message is None else message._identity
         where = (user_text.draw_site(self.code), source, per, whose)
         if where in self.sites:
-            raise user_text.error(
-                "this draw is made a second time, and would give the same number again: a draw "
-                "is known by its place in the text; "
-                "write each draw on its own"
-            )
+            raise user_text.error(DRAWN_AGAIN)
         self.sites.add(where)
         moment = self.moment
         sample = moment.number_of(per)

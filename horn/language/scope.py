@@ -60,7 +60,8 @@ class Scope:
     """The place of a run in the text, and the values of its names.
 
     kind : "forward", "backward", "interlayer" or "loss". context : None for a plain function.
-    sources, call_sites : of the functions that are being run, the innermost last.
+    sources, call_sites : of the functions that are being run, the innermost last. rounds : of the
+    loops over constants, likewise. drawn : where each draw was made, its calls, place and rounds.
     """
 
     def __init__(self, context: NeuronContext | None, kind: str) -> None:
@@ -68,6 +69,8 @@ class Scope:
         self.frame = CallFrame({})
         self.sources: list[Source] = []
         self.call_sites: tuple[tuple[str, int, int], ...] = ()
+        self.rounds: tuple[int, ...] = ()
+        self.drawn: dict[tuple[Op, Any], tuple[Any, ...]] = {}
         self.path: Path = ()
         self.in_loop = False  # over messages
         self.loop_depth = 0  # how many calls deep that loop stands

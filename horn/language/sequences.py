@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import Any
 
 from horn.ir import Op
@@ -69,18 +70,28 @@ class Sequences:
             return None
         return [wrap(each) for each in value]
 
-    def rounds(self, value: Any, node: ast.AST) -> list[Any] | None:
+    def rounds(self, value: Any, node: ast.AST) -> Iterator[Any] | None:
         """The elements that a loop over constants goes through; each is a round of its own."""
         found = self.elements(value)
-        if found is not None:
-            self.n_rounds += len(found)
-            if self.n_rounds > MAX_ROUNDS:
-                self.scope.fail(
-                    node,
-                    f"loops over constants are written out, round by round, and these are "
-                    f"{self.n_rounds} rounds; a neuron may have {MAX_ROUNDS}",
-                )
-        return found
+        if found is None:
+            return None
+        self.n_rounds += len(found)
+        if self.n_rounds > MAX_ROUNDS:
+            self.scope.fail(
+                node,
+                f"loops over constants are written out, round by round, and these are "
+                f"{self.n_rounds} rounds; a neuron may have {MAX_ROUNDS}",
+            )
+        return self._one_by_one(found)
+
+    def _one_by_one(self, items: list[Any]) -> Iterator[Any]:
+        outer = self.scope.rounds
+        try:
+            for number, item in enumerate(items):
+                self.scope.rounds = (*outer, number)
+                yield item
+        finally:  # a return may leave the loop
+            self.scope.rounds = outer
 
     def whole(self, value: Any, node: ast.AST, what: str) -> int:
         """A whole number that is known when the neuron is compiled."""

@@ -15,6 +15,7 @@ from horn.language.references import Unset, Word
 from horn.language.scope import Scope
 from horn.mistakes import suggest
 from horn.neuron import (
+    DRAWN_AGAIN,
     DRAWS,
     NO_CHANNELS,
     OF_A_SAMPLE,
@@ -248,7 +249,8 @@ class Words:
                 values.append(const(default))
             else:
                 self.scope.fail(node, f"self.{word.name} needs {name}")
-        number = site((*self.scope.call_sites, self.scope.source.place(node)))
+        calls = (*self.scope.call_sites, self.scope.source.place(node))
+        number = site(calls)
         kind = "normal" if word.name == "normal" else "uniform"
         if word.of == "error":
             u = leaf(Op.ERROR_DRAW, "oi", (kind, number))
@@ -258,6 +260,9 @@ class Words:
             u = leaf(Op.MESSAGE_DRAW, "boi" if per in OF_A_SAMPLE else "oi", (kind, number, per))
         else:
             u = leaf(Op.DRAW, "bo" if per in OF_A_SAMPLE else "o", (kind, number, per))
+        made = (calls, self.scope.rounds)
+        if word.of == "self" and self.scope.drawn.setdefault((u.op, u.value), made) != made:
+            self.scope.fail(node, DRAWN_AGAIN)
         if word.name == "bernoulli":
             return select(ir.make(Op.LT, u, values[0]), const(1.0), const(0.0))
         if word.name == "uniform":

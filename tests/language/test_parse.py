@@ -93,6 +93,26 @@ REFUSED = {
         "self.feedforward is called a second time here: it was called above already, except where "
         "'not total > 0.0' is false; call it exactly once on every path, with else or return",
     ),
+    "a draw in a loop over constants": (
+        """
+        def forward(self, messages):
+            noise = 0.0
+            for k in range(2):
+                noise = noise + «self.uniform()»
+            self.feedforward(noise + sum(m.input * m.weight for m in messages))
+        """,
+        "this draw is made a second time, and would give the same number again",
+    ),
+    "a draw of a message in a loop over constants": (
+        """
+        def forward(self, messages):
+            self.feedforward(sum(self.thinned(messages) for k in (1.0, 2.0)))
+
+        def thinned(self, messages):
+            return sum(m.input * m.weight * «self.bernoulli(0.5)» for m in messages)
+        """,
+        "write each draw on its own",
+    ),
     "feedforward in the loop": (
         """
         def forward(self, messages):
