@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from horn.stream import ModelStream
 
 Array = np.ndarray[Any, Any]
+KEPT_FACTS = ("name", "scale", "seed", "date", "stateful")  # by what is cut out of a model
 CHUNK_ROWS = 1024  # samples that are floating point at once in ``predict``
 DESCRIBED = ("network", "sources", "metrics")  # of a manifest: what ``Description`` writes
 
@@ -162,7 +163,7 @@ class Model:
             target=None,
             backend=self.backend,
             threads=self.threads,
-            facts={k: v for k, v in self.facts.items() if k in ("name", "scale", "seed", "date")},
+            facts={k: v for k, v in self.facts.items() if k in KEPT_FACTS},
             normalization=self.normalization,
             feature_names=self.feature_names,
         )
@@ -552,8 +553,10 @@ class Model:
         return of_steps(data, network.steps, network.n_inputs, network.asked, what)
 
     def _is_long(self, x: Any) -> bool:
-        steps = self.network.steps
-        return bool(steps) and is_long(x, steps, self.network.n_inputs)
+        steps, n = self.network.steps, self.network.n_inputs
+        if steps == 1 and self.facts.get("stateful") and is_long(x, 2, n):
+            return True  # rows (steps, n) are not as many sequences of one step, as elsewhere
+        return bool(steps) and is_long(x, steps, n)
 
     def _of_long(self, x: Any) -> Array:
         """What is answered to sequences of more steps than the network has."""

@@ -412,6 +412,7 @@ def _facts(
         "samples": len(job.data),
         "scale": job.data.scale if job.data.x.dtype == np.uint8 else None,
         "seed": job.network.seed,
+        "stateful": job.stateful,
         "optimizer": summary.in_words(job.optimizer),
         "batch_size": job.batch_size,
         "epochs": n_epochs,

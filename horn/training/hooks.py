@@ -178,6 +178,7 @@ class Hooks:
                 raise
             job, context = self.job, self.context
             facts = {"name": job.name, "data": job.data.name, "seed": job.network.seed,
+                     "stateful": job.stateful,
                      "iteration": context.iteration, "epochs": context.epoch}  # fmt: skip
             if job.data.x.dtype == "uint8":
                 facts["scale"] = job.data.scale

@@ -5,6 +5,7 @@ predictions, what is refused.
 from __future__ import annotations
 
 import io
+import pickle
 import signal
 import subprocess
 import sys
@@ -312,6 +313,20 @@ def test_predictions_of_sequences_that_are_longer():
 
 
 # --- what is refused
+
+
+def test_a_model_of_pieces_of_one_step_hears_one_sequence():
+    """Rows are its steps; they were answered each as a sequence of its own."""
+    x, y = sequences(1, 12)
+    job = job_of(net_of(), (x[0], y[0]), stateful=True, truncate=1, test=(x[0], y[0]))
+    run = horn.train(job, progress=False)
+    for model in (run.model, pickle.loads(pickle.dumps(run.model))):
+        answers = model.predict(x[0])
+        np.testing.assert_array_equal(answers, model.predict(x)[0])
+        stream = model.stream()
+        np.testing.assert_allclose(answers, [stream(row) for row in x[0]], 0, 1e-12)
+        assert model.evaluate(x[0], y[0]) == run.test
+        assert model.record(x[0], "drawing")["drawing"].shape == (1, 12, 2)
 
 
 def test_what_is_refused():
