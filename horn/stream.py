@@ -184,7 +184,7 @@ def _chosen(p: Array, temperature: float, draw: float) -> int:
     """A place by its probability, p ** (1 / temperature) in all; draw : in [0, 1)."""
     if temperature == 0:
         return int(p.argmax())
-    with np.errstate(divide="ignore"):
-        logs = np.log(p) / temperature
-    grown = np.exp(logs - logs.max()).cumsum()
+    with np.errstate(divide="ignore", over="ignore"):
+        apart = np.log(p / p.max()) / temperature
+    grown = np.exp(apart).cumsum()
     return int(np.searchsorted(grown, draw * grown[-1], side="right"))

@@ -163,6 +163,11 @@ def test_what_cannot_be_written_is_said(abc: horn.Model, given, said):
         abc.generate("a", 3, temperature=-1.0)
 
 
+def test_next_to_no_temperature_is_none(abc: horn.Model):
+    cold = abc.generate("ab", 10, temperature=1e-310)  # the logarithms by it were infinite
+    assert cold == abc.generate("ab", 10, temperature=0)
+
+
 def test_bytes_are_scaled_as_those_were_that_it_learned_from(abc: horn.Model):
     hot = np.eye(3, dtype=np.uint8)[[0, 1, 2, 0]]
     np.testing.assert_array_equal(abc.stream()(hot), abc.stream()(hot.astype(np.float32)))
