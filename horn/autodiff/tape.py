@@ -364,8 +364,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "atan": (lambda z, y: _div(1.0, 1.0 + z * z),),
     "stop_gradient": (lambda z, y: None,),
     "atan2": (
-        lambda a, b, y: _div(b, a * a + b * b),
-        lambda a, b, y: _div(-a, a * a + b * b),
+        lambda a, b, y: _div(b, a * a + b * b) if number(a * a + b * b) != 0.0 else 0.0,
+        lambda a, b, y: _div(-a, a * a + b * b) if number(a * a + b * b) != 0.0 else 0.0,
     ),
     "floordiv": (lambda a, b, y: None, lambda a, b, y: None),
     "mod": (lambda a, b, y: 1.0, lambda a, b, y: -_floordiv(a, b)),

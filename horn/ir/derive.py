@@ -139,6 +139,7 @@ def _rules(n: Node, a: Node) -> list[Node | None]:
         return [over(a, 1.0 + x * x)]
     if op is Op.ATAN2:
         square = x * x + args[1] * args[1]
+        square = select(make(Op.NE, square, const(0.0)), square, const(_INF))  # as of a sqrt at 0
         return [over(times(a, args[1]), square), _neg(over(times(a, x), square))]
     if op is Op.MOD:  # a - b (a // b), and // has no slope
         return [a, _neg(times(a, make(Op.FLOORDIV, x, args[1])))]

@@ -267,3 +267,25 @@ def test_what_is_no_number_stays_none_and_a_root_is_a_power(backend, neuron, fou
     signs = horn.data.Dataset(np.array([[1.0, -1.0, 2.0], [-1.0, 2.0, 3.0]]), np.zeros((2, 1)))
     outputs = probe(engine(net, signs, backend=backend, target="targets"), 2)["layer1.output"]
     np.testing.assert_array_equal(outputs, np.full((2, 2), found))
+
+
+class Phase(horn.Neuron):
+    """An angle; of nothing, 0."""
+
+    def forward(self, messages):
+        real = sum(m.input * m.weight for m in messages)
+        self.feedforward(horn.math.atan2(2.0 * real, real))
+
+
+@pytest.mark.parametrize("backend", EXISTING)
+def test_the_angle_of_nothing_passes_no_gradient(backend):
+    """It was NaN, and all weights with it."""
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.layer(2, neuron=Phase, bias=False, name="phase")
+    net.output(1, loss="squared_error")
+    job = horn.Job(net, (np.zeros((3, 2)), np.ones((3, 1))), epochs=1, dtype="float64")
+    found = horn.train(job, progress=False, backend=backend).model.parameters
+    began = net.initial_parameters("float64")
+    np.testing.assert_array_equal(found["phase.weight"], began["phase.weight"])
+    assert np.isfinite(found["layer2.bias"]).all() and found["layer2.bias"] != 0.0
