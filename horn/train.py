@@ -379,8 +379,10 @@ def _run_of(
         best = ending.best_epoch
         kept = "" if best is None else f"; the model is that of epoch {best}"
         scale = "" if job.normalize else ", or normalize=True if the features differ in size"
+        n = ending.iterations  # the last ones of a schedule say little: a cosine ends at 0
+        most = max(map(job.optimizer.rate, range(0, n, max(n // 100, 1))))
         logger.warning("diverged: %s%s. Try a learning rate of %g, or clip_norm=1.0%s", worse, kept,
-                       job.optimizer.rate(ending.iterations - 1) / 10, scale)  # fmt: skip
+                       most / 10, scale)  # fmt: skip
         state = state if kept or trained.stopped else "DIVERGED"
     return Run(
         model,

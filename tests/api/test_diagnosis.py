@@ -249,3 +249,6 @@ def test_a_loss_beyond_that_of_guessing_has_grown_within_its_epoch(
         far = job.with_settings(optimizer=horn.SGD(50.0), batch_size=1)
         assert horn.train(far).state == "DIVERGED"
         assert "where guessing has" in caplog.text and "or normalize=True" in caplog.text
+        far = far.with_settings(optimizer=horn.SGD(horn.Cosine(80.0, 4)))  # 12 in the last update
+        assert horn.train(far).state == "DIVERGED"
+        assert "Try a learning rate of 8, or" in caplog.text
