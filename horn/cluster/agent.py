@@ -315,7 +315,7 @@ class Agent:
             runner = None
         try:
             run.begin(runner or self._runner(), assignment)
-        except HornError as error:
+        except (HornError, OSError) as error:  # no room for its log
             run.kill(f"First failure: worker {self.name} cannot begin: {error}")
 
     def _keep_warm(self) -> None:

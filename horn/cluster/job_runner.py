@@ -95,6 +95,8 @@ class JobRunner:
         self.is_over = threading.Event()  # end now
         self.asked = threading.Event()  # save, then end
         self.changes: queue.SimpleQueue[launch.ScaleRequest] = queue.SimpleQueue()
+        progress = Path(assignment.keep) / PROGRESS
+        self.progress = ProgressWriter(self.say, assignment.attempt, progress)
         self.checkpoint = -1
         self.on_cluster: launch.JobAttempt | None = None
         self._is_meeting = False  # other hosts, before anything of the job's own code runs
@@ -223,6 +225,7 @@ class JobRunner:
                 return protocol.RunnerFinished(GONE)
             if not self._keep(run.model, Path(mine.keep) / MODEL):
                 return protocol.RunnerFinished(GONE)
+            self.progress.end()  # for which there is room by now
             result = plain(run.as_dict())  # the model is a file
             result["seconds"] = round(run.seconds, 3)
             result["history"] = _last_rows(result["history"])
@@ -337,7 +340,7 @@ class JobRunner:
             strategy=strategy,
             backend=str(options.get("backend", "kernels")),
             threads=on_cluster.threads,
-            progress=ProgressWriter(self.say, mine.attempt, Path(mine.keep) / PROGRESS),
+            progress=self.progress,
             timeout=submission.timeout_s,
             barrier=str(options.get("barrier", "message")),
             transport=self._transport(),

@@ -21,7 +21,7 @@ from typing import Annotated, NoReturn, Self
 
 import msgspec
 
-from horn.errors import JobError, NotAllowed
+from horn.errors import ClusterError, JobError, NotAllowed
 from horn.security.keys import is_key_text
 
 FORMAT = 1
@@ -170,7 +170,7 @@ class Unpacker:
 
     ``feed`` takes the files' bytes in any portions; leaving without ``finish`` removes everything.
     ``expected`` : the digest in the submission. Raises BadPackage: the manifest, a size or a hash
-    is wrong. JobError: the disk is full or fails.
+    is wrong. ClusterError: the disk is full or fails.
     """
 
     def __init__(
@@ -315,7 +315,7 @@ class Unpacker:
             yield
         except OSError as error:
             self.close()
-            raise JobError(
+            raise ClusterError(
                 f"{self.folder}: the package cannot be written: {error.strerror}"
             ) from error
 

@@ -105,5 +105,6 @@ class JobPreparer:
                     return
             except HornError as error:
                 reasons.append(f"{name}: {error}")
-        why = f" ({'; '.join(reasons)})" if reasons else ""
-        raise NotFound(f"package {digest[:16]} is on no worker that is up{why}; submit again")
+        if reasons:
+            raise NotFound(f"package {digest[:16]} does not come here: {'; '.join(reasons)}")
+        raise NotFound(f"package {digest[:16]} is on no worker that is up; submit again")

@@ -33,6 +33,7 @@ class ProgressWriter(Progress):
         self.say, self.attempt, self.file = say, attempt, file
         self.facts: dict[str, Any] = {}
         self.latest: dict[str, Any] = {}
+        self._unwritten = b""  # what a full disk did not take
 
     def begin(self, job: Job) -> None:
         per_epoch = job.iterations_per_epoch
@@ -61,14 +62,23 @@ class ProgressWriter(Progress):
         print(text, flush=True)
         self._write({"note": text})
 
+    def end(self) -> None:
+        """Write what a full disk did not take; again once there is room."""
+        if self._unwritten:
+            self._append(b"")
+
     def _tell(self, said: dict[str, Any]) -> None:
         known = {k: v for k, v in said.items() if not isinstance(v, float) or v == v}
         self.latest.update({k: v for k, v in known.items() if v is not None})
         self.say(JobProgress({**self.facts, **self.latest, "at": time.time()}))
 
     def _write(self, said: dict[str, Any]) -> None:
-        """A line, whole or not at all: a full disk costs the line, not the job."""
-        data = (json.dumps({**said, "at": time.time()}) + "\n").encode()
+        self._append((json.dumps({**said, "at": time.time()}) + "\n").encode())
+
+    def _append(self, more: bytes) -> None:
+        """Lines, whole or not at all; what a full disk does not take comes before the next ones."""
+        said, data = self._unwritten, self._unwritten + more
+        self._unwritten = data
         try:
             with open(self.file, "ab+", buffering=0) as file:
                 size = file.tell()
@@ -83,8 +93,13 @@ class ProgressWriter(Progress):
                 finally:
                     if n_written != len(data):
                         file.truncate(size)
+                    else:
+                        self._unwritten = b""
         except OSError as error:
-            logger.warning("a line of %s is not written reason=%s", self.file, error)
+            if not said:
+                logger.warning(
+                    "progress not written, make room path=%s reason=%s", self.file, error
+                )
 
 
 @dataclass(frozen=True)

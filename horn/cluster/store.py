@@ -31,7 +31,7 @@ from horn.cluster.package import Unpacker
 from horn.cluster.user import JobUser, is_plain, opened
 from horn.cluster.written import WrittenFiles
 from horn.coordination import paths
-from horn.errors import Conflict, JobError, NotFound
+from horn.errors import ClusterError, Conflict, JobError, NotFound
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class HostStore:
             return
         temporary = self.shared / "packages" / f"{digest[:16]}-{self.id}"
         try:
-            shutil.copytree(self._package(digest), temporary)
+            _copy(self._package(digest), temporary)
             with contextlib.suppress(OSError):  # another host was faster
                 temporary.rename(self.shared / "packages" / digest)
         finally:
@@ -148,7 +148,7 @@ class HostStore:
         """A fresh copy of the package for an attempt."""
         folder = self._made(job) / f"work-{attempt}"
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(self._package(digest) / "files", folder)
+        _copy(self._package(digest) / "files", folder)
         return self._given(folder)
 
     def drop_work(self, job: str, attempt: int) -> None:
@@ -215,6 +215,15 @@ class HostStore:
         if self.user is not None:
             self.user.give(folder)
         return folder
+
+
+def _copy(folder: Path, target: Path) -> None:
+    """All of a folder. Raises ClusterError, by the first file that cannot be copied."""
+    try:
+        shutil.copytree(folder, target)
+    except shutil.Error as error:  # which is an OSError without a path
+        _, path, reason = error.args[0][0]
+        raise ClusterError(f"{path} cannot be written: {reason}") from error
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -285,6 +294,8 @@ class LogFile:
 
     def close(self) -> None:
         if self._fd >= 0:
+            if self._n_lost:  # its end
+                self.write(b"")
             os.close(self._fd)
             os.close(self._times)
             self._fd = -1

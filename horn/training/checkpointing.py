@@ -319,10 +319,11 @@ class LocalCheckpoints:
         facts = manifest_facts(self.mine, loop.history.rows)
 
         def then(found: WrittenPart | CheckpointError) -> None:
+            folder = self.checkpoints.temporary(iteration, self.writer.attempt)
             try:
                 if isinstance(found, CheckpointError):
+                    self.checkpoints.discard(folder)
                     raise found
-                folder = self.checkpoints.temporary(iteration, self.writer.attempt)
                 self.last = iteration, self.checkpoints.commit(folder, iteration, facts, [found])
             except HornError as error:
                 logger.warning("checkpoint not saved iteration=%d reason=%s", iteration, error)

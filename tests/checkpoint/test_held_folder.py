@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -73,3 +74,17 @@ def test_a_folder_that_stays_empty_goes_again(tmp_path: Path):
     (tmp_path / "mine").mkdir()
     horn.train(job(), checkpoints=tmp_path / "mine", checkpoint_every=100)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_what_a_full_disk_refuses_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The temporary folder of each checkpoint stayed until the next start."""
+
+    def on_a_full_disk(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", on_a_full_disk)
+    horn.train(job(), checkpoints=tmp_path / "run", checkpoint_every=3)
+    assert caplog.text.count("ENOSPC") == 2
+    assert list(tmp_path.iterdir()) == []

@@ -132,3 +132,23 @@ def test_what_is_written_after_a_cut_line_is_whole(tmp_path: Path):
     assert [said.get("note", 1) for said in notes(path.read_bytes().splitlines())] == [
         1, "on", "and on"
     ]  # fmt: skip
+
+
+def test_what_a_full_disk_did_not_take_is_written_once_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """The rows of a history were lost, though the job went on and had its model."""
+    path = tmp_path / "gone" / PROGRESS
+    writer = ProgressWriter(lambda said: None, 1, path)
+    writer.note("one")
+    writer.note("two")
+    assert caplog.text.count("progress not written, make room") == 1
+    path.parent.mkdir()
+    writer.note("three")
+    path.parent.rename(tmp_path / "away")
+    writer.note("four")
+    (tmp_path / "away").rename(path.parent)
+    writer.end()
+    writer.end()
+    found = [said["note"] for said in notes(path.read_bytes().splitlines())]
+    assert found == ["one", "two", "three", "four"]

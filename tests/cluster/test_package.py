@@ -27,7 +27,7 @@ from horn.cluster.package import (
     PackageManifest,
     Unpacker,
 )
-from horn.errors import JobError, NotFound
+from horn.errors import ClusterError, JobError, NotFound
 from horn.security.keys import generate
 
 
@@ -395,7 +395,7 @@ def test_what_is_there_is_not_touched(nest, tmp_path):
             unpack(path, manifest_of(GOOD), A, B)
         if path.is_symlink():
             path.unlink()
-    with pytest.raises(JobError, match="cannot be written"):
+    with pytest.raises(ClusterError, match="cannot be written"):
         unpack(tmp_path / "no" / "work", manifest_of(GOOD), A, B)
 
 
@@ -421,7 +421,7 @@ def test_what_somebody_puts_in_the_way_is_not_followed(nest, what, tmp_path):
         else:
             path.symlink_to(tmp_path / "new")
         (partial / "b").symlink_to(tmp_path)
-        with pytest.raises(JobError, match="cannot be written"):
+        with pytest.raises(ClusterError, match="cannot be written"):
             unpacker.feed(A + B + b"d")
     with Unpacker(nest, manifest_of([("d", b"d")])) as unpacker:
         partial = next(p for p in nest.parent.iterdir() if p.name.startswith(package.PARTIAL))
@@ -436,7 +436,7 @@ def test_a_device_is_not_opened(nest):
             os.mknod(partial / "b", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
         except PermissionError:
             pytest.skip("this root may not make devices")
-        with pytest.raises(JobError, match="File exists"):
+        with pytest.raises(ClusterError, match="File exists"):
             unpacker.feed(A + B)
 
 
@@ -444,7 +444,7 @@ def test_a_full_disk_leaves_nothing(nest):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # write: EFBIG
     try:
-        with pytest.raises(JobError, match="the package cannot be written: File too large"):
+        with pytest.raises(ClusterError, match="the package cannot be written: File too large"):
             unpack(nest, manifest_of([("a", bytes(5000))]), bytes(5000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -33,6 +33,21 @@ def begun(made: Agents, client: ClusterClient, disk: Path, **more: Any) -> str:
     return job
 
 
+def test_a_job_is_submitted_though_the_disk_of_a_worker_is_full(
+    small_disk: Path, cluster_of: Agents, client: ClusterClient
+):
+    """It was refused as soon as that worker was asked."""
+    cluster_of.options = ["--dir", str(small_disk / "a")]
+    cluster_of.start("a")
+    cluster_of.options = []
+    cluster_of.start("b")
+    cluster_of.wait_known(client)
+    fill(small_disk / "full", small_disk, 0)
+    job = cluster_of.submit(client, "--epochs", "2", tasks=2)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
+
+
 def waits(made: Agents) -> bool:
     """What ``horn logs`` shows."""
     logs = (path for path in (made.folder / "a").rglob("*") if path.is_file())

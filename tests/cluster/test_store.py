@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from horn.cluster import store
 from horn.cluster.store import MARK_S, HostStore, LogFile, written_since
+from horn.errors import ClusterError
 
 
 class Clock:
@@ -94,6 +95,33 @@ def test_a_full_disk_costs_lines_of_a_log_and_not_who_writes_it(
     said = (tmp_path / "a.log").read_text().splitlines()
     assert said == ["first", "", "horn: up to 13 bytes are missing here", "fourth"]
     assert len(caplog.records) == 1 and "No space left" in caplog.text
+
+
+def test_a_log_that_ends_on_a_full_disk_says_what_is_missing_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    log = LogFile(tmp_path / "a.log")
+
+    def on_a_full_disk(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", on_a_full_disk)
+        log.write(b"first\n")
+    log.close()
+    said = (tmp_path / "a.log").read_text().splitlines()
+    assert said == ["", "horn: up to 6 bytes are missing here"]
+
+
+def test_a_package_that_cannot_be_copied_is_said_with_its_path(tmp_path: Path):
+    """shutil.copytree raises an OSError without path and words: "a file: None"."""
+    made = HostStore(tmp_path / "w")
+    files = tmp_path / "w" / "packages" / ("ab" * 32) / "files"
+    files.mkdir(parents=True)
+    os.mkfifo(files / "job.py")  # what a full disk does to a copy, at once
+    with pytest.raises(ClusterError, match=r"work-0/job\.py cannot be written: .*named pipe"):
+        made.work("job-1", 0, "ab" * 32)
+    made.close()
 
 
 def test_what_a_disk_takes_in_part_is_in_the_log_whole(
