@@ -7,6 +7,7 @@ stderr. This package imports neither NumPy nor the engine before a command runs.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import pkgutil
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 
 import click
 
-from horn.cli._end import ending, stop_on_sigterm
+from horn.cli._end import LossyFile, ending, stop_on_signals
 
 
 class Commands(click.Group):
@@ -49,5 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # whoever started it has closed it
             setattr(sys, name, open(os.devnull, "w"))
-    stop_on_sigterm()
+    if sys.__stderr__ is not None and sys.stderr is sys.__stderr__:
+        lossy = io.BufferedWriter(LossyFile(2, "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(lossy, sys.stderr.encoding, "backslashreplace", None, True)
+    stop_on_signals()
     sys.exit(ending(horn, list(sys.argv[1:] if arguments is None else arguments)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ import click
 from horn.errors import HornError
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-INTERNAL, INTERRUPTED, TERMINATED = 70, 130, 143
+INTERNAL, INTERRUPTED = 70, 130
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a disk, or who may use no more of it
 
 
@@ -135,12 +136,26 @@ def _is_verbose(arguments: list[str]) -> bool:
     return any(a == "--verbose" or (a[:1] == "-" and a[1:2] != "-" and "v" in a) for a in own)
 
 
-def stop_on_sigterm() -> None:
+class LossyFile(io.FileIO):
+    """What a full disk, or a terminal that was closed, does not take costs the words, no run."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            return len(data)
+
+
+def stop_on_signals() -> None:
     def stop(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(TERMINATED)
+        raise SystemExit(128 + number)
 
     try:
         signal.signal(signal.SIGTERM, stop)
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # it is ignored under nohup
+            signal.signal(signal.SIGHUP, stop)
     except ValueError:  # not in the main thread: a test, or someone's program
         pass
 

@@ -17,9 +17,8 @@ from horn.cli import _cluster
 @click.option("--all", "is_all", is_flag=True,
               help="A folder: model.horn, history.csv, result.json, trace.json, logs, and what "
                    "callbacks wrote in files.")  # fmt: skip
-def command(
-    job: str, zk_hosts: str | None, key_file: str | None, output: str | None, is_all: bool
-) -> None:
+def command(job: str, zk_hosts: str | None, key_file: str | None, output: str | None,
+            is_all: bool) -> None:  # fmt: skip
     """Save the model of JOB, which has SUCCEEDED, and print the file's name; with --all a folder of
     whatever is there, in any state. For what was submitted with --detach, or whose submit has ended
     before it.

@@ -38,12 +38,8 @@ LEAVE_S = 10.0  # for them to hear that all is over
 @click.option("--first", metavar="HOST", help="With --join: the first node, else Slurm says it.")
 @click.option("--rank", type=click.IntRange(min=0), help="With --join: this node's number.")
 @click.option("--nodes", type=click.IntRange(min=1), help="With --join: how many there are.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    show_default=f"{PORT} with several nodes, else a free one",
-    help="Of ZooKeeper.",
-)
+@click.option("--port", type=click.IntRange(0, 65535), help="Of ZooKeeper.",
+              show_default=f"{PORT} with several nodes, else a free one")  # fmt: skip
 @click.option("--host", "address", metavar="ADDRESS", help="Where others reach this machine.")
 @click.option("--dir", "folder", type=click.Path(file_okay=False), metavar="DIR")
 @click.option("--shared", type=click.Path(file_okay=False), metavar="DIR",
@@ -60,13 +56,11 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
     """
     from horn.cluster.capacity import HostCapacity
 
-    place = slurm(os.environ)
-    if rank is None:
-        rank = place[0] if place else 0
-    if nodes is None:
-        nodes = place[1] if place else 1
+    own, n_nodes, head = slurm(os.environ) or (0, 1, None)
+    rank = own if rank is None else rank
+    nodes = n_nodes if nodes is None else nodes
     is_joined = join or nodes > 1
-    head = first or (place[2] if place else None)
+    head = first or head
     if is_joined and head is None:
         raise click.UsageError("--join: name the first node with --first HOST")
     logging.basicConfig(level=os.environ.get("HORN_LOG_LEVEL", "WARNING").upper())

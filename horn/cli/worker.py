@@ -98,8 +98,9 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
         os._exit(UNREACHABLE)
 
     signal.signal(signal.SIGALRM, give_up)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, stop)
     if not quiet:
         terminal.say(
             f"Worker {agent.name} offers {capacity.slots} slots to {zk_hosts}. Ctrl-C ends it."

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import ssl
 
 import click
@@ -26,8 +24,7 @@ EPILOG = (
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(args: tuple[str, ...], key_file: str | None) -> int:
     """Run the embedded ZooKeeper server until Ctrl-C. See horn zk --help for its own options."""
-    if importlib.util.find_spec("zk.__main__") is None:
-        raise JobError("the embedded ZooKeeper server is not installed; install horn-bsp again")
+    from zk.__main__ import main
 
     def tls_for(address: str) -> ssl.SSLContext | None:
         from horn.security.tls import is_loopback, is_wanted, server_context
@@ -43,5 +40,4 @@ def command(args: tuple[str, ...], key_file: str | None) -> int:
             )
         return server_context(key)
 
-    result = importlib.import_module("zk.__main__").main(list(args), tls_for, EPILOG)
-    return result if isinstance(result, int) else 0
+    return main(list(args), tls_for, EPILOG)

@@ -4,6 +4,8 @@ first is what is said.
 
 from __future__ import annotations
 
+import os
+import pty
 import re
 import subprocess
 import sys
@@ -103,3 +105,25 @@ def test_output_that_cannot_be_written_is_said(folder: Path) -> None:
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *call]  # a daemon's
     done = subprocess.run(closed, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_disk_of_the_log_or_a_terminal_that_was_closed_costs_words_and_no_run(
+    folder: Path,
+) -> None:
+    """Training ended at the next word, and all was lost."""
+    (folder / "filling.py").write_text(
+        "import horn\n\ndef job():\n    net = horn.Network(seed=7)\n    net.input(64)\n"
+        '    net.output(10, activation="softmax", loss="cross_entropy")\n'
+        "    return horn.Job(net, horn.data.digits(), epochs=2)\n"
+    )
+    call = [sys.executable, "-m", "horn", "submit", str(folder / "filling.py"), "-o"]
+    master, terminal = pty.openpty()
+    os.close(master)  # what is written to it is refused with EIO
+    with open("/dev/full", "w") as full, os.fdopen(terminal, "w") as gone:
+        for number, where in enumerate((full, gone)):
+            done = subprocess.run(
+                [*call, str(folder / f"{number}.horn")], stdout=subprocess.PIPE, stderr=where,
+                text=True, check=False,
+            )  # fmt: skip
+            assert (done.returncode, done.stdout[:13]) == (0, "training loss")
+            assert horn.Model.load(folder / f"{number}.horn").facts["epochs"] == 2

@@ -267,7 +267,9 @@ def test_training_at_the_top_level_of_a_file_is_refused(run: Any, folder: Path) 
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    "number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_stops_cleanly(folder: Path, number: signal.Signals, code: int) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "horn", "submit", str(folder / "job.py"),
