@@ -140,7 +140,7 @@ class ClusterClient:
     def _enter(self, wanted: Submission) -> None:
         key = self.key
         if key is None:
-            self.jobs.create(wanted.job, msgspec.json.encode(wanted))
+            self.jobs.create(wanted.job, submission.unsigned(wanted))
             return
 
         def sign(node: Znode) -> bytes:

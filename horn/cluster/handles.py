@@ -22,10 +22,11 @@ from horn.cluster.reconnecting import LOOK_S, ReconnectingClient
 from horn.cluster.submission import Submission
 from horn.cluster.versions import versions
 from horn.coordination.jobs import ENDED
-from horn.errors import Conflict, Diverged, JobError, JobFailed, Stopped, Timeout
+from horn.errors import Conflict, Diverged, JobError, JobFailed, Stopped, Timeout, check_whole
 from horn.mistakes import teaches
 from horn.process import job_files
 from horn.security.keys import Key
+from horn.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from horn.cluster.packing import PackedJob
@@ -103,6 +104,23 @@ class Cluster:
             kind, _ = settings_.strategy(strategy, [f"{key}={value}" for key, value in pairs])
         else:
             kind = strategy
+        RunSettings(
+            groups=groups,
+            tasks=tasks,
+            servers=servers,
+            strategy=kind,
+            threads=threads,
+            timeout=timeout,
+            barrier=barrier,
+            pins=pins,
+            superstep_timeout=superstep_timeout,
+            start_timeout=start_timeout,
+            checkpoint_every=checkpoint_every,
+            max_restarts=max_restarts,
+        )  # its checks
+        if seed is not None:
+            check_whole("seed", seed, 0)
+        if not isinstance(strategy, str):
             pairs = [*_settings(kind), *pairs]
         package, stem = _packed(job, kind, working_dir)
         options: dict[str, Any] = {k: str(v) for k, v in versions().items()}

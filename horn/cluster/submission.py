@@ -114,6 +114,16 @@ def sign(key: Key, submission: Submission, origin: Origin) -> bytes:
     return raw
 
 
+def unsigned(submission: Submission) -> bytes:
+    """The ``spec`` node's bytes in a cluster without a key. Raises JobError."""
+    raw = msgspec.json.encode(submission)
+    try:
+        msgspec.json.decode(raw, type=Submission)  # the limits of the fields
+    except ValueError as error:
+        raise JobError(f"job {submission.job!r}: {error}") from None
+    return raw
+
+
 def verify(key: Key, raw: bytes, *, job: str, origin: Origin) -> SignedSubmission:
     """The submission in ``raw``, signed by a holder of the key for ``job`` and the node it was
     found in. Raises NotAllowed: forged, altered, of another job, or recorded and put elsewhere.

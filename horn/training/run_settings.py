@@ -75,6 +75,9 @@ class RunSettings:
             seconds: Any = getattr(self, what)
             if not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
                 raise JobError(f"{what} must be a number of seconds above 0, got {seconds!r}")
+        limit: Any = self.timeout
+        if limit is not None and (not isinstance(limit, (int, float)) or not limit >= 0):
+            raise JobError(f"timeout must be a number of seconds, got {limit!r}")
 
     @property
     def kind(self) -> Strategy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -227,3 +228,27 @@ def test_what_cannot_be_sent_is_said_at_once(
     monkeypatch.delenv("HORN_ZK", raising=False)
     with pytest.raises(JobError, match="no cluster is named"):
         horn.Cluster()
+
+
+@pytest.mark.parametrize(
+    "wrong, words",
+    [
+        ({"groups": 0}, "groups must be a whole number from 1, got 0"),
+        ({"tasks": "2"}, "tasks must be a whole number from 1, got '2'"),
+        ({"seed": -1}, "seed must be a whole number from 0, got -1"),
+        ({"timeout": "5m"}, "timeout must be a number of seconds, got '5m'"),
+        ({"barrier": "x"}, "barrier is 'x'; choose one of message, zookeeper"),
+        ({"pins": 5}, "pins say of layers where their weights live"),
+        ({"strategy": 5}, "strategy must be a name or a horn.Strategy, got 5"),
+        ({"name": "x" * 300}, "Expected `str` of length <= 256"),
+    ],
+    ids=str,
+)
+def test_a_setting_that_cannot_be_is_said_at_once(
+    cluster: horn.Cluster, wrong: dict[str, Any], words: str
+):
+    """It was a TypeError, or a job that failed there and stayed in the list."""
+    before = [handle.id for handle in cluster.jobs()]
+    with pytest.raises(JobError, match=re.escape(words)):
+        cluster.submit(job(), **wrong)
+    assert [handle.id for handle in cluster.jobs()] == before
