@@ -29,7 +29,7 @@ ADVICE = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space, or keep fewer checkpoints"),
     **dict.fromkeys(NO_RIGHTS, "choose a folder that you may write to"),
     errno.EFBIG: "raise the limit of file sizes",
-    errno.ENOENT: "its folder has gone: the attempt was given up meanwhile",
+    errno.ENOENT: "its folder has gone: it was removed, or the attempt given up",
 }
 
 

@@ -7,7 +7,6 @@ All calls but ``kill_runner`` come from one thread of the agent: a job runner en
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import resource
@@ -38,7 +37,7 @@ from horn.cluster.master import (
 )
 from horn.cluster.store import LogFile
 from horn.errors import JobError, ProtocolError
-from horn.executor.processes import PREAMBLE, QUICKLY, import_paths
+from horn.executor.processes import PATHS, PREAMBLE, QUICKLY, paths_for_child
 from horn.patience import Patience
 from horn.process.exits import how_it_ended
 from horn.process.limits import environment
@@ -49,7 +48,7 @@ END_S = 5.0  # for a job runner to end its tasks once it is told
 LOOK_S = 1.0  # how often it is looked at whether a job runner is stopped
 LAST_S = 5.0  # for it to exit after its final message
 SAVE_S = 120.0  # for it to save and stop
-PROGRAM = PREAMBLE.format(2) + QUICKLY + "from horn.cluster.job_runner import main; main()"
+PROGRAM = f"{PREAMBLE.format(2)}{QUICKLY}from horn.cluster.job_runner import main; {PATHS}main()"
 
 
 class RunnerProcess:
@@ -58,7 +57,7 @@ class RunnerProcess:
     def __init__(self, name: str, waits: protocol.StandbySize, more: Mapping[str, str]) -> None:
         self.line, theirs = protocol.RunnerConnection.pair()
         self.is_open = True
-        own = {"HORN_TASK_PATH": json.dumps(import_paths()), "PYTHONUNBUFFERED": "1"}
+        own = {"HORN_TASK_PATH": paths_for_child(), "PYTHONUNBUFFERED": "1"}
         env = environment({**more, **own})
         words = [str(theirs.fileno()), str(os.getpid()), name, msgspec.json.encode(waits).decode()]
         try:

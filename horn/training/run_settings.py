@@ -57,6 +57,8 @@ class RunSettings:
     def __post_init__(self) -> None:
         if self.changed and self.resume is False:
             raise JobError('changed is for going on; say from where, as in resume="changed"')
+        if self.checkpoints == "":  # as of a variable of the shell that is not set
+            raise JobError('checkpoints is ""; name a folder, as in checkpoints="run1"')
         object.__setattr__(self, "strategy", strategies.make(self.strategy))
         for what, least in (
             ("groups", 1), ("tasks", 1), ("servers", 0), ("checkpoint_every", 1),

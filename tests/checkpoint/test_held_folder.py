@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import horn
-from horn.errors import CheckpointError, Conflict
+from horn.checkpoint import disk
+from horn.errors import CheckpointError, Conflict, JobError
 
 
 def job(**settings: Any) -> horn.Job:
@@ -88,3 +89,15 @@ def test_what_a_full_disk_refuses_leaves_nothing(
     horn.train(job(), checkpoints=tmp_path / "run", checkpoint_every=3)
     assert caplog.text.count("ENOSPC") == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_was_removed_is_said(tmp_path: Path):
+    """It was "the attempt was given up meanwhile", of a run that has one."""
+    whole = disk.failed(tmp_path / "part", "cannot be written", FileNotFoundError(2, "No such"))
+    assert "its folder has gone: it was removed, or the attempt given up" in str(whole)
+
+
+def test_a_folder_without_a_name_is_refused():
+    """As of a variable of the shell that is not set: it was the current folder."""
+    with pytest.raises(JobError, match=r'checkpoints is ""; name a folder'):
+        horn.train(job(), checkpoints="", checkpoint_every=3)

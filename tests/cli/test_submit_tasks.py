@@ -135,6 +135,18 @@ def test_a_signal_ends_all_processes(folder: Path, number: signal.Signals, code:
     assert {p.name for p in folder.iterdir()} - {"__pycache__"} == {"job.py", *kept}
 
 
+@pytest.mark.parametrize("name", ["numpy", "random"])
+def test_a_module_of_another_name_beside_the_file_is_not_horns(folder: Path, name: str) -> None:
+    """Both tasks met it before what it hides, failed, and started again."""
+    (folder / f"{name}.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "horn", "submit", str(folder / "job.py"), "-n", "2",
+         "-o", str(folder / "m.horn"), "--max-restarts", "0"],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0 and "Error" not in done.stderr, done.stderr
+
+
 def test_a_killed_task_is_the_first_failure(folder: Path) -> None:
     process, tasks = started(folder, "--max-restarts", "0")
     signal.pidfd_send_signal(tasks[1], signal.SIGKILL)
