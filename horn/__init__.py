@@ -134,13 +134,33 @@ class _Package(ModuleType):
 sys.modules[__name__].__class__ = _Package
 
 
+def _imported(module: str) -> ModuleType:
+    """A module; Ctrl-C waits for it: NumPy left half imported cannot be imported again."""
+    import signal
+
+    before = signal.getsignal(signal.SIGINT)
+    came: list[int] = []
+    try:
+        if callable(before):
+            signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    except ValueError:  # a thread, which hears of no Ctrl-C
+        before = None
+    try:
+        return importlib.import_module(module)
+    finally:
+        if callable(before):
+            signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         from horn.version import installed
 
         return installed()
     if name in _MODULES:
-        return importlib.import_module(f"horn.{name}")
+        return _imported(f"horn.{name}")
     if name not in _HOME:
         # ``from horn import texts`` asks here before it imports: nobody reads what it is answered.
         if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
@@ -152,7 +172,7 @@ def __getattr__(name: str) -> Any:
         raise no_module(
             name, [each for each, home in _HOME.items() if f"{home}.".startswith(f"{name}.")]
         )
-    value = getattr(importlib.import_module(f"horn.{_HOME[name]}"), name)
+    value = getattr(_imported(f"horn.{_HOME[name]}"), name)
     globals()[name] = value
     return value
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from horn.backends import Engine, Setup, make
 from horn.data.arrays import refuse_masked
+from horn.data.dataset import Dataset
 from horn.description import Description
 from horn.errors import DataError, ModelError
 from horn.job import EarlyStopping, Job
@@ -123,11 +124,11 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 x, y, test_size=self.validation_fraction, random_state=self._seed(),
                 stratify=y if is_class else None,
             )  # fmt: skip
-            held = (held_x, held_y)
+            held = self._samples(held_x, held_y)
         before = getattr(self, "model_", None) if self.warm_start else None
         job = Job(
             self._network(x.shape[1]) if before is None else before.network,
-            (x, y),
+            self._samples(x, y),
             self._optimizer(),
             batch_size=self.batch_size,
             epochs=self.epochs,
@@ -151,7 +152,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         dtype = str(x.dtype) if before is None else before.dtype
         done = 0 if before is None else int(before.facts["iteration"])
         size = min(self.batch_size, len(x))
-        job = Job(network, (x, y), self._optimizer(), batch_size=size, dtype=dtype,
+        job = Job(network, self._samples(x, y), self._optimizer(), batch_size=size, dtype=dtype,
                   iterations=done + -(-len(x) // size))  # fmt: skip
         job.check_data()
         live = getattr(self, "_live", None)
@@ -179,7 +180,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                  "epochs": len(loop.history), "seed": network.seed}  # fmt: skip
         self.model_ = Model(network, engine.parameters(), engine.states(), dtype=dtype,
                             backend=self.backend, threads=self._threads(), facts=facts,
-                            code=code)  # fmt: skip
+                            code=code, classes=job.data.classes,
+                            feature_names=job.data.feature_names)  # fmt: skip
         self._learned(loop.history, live)
 
     def _learned(self, history: History, live: tuple[int, Engine] | None) -> None:
@@ -191,6 +193,13 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         self.loss_curve_ = history["loss"]
         self.n_iter_ = len(history)
         self.n_outputs_ = self.model_.network.last.size
+
+    def _samples(self, x: Array, y: Array) -> Dataset:
+        """Checked data with what labels and columns are called, which ``model_`` then knows."""
+        classes = tuple(getattr(self, "classes_", np.array([])).tolist())
+        named = classes != tuple(range(len(classes)))
+        columns = tuple(getattr(self, "feature_names_in_", ()))
+        return Dataset(x, y, classes=classes if named else None, feature_names=columns)
 
     def _network(self, n_features: int) -> Network:
         network = Network(self._seed())

@@ -106,3 +106,25 @@ def test_what_train_is_told_is_what_a_run_has():
     train = [(p.name, p.default) for p in said.values() if p.kind is p.KEYWORD_ONLY]
     fields = [(f.name, f.default) for f in dataclasses.fields(RunSettings)]
     assert fields == [*train, ("hosts", None)]
+
+
+def test_a_stop_while_the_first_names_are_loaded_leaves_horn_in_use():
+    code = """
+import os, signal, sys
+import horn
+
+def stop(event, found):
+    if event == "import" and found[0] == "numpy.lib.format" and not stopped:
+        stopped.append(True)
+        os.kill(os.getpid(), signal.SIGINT)
+
+stopped = []
+sys.addaudithook(stop)
+try:
+    horn.Job
+except KeyboardInterrupt:
+    print("stopped")
+print(horn.Job.__name__, signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "stopped\nJob True\n"

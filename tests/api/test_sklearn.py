@@ -231,3 +231,18 @@ def test_what_else_is_taken_from_its_mlp():
     with pytest.raises(AttributeError, match="has no attribute 'coefs_'; model_.parameters holds"):
         _ = HornClassifier().coefs_
     assert not hasattr(HornClassifier(), "nothing")
+
+
+def test_the_model_knows_classes_and_columns_by_name():
+    pandas = pytest.importorskip("pandas")
+    digits = horn.data.digits().take(300)
+    x = pandas.DataFrame(digits.x / 16.0).rename(columns="p{}".format)
+    for y in (digits.y * 3, np.array([f"of {label}" for label in digits.y])):
+        learned = HornClassifier(hidden_layer_sizes=(), epochs=2, random_state=0).fit(x, y)
+        more = HornClassifier(hidden_layer_sizes=(), random_state=0).partial_fit(x, y, np.unique(y))
+        for found in (learned, more, learned.set_params(warm_start=True).fit(x, y)):
+            assert found.model_.feature_names == tuple(x.columns)
+            assert (found.model_.predict(x, labels=True) == found.predict(x)).all()
+            assert found.model_.evaluate(x, y)["acc"] == pytest.approx(found.score(x, y))
+            with pytest.raises(horn.DataError, match="another order"):
+                found.model_.predict(x[x.columns[::-1]])
