@@ -115,6 +115,24 @@ class NeededModule:
             found = [s for names, s in self._bound if "*" in names]
         return found
 
+    def is_unsaid(self, name: str, value: Any, statements: Sequence[ast.stmt]) -> bool:
+        """Whether a function, or a tuple of numbers, was put there by none of the statements that
+        bind its name, as by another module or through ``globals()``.
+        """
+        made = statements[-1] if statements else None
+        is_plain = isinstance(value, types.FunctionType) and not hasattr(value, "__wrapped__")
+        if isinstance(made, ast.FunctionDef) and not made.decorator_list and is_plain:
+            return value.__name__ != name or texts.namespace_of(value) is not self.namespace
+        if not isinstance(made, ast.Assign) or not isinstance(made.targets[0], ast.Name):
+            return False
+        if isinstance(made.value, ast.Lambda) and is_plain:
+            return bool(value.__name__ != "<lambda>")
+        try:
+            said = ast.literal_eval(made.value) if isinstance(value, tuple) else value
+        except ValueError:  # it is computed
+            return False
+        return isinstance(value, tuple) and bool(said != value)
+
     def texts(self) -> tuple[dict[str, str], dict[str, Any]]:
         found: dict[str, str] = {}
         for statement in self.statements:
@@ -215,15 +233,24 @@ class TypedModule(NeededModule):
 
     def binding(self, name: str) -> list[ast.stmt]:
         """Of several definitions that of the class or function itself, or the last: an earlier one
-        may be a mistake that was mended.
+        may be a mistake that was mended. A name given to what has another (``f = g``) is the last.
         """
         found = super().binding(name)
         value = self.namespace.get(name)
         if isinstance(value, (type, types.FunctionType)):
             code = texts.code_of(value)
             before, after = self._span(texts.text_of(code, self.namespace) if code else "")
-            found = [s for s in found if before < s.lineno <= after] or found
+            own = [s for s in found if before < s.lineno <= after and _defines(s, name)]
+            found = own or found
         return found[max((k for k, s in enumerate(found) if _is_whole(s, name)), default=0) :]
+
+
+def _defines(statement: ast.stmt, name: str) -> bool:
+    """Whether what a statement makes is what the name gets, and not another name's."""
+    targets = _targets(statement)
+    if not any(isinstance(target, ast.Name) and target.id == name for target in targets):
+        return True
+    return isinstance(getattr(statement, "value", None), ast.Lambda) and len(targets) == 1
 
 
 def _is_whole(statement: ast.stmt, name: str) -> bool:

@@ -223,11 +223,11 @@ class SourceCapture:
         self, name: str, file: str, namespace: dict[str, Any], wanted: str
     ) -> NeededModule:
         if name not in self._modules:
-            lines = linecache.getlines(file, namespace)
-            if not lines:
+            text = texts.of_file(file, namespace)
+            if not text:
                 raise ModelError(f"the source of {wanted} cannot be read from {file}")
             try:
-                self._modules[name] = NeededModule(name, namespace, file, "".join(lines))
+                self._modules[name] = NeededModule(name, namespace, file, text)
             except SyntaxError as error:  # the file has changed since it was imported
                 raise ModelError(f"the source of {wanted} cannot be read: {error}") from None
         return self._modules[name]
@@ -259,6 +259,11 @@ class SourceCapture:
                     f"{name}.{attribute} is {getattr(value, attribute).__qualname__}, but no "
                     f"statement of the text says so; write  {name}.{attribute} = ...  as one of "
                     "its own, or define it in the class"
+                )
+            if needed.is_unsaid(name, value, statements):
+                raise ModelError(
+                    f"{name} is now {getattr(value, '__qualname__', value)}, but no statement of "
+                    f"{Path(needed.file).name} says so; write  {name} = ...  as one of its own"
                 )
             for statement in statements:
                 if place_of(statement) in needed.places:

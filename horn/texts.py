@@ -23,6 +23,7 @@ import threading
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ _PROMPTS = ("<python-input-", "<stdin-")  # so Python names what was typed, from
 _PROMPT_FILE = f"{os.sep}_pyrepl{os.sep}__main__.py"
 _ANNOTATIONS = __future__.annotations.compiler_flag
 _PARSING = threading.Lock()
+_CHANGED: set[str] = set()  # files that were loaded again, with another text
 
 
 def parsed(text: str | bytes, file: str = "<unknown>") -> ast.Module:
@@ -98,9 +100,9 @@ def file_of(namespace: Mapping[str, Any]) -> str | None:
 
 
 def keep(thing: Any) -> None:
-    """Look for the text of a class or function now, if nobody else keeps it."""
+    """Look for the text of a class or function now: nobody else may keep it, or a file change."""
     code = code_of(thing)
-    if code is not None and not is_file(code.co_filename):
+    if code is not None:
         text_of(code, namespace_of(thing))
 
 
@@ -111,7 +113,7 @@ def text_of(code: types.CodeType, namespace: dict[str, Any]) -> str:
     """
     file = code.co_filename
     if is_file(file) or _is_cell(file):
-        return "".join(linecache.getlines(file, namespace)) or _of_prompt().get(file, "")
+        return of_file(file, namespace) or _of_prompt().get(file, "")
     units: list[_Unit] = namespace.get(KEPT, [])
     for unit in units:
         if (code.co_qualname, code) in unit.codes:
@@ -123,6 +125,67 @@ def text_of(code: types.CodeType, namespace: dict[str, Any]) -> str:
                 namespace.setdefault(KEPT, []).append(_Unit(text, codes))
                 return text
     return ""
+
+
+def of_file(file: str, namespace: dict[str, Any]) -> str:
+    """The text of a file, or a cell, that a namespace was made by. Of a file that has changed since
+    it was read that text which fits what the namespace has: it may have been loaded again, or not.
+    """
+    text = "".join(linecache.getlines(file, namespace))
+    entry = linecache.cache.get(file, ())
+    if text and len(entry) == 4 and entry[1] is not None:
+        try:
+            now = os.stat(entry[3])
+            if (now.st_size, now.st_mtime) != (entry[0], entry[1]):
+                new = "".join(linecache.updatecache(file, namespace))
+                if _fitting(new, file, namespace) > _fitting(text, file, namespace):
+                    _CHANGED.add(file)
+                    return new
+                linecache.cache[file] = entry
+        except OSError:  # it has been removed
+            pass
+    return text
+
+
+def _fitting(text: str, file: str, namespace: Mapping[str, Any]) -> int:
+    """How well the functions, methods and plain values of a namespace are what a text says: 2 for
+    each, 1 for code with other lines, such as IPython's %autoreload makes.
+    """
+    codes = {(name, _without_lines(code)): code for name, code in _codes(text, file, 0)}
+    found = 0
+    for value in [*namespace.values()]:
+        for each in (value, *(vars(value).values() if isinstance(value, type) else ())):
+            code = getattr(each, "__code__", None)
+            if isinstance(code, types.CodeType):
+                same = codes.get((each.__qualname__, _without_lines(code)))
+                found += 0 if same is None else 1 + (same == code)
+    for statement in parsed(text).body if codes else ():
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            try:
+                value = ast.literal_eval(statement.value)
+            except (ValueError, TypeError):  # no plain value
+                continue
+            kept = namespace.get(statement.targets[0].id)
+            found += 2 * (type(kept) is type(value) and bool(kept == value))
+    return found
+
+
+def first_line_of(function: types.FunctionType) -> int:
+    """Where the function begins in its text; 0 if that is of a later function. IPython's
+    %autoreload makes code that counts other lines than its file has.
+    """
+    code, name = function.__code__, function.__qualname__
+    if code.co_filename not in _CHANGED:
+        return code.co_firstlineno
+    text = of_file(code.co_filename, function.__globals__)
+    codes = [each for of, each in _codes(text, code.co_filename, 0) if of == name]
+    same = [each for each in codes if _without_lines(each) == _without_lines(code)]
+    return code.co_firstlineno if code in same else same[0].co_firstlineno if same else 0
+
+
+def _without_lines(code: types.CodeType) -> types.CodeType:
+    consts = [_without_lines(c) if isinstance(c, types.CodeType) else c for c in code.co_consts]
+    return code.replace(co_firstlineno=1, co_linetable=b"", co_consts=tuple(consts))
 
 
 def lines_of(code: types.CodeType, namespace: dict[str, Any]) -> list[str]:
@@ -141,7 +204,7 @@ def parts(namespace: Mapping[str, Any]) -> list[str]:
     found = []
     file = file_of(namespace)
     if file is not None and file.endswith(".py"):
-        found.append("".join(linecache.getlines(file, dict(namespace))))
+        found.append(of_file(file, dict(namespace)))
     shell = namespace.get("get_ipython")
     if callable(shell):
         found += [_of_magic(cell) for cell in shell().history_manager.input_hist_parsed]
@@ -247,6 +310,7 @@ def _read(file: str) -> Iterator[str]:
         return
 
 
+@lru_cache(maxsize=16)
 def _codes(text: str, file: str, flags: int) -> frozenset[tuple[str, types.CodeType]]:
     """Every code object in a text, with its qualified name; none if it is no program."""
     try:

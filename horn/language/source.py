@@ -8,6 +8,7 @@ import types
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from horn import texts
 from horn.errors import CompileError
@@ -49,13 +50,25 @@ class Source:
         return name, node.lineno - 1, node.col_offset  # type: ignore[attr-defined]
 
 
-@lru_cache(maxsize=512)
-def source_of(function: types.FunctionType) -> Source:
+def source_of(function: Any) -> Source:
     """The syntax tree of a function. Raises CompileError where the text cannot be had."""
+    # IPython's %autoreload gives a function other code; not of what a decorator has wrapped.
+    return _source_of(function, function.__code__)
+
+
+@lru_cache(maxsize=512)
+def _source_of(function: types.FunctionType, code: types.CodeType) -> Source:
     name = function.__qualname__.replace("<locals>.", "")
-    code: types.CodeType = function.__code__  # not of what a decorator has wrapped
-    file, first = code.co_filename, code.co_firstlineno
     whole = texts.lines_of(code, function.__globals__)
+    file, first = code.co_filename, texts.first_line_of(function)
+    if not first:
+        raise CompileError(
+            f"{name} is of a text that {file} had before: it was loaded again since; import "
+            f"{name.split('.')[0]} again",
+            file=file,
+            line=code.co_firstlineno,
+            where=name,
+        )
     lines = whole[first - 1 :]
     if not lines:
         raise CompileError(

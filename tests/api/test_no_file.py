@@ -493,3 +493,99 @@ def test_what_is_typed_at_pythons_own_prompt(tmp_path):
     assert b"Error" not in shown, shown.decode()
     loaded = horn.Model.load(tmp_path / "typed.horn")
     assert loaded.evaluate(horn.data.digits("test"))["acc"] > 0.3
+
+
+HELPER = "TABLE = (1.0,)\ndef bend(z):\n    return 2.0 * TABLE[0] * z\n"
+NEURON = (
+    "import horn\nfrom helper import bend\nclass Mine(horn.Neuron):\n"
+    "    def forward(self, messages):\n"
+    "        self.feedforward(bend(sum(m.input * m.weight for m in messages)))\n"
+)
+
+
+@pytest.fixture
+def edited(tmp_path, monkeypatch):
+    """A neuron of a module, and what its model answers after files got other texts."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    Path("helper.py").write_text(HELPER)
+    Path("of_helper.py").write_text(NEURON)
+    modules = importlib.import_module("helper"), importlib.import_module("of_helper")
+
+    def answers():
+        loaded = trained_and_loaded(of_ones(modules[1].Mine), tmp_path)
+        live = horn.Model(of_ones(modules[1].Mine), loaded.parameters)
+        return loaded.predict(np.ones((1, 3)))[0, 0], live.predict(np.ones((1, 3)))[0, 0]
+
+    yield (*modules, answers)
+    for module in modules:
+        del sys.modules[module.__name__]
+
+
+@pytest.mark.parametrize("change", [("2.0", "30.0"), ("1.0", "15.0"), ("TABLE", "\nTABLE")])
+def test_of_a_file_that_was_changed_that_text_counts_which_was_loaded(edited, change):
+    helper, module, answers = edited
+    assert answers() == (6.0, 6.0)
+    Path("helper.py").write_text(HELPER.replace(*change, 1))
+    assert answers() == (6.0, 6.0)
+    importlib.reload(helper)
+    importlib.reload(module)
+    expected = 6.0 if "TABLE" in change else 90.0
+    assert answers() == (expected, expected)
+
+
+def test_a_file_that_was_changed_before_its_first_training_is_what_was_loaded(edited):
+    _, _, answers = edited
+    Path("of_helper.py").write_text(NEURON.replace("bend(", "3.0 * bend(", 1))
+    assert answers() == (6.0, 6.0)
+
+
+def test_code_that_autoreload_puts_into_a_class_is_compiled(edited):
+    _, module, answers = edited
+    assert answers() == (6.0, 6.0)
+    text = NEURON.replace("class", "\n\nclass").replace("forward(bend", "forward(5.0 * bend")
+    Path("of_helper.py").write_text(text)
+    before = module.Mine.forward
+    # As IPython 9 does it: the method alone, with lines of its own.
+    method = f"class Mine:\n{text.partition('Neuron):' + chr(10))[2]}"
+    space: dict = {}
+    exec(compile(method, module.__file__, "exec", dont_inherit=True), vars(module), space)
+    before.__code__ = space["Mine"].forward.__code__
+    assert answers() == (30.0, 30.0)
+
+
+def test_a_class_of_a_text_that_is_no_longer_there_is_named(edited):
+    _, module, answers = edited
+    old = module.Mine
+    Path("of_helper.py").write_text(NEURON.replace("class", "\n\nclass").replace("bend(", "abs("))
+    importlib.reload(module)
+    assert answers() == (3.0, 3.0)
+    with pytest.raises(CompileError, match=r"Mine.forward is of a text that .* had before"):
+        horn.train(horn.Job(of_ones(old), (np.ones((4, 3)), np.ones((4, 2))), epochs=1))
+
+
+@pytest.mark.parametrize("first", ["f, g = (lambda z: 9.0 * z), (lambda z: 2.0 * z)",
+                                   "def a(z):\n    return 9.0 * z\n"
+                                   "def g(z):\n    return 2.0 * z\nf = a"])  # fmt: skip
+def test_a_name_that_is_given_to_another_function_is_that(first, tmp_path):
+    neuron = AGAIN.replace("Base", "Mine").replace("3.0 *", "f(1.0) *")
+    cells = [f"{first}\n{neuron}", "f = g"]
+    history = types.SimpleNamespace(input_hist_parsed=cells)
+    shell = types.SimpleNamespace(history_manager=history)
+    space: dict = {"__name__": "anywhere", "horn": horn, "get_ipython": lambda: shell}
+    for cell in cells:
+        exec(cell, space)
+    loaded = trained_and_loaded(of_ones(space["Mine"]), tmp_path)
+    np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), [[6.0, 6.0]])
+
+
+@pytest.mark.parametrize("name, value", [("bend", lambda z: 7.0 * z), ("TABLE", (4.0,))])
+def test_what_another_module_put_there_is_named(edited, name, value, caplog):
+    helper, module, answers = edited
+    bend = helper.bend
+    vars(helper)[name] = value
+    module.bend = helper.bend
+    with pytest.raises(ModelError, match=f"{name} is now .*, but no statement of "):
+        answers()
+    module.bend = bend
