@@ -19,6 +19,7 @@ from horn.errors import ModelError
 Function = Callable[..., Any]
 
 
+@mistakes.teaches
 @dataclass(frozen=True)
 class Activation:
     """A pair: ``f(z)`` and its derivative, as ``derivative(y)`` of the output,

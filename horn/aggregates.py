@@ -11,6 +11,7 @@ from typing import Any
 
 from horn import texts
 from horn.errors import ModelError
+from horn.mistakes import teaches
 
 # The columns of a history, before those that a user names.
 COLUMNS = (
@@ -32,6 +33,7 @@ OF_SAMPLES = {"mean": "sum", "sum": "sum", "min": "min", "max": "max"}  # how pa
 EMPTY = {"sum": 0.0, "min": float("inf"), "max": -float("inf")}
 
 
+@teaches
 @dataclass(frozen=True)
 class Aggregate:
     """One number of a layer's outputs, measured after every epoch.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from horn.errors import JobError, ModelError
-from horn.mistakes import is_function
+from horn.mistakes import is_function, teaches
 from horn.modelfile import PROGRAMS
 
 # Of horn; they are above this file.
@@ -240,6 +240,7 @@ class _Watching(Callback):
         return False
 
 
+@teaches
 class ModelCheckpoint(_Watching):
     """Saves the model after an epoch: the best so far, or every one.
 
@@ -276,6 +277,7 @@ class ModelCheckpoint(_Watching):
         context.model.save(place(name))
 
 
+@teaches
 class ReduceOnPlateau(_Watching):
     """Multiplies the learning rate by ``factor`` when ``monitor`` has not improved by more than
     ``min_delta`` for ``patience`` epochs; not below ``least``. All tasks and groups get the same
@@ -315,6 +317,7 @@ class ReduceOnPlateau(_Watching):
             self.waited = 0
 
 
+@teaches
 class CSVLogger(Callback):
     """Writes the history to a CSV file after each epoch: a header, and a line per epoch. What was
     not measured is empty. A resumed run writes the epochs before it as well.
@@ -347,6 +350,7 @@ class CSVLogger(Callback):
             raise
 
 
+@teaches
 class TensorBoard(Callback):
     """Writes the columns of the history for TensorBoard, a scalar per epoch, and, with
     ``histograms``, the distribution of every learned array. Needs the extra ``tensorboard``; look

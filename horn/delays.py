@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from horn.errors import ModelError
+from horn.mistakes import teaches
 
 
+@teaches
 @dataclass(frozen=True, eq=False)
 class Delayed:
     """A member of ``inputs``: what a layer sent ``steps`` steps ago, 0 before the first step.
@@ -36,6 +38,7 @@ class Delayed:
         return f"Delayed({name or ''}{ago if name else ago[2:]})"
 
 
+@teaches
 @dataclass(frozen=True, eq=False)
 class Reversed:
     """A member of ``inputs``: what a layer sent, the sequence from its last step to its first.

@@ -26,6 +26,7 @@ class Initializer(Protocol):
     def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array: ...
 
 
+@mistakes.teaches
 @dataclass(frozen=True)
 class Constant:
     """Every weight is ``value``."""
@@ -36,6 +37,7 @@ class Constant:
         return np.full(shape, self.value)
 
 
+@mistakes.teaches
 @dataclass(frozen=True)
 class Uniform:
     """Uniform between low and high."""
@@ -47,6 +49,7 @@ class Uniform:
         return rng.uniform(self.low, self.high, shape)
 
 
+@mistakes.teaches
 @dataclass(frozen=True)
 class Normal:
     """Normal with this mean and standard deviation."""
@@ -58,6 +61,7 @@ class Normal:
         return rng.normal(self.mean, self.std, shape)
 
 
+@mistakes.teaches
 @dataclass(frozen=True)
 class Glorot:
     """Uniform within sqrt(6 / (fan_in + fan_out)). Source: Glorot & Bengio 2010, eq. 16."""
@@ -67,6 +71,7 @@ class Glorot:
         return rng.uniform(-limit, limit, shape)
 
 
+@mistakes.teaches
 @dataclass(frozen=True)
 class He:
     """Normal with variance 2 / fan_in. Source: He et al. 2015, eq. 10."""
@@ -75,6 +80,7 @@ class He:
         return rng.normal(0.0, math.sqrt(2.0 / max(fan_in, 1)), shape)
 
 
+@mistakes.teaches
 @dataclass(frozen=True)
 class LeCun:
     """Normal with variance 1 / fan_in. Source: LeCun et al., "Efficient BackProp", 1998, eq. 16."""

@@ -15,6 +15,7 @@ from horn import math, mistakes, texts
 from horn.errors import ModelError
 
 
+@mistakes.teaches
 @dataclass(frozen=True)
 class Loss:
     """``f(output, target)`` of one neuron. labels : of integer labels, with an accuracy."""

@@ -151,6 +151,7 @@ class Model:
             return {k: None if v is None else as_array(v) for k, v in self.classes.items()}
         return None if self.classes is None else as_array(self.classes)
 
+    @mistakes.teaches
     def cut(self, layer: str) -> Model:
         """A model that ends with this layer and sends its outputs: features, an encoder."""
         network = self.network.until(layer)
@@ -168,6 +169,7 @@ class Model:
             feature_names=self.feature_names,
         )
 
+    @mistakes.teaches
     def activations(self, x: Any, layer: str) -> Any:
         """What a layer sends for each sample: (n, size), in inference. x : as for ``predict``."""
         if layer not in self._cuts:
@@ -295,6 +297,7 @@ class Model:
         numbers = (sent[..., 0] > 0.5).astype(np.int64) if is_one else sent.argmax(axis=-1)
         return numbers if own is None else as_array(own)[numbers]
 
+    @mistakes.teaches
     def labels_of(self, outputs: Any) -> Any:
         """What ``predict(labels=True)`` says of what the last layer sent (..., n_outputs); of
         several outputs by name.
@@ -339,6 +342,7 @@ class Model:
                       scale=BYTE_SCALE if scale is None else float(scale),
                       normalization=self.normalization)  # fmt: skip
 
+    @mistakes.teaches
     def generate(self, prefix: str, n: int, *, temperature: float = 1.0, seed: int = 0) -> str:
         """A text that begins with ``prefix`` and goes on for n characters, each drawn by what the
         model of ``horn.data.text`` says to those before it.
@@ -420,6 +424,7 @@ class Model:
         def __getattr__(self, name: str) -> Any:
             raise mistakes.no_attribute("a horn.Model", name, dir(type(self)))
 
+    @mistakes.teaches
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, with the source of its neurons. Never half a file.
 
@@ -451,6 +456,7 @@ class Model:
         modelfile.write(path, manifest, arrays)
 
     @classmethod
+    @mistakes.teaches
     def load(
         cls, path: str | os.PathLike[str], *, backend: str = "kernels", threads: int | None = None
     ) -> Model:
@@ -489,6 +495,7 @@ class Model:
                 feature_names=names,
             )
 
+    @mistakes.teaches
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write what ``predict`` computes as an ONNX file: "x" (batch, features) -> "y" (batch,
         outputs), in the type of the model; of sequences "x" (batch, steps, features), of any number

@@ -82,6 +82,7 @@ NO_CHANNELS = (
 )
 
 
+@mistakes.teaches
 class Parameter:
     """A learned number per neuron, set to ``initial`` (a number or an initialiser) at the start."""
 
@@ -99,6 +100,7 @@ class Parameter:
         def __set__(self, instance: Any, value: Any) -> None: ...
 
 
+@mistakes.teaches
 class State(Parameter):
     """A number per neuron that is remembered between supersteps.
 
@@ -119,6 +121,7 @@ class State(Parameter):
         self.per = per
 
 
+@mistakes.teaches
 class Weight:
     """A weight of every incoming synapse: with ``forget = horn.Weight()`` in the class a message
     has ``m.forget``. A class that declares none has ``m.weight``.
@@ -145,6 +148,7 @@ class Weight:
         return self
 
 
+@mistakes.teaches
 class SynapseState(Parameter):
     """A number per synapse that is remembered: ``m.trace``, read and assigned in the loop over
     messages. ``forward`` has those of the incoming synapses, ``backward`` those of the outgoing

@@ -186,6 +186,7 @@ class Adam(Optimizer):
         return w - step, {"mean": m, "squares": s}
 
 
+@teaches
 @dataclass(frozen=True)
 class Direct(Optimizer):
     """The pushed value is the update: w += mean over the batch of what was pushed.

@@ -108,6 +108,27 @@ def test_what_train_is_told_is_what_a_run_has():
     assert fields == [*train, ("hosts", None)]
 
 
+TAUGHT = [getattr(horn, name) for name in sorted(NAMES) if isinstance(getattr(horn, name), type)]
+METHODS = [horn.Model.cut, horn.Model.activations, horn.Model.labels_of, horn.Model.generate,
+           horn.Model.save, horn.Model.load, horn.Model.export, horn.Network.layer,
+           horn.data.load]  # fmt: skip
+
+
+NOT_MADE = (BaseException, horn.Neuron, horn.Synapse, horn.Run)  # by users, of numbers
+
+
+@pytest.mark.parametrize("thing", [*TAUGHT, *METHODS], ids=lambda thing: thing.__qualname__)
+def test_an_argument_that_is_spelled_wrongly_is_answered_with_its_name(thing):
+    if isinstance(thing, type) and (issubclass(thing, NOT_MADE) or "__init__" not in vars(thing)):
+        return
+    kinds = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    for each in inspect.signature(thing).parameters.values():
+        name = each.name
+        if each.kind in kinds and name != "self" and len(name) > 3:
+            with pytest.raises(TypeError, match=rf"'{name}x'.*\b{name}\b"):
+                thing(**{f"{name}x": 1})
+
+
 def test_a_stop_while_the_first_names_are_loaded_leaves_horn_in_use():
     code = """
 import os, signal, sys

@@ -8,8 +8,10 @@ import numpy as np
 
 from horn.connections import Edges, Placed
 from horn.connections.windows import Sizes
+from horn.mistakes import teaches
 
 
+@teaches
 @dataclass(frozen=True)
 class OneToOne:
     """One synapse per neuron; both layers have the same shape."""

@@ -10,8 +10,10 @@ import numpy as np
 
 from horn.connections import Edges, Placed
 from horn.errors import ModelError
+from horn.mistakes import teaches
 
 
+@teaches
 @dataclass(frozen=True, eq=False)
 class Tied:
     """A connection that has the weights of another layer's: one array, of which both learn.

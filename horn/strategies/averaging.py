@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from horn.errors import check_whole
+from horn.mistakes import teaches
 from horn.strategies import Mean, Requests, Strategy, View
 
 
@@ -22,6 +23,7 @@ class AveragingMemory:
     averaged_at: int = -1
 
 
+@teaches
 @dataclass(frozen=True)
 class Averaging(Strategy):
     """every : batches from one mean to the next. There is one at the end of each epoch, too.

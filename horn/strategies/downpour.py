@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from horn.errors import JobError, check_whole
 from horn.job import Job
+from horn.mistakes import teaches
 from horn.optimizers import SGD, Adagrad, Direct, Optimizer, Updated
 from horn.parameter_server.pieces import ParameterPiece
 from horn.parameter_server.server import ParameterServer
@@ -87,6 +88,7 @@ class DownpourMemory:
     unpushed_samples: int = 0
 
 
+@teaches
 @dataclass(frozen=True)
 class Downpour(Strategy):
     """push_every, pull_every : batches; by default 10 where changes are pushed, else 1.

@@ -18,6 +18,7 @@ import numpy as np
 
 from horn.errors import JobError, check_whole
 from horn.job import Job
+from horn.mistakes import teaches
 from horn.optimizers import SGD
 from horn.parameter_server.pieces import ParameterPiece
 from horn.parameter_server.server import ParameterServer
@@ -47,6 +48,7 @@ class EasgdMemory:
     aside: dict[str, Array] = field(default_factory=dict)
 
 
+@teaches
 @dataclass(frozen=True)
 class EASGD(Strategy):
     """every : batches from one exchange of a group with the centre to the next. moving_rate : how

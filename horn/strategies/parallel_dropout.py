@@ -22,6 +22,7 @@ from horn.ir import Op, derive
 from horn.job import Job
 from horn.language.layers import asks, read_layer
 from horn.layers import Layer
+from horn.mistakes import teaches
 from horn.network import Network
 from horn.neuron import SynapseState, declared
 from horn.optimizers import Direct
@@ -29,6 +30,7 @@ from horn.strategies import Strategy, TaskEngine, Topology, in_words
 from horn.sub_models.rules import SubModelRules
 
 
+@teaches
 @dataclass(frozen=True)
 class ParallelDropout(Strategy):
     """sub_models : how many; by default one for each task. Tasks train several in turn, with the
