@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from horn import openblas as _openblas
 
-_openblas.prepare()  # NumPy may be loaded by any of the names below
+_openblas.prepare()  # any of the names below may load NumPy
 
 # The names of each module.
 _OF_MODULE = {
@@ -119,13 +119,13 @@ if TYPE_CHECKING:
     from horn.train import Run as Run
     from horn.train import train as train
 
-if "readline" in sys.modules:  # somebody types: what is typed from here on may be neurons
+if "readline" in sys.modules:  # at a prompt: text typed from here on may define neurons
     importlib.import_module("horn.prompt")
 
 
 class _Package(ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
-        """``horn.train`` is the function, whoever imports the module of that name, and when."""
+        """Keep ``horn.train`` the function, whoever imports the module of that name, and when."""
         if name in _HOME and isinstance(value, ModuleType):
             value = getattr(value, name)
         super().__setattr__(name, value)
@@ -162,7 +162,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return _imported(f"horn.{name}")
     if name not in _HOME:
-        # ``from horn import texts`` asks here before it imports: nobody reads what it is answered.
+        # ``from horn import texts`` asks here before it imports, and ignores the answer.
         if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
             raise AttributeError(name)
         from horn.mistakes import no_attribute, no_module

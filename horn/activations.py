@@ -62,7 +62,7 @@ class Activation:
 
 
 class OfTwo(Activation):
-    """``f(a, b)``, of what two layers send: of a loss between them."""
+    """``f(a, b)`` of the outputs of two layers, for a loss between them."""
 
     n_arguments = 2
 

@@ -1,4 +1,4 @@
-"""Aggregates: numbers that a user names, of a layer's outputs over samples, after each epoch.
+"""Aggregates: numbers by name that users define over a layer's outputs, after each epoch.
 
 Pure; a command may import it without NumPy.
 """
@@ -13,7 +13,7 @@ from horn import texts
 from horn.errors import ModelError
 from horn.mistakes import teaches
 
-# The columns of a history, before those that a user names.
+# The columns of a history, before those of a user's aggregates.
 COLUMNS = (
     "epoch",
     "iteration",
@@ -27,7 +27,7 @@ COLUMNS = (
     "group_loss",
     "groups",
 )
-# What is told beside them of how far a job is.
+# Facts of a job's progress in notes, beside the columns.
 FACTS = ("n_epochs", "n_iterations", "per_epoch", "at")
 OF_SAMPLES = {"mean": "sum", "sum": "sum", "min": "min", "max": "max"}  # how parts are combined
 EMPTY = {"sum": 0.0, "min": float("inf"), "max": -float("inf")}
@@ -73,7 +73,7 @@ class Aggregate:
 
 
 def check_name(name: Any) -> None:
-    """Raises ModelError if it cannot be the name of a column."""
+    """Raise ModelError if it cannot be the name of a column."""
     if not isinstance(name, str) or not name.isidentifier():
         raise ModelError(
             f"Job: aggregates: {name!r} cannot be the name of a column; use letters, digits and _, "

@@ -1,7 +1,7 @@
 """Callbacks: a user's functions that are called while a job trains.
 
-They run in the process that called ``horn.train`` (of a job on a cluster: in its first worker's),
-whatever the groups and tasks: so they keep what they remember, have the whole model at hand, and
+They run in the process that called ``horn.train`` (for a job on a cluster: in its first worker's),
+whatever the groups and tasks: so they keep their attributes, can read the whole model, and
 write where they were started. Training waits for them at the end of each epoch; for
 ``on_batch_end`` after each update, where a callback defines it. See docs/notes/0138.
 """
@@ -20,7 +20,7 @@ from horn.errors import JobError, ModelError
 from horn.mistakes import is_function, teaches
 from horn.modelfile import PROGRAMS
 
-# Of horn; they are above this file.
+# Classes of horn that import this file.
 Job: TypeAlias = Any
 Model: TypeAlias = Any
 History: TypeAlias = Any
@@ -30,12 +30,12 @@ HOOKS = ("on_train_begin", "on_epoch_end", "on_batch_end", "on_train_end")
 
 
 class TrainingContext:
-    """What a callback sees, and may ask for.
+    """The state of training as a callback sees it, and its requests to it.
 
-    job : what is trained. epoch : from 1; iteration : updates so far. history : of the epochs so
-    far; row : of the epoch that has just ended, else None. loss : of the batch that has just been
-    learned from, else None. n_epochs, n_iterations : of the whole job. group, task : whose process
-    this is, of a callback that runs everywhere; else 0.
+    job : the job. epoch : from 1; iteration : updates so far. history : the epochs so far; row :
+    that of the epoch just ended, else None. loss : that of the last update's batch, else None.
+    n_epochs, n_iterations : of the whole job. group, task : those of this process, for a callback
+    that runs everywhere; else 0.
     """
 
     def __init__(self, job: Job, history: History) -> None:
@@ -47,14 +47,14 @@ class TrainingContext:
         self.n_epochs = -(-job.n_iterations // job.iterations_per_epoch)
         self.is_stopping = False
         self.group = self.task = 0
-        self.is_watching = False  # everywhere: it may not decide
+        self.is_watching = False  # in every task: such a callback may not decide
         self._model: Callable[[], Model] | None = None
         self._rate: tuple[Callable[[], float], Callable[[float], None]] | None = None
 
     @property
     def model(self) -> Model:
         """The model as it is now; a copy, which training no longer changes. In ``on_train_end`` it
-        is the one that ``run.model`` will be.
+        is the later ``run.model``.
         """
         if self.is_watching:
             raise JobError("a task has its share of the model: leave everywhere out to have all")
@@ -64,8 +64,9 @@ class TrainingContext:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next update; may be set, to 0 or more, but not with servers (downpour, easgd). The
-        rest of a schedule is scaled alike. All tasks and groups have it before the same update.
+        """The learning rate of the next update; may be set, to 0 or more, but not with servers
+        (downpour, easgd). The rest of a schedule is scaled alike. All tasks and groups have it
+        before the same update.
         """
         assert self._rate is not None
         return self._rate[0]()
@@ -76,7 +77,7 @@ class TrainingContext:
         self._rate[1](value)
 
     def stop(self) -> None:
-        """End training after this update; its epoch ends with it, and is measured. Of groups that
+        """End training after this update; its epoch ends with it, and is measured. With groups that
         do not share every batch (averaging, downpour, easgd), after the epoch.
         """
         if self.is_watching:
@@ -85,15 +86,15 @@ class TrainingContext:
 
 
 class Callback:
-    """What is called while a job trains: define the methods that you need.
+    """The base of callbacks, called while a job trains: define the methods that you need.
 
     remembers : the attributes that a checkpoint keeps (numbers, texts, lists and dicts of them), so
     that a resumed run goes on with them. changes_rate : it sets the learning rate. everywhere : it
     runs in every task of every group instead (``context.group``, ``context.task``), as a copy made
-    of its source and of its attributes, which are plain; it looks at its process, and has neither
-    the model nor a say.
+    from its source and its plain attributes; it observes its process, and can neither read the
+    model nor decide.
 
-    An exception ends training with CallbackError, which has the run so far in ``run``.
+    An exception ends training with CallbackError, whose ``run`` is the run so far.
     """
 
     remembers: ClassVar[tuple[str, ...]] = ()
@@ -101,19 +102,21 @@ class Callback:
     everywhere: ClassVar[bool] = False
 
     def check(self, job: Job) -> None:
-        """Before anything starts. Raises ModelError for a job that it cannot be used with."""
+        """Called before anything starts. Raises ModelError for a job that it cannot be used
+        with.
+        """
 
     def on_train_begin(self, context: TrainingContext) -> None:
-        """Before the first update, also of a resumed run."""
+        """Called before the first update, also of a resumed run."""
 
     def on_epoch_end(self, context: TrainingContext) -> None:
-        """After each epoch, when it has been measured: ``context.row``."""
+        """Called after each epoch, when it has been measured: ``context.row``."""
 
     def on_batch_end(self, context: TrainingContext) -> None:
-        """After each update: ``context.loss``. Where nobody defines it, it costs nothing."""
+        """Called after each update: ``context.loss``. Costs nothing where nobody defines it."""
 
     def on_train_end(self, context: TrainingContext) -> None:
-        """After the last update, also when training was stopped; not when it failed."""
+        """Called after the last update, also when training was stopped; not when it failed."""
 
 
 class EpochFunction(Callback):
@@ -159,7 +162,7 @@ def _as_callback(one: Any) -> Callback:
 
 
 def _check_hook(callback: Callback, hook: str) -> None:
-    """Raises ModelError for a method that does not take one context, as those of Keras."""
+    """Raise ModelError for a method that does not take one context, as those of Keras."""
     try:
         parameters = list(inspect.signature(getattr(callback, hook)).parameters.values())
     except ValueError:  # written in C
@@ -176,7 +179,7 @@ def _check_hook(callback: Callback, hook: str) -> None:
 
 
 def name_of(callback: Callback) -> str:
-    """What messages call it."""
+    """The name of a callback in messages."""
     if isinstance(callback, EpochFunction):
         return str(getattr(callback.function, "__name__", type(callback.function).__name__))
     return type(callback).__name__
@@ -187,8 +190,8 @@ def defines(callback: Callback, hook: str) -> bool:
 
 
 def place(path: str | os.PathLike[str]) -> Path:
-    """Where a callback writes: a relative path of a job on a cluster is kept with the job, in a
-    folder that is made.
+    """The path where a callback writes: a relative path in a job on a cluster is kept with the
+    job. Makes the folder.
     """
     found = Path(os.environ.get(FOLDER, "")) / path
     found.parent.mkdir(parents=True, exist_ok=True)
@@ -196,8 +199,8 @@ def place(path: str | os.PathLike[str]) -> Path:
 
 
 class _Watching(Callback):
-    """What watches a column of the history. mode : "min" or "max" is better; by default "max" where
-    the column's name does not speak of a loss or an error.
+    """A callback that watches a column of the history. mode : "min" or "max" is better; by default
+    "max" where the column's name does not speak of a loss or an error.
     """
 
     remembers: ClassVar[tuple[str, ...]] = ("best",)
@@ -219,7 +222,7 @@ class _Watching(Callback):
             )
 
     def on_train_begin(self, context: TrainingContext) -> None:
-        if not context.history:  # another run has another best; one that is resumed goes on
+        if not context.history:  # another run has its own best; a resumed run keeps it
             self.best = None
 
     def has_improved(self, context: TrainingContext) -> bool:
@@ -244,9 +247,9 @@ class _Watching(Callback):
 class ModelCheckpoint(_Watching):
     """Saves the model after an epoch: the best so far, or every one.
 
-    path : of the file; ``{epoch}`` and the columns of the history are filled in, as in
-    "model-{epoch:03}-{val_loss:.3f}.horn". monitor, mode : which model is the best. save_best_only
-    : else each epoch's is saved.
+    path : the file; ``{epoch}`` and the columns of the history are filled in, as in
+    "model-{epoch:03}-{val_loss:.3f}.horn". monitor, mode : the column that selects the best.
+    save_best_only : else each epoch's is saved.
     """
 
     def __init__(
@@ -319,8 +322,8 @@ class ReduceOnPlateau(_Watching):
 
 @teaches
 class CSVLogger(Callback):
-    """Writes the history to a CSV file after each epoch: a header, and a line per epoch. What was
-    not measured is empty. A resumed run writes the epochs before it as well.
+    """Writes the history to a CSV file after each epoch: a header, and a line per epoch. Values
+    that were not measured are empty. A resumed run writes the earlier epochs as well.
     """
 
     def __init__(self, path: str | os.PathLike[str], separator: str = ",") -> None:
@@ -345,7 +348,7 @@ class CSVLogger(Callback):
                 writer.writerow(columns)
                 writer.writerows([row.get(name) for name in columns] for row in context.history)
             os.replace(new, path)
-        except BaseException:  # as of a full disk: what was there stays
+        except BaseException:  # as of a full disk: the old file stays
             new.unlink(missing_ok=True)
             raise
 
@@ -370,7 +373,7 @@ class TensorBoard(Callback):
     def on_train_begin(self, context: TrainingContext) -> None:
         from tensorboardX import SummaryWriter  # an extra
 
-        done = len(context.history)  # what an earlier run wrote beyond it does not count
+        done = len(context.history)  # rows of an earlier run beyond the checkpoint are dropped
         self._writer = SummaryWriter(str(place(self.folder)), purge_step=done + 1 if done else None)
 
     def on_epoch_end(self, context: TrainingContext) -> None:

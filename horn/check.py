@@ -1,4 +1,4 @@
-"""Whether a written backward is the gradient of its forward.
+"""Checks that a written backward is the gradient of its forward.
 
 Each layer whose class writes ``backward`` is tried alone, the others derived, in double precision
 on a few samples of the job's own data: its pushes, also to its Parameters, and its deltas are
@@ -30,7 +30,7 @@ SAMPLES, ENTRIES, STEP, TOLERANCE = 6, 4, 1e-5, 1e-4
 
 @dataclass(frozen=True)
 class ComparedNumber:
-    """A compared number. what : the user's call that makes it."""
+    """A gradient beside its finite difference. what : the user's call that makes it."""
 
     array: str
     place: tuple[int, ...]
@@ -40,7 +40,7 @@ class ComparedNumber:
 
     @property
     def error(self) -> float:
-        """Relative to the larger of the two."""
+        """The difference relative to the larger of the two."""
         return abs(self.written - self.expected) / max(abs(self.written), abs(self.expected), 1e-7)
 
 
@@ -118,8 +118,8 @@ def check_activations(network: Network) -> None:
 
 
 def _differs(activation: Activation, what: str, z: float) -> str:
-    """In words, where a written derivative is not the slope at z; "" where it is, or where there is
-    none.
+    """The sentence on a written derivative that is not the slope at z; "" where it is the slope,
+    or where there is no slope.
     """
     try:
         y = float(activation(z))
@@ -129,7 +129,7 @@ def _differs(activation: Activation, what: str, z: float) -> str:
             for h in (STEP, STEP / 2)
         )
     except (ArithmeticError, ValueError, TypeError, AttributeError, CompileError):
-        return ""  # f has no number here, or is for the compiler alone
+        return ""  # f is undefined here, or is for the compiler alone
     if not np.isfinite([y, given, wide, narrow]).all():
         return ""
     scale = max(abs(given), abs(narrow), 1e-3)
@@ -163,11 +163,11 @@ def describe(layer: Layer, entry: ComparedNumber) -> str:
 def _compare(job: Job, layer: Layer) -> Iterator[ComparedNumber]:
     """The gradients of the arrays that this layer's backward decides, beside finite differences."""
     net = job.network
-    tried = _Loss(job, frozenset({layer.index}))  # of frozen arrays, too
+    tried = _Loss(job, frozenset({layer.index}))  # frozen arrays are compared, too
     rng = np.random.default_rng(net.seed)
     own = [array for link in layer.links for array in link.weights.values()]
     mine = dict.fromkeys([*own, *layer.biases.values()], "self.backpropagate(...)")
-    if not isinstance(job.optimizer, Direct):  # whose pushes are updates
+    if not isinstance(job.optimizer, Direct):  # of Direct the pushes are updates
         links = [link for other in net.layers for link in other.links if link.source is layer]
         pushed = {
             array: push_of(name if len(link.names) > 1 else "")
@@ -218,7 +218,7 @@ class _Loss:
         return float(self.runner.value("loss").mean())
 
     def gradients(self) -> dict[str, Array]:
-        """By the arrays' names, in their shapes; of shared weights a program has them flat."""
+        """The gradients by the arrays' names, in the arrays' shapes; a program's may be flat."""
         self.loss()
         return {
             name: self.runner.value(self.probes[f"{name}.gradient"]).reshape(array.shape)

@@ -1,4 +1,4 @@
-"""What a layer hears late, itself or another layer some steps ago; or from end to beginning."""
+"""Delayed and reversed inputs: a layer hears a layer some steps ago, or from end to beginning."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from horn.mistakes import teaches
 @teaches
 @dataclass(frozen=True, eq=False)
 class Delayed:
-    """A member of ``inputs``: what a layer sent ``steps`` steps ago, 0 before the first step.
+    """A member of ``inputs``: the output of a layer ``steps`` steps ago, 0 before the first step.
 
-    layer : None is the layer that listens; another one as ``net.layer`` returned it, or, of one
-    that comes later, its name. Of a network with ``net.input(n, steps=...)``.
+    layer : None is the layer that listens; another layer as ``net.layer`` returned it, or, if it is
+    added later, its name. For a network with ``net.input(n, steps=...)``.
 
     Raises
     ------
@@ -41,10 +41,10 @@ class Delayed:
 @teaches
 @dataclass(frozen=True, eq=False)
 class Reversed:
-    """A member of ``inputs``: what a layer sent, the sequence from its last step to its first.
+    """A member of ``inputs``: the outputs of a layer, from the sequence's last step to its first.
 
-    At its first step the layer that listens hears what was sent at the last step of the sequence
-    (of those that end early, their own last), then the one before it. layer : as ``net.layer`` or
+    At its first step the layer that listens hears the output of the last step of the sequence
+    (of each sequence its own last), then of the one before it. layer : as ``net.layer`` or
     ``net.input`` returned it, or its name.
 
     Raises
@@ -79,7 +79,7 @@ def hears_reversed(layers: Iterable[Any]) -> bool:
 
 
 def delays(inputs: Any) -> list[int]:
-    """How many steps late each of ``inputs`` is heard."""
+    """The delay of each of ``inputs``, in steps."""
     if isinstance(inputs, Delayed):
         return [inputs.steps]
     if isinstance(inputs, Mapping):

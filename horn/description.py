@@ -1,6 +1,6 @@
-"""A network as JSON and back: what a model file and the text of a job say of its layers.
+"""A network as JSON and back: the layers in a model file and in the text of a job.
 
-What is absent is what it is without: files from before a word was known are read.
+An absent key has its default, so that older files are read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_SIZE = 2**31 - 1  # neurons of a layer: places are 32-bit numbers
 class Description:
     """A network as JSON: its layers, and the source of the user's neurons and functions.
 
-    problem : why it cannot be saved, if so; it can still be trained.
+    problem : the reason that it cannot be saved, if any; it can still be trained.
     """
 
     def __init__(self, manifest: Mapping[str, Any], problem: str = "") -> None:
@@ -43,7 +43,7 @@ class Description:
 
     @classmethod
     def of(cls, network: Network, wanted: Iterable[Metric] = ()) -> Description:
-        """Captured now, before a file is edited during a long training. wanted : metrics."""
+        """Capture a network now, before a file is edited in a long training. wanted : metrics."""
         capture = SourceCapture()
         try:
             described = network_to_json(network, capture)
@@ -119,7 +119,7 @@ def _tie_to_json(tie: Tied) -> dict[str, Any]:
 
 
 def _shape_to_json(layer: Layer) -> dict[str, Any]:
-    """What a flat layer, each of whose neurons is of its own kind, does not have."""
+    """The shape and kinds of a layer; a flat layer, each neuron of its own kind, has none."""
     found: dict[str, Any] = {"shape": layer.extents} if layer.extents else {}
     return found | ({"kinds": layer.kinds} if layer.kinds else {})
 
@@ -199,7 +199,7 @@ def rebuild(
     """The network of a manifest. Runs the source in it, unless it is in ``code`` already."""
     described = manifest["network"]
     if code is None:
-        # Class constants are part of what makes two loaded classes differ.
+        # Class constants tell apart two loaded classes of one source.
         salt = [layer.get("constants") for layer in described["layers"]]
         code = CapturedCode(dict(manifest["sources"]), origin, salt=salt)
     network = Network(number(described["seed"], int, 0, 2**63))
@@ -236,7 +236,7 @@ def rebuild(
 
 
 def number(found: Any, kind: type[int | float], low: float, high: float) -> Any:
-    """A number of a file, checked before the model runs."""
+    """Check a number of a file, before the model runs. Raises ValueError."""
     if not isinstance(found, (int, kind)) or not low <= float(found) <= high:
         raise ValueError(f"{found!r:.80} where a number from {low:g} to {high:g} was expected")
     return found
@@ -269,7 +269,7 @@ def _link_from_json(
     weight, place = found["weight"], int(found["source"])
     if place < len(network.layers):
         source = network.layers[place]
-    else:  # heard late, of this layer or one that comes later
+    else:  # a delayed input from this layer or a later one
         at = described[place]
         size = number(at["size"], int, 1, MAX_SIZE)
         shape = _shape_from_json(at).get("extents") or (size,)
@@ -296,7 +296,7 @@ def _link_from_json(
 
 
 def shapes(network: Network) -> dict[tuple[str, str], tuple[int, ...]]:
-    """Of all learned arrays and States, by ("parameter" or "state", name)."""
+    """The shapes of all learned arrays and States, by ("parameter" or "state", name)."""
     layers = network.layers[1:]
     found = {("parameter", name): shape for x in layers for name, shape in x.shapes.items()}
     return found | {("state", name): shape for name, shape in network.state_shapes.items()}

@@ -1,4 +1,4 @@
-"""What a machine has that horn needs; what it lacks, with the remedy. ``horn doctor`` prints it."""
+"""Checks of what a machine offers that horn needs, with remedies; printed by ``horn doctor``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from horn.errors import HornError
 
-SHM_BYTES = 256 * 1024 * 1024  # less than that is soon too little for shared memory
+SHM_BYTES = 256 * 1024 * 1024  # with less, shared memory is soon full
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Finding:
 
 
 def finding(what: str, look: Callable[[], str]) -> Finding:
-    """What a look gives, or the sentence of its error."""
+    """The finding of a check: its result, or the sentence of its error."""
     try:
         return Finding(what, True, look())
     except (HornError, OSError, ImportError) as error:
@@ -48,7 +48,7 @@ def _blas() -> str:
     np.dot(np.ones(2), np.ones(2))
     found = [f"{x['internal_api']} {x.get('version')}" for x in threadpool_info()]
     cores = len(os.sched_getaffinity(0))
-    makes = engine.Tape().products  # of float32: where there is AVX-512 horn itself, by default
+    makes = engine.Tape().products  # for float32; with AVX-512 horn itself by default
     return f"{', '.join(found) or 'the one of NumPy'} · {cores} cores · products by {makes}"
 
 
@@ -69,7 +69,7 @@ def _shm() -> str:
 
 
 def two_tasks() -> str:
-    """How long a small job on two tasks takes."""
+    """Train a small job on two tasks, and say how long it takes."""
     import horn
 
     begun = time.perf_counter()

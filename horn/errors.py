@@ -59,7 +59,7 @@ class JobError(HornError):
 
 
 def check_whole(what: str, value: object, least: int) -> None:
-    """Raises JobError for a setting that is no whole number from ``least``."""
+    """Raise JobError for a setting that is no whole number from ``least``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise JobError(f"{what} must be a whole number from {least}, got {value!r}")
 
@@ -84,7 +84,7 @@ class CheckpointError(HornError):
     """
 
     def __init__(self, path: str, what: str, exit_code: int = 2, errno: int = 0) -> None:
-        if len(what) > 1000:  # what a file says may be of any length
+        if len(what) > 1000:  # a text from a file may have any length
             what = f"{what[:900]} ... {what[-90:]}"
         self.path, self.what, self.exit_code, self.errno = path, what, exit_code, errno
         super().__init__(path, what, exit_code, errno)
@@ -95,8 +95,8 @@ class CheckpointError(HornError):
 
 class Diverged(HornError):
     """Training met NaN or infinity. model : a ``horn.Model`` of the last arrays before it, or None
-    where they are not known; ``iteration`` is how many updates it has had. met, kept : what the
-    search for the cause begins with.
+    if they are unknown; ``iteration`` is the number of its updates. met, kept : the start of the
+    search for the cause.
     """
 
     exit_code = 7
@@ -168,9 +168,9 @@ class TaskFailed(HornError):
 
 
 class CallbackError(HornError):
-    """A callback raised an exception, its ``__cause__``. callback, hook : whose. when : in words.
+    """A callback raised an exception, its ``__cause__``. callback, hook : which. when : in words.
     line : file, number and text of the user's line, if known. run : the run so far, with its model
-    and history; None before the first update. kept : where its model was saved, in words.
+    and history; None before the first update. kept : the path of its saved model, in words.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class AccessDenied(ClusterError):
 
 
 class NotAllowed(ClusterError):
-    """Horn itself refuses: not by this key, not in this role, too late, or once more."""
+    """Horn itself refuses a request: wrong key, wrong role, too late, or a repetition."""
 
 
 class SessionLost(ClusterError):
@@ -279,7 +279,7 @@ class SessionLost(ClusterError):
 
 
 class BarrierTimeout(ClusterError):
-    """Not everybody came in time. ``absent`` and ``arrived`` are sorted names."""
+    """A wait ended before everybody came. ``absent`` and ``arrived`` are sorted names."""
 
     exit_code = 1  # the job failed; the cluster was reached
 
@@ -334,7 +334,7 @@ class Fenced(ClusterError):
 
 
 class CompileError(HornError):
-    """A neuron leaves the neuron language.
+    """A neuron uses syntax or functions outside the neuron language.
 
     ``file``, ``line`` (from 1), ``column`` and ``end_column`` (from 0) point at the user's own
     text; ``where`` is "Class.method". The message shows the line with a caret and the remedy.
@@ -374,7 +374,7 @@ class CompileError(HornError):
 
 
 def _cell(file: str) -> str:
-    """A cell by the number that a notebook shows, and a file by its name."""
+    """A notebook's cell by the number shown there, another file by its name."""
     if "ipykernel_" not in file:
         return file
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()

@@ -1,4 +1,4 @@
-"""What an engine scores on a whole data set: its losses, what is right of its answers, metrics."""
+"""Evaluation of an engine over a whole data set: losses, the fraction of right answers, metrics."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def measure(
 def _measure_each(
     engine: Engine, network: Network, data: Dataset, target: str | None, wanted: list[Metric]
 ) -> dict[str, float]:
-    """As ``measure``, of several outputs and losses."""
+    """Measure a network with several outputs or losses, as ``measure``."""
     total, _, outputs, of_each = engine.results(data)
     found = {"loss": float(total) / len(data)}
     for layer, own in zip(network.judged, of_each, strict=True):

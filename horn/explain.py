@@ -1,4 +1,4 @@
-"""How the neurons of each layer will run, in a user's words."""
+"""The way in which the neurons of each layer run, in a user's words."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from horn.program import Convolve, Loop, Matmul, TargetRead, Targets, Update, ev
 
 
 def runs_as(network: Network) -> dict[str, str]:
-    """Per layer: "matrix products", "fused loop", both, or "message by message". Raises
-    CompileError if a neuron cannot be compiled.
+    """The way each layer runs: "matrix products", "fused loop", both, or "message by message".
+    Raises CompileError if a neuron cannot be compiled.
     """
     if any(layer.neuron.interpreted for layer in network.layers[1:]):
         return {layer.name: "message by message" for layer in network.layers[1:]}
@@ -63,7 +63,7 @@ def runs_as(network: Network) -> dict[str, str]:
 
 
 def _targets(network: Network) -> Targets:
-    """As if all had labels: how a network reads its targets, whatever the data will be."""
+    """The reads of targets as if all were labels, whatever the data will be."""
     if not network.is_judged:
         return None
     if not network.has_several:
@@ -72,7 +72,7 @@ def _targets(network: Network) -> Targets:
 
 
 def _optimizer(network: Network) -> Optimizer:
-    """SGD, or Direct if a neuron reads what only Direct remembers."""
+    """SGD, or Direct if a neuron reads ``previous_update``, which only Direct remembers."""
     for layer in network.layers[1:]:
         forward, backward, _ = read_layer(layer, True, receivers=network.receivers(layer))
         pushes = [forward.output, *forward.pushes.values()]
@@ -83,7 +83,7 @@ def _optimizer(network: Network) -> Optimizer:
 
 
 def kind(layer: Layer) -> str:
-    """What decides how gradients pass through a layer: weighted sum, local rule, or other."""
+    """How gradients pass through a layer: by a weighted sum, a local rule, or another formula."""
     forward, _, _ = read_layer(layer, True, written=False)
     if forward.pushes:
         return "local rule"
@@ -111,7 +111,7 @@ def never_learn(network: Network) -> list[str]:
 
 
 def unreached(network: Network) -> list[tuple[str, list[str]]]:
-    """As ``never_learn``, with the names of the arrays that each sentence is about."""
+    """The sentences of ``never_learn``, with the names of the arrays that each is about."""
     layers = network.layers[1:]
     if not network.is_judged or any(layer.neuron.interpreted for layer in layers):
         return []
@@ -121,7 +121,7 @@ def unreached(network: Network) -> list[tuple[str, list[str]]]:
     }
     reached = {layer.index for layer in network.judged if _is_steep(layer)}
     found: list[tuple[Layer, list[str], bool]] = []
-    learned: set[str] = set()  # by one layer, and so by all that are tied to it
+    learned: set[str] = set()  # by one layer, and so by all layers tied to it
     for layer in reversed(layers):
         forward, backward, _ = read[layer.index]
         own = derived[layer.index]
@@ -134,7 +134,7 @@ def unreached(network: Network) -> list[tuple[str, list[str]]]:
             reached.update(link.source.index for link in through)
         silent = []
         for name in layer.weights if layer.has_weights else ():
-            pushed = bool(forward.pushes)  # those that it leaves out are meant to stay
+            pushed = bool(forward.pushes)  # weights without a push are left on purpose
             pushed |= any(b and b.push_to(name, layer.weights) is not None for b in senders)
             arrays = [(link.weights[name], link.input) for link in layer.links]
             arrays += [(layer.biases[name], "")] if layer.biases else []
@@ -149,7 +149,7 @@ def unreached(network: Network) -> list[tuple[str, list[str]]]:
             for name in layer.parameters
             if not (here and _flows(of_parameters[name]))
         ]
-        if not ir.contains(forward.output, ir.Op.STOP_GRADIENT):  # else it is meant
+        if not ir.contains(forward.output, ir.Op.STOP_GRADIENT):  # else the stop is on purpose
             found.append((layer, silent, layer.index in reached))
     sentences = []
     for layer, silent, is_reached in reversed(found):
@@ -160,7 +160,7 @@ def unreached(network: Network) -> list[tuple[str, list[str]]]:
 
 
 def _of_messages(own: derive.Derived, written: BackwardIR | None, group: str) -> list[bool]:
-    """Whether something flows back to those who send the messages of an input, by each way."""
+    """Whether gradients flow back to the senders of an input's messages: by weight, or in all."""
     if written is not None:
         return [_flows(written.delta)]
     if own.is_weighted_sum:
@@ -178,8 +178,8 @@ def _of_weight(own: derive.Derived, written: BackwardIR | None, group: str, name
 
 
 def check_memory(network: Network, batch_size: int, groups: int = 1) -> None:
-    """Raise CompileError, with the line, for a State or SynapseState of which several samples at
-    once have no mean that means anything.
+    """Raise CompileError, with the line, for a State or SynapseState whose mean over several
+    samples has no meaning.
     """
     if batch_size * groups == 1:
         return
@@ -205,7 +205,7 @@ def check_memory(network: Network, batch_size: int, groups: int = 1) -> None:
 
 
 def _assigned(cls: type[Neuron], name: str, problem: str) -> CompileError:
-    """A complaint about where a class assigns a State or SynapseState."""
+    """An error that points at the line where a class assigns a State or SynapseState."""
     for method in ("forward", "backward"):
         function = getattr(cls, method, None)
         if function is None:
@@ -233,8 +233,8 @@ def _is_steep(layer: Layer) -> bool:
 
 
 def _unread(layer: Layer, output: ir.Node) -> dict[str, str]:
-    """The weights and Parameters without which the output is made: their arrays' names, and as the
-    neuron writes them.
+    """The weights and Parameters that the output does not depend on: their arrays' names, and
+    their names in the neuron's source.
     """
     nodes, name = set(ir.walk(output)), layer.name
     unread = {
@@ -243,7 +243,7 @@ def _unread(layer: Layer, output: ir.Node) -> dict[str, str]:
         if ir.leaf(ir.Op.PARAM, "o", each) not in nodes
     }
     weights = [each for each in layer.weights if derive.weight(each) not in nodes]
-    if len(layer.weights) > 1:  # the bias of an only one is learned
+    if len(layer.weights) > 1:  # a single weight's bias is learned
         for each in weights:
             arrays = [link.weights[each] for link in layer.links]
             arrays += [layer.biases[each]] if layer.biases else []
@@ -252,7 +252,7 @@ def _unread(layer: Layer, output: ir.Node) -> dict[str, str]:
 
 
 def _learned_elsewhere(layer: Layer, silent: list[str]) -> list[str]:
-    """The weights of the silent arrays, if each of them is one that other messages teach."""
+    """The weights of the silent arrays, if other messages teach each of these weights."""
     words, left = [], set(silent)
     for name in layer.weights if layer.has_weights else ():
         arrays = {link.weights[name] for link in layer.links}
@@ -264,7 +264,7 @@ def _learned_elsewhere(layer: Layer, silent: list[str]) -> list[str]:
 
 
 def _unreached(layer: Layer, silent: list[str], reached: bool, unread: dict[str, str]) -> str:
-    """unread : of the layer, as ``_unread`` finds."""
+    """The sentence on a layer's arrays that never learn. unread : as ``_unread`` finds."""
     name = layer.neuron.__name__
     said = f"layer {layer.index} {layer.name!r}: {', '.join(silent)} will never learn"
     words = ", ".join(dict.fromkeys(unread.values()))

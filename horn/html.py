@@ -9,14 +9,14 @@ MOST_ROWS = 12  # of a table; the middle of a longer one is left out
 
 
 def escape(text: str) -> str:
-    """A text in which no character is HTML's own."""
-    import html  # with its names of 2,000 characters, for pages alone
+    """Escape the characters of a text that have a meaning in HTML."""
+    import html  # loads a table of 2,000 names: for pages alone
 
     return html.escape(text)
 
 
 def cell(value: Any) -> str:
-    """A value as people read it, escaped."""
+    """A value formatted for people, escaped."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -29,7 +29,7 @@ def cell(value: Any) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table; of many rows the first and the last."""
+    """A table; with many rows the first and the last."""
     shown = list(rows)
     if len(shown) > MOST_ROWS:
         half = MOST_ROWS // 2
@@ -42,14 +42,14 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def facts(values: Mapping[str, Any]) -> str:
-    """Names and values; what is None is left out."""
+    """Names and values in one paragraph; None is left out."""
     said = [f"{escape(name)} <b>{cell(value)}</b>" for name, value in values.items()
             if value is not None]  # fmt: skip
     return f"<p>{' · '.join(said)}</p>"
 
 
 def epochs(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A history: the columns that say something."""
+    """A history as a table of the columns with values."""
     hidden = ("iteration", "seconds", "group_loss", "groups")
     names = [n for n in (rows[0] if rows else ()) if n not in hidden
              and any(row.get(n) is not None for row in rows)]  # fmt: skip
@@ -57,5 +57,5 @@ def epochs(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def progress(done: float, text: str) -> str:
-    """A bar, 0 to 1, and what stands beside it."""
+    """A progress bar, from 0 to 1, with a text beside it."""
     return f'<progress value="{min(max(done, 0.0), 1.0):.4f}" max="1"></progress> {escape(text)}'

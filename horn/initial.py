@@ -1,4 +1,4 @@
-"""What a job begins with instead of drawn numbers: the arrays of a model, by name and shape."""
+"""The initial arrays of a job instead of drawn numbers: those of a model, by name and shape."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ AllClasses = Classes | Mapping[str, Classes | None] | None  # of several outputs
 
 @dataclass(frozen=True)
 class Beginning:
-    """Arrays to begin with, and what became of each: ``taken`` from them, ``drawn`` from the seed
-    since they have none of that name, ``unused`` since the network has none. ``classes``,
-    ``normalization`` and ``feature_names`` are the model's that they are of.
+    """Initial arrays of a job by their origin: ``taken`` from the given ones, ``drawn`` from the
+    seed where none is given, ``unused`` where the network has none of that name. ``classes``,
+    ``normalization`` and ``feature_names`` are those of the model that they are from.
     """
 
     parameters: Mapping[str, Array]
@@ -43,11 +43,11 @@ class Beginning:
 
 
 def beginning(given: Any, network: Network) -> Beginning:
-    """Of a Model, a model file's path, or arrays by name, what a network can begin with.
+    """The initial arrays of a network from a Model, a model file's path, or arrays by name.
 
     Raises
     ------
-    ModelError : nothing in it has a name of the network's, an array of the same name has another
+    ModelError : no array has a name of the network's, an array of the same name has another
     shape, or its sparse connections, or windows with weights of their own, are others.
     """
     left: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ def beginning(given: Any, network: Network) -> Beginning:
     classes: AllClasses = getattr(given, "classes", None)
     normalization: Normalization | None = getattr(given, "normalization", None)
     feature_names: tuple[str, ...] = getattr(given, "feature_names", ())
-    if isinstance(given, Beginning):  # of the job that this one is made from
+    if isinstance(given, Beginning):  # from the job that this one is made from
         left = given.unused
         parameters, states, edges = given.parameters, given.states, {}
     elif isinstance(given, (str, os.PathLike)):
@@ -121,7 +121,7 @@ def beginning(given: Any, network: Network) -> Beginning:
 def seen(
     manifest: Mapping[str, Any],
 ) -> tuple[AllClasses, Normalization | None, tuple[str, ...]]:
-    """Of a model file: its classes, how its features are normalized, and what they are called."""
+    """The classes, the normalization and the feature names in a model file's manifest."""
     classes, normal = manifest.get("classes"), manifest.get("normalization")
     return (
         None if classes is None else all_from_json(classes),
@@ -132,7 +132,7 @@ def seen(
 
 def own_windows(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The geometry of windows with weights of their own at each position, by the name of the
-    weights: kernel, stride and shape say which synapse a number is of. layers : of a model file.
+    weights: kernel, stride and shape decide a number's synapse. layers : of a model file.
     """
     found = {}
     for layer in layers:
@@ -167,7 +167,7 @@ def _plain(value: Any) -> Any:
 
 
 def _told(windows: Any) -> str:
-    """Local(channels=4, kernel=3) of a layer of (8, 8, 1)"""
+    """The windows in words, as "Local(channels=4, kernel=3) over (8, 8, 1)"."""
     name, below, told = windows
     defaults = {"stride": 1, "padding": "valid", "dilation": 1}
     said = ", ".join(f"{k}={v!r}" for k, v in told.items() if defaults.get(k) != v)
@@ -175,7 +175,7 @@ def _told(windows: Any) -> str:
 
 
 def sparse_edges(network: Network) -> dict[str, Array]:
-    """The sparse connections, by the names that a model file gives them."""
+    """The arrays of the sparse connections, by their names in a model file."""
     return {
         f"{link.weight}/{part}": array
         for layer in network.layers

@@ -1,4 +1,4 @@
-"""What a network's arrays are before training: drawn from its seed, each from a key of its own."""
+"""The arrays of a network before training: drawn from its seed, each from a key of its own."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def states(layers: Sequence[Layer], seed: int, dtype: Any) -> dict[str, Any]:
 
 
 def synapse_states(layers: Sequence[Layer]) -> list[SynapseArray]:
-    """Where each SynapseState lies that a method names."""
+    """The arrays of the SynapseStates that methods name."""
     found = []
     for layer in layers[1:]:
         for place, (name, state) in enumerate(declared(layer.neuron, SynapseState).items()):
@@ -92,10 +92,10 @@ def _initial(
 
 
 def _own(values: Any, dtype: Any) -> Any:
-    """A copy: training writes into it, and who gave the values goes on with them."""
+    """A copy: training writes into it, and the caller keeps the given array."""
     return np.array(values, dtype, order="C")
 
 
 def _given(own: Any, of_layer: Initializer, where: str) -> Initializer:
-    """What a Weight says of its initial values, or else its layer."""
+    """The initializer of a Weight, or else of its layer."""
     return of_layer if own is None else initializers.resolve(own, where)

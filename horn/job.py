@@ -53,8 +53,8 @@ class EarlyStopping:
     """Stop when ``monitor`` has not improved by more than ``min_delta`` for ``patience`` epochs;
     keep the best model.
 
-    ``monitor`` is "val_loss", "val_acc", or of a metric of the job, as "val_f1". ``mode`` is what
-    is better, "min" or "max"; of the loss and of metrics that have names it need not be said.
+    ``monitor`` is "val_loss", "val_acc", or a metric of the job, as "val_f1". ``mode`` is the
+    better direction, "min" or "max"; for the loss and for metrics with names horn knows it.
     """
 
     patience: int = 3
@@ -82,58 +82,59 @@ class EarlyStopping:
 @mistakes.teaches
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What to train, on what, and how.
+    """A training job: the network, its data, and how to train it.
 
     data, validation : a ``horn.data`` dataset, or arrays (x, y), or a stream: an iterator, a
-    function that returns one, a DataLoader of PyTorch, a ``horn.data.Stream`` (one process reads
-    it; of validation and test data all at once). validation may also be a fraction of data that is
+    function that returns one, a DataLoader of PyTorch, a ``horn.data.Stream`` (read by one process;
+    validation and test streams are read whole). validation may also be a fraction of data that is
     held out.
     batch_size : samples per update.
-    epochs, iterations : how long; one of the two (10 epochs by default).
+    epochs, iterations : the length of training; one of the two (10 epochs by default).
     target : "labels" (y), "input" (autoencoder), or None where there is no loss.
     dtype : "float32" or "float64".
     check : compare written backward methods with finite differences before the first step.
     early_stopping : stop and keep the best by the validation data. Without it ``keep_best`` alone
     keeps the best.
     test : data that are evaluated once, after training.
-    initial : what to begin with instead of drawn numbers: a ``horn.Model``, the path of a model
-    file, or arrays by name. Arrays are taken by name and must have the shape of this network's;
-    what has none there is drawn from the seed, what it has more is not used (``initial`` says so).
-    frozen : what training leaves as it is: names of layers (all that they learn: incoming weights,
-    biases, Parameters), of arrays ("layer2.bias"), or what ``net.layer`` returned. States go on:
-    they are remembered, not learned.
-    aggregates : what else is measured after each epoch: by name, the column's in ``run.history``, a
-    ``horn.Aggregate``. On the samples that acc is measured on, in inference; it changes no weight.
-    metrics : what is measured beside the loss, of all validation data after each epoch (columns
-    val_f1 ...), and of test data: names (accuracy, precision, recall, f1, auc, top5, mae, mse,
-    rmse, r2) or functions f(y_true, y_pred) of all targets and outputs (horn/metrics.py says what
-    each is). They change no weight; the model keeps them for ``evaluate``.
+    initial : the beginning instead of drawn numbers: a ``horn.Model``, the path of a model file, or
+    arrays by name. Arrays are taken by name and must have the shape of this network's; arrays that
+    are missing there are drawn from the seed, further ones are not used (``initial`` names both).
+    frozen : the parts that training leaves unchanged: names of layers (all that they learn:
+    incoming weights, biases, Parameters), of arrays ("layer2.bias"), or the layers themselves, as
+    returned by ``net.layer``. States still change: they are remembered, not learned.
+    aggregates : further measurements after each epoch: a ``horn.Aggregate`` by name, which is the
+    column in ``run.history``. Measured on the samples of acc, in inference; changes no weight.
+    metrics : measurements beside the loss, over all validation data after each epoch (columns
+    val_f1 ...), and over test data: names (accuracy, precision, recall, f1, auc, top5, mae, mse,
+    rmse, r2) or functions f(y_true, y_pred) of all targets and outputs (horn/metrics.py defines
+    each). They change no weight; the model keeps them for ``evaluate``.
     normalize : every feature less its mean, divided by its standard deviation, both of ``data`` (a
-    constant feature is only shifted); with "channel" they are of each channel of the input over all
-    positions. The model keeps them and applies them to all that it is asked about. Of sequences
-    they are of each feature over all steps that there are. None: as the model does that ``initial``
-    names, else not.
-    callbacks : what is called while it trains: ``horn.Callback`` objects, or functions of their
+    constant feature is only shifted); with "channel" mean and deviation are those of each channel
+    of the input over all positions. The model keeps them and applies them to all inputs later. For
+    sequences they are those of each feature over all existing steps. None: as in the model that
+    ``initial`` names, else no normalization.
+    callbacks : objects that training calls: ``horn.Callback`` objects, or functions of their
     context that are called after each epoch (docs/callbacks.md).
     sample_weight : (n,) numbers from 0, one for each sample of data: a factor of its loss, in the
     loss that is reported and in what is learned. The loss of a batch is the sum of weight times
     loss divided by the number of its samples, not by the sum of their weights, as in Keras.
-    class_weight : the same by class, {label: weight} (1 for those that are not there) or
-    "balanced": n / (number of classes * samples of the class), as in scikit-learn. What they make
-    together is ``job.data.weight`` then. Validation and test data are not weighed.
-    stateful : sequences are longer than what one update goes back: they are cut into pieces, and
-    what neurons carry and layers hear late goes on from piece to piece, without a gradient. data
-    are one sequence x (steps, n), cut into ``batch_size`` lanes side by side, or several (n, steps,
+    class_weight : the same by class, {label: weight} (1 for labels that are not there) or
+    "balanced": n / (number of classes * samples of the class), as in scikit-learn. The product of
+    both is ``job.data.weight`` then. Validation and test data are not weighed.
+    stateful : sequences are longer than the steps of one update: they are cut into pieces, and
+    carried States and delayed outputs go on from piece to piece, without a gradient. data are one
+    sequence x (steps, n), cut into ``batch_size`` lanes side by side, or several (n, steps,
     features), each with targets of each step; a new epoch begins anew. Their order is that of time.
     Validation and test data are heard as they are, each sequence from its beginning to its end.
-    truncate : of stateful jobs, the steps of a piece; by default those of net.input(n, steps=...).
+    truncate : for stateful jobs, the steps of a piece; by default those of net.input(n, steps=...).
     Steps at the end of a lane that fill no piece are left out.
-    buckets : of sequences of different lengths, of how many batches at a time the sequences are
-    sorted by length, so that like lengths are in one batch, which is as long as its longest; the
+    buckets : for sequences of different lengths, the number of batches whose sequences are sorted
+    by length at a time, so that like lengths are in one batch, which is as long as its longest; the
     batches come in an order drawn anew in every epoch. 0: batches as they are drawn.
-    recompute : of sequences, "sqrt": what backward reads is kept of about sqrt(T) of the T steps at
-    a time, and computed again from where every sqrt(T) steps began. Memory grows with sqrt(T), a
-    step of training takes about a quarter longer, and learns the same. None: all steps are kept.
+    recompute : for sequences, "sqrt": the values that backward reads are kept for about sqrt(T) of
+    the T steps at a time, and computed again from a copy every sqrt(T) steps. Memory grows with
+    sqrt(T), a step of training takes about a quarter longer, and learns the same. None: all steps
+    are kept.
     """
 
     network: Network
@@ -197,7 +198,7 @@ class Job:
                 "stream does neither; pass arrays, or begin with its arrays: "
                 "initial=model.parameters"
             )
-        set_(self, "sample_weight", None)  # they are in data now, of its part that is not held out
+        set_(self, "sample_weight", None)  # sample_weight and class_weight are in data now
         set_(self, "class_weight", None)
         set_(self, "data", self._in_pieces(data, self.batch_size, "data"))
         set_(self, "validation", self._in_pieces(self._like(validation, data), 1, "validation"))
@@ -228,7 +229,7 @@ class Job:
             set_(self, "network", self.network.beginning_with(begun.parameters, begun.states))
 
     def _check_settings(self) -> None:
-        """What can be said of each setting, before the data are looked at. Raises ModelError."""
+        """Check each setting by itself, before the data are read. Raises ModelError."""
         if not isinstance(self.network, Network):
             remedy = ""
             if isinstance(getattr(self.network, "network", None), Network):
@@ -287,27 +288,29 @@ class Job:
 
     @property
     def most_rows(self) -> int:
-        """The rows of the largest batch."""
+        """The number of rows of the largest batch."""
         n = len(self.data) if isinstance(self.data, Stream) else len(self.data) // self.data.pieces
         return int(min(self.batch_size, n))
 
     @property
     def looks_at_every(self) -> int:
-        """Every so many-th training sample is what ``acc`` and aggregates are measured on after an
-        epoch: a twentieth of them, 100 to 2,000.
+        """The stride of the training samples that ``acc`` and aggregates are measured on after an
+        epoch: a twentieth of the samples, 100 to 2,000.
         """
         n = len(self.data)
         return -(-n // min(max(n // 20, 100), 2000))
 
     @property
     def looked_pieces(self) -> int:
-        """Of a stateful job: with how many pieces of each sequence that is, from its beginning."""
+        """The pieces of each sequence of a stateful job that acc is measured on, from its
+        beginning.
+        """
         pieces: int = self.data.pieces
         return -(-pieces // self.looks_at_every)
 
     @property
     def acc_is_of(self) -> str:
-        """What ``acc`` is measured on, in words, where it is not all of the training data."""
+        """The sentence that names the samples of ``acc``; "" where these are all training data."""
         n, every = len(self.data), self.looks_at_every
         if self.stateful and every > 1:
             n_looked = n // self.data.pieces * self.looked_pieces
@@ -325,8 +328,8 @@ class Job:
         )
 
     def score(self, row: Mapping[str, Any]) -> float:
-        """What selects the best model, of an epoch's row: less is better; what is not defined is
-        worst.
+        """The score of an epoch's row by which the best model is selected: less is better, and an
+        undefined value is worst.
         """
         stopping = self.early_stopping or EarlyStopping()
         value = row[stopping.monitor]
@@ -382,7 +385,7 @@ class Job:
                 check_targets_of(net, data, what)
 
     def batches(self) -> AugmentedBatch | None:
-        """What makes the batches of training data, where they are not just rows of it."""
+        """The augmented batches of the training data; None where batches are plain rows of them."""
         if self.augment is None:
             return None
         shape, size = self.network.layers[0].shape, min(self.batch_size, len(self.data))
@@ -435,7 +438,7 @@ class Job:
             )
 
     def _check_sequences(self) -> None:
-        """What is not available for sequences."""
+        """Raise ModelError for settings that sequences, or samples without steps, do not allow."""
         self._check_stateful()
         if type(self.buckets) is not int or self.buckets < 0:
             raise ModelError(
@@ -482,7 +485,7 @@ class Job:
         return self._with_targets(read(self._arranged(data, what), what))
 
     def _arranged(self, data: Any, what: str) -> Any:
-        """Several inputs by name, and sequences, as the rows of a dataset."""
+        """Lay several inputs by name, and sequences, out as the rows of a dataset."""
         net = self.network
         if isinstance(data, Dataset) and data.pieces > 1:  # of a job like this one
             data = lanes.joined(data)
@@ -494,19 +497,19 @@ class Job:
         return side_by_side(data, net.inputs, what)
 
     def _in_pieces(self, data: Any, n_lanes: int, what: str) -> Any:
-        """The sequences of a stateful job, in pieces."""
+        """Cut the sequences of a stateful job into pieces."""
         if not self.stateful or data is None:
             return data
         steps = self.truncate or self.network.steps
         return lanes.pieces(data, self.network.n_inputs, steps, n_lanes, what)
 
     def _with_targets(self, data: Dataset) -> Dataset:
-        """The data with the targets that the outputs have by name."""
+        """Arrange the targets of the data by the names of the outputs."""
         net = self.network
         return data.of_outputs(net.compared if self.target == "labels" else (), net.has_several)
 
     def _streamed(self) -> Any:
-        """The stream, with the length of an epoch; what it cannot do is said."""
+        """The stream with the length of an epoch. Raises ModelError for settings it cannot have."""
         data = as_stream(self.data, "data")
         cannot = {
             "normalize=True": self.normalize,
@@ -539,7 +542,7 @@ class Job:
         return data
 
     def _as_seen(self, data: Dataset, begun: Beginning | None) -> Dataset:
-        """The training data, coded and normalized as what the job begins with was."""
+        """Code and normalize the training data, as the model did that the job begins with."""
         if not isinstance(self.normalize, bool) and self.normalize not in (None, "channel"):
             raise ModelError(
                 f'Job: normalize is True, "channel", False or None, got {self.normalize!r}'
@@ -575,7 +578,7 @@ class Job:
         return data if normal is data.normalization else data.with_fields(normalization=normal)
 
     def _channels(self, data: Dataset) -> int | None:
-        """How many there are, where each is to be normalized as one."""
+        """The number of channels if each is normalized as one, else None. Raises ModelError."""
         if self.normalize is True:
             return None
         shape = self.network.layers[0].shape
@@ -587,7 +590,7 @@ class Job:
         return shape[-1]
 
     def _weighed(self, data: Dataset) -> Dataset:
-        """The training data with weights by class."""
+        """Add the weights by class to the training data."""
         if self.class_weight is not None and self.network.has_several:
             raise ModelError(
                 f"Job: class_weight is of one output, but the network has "
@@ -604,7 +607,7 @@ class Job:
         return data
 
     def _like(self, other: Dataset | None, data: Dataset) -> Dataset | None:
-        """Validation or test data, coded and normalized as the training data."""
+        """Code and normalize validation or test data as the training data."""
         if other is None:
             return None
         if self.target == "labels" and (data.has_labels or data.targets):
@@ -617,7 +620,7 @@ class Job:
             check_features(other, data.n_features, "the training data")
         return other.with_fields(normalization=data.normalization)
 
-    if not TYPE_CHECKING:  # who checks types is told without it
+    if not TYPE_CHECKING:  # type checkers report unknown names themselves
 
         def __getattr__(self, name: str) -> Any:
             raise mistakes.no_attribute("a horn.Job", name, dir(type(self)))
@@ -653,7 +656,7 @@ class Job:
 
 
 def _better(stopping: EarlyStopping, network: Network, metrics: tuple[Metric, ...]) -> str:
-    """What is better of what is watched, "min" or "max"; "" if nobody said."""
+    """The better direction of the monitored column, "min" or "max"; "" if it is not known."""
     if stopping.mode is not None:
         return stopping.mode
     return better(network, metrics)[stopping.monitor]

@@ -1,4 +1,4 @@
-"""Whether the parts of a job fit its network, and what they then are."""
+"""Checks that the parts of a job fit its network, and their resolution to names and arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from horn.outputs import better, resolve
 
 
 def check_targets_of(network: Network, data: Dataset, what: str) -> None:
-    """Whether the data have the targets of a network with one output. Raises DataError."""
+    """Check that the data have the targets of a network with one output. Raises DataError."""
     last = network.last
     assert last.loss is not None
     if data.y is None:
@@ -44,7 +44,7 @@ def check_targets_of(network: Network, data: Dataset, what: str) -> None:
 
 
 def frozen_of(given: Any, network: Network) -> tuple[tuple[str, ...], set[str]]:
-    """The names that are given, and the arrays that they mean."""
+    """The names in ``frozen``, and the arrays that they mean. Raises ModelError."""
     if isinstance(given, (str, Layer)) or not isinstance(given, Iterable):
         raise ModelError(
             'Job: frozen is a list of layers and arrays, as ["layer1", "layer2.bias"]; '
@@ -139,7 +139,7 @@ def aggregates_of(given: Any, network: Network) -> dict[str, Aggregate]:
 
 
 def _check_between_0_and_1(data: Dataset, what: str) -> None:
-    """Of one output neuron labels are targets."""
+    """Check targets of binary_cross_entropy: labels of one output neuron are its targets."""
     assert data.y is not None
     low, high = float(data.y.min()), float(data.y.max())
     if not 0.0 <= low <= high <= 1.0:

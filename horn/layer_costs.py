@@ -1,7 +1,8 @@
-"""What layers see and cost, from a model file's description or a network's: plain data, no arrays.
+"""Receptive fields and costs of layers, from a model file's description or a network's: plain
+data, no arrays.
 
-``LayerCost.field`` is the part of the input that one neuron hears of, by dimension, () if it is all
-of it; ``multiply_adds`` is how many weighted messages one sample makes.
+``LayerCost.field`` is the part of the input that reaches one neuron, by dimension, () for all of
+it; ``multiply_adds`` is the number of weighted messages for one sample.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class LayerCost(NamedTuple):
-    """Of one layer. synapses : messages of one sample, weighted or not."""
+    """The costs of one layer. synapses : messages of one sample, weighted or not."""
 
     field: tuple[int, ...]
     synapses: int
@@ -24,8 +25,8 @@ class LayerCost(NamedTuple):
 
 
 class _Sight(NamedTuple):
-    """Along one dimension of the input: how many positions a neuron hears of, and how far apart
-    the first ones of neighbours are.
+    """The receptive field along one dimension of the input: the number of positions that reach a
+    neuron, and the distance between the first positions of neighbours.
     """
 
     reach: int
@@ -33,13 +34,12 @@ class _Sight(NamedTuple):
 
 
 def costs(layers: Sequence[Mapping[str, Any]]) -> list[LayerCost]:
-    """Of each layer, the input first.
+    """The cost of each layer, the input first.
 
     layers : ``size``, ``shape`` if there is one, and ``links``, each with ``source`` (a layer's
-    number), ``weights`` (how many each synapse has) and ``weight`` (what they are called),
-    ``connection`` (its name), ``windows`` (what it was told, if it goes by shapes), ``synapses``
-    (their number, of others that are sparse) and ``tied`` (the layer whose weights it has, and
-    whether it goes the other way).
+    number), ``weights`` (the number per synapse) and ``weight`` (their name), ``connection`` (its
+    name), ``windows`` (its settings, if it goes by shapes), ``synapses`` (their number, for other
+    sparse ones) and ``tied`` (the layer whose weights it has, and whether it goes the other way).
     """
     extents = tuple(layers[0].get("shape", ()))[:-1]
     sights: list[tuple[_Sight, ...]] = []
@@ -51,10 +51,10 @@ def costs(layers: Sequence[Mapping[str, Any]]) -> list[LayerCost]:
             found.append(LayerCost((1,) * len(extents), 0, 0))
             continue
         counts = [_synapses(*_owner(layers, layer, link)) for link in links]
-        # what is heard late, of this layer or a later one, is of all the input
+        # a delayed output, of this layer or a later one, depends on the whole input
         below = [sights[k] if k < len(sights) else () for k in (x["source"] for x in links)]
         seen = [_through(layers, *each) for each in zip(links, below, strict=True)]
-        # of several ways the widest; a way to all of the input is to all of it
+        # over several ways the widest field; one way to the whole input makes it the whole
         sight = tuple(
             _Sight(max(s.reach for s in ways), max(s.jump for s in ways))
             for ways in zip(*seen, strict=True)
@@ -69,8 +69,8 @@ def costs(layers: Sequence[Mapping[str, Any]]) -> list[LayerCost]:
 def _owner(
     layers: Sequence[Mapping[str, Any]], layer: Mapping[str, Any], link: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
-    """The layer that listens, the one below and the link whose synapses a link has: of another, if
-    it is tied.
+    """The listening layer, the layer below and the link that own a link's synapses: those of
+    another link, if it is tied.
     """
     while link.get("tied"):
         layer = layers[link["tied"]["layer"]]
@@ -81,7 +81,7 @@ def _owner(
 def _through(
     layers: Sequence[Mapping[str, Any]], link: Mapping[str, Any], below: tuple[_Sight, ...]
 ) -> tuple[_Sight, ...]:
-    """What is seen through a link; () is all."""
+    """The receptive field through a link; () is the whole input."""
     turned = False
     while tied := link.get("tied"):
         turned ^= tied["transposed"]
@@ -93,7 +93,7 @@ def _through(
     if not told or "kernel" not in told or not below:
         return ()
     sizes = (_each(told, name, len(below)) for name in ("kernel", "stride", "dilation"))
-    if turned:  # each position hears of those whose windows it is in
+    if turned:  # each position hears the positions whose windows it is in
         return tuple(
             _Sight(s.reach + (kernel - 1) * apart // step * s.jump, max(s.jump // step, 1))
             for s, kernel, step, apart in zip(below, *sizes, strict=True)
@@ -123,7 +123,7 @@ def _synapses(layer: Mapping[str, Any], below: Mapping[str, Any], link: Mapping[
         first = (p * step - before for p in range(out))
         taps *= sum(0 <= at + k * apart < size for at in first for k in range(kernel))
     maps = int(layer["shape"][-1])
-    if link["connection"] == "Window":  # its own channel and the neighbours that there are
+    if link["connection"] == "Window":  # its own channel and the existing neighbours
         reach = int(told["channels"]) // 2
         return taps * sum(
             min(c + reach, channels - 1) - max(c - reach, 0) + 1 for c in range(channels)
@@ -132,7 +132,7 @@ def _synapses(layer: Mapping[str, Any], below: Mapping[str, Any], link: Mapping[
 
 
 def _before(told: Mapping[str, Any], space: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """How many positions of the first window lie outside, by dimension."""
+    """The number of positions of the first window outside the layer, by dimension."""
     n, padding = len(space), told["padding"]
     if padding == "valid":
         return [0] * n
@@ -151,7 +151,7 @@ def _each(told: Mapping[str, Any], name: str, n: int) -> list[int]:
 
 
 def memory_bytes(parameters: int, units: int, rows: int, itemsize: int) -> int:
-    """What a layer takes in a training step of so many samples: its parameters, and an output, a
-    summed input and a delta per neuron and sample.
+    """The memory of a layer in a training step, in bytes: its parameters, and an output, a summed
+    input and a delta per neuron and sample. rows : samples of a step.
     """
     return itemsize * (parameters + 3 * units * rows)

@@ -1,4 +1,4 @@
-"""What a network is made of: layers, the links between them, what synapses remember.
+"""Layers, the links between them, and the synapse arrays that they remember.
 
 Frozen descriptions; ``Network`` makes and joins them, and its module's docstring says how their
 arrays are named.
@@ -36,7 +36,7 @@ from horn.neuron import (
     weights_of,
 )
 
-MAX_STEPS = 65_535  # of a sequence: what draws have room for
+MAX_STEPS = 65_535  # the most steps of a sequence: draws have 16 bits for a step
 Interlayer = Callable[[Any], Any]
 Connects = Connection | PlacedConnection
 Heard: TypeAlias = "Layer | Delayed"
@@ -45,7 +45,7 @@ Inputs: TypeAlias = "Heard | Sequence[Heard] | Mapping[str, Heard]"
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """One connection into a layer: from which layer, how, and with what initial weights.
+    """One connection into a layer: its source, its kind, and its initial weights.
 
     ``edges`` is None for a dense connection.
     """
@@ -54,20 +54,20 @@ class Link:
     connection: Connects
     edges: Edges | None
     init: Initializer
-    weight: str  # the name of its weight array, or what the names of several begin with
+    weight: str  # the name of its weight array, or the stem of several
     names: tuple[str, ...] = (WEIGHT,)  # of the weights of each synapse
-    input: str = ""  # what neurons call its messages: messages.<input>
-    delay: int = 0  # so many steps ago the source sent them
+    input: str = ""  # the name of its messages in a neuron: messages.<input>
+    delay: int = 0  # in steps, after which the source's output is heard
     is_reversed: bool = False  # the sequence is heard from its last step to its first
 
     @property
     def tie(self) -> Tied | None:
-        """Whose weights it has, if they are another link's."""
+        """The tie to the link whose weights it shares, or None."""
         return self.connection if isinstance(self.connection, Tied) else None
 
     @property
     def weights(self) -> dict[str, str]:
-        """The arrays of its weights by their names: of another link, if it is tied to that."""
+        """The names of its weight arrays by weight: another link's, if it is tied to that."""
         return {name: array_name(self.weight, name) for name in self.names}
 
     def shape(self, n_receivers: int) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ class Link:
 
     @property
     def heard(self) -> str:
-        """From where, as people are told it."""
+        """The source in words, for people: its input's name, layer and delay."""
         ago = f" {self.delay} step{'s' * (self.delay > 1)} ago" if self.delay else ""
         ago = " reversed" if self.is_reversed else ago
         return (f"{self.input}: " if self.input else "") + self.source.name + ago
@@ -90,22 +90,22 @@ class Link:
 
     @property
     def is_placed(self) -> bool:
-        """Whether the connection goes by the shapes of the layers, and says them."""
+        """Whether the connection depends on the shapes of the layers, and determines them."""
         return hasattr(self.connection, "at")
 
     @property
     def owner(self) -> Link:
-        """The link that has its weights: itself, unless it is tied to another."""
+        """The link that owns its weights: itself, unless it is tied to another."""
         return self if self.tie is None else self.tie.link
 
     @property
     def is_turned(self) -> bool:
-        """Whether it goes the other way than the link whose weights it has."""
+        """Whether it has the weights of another link transposed."""
         return self.tie is not None and bool(self.tie.transposed)
 
     @property
     def convolves(self) -> bool:
-        """Whether sums of products over its windows, or its owner's, have kernels of their own:
+        """Whether sums of products over its windows, or its owner's, run in convolution kernels:
         then the layers at its ends have the shapes of those at the owner's.
         """
         connection = self.owner.connection
@@ -118,12 +118,12 @@ class Link:
 
     @property
     def is_known(self) -> bool:
-        """Whether it is one of horn's that go by shapes: what it was told says its synapses."""
+        """Whether it is a shaped connection of horn, whose settings determine its synapses."""
         return PLACED.get(type(self.connection).__name__) is type(self.connection)
 
     @property
     def kept_edges(self) -> dict[str, Any]:
-        """What a file keeps of its synapses, by the ends of its arrays' names."""
+        """The arrays of its synapses that a model file keeps, by the ends of their names."""
         if self.edges is None or self.is_known or self.tie is not None:
             return {}
         found = {"indptr": self.edges.indptr, "indices": self.edges.indices}
@@ -149,12 +149,13 @@ class Layer:
     """A set of neurons of one class with one activation. Made by ``Network``; read-only.
 
     ``kind`` is "input", "hidden" or "output". ``keep`` and ``per`` are the input's dropout.
-    ``extents`` is its shape if it is not flat. ``kinds``: neuron o is of kind o % kinds, as of the
-    maps of a convolution, all positions of which are one neuron; None where each is of its own.
-    ``parts`` are the inputs of a network with several, name and size, side by side. ``steps``: of
-    the input, how many a sequence has; 0 is no sequence. ``each_step``: of the output, whether each
-    step is judged, or the last one alone. ``loss_weight``: a factor of its loss. ``answers``:
-    whether what an output sends is an answer; what a ``Network.loss`` makes is a loss alone.
+    ``extents`` is its shape if it is not flat. ``kinds``: neuron o is of kind o % kinds, as for the
+    maps of a convolution, all positions of which are one neuron; None where every neuron is of its
+    own kind. ``parts``: name and size of each input of a network with several, side by side.
+    ``steps``: of the input, the steps of a sequence; 0 is no sequence. ``each_step``: of the
+    output, whether each step is judged, or the last one alone. ``loss_weight``: a factor of its
+    loss. ``answers``: whether its outputs are an answer; the layer of a ``Network.loss`` is a loss
+    alone.
     """
 
     index: int
@@ -180,43 +181,43 @@ class Layer:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of its neurons, channels last; (size,) of a flat layer."""
+        """The shape of its neurons, channels last; (size,) if it is flat."""
         return self.extents or (self.size,)
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What its neurons call their messages by, in the order of the links: messages.<name>."""
+        """The names of its messages, ``messages.<name>``, in the order of the links."""
         return tuple(dict.fromkeys(link.input for link in self.links if link.input))
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """``inputs``, and "" if there are messages without such a name, as the bias is."""
+        """``inputs``, and "" if there are messages without a name, as the bias is."""
         bare = self.bias is not None or any(not link.input for link in self.links)
         return (*self.inputs, *([""] if bare else []))
 
     def end_of(self, group: str, weight: str) -> str:
-        """How the name of a delta ends: of the sum of one input's messages, of one weight."""
+        """The end of a delta's name: for the sum of one input's messages with one weight."""
         end = f".{group}" if group else ""
         return f"{end}.{weight}" if len(self.weights) > 1 else end
 
     def again(self, position: int) -> int:
-        """How many links before this one come from the same layer."""
+        """The number of links before this one that come from the same layer."""
         source = self.links[position].source
         return sum(link.source is source for link in self.links[:position])
 
     @property
     def n_kinds(self) -> int:
-        """How many biases and numbers of each Parameter there are: neurons of a kind share them."""
+        """The number of biases, and of values per Parameter: neurons of a kind share them."""
         return self.kinds or self.size
 
     @property
     def n_positions(self) -> int:
-        """At how many places each channel has a neuron; 0 of a flat layer."""
+        """The number of positions at which each channel has a neuron; 0 if it is flat."""
         return self.size // self.extents[-1] if self.extents else 0
 
     @property
     def has_weights(self) -> bool:
-        """Whether its synapses have weights: those of windows only if the class reads them."""
+        """Whether its synapses have weights: with windows only if the class reads them."""
         if not self.links or not all(link.is_placed for link in self.links):
             return True
         return has_backward(self.neuron) or self.neuron.interpreted or reads_weights(self.neuron)
@@ -232,7 +233,7 @@ class Layer:
     @cached_property
     def typical_fan_in(self) -> int:
         """Synapses per neuron over all links, the bias apart: the mean, rounded up, where they
-        differ. What initialisers go by.
+        differ. Initialisers scale by it.
         """
         total = 0
         for link in self.links:
@@ -267,18 +268,18 @@ class Layer:
         return {name: array_name(f"{self.name}.bias", name) for name in self.weights}
 
     def key_of(self, weight: str) -> tuple[int, ...]:
-        """What its initial draws are keyed by, besides the link: each weight draws its own."""
+        """The key of its initial draws, besides the link: each weight draws its own."""
         return () if weight == WEIGHT else (1 + list(self.weights).index(weight),)
 
     @property
     def vertex_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of what each neuron learns that belongs to none of its links: biases, Parameters."""
+        """The shapes of each neuron's learned arrays outside links: biases, Parameters."""
         names = (*self.biases.values(), *(f"{self.name}.{name}" for name in self.parameters))
         return dict.fromkeys(names, (self.n_kinds,))
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of all learned arrays that are its own."""
+        """The shapes of all learned arrays that it owns."""
         weights = {
             array: link.shape(self.size)
             for link in self.links
@@ -289,27 +290,29 @@ class Layer:
 
     @property
     def learned(self) -> set[str]:
-        """All learned arrays that it computes with, also those of a layer that it is tied to."""
+        """All learned arrays that it reads, also those of a layer that it is tied to."""
         of_links = {array for link in self.links for array in link.weights.values()}
         return of_links | self.vertex_shapes.keys()
 
     def incoming(self, state: str, position: int | None) -> str:
-        """The array of a SynapseState in forward: of one link, or (None) the bias synapses."""
+        """The array of a SynapseState in forward, for one link or (None) the bias synapses."""
         if position is None:
             return f"{self.name}.bias.{state}"
         return f"{self.name}.{state}{self.suffix(position)}"
 
     def suffix(self, position: int) -> str:
-        """How the names of a link's arrays end where a layer has several, or names them."""
+        """The end of the names of a link's arrays, where a layer has several links or names
+        them.
+        """
         link = self.links[position]
         return suffix(link.input, link.source, len(self.links))
 
     def called(self, position: int) -> str:
-        """What a link is called, which is the name of its weights unless it is tied."""
+        """The name of a link, which is the name of its weights unless it is tied."""
         return f"{self.name}.weight{self.suffix(position)}"
 
     def outgoing(self, state: str, receiver: Layer, position: int) -> str:
-        """The array of a SynapseState in backward, of a link of the receiver."""
+        """The array of a SynapseState in backward, for a link of the receiver."""
         several = sum(link.source is self for link in receiver.links) > 1
         end = f".{receiver.links[position].input}" if several else ""
         return f"{self.name}.{state}.to.{receiver.name}{end}"
@@ -320,8 +323,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class SynapseArray:
-    """What neurons of the ``owner`` remember of synapses: the numbers of one SynapseState, of which
-    it is the ``place``-th, of one link of the receiver ``layer``, or of its bias synapses (None).
+    """The array of one SynapseState of the neurons of ``owner``, the ``place``-th of their class,
+    over one link of the receiver ``layer``, or over its bias synapses (position None).
     """
 
     name: str
@@ -339,7 +342,7 @@ class SynapseArray:
 
 
 class InputNeuron(Neuron):
-    """The neurons that hold a sample. They send what the data say."""
+    """The neurons of an input layer. They send the features of a sample."""
 
     def forward(self, messages: Any) -> None:
         raise ModelError("an input neuron has no messages")
@@ -383,7 +386,7 @@ def named_inputs(
 
 
 def later(name: str, index: int, shape: tuple[int, ...]) -> Layer:
-    """The place of a layer that is not there yet, which a delayed connection names."""
+    """A stand-in for a layer that is added later, which a delayed connection names."""
     size = math.prod(shape)
     return Layer(
         index, name, size, "later", InputNeuron, ACTIVATIONS["identity"], "identity", extents=shape
@@ -391,7 +394,7 @@ def later(name: str, index: int, shape: tuple[int, ...]) -> Layer:
 
 
 def suffix(name: str, source: Layer, n_links: int) -> str:
-    """How the names of the arrays of one of a layer's links end."""
+    """The end of the names of the arrays of one link of a layer."""
     if name:
         return f".{name}"
     return f".{source.name}" if n_links > 1 else ""

@@ -18,7 +18,7 @@ from horn.errors import ModelError
 @mistakes.teaches
 @dataclass(frozen=True)
 class Loss:
-    """``f(output, target)`` of one neuron. labels : of integer labels, with an accuracy."""
+    """``f(output, target)`` of one neuron. labels : for integer labels, with an accuracy."""
 
     name: str
     f: Callable[[Any, Any], Any]
@@ -61,11 +61,11 @@ def binary_cross_entropy_of_sigmoid(z: Any, target: Any) -> Any:
 
 
 def own_output(output: Any, target: Any) -> Any:
-    """What the neuron sends: of a loss between layers, whose neurons compute it."""
+    """The neuron's output itself: the neurons of a loss between layers compute it."""
     return output
 
 
-ABSOLUTE = ("mae", "l1", "mean_absolute_error", "L1Loss")  # as others call it
+ABSOLUTE = ("mae", "l1", "mean_absolute_error", "L1Loss")  # names in other libraries
 BETWEEN = Loss("between", own_output)
 LOSSES: dict[str, Loss] = {
     "cross_entropy": Loss("cross_entropy", cross_entropy, labels=True),
@@ -78,7 +78,7 @@ def resolve(loss: str | Loss | Callable[[Any, Any], Any] | None, where: str) -> 
     """A Loss from its name, itself, or a function f(output, target)."""
     if loss is None or isinstance(loss, Loss):
         return loss
-    called = loss if isinstance(loss, str) else type(loss).__name__  # of PyTorch: a class for each
+    called = loss if isinstance(loss, str) else type(loss).__name__  # PyTorch's losses are objects
     is_foreign = mistakes.is_foreign(loss)
     if is_foreign:
         called = getattr(loss, "__name__", called)

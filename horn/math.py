@@ -1,7 +1,7 @@
 """The functions of the neuron language.
 
-Each takes numbers, NumPy arrays, or what the compiler and the interpreter put in their place
-(objects with a ``__horn_math__`` method), and is written in one place for all of them. ``OPS``
+Each takes numbers, NumPy arrays, or the objects that the compiler and the interpreter put in their
+place (those with a ``__horn_math__`` method), and is written in one place for all of them. ``OPS``
 names every function: a backend that covers ``OPS`` covers the language.
 """
 
@@ -60,12 +60,12 @@ _SCALAR: dict[str, Callable[..., float]] = {
     "cos": _m.cos,
     "abs": abs,
     "floor": lambda z: float(_m.floor(z)),
-    "sign": lambda z: z if z != z else float((z > 0) - (z < 0)),  # NaN has none
+    "sign": lambda z: z if z != z else float((z > 0) - (z < 0)),  # NaN has no sign
     "log1p": _m.log1p,
     "expm1": _m.expm1,
     "sigmoid": _sigmoid,
     "softplus": _softplus,
-    "relu": lambda z: 0.0 if z <= 0 else z,  # of NaN it is NaN
+    "relu": lambda z: 0.0 if z <= 0 else z,  # NaN stays NaN
     "erf": _m.erf,
     "erfc": _m.erfc,
     "atan": _m.atan,
@@ -104,7 +104,7 @@ def _numpy(name: str, args: tuple[Any, ...]) -> Any:
         wins = np.greater(b, a) if name == "maximum" else np.less(b, a)
         return np.where(wins | np.isnan(b), b, a)
     if name == "pow" and np.ndim(args[1]) == 0 and args[1] == 0.5:
-        a = args[0]  # NumPy takes the root, which has other signs: a power of -inf is inf, of -0 0
+        a = args[0]  # NumPy's root has other signs: (-inf) ** 0.5 is inf, (-0.0) ** 0.5 is 0.0
         return np.sqrt(np.where(np.equal(a, -np.inf), np.negative(a), a)) + 0.0
     if name == "stop_gradient":
         return args[0]
@@ -230,7 +230,7 @@ def mod(a: Any, b: Any) -> Any:
     return apply("mod", a, b)
 
 
-# What follows is written in the neuron language itself: the compiler reads it as a helper.
+# The following functions are in the neuron language themselves: the compiler reads them as helpers.
 
 
 def ceil(z: Any) -> Any:
@@ -274,7 +274,7 @@ def prod(values: Iterable[Any], *, start: Any = 1.0) -> Any:
 
 
 def _ordered(values: Iterable[Any]) -> tuple[list[Any], list[float], list[float]]:
-    """The values, their numbers, and these in order. Where one is NaN all are: it is not lost."""
+    """The values, their numbers, and the numbers sorted. With a NaN all are NaN: it is not lost."""
     found = list(values)
     numbers = [float(getattr(v, "value", v)) for v in found]
     if lost := [v for v, number in zip(found, numbers, strict=True) if number != number]:
@@ -297,8 +297,8 @@ def largest(k: int, values: Iterable[Any]) -> Any:
 
 
 def median(values: Iterable[Any]) -> Any:
-    """The middle one, the mean of two where there are two: ``median(m.input for m in messages)``;
-    NaN of none.
+    """The middle value, or the mean of the two middle ones: ``median(m.input for m in messages)``;
+    NaN without values.
     """
     found, numbers, order = _ordered(values)
     n = len(found)
@@ -309,7 +309,7 @@ def median(values: Iterable[Any]) -> Any:
 
 
 def top_sum(k: int, values: Iterable[Any]) -> Any:
-    """The sum of the k largest, of all where there are fewer."""
+    """The sum of the k largest, or of all where there are fewer."""
     found, numbers, order = _ordered(values)
     if k >= len(found):
         return sum(found, 0.0)

@@ -1,7 +1,7 @@
-"""Metrics: what is measured of a model's outputs beside its loss; larger or smaller, never learned.
+"""Metrics: measurements of a model's outputs beside its loss; larger or smaller, never learned.
 
-A metric sees all samples of a data set at once: ``f(y_true, y_pred)``. What an output means is said
-by the network's last layer and the targets, in one place (``answers``), for the accuracy too:
+A metric sees all samples of a data set at once: ``f(y_true, y_pred)``. The network's last layer and
+the targets decide what an output means, in one place (``answers``), for the accuracy too:
 
 =========  ================================================  =====================================
 meaning    network and targets                               what is right
@@ -41,12 +41,12 @@ TRIED = 10_000  # samples, at most, on which a user's function is tried before t
 logger = logging.getLogger(__name__)
 
 
-# what outputs mean
+# The meaning of outputs.
 
 
 def answers(network: Network, target: str | None, y: Array | None) -> str | None:
-    """What the outputs answer, by the network and the shape of the targets; None: numbers, of which
-    none is right or wrong.
+    """The kind of answer that the outputs are, by the network and the shape of the targets; None
+    for numbers, which are neither right nor wrong.
     """
     last = network.last
     if target != "labels" or last.loss is None or y is None or network.has_several:
@@ -60,7 +60,7 @@ def answers(network: Network, target: str | None, y: Array | None) -> str | None
 
 
 def checked_answers(network: Network, data: Dataset, target: str | None) -> str | None:
-    """As ``answers``, but None too where the targets are not zeros and ones as they would be."""
+    """The kind of answer, as ``answers``; None too unless targets are zeros and ones as needed."""
     kind, y = answers(network, target, data.y), data.y
     if kind is None or kind == "label":
         return kind
@@ -74,15 +74,15 @@ def checked_answers(network: Network, data: Dataset, target: str | None) -> str 
 
 
 def n_right(kind: str | None, outputs: Array, y: Array, lengths: Array | None = None) -> int:
-    """How many answers are right; NaN is none. outputs (n, n_outputs) · y as in the data set, of
-    these rows, as ``lengths``.
+    """The number of right answers; NaN is never right. outputs (n, n_outputs) · y and ``lengths``
+    are the data set's, for these rows.
     """
     if kind is None:
         return 0
     outputs, y = by_step(outputs, y, lengths)
     if kind in ("label", "one-hot"):
         expected = y if kind == "label" else y.argmax(axis=1)
-        said = outputs.argmax(axis=1)  # of NaN its place
+        said = outputs.argmax(axis=1)  # argmax finds a NaN
         is_number = ~np.isnan(outputs[np.arange(len(said)), said])
         return int(((said == expected) & is_number).sum())
     is_right = (outputs > 0.5) == (y.reshape(outputs.shape) > 0.5)
@@ -90,8 +90,8 @@ def n_right(kind: str | None, outputs: Array, y: Array, lengths: Array | None = 
 
 
 def by_step(outputs: Array, y: Array, lengths: Array | None = None) -> tuple[Array, Array]:
-    """The outputs and targets of sequences of which each step is answered, a row for each step; of
-    ``lengths`` only those that they have.
+    """The outputs and targets of sequences with an answer at each step, in a row per step; with
+    ``lengths`` only the sequences' own steps.
     """
     if outputs.ndim < 3:
         return outputs, y
@@ -102,18 +102,18 @@ def by_step(outputs: Array, y: Array, lengths: Array | None = None) -> tuple[Arr
 
 
 def valid(lengths: Array, steps: int) -> Array:
-    """(n * steps,): whether a step is the sequence's own."""
+    """(n * steps,): whether a step lies within its sequence."""
     return np.asarray(np.arange(steps) < lengths[:, None]).ravel()
 
 
 def held(array: Array, lengths: Array, steps: int) -> Array:
-    """(n, any steps, ...) -> (n, steps, ...): behind the end of a sequence what it had there."""
+    """(n, any steps, ...) -> (n, steps, ...): a sequence's last value fills the steps behind it."""
     places = np.minimum(np.arange(steps), lengths[:, None] - 1)
     return np.asarray(array[np.arange(len(array))[:, None], places])
 
 
 def n_answers(network: Network, data: Dataset) -> int:
-    """How many answers a data set has, of which some are right."""
+    """The number of answers in a data set that can be right."""
     kind = answers(network, "labels", data.y)
     n = len(data)
     if network.last.each_step:
@@ -121,14 +121,14 @@ def n_answers(network: Network, data: Dataset) -> int:
     return n * network.last.size if kind == "each" else n
 
 
-# the metrics that have names
+# The metrics with names.
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One number of all samples. f : of ``y_true`` and ``y_pred``, as ``Outputs`` has them. reads :
-    "answers", "numbers", or "" for a user's function. better : "max", "min", or "" if nobody said.
-    output : of several, the one that it is asked of; "" all that it fits.
+    """A number over all samples. f : of targets and outputs; for "answers" their kind first. reads
+    : "answers", "numbers", or "" for a user's function. better : "max", "min", or "" if unknown.
+    output : the one of several that it measures; "" all that it fits.
     """
 
     name: str
@@ -138,12 +138,12 @@ class Metric:
     output: str = ""
 
     def of(self, output: str) -> Metric:
-        """The same, asked of one output."""
+        """The same metric, for one output alone."""
         return replace(self, output=output)
 
 
 def _columns(kind: str, y: Array, outputs: Array) -> tuple[Array, Array]:
-    """What is true, and what is said, of each class or output: (n, columns) booleans."""
+    """The true and the answered membership in each class or output: (n, columns) booleans."""
     if kind == "side" or kind == "each":
         return y.reshape(outputs.shape) > 0.5, outputs > 0.5
     true = y if kind == "label" else y.argmax(axis=1)
@@ -156,7 +156,7 @@ def _ratios(kind: str, y: Array, outputs: Array, of: Callable[[Array, Array, Arr
     true, said = _columns(kind, y, outputs)
     both, n_said, n_true = ((a.sum(axis=0).astype(float)) for a in (true & said, said, true))
     found = of(both, n_said, n_true)
-    if kind in ("label", "one-hot"):  # classes that are neither there nor said do not count
+    if kind in ("label", "one-hot"):  # classes without samples and answers do not count
         found = found[(n_said > 0) | (n_true > 0)]
     return found.mean()
 
@@ -166,20 +166,21 @@ def _over(a: Array, b: Array) -> Array:
 
 
 def accuracy(kind: str, y: Array, outputs: Array) -> Any:
-    """The share of right answers; of several labels per sample, of all labels of all samples."""
+    """The share of right answers; with several labels per sample, of all labels of all samples."""
     n = outputs.size if kind == "each" else len(outputs)
     return n_right(kind, outputs, y) / n
 
 
 def precision(kind: str, y: Array, outputs: Array) -> Any:
-    """Right among those that are said to be of a class. With one output of class 1; else the plain
-    mean over the classes (macro), 0 for one that is never said, as scikit-learn's precision_score.
+    """The share of right answers among the answers of a class. With one output that of class 1;
+    else the plain mean over the classes (macro), 0 for a class without answers, as in
+    scikit-learn's precision_score.
     """
     return _ratios(kind, y, outputs, lambda both, said, true: _over(both, said))
 
 
 def recall(kind: str, y: Array, outputs: Array) -> Any:
-    """Right among those that are of a class; averaged as ``precision``, as in recall_score."""
+    """Right answers among a class's samples; averaged as ``precision``, as in recall_score."""
     return _ratios(kind, y, outputs, lambda both, said, true: _over(both, true))
 
 
@@ -194,7 +195,7 @@ def f1(kind: str, y: Array, outputs: Array) -> Any:
 
 def auc(kind: str, y: Array, outputs: Array) -> Any:
     """The area under the ROC curve: how often an output is larger for a sample of its class than
-    for one that is not, a tie counting half. Of several classes or labels the plain mean, each
+    for one that is not, a tie counting half. With several classes or labels the plain mean, each
     against the rest, as scikit-learn's roc_auc_score(multi_class="ovr"). NaN where all samples, or
     none, are of one of them.
 
@@ -213,7 +214,7 @@ def _area(true: Array, score: Array) -> float:
 
 
 def top(k: int) -> Callable[[str, Array, Array], Any]:
-    """The share of samples whose class is among the k largest outputs: "top5". Of equal ones the
+    """The share of samples whose class is among the k largest outputs: "top5". Of equal outputs the
     first is the larger, as in ``accuracy``: else outputs that are all alike would be right.
     """
 
@@ -232,8 +233,8 @@ def mae(y: Array, outputs: Array) -> Any:
 
 
 def mse(y: Array, outputs: Array) -> Any:
-    """The mean of (y - t)^2 over samples and outputs: with one output twice what the loss
-    "squared_error" says.
+    """The mean of (y - t)^2 over samples and outputs: with one output twice the loss
+    "squared_error".
     """
     return np.square(outputs - y).mean()
 
@@ -245,7 +246,7 @@ def rmse(y: Array, outputs: Array) -> Any:
 
 def r2(y: Array, outputs: Array) -> Any:
     """1 - sum (y - t)^2 / sum (t - mean t)^2 of each output, and their plain mean: 1 is perfect, 0
-    as good as the mean. Of a constant target 1 if it is met and 0 if not, as scikit-learn's
+    as good as the mean. For a constant target 1 if it is met and 0 if not, as scikit-learn's
     r2_score.
     """
     off = np.square(outputs - y).sum(axis=0)
@@ -274,7 +275,7 @@ KNOWN = f"accuracy, {', '.join(list(METRICS)[1:])}, top5 (or another number)"
 
 
 def resolve(given: Any, where: str) -> tuple[Metric, ...]:
-    """Metrics of their names and of functions; one, or several. Raises ModelError."""
+    """Resolve names and functions, one or several, to metrics. Raises ModelError."""
     several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     found: dict[tuple[str, str], Metric] = {}
     for each in several:
@@ -317,13 +318,13 @@ def _metric(given: Any, where: str) -> Metric:
 def score(
     metric: Metric, network: Network, data: Dataset, target: str | None, outputs: Array
 ) -> float:
-    """A metric of a whole data set; NaN, if it has a name, where an output is. outputs (n,
+    """Compute a metric over a whole data set; a named metric is NaN where an output is. outputs (n,
     n_outputs). Raises ModelError: it does not fit.
     """
     y = _read(data, outputs.dtype) if target == "input" else data.y
     assert y is not None
     outputs, y = by_step(outputs, y, data.lengths)
-    # NaN is neither above nor below: it would count as a class, or r2 of it be 1
+    # a NaN is neither above nor below 0.5: it would count as a class, or r2 be 1
     if metric.reads and np.isnan(outputs).any():
         return float("nan")
     if metric.reads == "answers":
@@ -351,8 +352,8 @@ def _read(data: Dataset, dtype: Any) -> Array:
 def check(
     metrics: Iterable[Metric], network: Network, data: Dataset, target: str | None, where: str
 ) -> None:
-    """Raise ModelError unless they fit a network's outputs and the targets of a data set. where :
-    what messages call the data. Nothing is computed of the network.
+    """Raise ModelError unless the metrics fit a network's outputs and the targets of a data set.
+    where : the name of the data in messages. Runs no network.
     """
     metrics, last = list(metrics), network.last
     if not metrics:
@@ -382,7 +383,7 @@ def check(
 def check_defined(
     metrics: Iterable[Metric], network: Network, data: Dataset, target: str | None, where: str
 ) -> None:
-    """Raise ModelError if a data set has no sample of a class that the area under a curve is of."""
+    """Raise ModelError if auc is undefined: a class has no sample in the data set, or all."""
     kind = checked_answers(network, data, target)
     if kind is None or "auc" not in [metric.name for metric in metrics]:
         return
@@ -419,7 +420,7 @@ def _why_none(network: Network, data: Dataset, target: str | None) -> str:
 
 
 def _try(metric: Metric, network: Network, data: Dataset, target: str | None, where: str) -> None:
-    """Call a user's function once, with drawn outputs: it is not to fail after an epoch."""
+    """Call a user's function once, with drawn outputs, so that it fails before the first epoch."""
     few = data[:: -(-len(data) // TRIED)]
     drawn = np.random.default_rng(0).random((len(few), *network.answers), np.float32)
     if network.last.size > 1:
@@ -437,11 +438,11 @@ def _try(metric: Metric, network: Network, data: Dataset, target: str | None, wh
         ) from error
 
 
-# in files
+# Metrics in files.
 
 
 def to_json(metrics: Iterable[Metric], capture: SourceCapture) -> list[dict[str, Any]]:
-    """Names, and where a user's functions are. Raises ModelError: one cannot be read."""
+    """The names, and the places of users' functions. Raises ModelError: one cannot be read."""
     return [
         {"name": m.name}
         | ({} if m.reads else _place(m.f, capture))
@@ -451,7 +452,7 @@ def to_json(metrics: Iterable[Metric], capture: SourceCapture) -> list[dict[str,
 
 
 def _place(f: Any, capture: SourceCapture) -> dict[str, Any]:
-    """Of an installed package by its name, if it is not the program; else its source."""
+    """The place of a function: its name in an installed package, or else its source."""
     name = f.__name__
     module = sys.modules.get(getattr(f, "__module__", None) or "")
     file = getattr(module, "__file__", None) or ""
@@ -462,7 +463,7 @@ def _place(f: Any, capture: SourceCapture) -> dict[str, Any]:
 
 
 def from_json(found: Iterable[Mapping[str, Any]], code: CapturedCode) -> tuple[Metric, ...]:
-    """What ``to_json`` wrote. Runs the source of a user's functions."""
+    """Read the metrics that ``to_json`` wrote. Runs the source of a user's functions."""
     metrics = []
     for each in found:
         if "import" in each:
@@ -481,7 +482,7 @@ def from_json(found: Iterable[Mapping[str, Any]], code: CapturedCode) -> tuple[M
 
 
 def saved(metrics: Iterable[Metric], capture: SourceCapture) -> list[dict[str, Any]]:
-    """As ``to_json``, without those that cannot be read: a model is worth more than a metric."""
+    """The metrics as ``to_json``, without unreadable ones: a model is worth more than a metric."""
     found = []
     for metric in metrics:
         try:

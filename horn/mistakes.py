@@ -1,4 +1,4 @@
-"""What users of Keras, PyTorch and scikit-learn write at first, and what it is called here."""
+"""Names that users of Keras, PyTorch and scikit-learn try first, and their equivalents here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOW = "print(model.summary()) shows the layers, net.layers holds them"
 _NETWORK = "net = horn.Network(); net.input(784); net.layer(100); net.output(10, ...)"
 _ARRAYS = "model.parameters holds them by name, as in model.parameters['layer1.weight']"
 
-# Attributes that are not there, and what to write.
+# Attributes that do not exist, and their replacements.
 ATTRIBUTES = {
     **dict.fromkeys(("fit", "fit_generator", "train", "train_on_batch", "run", "backward"), _TRAIN),
     "compile": "there is nothing to compile: the loss is net.output(..., loss=), the optimizer "
@@ -94,7 +94,7 @@ ATTRIBUTES = {
     "sum": "sum(... for m in messages) is Python's own",
 }  # fmt: skip
 
-# Arguments that are not there, and what to write; what begins with "leave it out" is all there is.
+# Arguments that do not exist, and their replacements; "leave it out ..." is the whole remedy.
 ARGUMENTS = {
     **dict.fromkeys(("units", "n", "n_units", "out_features", "n_neurons"), "size, the first one"),
     **dict.fromkeys(("input_shape", "input_dim", "in_features"), "net.input(n_features), a layer "
@@ -167,7 +167,7 @@ LAYERS = {
                     "horn.Job"),
     **dict.fromkeys(("act", "activation_fn", "nonlinearity"), "activation='relu'"),
 }  # fmt: skip
-# Those of layers that are none of the connection.
+# Arguments of layers that connections do not take.
 CONNECTIONS = LAYERS | {
     "init": _INIT,
     **dict.fromkeys(("activation", "bias", "use_bias", "neuron", "name", "inputs"), "it in the "
@@ -178,10 +178,10 @@ _PLACES = {
     **dict.fromkeys(("Convolution.", "Window.", "Local.", "Dense.", "Sparse."), CONNECTIONS),
 }
 
-# Those that train, which what asks a model does not need.
+# Arguments of training, which predicting and evaluating do not take.
 _OF_TRAINING = ("batch_size", "verbose", "device", "steps", "workers", "num_workers", "progress")
 
-# Parameters of scikit-learn's MLPClassifier that horn.sklearn's estimators have otherwise.
+# Parameters of scikit-learn's MLPClassifier that differ in horn.sklearn's estimators.
 ESTIMATORS = {
     **dict.fromkeys(("max_iter", "n_epochs", "max_epochs"), "epochs=100"),
     **dict.fromkeys(("solver", "optim"), "optimizer='adam'"),
@@ -201,7 +201,7 @@ ESTIMATORS = {
                     "have it"),
 }  # fmt: skip
 
-# Losses, optimizers and activations under the names that they have elsewhere.
+# Losses, optimizers and activations under their names in other libraries.
 LOSSES = {
     **dict.fromkeys(("mse", "mean_squared_error", "MSELoss", "l2"), "squared_error"),
     **dict.fromkeys(("categorical_crossentropy", "sparse_categorical_crossentropy", "nll",
@@ -227,11 +227,11 @@ ACTIVATIONS = {
     **dict.fromkeys(("linear", "none", "None"), "identity"),
     "logistic": "sigmoid",
     "LeakyReLU": "leaky_relu",
-    # that horn has not, so that none is taken for it
+    # missing in horn: no similar name may be suggested
     **dict.fromkeys(("gelu", "GELU", "swish", "silu", "SiLU", "mish", "elu", "selu"), ""),
 }  # fmt: skip
 
-# Calls with what they do not take, by the name in Python's message.
+# Calls with arguments that they do not take, by the name in Python's message.
 _CALLS = {
     "train": _TRAIN,
     "Job": "a job is horn.Job(net, (x, y), optimizer=horn.SGD(0.1), epochs=10)",
@@ -249,9 +249,9 @@ def suggest(
     ratio: float = 0.6,
     did: str = "did",
 ) -> str:
-    """ "did you mean 'tanh'? ", or "": the known name that is most like the word. meant : what is
-    meant by names that others have for it, "" for what is not there. ratio : how like it must be,
-    from 0 to 1. did : "Did" where a sentence begins.
+    """ "did you mean 'tanh'? ", or "": the known name that is most similar to the word. meant : the
+    known name by another library's, "" where there is none. ratio : the similarity needed, from 0
+    to 1. did : "Did" where a sentence begins.
     """
     close = difflib.get_close_matches(word, list(known), 1, ratio)
     name = meant.get(word, close[0] if close else "")
@@ -264,7 +264,7 @@ def is_foreign(given: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value as messages have it: arrays and tables by their shape, long texts cut."""
+    """A value formatted for messages: arrays and tables by their shape, long texts cut."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and shape:
         return f"{type(value).__name__} of shape {shape}"
@@ -275,14 +275,14 @@ def shown(value: Any) -> str:
 
 
 class NoSuchAttribute(OwnLines, AttributeError):
-    """Horn has no such name; the line that asks for it is the user's."""
+    """An attribute that horn does not have; the line to blame is the user's."""
 
 
 class NoSuchArgument(OwnLines, TypeError):
-    """Horn's function has no such argument; the line that calls it is the user's."""
+    """An argument that horn's function does not take; the line to blame is the user's."""
 
 
-# Of horn itself, where others mean another thing, or there is a module of that name.
+# Names of horn itself that mean something else in other libraries, or are modules here.
 _OF_HORN = {
     "explain": "the command  horn explain FILE  shows what neurons are compiled to; print("
                "model.summary()) a table of the layers",
@@ -310,7 +310,7 @@ def no_attribute(kind: str, name: str, known: Iterable[str] = ()) -> NoSuchAttri
 
 
 def no_module(name: str, own: Iterable[str]) -> NoSuchAttribute:
-    """Of a module of horn's that nobody has imported. own : names in it that horn itself has."""
+    """The error for a module of horn that is not imported yet. own : its names that horn offers."""
     if name in _OF_HORN:
         return no_attribute("horn", name)
     said = f"horn has {name!r} once it is imported: import horn.{name}"
@@ -319,8 +319,8 @@ def no_module(name: str, own: Iterable[str]) -> NoSuchAttribute:
 
 
 def remedy(message: str, function: Callable[..., Any] | None = None) -> str:
-    """What to write instead of a call that Python refuses with this message, or "". function : what
-    was called, whose arguments are named where nothing better is known.
+    """The remedy for a call that Python refuses with this message, or "". function : the called
+    one, whose arguments are listed where nothing better is known.
     """
     called = re.match(r"'?(\w+)", message)
     if re.match(r"Network\.(input|layer|output)\(\) takes .* positional", message):
@@ -362,18 +362,18 @@ def _arguments(function: Callable[..., Any]) -> list[str]:
 
 
 def no_argument(called: str, name: str, function: Callable[..., Any]) -> NoSuchArgument:
-    """Python's error, with what to write instead."""
+    """Python's error for an unknown argument, with the remedy."""
     said = f"{called}() got an unexpected keyword argument {name!r}"
     return NoSuchArgument(f"{said}; {remedy(said, function)}")
 
 
 def is_function(thing: Any) -> TypeGuard[Callable[..., Any]]:
-    """Whether it is to be called as a user's function. A model is called, too, but with samples."""
+    """Whether it can be a user's function. A model is callable, too, but takes samples."""
     return callable(thing) and not hasattr(thing, "predict")
 
 
 def plain(value: Any) -> Any:
-    """A number of NumPy as one of Python's, which JSON has; also in a tuple, as of a shape."""
+    """Convert a NumPy number to one of Python's, which JSON has; also in a tuple, as of a shape."""
     if type(value) is tuple:
         return tuple(map(plain, value))
     if type(value).__module__ != "numpy" or hasattr(value, "__len__"):  # arrays have a length
@@ -386,10 +386,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def teaches(thing: _F) -> _F:
-    """A function, or a class's ``__init__``, whose calls with arguments that it does not take are
-    refused as Python does, and with what to write instead: who is at a prompt, in a notebook or in
-    a script of their own sees no more than the exception. Numbers of NumPy arrive as Python's, but
-    at estimators, whose arguments scikit-learn wants back as they were.
+    """Decorate a function, or a class's ``__init__``, to refuse unknown arguments as Python does,
+    but with the remedy: at a prompt, in a notebook or a script users see only the exception.
+    Numbers of NumPy arrive as Python's, except at estimators, whose arguments scikit-learn wants
+    back unchanged.
     """
     function: Callable[..., Any] = thing.__init__ if isinstance(thing, type) else thing  # type: ignore[misc]
     keeps = thing.__module__ == "horn.sklearn"
@@ -403,10 +403,10 @@ def teaches(thing: _F) -> _F:
             return function(*arguments, **keywords)
         except TypeError as error:
             at = error.__traceback__
-            if at is None or at.tb_next is not None:  # it was called, and something in it failed
+            if at is None or at.tb_next is not None:  # it was called, and failed inside
                 raise
-            said = str(error).partition(". Did you mean ")[0]  # Python 3.13 adds one
-            if isinstance(thing, type):  # its name, where the method is a base class's
+            said = str(error).partition(". Did you mean ")[0]  # added by Python 3.13
+            if isinstance(thing, type):  # the name of the class, where the method is a base class's
                 said = said.replace(f"{function.__qualname__}(", f"{thing.__name__}.__init__(")
             hint = remedy(said, function)
             if not hint:

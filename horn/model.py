@@ -52,11 +52,11 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 KEPT_FACTS = ("name", "scale", "seed", "date", "stateful")  # by what is cut out of a model
 CHUNK_ROWS = 1024  # samples that are floating point at once in ``predict``
-DESCRIBED = ("network", "sources", "metrics")  # of a manifest: what ``Description`` writes
+DESCRIBED = ("network", "sources", "metrics")  # entries that ``Description`` writes
 
 
 class _LearnedArrays(Mapping[str, Array]):
-    """Of a model, to be read: one that is not there, or is written, is told with the way."""
+    """A model's arrays, read-only: a missing or assigned name raises an error with the remedy."""
 
     def __init__(self, kind: str, arrays: dict[str, Array]) -> None:
         self._kind, self._arrays = kind, arrays
@@ -87,12 +87,12 @@ class Model:
     """A network with its learned numbers.
 
     network : the description. parameters : the learned arrays by name, weights (fan_out, fan_in) or
-    (n_edges,), the rest (fan_out,); read-only. states : what the neurons remember, (fan_out,).
-    facts : where it comes from: iteration, seed, data, metrics, date. metrics : what ``evaluate``
-    measures beside the loss, as in Job. backend : what computes; of a network with an interpreted
-    neuron always "python". classes : what its labels are, None if they are whole numbers.
-    normalization : of each feature, applied to all that it is asked about. feature_names : what
-    the columns of the data were called, () if nobody knows: tables are asked about by these.
+    (n_edges,), the rest (fan_out,); read-only. states : the States of the neurons, (fan_out,).
+    facts : its provenance: iteration, seed, data, metrics, date. metrics : the measurements of
+    ``evaluate`` beside the loss, as in Job. backend : the computing engine; for a network with an
+    interpreted neuron always "python". classes : the labels, None if they are whole numbers.
+    normalization : of each feature, applied to all inputs. feature_names : the names of the data's
+    columns, () if unknown: the columns of tables are found by them.
 
     Raises
     ------
@@ -139,13 +139,13 @@ class Model:
 
     @property
     def states(self) -> Mapping[str, Array]:
-        """What the neurons remember between batches, by name; read-only."""
+        """The States of the neurons between batches, by name; read-only."""
         return _LearnedArrays("states", self._states)
 
     @property
     def classes_(self) -> Array | dict[str, Array | None] | None:
         """The labels in the order of the outputs, as scikit-learn calls them; None if they are
-        whole numbers, which are the outputs' own. Of several outputs by their names.
+        whole numbers, which are the outputs' own. For several outputs a dict by their names.
         """
         if isinstance(self.classes, Mapping):
             return {k: None if v is None else as_array(v) for k, v in self.classes.items()}
@@ -171,19 +171,21 @@ class Model:
 
     @mistakes.teaches
     def activations(self, x: Any, layer: str) -> Any:
-        """What a layer sends for each sample: (n, size), in inference. x : as for ``predict``."""
+        """The outputs of a layer for each sample: (n, size), in inference. x : as for
+        ``predict``.
+        """
         if layer not in self._cuts:
             self._cuts[layer] = self.cut(layer)
         found: Array = self._cuts[layer].predict(x)
         return found
 
     def record(self, x: Any, *names: str) -> dict[str, Any]:
-        """What layers send, and States are, at each step of some sequences: by name (n, steps,
+        """The outputs of layers, and States, at each step of some sequences: by name (n, steps,
         size), where some end early lists of (steps, size). In inference, and step by step: for
         looking at, not for many samples.
 
-        x : as for ``predict``. names : of layers, and "layer.state" of each
-        ``State(per="sample")``; without any, of all of these.
+        x : as for ``predict``. names : layers, and "layer.state" of each ``State(per="sample")``;
+        without any, all of these.
 
         Raises
         ------
@@ -206,22 +208,22 @@ class Model:
 
     @mistakes.teaches
     def __call__(self, x: Any, **how: Any) -> Any:
-        """As ``predict``."""
+        """Call ``predict``."""
         return self.predict(x, **how)
 
     @mistakes.teaches
     def predict(self, x: Any, *, labels: bool = False, layer: str | None = None) -> Any:
-        """What the last layer sends for each sample: (n, n_outputs), or (n,) labels; of sequences
-        of which each step is answered (n, steps, n_outputs), or (n, steps) labels; where some end
-        early a list of such, one of each sequence.
+        """The outputs of the last layer for each sample: (n, n_outputs), or (n,) labels; for
+        sequences with an answer at each step (n, steps, n_outputs), or (n, steps) labels; where
+        some end early a list of such, one of each sequence.
 
         x : (n, features), (n, steps, features), a list of sequences of any lengths, or a dataset.
-        Bytes are scaled as the bytes were that it learned from. Sequences may have more steps than
+        Bytes are scaled as the bytes of its training data were. Sequences may have more steps than
         net.input(n, steps=...), and one may be given alone, (steps, features): they are heard in
         pieces, from beginning to end.
-        labels : the class of the largest output: what it was called, or its number. Of a single
-        output that tells two classes apart, the second if it is above 0.5. Of several outputs those
-        that tell no classes apart keep their numbers. layer : of this layer instead.
+        labels : the class of the largest output: its label, or its number. A single output that
+        tells two classes apart gives the second if it is above 0.5. Of several outputs those
+        that tell no classes apart keep their numbers. layer : the outputs of this layer instead.
         """
         shape = getattr(x, "shape", ())
         if shape[:1] == (0,) and len(shape) > (2 if self.network.steps else 1):
@@ -255,7 +257,7 @@ class Model:
         return _cut(named, data.lengths, is_array=getattr(x, "ndim", 0) > 1)
 
     def _predict_each(self, x: Any, labels: bool) -> dict[str, Array]:
-        """As ``predict``, of several outputs."""
+        """Predict with several outputs, by their names."""
         network, lengths = self.network, None
         if self._is_long(x):
             sent, is_one = self._sent_of_long(x), is_alone(x, network.n_inputs)
@@ -273,7 +275,7 @@ class Model:
         return found
 
     def _sent(self, data: Dataset) -> Array:
-        """What the outputs send, side by side."""
+        """The outputs of all output layers, side by side."""
         engine, n = self._ready(), len(data)
         found = np.empty((n, *self.network.answers), self.dtype)
         buffer = np.empty((min(n, CHUNK_ROWS), data.n_features), self.dtype)
@@ -285,7 +287,7 @@ class Model:
         return found
 
     def _labels_of_one(self, output: Layer, sent: Array) -> Array:
-        """What one of several outputs says: a class, if it tells some apart."""
+        """The labels by one of several outputs; its numbers, if it tells no classes apart."""
         classes = self.classes if isinstance(self.classes, Mapping) else {}
         own = classes.get(output.name)
         own_network = self.network.alone(output)
@@ -299,8 +301,8 @@ class Model:
 
     @mistakes.teaches
     def labels_of(self, outputs: Any) -> Any:
-        """What ``predict(labels=True)`` says of what the last layer sent (..., n_outputs); of
-        several outputs by name.
+        """The labels that ``predict(labels=True)`` returns, from the outputs of the last layer
+        (..., n_outputs); by name for several outputs.
         """
         if isinstance(outputs, Mapping):
             known = {output.name: output for output in self.network.outputs}
@@ -310,19 +312,19 @@ class Model:
 
     @property
     def _only_classes(self) -> Classes:
-        """Those of the only output."""
+        """The classes of the only output."""
         assert self.classes is not None and not isinstance(self.classes, Mapping)
         return self.classes
 
     def _classes_of(self, outputs: Array) -> Array:
-        """The numbers of the classes."""
+        """The number of the class that each row of outputs names."""
         is_side = answers(self.network, self.target, np.empty((0, 1))) == "side"
         if outputs.shape[-1] == 1 and (is_side or self.classes is not None):
             return (outputs[..., 0] > 0.5).astype(np.int64)
         return np.asarray(outputs.argmax(axis=-1))
 
     def stream(self) -> ModelStream:
-        """Answers a sequence as it comes, of any length: ``horn.stream.ModelStream``.
+        """An object that answers a sequence as it comes, of any length: a ``ModelStream``.
 
         Raises
         ------
@@ -344,11 +346,11 @@ class Model:
 
     @mistakes.teaches
     def generate(self, prefix: str, n: int, *, temperature: float = 1.0, seed: int = 0) -> str:
-        """A text that begins with ``prefix`` and goes on for n characters, each drawn by what the
-        model of ``horn.data.text`` says to those before it.
+        """Write a text that begins with ``prefix`` and goes on for n characters, each drawn with
+        the probabilities that a model of ``horn.data.text`` gives after those before it.
 
         temperature : below 1 likely characters are likelier than the model says, 0 takes the
-        likeliest. seed : of what is drawn.
+        likeliest. seed : of the draws.
         """
         from horn.stream import written
 
@@ -367,15 +369,15 @@ class Model:
 
     @mistakes.teaches
     def evaluate(self, x: Any, y: Any = None, *, metrics: Any = None) -> dict[str, float]:
-        """The mean loss over the samples, for answers the fraction that is right, and metrics.
+        """The mean loss over the samples, the fraction of right answers, and metrics.
 
         metrics : as in Job; by default those of the job that trained it. Returns {"loss", "acc",
-        ...}; "acc" is there where there is right and wrong: integer labels, one-hot rows, 0 and 1
+        ...}; "acc" exists where an answer is right or wrong: integer labels, one-hot rows, 0 and 1
         of one sigmoid output, rows of several labels (horn/metrics.py). Sequences of more steps
-        than net.input(n, steps=...), of which each is answered, go on from piece to piece; steps at
-        their end that fill no piece are not judged. Of several outputs "loss" is all of it, with
+        than net.input(n, steps=...), with an answer at each, go on from piece to piece; steps at
+        their end that fill no piece are not judged. With several outputs "loss" is the total, with
         the weights of ``net.output`` and ``net.loss``, and "digit_loss", "digit_acc" ... are each
-        one's own, without; y is a dict by their names, or a tuple.
+        output's own, without weights; y is a dict by their names, or a tuple.
         """
         if getattr(x, "shape", ())[:1] == (0,):
             raise DataError(
@@ -392,8 +394,8 @@ class Model:
         return measure(self._ready(), self.network, data, self.target, wanted)
 
     def summary(self) -> str:
-        """A table of the layers: neuron class, units, parameters, how they run. Of a network that
-        looks through windows, also what of the input a neuron sees, and the multiplications and
+        """A table of the layers: neuron class, units, parameters, how they run. For a network with
+        windows, also the part of the input that a neuron sees, and the multiplications and
         additions of one sample.
         """
         from horn import summary
@@ -419,7 +421,7 @@ class Model:
             for line in (tuple(columns), *zip(*columns.values(), strict=True))
         )
 
-    if not TYPE_CHECKING:  # who checks types is told without it
+    if not TYPE_CHECKING:  # type checkers report unknown names themselves
 
         def __getattr__(self, name: str) -> Any:
             raise mistakes.no_attribute("a horn.Model", name, dir(type(self)))
@@ -497,13 +499,14 @@ class Model:
 
     @mistakes.teaches
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write what ``predict`` computes as an ONNX file: "x" (batch, features) -> "y" (batch,
-        outputs), in the type of the model; of sequences "x" (batch, steps, features), of any number
-        of steps, and "y" (batch, steps, outputs) where each is answered. Needs the extra ``onnx``.
+        """Write the computation of ``predict`` as an ONNX file: "x" (batch, features) -> "y"
+        (batch, outputs), in the type of the model; for sequences "x" (batch, steps, features), with
+        any number of steps, and "y" (batch, steps, outputs) if each is answered. Needs the extra
+        ``onnx``.
 
         Raises
         ------
-        CompileError : a neuron draws at prediction, say; names what cannot be said in ONNX.
+        CompileError : names what ONNX cannot express, as a neuron that draws at prediction.
         ModelError : the place cannot be written, or onnx is not installed.
         """
         from horn.export import onnx
@@ -566,13 +569,13 @@ class Model:
         return bool(steps) and is_long(x, steps, n)
 
     def _of_long(self, x: Any) -> Array:
-        """What is answered to sequences of more steps than the network has."""
+        """The answers to sequences with more steps than ``net.input`` has."""
         found = self._sent_of_long(x)
         found = found if self.network.last.each_step else found[:, -1]
         return found[0] if is_alone(x, self.network.n_inputs) else found
 
     def _sent_of_long(self, x: Any) -> Array:
-        """What the outputs send at each step of them, side by side."""
+        """The outputs at each step of such sequences, side by side."""
         from horn.stream import answers_of
 
         net = self.network
@@ -592,7 +595,7 @@ class Model:
         return self._engine
 
     def _engine_of(self, network: Network) -> Engine:
-        """An engine of this network, or of one for which the same is learned."""
+        """An engine of this network, or of one with the same learned arrays."""
         from horn.backends import Setup, make
 
         setup = Setup(network, None, self.target, CHUNK_ROWS, dtype=self.dtype,
@@ -603,7 +606,7 @@ class Model:
         return engine
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as the bytes of its file, which are checked when they are read."""
+        """Pickle the bytes of its file, which are checked when they are read."""
         import tempfile
 
         with tempfile.TemporaryDirectory(prefix="horn-model-") as folder:
@@ -620,13 +623,13 @@ class Model:
 
 
 def _measured(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What was measured of a model, by the data and the metric: "test acc"."""
+    """The measurements of a model, by the data and the metric: "test acc"."""
     every = (facts.get("metrics") or {}).items()
     return {f"{where} {name}": value for where, values in every for name, value in values.items()}
 
 
 def _cut(found: Array, lengths: Array, is_array: bool) -> Any:
-    """What is answered at the steps that sequences have. is_array : they are all as long."""
+    """Cut answers to the steps of their sequences. is_array : all are equally long."""
     if is_array:
         return found[:, : lengths[0]]
     return [row[:n] for row, n in zip(found, lengths, strict=True)]
@@ -664,5 +667,5 @@ def _frozen(
 
 
 def default_path(file: str | os.PathLike[str]) -> Path:
-    """Where ``horn submit`` saves: the target's stem with .horn, in the current folder."""
+    """The path where ``horn submit`` saves: the target's stem with .horn, in the current folder."""
     return Path(f"{Path(file).stem}.horn")

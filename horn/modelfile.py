@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 OUTPUTS = 3  # with several outputs, or losses between layers
-NORMALIZED = 2  # of a model that normalizes: a horn that does not know of it refuses the file
-PROGRAMS = (".py", ".ipynb")  # which no result may replace
-MAX_HEADER_BYTES = 100_000_000  # what safetensors itself allows
-# What Linux allows (255, 4,095), less what the temporary file's name has besides.
+NORMALIZED = 2  # of a model that normalizes: an older horn refuses the file
+PROGRAMS = (".py", ".ipynb")  # no result may replace a program
+MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself
+# Limits of Linux (255, 4,095), less the affixes of the temporary file's name.
 MAX_NAME_BYTES, MAX_PATH_BYTES = 240, 4080
 
 
@@ -37,11 +37,11 @@ def write(
     path: str | os.PathLike[str], manifest: Mapping[str, Any], arrays: Mapping[str, Array]
 ) -> None:
     """Write a whole model file or none: to a temporary file beside it, synced, then renamed over
-    it. What cannot be written there is kept in the temporary folder, or in the current one.
+    it. After a failure the model is kept in the temporary folder, or in the current one.
 
     Raises
     ------
-    ModelError : it is not where it should be; says why, and where it is kept.
+    ModelError : the file is not written; names the cause, and the path where the model is kept.
     """
     import numpy as np
 
@@ -83,7 +83,7 @@ def _write(target: Path, solid: Mapping[str, Array], header: Mapping[str, str]) 
             os.fsync(folder)
         finally:
             os.close(folder)
-    except (OSError, SafetensorError) as error:  # of a full disk safetensors says the latter
+    except (OSError, SafetensorError) as error:  # safetensors' own on a full disk
         why = (isinstance(error, OSError) and error.strerror) or error
         raise ModelError(f"{target}: cannot be written ({why})") from error
     finally:
@@ -92,12 +92,12 @@ def _write(target: Path, solid: Mapping[str, Array], header: Mapping[str, str]) 
 
 
 def _kept(name: str, solid: Mapping[str, Array], header: Mapping[str, str]) -> str:
-    """Write the model where there is room, under a name that nobody has; says where."""
+    """Write the model where there is room, under a new name; returns the sentence that names it."""
     import tempfile
 
-    if len(os.fsencode(name)) > MAX_NAME_BYTES:  # which may be why it was not written
+    if len(os.fsencode(name)) > MAX_NAME_BYTES:  # a long name may be the cause
         name = "model.horn"
-    for folder in (tempfile.gettempdir(), os.curdir):  # which may have been removed
+    for folder in (tempfile.gettempdir(), os.curdir):  # the current folder may have been removed
         try:
             own = tempfile.mkdtemp(prefix="horn-kept-", dir=folder)
         except OSError:
@@ -112,7 +112,7 @@ def _kept(name: str, solid: Mapping[str, Array], header: Mapping[str, str]) -> s
 
 
 def place_of(path: str | os.PathLike[str]) -> Path:
-    """Where a file of this name is written: what a link leads to, so that the link stays."""
+    """The path that a file is written to: the target of a link, so that the link stays."""
     check_path(path)
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
 
@@ -125,7 +125,7 @@ def check_path(path: Any) -> None:
 
 def check_writable(path: str | os.PathLike[str], size_bytes: int = 0) -> None:
     """Raise ModelError now rather than after an hour of training: for a folder, a device or a pipe
-    of that name, and a place that cannot be written to or has no room for so many bytes.
+    of that name, and a place without write access or without ``size_bytes`` of free space.
     """
     import tempfile
 
@@ -141,7 +141,7 @@ def check_writable(path: str | os.PathLike[str], size_bytes: int = 0) -> None:
     folder = target.parent
     if not folder.is_dir():
         raise ModelError(f"{path}: the folder {folder} does not exist; make it first")
-    try:  # who may write is not told by the mode alone: file systems are read-only, or full
+    try:  # the mode alone does not tell: file systems are read-only, or full
         handle, name = tempfile.mkstemp(dir=folder, prefix=f".{target.name}.", suffix=".part")
     except OSError as error:
         raise ModelError(
@@ -168,7 +168,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def understood(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Errors in using a description, which may be forged, are errors of the file."""
+    """Report errors in using a description, which may be forged, as errors of the file."""
     try:
         yield
     except ModelError as error:
@@ -199,7 +199,7 @@ def _manifest(file: Path) -> dict[str, Any]:
             f"{file}: is damaged (its description has changed); copy or train it again"
         )
     manifest: dict[str, Any] = json.loads(text)
-    if "\\ud" in text.lower():  # half a character has no bytes, and cannot be printed
+    if "\\ud" in text.lower():  # a lone surrogate has no bytes, and cannot be printed
         json.dumps(manifest, ensure_ascii=False).encode()
     if manifest.get("format") not in (FORMAT, NORMALIZED, OUTPUTS):
         raise ModelError(
@@ -218,7 +218,7 @@ def shapes(path: str | os.PathLike[str]) -> dict[str, list[int]]:
 
 
 def _no_wait(path: str, flags: int) -> int:
-    """An ``opener`` that does not wait for a writer of a pipe."""
+    """Open a file without waiting for the writer of a pipe; an ``opener``."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
@@ -257,7 +257,7 @@ def _header(file: Path) -> dict[str, Any]:
 
 
 def _near(file: Path) -> str:
-    """The model in that folder whose name is most like it."""
+    """The hint at the model in that folder with the most similar name."""
     names = [entry.name for entry in file.parent.glob("*.horn")]
     near = difflib.get_close_matches(file.name, names, 1)
     return f"did you mean {file.with_name(near[0])}?" if near else "check the name"
@@ -273,7 +273,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]
     try:
         arrays = load_file(path)
     except (OSError, ValueError, safetensors.SafetensorError) as error:
-        said = str(error)[:200]  # which may quote the file
+        said = str(error)[:200]  # it may quote the file
         raise ModelError(f"{path}: is damaged ({said}); copy or train it again") from None
     if digest(arrays) != manifest.get("arrays_sha256"):
         raise ModelError(
@@ -294,6 +294,6 @@ def digest(arrays: Mapping[str, Array]) -> str:
 
 
 def umask() -> int:
-    """Read, not set and set back: a file that another thread makes then would be open to all."""
+    """The process's umask, read from /proc: setting and resetting it would open others' files."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))

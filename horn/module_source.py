@@ -1,6 +1,6 @@
-"""One module of the user's, and which of its statements are needed elsewhere.
+"""One module of the user's, and those of its statements that are needed elsewhere.
 
-Of syntax trees alone. ``horn.sources`` says what is needed, and saves and runs it.
+It reads syntax trees alone. ``horn.sources`` finds the needed names, and saves and runs the source.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class NeededModule:
         self.places: set[tuple[int, int]] = set()  # where the needed statements begin
         self.constants: dict[str, Any] = {}
         self.numbers: dict[str, dict[str, Any]] = {}  # of definitions: numbers_of
-        self.inner: dict[tuple[int, ...], ast.AST] = {}  # needed, and no global
-        self.imports: list[str] = []  # of names that no statement binds
+        self.inner: dict[tuple[int, ...], ast.AST] = {}  # needed definitions that are no globals
+        self.imports: list[str] = []  # for names that no statement binds
         self._read()
 
     def _read(self) -> None:
@@ -56,15 +56,15 @@ class NeededModule:
         self.bound = {name for names, _ in self._bound for name in names if name != "*"}
 
     def _is_kept(self, name: str, attribute: str) -> bool:
-        """Whether an attribute that a statement sets is kept as it is now: a loop that sets it, to
-        train once for each value, need not run again.
+        """Whether an attribute that a statement sets is kept with its present value: a loop that
+        sets it, to train once for each value, need not run again.
         """
         thing = self.namespace.get(name)
         own: Any = {} if isinstance(thing, types.ModuleType) else getattr(thing, "__dict__", {})
         return attribute in own and isinstance(own[attribute], Scalar)
 
     def attributes(self) -> dict[str, dict[str, Any]]:
-        """Of what is needed, the attributes that statements set later, as they are now."""
+        """The attributes of needed things that statements set later, with their present values."""
         found: dict[str, dict[str, Any]] = {}
         for name, attribute in sorted(self._set):
             if name in self.done:
@@ -73,7 +73,7 @@ class NeededModule:
 
     @property
     def place(self) -> str:
-        """What messages on this machine call it."""
+        """The name of the module in messages on this machine."""
         return str(Path(self.file).resolve())
 
     @property
@@ -81,12 +81,13 @@ class NeededModule:
         return self.text
 
     def lines_before(self, thing: Any) -> int:
-        """How many lines are before the text that a thing's own line numbers count."""
+        """The number of lines before the text that a thing's own line numbers count."""
         return 0
 
     def found(self, name: str, value: Any) -> list[ast.stmt]:
-        """The statements of what the namespace has and no statement so far binds, as where ``exec``
-        ran a text in it; or none, and it is imported, or is left to those who run the text.
+        """The statements that bind a name of the namespace which no statement so far binds, as
+        after ``exec`` of a text in it; or none: it is imported, or is left to those who run the
+        text.
 
         ModelError : it is a class or function of another text.
         """
@@ -103,8 +104,8 @@ class NeededModule:
         return []
 
     def run(self) -> list[int | list[int]]:
-        """The statements to run, by their first lines; by line and column of those that share it
-        with others.
+        """The statements to run, by their first lines; by line and column where several share a
+        line.
         """
         sharing = Counter(statement.lineno for statement in self.statements)
         return [at[0] if sharing[at[0]] == 1 else list(at) for at in sorted(self.places)]
@@ -147,7 +148,7 @@ class NeededModule:
         return found, values
 
     def _parts(self, statement: ast.stmt) -> Iterator[tuple[str, str]]:
-        """(what it defines, its text); of imports the needed names."""
+        """(defined name, its text) of a statement; of imports only the needed names."""
         if not isinstance(statement, IMPORTS):
             text = ast.unparse(without_docstrings(statement))
             yield getattr(statement, "name", text), text
@@ -161,8 +162,8 @@ class NeededModule:
 
 
 class TypedModule(NeededModule):
-    """What was run without a file: cells of a notebook, lines of a prompt, texts of ``exec``, as if
-    they were one file. Only what is needed of them is saved, on the lines where it stands.
+    """Text that ran without a file: cells of a notebook, lines of a prompt, texts of ``exec``, as
+    if they were one file. Only needed statements are saved, on their own lines.
     """
 
     def __init__(self, name: str, namespace: dict[str, Any], parts: list[str]) -> None:
@@ -172,7 +173,7 @@ class TypedModule(NeededModule):
             self.add(part)
 
     def add(self, part: str) -> None:
-        """Another text, after the others, unless it is no Python."""
+        """Append another text, unless it is no Python."""
         try:
             texts.parsed(part)
         except (SyntaxError, ValueError):
@@ -182,8 +183,8 @@ class TypedModule(NeededModule):
         self._read()
 
     def found(self, name: str, value: Any) -> list[ast.stmt]:
-        """The statements of what the namespace has and no text so far defines, or none, and it is
-        imported.
+        """The statements that bind a name of the namespace which no text so far defines; or none,
+        and it is imported.
         """
         code = texts.code_of(value)
         defined = isinstance(value, (type, types.FunctionType))
@@ -222,8 +223,8 @@ class TypedModule(NeededModule):
         return self._span(own)[0]
 
     def _span(self, text: str) -> tuple[int, int]:
-        """How many lines are before a text that was run here, and with it; of a text that was run
-        again the last.
+        """The numbers of lines before a text that ran here, and up to its end; of a text that ran
+        several times the last one's.
         """
         if ended(text) not in self.parts:
             return 0, 0
@@ -254,7 +255,7 @@ def _defines(statement: ast.stmt, name: str) -> bool:
 
 
 def _is_whole(statement: ast.stmt, name: str) -> bool:
-    """Whether a statement binds a name to something new, whatever it was."""
+    """Whether a statement binds a name to a new value, independent of its old one."""
     if not isinstance(statement, ast.Assign):
         return isinstance(statement, _DEFINED)
     changed = (
@@ -265,11 +266,11 @@ def _is_whole(statement: ast.stmt, name: str) -> bool:
 
 
 def set_unseen(name: str, value: Any, statements: Sequence[ast.stmt]) -> str:
-    """A method of a class that was put there by none of the statements that bind its name, as
-    ``setattr`` does; "" if there is none, and of classes that are made in other ways.
+    """The name of a method that came into a class by none of the statements that bind its name, but
+    by ``setattr``, say; "" without one, and for classes that are made in other ways.
     """
     made = [each for each in statements if isinstance(each, ast.ClassDef)]
-    # Who makes classes otherwise, as Enum and ABC do, may put methods into them.
+    # Metaclasses and decorators, as Enum's and ABC's, may add methods.
     if not made or type(value) is not type or made[-1].decorator_list or made[-1].keywords:
         return ""
     plain = (*DEFINITIONS, *_ASSIGNMENTS, ast.Expr, ast.Pass)
@@ -290,8 +291,8 @@ def set_unseen(name: str, value: Any, statements: Sequence[ast.stmt]) -> str:
 
 
 def import_of(name: str, value: Any, namespace: dict[str, Any]) -> str:
-    """The statement that imports a module, or what a module has, under a name of a namespace; "" of
-    other things, and of what only that namespace has, or the program's own module.
+    """The statement that imports a module, or a member of one, under a name of a namespace; "" for
+    other things, and for those of that namespace alone, or of the program's own module.
     """
     if isinstance(value, types.ModuleType):
         return f"import {value.__name__} as {name}" if value.__name__ != "__main__" else ""
@@ -308,8 +309,8 @@ def import_of(name: str, value: Any, namespace: dict[str, Any]) -> str:
 
 def numbers_of(thing: Any, node: ast.AST, inner: bool = False) -> dict[str, Any]:
     """The numbers that a definition found when it ran, which it may not find again: defaults of
-    arguments, as "slope", of methods "forward.slope", what Parameters, States and Weights of a
-    class were given, "gain.initial" and "gain.0"; inner : of a class, what it has been given.
+    arguments, as "slope", of methods "forward.slope", the arguments of a class's Parameters, States
+    and Weights, "gain.initial" and "gain.0"; inner : also a class's own attributes.
     """
     found: dict[str, Any] = {}
     if isinstance(node, ast.ClassDef) and isinstance(thing, type):
@@ -331,8 +332,8 @@ def numbers_of(thing: Any, node: ast.AST, inner: bool = False) -> dict[str, Any]
 
 
 def _given(thing: Any) -> dict[str, Any]:
-    """The numbers that were given to a thing of horn's, which keeps them under their names: by name
-    and by place.
+    """The numbers among the arguments of an object of horn, which keeps them under their names: by
+    name and by place.
     """
     names = list(inspect.signature(type(thing)).parameters)
     values = [getattr(thing, name, None) for name in names]
@@ -341,7 +342,7 @@ def _given(thing: Any) -> dict[str, Any]:
 
 
 def with_numbers(node: Any, numbers: Mapping[str, Any]) -> Any:
-    """A definition with those numbers written where their names stood."""
+    """Replace the names in a definition by those numbers."""
     if not numbers or not isinstance(node, (*DEFINITIONS, ast.Lambda)):
         return node
     node = copy.deepcopy(node)
@@ -365,12 +366,12 @@ def with_numbers(node: Any, numbers: Mapping[str, Any]) -> Any:
 
 
 def _of(name: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """What begins with a name and a point, without these."""
+    """The entries whose names begin with a name and a point, without this prefix."""
     return {n.removeprefix(f"{name}."): v for n, v in numbers.items() if n.startswith(f"{name}.")}
 
 
 def _write(call: ast.expr, numbers: Mapping[str, Any]) -> None:
-    """Numbers into the arguments of a call, by name and by place."""
+    """Write numbers into the arguments of a call, by name and by place."""
     if isinstance(call, ast.Call) and not any(isinstance(a, ast.Starred) for a in call.args):
         call.args = [_number(numbers.get(str(k), ...), a) for k, a in enumerate(call.args)]
         for keyword in call.keywords:
@@ -384,7 +385,7 @@ def _number(value: Any, node: ast.expr) -> ast.expr:
 
 
 class _Bare(ast.NodeTransformer):
-    """Docstrings taken away."""
+    """Removes docstrings."""
 
     def visit(self, node: ast.AST) -> ast.AST:
         self.generic_visit(node)
@@ -398,7 +399,7 @@ def without_docstrings(node: ast.AST) -> ast.AST:
 
 
 def _bound(statement: ast.stmt, kept: Collection[tuple[str, str]] = ()) -> set[str]:
-    """The module-level names that a statement sets or changes, but for attributes that are kept."""
+    """The module-level names that a statement sets or changes, except for kept attributes."""
     if isinstance(statement, DEFINITIONS):
         return {statement.name}
     if isinstance(statement, IMPORTS):
@@ -410,7 +411,7 @@ def _bound(statement: ast.stmt, kept: Collection[tuple[str, str]] = ()) -> set[s
 
 
 def _targets(statement: ast.stmt) -> list[ast.expr]:
-    """What an assignment assigns to."""
+    """The targets of an assignment."""
     if isinstance(statement, ast.Assign):
         several = (ast.Tuple, ast.List)
         parts = (t.elts if isinstance(t, several) else [t] for t in statement.targets)
@@ -419,7 +420,7 @@ def _targets(statement: ast.stmt) -> list[ast.expr]:
 
 
 def _attribute(target: ast.expr) -> tuple[str, str] | None:
-    """(name, attribute) of a target that is an attribute of a name's."""
+    """(name, attribute) of a target that is an attribute of a name."""
     if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
         return target.value.id, target.attr
     return None
@@ -433,7 +434,7 @@ def _attributes_set(statement: ast.stmt) -> set[tuple[str, str]]:
 
 
 def _asked(statement: ast.stmt) -> set[str]:
-    """The names whose methods a statement calls for what they do: ``table.append(1)``."""
+    """The names whose methods a statement calls for their effect: ``table.append(1)``."""
     if isinstance(statement, _DEFINED):
         return set()
     if isinstance(statement, ast.Expr):
@@ -456,7 +457,7 @@ def ended(text: str) -> str:
 
 def statements_of(tree: ast.Module, whole: Iterable[int] = ()) -> Iterator[ast.stmt]:
     """The statements of a module, and one by one those under ``if __name__ == "__main__":``, unless
-    that line is among ``whole``: what one of them defines does not need the others.
+    that line is among ``whole``: a needed definition there does not need its neighbours.
     """
     for statement in tree.body:
         if (
@@ -470,8 +471,8 @@ def statements_of(tree: ast.Module, whole: Iterable[int] = ()) -> Iterator[ast.s
 
 
 def names_read(node: ast.AST) -> set[str]:
-    """The names that a statement or lambda reads from its module: no parameter, no variable of a
-    function, not what a comprehension counts with.
+    """The names that a statement or lambda reads from its module: without parameters, variables of
+    functions and of comprehensions.
     """
     import symtable
 
@@ -481,7 +482,7 @@ def names_read(node: ast.AST) -> set[str]:
         tables += table.get_children()
         of_function = table.get_type() == "function"
         for symbol in table.get_symbols():
-            # What a class assigns may have been read before, from the module.
+            # A class may read a name of the module before it assigns it.
             if symbol.is_global() if of_function else symbol.is_referenced():
                 found.add(symbol.get_name())
     return found
@@ -497,6 +498,6 @@ def place_of(node: Any) -> tuple[int, int]:
 
 
 def first_line(statement: ast.stmt) -> int:
-    """Where a statement begins, with its decorators."""
+    """The line where a statement begins, with its decorators."""
     above = getattr(statement, "decorator_list", [])
     return min([int(statement.lineno), *(int(d.lineno) for d in above)])

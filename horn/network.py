@@ -61,12 +61,12 @@ class Network:
 
     seed: int = 0
     layers: tuple[Layer, ...] = field(default=(), init=False)
-    # No fields: what a job begins with is its own; and whether it is a model's.
+    # Class variables, no fields: a job's initial arrays are its own, as is being a model's network.
     _given: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     frozen: ClassVar[frozenset[str]] = frozenset()  # arrays that training leaves as they are
     is_of_model: ClassVar[bool] = False
-    _inputs: ClassVar[tuple[Layer, ...]] = ()  # what net.input returned, if it was called again
-    _alone: ClassVar[Layer | None] = None  # of several outputs the one that it is seen as
+    _inputs: ClassVar[tuple[Layer, ...]] = ()  # the handles of net.input, if it was called again
+    _alone: ClassVar[Layer | None] = None  # the output that a view by ``alone`` shows, of several
 
     def __post_init__(self) -> None:
         if not isinstance(self.seed, (int, np.integer)) or self.seed < 0:
@@ -75,7 +75,7 @@ class Network:
                 "net.input(n), net.layer(n) and net.output(n)"
             )
 
-    if not TYPE_CHECKING:  # who checks types is told without it
+    if not TYPE_CHECKING:  # type checkers report unknown names themselves
 
         def __getattr__(self, name: str) -> Any:
             raise mistakes.no_attribute("a horn.Network", name, dir(type(self)))
@@ -131,8 +131,8 @@ class Network:
         return self._beside(made) if self.layers else self._add(made)
 
     def _beside(self, other: Layer) -> Layer:
-        """One more input: all of them are one layer, side by side, and the handle stands for its
-        part of it.
+        """Add one more input: all inputs are one layer, side by side, and the handle stands for its
+        part of that layer.
         """
         first = self.layers[0]
         if first.steps or other.steps:
@@ -161,7 +161,9 @@ class Network:
         return other
 
     def _source(self, given: Any) -> Any:
-        """The source of a layer that names one of several inputs: one that forwards it."""
+        """The source of a layer that names one of several inputs: a layer that forwards that
+        input.
+        """
         places = [k for k, each in enumerate(self._inputs) if each is given]
         if not places:
             return given
@@ -229,14 +231,14 @@ class Network:
         weight: float = 1.0,
         name: str | None = None,
     ) -> Layer:
-        """What the network answers, with the loss that it is judged by (none for local rules).
+        """Add an output: its layer answers and is judged by a loss (none for local rules).
 
         Called again, it is one more output, which listens to the last layer that is none, or to
         ``inputs``: the targets are {"digit": a, "side": b} by the outputs' names, or a tuple in the
         order of the calls, and the loss is the sum of each output's loss times its ``weight``.
 
-        ``each_step``: of sequences every step is judged and answered: labels (n, steps), targets
-        (n, steps, size). Without it the last step is: labels (n,), targets (n, size).
+        ``each_step``: every step of a sequence is judged and answered: labels (n, steps), targets
+        (n, steps, size). Without it only the last step: labels (n,), targets (n, size).
         """
         found = losses.resolve(loss, "output")
         if size == 1 and activation == "softmax":
@@ -261,14 +263,14 @@ class Network:
         weight: float = 1.0,
         name: str | None = None,
     ) -> Layer:
-        """A loss between two layers of the same size, added to those of the outputs: the sum over
-        their neurons of ``f(a, b)``, times ``weight``; or, of one layer, of ``f(a)``. Gradients
+        """Add a loss between two layers of the same size to those of the outputs: the sum over
+        their neurons of ``f(a, b)``, times ``weight``; or, for one layer, of ``f(a)``. Gradients
         flow to both; ``horn.math.stop_gradient`` in f keeps one of them as it is.
 
-        ``f``: a function in the neuron language, or of two layers the name of a loss, where b is
+        ``f``: a function in the neuron language, or for two layers the name of a loss, where b is
         the target. Comes after all layers. A penalty of activity is
-        ``net.loss(code, f=lambda y: abs(y), weight=0.01)``. ``each_step``: as of ``output``, of
-        sequences the mean over the steps; without it what the layers send at the last one.
+        ``net.loss(code, f=lambda y: abs(y), weight=0.01)``. ``each_step``: as for ``output``, the
+        mean over the steps of sequences; without it f reads the outputs of the last step.
         """
         where = "loss" if name is None else f"loss {name!r}"
         pair = (a,) if b is None else (a, b)
@@ -321,7 +323,7 @@ class Network:
         answers: bool = True,
     ) -> Layer:
         if isinstance(inputs, (str, int, float)):
-            inputs = (inputs,)  # which is refused where inputs are
+            inputs = (inputs,)  # a wrong type, refused with the inputs below
         if inputs is None and kind == "output":
             inputs = [each for each in self.layers if each.kind != "output"][-1:] or None
         if self._inputs and inputs is not None:
@@ -374,8 +376,8 @@ class Network:
 
     @property
     def remembered(self) -> dict[str, tuple[int, int]]:
-        """What a sequence takes along from step to step, by the name of a program's buffer: of how
-        many steps, and how many numbers. What layers sent that is heard late, States, and
+        """The buffers of a program that a sequence carries from step to step, by name: the number
+        of steps that are kept, and the size of one. They hold delayed outputs, States, and
         SynapseStates.
         """
         found = {f"{x.name}.now": (1, math.prod(x.shape)) for x in self.synapse_states}
@@ -389,8 +391,8 @@ class Network:
         return found
 
     def of_steps(self, steps: int, *, asks_each: bool = True) -> Network:
-        """The same layers for sequences of so many steps: what is learned of one fits the other.
-        asks_each : each step is answered, else what this network answers.
+        """The same layers for sequences of another number of steps; learned arrays fit both.
+        asks_each : every step is answered; else those that this network answers.
         """
         network = Network(self.seed)
         for layer in self.layers:
@@ -413,7 +415,7 @@ class Network:
         for layer in self.layers:
             links = tuple(wiring.moved(k, network.layers) for k in layer.links)
             changed = (changes or {}).get(layer.name, {})
-            if not layer.answers:  # as large as what it compares
+            if not layer.answers:  # as large as the layers that it compares
                 links = tuple(replace(k, connection=Part(0, (k.source.size,))) for k in links)
             layer = replace(layer, links=links, **changed)
             if links:
@@ -435,13 +437,13 @@ class Network:
     def _add(self, layer: Layer) -> Layer:
         names = tuple(layer.weights) if layer.has_weights else ()
         if not names:
-            layer = replace(layer, bias=None)  # a message of 1 that nobody weighs
+            layer = replace(layer, bias=None)  # without weights there is no bias
         layer = replace(layer, links=tuple(replace(link, names=names) for link in layer.links))
         self.layers = (*self.layers, layer)
         for listener in self.layers:
             for link in listener.links:
                 if link.source.kind == "later" and link.source.name == layer.name:
-                    object.__setattr__(link, "source", layer)  # it was not there before
+                    object.__setattr__(link, "source", layer)  # added after its listener
                     if not link.delay:
                         raise ModelError(
                             wiring.cycle([*wiring.path(listener, layer), listener.name])
@@ -473,34 +475,34 @@ class Network:
 
     @property
     def steps(self) -> int:
-        """How many steps a sample has; 0: it is no sequence."""
+        """The number of steps of a sample; 0 if it is no sequence."""
         return self.layers[0].steps if self.layers else 0
 
     @property
     def n_features(self) -> int:
-        """How many numbers a sample has, those of all steps."""
+        """The number of values in a sample, over all steps."""
         return self.n_inputs * max(self.steps, 1)
 
     @property
     def answers(self) -> tuple[int, ...]:
-        """The shape of what is answered for one sample: of several outputs side by side."""
+        """The shape of the answer for one sample; several outputs lie side by side."""
         size = sum(layer.size for layer in self.outputs)
         return (self.steps, size) if self.answers_each else (size,)
 
     @property
     def answers_each(self) -> bool:
-        """Whether each step is answered, by one of several outputs at least."""
+        """Whether every step is answered, by one of several outputs at least."""
         return any(layer.each_step for layer in self.outputs)
 
     @property
     def judges_each(self) -> bool:
-        """Whether all losses are of each step."""
+        """Whether all losses judge every step."""
         return all(layer.each_step for layer in self.judged)
 
     @property
     def asked(self) -> dict[str, tuple[bool, int]]:
-        """Of each output that has targets, or else of the only one: whether each step is asked, and
-        its size.
+        """Whether each step has targets, and the size: for every output with targets, or else for
+        the only one.
         """
         several = [layer for layer in self.outputs if layer.name in self.compared]
         layers = several if self.has_several else [self.last]
@@ -508,7 +510,7 @@ class Network:
 
     @property
     def columns(self) -> dict[str, slice]:
-        """Where each output's numbers lie in what is answered."""
+        """The columns of each output in the answer, by its name."""
         ends = itertools.accumulate((layer.size for layer in self.outputs), initial=0)
         return {
             layer.name: slice(start, start + layer.size)
@@ -517,7 +519,7 @@ class Network:
 
     @property
     def shared(self) -> set[str]:
-        """The learned arrays whose numbers several synapses or neurons have."""
+        """The learned arrays whose numbers are shared by several synapses or neurons."""
         found = set[str]()
         for layer in self.layers[1:]:
             found |= layer.vertex_shapes.keys() if layer.kinds else set()
@@ -528,7 +530,7 @@ class Network:
 
     @property
     def tied(self) -> frozenset[str]:
-        """The learned arrays that several links have."""
+        """The learned arrays that several links share."""
         links = [link for layer in self.layers for link in layer.links if link.tie is not None]
         return frozenset(array for link in links for array in link.weights.values())
 
@@ -538,7 +540,7 @@ class Network:
 
     @property
     def outputs(self) -> tuple[Layer, ...]:
-        """The layers that answer; of a network without an output its last layer."""
+        """The layers that answer; the last layer of a network without an output."""
         if self._alone is not None:
             return (self._alone,)
         answering = [layer for layer in self.layers if layer.answers]
@@ -546,12 +548,12 @@ class Network:
 
     @property
     def last(self) -> Layer:
-        """The output layer, of several the last, or the last layer of a network without one."""
+        """The last output layer, or the last layer of a network without outputs."""
         return self.outputs[-1]
 
     @property
     def judged(self) -> tuple[Layer, ...]:
-        """The layers with a loss: outputs, and what ``loss`` made."""
+        """The layers with a loss: outputs, and those added by ``loss``."""
         if self._alone is not None:
             return () if self._alone.loss is None else (self._alone,)
         return tuple(layer for layer in self.layers if layer.loss is not None)
@@ -573,7 +575,7 @@ class Network:
 
     @property
     def loss_in_words(self) -> str | None:
-        """The losses in words: of one output its loss's name; None without any."""
+        """The losses in words: a single output's loss by name; None without any."""
         if not self.judged:
             return None
         if len(self.judged) == 1 and self.judged[0].answers:
@@ -585,8 +587,8 @@ class Network:
         return " + ".join(said)
 
     def alone(self, output: Layer) -> Network:
-        """The same layers, seen as if this were the only output, without other losses: what is
-        asked of a network with one output can be asked of each of several.
+        """The same layers with this output alone, without other losses, so that functions for a
+        network with one output serve each of several.
         """
         if self.outputs == (output,) and len(self.judged) < 2:
             return self
@@ -599,7 +601,9 @@ class Network:
         network_checks.check(self.layers, self.steps)
 
     def beginning_with(self, arrays: Mapping[str, Any], states: Mapping[str, Any]) -> Network:
-        """The same layers, whose initial parameters and states are these where they have one."""
+        """The same layers with these initial parameters and states, where they have one by that
+        name.
+        """
         network = Network(self.seed)
         network.layers = self.layers
         given = {**arrays, **{f"state/{name}": value for name, value in states.items()}}
@@ -607,7 +611,7 @@ class Network:
         return network.freezing(self.frozen)
 
     def freezing(self, arrays: Collection[str]) -> Network:
-        """The same layers, of which training leaves these learned arrays as they are."""
+        """The same layers with these learned arrays frozen in training."""
         if self.frozen == frozenset(arrays):
             return self
         network = Network(self.seed)
@@ -615,7 +619,7 @@ class Network:
         return network
 
     def of_model(self) -> Network:
-        """The same layers, as a model has them: no job's arrays to begin with, and none frozen."""
+        """The same layers as a model's network: without a job's initial arrays and frozen ones."""
         network = Network(self.seed)
         vars(network).update(vars(self), is_of_model=True)
         for of_job in ("_given", "frozen"):
@@ -623,7 +627,7 @@ class Network:
         return network
 
     def until(self, layer: str) -> Network:
-        """A network that ends with a layer: it and what it listens to, however far below."""
+        """A network that ends with a layer and has every layer below that it depends on."""
         known = {each.name: each for each in self.layers}
         if layer not in known:
             raise ModelError(f"no layer {layer!r}; the layers are {', '.join(known)}")
@@ -669,12 +673,12 @@ class Network:
 
     @property
     def synapse_states(self) -> list[SynapseArray]:
-        """Where each SynapseState lies that a method names."""
+        """The arrays of the SynapseStates that methods name."""
         return initial_arrays.synapse_states(self.layers)
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every State and SynapseState."""
+        """The shape of every State and SynapseState, by name."""
         shapes: dict[str, tuple[int, ...]] = {
             f"{layer.name}.{name}": (layer.size,)
             for layer in self.layers[1:]
@@ -684,7 +688,7 @@ class Network:
 
 
 def _weight(weight: Any, where: str) -> float:
-    """A factor of a loss."""
+    """Check a factor of a loss. Raises ModelError."""
     if isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)):
         said = "; what weights begin with is init=" if where == "output" else ""
         raise ModelError(f"{where}: weight is a factor of the loss, a number, got {weight!r}{said}")
@@ -699,6 +703,6 @@ def _takes(f: Callable[..., Any], n: int) -> bool:
         inspect.signature(f).bind(*([0.0] * n))
     except TypeError:
         return False
-    except ValueError:  # of a builtin, which does not say
+    except ValueError:  # a builtin without a signature
         return True
     return True

@@ -1,4 +1,4 @@
-"""Whether a network can be run: what of its layers does not go together."""
+"""Checks that a network can be run: combinations of layers that do not work together."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def check(layers: Sequence[Layer], steps: int) -> None:
 
 
 def _check_output(last: Layer, hidden: Collection[type[Neuron]]) -> None:
-    """What of one output does not go together."""
+    """Raise ModelError for a loss, activation or backward that does not fit an output."""
     loss = last.loss
     if has_backward(last.neuron) and last.neuron not in hidden:
         raise ModelError(
@@ -91,7 +91,7 @@ def _check_output(last: Layer, hidden: Collection[type[Neuron]]) -> None:
 
 
 def _check_reversed(layers: Sequence[Layer]) -> None:
-    """Who hears a layer from its end is not heard by it: it would have to wait for itself."""
+    """Raise ModelError for a layer that hears, reversed, one that depends on it: a deadlock."""
     for layer in layers[1:]:
         for link in layer.links:
             if not link.is_reversed:
@@ -109,7 +109,7 @@ def _check_reversed(layers: Sequence[Layer]) -> None:
 
 
 def _check_several(layers: Sequence[Layer], outputs: Sequence[Layer]) -> None:
-    """What of several outputs, or of an output and losses between layers, does not."""
+    """Raise ModelError for neurons that read ``self.error`` below several outputs."""
     answering = [layer for layer in outputs if layer.answers]
     for layer in layers[1:]:
         hears = mentions(layer.neuron, "backward", "error") and not hasattr(layer.neuron, "error")
@@ -122,7 +122,7 @@ def _check_several(layers: Sequence[Layer], outputs: Sequence[Layer]) -> None:
 
 
 def _check_steps(layers: Sequence[Layer], steps: int) -> None:
-    """What of sequences does not go together."""
+    """Raise ModelError for parts that networks of sequences, or of samples, cannot have."""
     for layer in layers[1:]:
         where, cls = f"{layer.name} ({layer.neuron.__name__})", layer.neuron
         for link in layer.links:

@@ -1,4 +1,4 @@
-"""What a user subclasses: Neuron, and what it sees: Synapse, Parameter, State.
+"""Neuron, the class that users subclass, and what it reads: Synapse, Parameter, State.
 
 The methods here are the neuron's words. Under the interpreter they run as written, on one neuron
 and one sample at a time; the compiler reads the same source and never calls them.
@@ -32,17 +32,17 @@ READABLE = (
     "activation",
 )
 DRAWS = ("bernoulli", "uniform", "normal")
-#: What a neuron may ask of its layer or its channel (for one sample), and of the batch (of itself).
+#: Statistics by their extent: over a layer or channel (of one sample), or over the batch.
 STATISTICS = {
     "layer": ("sum", "mean", "var", "max", "min", "argmax", "rank"),
     "channel": ("sum", "mean", "var"),
     "batch": ("sum", "mean", "var"),
 }
-#: A State that follows a statistic of the batch keeps so much of itself per batch.
+#: The share of its old value that a State keeps per batch when it follows a batch statistic.
 RUNNING = 0.9
 WEIGHT = "weight"  # the name of the weight of a class that declares none
 NO_WEIGHT = ("input", "delta", "gradient", "index", "previous_update", *DRAWS)
-#: How often a draw is made anew: the first two are of a sample each.
+#: How often a draw is made anew: the first two belong to one sample.
 PERIODS = ("sample", "sequence", "batch", "run")
 OF_A_SAMPLE = PERIODS[:2]
 DRAWN_AGAIN = (
@@ -52,13 +52,13 @@ DRAWN_AGAIN = (
 
 
 def no_statistic(word: str, over: object) -> str:
-    """What is wrong with ``self.word(x, over=over)``."""
+    """The error message of ``self.word(x, over=over)``, where there is no such statistic."""
     there = "; ".join(f'over="{known}": {", ".join(words)}' for known, words in STATISTICS.items())
     return f"self.{word} is over {over!r}; there are {there}"
 
 
 def no_input(name: str, known: Iterable[str], kind: str, of: str = "") -> str:
-    """What is wrong with ``messages.name``. of : the input whose messages it is asked of."""
+    """The error message of ``messages.name``. of : the input whose messages were asked."""
     if of:
         return f"messages.{of} has no {name!r}: loop over it, or ask len(messages.{of})"
     if kind != "forward":
@@ -108,7 +108,7 @@ class State(Parameter):
     ends the neuron keeps the mean over the batch, and every sample of the next batch starts from
     it. Prediction starts from the kept value and does not change it.
 
-    Of sequences (``net.input(n, steps=...)``) each sample's value goes on from step to step.
+    In sequences (``net.input(n, steps=...)``) each sample's value goes on from step to step.
     ``per="sample"``: it begins with ``initial`` in every sequence, nothing is kept, and gradients
     flow back through it from step to step, as through the cell of an LSTM; it is assigned at most
     once on each path. ``per="run"``, the default, is as above, and no gradient flows.
@@ -142,7 +142,7 @@ class Weight:
         self.name = name
 
     def __get__(self, instance: Any, owner: type) -> Weight:
-        """A neuron has none: its synapses have."""
+        """Raise AttributeError on a neuron: weights belong to its synapses."""
         if instance is not None:
             raise AttributeError(f"{self.name} is a Weight: read m.{self.name} of a message")
         return self
@@ -157,7 +157,7 @@ class SynapseState(Parameter):
     As with State each sample sees its own value; when a training batch ends the synapse keeps the
     mean over the batch. Prediction reads the kept value and does not change it.
 
-    Of sequences each sample's value goes on from step to step, without a gradient.
+    In sequences each sample's value goes on from step to step, without a gradient.
     ``per="sample"``: it begins with ``initial`` in every sequence, and nothing is kept.
     """
 
@@ -168,19 +168,19 @@ class SynapseState(Parameter):
         self.per = per
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        """A neuron has none: its synapses have."""
+        """Raise AttributeError on a neuron: the state belongs to its synapses."""
         if instance is not None:
             raise AttributeError(f"{self.name} is a SynapseState: read m.{self.name} of a message")
         return self
 
 
 class Synapse:
-    """What one synapse delivers to a neuron: ``input`` and ``weight`` in forward, ``delta``,
+    """A message to a neuron over one synapse: ``input`` and ``weight`` in forward, ``delta``,
     ``gradient`` and ``weight`` in backward.
 
-    A class with Weights has those instead of ``weight``, by their names; in backward they are those
-    of the receiver, and ``delta.name`` is the delta of the sum that has the weight of that name.
-    ``index`` (in forward) is how many of the neuron's messages come before this one: 0 to
+    A class with Weights has those instead of ``weight``, by their names; in backward they are the
+    receiver's, and ``delta.name`` is the delta of the sum that has the weight of that name.
+    ``index`` (in forward) is the number of the neuron's messages before this one: 0 to
     ``len(messages) - 1``, the links in the order of ``inputs``, within a link the senders that this
     neuron listens to in ascending order, the bias last.
     ``previous_update`` is the last change of the weight under ``horn.Direct``. ``normal(mean,
@@ -206,10 +206,10 @@ class Synapse:
 class Neuron:
     """One neuron. Subclass it and write ``forward``; write ``backward`` too, or let horn derive it.
 
-    Readable: ``output`` (what it last sent on), ``target`` (of an output neuron, in training; its
-    layer has a loss), ``training``, ``iteration`` (from 0),
-    ``learning_rate``, ``layer_index`` (the input layer is 0), ``index`` (within the layer). Class
-    attributes that are numbers are constants.
+    Readable: ``output`` (the last value it sent on), ``target`` (of an output neuron, in training;
+    its layer has a loss), ``training``, ``iteration`` (from 0), ``learning_rate``, ``layer_index``
+    (the input layer is 0), ``index`` (within the layer). Class attributes that are numbers are
+    constants.
 
     Source: Yoon, "Horn: A System for Parallel Training and Regularizing of Large-Scale Neural
     Networks", 2016, section 2.1.
@@ -226,7 +226,7 @@ class Neuron:
     interpreted: bool = False
     _host: Any = None  # the interpreter that runs this neuron
 
-    if not TYPE_CHECKING:  # who checks types is told without it
+    if not TYPE_CHECKING:  # type checkers report unknown names themselves
 
         def __new__(cls, *arguments: Any, **keywords: Any) -> Any:
             if (arguments or keywords) and cls.__init__ is object.__init__:
@@ -290,16 +290,16 @@ class Neuron:
         return self._host.draw(self, "normal", (mean, std), per)
 
     def sum(self, x: Any, over: str) -> Any:
-        """The sum of what all neurons of the layer ask (``over="layer"``, for this sample), of what
-        those at all positions of this channel ask (``over="channel"``), or of what this neuron asks
+        """The sum of x over all neurons of the layer (``over="layer"``, for this sample), over
+        those at all positions of this channel (``over="channel"``), or over this neuron's values
         for all samples (``over="batch"``; at all positions where these are one neuron, as the maps
         of a convolution are).
         """
         return self._host.ask(self, "sum", x, over, None)
 
     def mean(self, x: Any, over: str, running: str | None = None) -> Any:
-        """The mean, likewise. ``running``: the name of a State that follows it in training, and is
-        it at prediction, when there is no batch.
+        """The mean, likewise. ``running``: the name of a State that follows it in training, and
+        replaces it at prediction, when there is no batch.
         """
         return self._host.ask(self, "mean", x, over, running)
 
@@ -308,20 +308,20 @@ class Neuron:
         return self._host.ask(self, "var", x, over, running)
 
     def max(self, x: Any, over: str) -> Any:
-        """The largest of the layer."""
+        """The largest x in the layer."""
         return self._host.ask(self, "max", x, over, None)
 
     def min(self, x: Any, over: str) -> Any:
-        """The smallest of the layer."""
+        """The smallest x in the layer."""
         return self._host.ask(self, "min", x, over, None)
 
     def argmax(self, x: Any, over: str) -> Any:
-        """The ``index`` of the neuron with the largest: the first of equals."""
+        """The ``index`` of the neuron with the largest x; the first of equals."""
         return self._host.ask(self, "argmax", x, over, None)
 
     def rank(self, x: Any, over: str) -> Any:
-        """How many neurons of the layer come before this one, the largest first; of equals the
-        first. 0 is the winner.
+        """The rank of this neuron's x in the layer: the number of neurons before it, the largest
+        first; of equals the first. 0 is the winner.
         """
         return self._host.ask(self, "rank", x, over, None)
 
@@ -341,8 +341,8 @@ D = TypeVar("D")
 
 
 def declared(cls: type[Neuron], kind: type[D]) -> dict[str, D]:
-    """What a neuron class declares of a kind (Parameter, State, Weight) by name, in the order of
-    definition, bases first.
+    """The declarations of one kind (Parameter, State, Weight) in a neuron class by name, in the
+    order of definition, bases first.
     """
     found: dict[str, D] = {}
     for base in reversed(cls.__mro__):
@@ -355,12 +355,12 @@ def declared(cls: type[Neuron], kind: type[D]) -> dict[str, D]:
 
 
 def carried(cls: type[Neuron]) -> tuple[str, ...]:
-    """The States of a class that are each sequence's own: gradients flow through them."""
+    """The States that each sequence carries by itself: gradients flow through them."""
     return tuple(name for name, state in declared(cls, State).items() if state.per == "sample")
 
 
 def twice(name: str) -> str:
-    """What is wrong with a second assignment."""
+    """The error message of a second assignment."""
     return (
         f'self.{name} is a State(per="sample") and is assigned a second time on this path: the '
         "next step begins with one value; compute in a variable and assign once"
@@ -373,8 +373,8 @@ def weights_of(cls: type[Neuron]) -> dict[str, Weight]:
 
 
 def mentions(cls: type[Neuron], method: str | None, word: str) -> bool:
-    """Whether a method, or a function or method that it names, says ``word``. method : None for
-    any that the class has.
+    """Whether a method, or a function or method that it names, uses the name ``word``. method :
+    None for any method of the class.
     """
     pending: list[Any] = [f for c in cls.__mro__ if c is not Neuron for f in vars(c).values()]
     if method is not None:
@@ -412,7 +412,7 @@ def has_backward(cls: type[Neuron]) -> bool:
 
 
 def check_class(cls: object, where: str) -> type[Neuron]:
-    """A subclass of Neuron with a forward, or a ModelError."""
+    """Check that cls is a subclass of Neuron with a forward. Raises ModelError."""
     if not isinstance(cls, type) or not issubclass(cls, Neuron):
         remedy = ""
         if isinstance(cls, Neuron):

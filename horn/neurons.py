@@ -19,14 +19,14 @@ class Standard(Neuron):
 
 
 class Relay(Neuron):
-    """What its sources send, summed: of one source that is the same."""
+    """The sum of its sources; of one source its output itself."""
 
     def forward(self, messages: Iterable[Any]) -> None:
         self.feedforward(sum(m.input for m in messages))
 
 
 class Comparison(Neuron):
-    """What a function says of two sources, one message each: of a loss between layers."""
+    """A function of two sources, one message each, for a loss between layers."""
 
     def forward(self, messages: Any) -> None:
         a = sum(m.input for m in messages.a)
@@ -35,7 +35,7 @@ class Comparison(Neuron):
 
 
 class Penalty(Neuron):
-    """What a function says of its source: of a loss of one layer."""
+    """A function of its source, for a loss of one layer."""
 
     def forward(self, messages: Iterable[Any]) -> None:
         self.feedforward(self.activation(sum(m.input for m in messages)))

@@ -1,9 +1,9 @@
-"""What OpenBLAS has to know before NumPy loads it, on some of AMD's processors. docs/notes/0168.
+"""A setting that OpenBLAS needs before NumPy loads it, on some AMD processors. docs/notes/0168.
 
 OpenBLAS 0.3.34, NumPy's from 2.5 on, takes an AMD processor with AVX-512, 1 MB of cache (L2) per
 core and 32 MB (L3) for one whose AVX-512 it may use. Where the system withholds AVX-512, or
-OPENBLAS_CORETYPE asks for less, its products of float64 then end the process. It is read at one
-place only what size the cache has, so telling it a KB less keeps the sound block sizes.
+OPENBLAS_CORETYPE asks for less, its products of float64 then end the process. The cache size is
+read at one place only, so telling it a KB less keeps the sound block sizes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ CPUINFO = "/proc/cpuinfo"
 
 
 def size_to_tell(facts: dict[str, str], core: str) -> int | None:
-    """In KB; None: this processor needs no telling. facts : of /proc/cpuinfo. core : asked for."""
+    """The cache size to set, in KB, or None. facts : /proc/cpuinfo. core : the type asked for."""
     flags = facts.get("flags", "").split()
     if facts.get("vendor_id") != "AuthenticAMD" or "avx2" not in flags:
         return None
     if "avx512f" in flags and not core:
-        return None  # the kernels are those that the sizes are for
-    said = facts.get("cache size", "").split() or ["1024"]  # KB: some systems do not say
+        return None  # the block sizes are right for these kernels
+    said = facts.get("cache size", "").split() or ["1024"]  # KB; some systems leave it out
     return 1023 if said[0] == "1024" else None
 
 
 def prepare() -> None:
-    """Set the variable, for this process and those that it starts; what somebody has set stays."""
+    """Set the variable for this process and its children; a value from the environment stays."""
     if VARIABLE in os.environ:
         return
     facts = {}

@@ -32,7 +32,7 @@ class Optimizer:
     """
 
     learning_rate: LearningRate = 0.1
-    _: KW_ONLY  # so that SGD(0.1, 0.9) has the momentum that it has elsewhere, not a decay
+    _: KW_ONLY  # so that the second argument, as in SGD(0.1, 0.9), is the momentum
     weight_decay: float = 0.0
     clip_value: float | None = None
     clip_norm: float | None = None
@@ -61,13 +61,13 @@ class Optimizer:
 
     @property
     def plain_momentum(self) -> float | None:
-        """The momentum, if an update is v = momentum v - lr g, w += v, of the gradient as it is: a
+        """The momentum, if an update is v = momentum v - lr g, w += v, of the unchanged gradient: a
         product of matrices can apply that while it computes g. Else None.
         """
         return None
 
     def of_derived(self, g: Any, lr: Any) -> Any:
-        """The substitute of a push, of the derived gradient, where no neuron pushes."""
+        """The update value where no neuron pushes, from the derived gradient."""
         return g
 
     def prepared(self, g: Any, w: Any = None) -> Any:
@@ -189,11 +189,11 @@ class Adam(Optimizer):
 @teaches
 @dataclass(frozen=True)
 class Direct(Optimizer):
-    """The pushed value is the update: w += mean over the batch of what was pushed.
+    """The pushed value is the update: w += mean over the batch of the pushes.
     ``m.previous_update`` is the last one.
 
-    What is not pushed (biases and input synapses of a network with a loss) takes the plain step: w
-    -= learning_rate * gradient. Weight decay is not offered: it belongs in what the neuron pushes.
+    Arrays without a push (biases and input synapses of a network with a loss) take the plain step:
+    w -= learning_rate * gradient. Weight decay is not offered: it belongs into the push.
 
     Source: Yoon 2016, section 2.1, where the neuron itself computes the change of its weight.
     """

@@ -1,6 +1,6 @@
-"""Each of a network's outputs by itself, with its targets and the metrics that are asked of it.
+"""Each of a network's outputs by itself, with its targets and its metrics.
 
-What can be asked of a network with one output is asked of each of several, and told by its name.
+Functions for a network with one output serve each of several, by its name.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from horn.network import Network
 
 @dataclass(frozen=True)
 class OutputView:
-    """An output as the only one of a network. prefix : of the names of what is measured, "" of a
-    network that has no other.
+    """An output as the only one of a network. prefix : before the names of its measurements, "" if
+    the network has no other.
     """
 
     layer: Layer
@@ -30,22 +30,22 @@ class OutputView:
     prefix: str = ""
 
     def answers(self, target: str | None) -> str | None:
-        """What it answers (``horn.metrics.checked_answers``)."""
+        """The kind of its answers (``horn.metrics.checked_answers``)."""
         return metrics.checked_answers(self.network, self.data, target)
 
     def takes(self, metric: Metric, target: str | None) -> bool:
-        """Whether a metric is asked of it: by its name, or of all that it fits."""
+        """Whether a metric applies to it: by its name, or as one of all that it fits."""
         if metric.output or not self.prefix or not metric.reads:
             return metric.output in ("", self.layer.name)
         try:
             metrics.check([metric], self.network, self.data, target, self.data.name)
         except ModelError:
-            return False  # it is for the others
+            return False  # the metric is for other outputs
         return True
 
 
 def each(network: Network, data: Dataset, target: str | None) -> Iterator[OutputView]:
-    """The outputs that are compared with targets; the only one also where it is not."""
+    """The outputs that are compared with targets; an only output in any case."""
     if not network.has_several:
         yield OutputView(network.last, network.alone(network.last), data, slice(None))
         return
@@ -59,9 +59,9 @@ def each(network: Network, data: Dataset, target: str | None) -> Iterator[Output
 
 
 def part_of(sent: Any, output: Layer, columns: slice) -> Any:
-    """What one of several outputs answers, of what all of them send at each step or at the last:
-    (n, size), or of one that answers each step (n, steps, size). Behind the end of a sequence lies
-    what it has there.
+    """The answer of one of several outputs, from the outputs of all at each step or at the last:
+    (n, size), or with an answer at each step (n, steps, size). Steps behind the end of a sequence
+    keep their contents.
     """
     part = sent[..., columns]
     return part if part.ndim == 2 or output.each_step else part[:, -1]
@@ -75,7 +75,7 @@ def has_answers(network: Network, data: Dataset, target: str | None) -> bool:
 def check(
     wanted: Iterable[Metric], network: Network, data: Dataset, target: str | None, where: str
 ) -> None:
-    """Raise ModelError unless each metric fits the output that it is of, or one of several."""
+    """Raise ModelError unless each metric fits the output that it names, or any of several."""
     wanted = list(wanted)
     views = list(each(network, data, target))
     for metric in wanted:
@@ -98,14 +98,14 @@ def check(
 def check_defined(
     wanted: Iterable[Metric], network: Network, data: Dataset, target: str | None, where: str
 ) -> None:
-    """As ``horn.metrics.check_defined``, of each output."""
+    """Raise ModelError if auc is undefined for an output (``horn.metrics.check_defined``)."""
     for view in each(network, data, target):
         own = [metric for metric in wanted if view.takes(metric, target)]
         metrics.check_defined(own, view.network, view.data, target, where)
 
 
 def resolve(given: Any, network: Network, where: str) -> tuple[Metric, ...]:
-    """Metrics of names and functions: of all outputs that they fit, or {output: metrics}."""
+    """Resolve names and functions to metrics: for all outputs they fit, or {output: metrics}."""
     if not isinstance(given, Mapping):
         return metrics.resolve(given, where)
     known = [output.name for output in network.outputs]
@@ -121,15 +121,15 @@ def resolve(given: Any, network: Network, where: str) -> tuple[Metric, ...]:
 
 
 def loss_column(layer: Layer) -> str:
-    """What one loss of several is called: "digit_loss" of an output, the name of a loss between
+    """The column of one loss of several: "digit_loss" for an output, the name of a loss between
     layers.
     """
     return f"{layer.name}_loss" if layer.answers else layer.name
 
 
 def better(network: Network, wanted: Iterable[Metric]) -> dict[str, str]:
-    """What of the validation data can be watched, and what is better of it: "min" or "max", or ""
-    if nobody said.
+    """The columns of validation data that can be watched, each with its better direction: "min",
+    "max", or "" if unknown.
     """
     wanted, found = list(wanted), {"val_loss": "min", "val_acc": "max"}
     if network.has_several or len(network.judged) > 1:

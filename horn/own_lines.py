@@ -1,4 +1,4 @@
-"""What a notebook shows of an error: the lines of whoever uses horn."""
+"""Tracebacks in notebooks: of an error only the lines of the user."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _HORN = str(Path(__file__).resolve().parent)
 
 
 class OwnLines(Exception):
-    """Of exceptions whose sentence makes horn's own lines unnecessary."""
+    """A base of exceptions whose sentence makes horn's own lines unnecessary."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: none of horn's lines. ``%xmode Verbose`` shows all."""
+        """The traceback for IPython, without horn's lines. ``%xmode Verbose`` shows all."""
         shown: Any = sys.modules["IPython"].get_ipython().InteractiveTB
         whole: list[tuple[BaseException, TracebackType | None]] = []
         error: BaseException | None = self
@@ -33,7 +33,7 @@ class OwnLines(Exception):
 
 
 def _without_horn(lines: TracebackType | None) -> TracebackType | None:
-    """A traceback without horn's own frames; where there are no others, its last."""
+    """A traceback without horn's own frames; if it has no others, its last frame."""
     kept: list[TracebackType] = []
     while lines is not None:
         if not lines.tb_frame.f_code.co_filename.startswith(_HORN) or not (kept or lines.tb_next):

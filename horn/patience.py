@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-STRIDE_S = 3.0  # the most that one look at the clock counts
+STRIDE_S = 3.0  # the most that one reading of the clock counts
 
 
 class Patience:
-    """Counts down from ``timeout_s`` seconds at every look, by half of them at most: so a process
-    that stood still looks again for the event before the deadline. Look at least every two seconds.
-    clock : seconds, monotonic.
+    """A countdown from ``timeout_s`` seconds; each reading counts half of them at most: so a
+    process that stood still looks again for the event before the deadline. Read it at least every
+    two seconds. clock : seconds, monotonic.
     """
 
     def __init__(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,7 +28,7 @@ class Patience:
         self._left_s, self._looked = self.timeout_s, self._clock()
 
     def left_s(self) -> float:
-        """Seconds that are left; not above 0 when it is over."""
+        """Seconds that are left; 0 or below when time is over."""
         now = self._clock()
         self._left_s -= min(now - self._looked, self._stride_s)
         self._looked = now

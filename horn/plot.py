@@ -1,9 +1,9 @@
 """Pictures of trainings and models, with matplotlib (the extra ``plot``).
 
-    history(run)           loss and what else was measured, by epoch
-    weights(model, layer)  what each neuron of a layer looks for: filters
-    confusion(run, data)   which class was taken for which
-    raster(run, x, layer)  what each neuron sends at each step of a sequence: spikes
+    history(run)           loss and other measurements, by epoch
+    weights(model, layer)  the weights of each neuron of a layer as pictures: filters
+    confusion(run, data)   the classes of samples against the predicted ones
+    raster(run, x, layer)  the output of each neuron at each step of a sequence: spikes
     live()                 a callback that draws while it trains
 
 All but ``live`` return a ``matplotlib.figure.Figure``, which a notebook shows; ``path`` writes it,
@@ -30,15 +30,15 @@ from horn.data.inputs import side_by_side
 from horn.data.stream import read
 from horn.errors import ModelError
 
-MOST = 64  # neurons that are drawn of a layer
-MOST_SEQUENCES = 8  # that are drawn side by side
-# Columns that no picture of a training shows unless it is asked for them.
+MOST = 64  # the most neurons of a layer in a picture
+MOST_SEQUENCES = 8  # the most sequences side by side
+# Columns that a picture of a training leaves out unless they are named.
 UNSEEN = ("epoch", "iteration", "seconds", "samples_per_s", "learning_rate", "group_loss", "groups")
 Path = str | os.PathLike[str]
 
 
 class LivePlot(Callback):
-    """What ``live`` returns."""
+    """The callback that ``live`` returns."""
 
     def __init__(self, columns: tuple[str, ...], path: str | os.PathLike[str] | None) -> None:
         _check_names("live", columns)
@@ -72,7 +72,7 @@ class LivePlot(Callback):
             self._show()
 
     def _show(self) -> None:
-        """As a picture: a notebook draws figures by itself only after it was told to."""
+        """Show the figure as an image: a notebook draws figures by itself only on request."""
         from IPython import display  # a notebook has it
 
         drawn = io.BytesIO()
@@ -86,11 +86,11 @@ class LivePlot(Callback):
             self._handle.update(picture)
 
     def on_train_begin(self, context: TrainingContext) -> None:
-        self._handle = None  # another run is another picture
+        self._handle = None  # another run has its own picture
 
 
 def _shell() -> Any:
-    """What runs a notebook's cells, if somebody does."""
+    """The shell that runs a notebook's cells, or None."""
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 
@@ -102,10 +102,11 @@ def live(*columns: str, path: str | os.PathLike[str] | None = None) -> LivePlot:
 
 
 def history(run: Any, *columns: str, path: Path | None = None) -> Any:
-    """What was measured after each epoch: losses on the left, accuracies and the like on the right.
+    """Draw the measurements after each epoch: losses on the left, accuracies and others on the
+    right.
 
-    run : what ``horn.train`` returned, or its history. columns : which, by default all that were
-    measured but times and rates; of "group_loss" each group is a line. Raises ModelError : one of
+    run : the result of ``horn.train``, or its history. columns : names, by default all measured
+    ones except times and rates; of "group_loss" each group is a line. Raises ModelError : one of
     them was not measured.
     """
     _check("history", path)
@@ -117,7 +118,7 @@ def history(run: Any, *columns: str, path: Path | None = None) -> Any:
             "horn.plot.history: needs what horn.train returned, its history, or a list of rows as "
             f"dicts, got {_said(run)}"
         )
-    # A job that went on from a checkpoint may have had other columns before.
+    # A job resumed from a checkpoint may have had other columns before.
     names = dict.fromkeys(name for row in rows for name in row)
     measured = [name for name in names if _is_measured(rows, name)]
     shown = [name for name in columns or measured if columns or name not in UNSEEN]
@@ -141,9 +142,9 @@ def history(run: Any, *columns: str, path: Path | None = None) -> Any:
 
 
 def confusion(model: Any, data: Any, *, path: Path | None = None) -> Any:
-    """How many samples of each class (a row) were taken for which (a column).
+    """Draw the number of samples by their class (a row) and their predicted class (a column).
 
-    model : a model, or what ``horn.train`` returned. data : samples with their labels, as for
+    model : a model, or the result of ``horn.train``. data : samples with their labels, as for
     ``model.evaluate``. The numbers are ``figure.counts``, (classes, classes) int64.
 
     Raises
@@ -184,13 +185,13 @@ def confusion(model: Any, data: Any, *, path: Path | None = None) -> Any:
 
 
 def weights(model: Any, layer: str | None = None, *, path: Path | None = None) -> Any:
-    """The weights of a layer's neurons as pictures of what they look for, 64 neurons at most.
+    """Draw the weights of a layer's neurons as pictures, 64 neurons at most.
 
-    model : a model, or what ``horn.train`` returned. layer : its name; by default the first that
-    has weights. Of a convolution each map's window, of other layers each neuron's weights where the
-    neurons below lie: those of 784 pixels are 28 x 28. Three channels are colours; of other numbers
-    of channels each is a picture, those of a neuron in a row. Blue is negative, red positive, white
-    0; colours have their own middle.
+    model : a model, or the result of ``horn.train``. layer : its name; by default the first that
+    has weights. A convolution shows each map's window, other layers each neuron's weights at the
+    positions of the neurons below: those of 784 pixels are 28 x 28. Three channels are colours;
+    with another number each channel is a picture, those of a neuron in a row. Blue is negative, red
+    positive, white 0; colours have their own middle.
 
     Raises
     ------
@@ -210,14 +211,13 @@ def weights(model: Any, layer: str | None = None, *, path: Path | None = None) -
 
 
 def raster(model: Any, x: Any, name: str, *, path: Path | None = None) -> Any:
-    """What each neuron of a layer (a row) sends at each step (a column) of a few sequences, side by
-    side: of a spiking layer its spikes. The darker, the more; blue and red where numbers are
+    """Draw the output of each neuron of a layer (a row) at each step (a column) of a few sequences,
+    side by side: of a spiking layer its spikes. Darker is more; blue and red where numbers are
     negative, too.
 
-    model : a model of sequences, or what ``horn.train`` returned. x : sequences, as for
+    model : a model of sequences, or the result of ``horn.train``. x : sequences, as for
     ``model.predict``; the first 8 are drawn. name : a layer, or "layer.state" of a
-    ``State(per="sample")``. The numbers are ``figure.sent``, as ``model.record`` gives
-    them.
+    ``State(per="sample")``. The numbers are ``figure.sent``, as ``model.record`` returns them.
 
     Raises
     ------
@@ -253,8 +253,8 @@ def draw(
     layer: str | None,
     path: Path | None,
 ) -> Any:
-    """As ``weights``. arrays : of weights, by layer. below : the shape of the layer that they hear.
-    edges : of sparse connections whose weights are not shared.
+    """Draw weights, as ``weights``. arrays : names of weights, by layer. below : the shape of the
+    layer that they hear. edges : of sparse connections with unshared weights.
     """
     _check("weights", path)
     known = {name: [a for a in own if a in parameters] for name, own in arrays.items()}
@@ -289,8 +289,8 @@ def draw(
 
 
 def _mosaic(rows: Sequence[Sequence[Any]]) -> Any:
-    """Pictures side by side, NaN between them: a row for each neuron, or where neurons have one
-    each, as near a square as it goes.
+    """Pictures side by side, NaN between them: a row for each neuron, or near a square where each
+    neuron has a single picture.
     """
     if len(rows[0]) == 1:
         cells, across = [row[0] for row in rows], math.ceil(math.sqrt(len(rows)))
@@ -308,7 +308,7 @@ def _mosaic(rows: Sequence[Sequence[Any]]) -> Any:
 
 
 def _pictures(array: Any, below: tuple[int, ...], edges: Any) -> Iterable[Any]:
-    """Of each of some neurons: (height, width, channels); NaN where there is no synapse."""
+    """A picture of each chosen neuron: (height, width, channels); NaN where there is no synapse."""
     n = len(edges.indptr) - 1 if edges is not None else len(array)
     chosen = np.unique(np.linspace(0, n - 1, min(n, MOST)).astype(int))
     for o in chosen:
@@ -318,7 +318,7 @@ def _pictures(array: Any, below: tuple[int, ...], edges: Any) -> Iterable[Any]:
             own[edges.indices[first:end]] = array[first:end]
             picture = own.reshape(_as_image(below))
             there = np.argwhere(~np.isnan(picture))
-            if len(there):  # the window alone
+            if len(there):  # only the window around its synapses
                 (top, left, _), (bottom, right, _) = there.min(axis=0), there.max(axis=0)
                 picture = picture[top : bottom + 1, left : right + 1]
             yield picture
@@ -343,11 +343,11 @@ def _is_measured(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     known = (row.get(name) for row in rows)
     if name == "group_loss":
         return any(known)
-    return any(isinstance(value, Real) for value in known)  # NumPy's are, too
+    return any(isinstance(value, Real) for value in known)  # NumPy's numbers count, too
 
 
 def _plot(axes: Any, rows: Sequence[Mapping[str, Any]], name: str) -> None:
-    """A line of a column by epoch; of "group_loss" one for each group."""
+    """Plot a column by epoch as a line; of "group_loss" one line for each group."""
     x = [row.get("epoch", k) for k, row in enumerate(rows, 1)]
     if name != "group_loss":
         axes.plot(x, [row.get(name) for row in rows], marker=".", label=name)
@@ -359,7 +359,7 @@ def _plot(axes: Any, rows: Sequence[Mapping[str, Any]], name: str) -> None:
 
 
 def _model(given: Any, name: str) -> Any:
-    """The model of a run, or what is one."""
+    """The model of a run, or the given model. Raises ModelError."""
     model = getattr(given, "model", given)
     if not all(hasattr(type(model), method) for method in ("predict", "record", "evaluate")):
         raise ModelError(

@@ -1,4 +1,4 @@
-"""What the compiler hands to a backend: named buffers and a list of statements over them. Pure
+"""The compiler's output for a backend: named buffers and a list of statements over them. Pure
 data.
 
 Every statement works in a *frame*: the letters b, o, i of its expressions stand for the rows of the
@@ -20,7 +20,7 @@ Compact layers: in a training program some layers are computed for their live ne
 buffers. A ``Loop`` with ``scatter`` writes (and reads) full buffers at the live places only:
 optimizer updates.
 
-Shares: a program that several tasks run (partition.py) has axes of which each task has its part.
+Shares: a program that several tasks run (horn/partition) has axes of which each task has its part.
 "b@own", "n<k>@own": a contiguous range of rows, of neurons (``Share.neurons``). "e<k>.<j>@o",
 "e<k>.<j>@i": the synapses of own receivers, of own sources. "n<k>@in<l>.<j>": the sources that own
 receivers of a sparse link listen to; "n<k>@out<l>.<j>": the receivers that own sources reach.
@@ -48,12 +48,12 @@ from horn.network import Network
 
 @dataclass(frozen=True)
 class Frame:
-    """Where the letters of an expression point. ``link`` is the place of the link among the
-    layer's, or None: then there is no i. ``split``: the letter along which tasks divide its work,
+    """The meaning of the letters in an expression. ``link`` is the place of the link among the
+    layer's, or None: then there is no i. ``split``: the letter along which tasks divide the work,
     or "": each does all of it; "m": o by channels; "c": i by channels. ``grouped``: groups divide
-    it too, along o (dense links only); ``turn``: it is for so many groups further on. ``shared``:
-    o names the numbers that synapses share, or that neurons of a kind do, instead of the synapses
-    or neurons.
+    it too, along o (dense links only); ``turn``: the number of groups further on that it is for.
+    ``shared``: o names the numbers that synapses share, or that neurons of a kind do, instead of
+    the synapses or neurons.
     """
 
     layer: int
@@ -65,16 +65,16 @@ class Frame:
 
 
 def layer_of(axis: str) -> int:
-    """The layer whose neurons an axis has, all of them; else -1."""
+    """The layer whose neurons an axis has in full; else -1."""
     return int(axis[1:]) if axis.startswith("n") and "@" not in axis else -1
 
 
 def base(axis: str) -> str:
-    """The whole axis that an axis is, or is a share of."""
+    """The whole axis of an axis or of a share of it."""
     return axis.partition("@")[0]
 
 
-ERRORS = -1  # the "link" of a frame in which a layer's neurons (o) hear of the output neurons (i)
+ERRORS = -1  # the "link" of a frame in which neurons of a layer (o) hear the errors of outputs (i)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class ErrorLink:
 
 
 def link_of(network: Network, frame: Frame) -> Link | ErrorLink:
-    """What a frame with a link is about."""
+    """The link of a frame that has one."""
     assert frame.link is not None
     if frame.link == ERRORS:
         return ErrorLink(network.last)
@@ -130,17 +130,17 @@ def letter_axes(network: Network, frame: Frame, letters: str) -> tuple[str, ...]
 
 
 def of_group(axis: str, turn: int = 0) -> str:
-    """The range of an axis that the task's group has, or one so many groups further on."""
+    """The range of an axis for the task's group, or for the group ``turn`` further on."""
     return axis + (".grp" if "@" in axis else "@grp") + (f"+{turn}" if turn else "")
 
 
 def in_all_groups(axis: str) -> str:
-    """What an axis is a group's range of; itself if it is none."""
+    """The axis without its range of a group; itself if it has none."""
     return axis.partition("+")[0].removesuffix(".grp").removesuffix("@grp")
 
 
 def each_of(network: Network, name: str, frame: Frame) -> str:
-    """The buffer of a learned array for each synapse of a link, or neuron of a layer."""
+    """The expanded buffer of a learned array: a number per synapse of a link, or neuron."""
     if frame.link is None or frame.link == ERRORS:
         return f"{name}.each"
     is_tied = network.layers[frame.layer].links[frame.link].tie is not None
@@ -148,7 +148,7 @@ def each_of(network: Network, name: str, frame: Frame) -> str:
 
 
 def axis_letter(network: Network, frame: Frame, axis: str) -> str:
-    """The letter that an axis has in a frame: "oi" for synapses."""
+    """The letter of an axis in a frame: "oi" for synapses."""
     whole = base(axis)
     if whole[0] in "mw" or (frame.shared and whole[0] == "e"):
         return "o"
@@ -162,8 +162,8 @@ def axis_letter(network: Network, frame: Frame, axis: str) -> str:
 
 
 def turned_axes(network: Network, s: Turn, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """The axes of weights (or gradients) where their owner has them, from those of a tied link's
-    synapses; a share of the one is the same share of the other.
+    """The axes of weights (or gradients) at their owner, from those of a tied link's synapses; a
+    share of the one is the same share of the other.
     """
     tie = network.layers[s.frame.layer].links[s.frame.link or 0].tie
     assert tie is not None
@@ -183,12 +183,13 @@ class Buffer:
 
     role : "learned" (a weight, bias or Parameter), "state", "slot" (the optimizer's memory),
     "constant" (``value`` says which), "view" (this task's share of the buffer ``value[0]``, in the
-    same memory), "late" (the buffer ``value[0]`` as it is ``value[1]`` steps ago; steps ahead where
-    that is negative), "given" (filled from outside before every batch), "carried" (what each row of
-    the batch has at a step, which the next one reads; of one step, also in repeats), or "work".
+    memory), "late" (the buffer ``value[0]`` as it is ``value[1]`` steps ago; steps ahead where
+    that is negative), "given" (filled from outside before every batch), "carried" (the values of
+    each row of the batch at a step, which the next step reads; of one step, also in repeats), or
+    "work".
     full : it has all neurons of its layers even where they are compact.
-    span : of sequences, that it has its content at every step, and how many steps before the first
-    and after the last one besides, which are 0 unless they are written; None: of one step.
+    span : in sequences, the buffer has its content at every step, and this many steps before the
+    first and after the last one besides, which are 0 unless they are written; None: of one step.
     """
 
     name: str
@@ -203,13 +204,13 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Statement:
-    """One step. ``note`` says in words what it is for, in a user's terms."""
+    """One step of a program."""
 
 
 @dataclass(frozen=True)
 class Repeat(Statement):
-    """The body once for each step of a sequence, in their order or in ``reverse``. Buffers are seen
-    as of that step; outside of repeats as of the step at which the last one ended, at first 0.
+    """The body once for each step of a sequence, in their order or in ``reverse``. Buffers have
+    their content of that step; outside of repeats that of the last repeat's end, at first step 0.
     """
 
     body: tuple[Statement, ...]
@@ -219,20 +220,21 @@ class Repeat(Statement):
 
 @dataclass(frozen=True)
 class AllSteps(Statement):
-    """The body once, for all steps together: b are the rows of the batch at every step."""
+    """The body once, over all steps together: b are the rows of the batch at every step."""
 
     body: tuple[Statement, ...]
 
 
 @dataclass(frozen=True)
 class Parts(Statement):
-    """A sequence in parts of so many steps, the last one of those that are left; repeats and all
-    steps are those of the part, buffers have as many. ``sums``: the buffers to which parts add what
-    they have, each of them from "<name>.here".
+    """A sequence in parts of ``length`` steps, the last one of the remaining steps; repeats and all
+    steps are those of the part, buffers have as many. ``sums``: the buffers to which parts add
+    their content, each of them from "<name>.here".
 
-    ``forward`` for one part after the other, but the last: what layers hear late and States go on.
-    Then from the last part to the first, each from what it began with: ``forward`` again,
-    ``behind``, of the last part ``judge``, and ``backward``, which goes on from the part behind.
+    ``forward`` runs for one part after the other, except the last, and carries delayed outputs and
+    States on. Then, from the last part to the first, each from its carried beginning: ``forward``
+    again, ``behind``, of the last part ``judge``, and ``backward``, which continues the part
+    behind.
     """
 
     length: int
@@ -244,21 +246,21 @@ class Parts(Statement):
 
     @property
     def body(self) -> tuple[Statement, ...]:
-        """All of them, as they are done for the last part."""
+        """All four bodies in order, as they run for the last part."""
         return self.forward + self.behind + self.judge + self.backward
 
 
 @dataclass(frozen=True)
 class Input(Statement):
-    """out (b, n0) = the batch's samples, scaled; of sequences what they are at this step."""
+    """out (b, n0) = the batch's samples, scaled; of sequences those of this step."""
 
     out: str
 
 
 @dataclass(frozen=True)
 class Target(Statement):
-    """out = the batch's targets: labels as numbers (b,), or values (b, n); or what its samples
-    weigh (b,).
+    """out = the batch's targets: labels as numbers (b,), or values (b, n); or its samples' weights
+    (b,).
     """
 
     out: str
@@ -271,8 +273,8 @@ class Target(Statement):
 
 @dataclass(frozen=True)
 class TargetRead:
-    """How an output reads its targets: the kind of a Target, and its first column in those of
-    several outputs.
+    """The way in which an output reads its targets: the kind of a Target, and its first column in
+    those of several outputs.
     """
 
     output: str
@@ -280,7 +282,7 @@ class TargetRead:
     first: int = -1
 
 
-# The kind of the only output's; how each of several reads its own; None: nothing is judged.
+# The kind of the only output; the reads of several outputs; None where nothing is judged.
 Targets: TypeAlias = str | tuple[TargetRead, ...] | None
 
 
@@ -322,7 +324,7 @@ class Matmul(Statement):
 
 @dataclass(frozen=True)
 class Output:
-    """One result of a Loop: ``node`` stored, or reduced over ``axis`` with ``monoid``. ``letters``:
+    """A result of a Loop: ``node`` stored, or reduced over ``axis`` with ``monoid``. ``letters``:
     of the buffer's axes, where a layer hears itself and its axes do not tell; else "".
     """
 
@@ -356,7 +358,7 @@ class Update(Statement):
     link's frame. Of compact layers a and b have the live neurons, and weight and velocity, which
     are whole, change at the live places only.
 
-    parts (o,i): what other groups' rows add to the sum.
+    parts (o,i): the contributions of other groups' rows to the sum.
     """
 
     frame: Frame
@@ -370,8 +372,8 @@ class Update(Statement):
 
 @dataclass(frozen=True)
 class Rank(Statement):
-    """out (b, n) = how many neurons of the frame's layer have more in the array, or as much and
-    come first.
+    """out (b, n) = the number of neurons of the frame's layer with a larger number in the array, or
+    with an equal one and a smaller index.
     """
 
     frame: Frame
@@ -381,7 +383,7 @@ class Rank(Statement):
 
 @dataclass(frozen=True)
 class ChannelSum(Statement):
-    """out, as the array (b, n) or (n,), = of each neuron the sum over its channel's positions."""
+    """out, shaped as the array (b, n) or (n,), = the sum over positions of a neuron's channel."""
 
     frame: Frame
     out: str
@@ -390,8 +392,8 @@ class ChannelSum(Statement):
 
 @dataclass(frozen=True)
 class BatchSum(Statement):
-    """out, as the array (b, n), = at each row the sum over all rows of a step. Of sequences, in
-    repeats.
+    """out, shaped as the array (b, n), = at each row the sum over all rows of a step. In sequences
+    only, inside repeats.
     """
 
     frame: Frame
@@ -421,9 +423,7 @@ class Take(Statement):
 
 @dataclass(frozen=True)
 class Expand(Statement):
-    """out = for each synapse of the frame's link, or each neuron of its layer, the number that it
-    shares.
-    """
+    """out = the shared number of each synapse of the frame's link, or each neuron of its layer."""
 
     frame: Frame
     out: str
@@ -432,8 +432,8 @@ class Expand(Statement):
 
 @dataclass(frozen=True)
 class ScatterAdd(Statement):
-    """out = for each shared number of the frame's link, or its layer, the sum over those that have
-    it.
+    """out = for each shared number of the frame's link, or its layer, the sum over all synapses or
+    neurons that share it.
     """
 
     frame: Frame
@@ -444,7 +444,7 @@ class ScatterAdd(Statement):
 @dataclass(frozen=True)
 class Turn(Statement):
     """out (o, i) = the weights of a dense link, for the synapses of the frame's link, which is tied
-    to it; ``back``: from those synapses to the link that has the weights, as gradients go.
+    to it; ``back``: gradients of those synapses, for the link that owns the weights.
     """
 
     frame: Frame
@@ -472,8 +472,8 @@ class Convolve(Statement):
 
 @dataclass(frozen=True)
 class Reverse(Statement):
-    """out, as the array (b, n), = at each step of a sequence what the array is at the step as far
-    from its other end; behind the end of one that ends early, what is there. Over all steps.
+    """out, shaped as the array (b, n), = at each step of a sequence the array at the step equally
+    far from its other end; behind a sequence's end the array itself. Over all steps.
     """
 
     frame: Frame
@@ -483,7 +483,7 @@ class Reverse(Statement):
 
 @dataclass(frozen=True)
 class Pick(Statement):
-    """out = the places of an array (whole along its axes) that out's axes name. Local."""
+    """out = the elements of an array (whole along its axes) that out's axes name. Local."""
 
     out: str
     array: str
@@ -491,12 +491,13 @@ class Pick(Statement):
 
 @dataclass(frozen=True)
 class Move(Statement):
-    """out = what out's axes name of an array whose shares lie with several tasks.
+    """out = the elements that out's axes name of an array whose shares lie with several tasks.
 
     With a ``monoid`` ("sum", "prod", "max", "min", "any", "all") every task has a part of each
     number, and they are combined in task order. ``across`` groups: between the tasks of all groups
     that have the same share, where each group has a part. ``level`` : of the sum's tree
-    (group_sums.py), None where all groups do it at once; without a monoid, what the first one has.
+    (group_sums.py), None where all groups do it at once; without a monoid, the first group's
+    numbers.
     """
 
     out: str
@@ -508,7 +509,7 @@ class Move(Statement):
 
 @dataclass(frozen=True)
 class Post(Statement):
-    """This task's blocks of the moves go off. ``superstep`` counts from 0 in a batch."""
+    """Send this task's blocks of the moves. ``superstep`` counts from 0 in a batch."""
 
     superstep: int
     moves: tuple[Move, ...]
@@ -516,7 +517,7 @@ class Post(Statement):
 
 @dataclass(frozen=True)
 class Collect(Statement):
-    """The others' blocks of the moves are here: their outs are written."""
+    """Wait for the others' blocks of the moves, and write their outs."""
 
     superstep: int
     moves: tuple[Move, ...]
@@ -524,7 +525,7 @@ class Collect(Statement):
 
 @dataclass(frozen=True)
 class Mark(Statement):
-    """Here a segment ends, for who does something between the statements."""
+    """The end of a segment, where a caller acts between the statements."""
 
 
 @dataclass(frozen=True)
@@ -534,10 +535,10 @@ class Program:
     ``prologue`` runs once (synapse draws, per="run" draws); ``statements`` per batch. ``outputs``
     are the buffers (b, n) that the outputs send, ``loss`` the buffer (b,) of each sample's loss or
     None, ``losses`` that of each loss by itself, of inference. ``probes`` maps the names of
-    ``Engine.probe`` to buffers. ``exact``: layers that sum
-    squared differences as they are written, not by matrix products. ``aggregates`` are buffers
-    (b,): each sample's number of each aggregate. ``steps``: of sequences, how many; else 0;
-    ``kept``: their buffers that are asked for afterwards, of every step.
+    ``Engine.probe`` to buffers. ``exact``: layers that sum squared differences as they are written,
+    not by matrix products. ``aggregates`` are buffers (b,): each sample's number of each aggregate.
+    ``steps``: the steps of sequences, else 0; ``kept``: buffers of sequences that are read
+    afterwards, at every step.
     """
 
     network: Network
@@ -556,7 +557,9 @@ class Program:
 
     @property
     def held(self) -> int:
-        """How many steps buffers of all steps have: of those in parts a part's."""
+        """The number of steps that buffers of all steps hold: of sequences in parts those of a
+        part.
+        """
         parts = (s.length for s in self.statements if isinstance(s, Parts))
         return next(parts, self.steps)
 
@@ -565,13 +568,13 @@ ROW_WEIGHT = "#row_weight"  # the given buffer (b,): how often each row's gradie
 
 
 def members_of(layer: Layer) -> str:
-    """The given buffer (b, n) that says who takes part, of a masked layer."""
+    """The given buffer (b, n) that marks the members of each sample, of a masked layer."""
     return f"{layer.name}#members"
 
 
 def segments(program: Program) -> list[tuple[Statement, ...]]:
-    """The statements between exchanges: one more than there are posts, collects and marks. Of a
-    repeat that exchanges what lies between two of these is a segment that is repeated.
+    """The statements between exchanges: one more than there are posts, collects and marks. In a
+    repeat with exchanges, each piece between two of them is a repeated segment.
     """
     found: list[list[Statement]] = [[]]
     for statement in program.statements:
@@ -598,7 +601,7 @@ def exchanges(s: Statement) -> bool:
 
 
 def every(statements: Iterable[Statement]) -> Iterator[Statement]:
-    """All statements, those of repeats and of all steps among them."""
+    """All statements, including those in the bodies of repeats, all steps and parts."""
     for statement in statements:
         if isinstance(statement, (Repeat, AllSteps, Parts)):
             yield from every(statement.body)
@@ -607,7 +610,7 @@ def every(statements: Iterable[Statement]) -> Iterator[Statement]:
 
 
 def in_order(statements: Iterable[Statement]) -> list[Statement]:
-    """The statements, those of parts as they are done for the last part."""
+    """The statements, with those of parts in the order of the last part."""
     found: list[Statement] = []
     for statement in statements:
         found += statement.body if isinstance(statement, Parts) else (statement,)
@@ -617,7 +620,7 @@ def in_order(statements: Iterable[Statement]) -> list[Statement]:
 def out_letters(
     network: Network, frame: Frame, output: Output, buffers: Mapping[str, Buffer]
 ) -> str:
-    """The letters of what an output is stored in, in a frame."""
+    """The letters of the buffer that an output is stored in, in a frame."""
     return output.letters or letters_of(network, frame, buffers[output.buffer].axes)
 
 
@@ -638,7 +641,7 @@ def reads(statement: Statement) -> tuple[str, ...]:
     return (statement.mask,) if isinstance(statement, Live) else ()
 
 
-@lru_cache(maxsize=4096)  # a planner asks for the same expressions hundreds of times
+@lru_cache(maxsize=4096)  # a planner asks for equal expressions hundreds of times
 def _loads(*nodes: Node) -> tuple[str, ...]:
     return tuple(node.value for node in ir.walk(*nodes) if node.op is Op.LOAD)
 
@@ -659,8 +662,8 @@ def writes(statement: Statement) -> tuple[str, ...]:
 
 
 def verify(program: Program) -> None:
-    """Every expression obeys the table of IR and names buffers that exist; every buffer is written
-    before it is read.
+    """Check that every expression obeys the table of IR and names existing buffers, and that every
+    buffer is written before it is read.
     """
     written = {b.name for b in program.buffers.values() if b.role != "work"}
     seen: set[Node] = set()

@@ -1,7 +1,7 @@
-"""What was typed at Python's own prompt, from readline's history: before 3.13 nothing else has it.
+"""Statements typed at Python's own prompt, from readline's history: before 3.13 the only record.
 
-The prompt leaves out empty lines, and a line that repeats the one before it, so what stands here
-counts only where compiling it again gives the code that was asked about (``horn.texts``).
+The prompt leaves out empty lines, and a line that repeats the one before it, so a text from here
+counts only where compiling it again gives the code in question (``horn.texts``).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _GO_ON = ("else:", "else ", "elif ", "except:", "except ", "except*", "finally:"
 
 
 def _length() -> int:
-    """How many lines there are; 0 where nobody types."""
+    """The number of lines in the history; 0 without a prompt."""
     readline: Any = sys.modules.get("readline")
     return readline.get_current_history_length() if readline is not None else 0
 
 
-# ``import horn`` itself is in the history already; what is before it may be of another day.
+# ``import horn`` itself is in the history already; earlier lines may be from another day.
 BEGINNING = _length()
 
 
@@ -31,7 +31,7 @@ def typed() -> list[str]:
 
 
 def typed_ever() -> list[str]:
-    """Those of the whole history, which goes back to other days; the newest first."""
+    """The statements in the whole history, which goes back to other days; the newest first."""
     return list(_statements(_lines(0)))[::-1]
 
 
@@ -45,7 +45,7 @@ def _lines(after: int) -> list[str]:
 
 
 def _statements(lines: list[str]) -> Iterator[str]:
-    """What the prompt ran at once, each with its ends of lines; what never ended is left out."""
+    """The units that the prompt ran, each with its ends of lines; an unfinished one is left out."""
     k = 0
     while k < len(lines):
         after = _after(lines, k)
@@ -55,7 +55,7 @@ def _statements(lines: list[str]) -> Iterator[str]:
 
 
 def _after(lines: list[str], first: int) -> int | None:
-    """The line after the statement that begins at one, or None where it has no end."""
+    """The line after the statement that begins at ``first``, or None where it has no end."""
     for k in range(first + 1, len(lines) + 1):
         goes_on = k < len(lines) and (
             not lines[k].strip() or lines[k].startswith((" ", "\t", *_GO_ON))
@@ -66,7 +66,7 @@ def _after(lines: list[str], first: int) -> int | None:
 
 
 def _is_whole(text: str) -> bool:
-    """Whether the prompt would ask for no more: it is a statement, or a mistake."""
+    """Whether the prompt would run it: it is a whole statement, or a syntax error."""
     import codeop
 
     with warnings.catch_warnings():

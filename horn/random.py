@@ -23,10 +23,10 @@ Key = tuple[Any, Any]  # two words of 32 bits; arrays of them where several keys
 #: The sample number of draws that all samples share: ``per="batch"`` and ``per="run"``.
 SHARED = 2**64 - 1
 
-#: Where the number of a sample has the step of its sequence; ``per="sequence"`` draws are of none.
+#: The bits of a sample's number that hold its sequence's step; ``per="sequence"`` draws have none.
 STEP_BITS = 0xFFFF << 32
 
-#: The iteration number of what is drawn once: ``per="run"`` and draws of synapses.
+#: The iteration number of draws that are made once: ``per="run"`` and draws of synapses.
 ONCE = 2**32 - 1
 
 _MASK = np.uint64(0xFFFFFFFF)
@@ -34,7 +34,7 @@ _HALF = np.uint64(32)
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _NORMAL = np.uint64(0x80000000)
-_OF_MESSAGES = 0x6D657367  # an iteration that no run gets to: what keys of receivers are made from
+_OF_MESSAGES = 0x6D657367  # above every run's iterations: for the keys of receivers
 
 
 def key(seed: int, layer: int) -> Key:
@@ -91,7 +91,7 @@ def of_sequences(samples: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def receiver_keys(key: Key, receivers: ArrayLike, link: int) -> NDArray[np.uint64]:
     """The keys of draws that are one per message: (len(receivers), 2), a receiver's for one link.
 
-    A message has one number more than a counter has room for; so the receiver goes into the key.
+    A message needs one more number than a counter has room for; so the receiver is in the key.
     """
     n = np.asarray(receivers, np.uint64)
     counter = [n, *(np.full_like(n, word) for word in (link, _OF_MESSAGES, 0))]

@@ -49,9 +49,9 @@ _LONGEST = 2000  # characters of an expression
 
 @dataclass(frozen=True)
 class ReadableStatement:
-    """layer : its name, or "" of none. phase : "forward", "loss", "backward" or "update". text : as
-    "layer1.sum = sum over messages of ...". place : "file.py:12", the loop or the last call of the
-    method that it comes from, or "".
+    """A statement in words. layer : its name, or "". phase : "forward", "loss", "backward" or
+    "update". text : as "layer1.sum = sum over messages of ...". place : "file.py:12", the loop or
+    the last call of the method that it comes from, or "".
     """
 
     layer: str
@@ -61,7 +61,7 @@ class ReadableStatement:
 
 
 def readable(program: Program) -> list[ReadableStatement]:
-    """Each statement of a batch, in their order."""
+    """The statements of a batch in words, in order."""
     found, phase = [], "forward"
     names = {layer.name: layer for layer in program.network.layers}
     for statement in every(program.statements):
@@ -101,7 +101,7 @@ def _layer(program: Program, statement: Statement, names: dict[str, Layer]) -> L
 
 
 def _folds(statement: Statement) -> bool:
-    """Whether it sums, or the like, over messages."""
+    """Whether it reduces over messages, by a sum or another monoid."""
     frame = getattr(statement, "frame", None)
     return frame is not None and frame.link is not None
 
@@ -182,7 +182,7 @@ def _output(buffer: str, node: Node, axis: str, monoid: str) -> str:
 
 
 def _name(name: str) -> str:
-    """What people call a scalar or an array: ``layer2#index`` is the index of the neuron."""
+    """The name of a scalar or an array for people: ``layer2#index`` is the index of the neuron."""
     kind = name.partition("#")[2].rstrip("0123456789")
     return {
         "": "(1 / samples)" if name == "inv_rows" else name,
@@ -202,7 +202,7 @@ def expression(node: Node) -> str:
     if node.op is Op.MESSAGE_DRAW:
         return f"{node.value[0]} draw"
     inside = [expression(a) for a in node.args]
-    if node.op is Op.MUL and "1" in inside:  # what varies in name alone
+    if node.op is Op.MUL and "1" in inside:  # ones are a factor only in name
         return next((text for text in inside if text != "1"), "1")
     if node.op in _SIGNS:
         sign = f" {_SIGNS[node.op]} "

@@ -1,8 +1,8 @@
 """Backends, strategies and transports by name, without a list of them.
 
 Each file of the kind's package is one: its name (with - for _) is the user's, its last line the
-class, ``STRATEGY = Downpour``, or "module:Class". Packages and files with an underscore are shared
-by them. A class of the user's own goes by ``module:Class``.
+class, ``STRATEGY = Downpour``, or "module:Class". Subpackages and files with an underscore hold
+shared code. A class of the user's own goes by ``module:Class``.
 """
 
 from __future__ import annotations

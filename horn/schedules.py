@@ -1,4 +1,4 @@
-"""Learning-rate schedules: functions of the iteration, counted from 0; a plain one will do."""
+"""Learning-rate schedules: functions of the iteration, from 0; plain functions work, too."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Cosine:
 @mistakes.teaches
 @dataclass(frozen=True)
 class Warmup:
-    """A straight line up to what ``then`` says, over the first ``iterations``; then ``then``."""
+    """A straight line up to the rate of ``then`` over the first ``iterations``; then ``then``."""
 
     iterations: int
     then: LearningRate
@@ -80,13 +80,13 @@ class Warmup:
 
 
 class SettableRate:
-    """A learning rate that is set while training: a number takes the place of a number, and a
-    factor goes to a schedule, so that the rest of it keeps its form.
+    """A learning rate that may be set during training: a number replaces a number, and becomes a
+    factor of a schedule, whose rest keeps its form.
     """
 
     def __init__(self, base: LearningRate) -> None:
         self.base = base
-        self.number: float | None = None  # None: it was never set
+        self.number: float | None = None  # None until it is set
 
     def at(self, iteration: int) -> float:
         if self.number is None:
@@ -96,7 +96,7 @@ class SettableRate:
         return self.number * rate(self.base, iteration)
 
     def set(self, value: float, iteration: int) -> None:
-        """Make it ``value`` at an iteration. Raises ModelError: of 0 no factor makes that."""
+        """Set the rate at an iteration. Raises ModelError where the schedule is 0 there."""
         value = mistakes.plain(value)
         if not isinstance(value, (int, float)) or not 0.0 <= value < math.inf:
             raise ModelError(f"learning_rate must be a number from 0, got {value!r}")
@@ -113,7 +113,7 @@ class SettableRate:
 
 
 def check(learning_rate: Any, where: str) -> None:
-    """Raises ModelError for what is neither a number from 0, a schedule nor a function."""
+    """Raise ModelError for what is neither a number from 0, a schedule nor a function."""
     if isinstance(learning_rate, (int, float)) and not learning_rate >= 0:
         raise ModelError(f"{where}: learning_rate must be 0 or more, got {learning_rate!r}")
     if isinstance(learning_rate, types.FunctionType):

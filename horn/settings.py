@@ -23,7 +23,7 @@ JOB_KEYS = (
     "batch_size", "epochs", "iterations", "validation", "target", "dtype", "check", "keep_best",
     "name", "initial",
 )  # fmt: skip
-HINTS: dict[str, Any] = {"validation": float, "initial": str | None}  # of fields that take more
+HINTS: dict[str, Any] = {"validation": float, "initial": str | None}  # narrowed for commands
 LAYER_KEYS = {"size": int, "keep": float, "per": str}
 
 
@@ -53,7 +53,7 @@ def apply(job: Job, settings: Iterable[str]) -> Job:
         else:
             kind = LAYER_KEYS[rest]
             layers.setdefault(head, {})[rest] = _typed(key, text, kind)
-    if nested["optimizer"]:  # else it stays the one it is: a job that names none is known by it
+    if nested["optimizer"]:  # else the given one stays: an unchanged job is recognized by it
         optimizer = _changed(optimizer, nested["optimizer"], "optimizer")
     changes["optimizer"] = optimizer
     if nested["early_stopping"]:
@@ -71,7 +71,7 @@ def apply(job: Job, settings: Iterable[str]) -> Job:
 
 
 def strategy(name: str, settings: Iterable[str]) -> tuple[Strategy, tuple[str, ...]]:
-    """The strategy of a name with its settings (strategy.key=value), and the other settings."""
+    """The strategy of this name with its settings (strategy.key=value), and the other settings."""
     from horn.strategies import load
 
     kind = load(name)
@@ -97,7 +97,7 @@ def strategy(name: str, settings: Iterable[str]) -> tuple[Strategy, tuple[str, .
 
 
 def valid_keys(job: Job) -> list[str]:
-    """Every key that --set knows for this job."""
+    """The keys that --set accepts for this job."""
     from horn.job import EarlyStopping
 
     keys = [*JOB_KEYS, "optimizer", *_keys_of(job.optimizer, "optimizer")]

@@ -48,7 +48,7 @@ TYPES = (np.float64, np.float32)
 
 
 def _checked(estimator: Any, *data: Any, **how: Any) -> Any:
-    """As scikit-learn's ``validate_data``, which reads masked arrays through their masks."""
+    """Call scikit-learn's ``validate_data``; refuse masked arrays, whose masks it ignores."""
     for letter, each in zip("Xy", data, strict=False):
         try:
             refuse_masked(each, letter)
@@ -58,15 +58,15 @@ def _checked(estimator: Any, *data: Any, **how: Any) -> Any:
 
 
 class _Estimator(BaseEstimator):  # type: ignore[misc]
-    """What the two share.
+    """The parameters and the training that both estimators share.
 
     neuron, activation : of the hidden layers. hidden_layer_sizes : neurons per hidden layer; () for
     none. optimizer : a name ("sgd", "adam", ...) with ``learning_rate`` (a number or a schedule;
     None: its default), or an object as ``horn.Adam(0.01)``. early_stopping : hold out
     ``validation_fraction`` of the samples, stop after ``patience`` epochs without a lower loss on
     them, and keep the best. random_state : of the initial weights, the order of the samples and
-    what neurons draw. warm_start : ``fit`` begins with what was learned before. tasks, groups,
-    strategy, servers, backend : as for ``horn.train``, used by ``fit``. threads : at most so many;
+    the draws of neurons. warm_start : ``fit`` begins with the model of the last ``fit``. tasks,
+    groups, strategy, servers, backend : as for ``horn.train``, used by ``fit``. threads : the most;
     None: as OMP_NUM_THREADS says, which joblib sets in its workers, else the cores. verbose : a
     line per epoch.
 
@@ -117,7 +117,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def _train(self, x: Array, y: Array, is_class: bool) -> None:
-        """``fit`` on checked data: y are class numbers, or (n, n_outputs) targets."""
+        """Fit checked data: y are class numbers, or (n, n_outputs) targets."""
         held = None
         if self.early_stopping:
             x, held_x, y, held_y = train_test_split(
@@ -146,7 +146,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         self._learned(run.history, None)
 
     def _train_more(self, x: Array, y: Array) -> None:
-        """One epoch, in this process, with the optimizer's memory of the epochs before."""
+        """Train one epoch, in this process, with the optimizer's memory of the epochs before."""
         before = getattr(self, "model_", None)
         network = self._network(x.shape[1]) if before is None else before.network
         dtype = str(x.dtype) if before is None else before.dtype
@@ -185,7 +185,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         self._learned(loop.history, live)
 
     def _learned(self, history: History, live: tuple[int, Engine] | None) -> None:
-        """live : the batch size and the engine that ``partial_fit`` goes on with."""
+        """Set the fitted attributes. live : batch size and engine of the next ``partial_fit``."""
         self._live = live
         self._slots = {} if live is None else live[1].slots()
         self._updates = 0 if live is None else live[1].updates
@@ -234,7 +234,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.model_.predict(x))
 
     def set_params(self, **params: Any) -> Any:
-        """As scikit-learn's; a name that its MLPClassifier has is answered with that of here."""
+        """Set parameters; a name of scikit-learn's MLPClassifier raises the one to use here."""
         for name in params.keys() - self.get_params().keys() & ESTIMATORS.keys():
             said = f"{type(self).__name__}: unexpected keyword argument {name!r}"
             raise ValueError(f"{said}; {remedy(said)}")
@@ -247,7 +247,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         raise NoSuchAttribute(said)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A neuron of a script or a notebook travels as its source, as in a model file."""
+        """Pickle a neuron of a script or a notebook as its source, as in a model file."""
         state = dict(super().__getstate__())
         state["_live"] = None
         if self.neuron.__module__.startswith(("__main__", CAPTURED)):
@@ -293,7 +293,7 @@ class HornClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
     @teaches
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> HornClassifier:
-        """One more epoch, over these samples. classes : all there will be, in the first call."""
+        """Train one more epoch, over these samples. classes : all classes, in the first call."""
         is_first = not hasattr(self, "model_")
         if is_first and classes is None:
             raise ValueError("the first partial_fit needs classes=, all that y will ever have")
@@ -317,7 +317,7 @@ class HornClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         return cast(Array, self.classes_[best])
 
     def predict_proba(self, X: Any) -> Array:
-        """(n, n_classes), each row summing to 1; columns in the order of ``classes_``."""
+        """The probabilities (n, n_classes) in the order of ``classes_``; each row sums to 1."""
         return self._outputs(X)
 
     def predict_log_proba(self, X: Any) -> Array:
@@ -352,7 +352,7 @@ class HornRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
 
     @teaches
     def partial_fit(self, X: Any, y: Any) -> HornRegressor:
-        """One more epoch, over these samples."""
+        """Train one more epoch, over these samples."""
         X, y = _checked(
             self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True,
             reset=not hasattr(self, "model_"),
@@ -361,7 +361,7 @@ class HornRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> Array:
-        """(n,), or (n, n_outputs) if y was."""
+        """The predicted numbers: (n,), or (n, n_outputs) if y was."""
         found = self._outputs(X)
         return found[:, 0] if self.n_outputs_ == 1 else found
 

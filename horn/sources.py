@@ -1,7 +1,7 @@
-"""User code as text: captured from live classes and functions, rebuilt where their file is not.
+"""User code as text: captured from live classes and functions, rebuilt where their file is missing.
 
 Model files and workers get the source of a neuron, never a pickle: the whole text of its module,
-so that messages can show lines, and the numbers of the statements that it needs, which alone run
+so that messages can show lines, and the places of the needed statements, which alone run
 again. Numbers and strings that it reads from the module, or from a function around it, are kept as
 values.
 """
@@ -47,16 +47,16 @@ from horn.module_source import (
 )
 
 Reference = dict[str, Any]
-CAPTURED = "horn_source_"  # what the names of modules begin with whose text a file had
-# The file whose captured text is being run again, while it is; ``train`` must not run then.
+CAPTURED = "horn_source_"  # the prefix of the names of captured modules
+# The file whose captured text is running again at the moment; ``train`` must not run then.
 running: ContextVar[str] = ContextVar("running", default="")
 _HORN = str(Path(__file__).resolve().parent)
 
 
 @functools.cache
 def _installed() -> tuple[str, ...]:
-    """The folders of Python and of what was installed."""
-    # Not sysconfig, which a task that fails since it can open no file could not import.
+    """The folders of Python and of installed packages."""
+    # Not sysconfig: a task that fails because it cannot open a file could not import it.
     folders = os.path.dirname(os.__file__), *site.getsitepackages()
     return tuple(str(Path(folder).resolve()) for folder in folders)
 
@@ -70,7 +70,7 @@ def is_user_file(file: str) -> bool:
     if file.startswith("<frozen"):
         return False
     found = Path(file).resolve()
-    # Of a person's own (pip install --user), of another environment or of Debian, too.
+    # Packages of a user (pip install --user), of another environment or of Debian count, too.
     if "site-packages" in found.parts or "dist-packages" in found.parts:
         return False
     return not str(found).startswith((_HORN + "/", *_installed()))
@@ -146,7 +146,7 @@ class SourceCapture:
         return found | ({"numbers": numbers} if numbers else {})
 
     def sources(self, *, whole_paths: bool = False) -> dict[str, dict[str, Any]]:
-        """Every captured module, as JSON; "run" has the places of the statements to run.
+        """The captured modules as JSON; "run" has the places of the statements to run.
         whole_paths : of the files, for messages on this machine; else their names alone.
         """
         return {
@@ -165,8 +165,8 @@ class SourceCapture:
         }
 
     def texts(self) -> dict[str, tuple[dict[str, str], dict[str, Any]]]:
-        """Of every captured module: the needed statements, by what they define, without comments,
-        docstrings and layout; and the values of the variables that they read.
+        """For every captured module the needed statements, by the names that they define, without
+        comments, docstrings and layout; and the values of the variables that they read.
         """
         return {name: needed.texts() for name, needed in self._modules.items()}
 
@@ -175,14 +175,14 @@ class SourceCapture:
         return ast.unparse(without_docstrings(node))
 
     def _module_of(self, thing: Any) -> NeededModule:
-        """The module whose text a thing is in: of a file, or of what was run without one."""
+        """The module whose text defines a thing: a file's, or text that ran without one."""
         code, namespace = texts.code_of(thing), texts.namespace_of(thing)
         if code is None and texts.file_of(namespace) is not None:
             return self._module(thing.__module__ or "", thing.__qualname__)
         if code is not None and texts.is_file(code.co_filename):
             module = sys.modules.get(thing.__module__ or "")
             if thing.__module__ == "__main__" and namespace is not vars(module):
-                # Pickled by value: the main module here is another program's.
+                # Pickled by value: the main module of this process is another program.
                 name = Path(code.co_filename).stem
                 return self._text_of(name, code.co_filename, namespace, thing.__qualname__)
             return self._module(thing.__module__ or "", thing.__qualname__)
@@ -212,9 +212,9 @@ class SourceCapture:
                 f"the source of {wanted} cannot be read (module {module_name!r} has no file); "
                 f"{texts.REMEDY}"
             )
-        # A script's own module is called after its file; __main__ means nothing elsewhere.
+        # A script's own module is named after its file; __main__ means nothing elsewhere.
         name = Path(file).stem if module_name == "__main__" else module_name
-        if module_name.startswith(CAPTURED):  # a capture of a capture has no longer name
+        if module_name.startswith(CAPTURED):  # the capture of a capture keeps its short name
             known = self._modules.get(short := module_name.partition(".")[2])
             name = short if known is None or known.namespace is vars(module) else name
         return self._text_of(name, file, module.__dict__, wanted)
@@ -241,7 +241,7 @@ class SourceCapture:
                 continue
             needed.done.add(name)
             value = needed.namespace.get(name, needed)
-            if name == "__name__":  # where the text runs again it is not the program
+            if name == "__name__":  # in a module that runs again it differs
                 continue
             if isinstance(value, Scalar):
                 needed.constants[name] = value
@@ -319,7 +319,7 @@ def _free_variables(thing: Any) -> Iterator[tuple[str, Any]]:
 
 def _definition(thing: Any, needed: NeededModule) -> tuple[ast.AST | None, list[tuple[str, Any]]]:
     """The node that defines a class or function, and the bases that its module does not have under
-    their names, or no longer: of the function around it, or of a cell that was changed since.
+    their names, or no longer: of the function around it, or of a cell that changed since.
     """
     node = _find(needed.tree, thing, needed.lines_before(thing))
     if not isinstance(node, ast.ClassDef) or not isinstance(thing, type):
@@ -335,7 +335,7 @@ def _definition(thing: Any, needed: NeededModule) -> tuple[ast.AST | None, list[
 
 def _find(tree: ast.Module, thing: Any, before: int) -> ast.AST | None:
     """The node that defines a class or function which is not a global of its module. before : the
-    lines before those that its code counts.
+    number of lines before those that its code counts.
     """
     code: Any = getattr(thing, "__code__", None)
     if code is None:  # a class: the last of its name, or the one around its first method
@@ -384,7 +384,7 @@ class CapturedCode:
         self._nested: dict[str, Any] = {}
 
     def resolve(self, reference: Reference) -> Any:
-        """The class or function that a reference names."""
+        """The class or function of a reference."""
         if "horn" in reference:
             module_name, name = str(reference["horn"]).split(":")
             if not is_horn(module_name):
@@ -429,7 +429,7 @@ class CapturedCode:
         tree = texts.parsed(source["text"], file)
         lines = {at for at in source["run"] if isinstance(at, int)}
         places = {tuple(at) for at in source["run"] if not isinstance(at, int)}
-        # Cells are one text here: what is said to the compiler comes first.
+        # Cells are one text here: ``from __future__`` lines come first.
         future = [
             s for s in tree.body if isinstance(s, ast.ImportFrom) and s.module == "__future__"
         ]
@@ -452,7 +452,7 @@ class CapturedCode:
         file: str,
         future: Sequence[ast.stmt] = (),
     ) -> None:
-        """Run statements in their order; what needs one that comes later, since a cell was run
+        """Run statements in their order; a statement that needs a later one, since a cell ran
         again, waits for it.
         """
         begun = running.set(file)
@@ -480,7 +480,7 @@ class CapturedCode:
             running.reset(begun)
 
     def _inner(self, module: types.ModuleType, reference: Reference) -> Any:
-        """A class or function that was defined inside a function, or a lambda."""
+        """Define a class, function or lambda that was defined inside a function."""
         key = json.dumps(reference, sort_keys=True)
         if key in self._nested:
             return self._nested[key]
@@ -507,7 +507,7 @@ class CapturedCode:
     def _import(
         self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:
-        """``import`` in a captured module: of captured modules first, then of others."""
+        """``import`` in a captured module: looks in captured modules first, then in others."""
         absolute = name
         if level:
             absolute = importlib.util.resolve_name("." * level + name, globals["__package__"])
@@ -534,12 +534,12 @@ class CapturedCode:
 
 def line_of(error: BaseException, called: bool = False) -> tuple[str, int, str] | None:
     """(file, line, text) of the user's line that an exception came from, or None. called : also
-    where horn raised it, which the line called.
+    the line that called horn, where horn raised it.
     """
     found = None
     for frame in inspect.getinnerframes(error.__traceback__) if error.__traceback__ else ():
         path = str(Path(frame.filename).resolve())
-        of_module = frame.frame.f_globals.get("__name__", "")  # also where a dataclass wrote it
+        of_module = frame.frame.f_globals.get("__name__", "")  # dataclasses generate code, too
         if path.startswith(_HORN + "/") or of_module.partition(".")[0] == "horn":
             found = found if called else None
         elif is_user_file(frame.filename):

@@ -1,4 +1,4 @@
-"""A model that hears a sequence as it comes, and text that a model goes on with."""
+"""A model that hears a sequence step by step, and text that a model continues."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from horn.network import Network
 from horn.neuron import carried
 
 Array = np.ndarray[Any, Any]
-ROWS = 1024  # pieces that are floating point at once
+ROWS = 1024  # floating-point pieces at once
 
 
 class ModelStream:
     """Answers a sequence step by step, however long it is: ``stream(x)``.
 
-    What layers hear late and what neurons carry (``State(per="sample")``) is kept from call to
-    call. So a sequence in pieces is answered as the whole is, to the last digit but the order of
-    sums. ``at`` : how many steps there were. ``n_features`` : the numbers of a step. ``names`` :
-    what ``last`` tells. Not for several threads at once.
+    Delayed outputs and States of sequences (``State(per="sample")``) are kept from call to call. So
+    a sequence in pieces is answered as the whole is, to the last digit but the order of sums.
+    ``at`` : the number of steps so far. ``n_features`` : the numbers of a step. ``names`` : the
+    names that ``last`` knows. Not for several threads at once.
 
-    setup : of the network that it is of. scale : what one unit of bytes is worth. normalization :
+    setup : of its network. scale : the value of one unit of bytes. normalization :
     of the features of a step.
 
     Raises
@@ -54,16 +54,16 @@ class ModelStream:
         self.names = (*(layer.name for layer in network.layers), *kept)
         self._scale, self._normalization = scale, normalization
         self._dtype: Any = setup.dtype
-        # One row: to wake a second thread takes longer than its half would.
+        # One row: waking a second thread takes longer than its half of the work.
         steps = replace(setup, network=network.of_steps(1), optimizer=None, batch_size=1, threads=1)
         self._engine = cast(StepEngine, make(backend, steps))
         self._engine.load(parameters, states, updates=updates)
 
     def __call__(self, x: Any) -> Any:
-        """What the last layer sends at a step, (n_outputs,), or at several, (steps, n_outputs); of
-        several outputs by name.
+        """The outputs of the last layer at a step, (n_outputs,), or at several, (steps, n_outputs);
+        with several outputs by name.
 
-        x : (features,), or (steps, features). Bytes are scaled as those were that it learned from.
+        x : (features,), or (steps, features). Bytes are scaled as those of its training data were.
         """
         given = plain(x, "stream: x")
         if given.shape[-1:] != (self.n_features,) or given.ndim not in (1, 2):
@@ -104,7 +104,7 @@ class ModelStream:
         return np.array(self._engine.last(name), self._dtype).reshape(-1)
 
     def check(self, name: str) -> None:
-        """Raises ModelError : there is nothing of this name that ``last`` could tell."""
+        """Raise ModelError for a name that ``last`` does not know."""
         if name not in self.names:
             raise ModelError(
                 f"{name!r} is neither a layer nor a State that sequences carry; there are "
@@ -112,14 +112,14 @@ class ModelStream:
             )
 
     def reset(self) -> None:
-        """What comes next is the beginning of a sequence."""
+        """Begin a new sequence."""
         self._engine.forget()
         self.at = 0
 
 
 def answers_of(engine: StepEngine, data: Dataset, network: Network, dtype: Any) -> Array:
-    """What is answered at each step of sequences of any length, (n, steps, n_outputs), which are
-    heard in pieces. engine : of ``network``, which answers each step. data : whole sequences.
+    """The answers at each step of sequences of any length, (n, steps, n_outputs), which are heard
+    in pieces. engine : of ``network``, with an answer at each step. data : whole sequences.
     """
     steps, features = network.steps, network.n_inputs
     n, length = len(data), data.n_features // features
@@ -136,13 +136,13 @@ def answers_of(engine: StepEngine, data: Dataset, network: Network, dtype: Any) 
 
 
 def recorded(stream: ModelStream, data: Dataset, names: Sequence[str]) -> dict[str, list[Array]]:
-    """What each sequence makes layers send and States be, (steps, size); see ``Model.record``."""
+    """The outputs of layers, and States, for each sequence, (steps, size); see ``Model.record``."""
     names = names or stream.names
     for name in names:
         stream.check(name)
     found: dict[str, list[Array]] = {name: [] for name in names}
     sequence = np.empty((1, data.n_features))
-    given = data.with_fields(normalization=None)  # which the stream does
+    given = data.with_fields(normalization=None)  # the stream normalizes
     for row in range(len(data)):
         heard = given.read(np.array([row]), sequence).reshape(-1, stream.n_features)
         steps: dict[str, list[Array]] = {name: [] for name in names}
@@ -159,8 +159,8 @@ def recorded(stream: ModelStream, data: Dataset, names: Sequence[str]) -> dict[s
 def written(
     stream: ModelStream, letters: Sequence[str], prefix: str, n: int, temperature: float, seed: int
 ) -> str:
-    """A text that goes on from ``prefix`` for n letters, each drawn by what the stream answers to
-    those before it; see ``Model.generate``.
+    """Write a text that continues ``prefix`` by n letters, each drawn with the probabilities that
+    the stream answers after those before it; see ``Model.generate``.
     """
     if not prefix:
         raise DataError("generate: prefix is what the text begins with, one character at least")
@@ -181,7 +181,7 @@ def written(
 
 
 def _chosen(p: Array, temperature: float, draw: float) -> int:
-    """A place by its probability, p ** (1 / temperature) in all; draw : in [0, 1)."""
+    """Choose a place with probability proportional to p ** (1 / temperature). draw : in [0, 1)."""
     if temperature == 0:
         return int(p.argmax())
     with np.errstate(divide="ignore", over="ignore"):

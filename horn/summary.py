@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One row of the plan's table. runs_as : how its neurons are computed. shape : "28 × 28 × 1";
-    "" of a flat layer. sees : the part of the input that one neuron hears of, "5 × 5" or "all".
+    """One row of the plan's table. runs_as : the way its neurons are computed. shape : "28 × 28 ×
+    1"; "" of a flat layer. sees : the part of the input that reaches one neuron, "5 × 5" or "all".
     multiply_adds : weighted messages of one sample.
     """
 
@@ -40,11 +40,11 @@ class LayerSummary:
 
     @property
     def extent(self) -> str:
-        """How many neurons, or how they lie."""
+        """The number of its neurons, or their shape."""
         return self.shape or f"{self.units:,}"
 
     def memory_bytes(self, rows: int, itemsize: int) -> int:
-        """In a training step of so many samples, the optimizer's memory apart."""
+        """The memory in a training step of ``rows`` samples, without the optimizer's."""
         return layer_costs.memory_bytes(self.parameters, self.units, rows, itemsize)
 
 
@@ -74,7 +74,7 @@ def layers(network: Network, backend: str = "kernels") -> list[LayerSummary]:
 
 
 def _plain(layer: Layer) -> dict[str, Any]:
-    """What ``layer_costs`` asks of a layer."""
+    """The facts of a layer that ``layer_costs`` reads."""
     links = [
         {
             "source": link.source.index,
@@ -91,8 +91,8 @@ def _plain(layer: Layer) -> dict[str, Any]:
 
 
 def slowdown(network: Network) -> float:
-    """How many times slower the interpreter runs a network than compiled code runs its twin with
-    standard neurons. Measured now, forward: one sample, and a batch.
+    """Measure how many times slower the interpreter runs a network than compiled code runs its twin
+    with standard neurons. Forward only: one sample, and a batch.
     """
     twin = network.rebuilt(
         changes={layer.name: {"neuron": Standard} for layer in network.layers[1:]}
@@ -115,7 +115,7 @@ def n_parameters(layer: Layer) -> int:
 
 
 def memory_bytes(job: Job) -> dict[str, int]:
-    """Predicted, by what it is for: parameters, optimizer, activations, data."""
+    """The predicted memory by purpose: parameters, optimizer, activations, data."""
     item = np.dtype(job.dtype).itemsize
     learned = sum(n_parameters(layer) for layer in job.network.layers[1:])
     units = sum(layer.size for layer in job.network.layers)

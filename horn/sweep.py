@@ -1,4 +1,4 @@
-"""What a sweep tries, every combination of the values of its settings, and which is the best.
+"""The trials of a sweep, every combination of the values of its settings, and the best of them.
 
 A setting is KEY=VALUES: values with commas between them (50,100), or FIRST:LAST:HOW:N, N values
 from FIRST to LAST, evenly (lin) or by equal factors (log); between whole numbers, whole ones.
@@ -21,13 +21,13 @@ LOOKS_LIKE_ONE = re.compile(rf"{NUMBER}(?::[^:]*)+")
 
 MOST = 10_000  # runs of a sweep
 
-LOWER = ("loss", "error", "mae", "mse")  # what is better when it is less
+LOWER = ("loss", "error", "mae", "mse")  # columns of which less is better
 
 Combination = tuple[tuple[str, str], ...]  # (key, value)
 
 
 def combinations(settings: Iterable[str]) -> list[Combination]:
-    """All of them, the last setting's values changing first. Raises JobError."""
+    """All combinations of values, the last setting's changing first. Raises JobError."""
     values: dict[str, list[str]] = {}
     for text in settings:
         key, equals, found = text.partition("=")
@@ -71,7 +71,7 @@ def _values(text: str, found: str) -> list[str]:
 
 @dataclass
 class Trial:
-    """A combination, and what came of it. row : of the history, that of the model."""
+    """A combination and its result. row : of the history, that of the model."""
 
     number: int
     settings: Combination
@@ -82,7 +82,7 @@ class Trial:
     reason: str = ""
 
     def ended(self, state: str, result: Mapping[str, Any], reason: str = "") -> None:
-        """result : as ``Run.as_dict`` has it."""
+        """Record the result of the trial. result : as ``Run.as_dict`` has it."""
         self.state, self.reason = state, reason
         rows, best = result.get("history") or [], result.get("best_epoch")
         if rows:
@@ -96,7 +96,7 @@ class Trial:
 
 
 class Sweep:
-    """All trials, and which is the best so far. monitor : the column that says it; "" for val_loss,
+    """All trials, and the best so far. monitor : the column that decides; "" for val_loss,
     or loss where nothing is held out.
     """
 
@@ -105,7 +105,7 @@ class Sweep:
         self.best: Trial | None = None
 
     def heard(self, trial: Trial) -> bool:
-        """Whether a trial that has ended is the best so far."""
+        """Take in an ended trial; whether it is the best so far."""
         if not self.monitor and trial.row:
             self.monitor = "loss" if trial.row.get("val_loss") is None else "val_loss"
         score = self._score(trial)
@@ -126,8 +126,8 @@ class Sweep:
         return float(value) if any(word in self.monitor for word in LOWER) else -float(value)
 
     def table(self) -> tuple[list[str], list[list[Any]]]:
-        """Columns and rows, the best first: varied settings, what was measured (numbers or None),
-        how it ended.
+        """Columns and rows, the best first: varied settings, measurements (numbers or None), and
+        the state at the end.
         """
         varied = [key for k, (key, _) in enumerate(self.trials[0].settings)
                   if len({trial.settings[k][1] for trial in self.trials}) > 1]  # fmt: skip

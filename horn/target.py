@@ -71,7 +71,7 @@ def load(target: str, arguments: Sequence[str] = ()) -> JobTarget:
 def load_job(
     target: str, arguments: Sequence[str], changes: Sequence[str], seed: int | None = None
 ) -> Job:
-    """The job of a TARGET with the changes of --set and --seed."""
+    """The job of a TARGET, with the changes of --set and --seed."""
     job = settings.apply(load(target, arguments).job, changes)
     return job if seed is None else job.with_settings(network=job.network.rebuilt(seed=seed))
 
@@ -102,7 +102,7 @@ def _import(place: str) -> tuple[types.ModuleType, str]:
 def _import_file(path: Path) -> types.ModuleType:
     if not path.is_file():
         what = "is a folder; name a file in it" if path.is_dir() else "no such file"
-        # By stems: endings that all have in common are no likeness.
+        # Compares stems: the common ending would make all names alike.
         names = {entry.stem: entry.name for entry in path.parent.glob("*.py")}
         near = difflib.get_close_matches(path.stem, names, 1)
         hint = f"; did you mean {path.with_name(names[near[0]])}?" if near else ""
@@ -130,8 +130,8 @@ def _import_file(path: Path) -> types.ModuleType:
 
 
 class _TextLoader(SourceFileLoader):
-    """Runs what the file says now, as ``python file.py`` does. Python's cache of compiled files
-    goes by seconds and size: of a number that was just changed it would run the old one.
+    """Loads the present text of the file, as ``python file.py`` does. Python's cache of compiled
+    files goes by seconds and size: after a change of one digit it would run the old text.
     """
 
     def get_code(self, fullname: str) -> types.CodeType:
@@ -142,7 +142,7 @@ class _TextLoader(SourceFileLoader):
 
 @contextmanager
 def _importing(place: str, arguments: Sequence[str]) -> Iterator[None]:
-    """sys.argv as the file expects it, and horn.train refused at its top level."""
+    """Set sys.argv as the file expects it, and refuse horn.train at its top level."""
     train: Any = importlib.import_module("horn.train")
     before = sys.argv
     sys.argv = [place, *arguments]
@@ -172,7 +172,7 @@ def _no_such_name(module: types.ModuleType, place: str, name: str) -> NotFound:
 def _parameters(
     function: Callable[..., Any], name: str, arguments: Sequence[str]
 ) -> dict[str, Any]:
-    """--key value and --key=value as arguments of the job function."""
+    """Parse --key value and --key=value into arguments of the job function."""
     parameters = inspect.signature(function).parameters
     if not parameters:
         return {}  # ARGS are for the file's own sys.argv

@@ -1,4 +1,4 @@
-"""Tables, a bar while training, sizes and times in words. rich is imported when it draws."""
+"""Tables, a progress bar, sizes and times in words. rich is imported when it draws."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def say(text: str = "") -> None:
-    """A line for the person, on stderr."""
+    """Print a line for the user, on stderr."""
     click.echo(text, err=True)
 
 
 def say_next(model: object) -> None:
-    """What to do with a model's file; where its name has a space, as it is typed."""
-    import shlex  # which horn --help need not have
+    """Print the commands for a model's file; quoted as typed, where its name has a space."""
+    import shlex  # not needed by horn --help
 
     path = shlex.quote(str(model))
     say(f"Next:  horn show {path}   horn evaluate {path} DATA   horn predict {path} DATA")
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on stdout; NaN and infinity as null."""
+    """Print one JSON object on stdout; NaN and infinity as null."""
     click.echo(json.dumps(_finite(value)))
 
 
@@ -51,12 +51,12 @@ def _finite(value: Any) -> Any:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, err: bool) -> None:
-    """Columns of text; those whose cells are numbers stand to the right."""
+    """Print columns of text; columns of numbers are aligned to the right."""
     from rich.console import Console
     from rich.table import Table
 
     stream = sys.stderr if err else sys.stdout
-    # Nobody resizes a pipe: there a row is one line, whatever its length.
+    # A pipe has no width: there a row is one line, whatever its length.
     console = Console(file=stream, width=None if stream.isatty() else 1000, highlight=False)
     shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for k, name in enumerate(columns):
@@ -76,7 +76,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, err: bool) -
 
 
 def size(n_bytes: float) -> str:
-    """512 B, 30.5 kB, 2.3 MB"""
+    """A number of bytes in words: 512 B, 30.5 kB, 2.3 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if n_bytes < 1000 or unit == "GB":
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
@@ -85,7 +85,7 @@ def size(n_bytes: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """0:00:41, 3:12:00, 2 d 3:12:00"""
+    """A duration in words: 0:00:41, 3:12:00, 2 d 3:12:00."""
     whole = int(seconds)
     days, rest = divmod(whole, 86_400)
     text = f"{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"
@@ -99,7 +99,7 @@ def number(value: Any, form: str = ".4f") -> str:
 
 
 def duration(text: str) -> float:
-    """Seconds of 90, 90s, 5m or 2h."""
+    """Parse 90, 90s, 5m or 2h to seconds. Raises JobError."""
     found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", text.lower())
     if found is None or found[2] not in UNITS_S or found[1].count(".") > 1 or found[1] == ".":
         raise JobError(f"{text!r} is no length of time; write 90s, 5m or 2h")
@@ -107,7 +107,7 @@ def duration(text: str) -> float:
 
 
 def pins(texts: Sequence[str]) -> dict[str, str]:
-    """LAYER=WHERE by layer; what they mean is checked with the network."""
+    """Parse LAYER=WHERE by layer; the network's check comes later. Raises JobError."""
     found = {}
     for text in texts:
         layer, equals, where = text.partition("=")
@@ -128,12 +128,12 @@ def progress(quiet: bool) -> Progress:
 
 
 def metrics(found: Mapping[str, float]) -> str:
-    """loss 0.0897  acc 0.9722"""
+    """Metrics in words: loss 0.0897  acc 0.9722."""
     return "  ".join(f"{name} {figure(value)}" for name, value in found.items())
 
 
 class ProgressBar(Progress):
-    """A bar that moves within the epoch, and a line above it for each epoch that is over."""
+    """A progress bar within the epoch, and a line above it for each finished epoch."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -188,7 +188,7 @@ class ProgressBar(Progress):
 
 
 def seconds_since_start() -> float:
-    """How long this process has been running; 0 where the system does not say."""
+    """The age of this process in seconds; 0 where the system does not say."""
     try:
         with open("/proc/self/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])
@@ -200,7 +200,7 @@ def seconds_since_start() -> float:
 
 
 class FirstStepTimer(Progress):
-    """Another progress, and when the first step began: wall and processor time of the process."""
+    """A progress display around another: wall and processor time up to the first step."""
 
     def __init__(self, inner: Progress) -> None:
         self.inner, self.seconds, self.cpu_s = inner, 0.0, 0.0

@@ -1,10 +1,10 @@
-"""The text that code was compiled from, also where it stands in no file.
+"""The source text of code objects, also of code without a file.
 
-A notebook's cells and a prompt's lines are kept by IPython, or by Python's own prompt (from 3.13)
-in ``linecache``; before, the prompt's are in readline's history. Of ``python -c``, ``exec`` and a
-script on stdin Python keeps nothing: their text is looked for where it must have been, in the
+IPython keeps a notebook's cells and a prompt's lines, and Python's own prompt (from 3.13) its lines
+in ``linecache``; before, they are in readline's history. For ``python -c``, ``exec`` and a
+script on stdin Python keeps nothing: their text is sought where it must have been, in the
 command line, in the strings of the callers and in the files that these name, and a text is taken
-only if compiling it again gives the code that is asked about. It must be asked for while it is
+only if compiling it again gives the code in question. The search must come while the text is
 there, so ``keep`` is called when a neuron is defined.
 """
 
@@ -29,13 +29,13 @@ from typing import Any
 
 from horn import prompt
 
-# Where a namespace keeps the texts of what was run in it from no file: they live as long as it.
+# The key of a namespace for the texts of code that ran in it without a file: they live as long.
 KEPT = "__horn_texts__"
 REMEDY = "define it in a file, in a notebook, in  python -c , or in a text given to exec"
-_FILE = re.compile(r"[^\n]{1,1000}\.(py|pyw|ipy|txt)")  # it may hold a program
+_FILE = re.compile(r"[^\n]{1,1000}\.(py|pyw|ipy|txt)")  # a file name that may be a program's
 _MOST_BYTES = 4 * 1024 * 1024  # a longer string is no program
-_MAGICS = ("time", "capture", "prun", "memit", "mprun", "lprun")  # they run a cell where cells run
-_PROMPTS = ("<python-input-", "<stdin-")  # so Python names what was typed, from 3.13, from 3.14
+_MAGICS = ("time", "capture", "prun", "memit", "mprun", "lprun")  # they run a cell in place
+_PROMPTS = ("<python-input-", "<stdin-")  # Python's file names of typed code, from 3.13, from 3.14
 _PROMPT_FILE = f"{os.sep}_pyrepl{os.sep}__main__.py"
 _ANNOTATIONS = __future__.annotations.compiler_flag
 _PARSING = threading.Lock()
@@ -43,10 +43,10 @@ _CHANGED: set[str] = set()  # files that were loaded again, with another text
 
 
 def parsed(text: str | bytes, file: str = "<unknown>") -> ast.Module:
-    """``ast.parse`` for tasks that are threads of one process, one after the other.
+    """Parse a text as ``ast.parse``, one thread after the other: tasks may be threads.
 
-    Python counts the depth of the tree that it makes once for all threads. If the garbage
-    collector lets another thread go on in the middle of one, both counts are wrong and it raises
+    Python has one depth counter of the tree under construction for all threads. If the garbage
+    collector lets another thread run in the middle of one, both counts are wrong and it raises
     ``SystemError: AST constructor recursion depth mismatch`` (seen on 3.11 and 3.12).
     """
     with _PARSING:
@@ -55,7 +55,7 @@ def parsed(text: str | bytes, file: str = "<unknown>") -> ast.Module:
 
 @dataclass(frozen=True)
 class _Unit:
-    """A text that was compiled, and every code object in it (whose equality leaves names out)."""
+    """A compiled text, and every code object in it (whose equality leaves names out)."""
 
     text: str
     codes: frozenset[tuple[str, types.CodeType]]
@@ -81,7 +81,7 @@ def namespace_of(thing: Any) -> dict[str, Any]:
 def _method_of(thing: Any) -> types.FunctionType | None:
     for value in vars(thing).values() if isinstance(thing, type) else ():
         value = getattr(value, "__func__", value)
-        # What a decorator made has a file of its own.
+        # The result of a decorator may be from another file.
         if isinstance(value, types.FunctionType) and value.__module__ == thing.__module__:
             if value.__code__.co_qualname.startswith(thing.__qualname__):
                 return value
@@ -89,12 +89,12 @@ def _method_of(thing: Any) -> types.FunctionType | None:
 
 
 def is_file(name: str) -> bool:
-    """Whether a code's file name is one of a file, and not of a cell."""
+    """Whether a code's file name is that of a file, not of a cell."""
     return not name.startswith("<") and f"{os.sep}ipykernel_" not in name
 
 
 def file_of(namespace: Mapping[str, Any]) -> str | None:
-    """The file that a namespace is of; None of what was typed, where 3.13.0 names the prompt's."""
+    """The file of a namespace; None for typed code, where 3.13.0 names the prompt's own file."""
     file = namespace.get("__file__")
     return file if isinstance(file, str) and not file.endswith(_PROMPT_FILE) else None
 
@@ -189,7 +189,7 @@ def _without_lines(code: types.CodeType) -> types.CodeType:
 
 
 def lines_of(code: types.CodeType, namespace: dict[str, Any]) -> list[str]:
-    """The lines of such a text, with their ends. Only a newline ends one, as for Python."""
+    """The lines of ``text_of``, with their ends. Only a newline ends one, as for Python."""
     return list(io.StringIO(text_of(code, namespace)))
 
 
@@ -200,7 +200,7 @@ def line_of(code: types.CodeType, namespace: dict[str, Any], number: int) -> str
 
 
 def parts(namespace: Mapping[str, Any]) -> list[str]:
-    """What was run in a namespace, in its order: a file, cells, what Python's prompt was told."""
+    """The texts that ran in a namespace, in order: a file, cells, lines of Python's prompt."""
     found = []
     file = file_of(namespace)
     if file is not None and file.endswith(".py"):
@@ -216,7 +216,7 @@ def parts(namespace: Mapping[str, Any]) -> list[str]:
 
 
 def _of_magic(cell: str) -> str:
-    """A cell as IPython keeps it; of one that begins with ``%%time`` and the like what is below."""
+    """A cell from IPython's history; if it begins with ``%%time`` or the like, the part below."""
     if not cell.startswith("get_ipython().run_cell_magic("):
         return cell
     try:
@@ -229,7 +229,7 @@ def _of_magic(cell: str) -> str:
 
 
 def title(namespace: Mapping[str, Any]) -> str:
-    """A name for what ``parts`` gives."""
+    """A name for the texts of ``parts``."""
     if "get_ipython" in namespace:
         return "notebook"
     file = file_of(namespace)
@@ -237,15 +237,15 @@ def title(namespace: Mapping[str, Any]) -> str:
 
 
 def _is_cell(file: str) -> bool:
-    """Whether its text is kept by who ran it: IPython, or Python's prompt."""
+    """Whether IPython or Python's prompt, which ran the code, keeps its text."""
     of_ipython = f"{os.sep}ipykernel_" in file
     return of_ipython or file.startswith(("<ipython-input-", *_PROMPTS))
 
 
 def _of_prompt() -> dict[str, str]:
-    """What Python's prompt keeps of what was typed, by the file names of the codes, in order.
+    """The typed texts that Python's prompt keeps, by the file names of the codes, in order.
 
-    3.13 keeps it where ``linecache`` keeps files, 3.14 beside it, by code; before, nobody does.
+    3.13 keeps them where ``linecache`` keeps files, 3.14 beside it, by code; older ones do not.
     """
     entries = {name: linecache.getlines(name) for name in [*linecache.cache] if _is_typed(name)}
     beside: dict[tuple[str, str, int], Any] = getattr(linecache, "_interactive_cache", {})
@@ -296,7 +296,7 @@ def _candidates(file: str) -> Iterator[str]:
 
 
 def _stdin() -> Iterator[str]:
-    """What Python reads its program from, if that can be read twice."""
+    """The text of Python's program on stdin, if it can be read twice."""
     yield from _read("/proc/self/fd/0")
 
 

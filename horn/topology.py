@@ -1,4 +1,4 @@
-"""How tasks, groups and servers are numbered. Pure; a command may import it without NumPy."""
+"""The numbers of tasks, groups and servers. Pure; a command may import it without NumPy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 
 def share(n: int, part: int, n_parts: int) -> tuple[int, int]:
-    """The range of one of so many parts of n things in order (samples of a batch, neurons of a
-    layer). Sizes differ by at most one; a part of a short batch may be empty.
+    """The range of part ``part`` of ``n_parts`` of n things in order (samples of a batch, neurons
+    of a layer). Sizes differ by at most one; a part of a short batch may be empty.
     """
     return n * part // n_parts, n * (part + 1) // n_parts
 
@@ -41,8 +41,8 @@ class Topology:
         return self.n_workers + self.n_servers
 
     def descriptors(self, per_peer: int) -> int:
-        """How many open files a task needs at most. per_peer : ``Transport.fds_per_peer``. All
-        ranks meet under allreduce or Downpour's messages, else the tasks of a group.
+        """The most open files that a task needs. per_peer : ``Transport.fds_per_peer``. Under
+        allreduce or Downpour's messages all ranks connect, else the tasks of a group.
         """
         n_met = self.n_ranks if self.n_groups > 1 else self.n_tasks
         return n_met * per_peer + SPARE_FDS
@@ -75,14 +75,15 @@ class Topology:
         return f"task {rank}"
 
     def short_name(self, rank: int) -> str:
-        """g0.t1, s0"""
+        """The short name of a rank: g0.t1, s0."""
         if self.is_server(rank):
             return f"s{rank - self.n_workers}"
         return f"g{self.group(rank)}.t{self.link(rank) % self.n_tasks}"
 
     def next_group(self, here: Collection[int], n_ever: int) -> int:
-        """The number of the next group after ``n_ever``; none is given twice. It decides the part
-        of the data, of one for each first group: one that the fewest groups ``here`` read.
+        """The number of the next group after ``n_ever``; none is given twice. It decides the
+        group's part of the data, one for each first group: a part that the fewest groups ``here``
+        read.
         """
         n = self.n_groups
         readers = [sum(group % n == part for group in here) for part in range(n)]

@@ -1,6 +1,6 @@
 """Train a job on this machine: in this process, or in a group of task processes.
 
-The steps are in ``horn/training/loop.py``; here is what comes before and after them.
+The steps are in ``horn/training/loop.py``; here are the preparation and the result.
 """
 
 from __future__ import annotations
@@ -72,20 +72,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Run:
-    """What ``train`` returns.
+    """The result of ``train``.
 
     model : the last state, or the best one with early stopping or ``keep_best``.
     state : "SUCCEEDED"; "DIVERGED" where the loss of the last epoch is more than a thousand times
     that of the best one and above that of the first, or than that of guessing, and no better
-    epoch's model was kept; "STOPPED" after Ctrl-C; then stopped is True, the model is what it was
-    after the last whole update, and checkpoint is what was saved to go on from, if there was a
-    folder. seconds : the whole of ``train``. best_epoch : where the model is from, if
-    the best was kept. test : {"loss", "acc", ...} of the job's test data. metrics : the last word
-    on the model, by where it was measured: {"test": {...}}, else "validation", else "training".
+    epoch's model was kept; "STOPPED" after Ctrl-C; then stopped is True, the model is that after
+    the last whole update, and checkpoint is the one to resume from, if there was a folder.
+    seconds : the whole of ``train``. best_epoch : the epoch of the model, if the best was kept.
+    test : {"loss", "acc", ...} of the job's test data. metrics : the final measurements of the
+    model, by data: {"test": {...}}, else "validation", else "training".
     counters : a row per task of a group: compute_s, pack_s, send_s, wait_s, unpack_s, n_sent,
     sent_bytes, n_received, received_bytes, n_supersteps, peak_memory_bytes; empty with one task,
-    which sends nothing. staleness : with servers, how many pushed pieces of the parameters came how
-    many updates late.
+    which sends nothing. staleness : with servers, the number of pushed pieces of the parameters by
+    the number of updates that they came late.
     """
 
     model: Model
@@ -104,7 +104,7 @@ class Run:
     checkpoint: str = ""
     profile: Profile | None = None
 
-    if not TYPE_CHECKING:  # who checks types is told without it
+    if not TYPE_CHECKING:  # type checkers report unknown names themselves
 
         def __getattr__(self, name: str) -> Any:
             if not name.startswith("_") and hasattr(Model, name):
@@ -189,15 +189,15 @@ def train(
     """Train a job on this machine and return the run: its model, history and metrics.
 
     ``horn.train(model, data, epochs=3)`` trains a model on: it is the job ``horn.Job(model.network,
-    data, initial=model, epochs=3)``; ``settings`` are what ``horn.Job`` takes besides.
+    data, initial=model, epochs=3)``; ``settings`` are further arguments of ``horn.Job``.
 
-    seed : replaces the network's seed. threads : at most so many per task (by default the cores,
+    seed : replaces the network's seed. threads : the most per task (by default the cores,
     divided by the tasks). progress : True for a line per epoch on stderr, or a
     ``horn.training.progress.Progress``, or a function of an epoch's row; a notebook shows a bar and
     a table unless it is False. timeout : seconds, after which training ends with Timeout.
 
-    With ``tasks`` above 1 the network is divided among so many processes, which give the answer of
-    one. With ``groups`` above 1 there are as many replicas of it, each over its tasks, and
+    With ``tasks`` above 1 the network is divided among that many processes, which give the answer
+    of one. With ``groups`` above 1 there are as many replicas of it, each over its tasks, and
     ``strategy`` says how they stay together: a name, with its defaults, or a ``horn.Strategy``.
     "allreduce": they share every batch and sum their gradients, again the answer of one.
     "averaging": they train on their own, and now and then take the mean of their weights.
@@ -209,27 +209,27 @@ def train(
     "input_channels"}; the rest is chosen. trace : a
     file for a Chrome trace. profile : True for ``run.profile``, the time of every statement of one
     process; a file's name for that and a Chrome trace of a mean step. superstep_timeout :
-    seconds that a task waits for the others before it says who is late. start_timeout : seconds for
-    each step of the tasks' start (docs/from-network-to-job.md), after which who is late in it is
-    named.
+    seconds that a task waits for the others before it names the late ones. start_timeout : seconds
+    for each step of the tasks' start (docs/from-network-to-job.md), after which the tasks that are
+    late in it are named.
 
-    checkpoints : a folder for what is needed to go on exactly where training stopped, written every
-    ``checkpoint_every`` iterations, every ``checkpoint_seconds``, and on Ctrl-C; the newest
+    checkpoints : a folder for the files that resume training exactly where it stopped, written
+    every ``checkpoint_every`` iterations, every ``checkpoint_seconds``, and on Ctrl-C; the newest
     ``keep_checkpoints`` stay. resume : True goes on from the newest in there, or begins if there is
     none; else a checkpoint, or another run's folder. The numbers of groups and tasks may be others.
-    max_restarts : a group whose task was killed or hangs
-    starts again from the last checkpoint, so often without a new one in between. With servers
-    (downpour, easgd) they keep every push in the folder, and only what ended starts again.
+    max_restarts : how often a group whose task was killed or hangs starts again from the last
+    checkpoint, without a new one in between. With servers (downpour, easgd) they keep every push in
+    the folder, and only the processes that ended start again.
 
     Ctrl-C, or a notebook's stop button, ends training after the update under way, and the run so
     far is returned (``run.stopped``). Twice: at once, with nothing; so too with servers.
 
     Raises
     ------
-    ModelError, DataError, CompileError, JobError : the job cannot be run, said before the first
+    ModelError, DataError, CompileError, JobError : the job cannot be run, found before the first
     step. Diverged : the loss, or a weight, became NaN or infinite. Timeout : it took too long.
     TaskFailed : a task was killed or met an exception. BarrierTimeout : a task hangs.
-    CheckpointError : what is to be resumed is missing, damaged or of another job. Conflict : the
+    CheckpointError : the checkpoint to resume is missing, damaged or of another job. Conflict : the
     folder has another run's checkpoints. Stopped : by Ctrl-C, before the first update.
     """
     if resume == "changed":
@@ -240,7 +240,7 @@ def train(
 
 
 def _going_on(job: Job | Model, data: Any, settings: dict[str, Any]) -> Job:
-    """The job itself, or the one that trains a model on."""
+    """The job itself, or the job that trains a model further. Raises JobError."""
     if isinstance(job, Model):
         if data is None:
             raise JobError(
@@ -259,7 +259,7 @@ def _going_on(job: Job | Model, data: Any, settings: dict[str, Any]) -> Job:
 
 
 def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = None) -> Run:
-    """As ``train``; with ``on_cluster`` one attempt of a job on a cluster."""
+    """Train a job by its settings, as ``train``; ``on_cluster`` is one attempt on a cluster."""
     begun = perf_counter()
     _check_place(job)
     strategy, topology, backend = settings.kind, settings.topology, settings.backend
@@ -320,7 +320,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
 
 
 def _check_place(job: Any) -> None:
-    """Whether training may begin here, and with a job. Raises JobError."""
+    """Check that training may begin here, and that job is a Job. Raises JobError."""
     if importing is not None:
         raise JobError(
             f"horn.train ran while horn was importing {importing}; put it under "
@@ -338,7 +338,7 @@ def _check_place(job: Any) -> None:
 
 
 def _warn_of_begin(job: Job, code: Description) -> None:
-    """What of a beginning, or of the model at the end, may not be meant."""
+    """Warn of unused initial arrays, of a model's network without them, of an unsavable model."""
     if job.initial is not None and (job.initial.drawn or job.initial.unused):
         logger.warning("the job %s", job.initial)
     if job.initial is None and job.network.is_of_model:
@@ -351,9 +351,7 @@ def _warn_of_begin(job: Job, code: Description) -> None:
 def _run_of(
     trained: _Trained, job: Job, settings: RunSettings, code: Description, begun: float
 ) -> Run:
-    """What training came to, with its model; warns where the losses grew. begun : by
-    ``perf_counter``.
-    """
+    """Make the run with its model; warn where the losses grew. begun : by ``perf_counter``."""
     ending, n_epochs = trained.ending, len(trained.history)
     facts = _facts(
         job, settings.backend, n_epochs, ending.iteration, ending.best_epoch, ending.metrics,
@@ -407,7 +405,7 @@ def _facts(
     job: Job, backend: str, n_epochs: int, iteration: int, best_epoch: int | None,
     metrics: Mapping[str, Mapping[str, float]], seconds: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """Where a model comes from, for its file."""
+    """The provenance of a model, for its file."""
     return {
         "name": job.name,
         "data": job.data.name,
@@ -437,12 +435,12 @@ def _check_takes_a_row(function: Callable[..., Any]) -> None:
             f"progress={name}: {error}; it is called after each epoch with one argument, the "
             f"row of the history, a dict with 'epoch', 'loss' and more"
         ) from None
-    except ValueError:  # written in C: it says so itself
+    except ValueError:  # written in C, without a signature
         return
 
 
 def _watcher(progress: Any) -> Progress:
-    """Who shows the training."""
+    """The progress display that the setting asks for. Raises JobError."""
     if is_function(progress) and not isinstance(progress, type):
         _check_takes_a_row(progress)
         return FunctionProgress(progress)
@@ -466,7 +464,7 @@ def _train_here(
     recovery: RecoverySettings,
     hooks: Hooks | None,
 ) -> _Trained:
-    """All steps in this process."""
+    """Train in this process."""
     if hooks is not None:
         job = hooks.with_rate
     engine = _engine(job, settings)
@@ -527,7 +525,7 @@ def _train_here(
 
 
 def _engine(job: Job, settings: RunSettings) -> Engine:
-    """The whole network in this process, with its first arrays."""
+    """An engine of the whole network in this process, with its initial arrays."""
     setup = Setup(job.network, job.optimizer, job.target, job.most_rows, job.dtype,
                   settings.threads, tuple(job.aggregates.values()), job.recompute)  # fmt: skip
     return make(settings.backend, setup)
@@ -541,8 +539,8 @@ def _explained(
     code: Description,
     seconds: float,
 ) -> Diverged:
-    """The error with its cause and the model from before it, where these can be found: the steps
-    are repeated in this process. Tasks that share every batch have the answer of one.
+    """The error with its cause and the model from before it, where these can be found by
+    repeating the steps in this process. Tasks that share every batch have the answer of one.
     """
     is_as_one = isinstance(settings.kind, AllReduce) and not isinstance(job.data, Stream)
     if error.met is None or not is_as_one or (recovery.start is not None and error.kept is None):
@@ -570,7 +568,7 @@ def _explained(
 
 
 def _stoppable(recovery: RecoverySettings, stack: ExitStack) -> RecoverySettings:
-    """With a folder for the one checkpoint that tasks write when they are asked to stop."""
+    """Add a folder for the one checkpoint that tasks write when they are asked to stop."""
     import tempfile
 
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="horn-stop-"))
@@ -580,8 +578,8 @@ def _stoppable(recovery: RecoverySettings, stack: ExitStack) -> RecoverySettings
 def _until(
     job: Job, settings: RunSettings, stopped: Stopped, begun: float, is_kept: bool
 ) -> _Trained:
-    """What tasks had trained when they stopped, from their checkpoint: of groups with models of
-    their own the mean, as where training ends.
+    """The result of tasks that stopped, from their checkpoint: the mean over groups with models of
+    their own, as at the end of training.
     """
     path = Path(stopped.checkpoint)
     opened = Checkpoints(path.parent).open(path)
@@ -591,7 +589,7 @@ def _until(
     scales = settings.kind.scales(job, settings.topology)
     groups = [None] if settings.kind.is_joined else range(settings.topology.n_groups)
     every = []
-    for group in reversed(groups):  # all else is the first one's
+    for group in reversed(groups):  # the first group's other values are the last restored
         restore(loop, opened, part_name(0), group, goes_on=False, scales=scales)
         every.append({name: array.copy() for name, array in engine.parameters().items()})
     parameters = {
@@ -617,7 +615,7 @@ def _train_in_group(
     on_cluster: JobAttempt | None,
     hooks: Hooks | None,
 ) -> _Trained:
-    """All steps in task processes; errors of the job come before their start."""
+    """Train in task processes; errors of the job come before their start."""
     from horn.executor import trace
     from horn.executor.launch import launch, launch_at
     from horn.planner.calibration import calibrate
@@ -662,7 +660,7 @@ def _recovery(
     schedule: CheckpointSchedule | None,
     on_cluster: JobAttempt | None,
 ) -> RecoverySettings:
-    """Where the run begins, and its checkpoints or journals."""
+    """The checkpoint that the run begins with, and its checkpoints or journals to write."""
     asked = threading.Event() if on_cluster is None else on_cluster.asked
     resume, changed, most = settings.resume, settings.changed, settings.max_restarts
     if schedule is None and resume is False:

@@ -1,8 +1,8 @@
-"""Which horn this is."""
+"""The version of horn."""
 
 
 def installed() -> str:
-    """The version that was installed; "0" in a folder of sources that was not."""
+    """The installed version; "0" in a folder of sources that is not installed."""
     from importlib.metadata import PackageNotFoundError, version  # 40 modules, for few processes
 
     try:

@@ -1,4 +1,4 @@
-"""What samples weigh in the loss that is learned from: ``Job(sample_weight=, class_weight=)``."""
+"""The weights of samples in the learned loss: ``Job(sample_weight=, class_weight=)``."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Array = np.ndarray[Any, Any]
 
 
 def weighed(data: Dataset, weight: Any) -> Dataset:
-    """The data with one weight per sample instead of those that it may have. Raises DataError."""
+    """Replace the weights of the data by one per sample. Raises DataError."""
     return data.with_fields(weight=as_weight(weight, len(data), data.name))
 
 
 def by_class(given: Any, network: Network, target: str | None, data: Dataset) -> Dataset:
-    """The data with weights by class, times those that it may have.
+    """Multiply the weights of the data by weights of their classes.
 
-    given : {label: weight}, the labels as the user gave them, 1 for those that are not there; or
-    "balanced", by which the samples of each class that occurs weigh as much as those of any other,
-    and all together as many as they are. Raises ModelError, DataError.
+    given : {label: weight}, the labels as the user gave them, 1 for missing ones; or "balanced",
+    by which each class that occurs has the same total weight, and the sum of all weights is the
+    number of samples. Raises ModelError, DataError.
     """
     labels = _labels(network, target, data)
     n_classes = max(network.last.size, 2, len(data.classes or ()))

@@ -1,4 +1,4 @@
-"""Who listens to whom: the links of a layer that is added to a network."""
+"""The links of a layer that is added to a network: its sources and its synapses."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def linked(
     layers: tuple[Layer, ...],
     seed: int,
 ) -> tuple[tuple[Link, ...], Wired]:
-    """The links of a new layer, which has this index and name, and what they make of it.
+    """The links of a new layer with this index and name, and its resulting shape and synapses.
 
-    init : as it was given, initial : what it comes to. The others: as of ``Network.layer``.
+    init : as given, initial : resolved. The others: as for ``Network.layer``.
     """
     index, name = layer
     where = f"layer {index} {name!r}"
@@ -78,7 +78,7 @@ def linked(
     for input_name, source, connection, edges, delay, is_reversed in zip(
         names, sources, connections, found.edges, late, turned, strict=True
     ):
-        own = getattr(connection, "initial", None)  # of a matrix whose values are the weights
+        own = getattr(connection, "initial", None)  # a matrix whose values are the weights
         if own is not None and init is not None:
             raise ModelError(
                 f"{where}: init={init!r} and the values of a matrix are both given; drop one"
@@ -99,7 +99,7 @@ def linked(
 
 
 def heard(inputs: Any, size: Any, own: str, layers: Sequence[Layer]) -> Any:
-    """``inputs`` with a layer in the place of each ``Delayed``: of a later one its place."""
+    """``inputs`` with a layer instead of each ``Delayed``: a stand-in for a layer added later."""
     if isinstance(inputs, Mapping):
         return {key: heard(each, size, own, layers) for key, each in inputs.items()}
     if isinstance(inputs, (list, tuple)):
@@ -132,8 +132,8 @@ def heard(inputs: Any, size: Any, own: str, layers: Sequence[Layer]) -> Any:
 
 
 def wired(pairs: Sequence[tuple[Any, Layer]], size: Any, index: int, name: str, seed: int) -> Wired:
-    """The synapses of connections, each from a source, and the shape of the layer: as it is given
-    (None: as they say).
+    """The synapses of connections, each from a source, and the shape of the layer: the given one,
+    or (None) that of the connections.
     """
     where = f"layer {index} {name!r}"
     placed = {
@@ -182,8 +182,8 @@ def _edges(
     again: int,
     seed: int,
 ) -> Edges | None:
-    """The synapses of a connection. again : how many before it come from the same source."""
-    if source.index < 0:  # a layer that comes later: dense
+    """The synapses of a connection. again : the number of earlier ones from the same source."""
+    if source.index < 0:  # a layer added later: dense
         return None
     path = (1,) if not again else (6, again)
     rng = initializers.generator(seed, index, source.index, *path)
@@ -194,7 +194,7 @@ def _edges(
 
 
 def moved(link: Link, layers: Mapping[int, Layer] | Sequence[Layer]) -> Link:
-    """A link between other layers, by the indices of those it is between."""
+    """The same link between other layers, found by the indices of its own."""
     connection = link.connection
     if isinstance(connection, Tied):
         connection = replace(connection, layer=layers[connection.layer.index])
@@ -205,7 +205,7 @@ def moved(link: Link, layers: Mapping[int, Layer] | Sequence[Layer]) -> Link:
 
 
 def _tied(tie: Tied, neuron: type[Neuron], where: str) -> str:
-    """What the names of the arrays begin with that a link of these neurons is tied to."""
+    """The stem of the array names that a link of these neurons is tied to. Raises ModelError."""
     has, missing = tie.link.weights, [n for n in weights_of(neuron) if n not in tie.link.weights]
     if missing:
         raise ModelError(
@@ -226,7 +226,7 @@ def _is_later(source: Any) -> bool:
 
 
 def path(start: Layer, end: Layer) -> list[str]:
-    """The names of layers from one to another that hears it, by connections without a delay."""
+    """The names of the layers from one to another that hears it, over links without a delay."""
     if start is end:
         return [start.name]
     for link in end.links:
@@ -245,7 +245,7 @@ def cycle(names: list[str]) -> str:
 
 
 def extents(size: int | Sequence[int], where: str) -> tuple[int, ...]:
-    """A number of neurons, or a shape with channels last."""
+    """The shape of a layer from a number of neurons, or a shape with channels last."""
     if not isinstance(size, (tuple, list)):
         return (whole_size(size, where),)  # type: ignore[arg-type]
     if not 1 <= len(size) <= 3:
