@@ -54,7 +54,7 @@ def drawn_for(
     sample: int,
     iteration: int,
 ) -> float:
-    """The number of one draw of a message (docs/notes/0117). identity : as Message has it."""
+    """The number of one draw of a message (docs/notes/0117). identity : that of its Message."""
     layer, neuron, link, source = identity
     (key,) = random.receiver_keys(random.key(seed, layer), [neuron], link)
     return float(random.of_messages(kind, key, place, source, sample, iteration))
@@ -62,7 +62,7 @@ def drawn_for(
 
 @dataclass(frozen=True)
 class Moment:
-    """When a method runs. ``sample`` is the global number of the sample; ``seed`` the network's."""
+    """The moment of a run. ``sample`` is the sample's global number; ``seed`` the network's."""
 
     seed: int
     training: bool
@@ -78,7 +78,7 @@ class Moment:
 
 
 class Deltas:
-    """m.delta of a synapse with several weights: the delta of the sum that has each of them."""
+    """m.delta of a synapse with several weights: the delta of each weight's sum, by its name."""
 
     def __init__(self, by_weight: dict[str, Any]) -> None:
         vars(self).update(by_weight)
@@ -102,13 +102,13 @@ class Deltas:
 
 
 class Message(Synapse):
-    """A Synapse that a neuron sees. ``fields`` are what it may read; ``refused`` says why a field
-    cannot be had.
+    """A Synapse as a neuron sees it. ``fields`` may be read; ``refused`` has the error message of
+    each other field.
 
-    no_push : why nothing may be pushed to it, or "". identity : (layer, neuron) of the receiver,
-    position of the link, source, for what is drawn once per synapse (note 0001, point 10).
+    no_push : the error message of a push to it, or "". identity : (layer, neuron) of the receiver,
+    position of the link, source, for draws made once per synapse (note 0001, point 10).
     weights, traces : the names of its weights and SynapseStates, which are among the fields.
-    of_input : what the neuron calls the input that it came by, or "".
+    of_input : the name of the input that it came by, or "".
     """
 
     _host: Any = None
@@ -188,7 +188,7 @@ class Message(Synapse):
 
 
 class NoMessage:
-    """What ``max(messages, key=...)`` finds of none: its fields are 0."""
+    """The result of ``max(messages, key=...)`` without messages: its fields are 0."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -197,7 +197,7 @@ class NoMessage:
 
 
 class Heard(Message):
-    """One output neuron's error, as a hidden neuron hears of it."""
+    """The error of one output neuron, as a message to a hidden neuron."""
 
     def _draw(self, kind: str) -> Traced:
         place, seed = user_text.draw_site(self._host.code), self._host.moment.seed
@@ -214,7 +214,7 @@ PARTLY = (
 
 @dataclass(frozen=True)
 class Question:
-    """What a neuron asks its layer or the batch, with the number it gives; or the answer."""
+    """A statistic that a neuron asks of its layer or the batch, with its number; or the answer."""
 
     word: str
     over: str
@@ -222,15 +222,15 @@ class Question:
 
 
 class Asked(BaseException):
-    """The run of one neuron ends: it asks."""
+    """Ends the run of one neuron at its question."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
 
 
 class ReceivedMessages:
-    """What ``for m in messages`` runs over. It keeps the message of the moment, which ``push``
-    belongs to. of_input : they are those of this input."""
+    """The messages that ``for m in messages`` runs over, and the current one, which ``push`` refers
+    to. of_input : the input that all of them came by."""
 
     def __init__(self, call: Call, items: Sequence[Message], of_input: str = "") -> None:
         self._call, self._items, self._of_input = call, items, of_input
@@ -276,11 +276,11 @@ class ReceivedMessages:
 
 
 class Call:
-    """The host of one neuron's method while it runs, and what it did.
+    """The host of one neuron's method during its run, and the record of it.
 
-    fed, delta : what was fed forward, and propagated back. pushed : by weight ("": the only one),
+    fed, delta : the values fed forward and propagated back. pushed : by weight ("": the only one),
     by message. pushed_to : by Parameter.
-    conditions : what was compared before feedforward. read : messages were looked at before it.
+    conditions : the operands compared before feedforward. read : messages were looked at before it.
     """
 
     def __init__(
@@ -309,11 +309,11 @@ class Call:
         self.read = False
         self.sites: set[tuple[int, str, str, tuple[int, int, int, int] | None]] = set()
         self.silent = False
-        self.assigned: set[str] = set()  # States of the sample's sequence
-        self.kept: dict[str, Any] = {}  # what these are when the method ends
+        self.assigned: set[str] = set()  # the carried States assigned so far
+        self.kept: dict[str, Any] = {}  # the carried States when the method ends
 
     def run(self, parameters: Sequence[str] = ()) -> Call:
-        """Run the method and check what it owes at its end. ``parameters`` are those a written
+        """Run the method and check its duties at the end. ``parameters`` : those that a written
         backward must push to."""
         vars(self.neuron)["_host"] = self
         with listening(self.compared):
@@ -346,7 +346,7 @@ class Call:
         return self
 
     def compared(self, outcome: bool, operands: tuple[Any, ...]) -> bool:
-        """A comparison was made: it may decide what is fed forward."""
+        """Record a comparison: it may decide the value that is fed forward."""
         if self.fed is None:
             self.conditions.extend(operands)
         return outcome
@@ -459,7 +459,7 @@ class Call:
         return args[0] + args[1] * random_number
 
     def ask(self, neuron: Neuron, word: str, value: Any, over: str, running: str | None) -> Any:
-        """A statistic of the layer or the batch: its answer, or the end of this run."""
+        """Answer a statistic of the layer or the batch, or end this run at the question."""
         value = self._number(value, f"self.{word}")
         if over not in STATISTICS or word not in STATISTICS[over]:
             raise user_text.error(no_statistic(word, over))
@@ -534,8 +534,8 @@ class Call:
 
 
 class Guard:
-    """Mixed into a running neuron's class: what is not declared can be neither read nor written,
-    and the message says so."""
+    """Mixed into a running neuron's class: undeclared names can be neither read nor written, and
+    the error message says so."""
 
     def __getattr__(self, name: str) -> Any:
         cls = type(self)

@@ -41,11 +41,10 @@ NO_PREVIOUS = (
 
 @dataclass
 class Batch:
-    """The means over a training batch, and who sat it out: True where a number is not to be
-    updated.
+    """The means over a training batch, and who sat it out: True for numbers without an update.
 
     gradients : of the arrays that learn. sent, deltas : by sample, step, layer and neuron. heard :
-    what the sequences take along, as in ``Network.remembered``, (samples, steps, n).
+    the numbers that sequences carry on, as in ``Network.remembered``, (samples, steps, n).
     """
 
     loss: float
@@ -58,8 +57,8 @@ class Batch:
 
 
 class Engine:
-    """A network that runs as its neurons are written. See ``horn.backends.Engine`` for what each
-    method means.
+    """A network that runs as its neurons are written. ``horn.backends.Engine`` documents the
+    methods.
 
     Arithmetic is in double precision; with dtype "float32" the stored arrays are rounded after
     each update.
@@ -104,8 +103,8 @@ class Engine:
         }
         self._updates = 0
         self._data: Dataset | None = None
-        self._before: list[Sample] = []  # of a sequence that goes on
-        self._kept: dict[str, Array] = {}  # of data in pieces, what a batch leaves to the next one
+        self._before: list[Sample] = []  # of a sequence that continues
+        self._kept: dict[str, Array] = {}  # carried numbers of sequences in pieces
         self._longest = longest(self.network)
 
     # --- the face
@@ -181,14 +180,14 @@ class Engine:
         self._before = []
 
     def _forget_early(self, samples: Sequence[Sample]) -> None:
-        """Of steps that nobody asks any more."""
+        """Drop the steps that no delay reaches any more."""
         for sample in samples:
             sample.past = sample.past[: self._longest]
             for earlier in sample.past:
                 earlier.past = ()
 
     def _goes_on(self, rows: Array, first_sample: int) -> tuple[list[Sample], int]:
-        """The samples of a batch one step before it, where their sequences go on, and the number
+        """The samples of a batch one step before it, where their sequences continue, and the number
         by which the first one draws.
         """
         assert self._data is not None
@@ -200,7 +199,7 @@ class Engine:
         return before, first_sample + backends.number_of_step(piece, steps)
 
     def _heard(self, samples: Sequence[Sample]) -> dict[str, Array]:
-        """What the sequences of samples take along after their last step."""
+        """The numbers that the sequences of samples carry on after their last step."""
         found = {}
         places = {layer.name: layer.index for layer in self.network.layers}
         for name, shape in self.network.remembered.items():
@@ -225,23 +224,21 @@ class Engine:
         return total, right, outputs, list(each.values())
 
     def _answer(self, steps: list[list[list[float]]]) -> list[Any]:
-        """What is answered for a sample: by its last step, or by each; of several outputs side by
-        side.
-        """
+        """The answer to a sample: by its last step, or by each; several outputs side by side."""
         outputs = [layer.index for layer in self.network.outputs]
         each = [[v for index in outputs for v in layers[index]] for layers in self._filled(steps)]
         return each if self.network.answers_each else each[-1]
 
     def _filled(self, steps: list[Any]) -> list[Any]:
-        """What a sequence has at each step; behind its end, as at its last one."""
+        """The values of a sequence at each step; behind its end those of its last step."""
         return steps + [steps[-1]] * (self.network.steps - len(steps))
 
     def _judged(
         self, data: Dataset, look: Callable[[list[list[list[float]]]], None],
         each: dict[int, float] | None = None,
     ) -> tuple[float, int]:  # fmt: skip
-        """The sum of the losses and the right answers; ``look`` sees what all layers sent, step by
-        step. each : the sum of each loss by itself is added here, by the layer.
+        """The sum of the losses and the right answers; ``look`` gets the outputs of all layers,
+        step by step. each : the sum of each loss by itself is added here, by the layer.
         """
         total, right = 0.0, 0
         answers = metrics.answers(self.network, self.setup.target, data.y)
@@ -271,11 +268,11 @@ class Engine:
         return total, right
 
     def _mean_steps(self, data: Dataset, rows: Sequence[int] | Array) -> float:
-        """How many steps samples have, on average of these."""
+        """The mean number of steps of these samples."""
         return sum(self._n_steps(data, row) for row in rows) / max(len(rows), 1)
 
     def _n_steps(self, data: Dataset, row: int) -> int:
-        """How many steps a sample has."""
+        """The number of steps of a sample."""
         steps = max(self.network.steps, 1)
         return steps if data.lengths is None else int(data.lengths[row])
 
@@ -367,8 +364,9 @@ class Engine:
     def _predict(
         self, samples: Iterable[Sequence[float]], pieces: int = 1, lengths: Array | None = None
     ) -> Iterator[tuple[list[list[list[float]]], list[dict[int, list[float]]]]]:
-        """What all layers send for each sample in turn, step by step, in inference, and what is
-        judged raw of it. pieces : so many samples in turn are one sequence.
+        """The outputs of all layers for each sample in turn, step by step, in inference, and their
+        raw values for a ``loss_of_raw``. pieces : the number of samples in turn that are one
+        sequence.
         """
         memory, states = self._memory(training=False), flat(self._states)
         keep, before = self.network.layers[0].keep, list[Sample]()
@@ -391,7 +389,7 @@ class Engine:
             yield sent, raw
 
     def _by_reversals(self) -> list[list[Stage]]:
-        """The layers, by how many reversals lie between them and the input."""
+        """The layers, by the number of reversals between them and the input."""
         levels = by_reversals(self.network)
         return [
             [stage for stage in self.stages[1:] if levels[stage.index] == k]
@@ -399,7 +397,7 @@ class Engine:
         ]
 
     def _go_through(self, in_time: Sequence[dict[int, Sample]], memory: LearnedNumbers) -> None:
-        """The layers that hear others from their end, when these have been at all steps."""
+        """Run the layers that hear others reversed, after these have run at all steps."""
         if len(self._levels) == 1:
             return
         for k in in_time[0]:
@@ -480,14 +478,14 @@ class Engine:
         memory: LearnedNumbers, states: Numbers, silent: dict[tuple[int, int], int],
         want_deltas: bool, earlier: Sequence[Sample] = (),
     ) -> tuple[list[Sample], list[Gradients]]:  # fmt: skip
-        """Some samples of a batch, together, forward and back: the last step of each, and what came
-        back from the first. silent : input neurons that sit the batch out are added. earlier : the
-        same samples one step before, where their sequences go on.
+        """Run some samples of a batch together, forward and back: the last step of each, and the
+        gradients at its first step. silent : input neurons that sit the batch out are added.
+        earlier : the same samples one step before, where their sequences continue.
         """
         assert self._data is not None
         n_steps = {k: self._n_steps(self._data, rows[k]) for k in these}
         latest = dict(zip(these, earlier, strict=False))
-        in_time = list[dict[int, Sample]]()  # of each step, the samples that have it
+        in_time = list[dict[int, Sample]]()  # for each step the samples that have it
         for t in range(max(n_steps.values())):
             here = [k for k in these if t < n_steps[k]]
             before = [latest[k] for k in here if k in latest]
@@ -497,7 +495,7 @@ class Engine:
             in_time.append(dict(zip(here, made, strict=True)))
             latest |= in_time[-1]
         self._go_through(in_time, memory)
-        each = list[dict[int, Gradients]]()  # of the last step first
+        each = list[dict[int, Gradients]]()  # the last step first
         later = dict[int, Gradients]()
         for samples in reversed(in_time):
             after = [later.get(k) for k in samples]
@@ -521,7 +519,7 @@ class Engine:
         memory: LearnedNumbers, states: Numbers, silent: dict[tuple[int, int], int],
         step: int, before: Sequence[Sample],
     ) -> list[Sample]:  # fmt: skip
-        """Some samples of a batch at one step."""
+        """Run some samples of a batch forward at one step."""
         assert self._data is not None
         xs, moments, targets = [], [], []
         keep = self.network.layers[0].keep
@@ -552,8 +550,9 @@ class Engine:
     def look(
         self, rows: Array, k: int, *, iteration: int, first_sample: int
     ) -> tuple[Sample, Gradients]:
-        """What every neuron does for sample k of a training batch. Changes nothing. Of a sequence
-        the last step, which knows those before it, and what came back from the first, likewise.
+        """The calls and gradients of every neuron for sample k of a training batch. Changes
+        nothing. For a sequence the last step, which has those before it, and the gradients at the
+        first, likewise.
         """
         these = range(len(rows)) if any(stage.asks_batch for stage in self.stages[1:]) else [k]
         memory, states = self._memory(training=True), flat(self._states)
@@ -569,7 +568,7 @@ class Engine:
         """The numbers that belong to neurons which sat the batch out: their synapses, in and out,
         and their Parameters."""
         found = {name: np.zeros(array.size, bool) for name, array in self._arrays.items()}
-        shared = self.network.shared  # others that are there still learn them
+        shared = self.network.shared  # other neurons still learn these
         for stage in self.stages:
             for o, wires in enumerate(stage.wires):
                 for wire in wires:
@@ -583,12 +582,12 @@ class Engine:
     def _find_learning(self) -> dict[str, str]:
         """The arrays that learn, and whether their gradient is "pushed" or "derived".
 
-        The others are those that no gradient can reach: below a local rule, or without a loss
+        The other arrays are out of reach of any gradient: below a local rule, or without a loss
         above. They are left alone.
         """
-        sends: set[int] = set()  # the layers through which something flows back
+        sends: set[int] = set()  # layers that gradients flow back through
         late = sum(link.delay > 0 for stage in self.stages for link in stage.layer.links)
-        for stage in [*reversed(self.stages[1:])] * (1 + late):  # a later one may hear an earlier
+        for stage in [*reversed(self.stages[1:])] * (1 + late):  # a later layer may hear an earlier
             from_above = stage.index in self._losses
             from_above |= any(
                 other in sends
@@ -623,8 +622,8 @@ class Engine:
         return {name: how for name, how in found.items() if name not in self.network.frozen}
 
     def _update(self, optimizer: Optimizer, batch: Batch, iteration: int) -> None:
-        """Decay, clip, and the optimizer's formula, for every learned number but those that sat
-        out (note 0001, points 7 and 8)."""
+        """Decay, clip, and apply the optimizer's formula to every learned number, except those that
+        sat out (note 0001, points 7 and 8)."""
         lr = optimizer.rate(iteration)
         stored = {name: np.asarray(array, np.float64) for name, array in self._arrays.items()}
         gradients = dict(batch.gradients)

@@ -1,10 +1,10 @@
-"""The user's functions, as they are, with ``math.exp`` and the like replaced by what the tape can
-follow.
+"""The user's functions as they are, with ``math.exp`` and the like replaced by functions for the
+tape.
 
 A function runs from its own code object, so that its file and line numbers stay; only the names
-that it looks up outside of itself are seen through ``TranslatedGlobals``: the module ``math`` and
-its functions become those of ``horn.math``, helper functions and modules of the user's are treated
-likewise. What a function writes with ``global`` stays among the interpreter's copies.
+that it looks up outside of itself go through ``TranslatedGlobals``: the module ``math`` and
+its functions become those of ``horn.math``, the user's helper functions and modules are treated
+likewise. Assignments to a ``global`` stay among the interpreter's copies.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class _FloatType(type):
 
 
 class _Float(metaclass=_FloatType):
-    """``float`` as a neuron sees it: of a traced number it is that number."""
+    """``float`` as a neuron sees it: a traced number stays that number."""
 
 
 def _extreme(name: str, none: float) -> Callable[..., Any]:
-    """``max`` or ``min``, which of no message at all is no number that any other would be less (or
-    more) than: Python's would raise. Of numbers of which one is NaN it is NaN.
+    """``max`` or ``min`` for neurons: of no message the neutral number, an infinity, where Python
+    raises; NaN if any number is NaN.
     """
     python = getattr(builtins, name)
 
@@ -75,19 +75,19 @@ def _extreme(name: str, none: float) -> Callable[..., Any]:
 
 
 def _length(value: Any) -> Any:
-    """``len``: of no messages a number that can be divided by, as any other of a neuron."""
+    """``len`` for neurons: 0 messages are a traced 0.0, which may be a divisor."""
     found = len(value)
     return Traced(0.0) if found == 0 and isinstance(value, ReceivedMessages) else found
 
 
-# Who may print, asked with the neuron; the last one decides.
+# The predicates that decide which neuron may print; the last one counts.
 _speakers: list[Callable[[Any], bool]] = []
 
 
 @contextmanager
 def printing(may: Callable[[Any], bool]) -> Iterator[None]:
-    """``with printing(f)``: only neurons print of which f says so. Of walks, in which a method's
-    kind is looked at, nobody asked.
+    """Let only the neurons print for which ``may`` is true. Walks, which only classify a method,
+    print nothing.
     """
     _speakers.append(may)
     try:
@@ -112,7 +112,7 @@ _BUILTINS: dict[str, Any] = {
 
 
 class _Module:
-    """A module, or what stands for it: attributes are translated when they are looked up."""
+    """A module, or its stand-in: attributes are translated when they are looked up."""
 
     def __init__(self, module: types.ModuleType, translate: Callable[[Any], Any]) -> None:
         self._module, self._translate = module, translate
@@ -125,8 +125,8 @@ class _Module:
 
 
 class TranslatedGlobals(dict[str, Any]):
-    """A function's globals, read through ``translate``. Python looks a dict subclass up by
-    ``[]``."""
+    """A function's globals, read through ``translate``. Python looks names up in a dict subclass
+    by ``[]``."""
 
     def __init__(self, outer: dict[str, Any], translate: Callable[[Any], Any]) -> None:
         def import_(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -151,7 +151,7 @@ class Translator:
         self._classes: dict[type, type] = {}
 
     def value(self, value: Any) -> Any:
-        """What a neuron sees where the user's text names this value."""
+        """The translation of a value that the user's text names."""
         if isinstance(value, types.FunctionType):
             return self.function(value)
         if isinstance(value, types.BuiltinFunctionType):
@@ -167,8 +167,7 @@ class Translator:
         return value
 
     def function(self, function: types.FunctionType) -> types.FunctionType:
-        """The same code with other names around it. Functions of horn itself are fit as they
-        are."""
+        """The same code with translated globals. Functions of horn itself need no translation."""
         if function.__module__ is not None and function.__module__.startswith("horn."):
             return function
         if function not in self._functions:
@@ -198,8 +197,7 @@ class Translator:
         return isinstance(value, types.FunctionType) or self.value(value) is not value
 
     def activation(self, activation: Activation) -> Activation:
-        """An activation whose functions are translated, and whose ``derivative_at`` can always be
-        had."""
+        """An activation with translated functions, which always has a ``derivative_at``."""
         if isinstance(activation, _Derived):
             return activation
         f, df, df_at = (self.value(g) for g in (activation.f, activation.df, activation.df_at))

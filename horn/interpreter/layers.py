@@ -1,5 +1,4 @@
-"""A layer as the interpreter holds it: its neurons, who listens to whom, and what kind of neurons
-they are."""
+"""A layer in the interpreter: its neurons, the synapses between them, and their kind."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ from horn.neuron import (
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """One synapse. ``arrays`` and ``place`` say where its weights are, by name, which others may
-    share; ``edge`` where its SynapseStates are; ``link`` is the position of its link among the
+    """One synapse. ``arrays`` and ``place`` are the place of its weights, by name, which others may
+    share; ``edge`` that of its SynapseStates; ``link`` is the position of its link among the
     receiver's.
 
     The bias synapse has source -1: nobody sends on it.
@@ -54,12 +53,12 @@ class Wire:
 
     @property
     def identity(self) -> tuple[int, int, int, int]:
-        """What draws of the synapse are keyed by (note 0001, point 10)."""
+        """The key of draws for the synapse (note 0001, point 10)."""
         return self.layer, self.neuron, self.link, max(self.source, 0)
 
 
 class Stage:
-    """A layer, made ready: ``neurons`` are real instances of the user's class; ``wires[o]`` lead
+    """A layer, ready to run: ``neurons`` are real instances of the user's class; ``wires[o]`` lead
     to neuron o, the bias last."""
 
     def __init__(self, network: Network, layer: Layer, translator: Translator) -> None:
@@ -71,7 +70,7 @@ class Stage:
         self.states = {name: f"{layer.name}.{name}" for name in layer.states}
         self.carried = carried(layer.neuron)
         self.traces = tuple(declared(layer.neuron, SynapseState))
-        # by what a synapse is known by: the link's position; the receiver (in backward)
+        # by the key of a synapse: the link's position; in backward with the receiver
         kept = [x for x in network.synapse_states if x.owner is layer]
         self.incoming = {(x.state.name, x.position): x.name for x in kept if x.layer is layer}
         self.outgoing_states = {
@@ -150,15 +149,15 @@ class Stage:
         """The place of a neuron's Parameters and biases."""
         return o % self.layer.n_kinds
 
-    # --- what kind of neurons they are, asked only where it matters
+    # --- the kind of its neurons, found only where it matters
 
     @cached_property
     def _forward_walks(self) -> list[Call] | None:
         return self._walk("forward")
 
     def _walk(self, kind: str) -> list[Call] | None:
-        """The paths of a method, or None if it breaks a rule: the run that comes will say so, with
-        the neuron's own numbers."""
+        """The paths of a method, or None if it breaks a rule: the real run will report it, with the
+        neuron's own numbers."""
         try:
             with printing(lambda neuron: False):
                 return list(neuron_kinds.walk(lambda: self._probe(kind)))
@@ -192,7 +191,7 @@ class Stage:
 
     @cached_property
     def asks_batch(self) -> bool:
-        """Whether forward may ask something of the batch: then its samples go on together."""
+        """Whether forward may ask the batch: then its samples run together."""
         if not any(mentions(self.cls, None, word) for word in STATISTICS["batch"]):
             return False
         calls = self._forward_walks
@@ -212,7 +211,7 @@ class Stage:
 
     @cached_property
     def learns_locally(self) -> frozenset[tuple[str, str]]:
-        """What forward pushes to: (input, weight)."""
+        """The (input, weight) pairs that forward pushes to."""
         calls = (self._forward_walks or ()) if mentions(self.cls, None, "push") else ()
         return frozenset(
             (message._of_input, weight)
@@ -228,7 +227,7 @@ class Stage:
         return any(mentions(self.cls, None, name) for name in self.layer.inputs)
 
     def group(self, wire: Wire) -> str:
-        """What the neuron calls the input of a synapse, or ""."""
+        """The name of the input that a synapse belongs to, or ""."""
         return "" if wire.source < 0 else self.layer.links[wire.link].input
 
     @cached_property
@@ -243,7 +242,7 @@ class Stage:
         return frozenset(weight for call in calls for weight in call.pushed)
 
     def asking(self, over: str, n_samples: int) -> list[list[tuple[int, int]]]:
-        """Who asks together, as (sample, neuron): all get one answer."""
+        """The (sample, neuron) pairs that get one answer together."""
         size, kinds = self.layer.size, self.layer.n_kinds
         samples = range(n_samples)
         if over == "layer":
@@ -254,12 +253,12 @@ class Stage:
         return [[(k, o) for o in range(c, size, maps)] for k in samples for c in range(maps)]
 
     def pushes_weight(self, name: str, names: Sequence[str]) -> bool:
-        """Whether its backward pushes to a weight of receivers whose synapses have these."""
+        """Whether its backward pushes to the weight of a receiver with these weights."""
         return name in self.pushes_to or (len(names) == 1 and "" in self.pushes_to)
 
     def check(self) -> None:
-        """A written backward needs a weighted-sum forward and no interlayer (note 0001, point
-        5)."""
+        """Check a written backward: it needs a weighted-sum forward and no interlayer (note 0001,
+        point 5)."""
         if not self.writes_backward:
             return
         name, method = self.cls.__name__, self.cls.backward  # type: ignore[attr-defined]
@@ -296,8 +295,9 @@ class Stage:
 
     @cached_property
     def refusals(self) -> tuple[dict[str, str], str]:
-        """What a sender's written backward may not do with the synapses to this layer: fields it
-        may not read, and why no push."""
+        """The error messages of a sender's written backward for synapses to this layer: by field
+        that it may not read, and for a push.
+        """
         name = self.cls.__name__
         refused, no_push = {}, ""
         if not self.weighted_sum:
@@ -320,8 +320,8 @@ class Stage:
 
 
 def _loss_of_raw(layer: Layer) -> Callable[[Any, Any], Any] | None:
-    """The layer's loss as a function of what its softmax or sigmoid is taken of, where there is
-    one that stays finite: it is the same number, and the compiler takes it, too.
+    """The layer's loss as a function of the input of its softmax or sigmoid, where there is one
+    that stays finite: the number is the same, and the compiler takes it, too.
     """
     if layer.interlayer is softmax and layer.loss is LOSSES["cross_entropy"]:
         return cross_entropy_of_softmax

@@ -1,9 +1,9 @@
-"""Interlayers and losses: functions of one neuron of a layer that may ask something of all neurons.
+"""Interlayers and losses: functions of one neuron that may use statistics of the whole layer.
 
-The function is run for each neuron. Where it asks, ``output.sum()``, its run ends; when all neurons
-have asked the answer is there, and they run again from the start, that far and on. So ``if`` is
-about one neuron, as in ``forward``, and what is of the layer is the same for all. All neurons ask
-the same, in the same order: what only some of them ask has no answer.
+The function runs for each neuron. At a question to the layer, ``output.sum()``, the run ends; when
+all neurons have asked, the answer is known, and they run again from the start, that far and on. So
+``if`` is about one neuron, as in ``forward``, and statistics are the same for all. All neurons must
+ask the same, in the same order: a question of only some of them has no answer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _asks(word: str) -> Callable[[Any], Any]:
 
 
 class _Truth(int):
-    """What a comparison says of one neuron; the layer can be asked of it, as in
+    """The outcome of a comparison for one neuron, with the statistics of the layer, as in
     ``(output > 0).mean()``.
     """
 
@@ -40,20 +40,20 @@ class _Truth(int):
 
 
 class _Asked(BaseException):
-    """The run of one neuron ends: it asks the layer."""
+    """Ends the run of one neuron at a question to the layer."""
 
     def __init__(self, word: str, value: Any) -> None:
         self.word, self.value = word, value
 
 
 class _Layer:
-    """What the neurons of a layer have asked so far, and the answers."""
+    """The questions of a layer's neurons so far, and the answers."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.answers: list[tuple[str, Any]] = []
         self.turn = 0
-        self.is_partly = False  # not all ask the same: whoever asks now is told
+        self.is_partly = False  # the neurons ask differently: the next question is an error
 
     def ask(self, word: str, value: Traced) -> Any:
         if word == "len":
@@ -66,7 +66,7 @@ class _Layer:
         raise _Asked(word, value)
 
     def hear(self, f: Callable[..., Any], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Every neuron's run, to its end or to where it asks."""
+        """Run f for every neuron, to its end or to its question."""
         found: list[Any] = []
         for row in rows:
             self.turn = 0
@@ -78,9 +78,10 @@ class _Layer:
 
 
 def run(f: Callable[..., Any], rows: Sequence[tuple[Any, ...]]) -> tuple[list[Any], bool]:
-    """What f makes of each neuron's numbers, and whether that is one number of the whole layer.
+    """The results of f for each neuron's numbers, and whether they are one number of the whole
+    layer.
 
-    What is a neuron's own ``varies``, what is of the layer does not.
+    Numbers of single neurons have ``varies``, those of the layer do not.
     """
     layer, compared = _Layer(len(rows)), False
 
@@ -113,7 +114,7 @@ def _answer(word: str, values: list[Any]) -> Any:
 
 
 def _shared(value: Any) -> Any:
-    """The number, as one of the whole layer."""
+    """The number, marked as one of the whole layer."""
     found = make("add", value, 0.0)
     found.varies = False
     return found

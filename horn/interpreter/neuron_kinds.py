@@ -1,14 +1,14 @@
-"""What kind of neuron a class is: whether it is a weighted sum, whether it has a local rule,
-whether its backward pushes.
+"""The kind of a neuron class: whether it is a weighted sum, whether it has a local rule, whether
+its backward pushes.
 
 The answers are about the class, not about one sample, so every path of the method is walked: it is
 run on three made-up messages again and again, each time with one more comparison turned the other
 way. The neuron's prints happen on these walks too; breakpoint() does nothing. A class whose
 answers nobody needs is not walked.
 
-Weighted sum (note 0001, point 4): on every path what is fed forward, and what was compared before,
-depends on ``m.input`` and ``m.weight`` through sum(m.input * m.weight) over all messages, or all of
-one input, alone, each product taken once. A path that reads neither is one too.
+Weighted sum (note 0001, point 4): on every path the value fed forward, and the values compared
+before, depend on ``m.input`` and ``m.weight`` through sum(m.input * m.weight) over all messages, or
+all of one input, alone, each product taken once. A path that reads neither is one too.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ FREE, FULL, BAD = "free", "full", "bad"
 
 
 def walk(make: Callable[[], Call]) -> Iterator[Call]:
-    """Run a method along its paths. The first run is as the numbers have it, and its errors count;
-    the others turn comparisons around, which may be more than the method was written for, so that
-    a path which fails there says nothing."""
+    """Run a method along its paths. The first run takes the comparisons as they are, and its errors
+    count; the others turn comparisons around, perhaps beyond the method's assumptions, so that an
+    error there means nothing."""
     pending: list[list[bool]] = [[]]
     hook, sys.breakpointhook = sys.breakpointhook, lambda *a, **k: None
     try:
@@ -65,8 +65,8 @@ def walk(make: Callable[[], Call]) -> Iterator[Call]:
                     raise
                 finished = False
             except Exception:
-                # Arithmetic and the like on a path that no number takes. On a path that one takes,
-                # the real run raises it.
+                # Arithmetic and the like on a path that no real number takes; else the real run
+                # raises it.
                 finished = False
             for place in range(len(script), min(len(outcomes), MOST_TURNS)):
                 pending.append([*outcomes[:place], not outcomes[place]])
@@ -107,7 +107,7 @@ def probes(
 
 
 def is_weighted_sum(calls: Sequence[Call]) -> bool:
-    """Whether no path lets a message through by any other way than the one sum."""
+    """Whether every path uses messages through the one sum alone."""
     return not any(
         BAD in kinds([message._of_input for message in call.items], call.fed, *call.conditions)
         for call in calls
@@ -115,8 +115,8 @@ def is_weighted_sum(calls: Sequence[Call]) -> bool:
 
 
 def kinds(groups: Sequence[str], *roots: Any) -> list[str]:
-    """Of each FREE of messages, FULL (a function of weighted sums of all messages, or of all of
-    some inputs), or BAD. groups : the input of each message.
+    """The dependence of each root on messages: FREE, FULL (a function of weighted sums of all
+    messages, or of all of some inputs), or BAD. groups : the input of each message.
     """
     table: dict[int, Any] = {}
     for node in reversed(below(*roots)):
@@ -126,9 +126,7 @@ def kinds(groups: Sequence[str], *roots: Any) -> list[str]:
 
 
 def _settled(kind: Any, groups: Sequence[str]) -> Any:
-    """A sum to which nothing more is added: FULL if it is of all messages, or of all of some
-    inputs.
-    """
+    """The kind of a finished sum: FULL if it has all messages, or all of some inputs."""
     if kind[0] not in ("product", "sum"):
         return kind
     names = {groups[i] for i in kind[1]}
@@ -138,7 +136,7 @@ def _settled(kind: Any, groups: Sequence[str]) -> Any:
 
 def _kind(node: Traced, kinds: dict[int, Any], groups: Sequence[str]) -> Any:
     """FREE, FULL, BAD, ("input", i), ("weight", i, name), ("product", {i}, name) or ("sum", {some
-    of the messages}, name): of one weight."""
+    of the messages}, name), for one weight."""
     if node.op in ("input", "weight"):
         return node.op, *node.args
     if node.op in ("previous_update", "synapse", "message_draw", "index", "trace"):

@@ -21,8 +21,8 @@ Deltas = dict[str, dict[str, float]]  # d loss / d sum, by the name of the input
 
 @dataclass
 class LearnedNumbers:
-    """What a pass reads: the learned numbers, and the last update of each weight, or why it cannot
-    be had."""
+    """The numbers that a pass reads: the learned ones, and the last update of each weight, or the
+    error message of a read."""
 
     learned: Numbers
     previous: Numbers | str
@@ -43,9 +43,8 @@ class LearnedNumbers:
 
 @dataclass
 class Fired:
-    """What one neuron did in forward: the call, and its leaves on the tape by synapse, by Parameter
-    and by State of the sample's sequence. is_judged_raw : the loss is one of what its sigmoid is
-    taken of."""
+    """A neuron's forward: the call, and its leaves on the tape by synapse, by Parameter and by
+    carried State. is_judged_raw : the loss is a function of its sigmoid's input."""
 
     call: Call
     leaves: list[tuple[Wire, Traced, dict[str, Traced]]]
@@ -54,21 +53,21 @@ class Fired:
     is_judged_raw: bool = False
 
     def seeds(self, flow: float, of_states: Mapping[str, float]) -> list[tuple[Any, float]]:
-        """What was made, with the loss's derivatives: what was fed forward, and the States."""
+        """The values fed forward and the States, each with its derivative of the loss."""
         fed = self.call.fed.args[0] if self.is_judged_raw else self.call.fed
         return [(fed, flow), *((self.call.kept[n], d) for n, d in of_states.items())]
 
 
 @dataclass
 class Sample:
-    """One sample on its way. Lists by layer index; ``states`` are per sample, from forward to
+    """One sample in a pass. Lists by layer index; ``states`` are per sample, from forward to
     backward.
 
-    targets : by the index of the output. mean_steps : how many the samples of the batch have on
-    average; what is judged at each counts so much less. between : of a layer with an interlayer its
-    leaves (what was fed forward) and what it made of them. raw : of a layer with a ``loss_of_raw``
-    what that judges. past : of a sequence, the same sample at the steps before, the last one first.
-    sequence : where something is heard from the end, the same sample at every step.
+    targets : by the index of the output. mean_steps : the mean number of steps in the batch, which
+    divides the losses of each step. between : for a layer with an interlayer its leaves (the values
+    fed forward) and its results. raw : for a layer with a ``loss_of_raw`` the argument of that
+    loss. past : in a sequence, the same sample at the steps before, the last one first.
+    sequence : with reversed links, the same sample at every step.
     """
 
     moment: Moment
@@ -86,12 +85,12 @@ class Sample:
 
 @dataclass
 class Gradients:
-    """What came back from one sample: by array (flat), the loss, and each neuron's deltas by layer
+    """The gradients of one sample: by array (flat), the loss, and each neuron's deltas by layer
     index.
 
     arrived : by synapse, d loss / d input and the receiver's deltas of its sum, by weight. states :
-    by layer and State, d loss / d what it was before forward. later : of a sequence, what came back
-    from the steps after this one, the next first.
+    by layer and State, d loss / d its value before forward. later : in a sequence, the gradients
+    of the steps after this one, the next first.
     """
 
     arrays: Numbers
@@ -102,10 +101,10 @@ class Gradients:
     arrived: dict[Wire, tuple[float, dict[str, float]]] = field(default_factory=dict)
     states: dict[tuple[int, str], list[float]] = field(default_factory=dict)
     later: Sequence[Gradients] = ()
-    sequence: Sequence[Gradients] = ()  # of every step, where something is heard from the end
+    sequence: Sequence[Gradients] = ()  # of every step, with reversed links
 
     def of_states(self, stage: Stage, o: int) -> dict[str, float]:
-        """d loss / d what each State of a neuron's sequence is after forward."""
+        """d loss / d each carried State of a neuron after forward."""
         if not self.later:
             return {}
         none = [0.0] * stage.layer.size
@@ -114,11 +113,11 @@ class Gradients:
         }
 
     def of_input(self, wire: Wire) -> float:
-        """d loss / d what a synapse delivered of this step."""
+        """d loss / d the input that a synapse delivered from this step."""
         return self.along(wire)[0]
 
     def along(self, wire: Wire) -> tuple[float, dict[str, float]]:
-        """The same, and the receiver's deltas, wherever in time it hears this step."""
+        """The same, with the receiver's deltas, from the step at which it hears this one."""
         there: Sequence[Gradients] = (self,)
         if wire.is_reversed:
             there = self.sequence[len(self.later) :]
@@ -138,7 +137,7 @@ def forward(
     fires: Sequence[Stage] | None = None,
 ) -> list[Sample]:
     """Send samples through the network, layer by layer. Where a neuron asks its layer or the batch,
-    these samples are the batch. before : of sequences, the same samples one step earlier. fires :
+    these samples are the batch. before : in sequences, the same samples one step earlier. fires :
     only these layers.
     """
     samples = [
@@ -156,7 +155,7 @@ def forward(
 
 
 def fire(stages: Sequence[Stage], samples: Sequence[Sample], memory: LearnedNumbers) -> None:
-    """Some layers of samples that are on their way."""
+    """Run some layers forward for samples in a pass."""
     for stage in stages:
         for sample in samples:
             go_on(stage, sample)
@@ -183,14 +182,14 @@ def _is_sigmoid(fired: Fired) -> bool:
 
 
 def go_on(stage: Stage, sample: Sample) -> None:
-    """What a layer and its synapses remember of a sequence is what they did one step before."""
+    """Take over the States of a layer and its synapses from one step before, in a sequence."""
     for array in (*stage.states.values(), *stage.incoming.values()) if sample.past else ():
         sample.states[array] = list(sample.past[0].states[array])
 
 
 def _fire_all(stage: Stage, samples: Sequence[Sample], memory: LearnedNumbers) -> list[list[Fired]]:
-    """Run the forward of all neurons for all samples. Who asks ends its run; when all have asked
-    they run again, with the answers.
+    """Run the forward of all neurons for all samples. A question ends a neuron's run; when all have
+    asked they run again, with the answers.
     """
     size = range(stage.layer.size)
     answers: list[list[list[Question]]] = [[[] for _ in size] for _ in samples]
@@ -223,7 +222,7 @@ def _fire_all(stage: Stage, samples: Sequence[Sample], memory: LearnedNumbers) -
 def fire_one(
     stage: Stage, o: int, samples: Sequence[Sample], k: int, memory: LearnedNumbers
 ) -> None:
-    """Run the forward of one neuron for samples[k]; of all for all samples, where it asks them."""
+    """Run the forward of one neuron for samples[k]; at a question all neurons for all samples."""
     try:
         _Leaves.of(stage, o, samples[k], memory).fire(stage, o, samples[k], [])
     except Asked:
@@ -231,7 +230,7 @@ def fire_one(
 
 
 def send(stage: Stage, samples: Sequence[Sample], k: int, memory: LearnedNumbers) -> list[float]:
-    """What all neurons of a layer send for samples[k], by its interlayer if it has one."""
+    """The outputs of all neurons of a layer for samples[k], after its interlayer if it has one."""
     sent = [number(fired.call.fed) for fired in _fire_all(stage, samples, memory)[k]]
     if stage.interlayer is None:
         return sent
@@ -240,7 +239,7 @@ def send(stage: Stage, samples: Sequence[Sample], k: int, memory: LearnedNumbers
 
 
 def statistic(word: str, values: Sequence[Any]) -> list[Any]:
-    """The answer to each of those who gave these numbers."""
+    """The answer to each neuron that asked with one of these numbers."""
     if word == "rank":
         plain = [number(v) for v in values]
         return [
@@ -263,7 +262,7 @@ def statistic(word: str, values: Sequence[Any]) -> list[Any]:
 
 
 def _heard(wire: Wire, sample: Sample) -> float:
-    """What a synapse delivers: of the bias always 1, before the first step 0."""
+    """The input that a synapse delivers: 1 from the bias, 0 before the first step."""
     if wire.source < 0:
         return 1.0
     if wire.is_reversed:  # as far from the other end
@@ -277,10 +276,10 @@ def _heard(wire: Wire, sample: Sample) -> float:
 
 @dataclass
 class _Leaves:
-    """What one neuron reads for one sample: the same numbers of the tape however often it runs.
+    """The tape's leaves for one neuron and sample: the same ones however often it runs.
 
-    carried : its States that go on in the sample's sequence. states : by message, the arrays of its
-    SynapseStates. traces : what these are before.
+    carried : its States that a sequence carries on. states : by message, the arrays of its
+    SynapseStates. traces : their values before.
     """
 
     messages: list[Any]
@@ -377,7 +376,7 @@ def _run(
 
 
 def _errors(stage: Stage, o: int, back: Gradients, call: Call) -> list[Heard]:
-    """What a hidden neuron hears of the output neurons."""
+    """The messages of a hidden neuron from the output neurons, with their errors."""
     found = []
     for k, of_groups in enumerate(back.deltas[back.last]):
         deltas = next(iter(of_groups.values()), {})
@@ -393,14 +392,14 @@ def _errors(stage: Stage, o: int, back: Gradients, call: Call) -> list[Heard]:
 def _remember(
     sample: Sample, wires: Sequence[Wire], messages: Sequence[Any], states: Sequence[dict[str, str]]
 ) -> None:
-    """What the messages' SynapseStates are now, by the names of their arrays."""
+    """Store the messages' SynapseStates, by the names of their arrays."""
     for wire, message, kept in zip(wires, messages, states, strict=True):
         for name, array in kept.items():
             sample.states[array][wire.edge] = number(vars(message)[name])
 
 
 def between(stage: Stage, leaves: list[Traced]) -> list[Any]:
-    """What the layer's interlayer function makes of its outputs."""
+    """The results of the layer's interlayer function for its outputs."""
     function: Any = stage.layer.interlayer
     made, _ = layerwise.run(stage.interlayer, [(leaf,) for leaf in leaves])
     wrong = [value for value in made if not is_number(value)]
@@ -414,7 +413,7 @@ def between(stage: Stage, leaves: list[Traced]) -> list[Any]:
 
 
 def one_number(function: Any, translated: Any, layer: Sequence[float]) -> float:
-    """What an aggregate's function makes of a layer's outputs."""
+    """The number that an aggregate's function computes from a layer's outputs."""
     leaves = [Traced(v, variable=True, varies=True) for v in layer]
     made, _ = layerwise.run(translated, [(leaf,) for leaf in leaves])
     wrong = [value for value in made if not is_number(value)]
@@ -435,8 +434,8 @@ def one_number(function: Any, translated: Any, layer: Sequence[float]) -> float:
 
 
 def judge(loss: Any, sent: Sequence[Any], target: Sequence[float]) -> Any:
-    """The loss of one output for one sample: summed over its neurons, if it is not one number for
-    all. sent : what the neurons send, or for a ``loss_of_raw`` what comes before.
+    """The loss of one output for one sample: summed over its neurons, unless it is one number for
+    the layer. sent : the outputs of the neurons, or for a ``loss_of_raw`` the values before.
     """
     rows = [
         (y if isinstance(y, Traced) else Traced(y, varies=True), Traced(t, varies=True))
@@ -453,8 +452,8 @@ def begun(
     stages: Sequence[Stage], samples: Sequence[Sample], memory: LearnedNumbers,
     after: Sequence[Gradients | None],
 ) -> list[Gradients]:  # fmt: skip
-    """What will come back from samples, as yet nothing. after : of each, what came back from its
-    next step, if it has one; gradients of learned numbers are added to its own.
+    """Empty gradients of samples. after : for each sample the gradients of its next step, if it has
+    one; gradients of learned numbers are added to those.
     """
     last = _last(stages)
     return [
@@ -472,7 +471,7 @@ def begun(
 
 
 def _last(stages: Sequence[Stage]) -> Stage:
-    """The output, of several the last."""
+    """The output layer, of several the last."""
     return next(stage for stage in reversed(stages) if stage.layer.answers)
 
 
@@ -485,9 +484,9 @@ def come_back(
     want_deltas: bool,
     backs: Sequence[Gradients],
 ) -> None:
-    """Come back through some of the layers, the last first: the gradients of each sample go to
-    ``backs``. losses : by the index of the layer that is judged; without any nothing comes from
-    above, and local rules still push. backs : as ``begun`` has them.
+    """Run some of the layers backward, the last first: the gradients of each sample go to
+    ``backs``. losses : by the index of the judged layer; without any nothing comes from above,
+    and local rules still push. backs : from ``begun``.
     """
     last = _last(stages)
     for stage in reversed(some):
@@ -504,8 +503,8 @@ def come_back(
         )
         for sample, back, flow in zip(samples, backs, flows, strict=True):
             for o, fired in enumerate(sample.fired[stage.index]):
-                # One that sits out has left the network: no gradient, delta 0, and its backward is
-                # not called.
+                # A neuron that sits out has left the network: no gradient, delta 0, and no call of
+                # its backward.
                 if not fired.call.silent:
                     _come_back(
                         stages, stage, o, fired, flow[o], sample, memory, back, bool(needs_delta),
@@ -514,7 +513,7 @@ def come_back(
 
 
 def _flows(stage: Stage, sample: Sample, back: Gradients, losses: Mapping[int, Any]) -> list[float]:
-    """d loss / d (what each neuron of the layer fed forward)."""
+    """d loss / d (the value that each neuron of the layer fed forward)."""
     arrived = [sum(map(back.of_input, wires)) for wires in stage.outgoing]
     loss, target = losses.get(stage.index), sample.targets.get(stage.index)
     if loss is not None and target is not None:
@@ -536,7 +535,7 @@ def _flows(stage: Stage, sample: Sample, back: Gradients, losses: Mapping[int, A
 
 
 def _before_interlayer(stage: Stage, sample: Sample, flows: list[float]) -> list[float]:
-    """d loss / d what each neuron fed forward, of what flows to what is sent."""
+    """d loss / d each value fed forward, from the derivatives of the outputs."""
     if stage.index not in sample.between or not any(flows):
         return flows
     leaves, made = sample.between[stage.index]
@@ -550,8 +549,8 @@ def _added(a: Sequence[float], b: Sequence[float]) -> list[float]:
 
 @dataclass
 class _Shared:
-    """What flows back in a layer whose neurons have asked one another, or the batch: the adjoints
-    of all, and the products on the way.
+    """The gradients in a layer whose neurons have asked one another, or the batch: the adjoints of
+    all, and the products on the way.
     """
 
     table: Mapping[int, float]
@@ -586,8 +585,8 @@ def _come_back(
     needs_delta: bool,
     shared: _Shared | None,
 ) -> None:
-    """One neuron's gradients: to its senders, its incoming weights, its Parameters, and what it
-    pushes itself."""
+    """One neuron's gradients: to its senders, its incoming weights, its Parameters, and its own
+    pushes."""
     passes = stage.writes_backward or not stage.local
     if stage.writes_backward:
         call = _written(stages, stage, o, fired, sample, memory, back)
@@ -632,7 +631,7 @@ def _come_back(
 def _deltas(
     stage: Stage, fired: Fired, table: Mapping[int, float], shared: _Shared | None
 ) -> Deltas:
-    """d loss / d sum(input * weight) of each weight: what flows to any one of the products of an
+    """d loss / d sum(input * weight) of each weight: the adjoint of any one of the products of an
     input's messages, here the first.
     """
     firsts: dict[str, Any] = {}
@@ -664,7 +663,7 @@ def _written(
     memory: LearnedNumbers,
     back: Gradients,
 ) -> Call:
-    """Run a written backward; what it pushes is the gradient of the outgoing synapses."""
+    """Run a written backward; its pushes are the gradients of the outgoing synapses."""
     messages, states = [], []
     for wire in stage.outgoing[o]:
         gradient, deltas = back.arrived.get(wire, (0.0, {}))

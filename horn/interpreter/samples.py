@@ -1,4 +1,4 @@
-"""The samples of a data set as neurons get them: step by step, with their targets."""
+"""The samples of a data set as neurons read them: step by step, with their targets."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from horn.interpreter.passes import Numbers, Sample
 from horn.network import Network
 
 Array = np.ndarray[Any, Any]
-SampleTargets = dict[int, list[float]]  # by the index of the layer that is judged
+SampleTargets = dict[int, list[float]]  # by the index of the judged layer
 
 
 def by_step(network: Network, targets: SampleTargets, steps: int) -> list[SampleTargets]:
-    """What each step of a sample with so many is to answer; nothing where it is not judged."""
+    """The targets of each step of a sample; none at steps that are not judged."""
     found: list[SampleTargets] = [{} for _ in range(steps)]
     for index, target in targets.items():
         layer = network.layers[index]
@@ -30,7 +30,7 @@ def by_step(network: Network, targets: SampleTargets, steps: int) -> list[Sample
 
 
 def by_reversals(network: Network) -> list[int]:
-    """Of each layer, how many reversals lie between it and the input."""
+    """The number of reversals between the input and each layer."""
     levels, is_new = [0] * len(network.layers), True
     while is_new:
         is_new = False
@@ -43,8 +43,8 @@ def by_reversals(network: Network) -> list[int]:
 
 
 def sample_before(network: Network, kept: Mapping[str, Array], row: int, states: Numbers) -> Sample:
-    """A sample one step before its piece of a sequence. kept : what a batch left to the next one.
-    row : of the batch. states : what is remembered besides.
+    """A sample one step before its piece of a sequence. kept : carried numbers from the last batch.
+    row : of the batch. states : the other States.
     """
     own, past = {name: array[row] for name, array in kept.items()}, []
     before = {n: own[f"{n}.now"][-1].tolist() for n in states if f"{n}.now" in own}
@@ -57,7 +57,7 @@ def sample_before(network: Network, kept: Mapping[str, Array], row: int, states:
 
 
 def longest(network: Network) -> int:
-    """Of how many steps something is asked later."""
+    """The longest delay of a link, in steps, at least 1."""
     return max([1, *(link.delay for layer in network.layers for link in layer.links)])
 
 
@@ -69,13 +69,13 @@ def flat(arrays: Mapping[str, Array]) -> Numbers:
 def read_sample(
     network: Network, kind: str | None, data: Dataset, row: int
 ) -> tuple[list[float], SampleTargets]:
-    """A sample, and its targets, one per output neuron (note 0001, point 3), of each layer that is
-    judged. kind : the job's ``target``.
+    """A sample, and its targets, one per output neuron (note 0001, point 3), of each judged layer.
+    kind : the job's ``target``.
     """
     x: list[float] = data.read(np.array([row]), np.empty((1, data.x.shape[1])))[0].tolist()
     found: SampleTargets = {}
     for layer in network.judged if kind is not None else ():
-        if not layer.answers:  # a loss between layers, which compares them with each other
+        if not layer.answers:  # a loss between layers has no targets
             found[layer.index] = [0.0] * layer.size * (network.steps if layer.each_step else 1)
         elif kind == "input":
             found[layer.index] = x
@@ -90,7 +90,7 @@ def read_sample(
 
 
 def _targets(size: int, y: Any, are_labels: bool) -> list[float]:
-    """What each neuron of an output should send."""
+    """The targets of an output's neurons."""
     if not are_labels or size == 1:
         return [float(v) for v in np.atleast_1d(y)]
     return [float(k == v) for v in np.atleast_1d(y) for k in range(size)]

@@ -1,7 +1,7 @@
-"""What made a number that is not finite: one neuron, loss or sample again, with every operation
-watched.
+"""The search for the operation that made a number infinite or NaN: one neuron, loss or sample runs
+again, with every operation watched.
 
-The arithmetic of the interpreter is in double precision; what a job in float32 cannot hold counts
+The arithmetic of the interpreter is in double precision; numbers beyond the job's float32 count
 as infinite here.
 """
 
@@ -30,10 +30,10 @@ from horn.job import Job
 from horn.layers import Layer
 
 Array = np.ndarray[Any, Any]
-MOST_SYNAPSES = 2_000_000  # of a layer whose neurons are made: about a second
-MOST_OF_ALL = 200_000  # of a network that is run forward and back
+MOST_SYNAPSES = 2_000_000  # the most of a layer to build: about a second
+MOST_OF_ALL = 200_000  # the most of a network to run forward and back
 
-# Files that run neurons, losses and interlayers; who called them is not in the neuron.
+# Files that run neurons, losses and interlayers; their callers are not in the neuron.
 _RUNS = passes.__file__
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%",
@@ -42,9 +42,9 @@ _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod
 
 @dataclass(frozen=True)
 class BrokenOperation:
-    """An operation whose arguments are finite and whose result is not. error : it, at the user's
-    line. remedy : what to write instead. serial : of what came back, the number of the tape. step :
-    of a sequence, where it is known.
+    """An operation whose arguments are finite and whose result is not. error : at the user's line.
+    remedy : a better way to write it. serial : in backward, its number on the tape. step : of a
+    sequence, where it is known.
     """
 
     error: CompileError
@@ -54,7 +54,7 @@ class BrokenOperation:
 
 
 class Watch:
-    """``with watching(limit) as watch``: the first operation that gave what is not finite.
+    """The observer of ``watching``: keeps the first operation with an infinite or NaN result.
 
     limit : the largest number that the job's dtype holds.
     """
@@ -69,7 +69,7 @@ class Watch:
             self.first = self._operation(op, values, result, user_text.error("", _RUNS))
 
     def placed(self, made: tape.Traced) -> None:
-        """Where a number of the tape was made: its derivative is asked for later."""
+        """Keep the place where a number of the tape was made, for its derivative later."""
         if self.keeps_places:
             self.places[made.serial] = user_text.error("", _RUNS)
 
@@ -96,7 +96,7 @@ class Watch:
         self, op: str, values: Sequence[float], result: float, error: CompileError
     ) -> BrokenOperation:
         what = f"{_said(op, values)} is {result:.6g}"
-        if isfinite(result):  # in double
+        if isfinite(result):  # in double precision
             what += f": float32 ends at {self.limit:.3g}"
         error.problem = f"{what}."
         error.args = (error.problem,)
@@ -136,17 +136,15 @@ def _slope_remedy(op: str) -> str:
 
 @contextmanager
 def watching(dtype: str, places: bool = False) -> Iterator[Watch]:
-    """Every operation of the tape is looked at. places : remember where each was made, for
-    derivatives.
-    """
+    """Watch every operation of the tape. places : remember where each was made, for derivatives."""
     watch = Watch(float(np.finfo(dtype).max), places)
     with tape.observing(watch):
         yield watch
 
 
 class BrokenBatch:
-    """A training batch that went wrong. arrays : the learned arrays before it; memory : these, the
-    states and slots. rows : of ``data``; first_sample : the global number of the first.
+    """A training batch with a broken number. arrays : the learned arrays before it; memory : these,
+    the states and slots. rows : of ``data``; first_sample : the global number of the first.
     """
 
     def __init__(
@@ -166,8 +164,8 @@ class BrokenBatch:
     def forward(
         self, layer: Layer, row: int, neuron: int, seen: Mapping[str, Array], step: int = 0
     ) -> BrokenOperation | None:
-        """One neuron's forward for one sample, its inputs as the backend computed them. step : of
-        its sequence.
+        """Run one neuron's forward for one sample, its inputs as the backend computed them. step :
+        of its sequence.
         """
         if layer.size * max(layer.fan_in, 1) > MOST_SYNAPSES:
             return None
@@ -188,8 +186,8 @@ class BrokenBatch:
         self, stage: Stage, row: int, neuron: int, seen: Mapping[str, Array], step: int,
         memory: LearnedNumbers, states: dict[str, list[float]],
     ) -> BrokenOperation | None:  # fmt: skip
-        """The same, from the first step on where the neuron or its synapses remember something;
-        of all neurons of the layer where they make it together.
+        """Run it from the first step on where the neuron or its synapses have States; all neurons
+        of the layer where an interlayer joins them.
         """
         samples = self._in_time(row, seen, states)
         first = 0 if stage.states or stage.incoming else step
@@ -203,7 +201,7 @@ class BrokenBatch:
         return watch.first
 
     def loss(self, row: int, seen: Mapping[str, Array], step: int = 0) -> BrokenOperation | None:
-        """The losses of one sample. step : of its sequence."""
+        """Run the losses of one sample. step : of its sequence."""
         targets = self._targets(row, step)
         at = (row, step) if self.network.steps else row
         with np.errstate(all="ignore"), watching(self.job.dtype) as watch:
@@ -215,7 +213,7 @@ class BrokenBatch:
         return watch.first
 
     def backward(self, row: int | None) -> BrokenOperation | None:
-        """All neurons forward and back for one sample."""
+        """Run all neurons forward and back for one sample."""
         layers = self.network.layers[1:]
         in_all = sum(k.size * max(k.fan_in, 1) for k in layers) * max(self.network.steps, 1)
         if row is None or in_all > MOST_OF_ALL:
@@ -267,25 +265,27 @@ class BrokenBatch:
         return passes.Sample(moment, own, sent, wanted)
 
     def _wanted(self, row: int, step: int) -> SampleTargets:
-        """What the neurons of outputs read of the targets."""
+        """The targets that output neurons read; NaN where there are none."""
         targets = self._targets(row, step)
         outputs = self.network.outputs
         return {k.index: targets.get(k.index, [nan] * k.size) for k in outputs}
 
     def _targets(self, row: int, step: int) -> SampleTargets:
-        """What a sample is to answer, at a step of its sequence."""
+        """The targets of a sample, at a step of its sequence."""
         _, targets = read_sample(self.network, self.job.target, self.data, int(self.rows[row]))
         return by_step(self.network, targets, self.n_steps(row))[step]
 
     def n_steps(self, row: int) -> int:
-        """How many steps the sequence of a row has."""
+        """The number of steps in the sequence of a row."""
         lengths = self.data.lengths
         return max(self.network.steps, 1) if lengths is None else int(lengths[self.rows[row]])
 
     def _in_time(
         self, row: int, seen: Mapping[str, Array], states: dict[str, list[float]]
     ) -> list[passes.Sample]:
-        """A sample at each step of its sequence; what layers sent as the backend computed it."""
+        """A sample at each step of its sequence, with layer outputs as the backend computed
+        them.
+        """
         network, n = self.network, self.n_steps(row)
         piece = int(self.rows[row]) % self.data.pieces
         number = self.first_sample + row + number_of_step(piece, network.steps)
