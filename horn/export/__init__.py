@@ -1,4 +1,4 @@
-"""A model's inference program in the words of other libraries.
+"""A model's inference program in the operations of other libraries.
 
     program.py   the statements of the compiled program as calls to a Graph
     onnx.py      a Graph that makes ONNX nodes; extra ``onnx``

@@ -22,7 +22,7 @@ from horn.modelfile import check_writable, umask
 from horn.network import Network
 
 OPSET, IR = 17, 10
-MOST_BYTES = 2**31 - 2**20  # of a protocol buffer
+MOST_BYTES = 2**31 - 2**20  # the limit of a protocol buffer
 
 Shape = list[str | int]  # an axis of any length has a name
 
@@ -39,7 +39,7 @@ _REDUCE = {"prod": "ReduceProd", "max": "ReduceMax", "min": "ReduceMin", "any": 
 
 
 class OnnxGraph:
-    """Makes nodes; a value is its name."""
+    """A Graph that makes ONNX nodes; a value is its name."""
 
     def __init__(self, onnx: Any, dtype: str) -> None:
         self.onnx, self.dtype = onnx, np.dtype(dtype)
@@ -63,7 +63,7 @@ class OnnxGraph:
         return name
 
     def whole(self, values: Any) -> str:
-        """Whole numbers: shapes, axes, indices."""
+        """A constant of whole numbers: shapes, axes, indices."""
         array = np.asarray(values, np.int64)
         name = self.indices.setdefault((array.shape, array.tobytes()), f"whole_{len(self.indices)}")
         return self.array(name, array)
@@ -73,7 +73,8 @@ class OnnxGraph:
 
     def apply(self, name: str, values: Sequence[str]) -> str:
         if name in ("erf", "atan") and self.dtype == "float64":
-            # onnxruntime has these of float alone: 7 digits are better than a file without readers.
+            # onnxruntime has these for float alone: 7 digits are better than a file without
+            # readers.
             single = self.node("Cast", values, to=self.onnx.TensorProto.FLOAT)
             return self._number(self.node(_ONE_NODE[name], [single]))
         if name == "softplus" and self.dtype == "float64":  # as above
@@ -83,7 +84,7 @@ class OnnxGraph:
         return str(getattr(self, f"_{name}")(*values))
 
     def _double_softplus(self, a: str) -> str:
-        """max(a, 0) + log(1 + exp(-|a|)), which no a makes too large."""
+        """max(a, 0) + log(1 + exp(-|a|)), which does not overflow for any a."""
         small = self.node("Exp", [self.node("Neg", [self.node("Abs", [a])])])
         return self.node("Add", [self.node("Relu", [a]), self._log1p(small)])
 
@@ -100,7 +101,7 @@ class OnnxGraph:
         return a
 
     def _log1p(self, a: str) -> str:
-        """log(u) of u = 1 + a, by what a small a lost in u. Source: Goldberg 1991, theorem 4."""
+        """log(u) a / (u - 1), u = 1 + a: exact for small a. Source: Goldberg 1991, theorem 4."""
         one = self.number(1.0)
         u = self.node("Add", [one, a])
         log = self.node("Log", [u])
@@ -109,7 +110,7 @@ class OnnxGraph:
         return self.node("Where", [self.node("Equal", [u, one]), a, large])
 
     def _expm1(self, a: str) -> str:
-        """tanh(a / 2) (exp(a) + 1), which a small a does not lose its digits in."""
+        """tanh(a / 2) (exp(a) + 1), which keeps the digits of a small a."""
         half = self.node("Tanh", [self.node("Mul", [a, self.number(0.5)])])
         return self.node("Mul", [half, self.node("Add", [self.node("Exp", [a]), self.number(1.0)])])
 
@@ -117,13 +118,15 @@ class OnnxGraph:
         return self.node("Sub", [self.number(1.0), self.apply("erf", [a])])
 
     def _floordiv(self, a: str, b: str) -> str:
-        """Without the remainder, as Python does it: a / b may be rounded up to the next number."""
+        """The quotient without the remainder, as in Python: a / b may round up to a whole
+        number.
+        """
         whole = self.node("Div", [self.node("Sub", [a, self._mod(a, b)]), b])
         by_zero = self.node("Equal", [b, self.number(0.0)])
         return self.node("Where", [by_zero, self.node("Div", [a, b]), self.node("Round", [whole])])
 
     def _mod(self, a: str, b: str) -> str:
-        """With the sign of b, as Python has it; fmod's is that of a."""
+        """The remainder with the sign of b, as in Python; fmod's has that of a."""
         zero = self.number(0.0)
         rest = self.node("Mod", [a, b], fmod=1)
         signs = [self.node("Less", [each, zero]) for each in (rest, b)]
@@ -131,14 +134,14 @@ class OnnxGraph:
         return self.node("Where", [is_other, self.node("Add", [rest, b]), rest])
 
     def _atan2(self, y: str, x: str) -> str:
-        """There is no such operation: the angle of y / x, by the quarter that (x, y) is in."""
+        """The angle of y / x, adjusted by the quadrant of (x, y): ONNX has no such operation."""
         zero = self.number(0.0)
         is_below = self.node("Less", [y, zero])
         angle = self.apply("atan", [self.node("Div", [y, x])])
         half, quarter = self.number(np.pi), self.number(np.pi / 2)
         signed = self.node("Where", [is_below, self.node("Neg", [half]), half])
         left = self.node("Add", [angle, signed])
-        above = self.node("Mul", [quarter, self.node("Sign", [y])])  # 0 of 0, none of NaN
+        above = self.node("Mul", [quarter, self.node("Sign", [y])])  # 0 for 0, NaN for NaN
         edge = self.node("Where", [self.node("Equal", [x, zero]), above, angle])
         return self.node("Where", [self.node("Less", [x, zero]), left, edge])
 
@@ -146,7 +149,7 @@ class OnnxGraph:
         return self.node("Unsqueeze", [value, self.whole(list(places))])
 
     def repeat(self, value: str, place: int, n: int) -> str:
-        # Axes after it that are longer stay as they are; Expand wants as many as there are.
+        # Expand wants all axes: later ones that are longer keep their length.
         shape = self.node("Shape", [value])
         index = self.whole([place])
         wide = self.node("ScatterElements", [shape, index, self.whole([n])])
@@ -175,7 +178,7 @@ class OnnxGraph:
         return self._channels_last(made, len(spans))
 
     def _double_windows(self, value: str, weights: str, below: Sizes, spans: Sequence[Span]) -> str:
-        """onnxruntime convolves float alone: of double each window is gathered, and a product."""
+        """A float64 convolution by gathered windows and a product: onnxruntime has float alone."""
         n, channels = len(spans), below[-1]
         image = self.node("Reshape", [value, self.whole([-1, *below])])
         begins, ends = [span.before for span in spans], [span.after for span in spans]
@@ -234,7 +237,7 @@ class OnnxGraph:
         return self.node(_REDUCE[monoid], [value], axes=[place], keepdims=0)
 
     def rank(self, value: str, n: int) -> str:
-        """By all pairs of a row: n * n comparisons."""
+        """The rank by all pairs of a row: n * n comparisons."""
         mine, other = self.spread(value, [2]), self.spread(value, [1])
         is_more = self.node("Greater", [other, mine])
         place = np.arange(n)
@@ -246,7 +249,7 @@ class OnnxGraph:
         self, x: str, before: Sequence[tuple[int, str | None]],
         step: Callable[[str, Sequence[str]], tuple[Sequence[str], Sequence[str]]],
     ) -> list[str]:  # fmt: skip
-        """A Scan over the steps."""
+        """Run the step as the body of a Scan over the steps."""
         outside, self.nodes = self.nodes, []
         heard = [f"before_{k}" for k in range(len(before))]
         after, sent = step("x_of_step", heard)
@@ -272,14 +275,14 @@ class OnnxGraph:
         return made
 
     def _wide(self, value: str, rows: str, n: int, name: str = "") -> str:
-        """(b, n) of what is the same for some of them."""
+        """Expand a value that is the same for some rows or neurons to (b, n)."""
         shape = self.node("Concat", [rows, self.whole([n])], axis=0)
         return self.node("Expand", [value, shape], name)
 
 
 def shapes(network: Network, each_step: Sequence[bool]) -> tuple[Shape, dict[str, Shape]]:
-    """Of the input "x", and of the outputs by their names, one alone is "y". each_step : which of
-    them answer at each step of a sequence.
+    """The shape of the input "x", and of the outputs by their names; a single one is "y".
+    each_step : which of them answer at each step of a sequence.
     """
     steps: Shape = ["steps"] * bool(network.steps)
     names = [layer.name for layer in network.outputs] if len(network.outputs) > 1 else ["y"]
@@ -293,7 +296,7 @@ def shapes(network: Network, each_step: Sequence[bool]) -> tuple[Shape, dict[str
 def export(
     translation: Translation[str], path: str | os.PathLike[str], doc: str, facts: Mapping[str, str]
 ) -> None:
-    """Write the ONNX file, whole or not at all. doc, facts : what it says of itself.
+    """Write the ONNX file, whole or not at all. doc, facts : its description of the model.
 
     Raises
     ------

@@ -1,9 +1,8 @@
 """The compiled inference program, statement by statement, as calls to a Graph of another library.
 
-A value is an array whose axes are those of a letter each: b (rows), o (the neurons of the
-statement's layer), i (those of the link's source). Of a sparse link, synapses are a table (o, k):
-k is up to the largest number of synapses of a neuron, and places that no synapse has are left out
-of reductions.
+A value is an array with an axis for each letter: b (rows), o (the neurons of the statement's
+layer), i (those of the link's source). The synapses of a sparse link are a table (o, k): k is up to
+the largest number of synapses of a neuron, and places without a synapse are left out of reductions.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ _LOGICAL = (Op.AND, Op.OR, Op.NOT)
 
 
 class Graph(Protocol[T]):
-    """What another library has to know. Arrays are NumPy's, in the type of the model."""
+    """The operations needed of another library. Arrays are NumPy's, in the type of the model."""
 
     def array(self, name: str, value: Array) -> T:
-        """A learned array, a State's or a constant; asked for once per name."""
+        """A learned array, a State's or a constant; requested once per name."""
 
     def number(self, value: float) -> T:
-        """One number, without axes."""
+        """A number without axes."""
 
     def apply(self, name: str, values: Sequence[T]) -> T:
         """An elementwise operation by its name in ``ir.Op``; "number" makes numbers of truth
@@ -70,48 +69,50 @@ class Graph(Protocol[T]):
         """
 
     def spread(self, value: T, places: Sequence[int]) -> T:
-        """New axes of length 1, at these places of the result."""
+        """Insert axes of length 1, at these places of the result."""
 
     def repeat(self, value: T, place: int, n: int) -> T:
-        """An axis of length 1, repeated."""
+        """Repeat an axis of length 1."""
 
     def take(self, value: T, place: int, index: Array) -> T:
-        """What an index (o, k) names along one axis, which becomes two."""
+        """Take the elements of an index (o, k) along one axis, which becomes two."""
 
     def matmul(self, letters: str, a: T, b: T) -> T:
-        """A sum of products, in the words of einsum."""
+        """A sum of products, in the notation of einsum."""
 
     def flat(self, value: T) -> T:
         """All numbers along one axis."""
 
     def convolve(self, value: T, weights: T, below: Sizes, spans: Sequence[Span]) -> T:
-        """Of (b, positions * channels) by (maps, *kernel, channels): (b, positions * maps)."""
+        """Convolve (b, positions * channels) with (maps, *kernel, channels): (b, positions *
+        maps).
+        """
 
     def convolve_back(self, value: T, weights: T, maps: Sizes, spans: Sequence[Span]) -> T:
-        """Of (b, positions * maps) by the same weights: (b, positions * channels)."""
+        """Convolve (b, positions * maps) back with the same weights: (b, positions * channels)."""
 
     def reduce(self, value: T, place: int, monoid: str) -> T:
-        """Without one axis. monoid : "sum", "prod", "max", "min", "any", "all", "argmax",
+        """Reduce one axis away. monoid : "sum", "prod", "max", "min", "any", "all", "argmax",
         "argmin".
         """
 
     def rank(self, value: T, n: int) -> T:
-        """Of (b, n): how many of a row are larger, or as large and before."""
+        """The ranks in (b, n): the number in its row of larger ones, or equal ones before it."""
 
     def in_time(
         self, x: T, before: Sequence[tuple[int, T | None]],
         step: Callable[[T, Sequence[T]], tuple[Sequence[T], Sequence[T]]],
     ) -> list[T]:  # fmt: skip
-        """What a step sends, (b, steps, n) each, of x (b, steps, features). before : what lies
-        before the first step: of (b, n) the n, and the (n,) numbers; None: zeros. step : of a
-        step's x (b, features) and what lies before it, what lies before the next, and what it
-        sends.
+        """The outputs of each step, (b, steps, n) each, for x (b, steps, features). before : the
+        values before the first step: for each (b, n) the n, and the (n,) numbers; None: zeros.
+        step : from a step's x (b, features) and the values before it, the values before the next
+        step, and the outputs.
         """
 
 
 @dataclass(frozen=True)
 class Table:
-    """The synapses of a sparse link as (o, k): which synapse, of which sender, whether it is."""
+    """The synapses of a sparse link as (o, k): number, sender, and whether there is one."""
 
     edges: Array
     sources: Array
@@ -129,14 +130,14 @@ class Table:
 
 
 class Translation(Generic[T]):
-    """Of one model, for any Graph.
+    """The inference program of one model, for any Graph.
 
-    arrays : learned arrays and States by name. updates : how many there were, which neurons may
+    arrays : learned arrays and States by name. updates : their number of updates, which neurons may
     read. normalization : of each feature, before the network sees it.
 
     Raises
     ------
-    CompileError : something in the program has no words elsewhere; names it.
+    CompileError : an operation of the program does not exist elsewhere; names it.
     """
 
     def __init__(
@@ -166,8 +167,8 @@ class Translation(Generic[T]):
             self._check(statement)
 
     def run(self, graph: Graph[T], x: T) -> list[T]:
-        """What each output sends (b, n), of samples x (b, features); of sequences x (b, steps,
-        features) each layer at every step, (b, steps, n).
+        """The outputs (b, n) of each output layer, for samples x (b, features); for sequences
+        x (b, steps, features) at every step, (b, steps, n).
         """
         if not self.network.steps:
             return _Run(self, graph, x).result()
@@ -232,8 +233,8 @@ def _word(kind: str) -> str:
 
 @dataclass(frozen=True)
 class Carried:
-    """What goes on from step to step: buffers of late numbers, what they are one step later, and
-    the States that they begin with, "" where zeros.
+    """The values that go on from step to step: buffers of late numbers, their buffers one step
+    later, and the States that they begin with, "" for zeros.
     """
 
     late: tuple[str, ...] = ()
@@ -242,15 +243,15 @@ class Carried:
 
 
 def _of_a_step(program: Program) -> tuple[list[Statement], Carried]:
-    """The statements of one step, and what it takes along. Of what is heard several steps late
-    everything between goes along, too.
+    """The statements of one step, and its carried values. With a delay of several steps, every step
+    between is carried, too.
     """
     statements: list[Statement] = []
     for each in program.statements:
         if isinstance(each, (Repeat, AllSteps)):
             statements += each.body
         elif not any(program.buffers[name].role == "late" for name in writes(each)):
-            statements.append(each)  # those others write what States begin with
+            statements.append(each)  # the others write the beginning of States
     wanted: set[str] = set(program.outputs)
     steps: dict[str, int] = {}
     while True:
@@ -275,7 +276,7 @@ def _of_a_step(program: Program) -> tuple[list[Statement], Carried]:
 
 
 def _needed(statements: Sequence[Statement], outputs: Iterable[str]) -> list[Statement]:
-    """Those that the outputs are made of, in their order."""
+    """The statements that the outputs depend on, in order."""
     wanted, found = {*outputs}, []
     for statement in reversed(statements):
         if wanted & set(writes(statement)):
@@ -322,7 +323,7 @@ class _Run(Generic[T]):
         return [self.done[name] for name in self.of.program.outputs]
 
     def expanded(self, s: Expand) -> T:
-        """What synapses share at their places in the table, or what neurons do."""
+        """The shared numbers of synapses at their places in the table, or of neurons."""
         if s.frame.link is None:
             layer = self.network.layers[s.frame.layer]
             index = np.arange(layer.size) % layer.n_kinds
@@ -333,14 +334,14 @@ class _Run(Generic[T]):
         return self.graph.take(self.graph.flat(self.shared(s.array)), 0, index)
 
     def turned(self, s: Turn) -> T:
-        """The weights of another layer, the other way round."""
+        """The weights of another layer, transposed if the tie is."""
         shape = np.shape(self.of.arrays[s.array])
         index = np.arange(np.prod(shape)).reshape(shape)
         flat = self.graph.flat(self.shared(s.array))
         return self.graph.take(flat, 0, index.T if s.transposed else index)
 
     def channel_sum(self, s: ChannelSum) -> T:
-        """Of (b, n) or (n,), picked by channel and position, and again by neuron."""
+        """Sum (b, n) or (n,) over positions: picked by channel and position, then by neuron."""
         layer = self.network.layers[s.frame.layer]
         place = len(self.of.program.buffers[s.array].axes) - 1
         neurons, maps = np.arange(layer.size), layer.extents[-1]
@@ -362,14 +363,14 @@ class _Run(Generic[T]):
         return self.graph.convolve(a, w, below, spans)
 
     def shared(self, name: str) -> T:
-        """An array of weights in its own shape."""
+        """A weight array in its own shape."""
         if name not in self.done:
             array = np.asarray(self.of.arrays[name], self.of.runner.dtype)
             self.done[name] = self.graph.array(name, array)
         return self.done[name]
 
     def features(self) -> T:
-        """What the input neurons send: x, normalized as the model does it."""
+        """The outputs of the input layer: x, normalized as by the model."""
         if self.of.normalization is None:
             return self.x
         center, factor = (
@@ -414,7 +415,7 @@ class _Run(Generic[T]):
         domain = ir.union(node.axes, output.axis, letters)
         on_table = self.is_sparse(frame) and "i" in domain
         if on_table and output.axis != "i" and "o" not in domain:
-            on_table = False  # of the senders alone
+            on_table = False  # an output of the senders alone
         if on_table:
             domain = ir.union(domain, "o")
         value = self.evaluate(node, frame, domain, on_table)
@@ -434,10 +435,10 @@ class _Run(Generic[T]):
         return value
 
     def numbered(self, value: T, frame: Frame, letters: str) -> T:
-        """The numbers among all synapses of a link of places among those of each neuron."""
+        """Turn places among each neuron's synapses into numbers among all synapses of a link."""
         name = f"#first.{frame.layer}.{frame.link}"
         if name not in self.done:
-            numbers = self.table(frame).edges[:, 0]  # a neuron's synapses follow one another
+            numbers = self.table(frame).edges[:, 0]  # a neuron's synapses have consecutive numbers
             self.done[name] = self.graph.array(name, numbers.astype(self.of.runner.dtype))
         others = [place for place, letter in enumerate(letters) if letter != "o"]
         first = self.graph.spread(self.done[name], others) if others else self.done[name]
@@ -451,7 +452,7 @@ class _Run(Generic[T]):
         return link_of(self.network, frame).source.size
 
     def where_synapses_are(self, value: T, frame: Frame, domain: str, monoid: str) -> T:
-        """The neutral number of a monoid in the places that no synapse has."""
+        """Put the neutral number of a monoid at places without a synapse."""
         is_there = self.table(frame).is_there
         if is_there.all():
             return value
@@ -490,7 +491,7 @@ class _Run(Generic[T]):
         return done[root]
 
     def drawn(self, node: Node, frame: Frame, on_table: bool) -> T:
-        """Draws that belong to a synapse for the whole run."""
+        """The draws that belong to a synapse for the whole run."""
         name = f"#draws.{frame.layer}.{frame.link}.{node.value}.{node.axes}"
         if name not in self.done:
             value = message_draws(self.of.runner, node, frame)

@@ -35,7 +35,7 @@ def _operations(torch: Any) -> dict[str, Callable[..., Any]]:
         # Of equals the first, with its gradient; NaN is not lost.
         "maximum": lambda a, b: torch.where((b > a) | (b != b), b, a),
         "minimum": lambda a, b: torch.where((b < a) | (b != b), b, a),
-        "sign": lambda z: torch.where(z != z, z, torch.sign(z)),  # NaN has none
+        "sign": lambda z: torch.where(z != z, z, torch.sign(z)),  # NaN has no sign
         "and": torch.logical_and,
         "or": torch.logical_or,
         "not": torch.logical_not,
@@ -49,7 +49,7 @@ def _operations(torch: Any) -> dict[str, Callable[..., Any]]:
 
 
 class TorchGraph:
-    """Computes at once; a value is a tensor."""
+    """A Graph that computes at once; a value is a tensor."""
 
     def __init__(self, torch: Any, module: Any, x: Any) -> None:
         self.torch, self.module, self.x = torch, module, x
@@ -133,9 +133,9 @@ class TorchGraph:
 
 
 def module(translation: Translation[Any]) -> Any:
-    """A torch.nn.Module with ``forward(x)``: (batch, features) -> (batch, outputs), of sequences
-    (batch, steps, features) -> (batch, outputs) or (batch, steps, outputs), however many steps; of
-    several outputs a dict of these by name.
+    """A torch.nn.Module with ``forward(x)``: (batch, features) -> (batch, outputs), for sequences
+    (batch, steps, features) -> (batch, outputs) or (batch, steps, outputs), with any number of
+    steps; with several outputs a dict of these by name.
     """
     torch = _torch()
     operations = _operations(torch)
@@ -173,7 +173,7 @@ def module(translation: Translation[Any]) -> Any:
             return self._kept(f"index_{index.shape}_{hash(index.tobytes())}", index.ravel())
 
         def _kept(self, name: str, value: Array) -> Any:
-            """Not in state_dict: it is of the network, not learned."""
+            """A constant of the network, not learned and so not in state_dict."""
             if name not in self._buffers:
                 device = next(self.parameters()).device
                 self.register_buffer(name, torch.tensor(value, device=device), persistent=False)
@@ -183,8 +183,8 @@ def module(translation: Translation[Any]) -> Any:
 
 
 def _names(arrays: Iterable[str]) -> dict[str, str]:
-    """What a module calls each: with "_" for ".", and one more where that is taken, as those of
-    layers "h-1" and "h_1" are.
+    """The names of arrays in a module: with "_" for ".", and one more "_" where that is taken, as
+    with layers "h-1" and "h_1".
     """
     found: dict[str, str] = {}
     for name in sorted(arrays):
