@@ -1,10 +1,10 @@
-"""Backends: ways to run the same network, with one face.
+"""Backends: engines that run the same network behind one interface.
 
 ``python`` is the interpreter (horn/interpreter), the specification. ``reference`` runs the
 compiled program with NumPy, the judge. ``kernels`` runs it with Cython and BLAS, the default. A
 backend is never replaced by another silently. Each file here is one, its last line ``BACKEND``
-(horn/registry.py); files with an underscore are what compiled ones share. How the kernels will run
-a program, before there is a tape, is ``horn.scheduling``'s.
+(horn/registry.py); files with an underscore hold shared code of compiled ones. ``horn.scheduling``
+decides how the kernels will run a program, before there is a tape.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from horn.program import TargetRead, Targets
 Array = np.ndarray[Any, Any]
 Memory = dict[str, dict[str, Array]]
 Places = slice | Array  # along one axis of a whole array
-INTERPRETER = "python"  # the one for neurons that the compiler is not to read
+INTERPRETER = "python"  # the backend of interpreted neurons
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What an engine is made from. ``optimizer`` is None for an engine that only predicts.
+    """The settings of an engine. ``optimizer`` is None for an engine that only predicts.
 
     target : "labels", "input" or None, as in Job. batch_size : the largest batch of ``step``.
-    threads : at most so many; None means the cores of the machine. aggregates : what ``watch``
+    threads : the most; None means the cores of the machine. aggregates : those that ``watch``
     measures, their layers by name. recompute : as in Job.
     """
 
@@ -59,44 +59,44 @@ class Engine(Protocol):
 
     @property
     def updates(self) -> int:
-        """How many the arrays have had."""
+        """The number of updates that the arrays have had."""
 
     def bind(self, data: Dataset) -> None:
-        """The data set that ``step`` reads its rows from."""
+        """Set the data set that ``step`` reads its rows from."""
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
-        """One update from the samples ``rows`` (int64 indices into the data). Returns the mean loss
-        before it (0.0 without a loss).
+        """Make one update from the samples ``rows`` (int64 indices into the data). Returns the mean
+        loss before it (0.0 without a loss).
 
         ``first_sample`` is the global number of the first row: draws of row k use first_sample + k.
 
-        Of data in pieces (``Dataset.pieces``) the sequences of a batch begin in the step of their
+        With data in pieces (``Dataset.pieces``) the sequences of a batch begin in the step of their
         first pieces, and go on in the next ones.
         """
 
     def outputs(self, x: Array, lengths: Array | None = None) -> Array:
-        """What the last layer sends, in inference: (n, features) as stored -> (n, n_outputs). ``x``
-        is already scaled. lengths : of sequences that end early, as ``Dataset`` has them; behind
-        the end is what was there.
+        """The outputs of the last layer, in inference: (n, features) as stored -> (n, n_outputs).
+        ``x`` is already scaled. lengths : of sequences that end early, as in ``Dataset``; behind
+        the end the last output is repeated.
         """
 
     def losses(self, data: Dataset) -> tuple[float, int]:
-        """In inference over a whole data set: the sum of the losses, and how many answers are right
+        """The sum of the losses in inference over a whole data set, and the number of right answers
         (``horn.metrics.answers``; 0 where there is no right and wrong).
         """
 
     def results(self, data: Dataset) -> tuple[float, int, Array, list[float]]:
-        """As ``losses``, and what the last layer sends: (n, n_outputs), of several outputs side by
-        side; and the sum of each loss by itself, in the order of ``Network.judged``.
+        """The results of ``losses``, the outputs of the last layer, (n, n_outputs), several outputs
+        side by side, and the sum of each loss by itself, in the order of ``Network.judged``.
         """
 
     def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
-        """As ``losses``, and what each aggregate's numbers of all samples are combined to: their
+        """The results of ``losses``, and each aggregate's numbers of all samples combined: their
         sum (for a mean too), minimum or maximum.
         """
 
     def probe(self, rows: Array, *, iteration: int, first_sample: int) -> dict[str, Array]:
-        """What a training step computes, without the update; for tests, ``horn check`` and the
+        """The values of a training step, without the update; for tests, ``horn check`` and the
         curious.
 
         "<layer>.output" (b, n) for every layer (the input too), "<layer>.delta" (b, n) for
@@ -120,20 +120,20 @@ class Engine(Protocol):
         slots: Mapping[str, Array] | None = None,
         updates: int = 0,
     ) -> None:
-        """Overwrite the arrays; ``updates`` is how many updates they have had (what Adam's t
-        counts, and predict's iteration).
+        """Overwrite the arrays; ``updates`` is the number of their updates so far (Adam's t, and
+        the iteration in predict).
         """
 
     def memory(self) -> Memory:
         """All that steps change, not copied, to look at before the next one: {"parameter": arrays,
-        "state": ..., "slot": ...}. After ``bind``; in a group, this task's share. Of data in
-        pieces also "heard": what the sequences of the last batch take along,
+        "state": ..., "slot": ...}. After ``bind``; in a group, this task's share. With data in
+        pieces also "heard": the numbers that sequences of the last batch carry on,
         ``Network.remembered``, (batch_size, steps, n) each.
         """
 
     def recall(self, memory: Mapping[str, Mapping[str, Array]], updates: int) -> None:
-        """Overwrite all that ``memory`` has, after ``bind``: the engine goes on as the one that it
-        was taken from would have. More slots than it has are left aside.
+        """Overwrite all that ``memory`` has, after ``bind``: the engine continues as its source
+        would have. Slots that it does not have are ignored.
 
         Raises
         ------
@@ -141,34 +141,34 @@ class Engine(Protocol):
         """
 
     def places(self, name: str) -> tuple[Places, ...]:
-        """What of each axis of an array of ``memory`` this engine has."""
+        """The places of each axis of an array of ``memory`` that this engine has."""
 
 
 class StepEngine(Engine, Protocol):
-    """An engine of a network of sequences that also answers one as it comes, or in pieces."""
+    """An engine of a network of sequences that also answers step by step, or in pieces."""
 
     def outputs(self, x: Array, lengths: Array | None = None, pieces: int = 1) -> Array:
-        """As ``Engine.outputs``; so many rows in turn are one sequence."""
+        """The outputs as ``Engine.outputs``; ``pieces`` rows in turn are one sequence."""
 
     def go_on(self, x: Array, at: int) -> Array:
-        """What the last layer sends for a sequence x (1, steps * features), as ``outputs``, which
-        goes on where the one before it ended, after ``at`` steps in all.
+        """The outputs for a sequence x (1, steps * features), as ``outputs``, which continues where
+        the one before it ended, after ``at`` steps in all.
         """
 
     def last(self, name: str) -> Array:
-        """What a layer sent at the last step of ``go_on`` on a network of one step, or what a State
-        of its sequence (``per="sample"``) is after it; of any shape, its numbers in order.
+        """The output of a layer at the last step of ``go_on`` on a network of one step, or a
+        carried State (``per="sample"``) after it; of any shape, its numbers in order.
         """
 
     def forget(self) -> None:
-        """What ``go_on`` gets next is the beginning of a sequence."""
+        """Begin a new sequence with the next ``go_on``."""
 
 
 class Backend(Engine, Protocol):
-    """What a backend's file names: an engine that is made from a setup.
+    """The class that a backend's file names: an engine made from a setup.
 
-    runner : what runs one compiled program (``_compiled.Runner``), which tasks can divide; None
-    where the compiler is not asked.
+    runner : the class that runs one compiled program (``_compiled.Runner``), which tasks can
+    divide; None without the compiler.
     """
 
     runner: ClassVar[Any]
@@ -179,7 +179,7 @@ class Backend(Engine, Protocol):
 def fitting(
     own: Mapping[str, Mapping[str, Array]], given: Mapping[str, Mapping[str, Array]]
 ) -> Iterator[tuple[Array, Array]]:
-    """Each array of an engine's memory with what it is to become; all are looked at first."""
+    """Each array of an engine's memory with its new value; all are checked before the first."""
     found = []
     for kind, arrays in own.items():
         for name, array in arrays.items():
@@ -192,7 +192,7 @@ def fitting(
 
 
 def combined(aggregate: Aggregate, before: float, numbers: Array) -> float:
-    """An aggregate of the samples so far and of some more, whose numbers (n,) these are."""
+    """Combine an aggregate of the samples so far with the numbers (n,) of further ones."""
     if aggregate.monoid == "sum":
         return before + float(numbers.sum(dtype=np.float64))
     largest = np.max if aggregate.monoid == "max" else np.min
@@ -200,14 +200,14 @@ def combined(aggregate: Aggregate, before: float, numbers: Array) -> float:
 
 
 def number_of_step(piece: int, steps: int) -> int:
-    """What is added to the number of a sample, by which it draws, in a piece of its sequence; of
-    more steps than draws have room for they begin anew.
+    """The offset to a sample's number, by which it draws, in a piece of its sequence; beyond the
+    steps that draws have room for the numbers begin anew.
     """
     return piece % (MAX_STEPS // steps) * steps << 32
 
 
 def names() -> list[str]:
-    """The backends there are."""
+    """The names of all backends."""
     return registry.names(__name__)
 
 
@@ -216,7 +216,7 @@ def load(name: str) -> type[Backend]:
 
     Raises
     ------
-    JobError : there is none, or it lacks something; says which there are, or what.
+    JobError : there is none, or it lacks something; names those that exist, or what it lacks.
     """
     found = registry.load(__name__, "backend", name)
     methods = [x for x, value in vars(Engine).items() if x[0] != "_" and callable(value)]
@@ -232,13 +232,14 @@ def make(backend: str, setup: Setup) -> Engine:
 
     A network with an ``@horn.interpreted`` neuron runs on "python", as its class says.
     """
-    load(backend)  # a name that is none is said, whatever runs
+    load(backend)  # a wrong name is an error, whichever runs
     return load(in_use(backend, setup.network))(setup)
 
 
 def target_kind(network: Network, target: str | None, data: Dataset) -> Targets:
-    """What Target statement reads a data set; None without a loss or labels. Of several outputs how
-    each that is compared with targets reads them, nothing where losses are between layers alone.
+    """The way in which a Target statement reads a data set; None without a loss or labels. With
+    several outputs the reads of those compared with targets, () where all losses are between
+    layers.
     """
     if not network.is_judged or target is None:
         return None
@@ -267,10 +268,10 @@ def _kind(output: Layer, has_labels: bool) -> str:
 
 
 def in_use(backend: str, network: Network) -> str:
-    """What runs a network when ``backend`` is asked for: "python" if any neuron is interpreted."""
+    """The backend that runs a network under this setting: "python" if any neuron is interpreted."""
     return INTERPRETER if any(layer.neuron.interpreted for layer in network.layers) else backend
 
 
 def is_compiled(backend: str, network: Network) -> bool:
-    """Whether the compiler reads the network for what runs it; only then can tasks divide it."""
+    """Whether the compiler reads the network for that backend; only then can tasks divide it."""
     return load(in_use(backend, network)).runner is not None

@@ -1,4 +1,4 @@
-"""What the compiled backends share: an Engine that builds programs and hands them to a Runner.
+"""The shared engine of compiled backends: it builds programs and hands them to a Runner.
 
 A backend is a Runner: it takes a Program, the persistent arrays and the data, and runs one batch.
 """
@@ -32,14 +32,14 @@ from horn.program import Program, Targets
 
 PREDICT_ROWS = 256  # samples per batch of inference, at most,
 PREDICT_NUMBERS = 1 << 20  # and outputs of all neurons in a batch, about
-_ONE = np.zeros(1, np.int64)  # the row of a sequence that goes on
+_ONE = np.zeros(1, np.int64)  # the row of a sequence that continues
 
 
 class Runner(Protocol):
     """One program, or a task's share of it, ready to run on batches of a data set."""
 
     program: Program
-    layout: str  # "neuron" where each neuron's values for the batch lie together, or "batch"
+    layout: str  # "neuron": each neuron's values for the batch lie together; or "batch"
     is_static: bool  # a buffer is the same memory in every batch, as long as the largest
 
     def __init__(
@@ -52,67 +52,71 @@ class Runner(Protocol):
     ) -> None: ...
 
     def bind(self, data: Dataset) -> None:
-        """The data set that rows are indices into."""
+        """Set the data set that rows are indices into."""
 
     def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
-        """One batch. scalars: learning_rate, iteration, updates, rows, inv_rows; begins, 0 where
-        sequences go on, else 1.
+        """Run one batch. scalars: learning_rate, iteration, updates, rows, inv_rows; begins, 0
+        where sequences continue, else 1.
         """
 
     def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
-        """Begin a batch that runs by segments: what lies between exchanges with other tasks."""
+        """Begin a batch that runs by segments, the statements between exchanges with other
+        tasks.
+        """
 
     @property
     def n_rows(self) -> int:
-        """How many rows the batch has that was begun last."""
+        """The number of rows of the batch that was begun last."""
 
     @property
     def n_steps(self) -> int:
-        """How many steps the longest of its sequences has."""
+        """The number of steps of its longest sequence."""
 
     def compute(self, segment: int, step: int = -1) -> None:
-        """Run one segment of the program (``program.segments``); of one that is repeated one step,
-        if a step is given. ``array`` then has that step, too.
+        """Run one segment of the program (``program.segments``); if ``step`` is given, only that
+        step of a repeated segment. ``array`` then has that step, too.
         """
 
     def array(self, name: str) -> Array:
-        """A buffer as it lies: its rows may be more than the batch has."""
+        """A buffer's array as it lies in memory: it may have more rows than the batch."""
 
     def target_array(self, name: str) -> Array:
-        """The same, to be written from outside."""
+        """The array of ``array``, for writing from outside."""
 
     def settle(self, name: str, memory: Array) -> None:
-        """From now on a buffer lies in this memory, if ``is_static``. Others' arrays of it, as
-        ``array`` gave them, are then out of date.
+        """Move a buffer into this memory, if ``is_static``. Arrays that ``array`` returned before
+        are then out of date.
         """
 
     def place(self, name: str, memory: Array) -> None:
-        """From now on a learned array lies in this memory, for good."""
+        """Move a learned array into this memory, for good."""
 
     def value(self, name: str) -> Array:
-        """The content of a buffer after a run, in the program's axes; for a compact layer with
-        zeros at the silent neurons.
+        """The content of a buffer after a run, in the program's axes; zeros at silent neurons of a
+        compact layer.
         """
 
     def carry(self) -> None:
-        """The next sequence goes on where this one, of one row, has ended."""
+        """Let the next sequence continue this one, of one row."""
 
     def forget(self) -> None:
-        """Before the next sequence nothing was sent."""
+        """Let the next sequence begin: no output is before it."""
 
     def heard(self) -> dict[str, Array]:
-        """Copies of what the sequences of the last batch take along: (rows, steps, n), of as many
-        steps as a buffer has before the first one.
+        """Copies of the numbers that the sequences of the last batch carry on: (rows, steps, n),
+        with as many steps as a buffer has before the first one.
         """
 
     def hear(self, rows: int, heard: Mapping[str, Array]) -> None:
-        """Before the next batch, of so many rows, lies this; 0 where nothing is given."""
+        """Set the carried numbers before the next batch of this many rows; 0 where none are
+        given.
+        """
 
     def mean(self, name: str) -> float:
         """The mean of a buffer that has one number for each sample of the batch, in double."""
 
     def push(self) -> None:
-        """The persistent arrays were changed from outside."""
+        """Take over changes of the persistent arrays from outside."""
 
     def pull(self) -> None:
         """Bring the persistent arrays up to date."""
@@ -134,12 +138,12 @@ class CompiledEngine:
         del learned, states  # the arrays may move to other memory
         self._slots: list[str] = []
         self._data: Dataset | None = None
-        self.is_weighted = False  # whether the samples that ``step`` reads have weights
+        self.is_weighted = False  # whether the data of ``step`` have sample weights
         self.is_ragged = False  # whether the next data are sequences of different lengths
-        self._training: tuple[Runner, str | None] | None = None  # what a step runs, its losses
+        self._training: tuple[Runner, str | None] | None = None  # the runner of a step, its losses
         self._runners: dict[object, Runner] = {}
-        self._heard: Array | None = None  # what a sequence that goes on is read from
-        self._kept: dict[str, Array] = {}  # of data in pieces, what a batch leaves to the next one
+        self._heard: Array | None = None  # the data of a sequence that continues
+        self._kept: dict[str, Array] = {}  # carried numbers of sequences in pieces
         n_neurons = sum(layer.size for layer in self.network.layers) * max(self.network.steps, 1)
         self.predict_rows = min(PREDICT_ROWS, max(PREDICT_NUMBERS // n_neurons, 16))
 
@@ -151,7 +155,7 @@ class CompiledEngine:
     # --- programs
 
     def target_kind(self, data: Dataset) -> Targets:
-        """As the function of this name, of this engine's network."""
+        """The function ``target_kind`` for this engine's network."""
         return target_kind(self.network, self.setup.target, data)
 
     def _runner(self, kind: str, target: Targets) -> Runner:
@@ -167,12 +171,12 @@ class CompiledEngine:
 
     @property
     def part(self) -> int:
-        """Of how many steps the parts are of which forward is computed again; 0: of none."""
+        """The steps of a part whose forward is computed again; 0 without such parts."""
         is_again = self.setup.recompute and self.network.steps
         return parts.length_of(self.network.steps) if is_again else 0
 
     def make_runner(self, kind: str, target: Targets) -> Runner:
-        """The runner of a program: "train", "infer", "watch" (which also has the aggregates), or
+        """The runner of a program: "train", "infer", "watch" (with the aggregates, too), or
         "probe".
         """
         optimizer = self.setup.optimizer
@@ -216,7 +220,7 @@ class CompiledEngine:
 
     @property
     def training_runner(self) -> Runner | None:
-        """What a step runs, once data are bound."""
+        """The runner of a step, once data are bound."""
         return None if self._training is None else self._training[0]
 
     def _run(
@@ -232,7 +236,7 @@ class CompiledEngine:
     def _scalars(
         self, rows: int, iteration: int, begins: bool = True, steps: float = 1.0
     ) -> dict[str, float]:
-        """steps : of sequences that end early, how many the samples have on average."""
+        """The scalars of a batch. steps : the mean number, of sequences that end early."""
         optimizer = self.setup.optimizer
         return {
             "learning_rate": 0.0 if optimizer is None else optimizer.rate(iteration),
@@ -248,9 +252,9 @@ class CompiledEngine:
         self, runner: Runner, rows: Array, data: Dataset, heard: Mapping[str, Array],
         here: int | None = None,
     ) -> tuple[int, bool]:  # fmt: skip
-        """Let the sequences of a batch begin, or go on from what they have heard. Returns what is
-        added to the numbers of its samples, and whether they begin. here : how many of the rows
-        are this engine's, by default all.
+        """Let the sequences of a batch begin, or continue from their carried numbers. Returns the
+        offset to the numbers of its samples, and whether they begin. here : the number of this
+        engine's rows, by default all.
         """
         if data.pieces == 1:
             return 0, True
@@ -259,7 +263,7 @@ class CompiledEngine:
         return number_of_step(piece, self.network.steps), not piece
 
     def _ending(self, runner: Runner, kept: Mapping[str, Array]) -> None:
-        """What the sequences of a batch leave to the next one."""
+        """Keep the numbers that the sequences of a batch carry on to the next one."""
         if kept:
             for name, array in runner.heard().items():
                 kept[name][: len(array), -array.shape[1] :] = array
@@ -296,7 +300,7 @@ class CompiledEngine:
 
     def go_on(self, x: Array, at: int) -> Array:
         self.is_ragged = False
-        if not self._runners:  # an engine of a stream: memory of its rows, and no more
+        if not self._runners:  # a stream's engine needs memory for its rows alone
             self.predict_rows = len(x)
         runner = self._runner("infer", None)
         if self._heard is None or self._heard.shape != x.shape:
@@ -317,14 +321,12 @@ class CompiledEngine:
         return self.arrays[name]  # a State that is only read
 
     def forget(self) -> None:
-        self._heard = None  # others may have bound their data
+        self._heard = None  # another data set may be bound since
         self.is_ragged = False
         self._runner("infer", None).forget()
 
     def _answers(self, runner: Runner, data: Dataset, rows: Array) -> Array:
-        """What the outputs send, side by side; of sequences that are judged by it at the last
-        step.
-        """
+        """The outputs, side by side; at the last step alone, unless each step is answered."""
         found = self._sent(runner)
         if data.lengths is not None:
             found = metrics.held(found, data.lengths[rows], self.network.steps)
@@ -332,11 +334,11 @@ class CompiledEngine:
         return found[:, -1] if is_last else found
 
     def _sent(self, runner: Runner) -> Array:
-        """What the outputs of a program send, side by side."""
+        """The outputs of a program, side by side."""
         found = [runner.value(name) for name in runner.program.outputs]
         if len(found) == 1:
             return found[0]
-        if any(a.ndim < 3 for a in found):  # where the last step is asked alone
+        if any(a.ndim < 3 for a in found):  # some outputs answer at the last step alone
             found = [a[:, -1] if a.ndim == 3 else a for a in found]
         return np.concatenate(found, axis=-1)
 
@@ -346,8 +348,8 @@ class CompiledEngine:
         return {**self._scalars(rows, self.updates, begins, steps), "learning_rate": 0.0}
 
     def _inferred(self, runner: Runner, data: Dataset) -> Iterator[Array]:
-        """All rows, batch by batch, each after the runner has run them; sequences in pieces go on
-        from piece to piece.
+        """All rows, batch by batch, each after its run; sequences in pieces continue from piece to
+        piece.
         """
         n, pieces = len(data) // data.pieces, data.pieces
         steps = 1.0 if data.lengths is None else float(data.lengths.mean())
@@ -424,14 +426,14 @@ class CompiledEngine:
         runner.run(rows, self._of_rows(rows, iteration, begins), first_sample + at)
         program = runner.program
         found = {name: np.array(runner.value(buffer)) for name, buffer in program.probes.items()}
-        if data.lengths is not None:  # behind its end a sequence goes on as it was
+        if data.lengths is not None:  # behind the end of a sequence its last value is repeated
             for name in found:
                 if found[name].ndim == 3 and name.endswith(".output"):
                     found[name] = metrics.held(found[name], data.lengths[rows], self.network.steps)
                 elif found[name].ndim == 3:
                     behind = self.network.steps - found[name].shape[1]
                     found[name] = np.pad(found[name], ((0, 0), (0, behind), (0, 0)))
-        for name, array in self.arrays.items():  # of weights that are shared, flat in the program
+        for name, array in self.arrays.items():  # shared weights are flat in the program
             if (gradient := f"{name}.gradient") in found:
                 found[gradient] = found[gradient].reshape(array.shape)
         loss = 0.0 if target is None else runner.value("loss").mean(dtype=np.float64)
@@ -443,7 +445,7 @@ class CompiledEngine:
         return found
 
     def views(self) -> dict[str, dict[str, Array]]:
-        """The arrays themselves, to look at before the next step: {"parameter": {name: array},
+        """The arrays themselves, to read before the next step: {"parameter": {name: array},
         "state": ...}.
         """
         for runner in self._runners.values():
@@ -519,7 +521,7 @@ def constant(
 ) -> Array:
     """The array of a "constant" buffer, or a task's share of it."""
     kind, layer = value[0], network.layers[value[1]]
-    if kind == "edge":  # numbered here: they are compared with an argmax over these synapses
+    if kind == "edge":  # numbered within this task: compared with an argmax over its synapses
         return np.arange(share.length(axes[0], 0), dtype=dtype)
     if kind == "ones":
         whole = np.ones(layer.size, dtype)
@@ -541,12 +543,12 @@ def constant(
 
 
 def _before(layer: Layer, position: int) -> Array:
-    """How many messages of each neuron come by earlier links."""
+    """The number of messages of each neuron over earlier links."""
     return _counts(layer, layer.links[:position])
 
 
 def _counts(layer: Layer, links: Iterable[Link]) -> Array:
-    """How many messages each neuron has by some of its links."""
+    """The number of messages of each neuron over some of its links."""
     count = np.zeros(layer.size)
     for link in links:
         count += link.source.size if link.edges is None else np.diff(link.edges.indptr)
@@ -554,7 +556,7 @@ def _counts(layer: Layer, links: Iterable[Link]) -> Array:
 
 
 def _fans(kind: str, layer: Layer, network: Network) -> Array:
-    """How many messages each neuron has, forward ("fan_in") or backward ("fan_out")."""
+    """The number of messages of each neuron, forward ("fan_in") or backward ("fan_out")."""
     if kind == "fan_in":
         return _before(layer, len(layer.links)) + float(layer.bias is not None)
     assert kind == "fan_out"

@@ -13,9 +13,7 @@ from horn.partition.share import LocalEdges
 
 @dataclass(frozen=True)
 class EdgeLists:
-    """A sparse link's synapses, those of this task, as index lists, seen from the receivers and
-    from the sources that it has.
-    """
+    """This task's synapses of a sparse link as index lists, by receiver and by source."""
 
     indptr: Array  # (n_receivers + 1,) int64
     sources: Array  # (n_edges,) int32, in edge order
@@ -26,7 +24,7 @@ class EdgeLists:
 
     @classmethod
     def of(cls, edges: LocalEdges) -> EdgeLists:
-        """Made once, whatever number of programs has these synapses."""
+        """The lists of a link's synapses; made once for all programs."""
         found = _MADE.get(edges)
         if found is None:
             found = _MADE[edges] = cls._of(edges)
@@ -53,8 +51,8 @@ _MADE: weakref.WeakKeyDictionary[LocalEdges, EdgeLists] = weakref.WeakKeyDiction
 
 
 def _order(numbers: Array) -> Array:
-    """Where numbers from 0 stand in order, equal ones as they come. NumPy sorts 16 bits by radix,
-    which takes a fraction of the time for many.
+    """A stable argsort of numbers from 0. NumPy sorts 16 bits by radix, which takes a fraction of
+    the time for many.
     """
     low = np.argsort(numbers.astype(np.uint16), kind="stable")
     if numbers.max(initial=0) < 1 << 16:

@@ -1,7 +1,7 @@
-"""Formulas of the IR as passes over arrays that are given: what updates weights outside a program.
+"""Formulas of the IR as passes over given arrays: updates of weights outside a program.
 
-An expression loads arrays by name; where they lie, along which axes and at which places, the caller
-says with views. What has no axes is computed once before a run, not once per number.
+An expression loads arrays by name; the caller's views say where these lie, along which axes and at
+which places. Nodes without axes are computed once before a run, not once per number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from horn.scheduling.passes import NAMES
 
 
 class Formulas:
-    """Appends passes to a tape, and sets what they read that is one number (``Scalar(name)``)."""
+    """Appends passes to a tape, and sets the scalars that they read (``Scalar(name)``)."""
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
@@ -31,10 +31,12 @@ class Formulas:
         reduce: tuple[str, str] | None = None,
         label: str = "",
     ) -> None:
-        """One pass: every output is the value of its node. ``views`` : by name, what nodes load."""
+        """Append one pass: every output is the value of its node. ``views`` : the loads, by
+        name.
+        """
         inputs: list[Any] = []
         ops: list[tuple[Any, ...]] = []
-        known: dict[Node, tuple[bool, int]] = {}  # whether it is an operation, and which
+        known: dict[Node, tuple[bool, int]] = {}  # (is an operation, index)
 
         def read(node: Node, what: Any) -> None:
             known[node] = (False, len(inputs))
@@ -77,7 +79,7 @@ class Formulas:
         return self.derived[node]
 
     def set(self, **values: float) -> None:
-        """What the scalars are from now on."""
+        """Set the scalars, and the nodes derived from them, for the next runs."""
         numbers = self.tape.scalars
         for name, scalar in self.scalars.items():
             if name in values:
@@ -88,7 +90,7 @@ class Formulas:
 
 
 def _evaluated(node: Node, scalars: Mapping[str, float]) -> float:
-    """A node without axes, in double precision."""
+    """The value of a node without axes, in double precision."""
     if node.op is Op.CONST:
         return float(node.value)
     if node.op is Op.SCALAR:

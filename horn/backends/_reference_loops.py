@@ -1,4 +1,4 @@
-"""What a Loop computes, in plain NumPy: expressions, broadcast only as far as their axes go."""
+"""The computation of a Loop in plain NumPy: expressions, broadcast only over their own axes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _REDUCE: dict[str, Any] = {
 
 
 class BatchRunner(Protocol):
-    """Who runs the program, at some step of a batch. alive : the live neurons of compact layers.
+    """The runner of the program, at a step of a batch. alive : the live neurons of compact layers.
     orders : of evaluation, by root.
     """
 
@@ -67,21 +67,21 @@ class BatchRunner(Protocol):
     orders: dict[Node, list[Node]]
 
     def array(self, name: str) -> Array:
-        """A buffer's content."""
+        """The content of a buffer."""
 
     def places(self, name: str) -> Any:
-        """Where the live part of a full array is."""
+        """The places of the live part in a full array."""
 
     def here(self, axis: str) -> slice:
         """The rows of this batch along "b" or "b@own"."""
 
     def numbers(self, axis: str, per: str = "sample") -> Array:
-        """The numbers of the samples, by which they draw."""
+        """The numbers of the samples, which key their draws."""
 
 
 def result(runner: BatchRunner, s: Loop, output: Output) -> Array:
-    """All that one output of a loop is, along the axes of its buffer. Of a domain with three
-    letters CHUNK elements are computed at once.
+    """One output of a loop, along the axes of its buffer. In a domain with three letters CHUNK
+    elements are computed at once.
     """
     node, frame = output.node, s.frame
     letters = out_letters(runner.network, frame, output, runner.program.buffers)
@@ -120,8 +120,8 @@ def result(runner: BatchRunner, s: Loop, output: Output) -> Array:
 
 
 def reduced(monoid: str, value: Array, axis: int) -> Array:
-    """A reduction over an axis; sums and products in double, as the kernels': of a million floats,
-    one added to the next, three digits are left.
+    """A reduction over an axis; sums and products in double, as in the kernels: a running sum of a
+    million floats keeps three digits.
     """
     dtype = np.float64 if monoid in ("sum", "prod") else None
     initial = ir.IDENTITY[monoid]
@@ -146,7 +146,7 @@ def sizes(runner: BatchRunner, frame: Frame) -> dict[str, int]:
 
 
 def order(runner: BatchRunner, root: Node) -> list[Node]:
-    """All below a node, arguments first."""
+    """All nodes below a node, arguments first."""
     found = runner.orders.get(root)
     if found is None:
         found = runner.orders[root] = list(ir.walk(root))
@@ -188,7 +188,7 @@ def operate(runner: BatchRunner, node: Node, done: Mapping[Node, Any]) -> Any:
         if node.op in (Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.NEG):
             args = [a.astype(runner.dtype) if np.asarray(a).dtype == bool else a for a in args]
         return _UFUNC[node.op](*args)
-    # NumPy would take a function of truth values in half precision.
+    # NumPy would compute a function of truth values in half precision.
     arrays = [np.asarray(a) for a in args]
     floats = [a.astype(runner.dtype) if a.dtype == bool else a for a in arrays]
     return math.apply(node.op.value, *floats)
@@ -226,8 +226,8 @@ def message_draws(runner: BatchRunner, node: Node, frame: Frame) -> Array:
 
 
 def on_edges(runner: BatchRunner, frame: Frame, output: Output) -> Array:
-    """A loop in the frame of a sparse link: everything is taken at the edges, then reduced by
-    receiver or source.
+    """The output of a loop in the frame of a sparse link: all values are taken at the edges, then
+    reduced by receiver or source.
     """
     node = output.node
     edges = runner.share.edges(frame.layer, frame.link or 0, frame.split)

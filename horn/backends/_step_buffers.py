@@ -1,4 +1,4 @@
-"""Buffers of the kernels: aligned, and of sequences with all steps."""
+"""Buffers of the kernels: aligned, and for sequences with all steps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LINE = 64
 
 @dataclass
 class StepBuffer:
-    """A buffer that has all steps of a sequence. Its rows lie step after step, as many as the batch
+    """A buffer with all steps of a sequence. Its rows lie step after step, as many as the batch
     has, so that all steps together are rows, too.
 
-    memory : (rows of all steps, neurons) in the order in which it lies. step, all_steps : what
-    instructions are made with; they never hold anything. first : the step at which it begins.
+    memory : (rows of all steps, neurons) in the order in memory. step, all_steps : placeholders
+    that instructions are made with; they never hold anything. first : the index of its first step.
     """
 
     memory: Array
@@ -51,19 +51,19 @@ class StepBuffer:
 
     @staticmethod
     def _like(memory: Array, n: int, turned: bool) -> Array:
-        """An array of n rows that lies as the memory does, in a place of its own."""
+        """A separate array of n rows with the memory's layout."""
         if turned:
             return np.empty_like(memory)[:, :n].T
         return np.empty((n, *memory.shape[1:]), memory.dtype)
 
     def late(self, delay: int) -> StepBuffer:
-        """The same so many steps ago."""
+        """The same buffer, ``delay`` steps ago."""
         n = self.step.shape[0]
         step, every = (self._like(self.memory, k, self.turned) for k in (n, n * self.n_steps))
         return dataclasses.replace(self, step=step, all_steps=every, first=self.first - delay)
 
     def move(self, tape: Tape) -> None:
-        """The tape's instructions find it in its memory."""
+        """Point the tape's instructions at its memory."""
         tape.move(self.step, self.memory, self.first, self.unit, self.rows)
         tape.move(self.all_steps, self.memory, self.first, self.unit, self.rows, stays=True)
 
@@ -73,19 +73,19 @@ class StepBuffer:
         return whole[: self.first * n], whole[self.n_steps * n : (self.n_steps + self.first) * n]
 
     def before(self, n: int) -> Array:
-        """What lies before the steps, of n rows; a view, as those that follow."""
+        """The content before the first step, of n rows; a view, as the following ones."""
         return self._steps(0, self.first, n)
 
     def at_end(self, n: int, n_steps: int) -> Array:
-        """The last of so many steps, as many as lie before them."""
+        """The last of ``n_steps`` steps, as many as there are before the first one."""
         return self._steps(n_steps, self.first, n)
 
     def told(self, n: int) -> Array:
-        """The first steps, as many as lie after them."""
+        """The first steps, as many as there are behind the last one."""
         return self._steps(self.first, self.after, n)
 
     def behind(self, n: int, n_steps: int) -> Array:
-        """What lies after so many steps."""
+        """The content behind ``n_steps`` steps."""
         return self._steps(self.first + n_steps, self.after, n)
 
     def _steps(self, at: int, steps: int, n: int) -> Array:
@@ -97,7 +97,7 @@ class StepBuffer:
         return self._steps(self.first + step, 1, n)
 
     def value(self, n: int, n_steps: int) -> Array:
-        """Its content of n rows at so many steps: (rows, steps, ...)."""
+        """Its content of n rows at ``n_steps`` steps: (rows, steps, ...)."""
         whole = self.memory.T if self.turned else self.memory
         here = whole[self.first * n : (self.first + n_steps) * n]
         return here.reshape(n_steps, n, *here.shape[1:]).swapaxes(0, 1)
@@ -115,6 +115,6 @@ def aligned(shape: Sequence[int], dtype: Any, content: Any = 0) -> Array:
     room = (np.zeros if is_zero else np.empty)(n_bytes + LINE, np.uint8)
     start = -room.ctypes.data % LINE
     array: Array = room[start : start + n_bytes].view(dtype).reshape(shape)
-    if not is_zero:  # zeros that nobody touches take no memory
+    if not is_zero:  # untouched zeros take no memory
         array[...] = content
     return array

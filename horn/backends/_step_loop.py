@@ -1,4 +1,4 @@
-"""The steps of a batch of sequences: what lies before and after them, and their parts in turn."""
+"""The steps of a batch of sequences: the content before and after them, and their parts in turn."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from horn.backends._tape_writer import IN_PARTS, TapeWriter
 
 
 class StepLoop:
-    """A tape's runs over the steps of a batch; of a program without steps, its runs.
+    """The runs of a tape over the steps of a batch; without steps, its runs.
 
-    n_steps : of the part that runs. longest : how many the longest sequence of the batch has.
+    n_steps : of the running part. longest : the steps of the longest sequence in the batch.
     """
 
     def __init__(self, memory: TapeMemory, writer: TapeWriter) -> None:
@@ -26,29 +26,29 @@ class StepLoop:
         self.longest, self.n_rows = self.program.steps, 0
         self.n_steps, self.first_sample = memory.steps, 0
         self.step = 0  # that ran last
-        self.begun: list[list[Array]] = []  # what lay before the steps of each part
-        self.left: dict[str, Array] = {}  # of parts, what lies behind the last one
+        self.begun: list[list[Array]] = []  # the content before the steps of each part
+        self.left: dict[str, Array] = {}  # with parts, the last steps of the last part
         self.lengths: Array | None = None  # of the data's sequences, where some end early
-        self.ends: list[tuple[Array, Array]] | None = None  # of spans, where a sequence goes on
+        self.ends: list[tuple[Array, Array]] | None = None  # for a sequence that continues
         known = memory.network.remembered
         self.carried = [
             n for n, b in self.program.buffers.items() if b.role == "carried" and n in known
         ]
-        # for how many rows and steps what lies before and after the steps is 0
+        # the rows and steps for which the content before and after the steps is 0
         self.n_zeroed = 0, 0
 
     def start(self, n_rows: int, first_sample: int) -> None:
         self.n_rows = n_rows
         if self.lengths is not None:
             self.longest = int(self.lengths[self.writer.picks[: self.n_rows]].max(initial=1))
-        if (self.n_rows, self.longest) != self.n_zeroed:  # another batch's numbers lie there
+        if (self.n_rows, self.longest) != self.n_zeroed:  # another batch's numbers are there
             self._zero_around()
             self.n_zeroed = self.n_rows, self.longest
         self.first_sample = first_sample
         self._enter(0, min(self.memory.steps, self.longest))
 
     def _enter(self, first: int, n_steps: int) -> None:
-        """From now on steps are those of a part that begins with the first."""
+        """Enter a part that begins at step ``first``: set its extents, numbers, orders and ends."""
         self.n_steps, memory, dims = n_steps, self.memory, self.tape.dims
         for each, rows in zip(memory.several, (memory.rows, memory.own_rows), strict=True):
             dims[each.index] = dims[rows.index] * n_steps
@@ -66,7 +66,7 @@ class StepLoop:
             there = np.where(at < own, own - 1 - at, at) * n + np.arange(n)
             turned[: there.size] = there.ravel()
         for name, kind in self.writer.ends_of.items():
-            if name not in memory.spans:  # nobody reads it
+            if name not in memory.spans:  # not read
                 continue
             span, own = memory.spans[name], self._lengths(self.program.buffers[name].axes[0])
             ends = at < own if kind == "valid" else at == own - 1
@@ -76,14 +76,14 @@ class StepLoop:
         self.step = 0
 
     def _lengths(self, axis: str) -> Array:
-        """Of the sequences along an axis of this batch."""
+        """The lengths of this batch's sequences along an axis."""
         assert self.lengths is not None
         lengths: Array = self.lengths[self.writer.picks[: self.n_rows]]
         return lengths[self.memory.share.rows(axis, self.n_rows, self.memory.batch_size)]
 
     def _zero_around(self) -> None:
-        """Before the first step and after the last one of a batch of so many rows are zeros; of
-        sequences that have all steps also at those that nobody writes.
+        """Zero the content before the first step and behind the last one; where no sequence ends
+        early also the steps that nobody writes.
         """
         if self.lengths is None:
             self.forget()
@@ -136,12 +136,12 @@ class StepLoop:
                 here[...] = heard[name][: len(here), -1].reshape(here.shape)
 
     def _own_part(self, name: str) -> Array:
-        """The rows of this batch of a buffer that rows carry."""
+        """This batch's rows of a buffer that rows carry on."""
         axis = self.program.buffers[name].axes[0]
         return self.memory.arrays[name][: self.memory.n_of(axis, self.n_rows)]
 
     def _rows_of(self, span: StepBuffer) -> int:
-        """How many rows of this batch a buffer has: all, or this task's."""
+        """The rows of a buffer in this batch: all, or this task's."""
         return self.memory.n_of("b" if span.rows is self.memory.rows else "b@own", self.n_rows)
 
     def _own_spans(self) -> dict[str, StepBuffer]:
@@ -152,17 +152,17 @@ class StepLoop:
 
     @property
     def bytes_of_steps(self) -> int:
-        """Of the buffers of all steps, and of what is kept of where parts begin."""
+        """The size of the buffers of all steps, and of the kept beginnings of parts."""
         memories = {id(s.memory): s.memory.nbytes for s in self.memory.spans.values()}
         return sum(memories.values()) + sum(a.nbytes for part in self.begun for a in part)
 
     def array(self, name: str) -> Array:
-        """A buffer of all steps as it is at the step that ran last; a view."""
+        """A buffer of all steps at the step that ran last; a view."""
         span = self.memory.spans[name]
         return span.at(self._rows_of(span), self.step)
 
     def compute(self, bounds: Sequence[tuple[int, int, int]], step: int = -1) -> None:
-        """step : of what is repeated this one alone, if it is given."""
+        """Run these ranges. step : this step alone of a repeated range, if given."""
         if step >= 0:
             self.step = step
             self.tape.seek(step)
@@ -176,7 +176,7 @@ class StepLoop:
                 self.tape.run(first, last)
 
     def _compute_parts(self) -> None:
-        """As ``Parts`` says."""
+        """Run the bodies of ``Parts`` in its order."""
         steps = self.longest
         spans = [s for s in self._own_spans().values() if s.first or s.after]
         rows = [self._rows_of(span) for span in spans]
@@ -194,7 +194,7 @@ class StepLoop:
                 for span, n in zip(spans, rows, strict=True):
                     span.before(n)[...] = span.at_end(n, self.n_steps).copy()
         for first, begun in zip(reversed(firsts), reversed(begun_all), strict=True):
-            # What the part behind said, which had other steps.
+            # The gradients of the part behind, which had other steps.
             for span, n in zip(spans, rows, strict=True):
                 told = 0.0 if first == firsts[-1] else span.told(n).copy()
                 span.behind(n, min(self.memory.steps, steps - first))[...] = told

@@ -1,4 +1,4 @@
-"""Where the buffers of a program lie: aligned, in parts of each other, or step after step."""
+"""The memory of a program's buffers: aligned, in parts of each other, or step after step."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from horn.scheduling.lifetimes import rooms
 class TapeMemory:
     """The arrays of a program's buffers, or of a task's share of them.
 
-    arrays : those with a batch axis as long as the largest batch; of a program with steps, those of
-    one step. spans, all_steps : of such a program, buffers with all steps; as arrays.
+    arrays : with a batch axis as long as the largest batch; in a program with steps, those of one
+    step. spans, all_steps : in such a program, buffers with all steps, and their arrays.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class TapeMemory:
             self.allocate(name)
 
     def rows_of(self, axis: str) -> Dim:
-        """The rows that a batch axis has in a step."""
+        """The rows of a batch axis in a step."""
         return self.rows if axis == "b" else self.own_rows
 
     def n_of(self, axis: str, n_rows: int) -> int:
-        """How many rows of a batch an axis has: a short batch leaves the last tasks less."""
+        """The number of a batch's rows along an axis: a short batch leaves the last tasks fewer."""
         return n_rows if axis == "b" else max(0, min(n_rows, self.own.stop) - self.own.start)
 
     def allocate(self, name: str) -> Array:
@@ -95,7 +95,7 @@ class TapeMemory:
         self.arrays[name], self.all_steps[name] = span.step, span.all_steps
 
     def part_of(self, whole: str, buffer: Buffer) -> Array:
-        """A buffer in the memory of another, which has more along some axes."""
+        """A buffer in the memory of another, which is longer along some axes."""
         have = self.program.buffers[whole].axes
         return self.allocate(whole)[
             tuple(
@@ -109,7 +109,7 @@ class TapeMemory:
             if not is_aligned(arrays[name]):
                 arrays[name] = aligned(arrays[name].shape, arrays[name].dtype, arrays[name])
             array = arrays[name]
-            return array.reshape(-1) if len(buffer.axes) == 1 else array  # shared: it has a shape
+            return array.reshape(-1) if len(buffer.axes) == 1 else array  # shared ones have a shape
         if buffer.role == "constant":
             if buffer.value[0] == "edge":  # compared with an argmax: place in the receiver's row
                 edges = self.edges_of(*edge_link(buffer.axes[0]), buffer.axes[0].partition("@")[2])
@@ -125,7 +125,7 @@ class TapeMemory:
         return self.share.length(axis, self.batch_size)
 
     def places(self, axis: str) -> slice:
-        """What of the whole axis a share has that is a range."""
+        """The range of the whole axis that a share has."""
         if base(axis) == "b":
             return self.share.rows(axis, self.batch_size, self.batch_size)
         places = self.share.places(axis)

@@ -54,7 +54,7 @@ from horn.scheduling.choices import (
 from horn.scheduling.folds import End, Fold, Joined, only_fold, plan
 from horn.scheduling.passes import Pass, passes
 
-IN_PARTS = 2  # how a range of instructions runs: once 0, step by step 1, or in reverse -1
+IN_PARTS = 2  # the mode of a range of instructions: once 0, step by step 1, in reverse -1
 SCALARS = (
     "learning_rate", "iteration", "updates", "rows", "inv_rows", "begins", "inv_steps",
 )  # fmt: skip
@@ -63,26 +63,26 @@ SCALARS = (
 class TapeWriter:
     """Appends the statements of a program to a tape.
 
-    made : of each statement between exchanges, its instructions. loads : those that read the data:
-    what of it, "x", "y" or "weight", and which columns.
+    made : the instructions of each statement between exchanges. loads : those that read the data:
+    the array, "x", "y" or "weight", and its columns.
     """
 
     def __init__(self, tape: Tape, memory: TapeMemory) -> None:
         self.tape, self.memory, self.program = tape, memory, memory.program
         self.network, self.dtype = memory.network, tape.dtype
-        # those of a step, or, in AllSteps, of all
+        # of one step, or inside AllSteps of all steps
         self.arrays, self.rows, self.own_rows = memory.arrays, memory.rows, memory.own_rows
         self.is_wide, self.is_stream = False, memory.is_stream
         self.iteration: Dim = tape.dim(random.ONCE)
-        self.once: Dim = tape.dim(random.ONCE)  # what is drawn for the whole run has this
+        self.once: Dim = tape.dim(random.ONCE)  # the iteration of draws for the whole run
         self.scalars: dict[str, Scalar] = {name: tape.scalar() for name in SCALARS}
         self.step: Scalar = tape.scalar()  # learning rate per row
         self.scale: Scalar = tape.scalar(1.0)  # of the data
         self.pieces: dict[str, list[tuple[int, int, int]]] = {}  # of Parts, as bounds
-        self.turned: dict[str, tuple[Array, Dim]] = {}  # by axis, the rows of a reversal
-        self.ends_of: dict[str, str] = {}  # buffer -> "valid" or "last", as Target has it
-        self.steady: Set[str] = frozenset()  # buffers that stay as they are while steps go by
-        # of samples, by their axis and how often they draw
+        self.turned: dict[str, tuple[Array, Dim]] = {}  # rows in reversed order, by axis
+        self.ends_of: dict[str, str] = {}  # buffer -> "valid" or "last", a Target's kind
+        self.steady: Set[str] = frozenset()  # buffers that no step changes
+        # the samples' numbers, by axis and by the period of their draws
         self.numbers: dict[tuple[str, str], StepBuffer] = {}
         self.picks = np.zeros(memory.batch_size, np.int64)
         self.samples = np.zeros(memory.batch_size, np.uint64)
@@ -90,12 +90,12 @@ class TapeWriter:
         self.reads_samples = False
         self.taken: dict[str, str] = {}  # full buffer -> its live part, as long as both agree
         self.alive: dict[int, tuple[Array, Dim]] = {}  # layer -> its live neurons, how many
-        # live parts that nobody needs side by side, and what they are parts of
+        # live parts that nobody needs as a copy, and their whole buffers
         self.in_place: dict[str, str] = {}
         if tape.reads_live and memory.batch_size <= MAX_LIVE_ROWS:
             self.in_place = only_multiplied(self.program)
         self.loads: list[tuple[int, str, slice | int]] = []
-        # steps lie inside other statements: there each is done by itself
+        # with steps, statements lie inside others, and each is written by itself
         self.plan = Joined({}, frozenset(), {}) if self.program.steps else plan(self.program)
         self.made: list[tuple[int, int]] = []
         self.is_batch = False
@@ -104,7 +104,7 @@ class TapeWriter:
         self.is_batch = True
 
     def write_all(self, statements: Sequence[Statement]) -> list[tuple[int, int, int]]:
-        """The instructions of statements, with how they run."""
+        """The instructions of statements, with the mode in which they run."""
         found: list[tuple[int, int, int]] = []
         for statement in statements:
             before, turns = len(self.tape), 0
@@ -198,7 +198,7 @@ class TapeWriter:
                 self.taken.pop(output.buffer, None)
 
     def _data(self, out: str, what: str, each_step: bool, first: int = -1) -> None:
-        """Read a batch's rows of what is bound; of the targets of several outputs the columns from
+        """Read a batch's rows of the bound data; of several outputs' targets the columns from
         ``first``.
         """
         array, (rows, *columns) = self.arrays[out], self.program.buffers[out].axes
@@ -245,8 +245,8 @@ class TapeWriter:
             self.tape.draw(out[None, :], kind, **draw)
 
     def sample_numbers(self, axis: str, per: str) -> Array:
-        """The numbers of the samples along an axis; of sequences of one step, or of all of them:
-        with the step, or the same at each where they draw per sequence.
+        """The numbers of the samples along an axis; of sequences at one step, or at all of them:
+        with the step, or equal at all steps where they draw per sequence.
         """
         self.reads_samples = True
         if not self.memory.steps:
@@ -278,7 +278,7 @@ class TapeWriter:
         return result
 
     def _pick(self, s: Pick) -> None:
-        """A copy of some places of an array, along at most one axis none that are a range."""
+        """Copy some places of an array; along at most one axis they are no range."""
         axes = self.program.buffers[s.out].axes
         names = [f"a{k}" for k in range(len(axes))]
         array, index = self.arrays[s.array], {}
@@ -295,7 +295,7 @@ class TapeWriter:
         self.tape.loop(extents, [view], [], [(View(self.arrays[s.out], names), 0)], label=s.out)
 
     def _reverse(self, s: Reverse) -> None:
-        """A copy of all steps, by a list of the rows that each batch has."""
+        """Copy all steps in reverse, by a list of each batch's rows."""
         assert self.is_wide
         (rows, _), names = self.program.buffers[s.out].axes, ("a0", "a1")
         if rows not in self.turned:
@@ -327,7 +327,7 @@ class TapeWriter:
         return self.memory.length(axis)
 
     def live_view(self, name: str, names: Sequence[str]) -> View:
-        """A full buffer at its live places."""
+        """A view of a full buffer at its live places."""
         index = {}
         for label, axis in zip(names, self.program.buffers[name].axes, strict=True):
             if layer_of(axis) in self.alive:
@@ -339,7 +339,7 @@ class TapeWriter:
         a = _as(self.arrays[s.a], s.a_axes, left + s.axis)
         b = _as(self.arrays[s.b], s.b_axes, s.axis + right)
         c = _as(self.arrays[s.out], s.out_axes, left + right)
-        if not c.size:  # a range of a layer that has fewer neurons than there are groups
+        if not c.size:  # a group's range may be empty
             return
         extent = self.extents(s.frame)
         if s.b in self.in_place:
@@ -351,7 +351,7 @@ class TapeWriter:
             return
         sizes = extent[right], extent[s.axis]
         if self.is_stream and left == "b" and not any(isinstance(n, Dim) for n in sizes):
-            # One row: a product would lay out all weights, only to read them once.
+            # One row: a matrix product would pack all weights, only to read them once.
             over = dict(zip("ok", sizes, strict=True))
             row, sums = View(a[0], "k"), View(c[0], "o")
             self.tape.loop(over, [View(b, "ko"), row], [("mul", 0, 1)], [(sums, 2)],
@@ -362,8 +362,8 @@ class TapeWriter:
                        zeros=self._zeros(left, right), label=s.out)  # fmt: skip
 
     def _zeros(self, left: str, right: str) -> str:
-        """Which operand of a product may be mostly 0, with steps: what samples have, for spikes
-        are; of a gradient what neurons sent.
+        """The operand of a product that may be mostly 0, with steps: the values of samples, for
+        spikes are; in a gradient the neurons' outputs.
         """
         if not self.program.steps:
             return ""
@@ -397,7 +397,7 @@ class TapeWriter:
             self.tape.windows(a, b, out.T, **lists, **here)
 
     def _fold(self, s: Loop, fold: Fold, end: End | None = None) -> None:
-        """A fold of windows, and where the extreme was, if somebody asks."""
+        """Fold windows, and store the place of the extreme, if it is read."""
         edges = self.memory.edges_of(s.frame.layer, s.frame.link or 0, s.frame.split)
         name = end.out if end else s.outputs[0].buffer
         here: dict[str, Any] = {"rows": self._extent(self.program.buffers[name].axes[0])}
@@ -422,7 +422,7 @@ class TapeWriter:
                        label=s.out)  # fmt: skip
 
     def _scatter_add(self, s: ScatterAdd) -> None:
-        """A row for each shared number, of those that have it."""
+        """Sum the numbers of the synapses, or neurons, that share each number."""
         (axis,), out = self.program.buffers[s.array].axes, self.arrays[s.out]
         numbers = self.memory.share.numbers(axis)
         order = np.argsort(numbers, kind="stable").astype(np.int32)
@@ -439,7 +439,7 @@ class TapeWriter:
                        [(View(out, "oi"), 0)], label=s.out)  # fmt: skip
 
     def _channel_sum(self, s: ChannelSum) -> None:
-        """A number for each sample and channel, and that for all its positions."""
+        """Sum over the positions of each channel, and copy the sum to all of them."""
         layer = self.network.layers[s.frame.layer]
         array, out = (
             a.reshape(*a.shape[:-1], layer.n_positions, layer.extents[-1])  # there may be no rows
@@ -456,7 +456,7 @@ class TapeWriter:
                        label=s.out)  # fmt: skip
 
     def _batch_sum(self, s: BatchSum) -> None:
-        """A number for each neuron, and that for all rows of a step."""
+        """Sum over the rows of a step, and copy the sum to all of them."""
         assert not self.is_wide
         array, out = self.arrays[s.array], self.arrays[s.out]
         total = np.zeros(array.shape[1:], self.dtype)
@@ -467,7 +467,7 @@ class TapeWriter:
         self.tape.loop(extent, [View(total, "o")], [], [(View(out, "bo"), 0)], label=s.out)
 
     def _rank(self, s: Rank) -> None:
-        """The sum over all others of whether they come before."""
+        """Count the other neurons that come before each one."""
         extent, array = self.extents(s.frame), self.arrays[s.array]
         ops = [("gt", 0, 1), ("eq", 0, 1), ("lt", 2, 3), ("and", 5, 6), ("or", 4, 7)]
         self.tape.loop(
@@ -507,7 +507,7 @@ class TapeWriter:
         )  # fmt: skip
 
     def _update_live(self, s: Update, delta: Array, x: Array, step: Coef) -> None:
-        """The update at the live places. The product itself is seldom written (Tape.gemm_loop)."""
+        """Update at the live places. The product itself is seldom written (Tape.gemm_loop)."""
         extent = self.extents(s.frame)
         product = np.empty(self.arrays[s.weight].shape, self.dtype)
         w = self.live_view(s.weight, "mn")
@@ -525,7 +525,7 @@ class TapeWriter:
         )  # fmt: skip
 
     def extents(self, frame: Frame) -> dict[str, int | Dim]:
-        """What the letters of a frame run over; "1" is for what has no axes."""
+        """The extents of the letters of a frame; "1" for outputs without axes."""
         extent: dict[str, int | Dim] = {"1": 1}
         letters = "o" if frame.shared else "bo" if frame.link is None else "boi"
         for letter in letters:
@@ -542,7 +542,7 @@ class TapeWriter:
             self._pass(s, each)
 
     def _pass(self, s: Loop, each: Pass) -> None:
-        """One engine loop: elementwise with all its outputs, or one reduction."""
+        """Append one engine loop: elementwise with all its outputs, or one reduction."""
         frame, axis = s.frame, each.axis
         domain = each.domain(self.network, frame, self.program.buffers)
         edges = None
@@ -576,9 +576,9 @@ class TapeWriter:
 
 
 class LoopOperands:
-    """Where the letters of one loop lie: as themselves, or on the edges of a sparse link.
+    """The operands of one loop: along the frame's letters, or on the edges of a sparse link.
 
-    On edges everything is taken along one axis "e" of all edges; a reduction over the sources of a
+    On edges all are taken along one axis "e" of all edges; a reduction over the sources of a
     receiver (i) or the receivers of a source (o) makes that axis ragged.
     """
 
@@ -603,7 +603,7 @@ class LoopOperands:
             self.folded = "e"
 
     def view(self, name: str, letters: str) -> View:
-        """A loaded buffer, seen along letters."""
+        """A view of a loaded buffer along letters."""
         writer, edges = self.writer, self.edges
         array = writer.arrays[name]
         if not letters:
@@ -611,7 +611,7 @@ class LoopOperands:
         buffer = writer.program.buffers[name]
         if edges is None:
             if self.s.scatter and buffer.full:
-                if name in writer.taken:  # gathered for the forward pass, and not changed since
+                if name in writer.taken:  # gathered for the forward pass, unchanged since
                     return View(writer.arrays[writer.taken[name]], letters)
                 return writer.live_view(name, letters)
             return View(array, letters)
@@ -631,7 +631,7 @@ class LoopOperands:
         return View(array, names, index)
 
     def drawn(self, node: Node) -> Drawn:
-        """Draws of the frame's messages; of the bias there is no letter i."""
+        """The draws of the frame's messages; a bias has no letter i."""
         writer, network = self.writer, self.writer.network
         kind, site, per, number, position = node.value
         layer, axes = network.layers[number], node.axes
@@ -663,7 +663,7 @@ class LoopOperands:
         )  # fmt: skip
 
     def iota(self, name: str, letter: str) -> Iota | None:
-        """The places of a layer's neurons as the loop counts them, where that is what it loads."""
+        """A counter in place of a load of the neurons' indices, where the loop can count them."""
         writer = self.writer
         buffer = writer.program.buffers[name]
         if buffer.role != "constant" or buffer.value[0] != "index" or self.edges is not None:
@@ -675,7 +675,7 @@ class LoopOperands:
         return Iota(letter, writer.memory.places(buffer.axes[0]).start)
 
     def out(self, output: Output) -> View:
-        """An output buffer."""
+        """A view of an output buffer."""
         writer, name = self.writer, output.buffer
         array = writer.arrays[name]
         letters = out_letters(writer.network, self.s.frame, output, writer.program.buffers)

@@ -1,4 +1,4 @@
-"""The windows of a convolution as lists for the tape: who adds what to whom."""
+"""The windows of a convolution as lists for the tape: the terms of each sum."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from horn.partition.share import Array, Places
 
 @dataclass(frozen=True)
 class WindowLists:
-    """to_maps, to_channels : arguments of ``Tape.windows``, from the channels below a convolution
-    to its maps, and the other way. sources : (positions, places), the neuron below at each place of
-    each window, -1 for none, int32.
+    """The index lists of a convolution. to_maps, to_channels : arguments of ``Tape.windows``, from
+    the channels below a convolution to its maps, and back. sources : (positions, places), the
+    neuron below at each place of each window, -1 for none, int32.
 
-    Positions, maps and channels are numbered as the task has them.
+    Positions, maps and channels have the task's own numbers.
     """
 
     to_maps: dict[str, Any]
@@ -33,9 +33,9 @@ class WindowLists:
         senders: Places | None = None,
         by_channels: bool = False,
     ) -> WindowLists:
-        """receivers, senders : the neurons at both ends that a task has: whole positions, or, of
-        one end, ``by_channels``, some channels of all; by default all. Of a tied link that goes the
-        other way the senders are the maps.
+        """receivers, senders : the neurons at both ends that a task has: whole positions, or, at
+        one end, ``by_channels``, some channels of all; by default all. For a transposed tie the
+        senders are the maps.
         """
         owner = link.owner
         connection, source = owner.connection, owner.source
@@ -47,14 +47,14 @@ class WindowLists:
         under = slice(0, source.size) if under is None else under
         below, theirs = _positions(under, channels, by_channels)
         here_at, mine = _positions(above, maps, by_channels)
-        number = np.full(source.n_positions + 1, -1)  # the last is that of no position
+        number = np.full(source.n_positions + 1, -1)  # the last stands for no position
         number[below] = np.arange(len(below))
         taps = number[taps[here_at]]
         n_taps, n_here = taps.shape[1], len(theirs)
         sources = taps[:, :, None] * n_here + np.arange(n_here)
         sources = np.where(taps[:, :, None] < 0, -1, sources).reshape(len(taps), n_taps * n_here)
         here = sources >= 0
-        n_places = n_taps * channels  # in the weights of a map
+        n_places = n_taps * channels  # places in the weights of a map
         place = (np.arange(n_taps)[:, None] * channels + theirs.start + np.arange(n_here)).ravel()
         to_maps = {
             "ptr": _ends(here.sum(axis=1)),
@@ -63,7 +63,7 @@ class WindowLists:
             "base": place + mine.start * n_places,
             "step": n_places,
         }
-        # Of each position below: the windows that it lies in, and where.
+        # For each position below: the windows that contain it, and its tap in each.
         window, tap = np.nonzero(taps >= 0)
         at = taps[window, tap]
         order = np.argsort(at, kind="stable")
@@ -81,7 +81,7 @@ class WindowLists:
 
 
 def _positions(places: Places, channels: int, by_channels: bool) -> tuple[Array, range]:
-    """The positions of neurons, and which channels of each are there."""
+    """The positions of neurons, and the channels of each."""
     each = np.arange(places.start, places.stop) if isinstance(places, slice) else places
     if not len(each):
         return np.zeros(0, np.int64), range(0 if by_channels else channels)

@@ -56,7 +56,7 @@ class Runner:
         self.tape.run()
         self.first = len(self.tape)
         self.made = writer.made
-        # of each segment, in instructions, with whether it is repeated: 1, or -1 in reverse
+        # the instructions of each segment, with their mode: repeated 1, in reverse -1, else 0
         self.bounds = [writer.write_all(segment) for segment in segments(program)]
         spans = [*self.memory.spans.values(), *writer.numbers.values()]
         for span in {id(span): span for span in spans}.values():
@@ -64,7 +64,7 @@ class Runner:
 
     @property
     def n_steps(self) -> int:
-        """How many steps the last batch had."""
+        """The number of steps of the last batch."""
         return self.loop.n_steps
 
     # --- Runner
@@ -79,7 +79,7 @@ class Runner:
         self.n_samples = len(data)
         self.loop.lengths = data.lengths
         normal, scale = tuple[Array, ...](), data.scale
-        if data.normalization is not None:  # which holds the scale
+        if data.normalization is not None:  # the normalization includes the scale
             normal, scale = data.normalization.steps(scale, x.dtype, self.dtype), 1.0
         for number, what, columns in self.writer.loads:
             if self.memory.steps:
@@ -118,7 +118,7 @@ class Runner:
             dims[self.memory.own_rows.index] = self.memory.n_of("b@own", n)
         dims[writer.iteration.index] = int(scalars["iteration"])
         for name, scalar in writer.scalars.items():
-            numbers[scalar.index] = scalars.get(name, 1.0)  # "begins", "inv_steps": not of all
+            numbers[scalar.index] = scalars.get(name, 1.0)  # "begins" or "inv_steps" may lack
         numbers[writer.step.index] = scalars["learning_rate"] * scalars["inv_rows"]
         if self.memory.steps:
             self.loop.start(n, first_sample)
@@ -133,7 +133,7 @@ class Runner:
         return self.array(name)
 
     def settle(self, name: str, memory: Array) -> None:
-        """From now on a buffer lies in this memory, which is contiguous and as large."""
+        """Move a buffer into this memory, which is contiguous and as large."""
         if name not in self.anchors:
             self.anchors[name] = self.tape.anchor(self.arrays[name])
         self.anchors[name].settle(memory)

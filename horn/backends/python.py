@@ -1,3 +1,3 @@
-"""The interpreter, by name: it stands above this package, whose contract it keeps."""
+"""The interpreter, by name: it lies above this package, whose contract it keeps."""
 
 BACKEND = "horn.interpreter:Engine"

@@ -71,17 +71,17 @@ class Runner:
             if buffer.role == "constant" and buffer.span is None
         }
         self.alive: dict[int, Array] = {}
-        self.step, self.is_wide = 0, False  # of sequences: where it is, or at all steps together
-        self.first_step, self.n_steps = 0, program.steps  # of the part that runs
-        self.after: dict[str, Array] = {}  # what lies after its steps, if it is not 0
+        self.step, self.is_wide = 0, False  # the step of sequences, or all steps together
+        self.first_step, self.n_steps = 0, program.steps  # of the running part
+        self.after: dict[str, Array] = {}  # the content behind its steps, if it is not 0
         self.spans: dict[str, Array] = {}  # (steps and those besides, rows, ...)
         self.carried = {
             name: [self.share.length(axis, 0) for axis in buffer.axes[1:]]
             for name, buffer in program.buffers.items()
             if buffer.role == "carried"
         }
-        self.before: dict[str, Array] = {}  # what lies before the steps, if it is not 0
-        self.left: dict[str, Array] | None = None  # of parts, what the last one leaves
+        self.before: dict[str, Array] = {}  # the content before the steps, if it is not 0
+        self.left: dict[str, Array] | None = None  # with parts, the last steps of the last part
         self.scalars: Mapping[str, float] = {"iteration": 0.0}
         self.first_sample, self.rows = 0, np.empty(0, np.int64)
         self.orders: dict[Node, list[Node]] = {}  # of evaluation
@@ -226,10 +226,10 @@ class Runner:
         if name in self.env:
             return self.env[name]
         array = self.arrays[name]
-        return array.reshape(-1) if len(buffer.axes) == 1 else array  # shared ones have a shape
+        return array.reshape(-1) if len(buffer.axes) == 1 else array  # shared numbers have a shape
 
     def at_steps(self, name: str) -> Array:
-        """A buffer of sequences as it is at this step, or at all of them; a view."""
+        """A buffer of sequences at this step, or at all of them; a view."""
         buffer, steps = self.program.buffers[name], self.n_steps
         delay = 0
         if buffer.role == "late":
@@ -254,7 +254,7 @@ class Runner:
         return found.reshape(int(np.prod(found.shape[:2])), *found.shape[2:])
 
     def put(self, name: str, value: Array) -> None:
-        """A buffer's content."""
+        """Set the content of a buffer."""
         buffer = self.program.buffers[name]
         if buffer.role == "late" or buffer.span is not None:
             self.at_steps(name)[...] = value
@@ -299,7 +299,7 @@ class Runner:
                 self.before[name] = array[:n, -steps:].swapaxes(0, 1)
 
     def numbers(self, axis: str, per: str = "sample") -> Array:
-        """The numbers of the samples, by which they draw."""
+        """The numbers of the samples, which key their draws."""
         if per == "sequence":
             return random.of_sequences(self.numbers(axis))
         numbers = np.arange(len(self.rows), dtype=np.uint64)[self.rows_of(axis)]
@@ -329,7 +329,7 @@ class Runner:
         self.arrays[name] = memory
 
     def here(self, axis: str) -> slice:
-        """The rows of this batch along "b" or "b@own"; at all steps, if it is there."""
+        """The rows of this batch along "b" or "b@own"; of all steps inside AllSteps."""
         rows = self.rows_of(axis)
         return slice(0, count(rows) * self.n_steps) if self.is_wide else rows
 
@@ -369,7 +369,7 @@ class Runner:
         assert self.data is not None
         if s.kind in ("valid", "last"):
             assert self.lengths is not None
-            left = self.lengths - self.first_step - self.step  # steps
+            left = self.lengths - self.first_step - self.step  # steps to the end
             out = np.where(left > 0 if s.kind == "valid" else left == 1, self.dtype.type(1), 0)
         elif s.kind == "input":
             out = self.read()
@@ -427,7 +427,7 @@ class Runner:
         self.put(s.out, self.array(s.array)[self.share.numbers(axis)])
 
     def convolve(self, s: Convolve) -> None:
-        """Synapse by synapse."""
+        """Sum synapse by synapse."""
         frame = s.frame
         edges = self.share.edges(frame.layer, frame.link or 0, frame.split)
         numbers = self.share.numbers(letter_axes(self.network, frame, "oi")[0])
@@ -469,7 +469,7 @@ class Runner:
 
     def channelsum(self, s: ChannelSum) -> None:
         array, layer = self.array(s.array), self.network.layers[s.frame.layer]
-        # Not -1: a task of a small batch may have no rows, of which no number can be found.
+        # Not -1: a task of a small batch may have no rows, for which NumPy cannot infer a length.
         lying = array.reshape(*array.shape[:-1], layer.n_positions, layer.extents[-1])
         added = lying.sum(axis=-2, keepdims=True, dtype=np.float64).astype(self.dtype)
         self.put(s.out, np.broadcast_to(added, lying.shape).reshape(array.shape))
@@ -525,7 +525,7 @@ class Runner:
                 self.array(output.buffer)[...] = value
 
     def places(self, name: str) -> Any:
-        """Where the live part of a full array is."""
+        """The places of the live part in a full array."""
         axes = self.program.buffers[name].axes
         index = []
         for size, label in zip(self.array(name).shape, axes, strict=True):
