@@ -35,7 +35,7 @@ class Backward:
 
     @cached_property
     def flows(self) -> set[int]:
-        """As ``who_is_heard``, once it is known whether there is a loss."""
+        """The layers of ``who_is_heard``, once it is known whether there is a loss."""
         return self.who_is_heard()
 
     def run(self) -> None:
@@ -49,7 +49,9 @@ class Backward:
         self.updates.finish()
 
     def run_steps(self) -> None:
-        """Of sequences: all deltas, step by step backwards; then what all steps together say."""
+        """Write the deltas of sequences, step by step backwards; then the gradients over all
+        steps.
+        """
         self.storage.begin("backward")
         layers = [self.code.layers[x.index] for x in reversed(self.storage.network.layers[1:])]
         for code in layers:
@@ -66,7 +68,9 @@ class Backward:
         self.updates.finish()
 
     def send_back(self, code: LayerCode) -> None:
-        """Gradients of a layer for earlier steps: of its delayed sources and its own States."""
+        """Write the gradients for earlier steps: of a layer's delayed sources and its own
+        States.
+        """
         layer = code.layer
         if layer.index not in self.flows:
             return
@@ -89,7 +93,7 @@ class Backward:
         self.storage.loop(Frame(layer.index), [Output(name, node)])
 
     def who_is_heard(self) -> set[int]:
-        """The layers through which something flows back, at any step."""
+        """The layers that gradients flow back through, at any step."""
         found: set[int] = set()
         before = -1
         while len(found) > before:
@@ -103,8 +107,8 @@ class Backward:
         return found
 
     def who_is_asked(self) -> set[int]:
-        """The layers whose delta something learns from: they, or what they listen to, have arrays
-        that are not frozen, or a written backward, which may remember.
+        """The layers whose delta is needed: they, or layers that they depend on, have arrays that
+        are not frozen, or a written backward, which may have States.
         """
         frozen, found = self.storage.network.frozen, set[int]()
         late = sum(link.delay > 0 for x in self.storage.network.layers for link in x.links)
@@ -116,7 +120,7 @@ class Backward:
         return found
 
     def layer(self, layer: Layer) -> None:
-        """This layer's delta, then the updates of what it listens to with (bias, parameters) and of
+        """Write this layer's delta, then the updates of its own arrays (bias, parameters) and of
         its outgoing weights.
         """
         code = self.code.layers.get(layer.index)
@@ -134,7 +138,7 @@ class Backward:
             node = self.messages.at_vertex(code.backward.delta, code, "backward")
             here = self.thinning.takes_part(layer.index)
             taking_part = const(1.0) if here is None else here
-            node = select(taking_part, node, ZERO)  # who sits out is not asked
+            node = select(taking_part, node, ZERO)  # a neuron that sits out is not called
             (name,) = layer.weights
             delta = self.storage.store(node, frame, "bo", stem)
             code.deltas = {group: {name: delta} for group in layer.groups}
@@ -178,14 +182,14 @@ class Backward:
                 self.storage.probes[stem + layer.end_of(group, name)] = each.value
 
     def state_now(self, layer: Layer, name: str, code: LayerCode) -> Node:
-        """A State as forward left it."""
+        """The value of a State after forward."""
         now = self.messages.states.get((layer.index, name))
         if now is None:
             return self.messages.at_vertex(leaf(Op.STATE, "bo", name), code, "forward")
         return now
 
     def sends(self, out: Outgoing) -> bool:
-        """Whether something flows back along a link."""
+        """Whether gradients flow back along a link."""
         if out.link.delay:
             return out.receiver.layer.index in self.flows
         return out.receiver.sends_delta
@@ -200,7 +204,7 @@ class Backward:
         return ir.add(code.upstream, told)
 
     def from_receivers(self, code: LayerCode) -> Node | None:
-        """d loss / d output: the sum of m.gradient over the outgoing synapses. None if nothing
+        """d loss / d output: the sum of m.gradient over the outgoing synapses. None if no gradient
         flows back.
         """
         live = [o for o in self.code.outgoing[code.layer.index] if self.sends(o)]
@@ -208,17 +212,17 @@ class Backward:
             return None
         total: Node = ZERO
         for out in live:
-            if out.link.delay:  # as the step was told that heard it
+            if out.link.delay:  # from the later step that heard it
                 axes = ("b", f"n{code.layer.index}")
                 ahead = self.storage.late(back_of(out), axes, -out.link.delay)
                 total = ir.add(total, load(ahead, "bo"))
                 continue
             frame = Frame(out.receiver.layer.index, out.position)
             gradient = self.messages.input_gradient(out)
-            if ir.is_const(gradient, 0.0):  # of an input that the receiver does not read
+            if ir.is_const(gradient, 0.0):  # an input that the receiver does not read
                 continue
             part = self.storage.reduced(gradient, "o", "sum", frame, f"{code.layer.name}.gradient")
-            if out.link.is_reversed:  # as the step was told that heard it
+            if out.link.is_reversed:  # from the mirrored step that heard it
                 self.send(back_of(out), code.layer, swap(part))
                 axes = ("b", f"n{code.layer.index}")
                 back = self.storage.reversed(back_of(out), axes, code.layer.index)
@@ -229,5 +233,5 @@ class Backward:
 
 
 def back_of(out: Outgoing) -> str:
-    """The buffer of what a link that is heard late tells its source."""
+    """The buffer of the gradient that a delayed or reversed link returns to its source."""
     return f"{out.link.source.name}.from.{out.receiver.layer.name}.{out.position}"

@@ -1,5 +1,5 @@
-"""Statements that run step by step, in fewer passes: loops of a layer that go through the same
-places become one, and what flows back to the step before needs no buffer of all steps.
+"""Statements of steps in fewer passes: loops of a layer over the same places become one, and a
+gradient for the step before needs no buffer of all steps.
 
 The numbers stay the same, to the bit.
 """
@@ -13,11 +13,11 @@ from horn import ir
 from horn.ir import Node, Op, load
 from horn.program import Buffer, Loop, Output, Statement, reads, writes
 
-MAX_OUTPUTS = 16  # of one loop: more strips would not stay in the first-level cache
+MAX_OUTPUTS = 16  # of one loop: more strips overflow the first-level cache
 
 
 def fused(body: Sequence[Statement]) -> list[Statement]:
-    """The body with elementwise loops joined to earlier ones that read most of the same."""
+    """Join elementwise loops to earlier ones that read mostly the same buffers."""
     found: list[Statement] = []
     for statement in body:
         place = _host(found, statement)
@@ -31,7 +31,7 @@ def fused(body: Sequence[Statement]) -> list[Statement]:
 
 
 def _host(found: Sequence[Statement], s: Statement) -> int | None:
-    """The place of the loop that can do it as well; None if there is none."""
+    """The place of the loop that a statement can join; None if there is none."""
     if not _is_elementwise(s):
         return None
     read, written = {*reads(s)}, {*writes(s)}
@@ -43,7 +43,7 @@ def _host(found: Sequence[Statement], s: Statement) -> int | None:
             common = len(read & (heard | made))
             if common > most:
                 best, most = place, common
-        if read & made or written & (heard | made):  # it cannot be done before this one
+        if read & made or written & (heard | made):  # it depends on this one
             break
     return best
 
@@ -57,13 +57,13 @@ def _fits(host: Statement, s: Statement) -> bool:
         return False
     if host.frame != s.frame or len(host.outputs) + len(s.outputs) > MAX_OUTPUTS:
         return False
-    if {*writes(host)} & {*reads(host)}:  # in place: what it read is gone
+    if {*writes(host)} & {*reads(host)}:  # in place: its input is overwritten
         return False
     return all(o.node.axes == "bo" for o in (*host.outputs, *s.outputs))
 
 
 def _joined(host: Loop, s: Loop) -> Loop:
-    """Both as one; what the second reads of the first it has at hand."""
+    """Both loops as one; the second takes the first's outputs as expressions."""
     made = {load(o.buffer, "bo"): o.node for o in host.outputs}
     more = (replace(o, node=ir.replace(o.node, made)) for o in s.outputs)
     return replace(host, outputs=(*host.outputs, *more))
@@ -75,9 +75,9 @@ def told_in_place(
     others: Iterable[Statement],
     keep: Collection[str],
 ) -> tuple[list[Statement], list[Loop]]:
-    """Of a circle that runs backwards: what the step before alone reads of a step is read before it
-    is written, so one buffer will do, unless all are to be kept. The body with that, and what is to
-    be done before it; ``buffers`` lose their views of other steps.
+    """Use one buffer in a backward circle where a step's values are read at the step before alone:
+    they are read before they are overwritten, unless all are to be kept. Returns the body with
+    that, and the statements before it; ``buffers`` lose their views of other steps.
     """
     outside = {name for s in others for name in (*reads(s), *writes(s))} | {*keep}
     first: list[Loop] = []

@@ -1,4 +1,4 @@
-"""The IR of every layer of a network, and what is known of it while its program is built."""
+"""The IR of every layer of a network, with its gradients while the program is built."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from horn.neuron import WEIGHT, carried
 
 @dataclass
 class LayerCode:
-    """The IR of one layer, its gradients, and how far its program has got.
+    """The IR of one layer, its gradients, and the state of its compilation.
 
     stable : ``derived`` starts from the summed input of a sigmoid with binary cross-entropy.
-    is_heard : others listen to it, though it is the output: late.
+    is_heard : an output layer that others hear, with a delay.
     exact : sums that are no matrix products (contraction.exact_sums).
     upstream, deltas : d loss / d output, d loss / d sum of each weight (b, o) by the name of the
     input and the weight, once they are known.
@@ -40,7 +40,7 @@ class LayerCode:
         self.rewrite(self.forward)
 
     def rewrite(self, forward: ForwardIR) -> None:
-        """Another forward in the place of the first."""
+        """Replace the forward, and derive its gradients."""
         self.forward = root = forward
         self.stable = (
             self.layer.loss is losses.LOSSES["binary_cross_entropy"]
@@ -62,7 +62,7 @@ class LayerCode:
 
     @property
     def sends_delta(self) -> bool:
-        """Whether anything flows back through this layer."""
+        """Whether gradients flow back through this layer."""
         return bool(self.deltas) or self.upstream is not None
 
 
@@ -76,8 +76,8 @@ class Outgoing:
 
 
 class NetworkCode:
-    """The code of each layer with neurons of its own, by its index, and the links that leave each
-    layer. ``written``: the layers whose written backward is used; None for all.
+    """The code of each layer except the input, by its index, and the links that leave each layer.
+    ``written``: the layers whose written backward is used; None for all.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class NetworkCode:
                 self.outgoing[link.source.index].append(Outgoing(code, position, link))
 
     def of(self, layer: Layer) -> LayerCode:
-        """A layer's code; that of the input computes nothing."""
+        """The code of a layer; the input's computes nothing."""
         return self.layers.get(layer.index) or LayerCode(layer, ForwardIR(ZERO, {}, {}, None))
 
     def check_messages(self) -> None:
-        """A written backward and its receivers must mean the same by delta and push."""
+        """Check that a written backward and its receivers agree on delta and push."""
         for code in self.layers.values():
             written = code.backward
             if written is None:
@@ -125,7 +125,7 @@ class NetworkCode:
 
 
 def _check_weights(name: str, written: BackwardIR, receiver: Layer) -> None:
-    """A written backward names weights that the synapses to a receiver have."""
+    """Check that a written backward names weights that the synapses to a receiver have."""
     has, where = tuple(receiver.weights), f"toward {receiver.name} ({receiver.neuron.__name__})"
     listed = ", ".join(has)
     for op, word in ((Op.WEIGHT, "m."), (Op.DELTA, "m.delta.")):

@@ -50,14 +50,15 @@ from horn.program import (
     verify,
 )
 
-WEIGHT = "sample_weight"  # the buffer (b,) of what the batch's samples weigh
-VALID = "valid"  # of sequences that end early: 1 at a step that is the sample's own, then 0,
-LAST = "last"  # and 1 at the last of them only
+WEIGHT = "sample_weight"  # the buffer (b,) of the samples' weights
+VALID = "valid"  # in sequences that end early: 1 at the sample's own steps, else 0
+LAST = "last"  # 1 at the last of the sample's own steps, else 0
 
 
 class Builder:
-    """Builds one program of its parts: the code of each layer, storage (buffers and statements),
-    messages (what a neuron reads), thinning (who sits out) and, in training, updates and backward.
+    """Builds one program from its parts: the code of each layer, storage (buffers and statements),
+    messages (a neuron's reads), thinning (neurons that sit out) and, in training, updates and
+    backward.
 
     optimizer : None for inference. masked, written, thin, weighted, ragged : as for
     ``training_program``.
@@ -95,7 +96,7 @@ class Builder:
         self.thinning = Thinning(self.storage, self.messages, thin and not network.steps)
         self.training: Backward | None = None
         if optimizer is not None:
-            fuses = fuse and not part  # what parts say adds up, and is applied afterwards
+            fuses = fuse and not part  # with parts, gradients add up, and are applied afterwards
             updates = Updates(self.storage, self.messages, self.thinning, optimizer, fuse=fuses)
             self.training = Backward(self.storage, self.messages, self.thinning, updates, masked)
 
@@ -232,8 +233,8 @@ class Builder:
             self.assign_traces(code)
 
     def start_traces(self, code: LayerCode) -> None:
-        """Buffers for what each sample's synapses remember from step to step, and what they are
-        before the first one. Where nothing comes back there is one step's: it is overwritten.
+        """Make buffers for the SynapseStates that each sample carries from step to step, and their
+        beginnings. Without gradients they have one step, which is overwritten.
         """
         layer, storage, emitted = code.layer, self.storage, self.storage.statements
         storage.begin("first")
@@ -255,7 +256,7 @@ class Builder:
         storage.statements = emitted
 
     def assign_traces(self, code: LayerCode) -> None:
-        """What a step leaves in them, once all have read what was there."""
+        """Assign the SynapseStates of a step, after all reads of their old values."""
         layer = code.layer
         if not code.forward.traces:
             return
@@ -270,7 +271,7 @@ class Builder:
                     if position is None
                     else self.messages.at_link(node, code, position)
                 )
-                if (valid := self.storage.valid) is not None:  # behind its end it stays as it was
+                if (valid := self.storage.valid) is not None:  # behind the end nothing changes
                     value = select(make(Op.NE, valid, ZERO), value, trace.before)
                 told = self.storage.told(trace.frame, "b" + trace.letters)
                 outputs.append(Output(trace.now, value, letters=told))
@@ -285,15 +286,15 @@ class Builder:
         return self.held(self.messages.output_name(layer), ("b", f"n{layer.index}"), value)
 
     def held(self, name: str, axes: tuple[str, ...], value: Node) -> Node:
-        """A value at the steps that a sequence has; behind them as it was."""
+        """A value at the steps of a sequence; behind its end the last one."""
         if self.storage.valid is None:
             return value
         before = self.storage.late(name, axes, 1)
         return select(make(Op.NE, self.storage.valid, ZERO), value, load(before, "bo"))
 
     def parts_of_gradients(self, code: LayerCode) -> dict[str, Node]:
-        """Of sequences: what takes long to compute and comes back in the gradients, by the name
-        of a buffer. It is kept of each step, as the sums that it is made of would be else.
+        """The costly values of sequences that gradients need, by the name of a buffer. They are
+        kept for each step, instead of the sums that they are computed from.
         """
         if self.training is None or not self.storage.steps or code.backward is not None:
             return {}
@@ -302,7 +303,7 @@ class Builder:
         seen = dict.fromkeys(pending)
         while pending:
             node = pending.pop()
-            if node.op is not Op.REDUCE:  # what is inside is of single messages
+            if node.op is not Op.REDUCE:  # its nodes belong to single messages
                 new = [arg for arg in node.args if arg not in seen]
                 seen |= dict.fromkeys(new)
                 pending += new
@@ -311,7 +312,9 @@ class Builder:
         return {f"{code.layer.name}.part.{k}": node for k, node in enumerate(found)}
 
     def start(self, code: LayerCode) -> None:
-        """The initial States of a layer: of a sequence that goes on, those of its last piece."""
+        """Set the initial States of a layer: in a sequence that continues, those of its last
+        piece.
+        """
         layer, emitted = code.layer, self.storage.statements
         self.storage.begin("first")
         axis = f"n{layer.index}"
@@ -327,11 +330,11 @@ class Builder:
     def judge(
         self, is_judged: bool, aggregates: Sequence[Aggregate]
     ) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
-        """Of sequences: the loss, of each step or of the last, that of each output by itself, and
-        what is asked of the last step.
+        """The loss of sequences, of each step or of the last, that of each output by itself, and
+        the aggregates of the last step.
 
-        Of those that end early the last step is another of each sample: all are computed, and what
-        is not the last counts nothing.
+        In sequences that end early each sample has its own last step: all steps are computed, and
+        those that are not the last count 0.
         """
         judged = self.network.judged if is_judged else ()
         found = {layer: self.loss(layer) for layer in judged if layer.each_step or self.ragged}
@@ -359,7 +362,7 @@ class Builder:
         return loss, losses, measured
 
     def at_last(self) -> Node:
-        """Of sequences that end early: whether a step is the last one of the sample."""
+        """Whether a step is the last one of the sample, in sequences that end early."""
         if LAST not in self.storage.buffers:
             self.storage.emit(Target(self.storage.buffer(LAST, ("b",), full=True), LAST, True))
         return make(Op.NE, load(LAST, "b"), ZERO)
@@ -373,7 +376,7 @@ class Builder:
         self.messages.known.update(known)
 
     def aggregate(self, number: int, aggregate: Aggregate) -> str:
-        """Each sample's number (b,), of what a layer sent."""
+        """Write each sample's number (b,) of an aggregate, from a layer's outputs."""
         layer = next(one for one in self.network.layers if one.name == aggregate.layer)
         code = self.code.of(layer)
         value = self.messages.at_vertex(read_aggregate(aggregate), code, "aggregate")
@@ -386,7 +389,7 @@ class Builder:
         return name
 
     def target_node(self, layer: Layer) -> Node:
-        """What the neurons of an output should send."""
+        """The targets of an output's neurons."""
         if layer.index not in self.targets:
             self.targets[layer.index] = self.read_target(layer)
         return self.targets[layer.index]
@@ -415,7 +418,7 @@ class Builder:
         return load(name, "bo")
 
     def loss(self, last: Layer) -> str:
-        """Each sample's loss of one output, and d loss / d output of its neurons (before its
+        """Write each sample's loss of one output, and d loss / d output of its neurons (before its
         interlayer).
         """
         code = self.code.layers[last.index]
@@ -495,7 +498,7 @@ class Builder:
         return len(self.network.judged) > 1 or self.network.judged[0].loss_weight != 1.0
 
     def total(self, losses: Sequence[str]) -> str:
-        """Each sample's loss, of those of each output."""
+        """Write each sample's loss, the sum over outputs."""
         if not self.adds_up:
             return losses[0]
         node: Node = ZERO
@@ -510,13 +513,13 @@ class Builder:
         return f"{layer.name}.loss" if self.adds_up else "loss"
 
     def share_of_a_step(self, judged: Layer) -> Node:
-        """What the loss of a step counts in its sample's."""
+        """The factor of a step's loss in its sample's."""
         if not judged.each_step:
             return const(1.0)
         return Scalar("inv_steps") if self.ragged else const(1.0 / self.storage.steps)
 
     def summed(self, name: str, frame: Frame, part: Node) -> str:
-        """Each sample's sum of what its steps have."""
+        """Write each sample's sum over its steps."""
         emitted = self.storage.statements
         self.storage.buffer(name, ("b",))
         self.storage.begin("first")
@@ -530,7 +533,7 @@ class Builder:
 
 
 def positions(layer: Layer) -> list[int | None]:
-    """A layer's links by their places, and None for the bias."""
+    """The positions of a layer's links, and None for the bias."""
     return [*range(len(layer.links)), *([] if layer.bias is None else [None])]
 
 
@@ -547,8 +550,8 @@ def training_program(
     ragged: bool = False,
     part: int = 0,
 ) -> Program:
-    """One training step. ``target`` is the kind of Target, or None without a loss. ``fuse=False``
-    keeps every value that probes ask for, ``thin=False`` all neurons in every layer.
+    """The program of one training step. ``target`` is the kind of Target, or None without a loss.
+    ``fuse=False`` keeps every value for probes, ``thin=False`` all neurons in every layer.
 
     ``written`` : the layers whose written backward is used, the others' being derived; None for
     all.
@@ -568,5 +571,5 @@ def inference_program(
     network: Network, target: Targets, aggregates: Sequence[Aggregate] = (),
     ragged: bool = False,
 ) -> Program:  # fmt: skip
-    """Outputs, with a target the loss of each sample, and its number of each aggregate."""
+    """The program of inference: outputs, with a target the loss of each sample, and aggregates."""
     return Builder(network, None, target, ragged=ragged).build(aggregates)

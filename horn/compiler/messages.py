@@ -1,5 +1,5 @@
-"""What a neuron reads, as expressions over buffers: its own values, and its messages over every
-link and the bias.
+"""A neuron's reads as expressions over buffers: its own values, and its messages over every link
+and the bias.
 
 Vertex expressions use the letters (b, o) of their layer, expressions of a link the letters (b, o,
 i) of that link, whichever way the messages flow: seen from the source of a link, o and i are
@@ -35,11 +35,11 @@ from horn.neuron import OF_A_SAMPLE, WEIGHT
 from horn.optimizers import Direct, Optimizer
 from horn.program import ERRORS, BatchSum, ChannelSum, Draw, Frame, Output, Rank, members_of
 
-TALL = 8  # operations one above the other: what is taller is stored where all neurons read it
+TALL = 8  # levels of operations: a taller expression is stored where all neurons read it
 
 
 def without_factors(node: Node) -> Node:
-    """What is multiplied with numbers, and perhaps turned round, in an expression."""
+    """The expression without constant factors and signs."""
     while True:
         if node.op is Op.NEG:
             (node,) = node.args
@@ -51,8 +51,8 @@ def without_factors(node: Node) -> Node:
 
 @dataclass(frozen=True)
 class StepTrace:
-    """A SynapseState of sequences, which each sample has for itself: what it was before a step, and
-    the buffer of what it is after it.
+    """A SynapseState that each sample of a sequence carries: its value before a step, and the
+    buffer of its value after it.
     """
 
     frame: Frame
@@ -62,7 +62,7 @@ class StepTrace:
 
 
 class MessageExpressions:
-    """Leaves of the neuron's IR in the place where the program keeps them.
+    """Replaces leaves of the neuron's IR by the program's buffers.
 
     known : (layer, phase, abstract node) -> its expression. states : (layer, State) -> its value
     after forward.
@@ -73,9 +73,9 @@ class MessageExpressions:
         self.network = storage.network
         self.known: dict[tuple[int, str, Node], Node] = {}
         self.states: dict[tuple[int, str], Node] = {}
-        self.target: Callable[[Layer], Node] | None = None  # what the output should be
-        self.traces: dict[str, StepTrace] = {}  # of sequences, by the name of the array
-        # message expressions in their places, while one is looked into: see ``over_buffers``
+        self.target: Callable[[Layer], Node] | None = None  # the target of an output
+        self.traces: dict[str, StepTrace] = {}  # in sequences, by the name of the array
+        # message expressions and their replacements, while one is written: see ``over_buffers``
         self.placed: dict[tuple[Frame, str], dict[Node, Node]] = {}
 
     def at_vertex(self, root: Node, code: LayerCode, phase: str) -> Node:
@@ -85,17 +85,17 @@ class MessageExpressions:
         return self.all_at_vertex([root], code, phase)[0]
 
     def all_at_vertex(self, roots: Sequence[Node], code: LayerCode, phase: str) -> list[Node]:
-        """The same of expressions that have much in common."""
+        """Translate several expressions, with their common parts once."""
         layer = code.layer
 
-        done: dict[Node, Node] = {}  # also of what is asked inside of what is asked
+        done: dict[Node, Node] = {}  # also for questions inside of questions
 
         def find(node: Node) -> Node | None:
             key = (layer.index, phase, node)
             if key in self.known:
                 return self.known[key]
             found: Node | None = None
-            if node.op is Op.STOP_GRADIENT:  # gradients are taken by now
+            if node.op is Op.STOP_GRADIENT:  # the gradients are derived already
                 found = ir.replace(node.args[0], find, done)
             elif node.op is Op.REDUCE and node.value[1] == "i":
                 found = self.over_messages(node, code, phase)
@@ -107,10 +107,10 @@ class MessageExpressions:
                 monoid, axis = node.value
                 core = without_factors(node.args[0])
                 inside = ir.replace(core, find, done)
-                if inside.place[0] > TALL and inside.axes:  # what asks reads it again
+                if inside.place[0] > TALL and inside.axes:  # its reader reads it again
                     frame, stem = Frame(layer.index), f"{layer.name}.asked"
                     done[core] = self.storage.store(inside, frame, inside.axes, stem)
-                    if not self.storage.steps:  # what forward stored backward reads
+                    if not self.storage.steps:  # backward reads the buffer that forward stored
                         self.known[layer.index, phase, core] = done[core]
                 inside = ir.replace(node.args[0], find, done)
                 found = self.over_all(inside, monoid, axis, layer)
@@ -129,22 +129,22 @@ class MessageExpressions:
     def over_all(self, inside: Node, monoid: str, axis: str, layer: Layer) -> Node:
         """A reduction over the neurons of a layer, or over the samples of the batch."""
         frame, stem = Frame(layer.index), f"{layer.name}.{monoid}"
-        if axis not in inside.axes:  # a target that is one number, a State
+        if axis not in inside.axes:  # a target that is one number, or a State
             if axis == "b":
                 return ir.reduce(monoid, axis, inside)
             inside = mul(inside, self.storage.ones(frame, axis))
         if not monoid.startswith("arg"):
             return self.storage.reduction_loop(inside, axis, monoid, frame, stem)
-        # The first place that has the extreme: tasks can combine both steps. Compared is what is
-        # stored, to the bit.
+        # The first place of the extreme: tasks can combine both steps. The stored values are
+        # compared, to the bit.
         kept = self.storage.store(inside, frame, inside.axes, f"{layer.name}.asked")
         best = self.storage.reduction_loop(kept, axis, monoid[3:], frame, f"{stem}.best")
         here = select(make(Op.EQ, kept, best), self.index(layer, axis), const(float("inf")))
         return self.storage.reduction_loop(here, axis, "min", frame, stem)
 
     def over_batch(self, inside: Node, monoid: str, layer: Layer, is_back: bool) -> Node:
-        """Of sequences, a sum over the samples that have the step, at each of them; is_back : of
-        what flows back, which reaches those samples alone.
+        """A sum over the samples of sequences that have the step, at each of them; is_back : of
+        gradients, which reach those samples alone.
         """
         if monoid == "any":
             ones = select(inside, const(1.0), ZERO)
@@ -184,12 +184,12 @@ class MessageExpressions:
         return self.storage.stored[key]
 
     def share_of_batch(self, layer: Layer) -> Node:
-        """1 / how many samples of the batch there are; of sequences, that have the step."""
+        """1 / the number of samples in the batch; in sequences, of those that have the step."""
         valid = self.storage.valid
         return ir.Scalar("inv_rows") if valid is None else 1.0 / self.batch_sum(valid, layer)
 
     def rank(self, inside: Node, layer: Layer) -> Node:
-        """The place of each neuron among all of its layer, the largest first."""
+        """The rank of each neuron in its layer, the largest first."""
         frame, axes = Frame(layer.index), ("b", f"n{layer.index}")
         kept = self.storage.store(inside, frame, "bo", f"{layer.name}.asked")
         key = (frame, "rank", kept)
@@ -264,7 +264,7 @@ class MessageExpressions:
         return self.storage.learned(name, (axis,), letter)
 
     def fan(self, layer: Layer, kind: str, of_input: str | None = None) -> Node:
-        """How many messages each neuron has, all or of one input."""
+        """The number of each neuron's messages, all or of one input."""
         if of_input is not None:
             name, axis = f"layer{layer.index}#fan_in.{of_input}", f"n{layer.index}"
             self.storage.persistent(name, (axis,), "constant", ("fan_in", layer.index, of_input))
@@ -314,7 +314,7 @@ class MessageExpressions:
             for position, _ in enumerate(layer.links):
                 frame = Frame(layer.index, position)
                 here = self.at_link(arg, code, position)
-                if ir.is_const(here, ir.IDENTITY[monoid]):  # of another input
+                if ir.is_const(here, ir.IDENTITY[monoid]):  # another input
                     continue
                 exact = node in code.exact
                 part = self.storage.reduced(here, "i", monoid, frame, stem, exact)
@@ -392,8 +392,8 @@ class MessageExpressions:
         return self.storage.learned(array, axes, "o")
 
     def trace(self, array: str, frame: Frame) -> Node:
-        """What synapses remember, as it was when the batch began; of sequences, at the step before
-        for each sample, if forward assigns it.
+        """A SynapseState as it was when the batch began; in sequences, at the step before for each
+        sample, if forward assigns it.
         """
         if array in self.traces:
             return self.traces[array].before
@@ -439,18 +439,18 @@ class MessageExpressions:
         )
 
     def heard(self, link: Link) -> str:
-        """The buffer with what a link delivers."""
+        """The buffer of a link's inputs."""
         name, axes = self.output_name(link.source), ("b", f"n{link.source.index}")
         if link.is_reversed:
             return self.storage.reversed(name, axes, link.source.index)
         return self.storage.late(name, axes, link.delay) if link.delay else name
 
     def upstream(self, node: Node, code: LayerCode) -> Node:
-        """d loss / d output, or d loss / d what a State is for the next step."""
+        """d loss / d output, or d loss / d a State for the next step."""
         return _known(code.upstream if node.value is None else self.of_state(code, node.value))
 
     def of_state(self, code: LayerCode, name: str) -> Node:
-        """d loss / d what a State is after forward: the next step's says it."""
+        """d loss / d a State after forward, which the next step writes."""
         back = state_back(code.layer, name)
         return load(self.storage.late(back, ("b", f"n{code.layer.index}"), -1), "bo")
 
@@ -464,8 +464,8 @@ class MessageExpressions:
         return load(name, "oi") + float(offset)
 
     def place(self, frame: Frame) -> Node:
-        """m.index: how many messages of the same neuron come before, links in their order, the
-        sources of each ascending.
+        """m.index: the number of the neuron's messages before this one, links in order, the sources
+        of each ascending.
         """
         layer, link = self.network.layers[frame.layer], self.storage.link(frame)
         position = frame.link or 0
@@ -514,8 +514,8 @@ class MessageExpressions:
         return self.storage.taken(load(name, "o" if bias else "oi"), axes)
 
     def message_draw(self, node: Node, frame: Frame) -> Node:
-        """A draw of a message, made where it is read: one per sample is never stored. Of the bias
-        (a frame without a link) and of all samples at once it is.
+        """A draw of a message, made where it is read: one per sample is never stored. A draw of the
+        bias (a frame without a link), or one for all samples, is stored.
         """
         kind, site, per = node.value
         layer = self.network.layers[frame.layer]
@@ -527,7 +527,7 @@ class MessageExpressions:
         return self.storage.store(drawn, frame, axes, f"{layer.name}.message.{kind}.{per}.{site}")
 
     def at_errors(self, root: Node, code: LayerCode) -> Node:
-        """An expression of a hidden neuron's backward about the output neurons."""
+        """An expression of a hidden neuron's backward over the output neurons."""
         layer, last = code.layer, self.network.last
         frame = Frame(layer.index, ERRORS)
 
@@ -584,16 +584,16 @@ class MessageExpressions:
         leaves: Mapping[Op, Callable[[Node], Node]],
         vertex: Callable[[Node], Node],
     ) -> Node:
-        """A message expression with its leaves in their places; ``vertex`` has those of one neuron.
+        """Replace the leaves of a message expression; ``vertex`` replaces those of one neuron.
 
-        end : which synapses it is about, and from whose side. What is asked inside of it of the
-        same messages (a rank, what they are chosen by) has most of its nodes in common with it.
+        end : the synapses of the expression, and from which side. A question inside of it about the
+        same messages (a rank, the key of a choice) has most of its nodes in common with it.
         """
         is_outermost = not self.placed
         done = self.placed.setdefault(end, {})
 
         def find(node: Node) -> Node | None:
-            if node.op is Op.STOP_GRADIENT:  # gradients are taken by now
+            if node.op is Op.STOP_GRADIENT:  # the gradients are derived already
                 return ir.replace(node.args[0], find, done)
             if node.op in leaves:
                 return leaves[node.op](node)
@@ -606,8 +606,8 @@ class MessageExpressions:
                 self.placed.clear()
 
     def input_gradient(self, out: Outgoing) -> Node:
-        """d loss / d input of the synapses of a link, in its frame; 0 if nothing flows back through
-        the receiver.
+        """d loss / d input of the synapses of a link, in its frame; 0 if no gradient flows back
+        through the receiver.
         """
         receiver = out.receiver
         if receiver.deltas:
@@ -620,7 +620,7 @@ class MessageExpressions:
         return ZERO
 
     def through_interlayer(self, code: LayerCode, sent: Node, phase: str = "inter") -> Node:
-        """d loss / d (what the neurons fed forward), from d loss / d (what the layer sent)."""
+        """d loss / d (the values fed forward), from d loss / d (the layer's outputs)."""
         layer = code.layer
         frame = Frame(layer.index)
         assert code.interlayer is not None
@@ -636,16 +636,16 @@ class MessageExpressions:
 
 
 def state_back(layer: Layer, name: str) -> str:
-    """The buffer of d loss / d what a State is before forward."""
+    """The buffer of d loss / d a State before forward."""
     return f"{layer.name}.{name}.back"
 
 
 def where_member(layer: Layer, value: Node) -> Node:
-    """A value of the neurons that a row has, 0 elsewhere; for a masked layer."""
+    """A value at the neurons that a row has, 0 elsewhere; for a masked layer."""
     return select(make(Op.NE, load(members_of(layer), "bo"), ZERO), value, ZERO)
 
 
-_WHOLE = (Op.REDUCE, Op.RANK, Op.CHANNEL_SUM)  # of a layer or the batch: of no one message
+_WHOLE = (Op.REDUCE, Op.RANK, Op.CHANNEL_SUM)  # of a layer or the batch, not of one message
 
 
 def _known(upstream: Node | None) -> Node:
@@ -654,8 +654,8 @@ def _known(upstream: Node | None) -> Node:
 
 
 def swap(node: Node) -> Node:
-    """The same values with the letters o and i exchanged: a vertex expression of a link's source,
-    and back.
+    """The same values with the letters o and i exchanged: from a vertex expression of a link's
+    source, and back.
     """
     table = str.maketrans("oi", "io")
 

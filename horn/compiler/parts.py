@@ -1,9 +1,9 @@
 """Sequences in parts: forward is computed again for one part after the other, from the last to the
-first, so that memory holds the steps of one part and where each part began.
+first, so that memory holds the steps of one part and the beginning of each.
 
-    Parts(forward: as far as the circle; behind: what it leads to; judge; backward)
+    Parts(forward: up to the circle; behind: statements after it; judge; backward)
 
-What learned arrays are changed by adds up over the parts, and changes them afterwards.
+The gradients of learned arrays add up over the parts, and are applied afterwards.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from horn.program import (
     writes,
 )
 
-OF_A_STEP = ("late", "carried")  # roles of buffers that are other ones at each step
+OF_A_STEP = ("late", "carried")  # roles of buffers that differ at each step
 
 
 def length_of(steps: int) -> int:
-    """Of how many steps a part is: of so many there are about as many parts."""
+    """The steps of a part, so that there are about as many parts."""
     return math.isqrt(max(steps - 1, 0)) + 1
 
 
 class Sums:
-    """The statements that come last, as they are with parts. known : from the beginning, of what no
-    step changes; each : for every part; zero : before them; after : when all parts are done.
+    """The statements after the last step, as they run with parts. known : first, where no step
+    changes their inputs; each : for every part; zero : before the parts; after : after all parts.
 
-    changed : what the statements of parts write.
+    changed : the buffers that the statements of parts write.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Sums:
         self.each: list[Statement] = []
         self.zero: list[Statement] = []
         self.after: list[Statement] = []
-        self.names: set[str] = set()  # what parts add up
-        whole: set[str] = set()  # known when all parts are done
+        self.names: set[str] = set()  # the buffers that parts add up
+        whole: set[str] = set()  # complete after all parts
         for statement in statements:
             if not has_rows(statement) and self.is_known(statement, {*changed, *whole}):
                 self.known.append(statement)
@@ -81,14 +81,14 @@ class Sums:
                 self.add(name, statement)
 
     def is_known(self, s: Statement, changed: Collection[str]) -> bool:
-        """Whether it comes of what is learned and what is fixed alone, before any step."""
+        """Whether its inputs are learned or fixed, known before any step."""
         heard, made = {*reads(s)}, {*writes(s)}
         if (heard | made) & {*changed} or any(self.buffers[n].role in OF_A_STEP for n in heard):
             return False
         return all(self.buffers[name].role == "work" for name in made)
 
     def place(self, s: Statement) -> str:
-        """The layer and the neuron that a statement is of, in front of what is said of it."""
+        """The layer and the neuron of a statement, as the beginning of a message."""
         if not isinstance(frame := getattr(s, "frame", None), Frame):
             return ""
         layer = self.network.layers[frame.layer]
@@ -98,7 +98,7 @@ class Sums:
         return not any(base(axis) == "b" for axis in self.buffers[name].axes)
 
     def here(self, s: Statement, sums: Sequence[str]) -> Statement:
-        """The statement, of this part alone."""
+        """The statement for one part alone."""
         for name in sums:
             self.buffers[f"{name}.here"] = replace(self.buffers[name], name=f"{name}.here")
         if isinstance(s, Loop):
@@ -116,7 +116,7 @@ class Sums:
         return s
 
     def add(self, name: str, s: Statement) -> None:
-        """What this part says goes to what the others say."""
+        """Add this part's sum to that of the other parts."""
         self.names.add(name)
         assert isinstance(s, (Loop, Matmul, Convolve))
         frame, letters = s.frame, "o"

@@ -1,16 +1,16 @@
-"""Time: which statements run step by step, and which once for all steps together.
+"""Time: the statements that run step by step, and those that run once for all steps together.
 
-What a layer hears late, and what a neuron carries from step to step, closes circles; only what lies
-on one has to be repeated. All before it (products with the inputs, mostly) and all behind it (what
-nobody hears late, the gradients of weights, which add up over the steps) runs once, over the rows
-of the batch at every step.
+Delayed inputs and carried States close circles; only statements on a circle must be repeated. All
+statements before it (products with the inputs, mostly) and behind it (layers that nobody hears
+late, the gradients of weights, which add up over the steps) run once, over the rows of the batch at
+every step.
 
     Repeat(samples, targets)   AllSteps(before the circle)
-    Repeat(circle)             AllSteps(behind it)          what the last step alone is asked
-    AllSteps(before the circle of what comes back)  Repeat(circle, reverse)  AllSteps(gradients)
+    Repeat(circle)             AllSteps(behind it)          loss of the last step alone
+    AllSteps(before the circle of gradients)  Repeat(circle, reverse)  AllSteps(gradients)
     updates
 
-Buffers that one of these parts makes and another reads have all steps, others one.
+Buffers that one of these parts writes and another reads have all steps, others one.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ PHASES = ("first", "forward", "judge", "backward", "last")
 
 @dataclass
 class Body:
-    """The statements of one pass through the steps, by where they run."""
+    """The statements of one pass through the steps, by their place in it."""
 
     fixed: list[Statement] = field(default_factory=list)  # the same at every step
-    samples: list[Statement] = field(default_factory=list)  # read of the data
+    samples: list[Statement] = field(default_factory=list)  # read from the data
     before: list[Statement] = field(default_factory=list)
     circle: list[Statement] = field(default_factory=list)
-    tallies: list[Statement] = field(default_factory=list)  # add up what each step says
+    tallies: list[Statement] = field(default_factory=list)  # add up the values of each step
     behind: list[Statement] = field(default_factory=list)
-    at_last: list[Statement] = field(default_factory=list)  # of which the last step is asked alone
+    at_last: list[Statement] = field(default_factory=list)  # needed at the last step alone
 
 
 class Arrangement:
-    """Puts the statements of the phases together. keep : buffers of which every step is asked;
-    seeds : of these, what is written at the last step alone, and of which layer. part : the steps
-    of a part, or 0.
+    """Arranges the statements of the phases. keep : buffers that are read at every step; seeds : of
+    these, the ones written at the last step alone, and their layers. part : the steps of a part, or
+    0.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Arrangement:
     def tell_in_place(
         self, backward: Sequence[Body], runs: Sequence[Body], first: list[Statement]
     ) -> None:
-        """What flows back to the step before alone lies in one place."""
+        """Keep gradients for the step before in one place, where nothing else reads them."""
         for run in backward:
             others = [*first, *self.phases["last"], *self.phases["judge"]]
             for other in runs:
@@ -123,7 +123,7 @@ class Arrangement:
         forward: Sequence[tuple[Body, list[Statement]]],
         backward: Sequence[tuple[Body, list[Statement]]],
     ) -> list[Statement]:
-        """All but what comes first, with ``Parts``."""
+        """All statements after the first phase, with ``Parts``."""
         if len(forward) > 1 or len(backward) > 1:
             raise CompileError(
                 'recompute="sqrt" computes a sequence in parts, and what is heard from its end '
@@ -141,7 +141,7 @@ class Arrangement:
             steps += [*of.samples, *of.before, *of.circle, *of.tallies, *of.behind, *of.at_last]
         changed = {name for s in steps for name in writes(s)}
         last = Sums(self.network, self.buffers, self.phases["last"], self.has_rows, changed)
-        for name, layer in self.seeds.items():  # which judge writes at the last step
+        for name, layer in self.seeds.items():  # written by judge at the last step
             zero = Loop(Frame(layer), (Output(name, const(0.0)),))
             behind = [AllSteps((zero,)), *behind]
         flow = merged([*back(other, []), *self.over_rows(last.each)])
@@ -171,8 +171,8 @@ class Arrangement:
         self, statements: Sequence[Statement], later: Sequence[Statement],
         judge: Sequence[Statement],
     ) -> list[tuple[Body, list[Statement]]]:  # fmt: skip
-        """The statements of one pass, by how many reversals lie before them: what reads a reversal
-        waits for all steps of what is reversed. Each with the reversals that follow it.
+        """The statements of one pass, by the number of reversals before them: a reader of a
+        reversal waits for all steps of its source. Each level with the reversals that follow it.
         """
         levels = self.levels(statements)
         found = []
@@ -185,7 +185,7 @@ class Arrangement:
         return found
 
     def levels(self, statements: Sequence[Statement]) -> list[int]:
-        """How many reversals lie before each statement, at any step."""
+        """The number of reversals before each statement, at any step."""
         made: dict[str, list[int]] = {}
         for number, statement in enumerate(statements):
             for name in writes(statement):
@@ -204,7 +204,7 @@ class Arrangement:
         return levels
 
     def whole(self, name: str) -> str:
-        """What a buffer is a view of, of other steps; itself if it is none."""
+        """The buffer that a view of other steps belongs to; itself if it is no view."""
         return self.views[name][0] if name in self.views else name
 
     def has_rows(self, statement: Statement) -> bool:
@@ -218,7 +218,7 @@ class Arrangement:
         self, statements: Sequence[Statement], later: Sequence[Statement],
         judge: Sequence[Statement],
     ) -> Body:  # fmt: skip
-        """Where the statements of one pass run."""
+        """Assign the statements of one pass to its places."""
         made: dict[str, int] = {}
         for number, statement in enumerate(statements):
             made.update(dict.fromkeys(writes(statement), number))
@@ -245,7 +245,7 @@ class Arrangement:
                 pending += more
             return found
 
-        # What is fixed, and what depends on something of an earlier step.
+        # Fixed statements, and those that depend on an earlier step.
         fixed, turning = set[int](), set(summed)
         for number, statement in enumerate(statements):
             of = [made[n] for n in heard[number] if n in made]
@@ -256,14 +256,14 @@ class Arrangement:
                 turning.add(number)
             elif self.is_fixed(statement, heard[number]) and all(n in fixed for n in of):
                 fixed.add(number)
-        # What is summed over the rows of a step is computed step by step.
+        # Sums over the rows of a step are computed step by step.
         sums = {k for k, s in enumerate(statements) if isinstance(s, BatchSum)}
         turning |= sums
         for number in sorted(range(len(statements))):
             if any(made.get(n) in turning for n in heard[number]) and number not in tallies:
                 turning.add(number)
                 fixed.discard(number)
-        # What an earlier step is heard of: it is on the circle, with all that it depends on.
+        # Statements whose earlier step is read are on the circle, with all that they depend on.
         needed = {
             made[self.whole(n)]
             for names in heard for n in names if n in self.views and self.whole(n) in made
@@ -292,7 +292,7 @@ class Arrangement:
         return found
 
     def is_fixed(self, statement: Statement, heard: Sequence[str]) -> bool:
-        """Whether it makes the same at every step, but for what it reads of others."""
+        """Whether it computes the same at every step, its inputs apart."""
         if self.has_rows(statement) or isinstance(statement, (Input, Target)):
             return False
         if isinstance(statement, Draw):
@@ -300,7 +300,7 @@ class Arrangement:
         return not any(self.buffers[n].role == "late" for n in heard)
 
     def spans(self, statements: Sequence[Statement]) -> None:
-        """Say which buffers have all steps, and how many besides."""
+        """Set the buffers with all steps, and the number of steps besides."""
         where: dict[str, set[int]] = {}
         wide: set[str] = set()
         extra: dict[str, tuple[int, int]] = dict.fromkeys(self.keep, (0, 0))
@@ -327,7 +327,7 @@ class Arrangement:
         self.check(statements)
 
     def check(self, statements: Sequence[Statement]) -> None:
-        """What has one number at each step, for all rows, is not read at another."""
+        """Raise CompileError if a step's number for all rows is read at another step."""
         made = dict[str, Statement]()
         for statement in statements:
             if not isinstance(statement, Repeat):
@@ -363,7 +363,7 @@ def on_circles(network: Network) -> frozenset[int]:
 
 
 def grouped(*parts: tuple[type[Repeat | AllSteps], bool, list[Statement]]) -> list[Statement]:
-    """Statements by how they run, without what is empty."""
+    """Group statements by the way they run, without empty groups."""
     return [
         Repeat(tuple(body), reverse) if kind is Repeat else AllSteps(tuple(body))
         for kind, reverse, body in parts if body
@@ -371,7 +371,7 @@ def grouped(*parts: tuple[type[Repeat | AllSteps], bool, list[Statement]]) -> li
 
 
 def forth(run: Body, behind: list[Statement]) -> list[Statement]:
-    """What runs through the steps as time goes."""
+    """The statements that run through the steps forward in time."""
     return grouped(
         (Repeat, False, run.samples), (AllSteps, False, run.before), (Repeat, False, run.circle),
         (AllSteps, False, behind),
@@ -379,7 +379,7 @@ def forth(run: Body, behind: list[Statement]) -> list[Statement]:
 
 
 def back(run: Body, turned: list[Statement]) -> list[Statement]:
-    """What runs back through the steps."""
+    """The statements that run back through the steps."""
     return grouped(
         (Repeat, False, run.samples), (AllSteps, False, run.before), (Repeat, True, run.circle),
         (AllSteps, False, run.behind + run.at_last + turned),
@@ -387,7 +387,7 @@ def back(run: Body, turned: list[Statement]) -> list[Statement]:
 
 
 def merged(statements: Sequence[Statement]) -> list[Statement]:
-    """Neighbours that run over all steps as one."""
+    """Join neighbours that run over all steps."""
     found: list[Statement] = []
     for statement in statements:
         if isinstance(statement, AllSteps) and found and isinstance(found[-1], AllSteps):

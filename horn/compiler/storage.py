@@ -1,7 +1,7 @@
-"""Where a program keeps its values: buffers, and the statements that fill them.
+"""The values of a program: buffers, and the statements that fill them.
 
-What is computed is stored once; every later use loads it. What varies along fewer axes than a loop
-is computed before the loop.
+A computed value is stored once; every later use loads it. Values that vary along fewer axes than a
+loop are computed before the loop.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from horn.program import (
 )
 
 _CHEAP = ir.BOOLEAN | {Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SELECT}
-# Slower than reading what they gave before.
+# Operations slower than a read of their stored result.
 COSTLY = (
     Op.EXP, Op.LOG, Op.SQRT, Op.TANH, Op.SIN, Op.COS, Op.LOG1P, Op.EXPM1, Op.SIGMOID, Op.SOFTPLUS,
     Op.ERF, Op.ERFC, Op.ATAN, Op.POW, Op.ATAN2,
@@ -48,25 +48,25 @@ COSTLY = (
 
 
 class Storage:
-    """The buffers and statements of a program that is being built, and how an expression gets into
-    a buffer.
+    """The buffers and statements of a program under construction, and the ways to store
+    expressions in buffers.
     """
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        self.tied = network.tied  # which looks at all links
+        self.tied = network.tied  # computed over all links
         self.buffers: dict[str, Buffer] = {}
         self.numbers: dict[str, int] = {}  # stem -> the first number that may be free
         self.prologue: list[Statement] = []
         self.statements: list[Statement] = []
         self.stored: dict[tuple[Frame, str, Node], Node] = {}
-        self.parts: set[tuple[Frame, str, Node]] = set()  # of these, what others have in them
+        self.parts: set[tuple[Frame, str, Node]] = set()  # the keys of common subexpressions
         self.values: dict[Node, Node] = {}  # expressions that a buffer holds already
-        self.paired: dict[Node, Node] = {}  # what ``paired`` made of a node
-        self.compact: frozenset[int] = frozenset()  # layers of which the live neurons are stored
+        self.paired: dict[Node, Node] = {}  # the results of ``paired``
+        self.compact: frozenset[int] = frozenset()  # layers with only live neurons stored
         self.probes: dict[str, str] = {}  # as in Program
         self.steps = network.steps
-        self.valid: Node | None = None  # of sequences that end early, as lower.VALID says
+        self.valid: Node | None = None  # in sequences that end early, lower.VALID
         self.phases: dict[str, list[Statement]] = {phase: [] for phase in PHASES}
 
     # --- buffers
@@ -89,7 +89,7 @@ class Storage:
         k = self.numbers.get(stem, 2)
         while f"{stem}.{k}" in self.buffers:
             k += 1
-        self.numbers[stem] = k  # buffers are never taken away
+        self.numbers[stem] = k  # buffers are never removed
         return f"{stem}.{k}"
 
     def axes_of(self, frame: Frame, letters: str) -> tuple[str, ...]:
@@ -100,15 +100,15 @@ class Storage:
         return link_of(self.network, frame)
 
     def told(self, frame: Frame, letters: str) -> str:
-        """The letters of an output, where its axes do not tell them: of a layer that hears itself,
-        o and i are the same neurons.
+        """The letters of an output where its axes are ambiguous: in a layer that hears itself, o
+        and i are the same neurons.
         """
         if frame.link is None or frame.link == ERRORS or frame.shared:
             return ""
         return letters if self.link(frame).source.index == frame.layer else ""
 
     def late(self, name: str, axes: tuple[str, ...], delay: int) -> str:
-        """A buffer as it is so many steps ago, or ahead (negative)."""
+        """The view of a buffer ``delay`` steps ago, or ahead (negative)."""
         view = f"{name}~{delay}"
         if view not in self.buffers:
             self.buffer(view, axes, "late", value=(name, delay))
@@ -126,12 +126,14 @@ class Storage:
         self.statements.append(statement)
 
     def begin(self, phase: str) -> None:
-        """What is emitted from now on belongs to a part of a sequence's program (steps.py)."""
+        """Emit the next statements into a phase of a sequence's program (steps.py)."""
         self.statements = self.phases[phase]
 
     @contextmanager
     def aside(self, phase: str) -> Iterator[None]:
-        """For a while; what is stored meanwhile is of one step, and nobody else's."""
+        """Emit into a phase for a while; values stored meanwhile are of one step, and for it
+        alone.
+        """
         kept = self.statements, self.stored, self.parts, self.values
         self.stored, self.parts, self.values = dict(kept[1]), set(kept[2]), dict(kept[3])
         self.begin(phase)
@@ -154,7 +156,7 @@ class Storage:
         return load(name, node.axes)
 
     def expanded(self, name: str, frame: Frame) -> Node:
-        """A learned array that synapses or neurons share, for each of them."""
+        """A learned array that synapses or neurons share, expanded to each of them."""
         shared, letters = replace(frame, shared=True), "o" if frame.link is None else "oi"
         self.persistent(name, self.axes_of(shared, "o"), "learned")
         each = each_of(self.network, name, frame)
@@ -176,7 +178,7 @@ class Storage:
         return load(each, "oi")
 
     def turned_back(self, node: Node, frame: Frame, transposed: bool, stem: str) -> Node:
-        """A gradient of the synapses of a tied link, as the link has it that it is tied to."""
+        """A gradient of the synapses of a tied link, in the shape of the owner's weights."""
         each = self.store(node, frame, "oi", f"{stem}.each").value
         turn = Turn(frame, self.fresh(stem), each, transposed, back=True)
         self.buffer(turn.out, turned_axes(self.network, turn, self.axes_of(frame, "oi")))
@@ -184,7 +186,7 @@ class Storage:
         return load(turn.out, "oi")
 
     def added(self, node: Node, frame: Frame, stem: str) -> Node:
-        """The sum over those that share a number."""
+        """The sum over the synapses or neurons that share a number."""
         letters = "o" if frame.link is None else "oi"
         each = self.store(node, frame, letters, f"{stem}.each")
         name = self.buffer(self.fresh(stem), self.axes_of(replace(frame, shared=True), "o"))
@@ -200,7 +202,7 @@ class Storage:
     # --- storing expressions
 
     def store(self, node: Node, frame: Frame, letters: str, stem: str) -> Node:
-        """The node's value in a buffer of its own; a load of it."""
+        """Store a node's value in a buffer of its own; returns a load of it."""
         if node.op is Op.LOAD and node.axes == letters:
             return node
         key = (frame, letters, node)
@@ -211,12 +213,12 @@ class Storage:
         return self.stored[key]
 
     def remember(self, value: Node, name: str) -> None:
-        """Later uses of this (b, o) expression load the buffer."""
+        """Let later uses of this (b, o) expression load the buffer."""
         if value.args and value.axes == "bo":
             self.values[value] = load(name, "bo")
 
     def loop(self, frame: Frame, outputs: list[Output], scatter: bool = False) -> None:
-        """Emit a Loop, after storing what varies along fewer axes than the loop does."""
+        """Emit a Loop, after storing values that vary along fewer axes than the loop does."""
         if scatter:
             nodes = [self.lift_scalars(o.node) for o in outputs]
         else:
@@ -233,16 +235,16 @@ class Storage:
         self, root: Node, frame: Frame, domain: str, before: set[Node], done: dict[Node, Node]
     ) -> Node:
         """Store every subexpression that varies along fewer axes than the domain: it is computed
-        once, not once per place. What several of them have in common is stored, too.
+        once, not once per place. Common subexpressions of several of them are stored, too.
 
-        before, done : what was looked into of the same loop's expressions, and what became of it;
-        both grow. Whatever is in those has its parts stored.
+        before, done : the visited nodes of the same loop's expressions, and their replacements;
+        both grow. The parts of nodes in these are stored already.
         """
 
         def place(node: Node) -> Frame | None:
             if not node.axes and domain:
                 return Frame(0)
-            # a loop over messages would repeat even one operation for each of its third axis
+            # a loop over messages would repeat even one operation along its third axis
             is_part = len(node.axes) < len(domain) and (len(domain) == 3 or not self.cheap(node))
             return frame if is_part else None
 
@@ -280,15 +282,15 @@ class Storage:
         return ir.replace(root, find, done)
 
     def at_hand(self, node: Node, frame: Frame) -> Node | None:
-        """What an expression was stored in that is worth reading instead; None if it is not."""
+        """The buffer to read instead of an expression, where that is worth it; else None."""
         key = (frame, node.axes, node)
         is_costly = node.op in COSTLY and not self.steps
         return self.stored.get(key) if key in self.parts or is_costly else None
 
     def in_common(self, parts: dict[Node, Frame]) -> list[Node]:
-        """What is worth storing of the expressions that several of these have in them."""
+        """The expressions worth storing that several of these have in common."""
         found: dict[Node, None] = {}
-        seen: dict[Node, Node] = {}  # in which part first
+        seen: dict[Node, Node] = {}  # the first part of each
         for part in sorted(parts, key=lambda n: n.place[0]):
             stack = [part]
             while stack:
@@ -316,8 +318,8 @@ class Storage:
 
     @staticmethod
     def cheap(node: Node) -> bool:
-        """Not worth a pass of its own: at most two plain operations."""
-        if node.place[0] > 3:  # it is not walked to the ground for each of its nodes
+        """Whether it is not worth a pass of its own: at most two plain operations."""
+        if node.place[0] > 3:  # checked first: the walk below would visit every node
             return False
         nodes = [n for n in ir.walk(node) if n.args]
         return len(nodes) <= 2 and all(n.op in _CHEAP for n in nodes)
@@ -327,8 +329,8 @@ class Storage:
     def reduced(
         self, node: Node, axis: str, monoid: str, frame: Frame, stem: str, exact: bool = False
     ) -> Node:
-        """The reduction of a link expression over one of its axes, as an expression over what is
-        left. exact : not by products in which digits are lost.
+        """The reduction of a link expression over one of its axes, as an expression over the other
+        axes. exact : without products that lose digits.
         """
         link = self.link(frame)
         if monoid == "sum" and isinstance(link, Link) and link.convolves:
@@ -350,11 +352,11 @@ class Storage:
     def convolved(
         self, node: Node, axis: str, frame: Frame, link: Link, stem: str, exact: bool = False
     ) -> Node | None:
-        """A sum of products over windows, each product by one statement, as an expression over
-        what is left; None if it is no such sum, or an ``exact`` one of several.
+        """A sum of products over windows, each product by one statement, as an expression over the
+        other axes; None if it is no such sum, or an ``exact`` one of several products.
 
-        What of a product only senders have (receivers, towards them) is summed over the windows
-        alone, what only weights have over the synapses, without the batch.
+        Factors of senders alone (or of receivers, towards senders) are summed over the windows,
+        factors of weights alone over the synapses, without the batch.
         """
         terms = monomials(node)
         if terms is None or (exact and len(terms) > 1):
@@ -375,9 +377,9 @@ class Storage:
     def window_term(
         self, sides: dict[str, Node], axis: str, frame: Frame, each: Mapping[str, str], stem: str
     ) -> Node:
-        """The sum over windows of one product, without what is outside."""
+        """The sum over windows of one product, without the factors outside."""
         here = {letters: node for letters, node in sides.items() if letters}
-        if axis == "b" and "bi" not in here:  # a product with ones, times what is shared
+        if axis == "b" and "bi" not in here:  # a product with ones, times the shared factor
             weight = here.pop("oi", None)
             here["bi"] = self.all_ones(frame)
             found = self.window_term(here, axis, frame, each, stem)
@@ -413,7 +415,7 @@ class Storage:
         return self.stored[key]
 
     def drop_unread(self) -> None:
-        """Leave out what was expanded for nobody."""
+        """Drop expanded arrays that nobody reads."""
         lists = [self.statements, *self.phases.values()]
         read = {name for each in lists for s in each for name in reads(s)}
         unread = {s.out for each in lists for s in each if isinstance(s, Expand)} - read
@@ -423,7 +425,7 @@ class Storage:
             del self.buffers[name]
 
     def spread(self, node: Node, letter: str, frame: Frame) -> Node:
-        """The same value, made to vary (in name) along an axis, so that a loop meets it once per
+        """The same value, made to vary (in name) along an axis, so that a loop visits it once per
         place.
         """
         return mul(node, self.ones(frame, letter))
@@ -441,8 +443,8 @@ class Storage:
         return const(float(layer.size))
 
     def reduction_loop(self, node: Node, axis: str, monoid: str, frame: Frame, stem: str) -> Node:
-        """A loop, and what is left. Of a sum over three axes the factors that all summed have are
-        taken out: multiplied once, not once per element.
+        """Reduce by a loop; returns a load of the result. From a sum over three axes the common
+        factors of all terms are taken out: multiplied once, not once per element.
         """
         if monoid == "sum" and len(node.axes) == 3:
             outside, inside = taken_out(node, axis)
@@ -457,7 +459,9 @@ class Storage:
         return self.stored[key]
 
     def resolve(self, root: Node, frame: Frame, stem: str) -> Node:
-        """Run the matrix products and the reductions in an expression; loads in their place."""
+        """Emit the matrix products and reductions of an expression; returns it with loads of
+        them.
+        """
 
         def find(node: Node) -> Node | None:
             if node.op is Op.MATMUL:
@@ -479,7 +483,7 @@ class Storage:
         return self.stored[key]
 
 
-# Of the products over windows that are summed over an axis, the letters of their factors.
+# The letters of the factors in products over windows that are summed over an axis.
 _SUMMED = {
     "i": ({"bi", "oi"}, {"bi"}, {"oi"}),
     "o": ({"bo", "oi"}, {"bo"}, {"oi"}),
@@ -488,8 +492,8 @@ _SUMMED = {
 
 
 def _sides(factors: tuple[Node, ...], axis: str, each: Mapping[str, str]) -> dict[str, Node] | None:
-    """A product over windows by the letters that its factors have; "": what is outside of the sum
-    over the axis. None if synapses have something else than weights.
+    """The factors of a product over windows by their letters; "": those outside of the sum over the
+    axis. None if synapses have other numbers than weights.
     """
     summed = "boi" if axis == "b" else axis  # with the batch over positions, too
     found: dict[str, Node] = {}
@@ -499,12 +503,12 @@ def _sides(factors: tuple[Node, ...], axis: str, each: Mapping[str, str]) -> dic
             return None
         if not set(letters) & set(summed):
             letters = ""
-        elif len(letters) == 1:  # with a factor that has the letter, too; weights as the last
+        elif len(letters) == 1:  # joined to a factor with the letter; weights as the last
             known = [some for some in ("bo", "bi", "oi") if some in found]
             letters = next((some for some in known if letters in some), letters)
         found[letters] = mul(found[letters], factor) if letters in found else factor
     if axis == "b" and "oi" in found and not _is_of_weights(found["oi"], each):
-        return None  # it is taken of what synapses share
+        return None  # it must be computed from the shared numbers
     is_product = set(found) - {""} in ({"bi", "oi"}, {"bo", "oi"}) and axis != "b"
     return None if is_product and not _is_each(found["oi"], each) else found
 
@@ -514,7 +518,7 @@ def _is_of_weights(node: Node, each: Mapping[str, str]) -> bool:
 
 
 def _of_shared(node: Node, each: Mapping[str, str]) -> Node:
-    """What is computed of the weights of synapses, of the weights that they share."""
+    """An expression of the synapses' weights, over the shared weights instead."""
     return ir.replace(node, lambda n: load(each[n.value], "o") if _is_each(n, each) else None)
 
 

@@ -1,7 +1,7 @@
-"""Per-batch dropout made real: who sits a batch out is not computed at all (note 0001, point 8).
+"""Per-batch dropout: neurons that sit a batch out are not computed at all (note 0001, point 8).
 
-A layer whose silent neurons nobody can notice is *compact*: its buffers hold the live neurons only.
-Where they would be noticed (an interlayer, a sparse link, a maximum over messages, ...) everything
+A layer whose silent neurons have no effect is *compact*: its buffers hold the live neurons only.
+Where they have one (an interlayer, a sparse link, a maximum over messages, ...) everything
 is computed and only the updates leave them out.
 """
 
@@ -25,16 +25,16 @@ class Thinning:
     def __init__(self, storage: Storage, messages: MessageExpressions, thin: bool) -> None:
         self.storage, self.messages, self.thin = storage, messages, thin
         self.network, self.code = storage.network, messages.code
-        self.masks: dict[int, str] = {}  # layer -> who is live, where some sit out
+        self.masks: dict[int, str] = {}  # layer -> the mask of its live neurons, where some sit out
 
     def takes_part(self, layer: int, letter: str = "o") -> Node | None:
-        """Where a neuron takes part in the batch, if it may not and its arrays are whole."""
+        """Whether a neuron takes part in the batch, as a mask; None if all do or it is compact."""
         if layer not in self.masks or layer in self.storage.compact:
             return None
         return make(Op.NE, load(self.masks[layer], letter), ZERO)
 
     def live_synapse(self, frame: Frame) -> Node | None:
-        """Where both ends of a synapse take part, likewise; None for what is shared."""
+        """Whether both ends of a synapse take part, likewise; None for shared numbers."""
         if frame.shared:
             return None
         here = self.takes_part(frame.layer)
@@ -46,7 +46,7 @@ class Thinning:
         return make(Op.AND, here, there)
 
     def live_number(self, frame: Frame) -> Node | None:
-        """Where a number of a link or layer is learned, likewise; None for what others have."""
+        """Whether a number of a link or layer is learned, likewise; None for tied ones."""
         link = None if frame.link is None else self.storage.link(frame)
         if isinstance(link, Link) and not self.storage.tied.isdisjoint(link.weights.values()):
             return None
@@ -116,7 +116,7 @@ class Thinning:
             or (n.op is Op.DRAW and n.value[2] in OF_A_SAMPLE)
             for n in ir.walk(*roots)
         ):
-            return False  # a draw per sample, or per message, names every neuron of the layer
+            return False  # a draw per sample, or per message, numbers all neurons of the layer
         if not all(
             o.receiver.derived.is_weighted_sum and not o.receiver.is_local
             for o in self.code.outgoing[layer.index]
@@ -138,7 +138,7 @@ class Thinning:
 
 
 def without(forward: ForwardIR, condition: Node) -> ForwardIR:
-    """A layer's forward where nobody sits out."""
+    """A layer's forward under the condition that no neuron sits out."""
     return ForwardIR(
         ir.assume(forward.output, condition, False),
         forward.states,

@@ -1,4 +1,4 @@
-"""What a batch changes: gradients averaged over the batch, and the optimizer's formula for every
+"""The changes of a batch: gradients averaged over the batch, and the optimizer's formula for every
 learned number.
 """
 
@@ -20,12 +20,12 @@ from horn.neuron import carried
 from horn.optimizers import Direct, Optimizer
 from horn.program import Frame, Output, Update
 
-Gradient = tuple[str, Frame, Node]  # of which array, in which frame
+Gradient = tuple[str, Frame, Node]  # (array, frame, gradient)
 
 
 class Updates:
-    """Gradients and updates of weights, biases, Parameters and States. ``fuse``: inside the
-    gradient's matrix product where possible.
+    """Gradients and updates of weights, biases, Parameters and States. ``fuse``: compute updates
+    inside the gradient's matrix product where possible.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class Updates:
         self.storage, self.messages, self.thinning = storage, messages, thinning
         self.code, self.optimizer, self.fuse = messages.code, optimizer, fuse
         self.clipped: list[Gradient] = []  # waiting for their common norm
-        self.pending: list[Gradient] = []  # of biases and parameters, which others still load
+        self.pending: list[Gradient] = []  # of biases and Parameters, which others still load
         self.states: dict[tuple[int, str], Node] = {}  # (layer, State) -> its value after backward
         self.n_steps = max(storage.steps, 1)
-        self.traces: list[Gradient] = []  # what SynapseStates will be
+        self.traces: list[Gradient] = []  # the new SynapseStates
         self.gathered: dict[tuple[int, int | None, str], Node] = {}  # pushes, over all steps
-        self.of_tied: dict[str, list[tuple[Node, bool]]] = {}  # what its links add, is it pushed
+        self.of_tied: dict[str, list[tuple[Node, bool]]] = {}  # (a link's gradient, is it pushed)
 
     def update_vertex(self, code: LayerCode) -> None:
         layer, frozen = code.layer, self.storage.network.frozen
@@ -76,8 +76,8 @@ class Updates:
                 self.update(array, axes, own, "o", gradient, pushed=code.is_local)
 
     def gather(self, code: LayerCode) -> None:
-        """Of sequences: sum what a layer pushes step by step, where what it reads is of one step
-        only.
+        """Sum the pushes of a layer step by step, in sequences where its SynapseStates have one
+        step only.
         """
         layer, frozen = code.layer, self.storage.network.frozen
         arrays: list[tuple[int | None, str, str]] = [
@@ -100,7 +100,7 @@ class Updates:
             self.gathered[layer.index, position, name] = load(pushed, letters)
 
     def sum_gathered(self) -> None:
-        """Over the batch, after the last step."""
+        """Sum the gathered pushes over the batch, after the last step."""
         for (layer, position, name), node in self.gathered.items():
             stem = f"{node.value}.sum"
             frame = Frame(layer, position)
@@ -109,20 +109,20 @@ class Updates:
             )
 
     def of_gathered(self, node: Node, frame: Frame, stem: str, is_shared: bool) -> Node:
-        """The mean gradient of what was summed over the batch and the steps."""
+        """The mean gradient from pushes summed over the batch and the steps."""
         if is_shared:
             node = self.storage.added(node, frame, stem)
         return mul(node, Scalar("inv_rows"))
 
     def mean(self, node: Node, frame: Frame, stem: str, of_steps: int = 0) -> Node:
-        """The mean over the batch of an expression; the sum of it over so many steps."""
+        """The mean over the batch of an expression; without b its sum over ``of_steps`` steps."""
         if "b" not in node.axes:
             return node if of_steps < 2 else node * float(of_steps)
         total = self.storage.reduction_loop(node, "b", "sum", frame, stem)
         return mul(total, Scalar("inv_rows"))
 
     def mean_of(self, node: Node, frame: Frame, stem: str, is_shared: bool) -> Node:
-        """As ``mean``; where numbers are shared, the sum over those that share one."""
+        """The mean as ``mean``; for shared numbers summed over the synapses that share one."""
         if not is_shared:
             return self.mean(node, frame, stem, self.n_steps)
         if (live := self.thinning.live_synapse(frame)) is not None:
@@ -142,11 +142,11 @@ class Updates:
         return mul(added, Scalar("inv_rows")) if is_mean else added
 
     def valid(self, pushed: Node) -> Node:
-        """What is pushed at the steps that a sequence has. Derived gradients are 0 behind them."""
+        """A push at the steps of a sequence, 0 behind its end, where derived gradients are 0."""
         return pushed if self.storage.valid is None else mul(pushed, self.storage.valid)
 
     def weight_gradient(self, code: LayerCode, position: int | None, name: str) -> Node | None:
-        """d loss / d a weight per sample of one link (or the bias) of a receiver, by the derived
+        """d loss / d a weight per sample, for one link (or the bias) of a receiver, by the derived
         rule or its own push; None if it has none.
         """
 
@@ -160,7 +160,7 @@ class Updates:
             found = None if push is None else self.valid(at(push))
             if push is None or found is None or not ir.contains(push, Op.OF_INPUT):
                 return found
-            return None if ir.is_const(found, 0.0) else found  # the others' messages it leaves out
+            return None if ir.is_const(found, 0.0) else found  # no push for this input
         if code.deltas:
             group = "" if position is None else code.layer.links[position].input
             delta = code.deltas[group][name]
@@ -170,7 +170,7 @@ class Updates:
         return None
 
     def update_link(self, out: Outgoing) -> None:
-        """Update the weights of a link, all of whose gradients may read any of them."""
+        """Update the weights of a link, of which every gradient may read any."""
         frame, is_shared = Frame(out.receiver.layer.index, out.position), out.link.is_shared
         own, letters = replace(frame, shared=is_shared), "o" if is_shared else "oi"
         axes = self.storage.axes_of(own, letters)
@@ -194,7 +194,7 @@ class Updates:
                 self.storage.emit(gradient)
 
     def tie(self, out: Outgoing, found: dict[str, tuple[Node | Update | None, bool]]) -> None:
-        """What a link adds to gradients of arrays that others have, too, in the owner's form."""
+        """Keep a link's gradient of tied arrays, in the form of their owner."""
         tie, own = out.link.tie, Frame(out.receiver.layer.index, out.position)
         for array, (gradient, pushed) in found.items():
             if gradient is None:
@@ -204,7 +204,7 @@ class Updates:
             if out.link.is_shared:
                 shared = replace(own, shared=True)
                 gradient = self.storage.store(gradient, shared, "o", stem)
-                if tie is not None and not tie.link.is_shared:  # where it is sparse
+                if tie is not None and not tie.link.is_shared:  # where the owner is sparse
                     gradient = load(gradient.value, "oi")
             elif tie is None:
                 gradient = self.storage.store(gradient, own, "oi", stem)
@@ -213,7 +213,7 @@ class Updates:
             self.of_tied.setdefault(array, []).append((gradient, pushed))
 
     def finish_tied(self) -> None:
-        """One update of what several links have, of the sum of their gradients."""
+        """Update tied arrays once, with the sum of their links' gradients."""
         for layer in self.storage.network.layers:
             for position, link in enumerate(layer.links):
                 own = Frame(layer.index, position, shared=link.is_shared)
@@ -232,8 +232,8 @@ class Updates:
                     self.update(array, axes, own, letters, total, pushed=terms[0][1])
 
     def link_gradient(self, out: Outgoing, name: str) -> tuple[Node | Update | None, bool]:
-        """The mean gradient of one weight, or an update that makes it itself, or None if there is
-        none; and whether it is pushed.
+        """The mean gradient of one weight, or an update that computes it itself, or None if there
+        is none; and whether it is pushed.
         """
         code, position, link = out.receiver, out.position, out.link
         array = link.weights[name]
@@ -274,7 +274,7 @@ class Updates:
         return mul(self.storage.resolve(found, frame, stem), Scalar("inv_rows"))
 
     def incoming_traces(self, code: LayerCode) -> None:
-        """What forward assigns to the SynapseStates of a layer, before anything is updated."""
+        """Store the SynapseStates that forward assigns in a layer, before any update."""
         for name, node in code.forward.traces.items():
             for position, _ in enumerate(code.layer.links):
                 here = self.messages.at_link(node, code, position)
@@ -299,7 +299,7 @@ class Updates:
             self.trace(array, frame, after)
 
     def trace(self, array: str, frame: Frame, node: Node) -> None:
-        """The mean over the batch of what is assigned to a SynapseState; kept at the end."""
+        """Store the mean over the batch of a SynapseState's new values, to be kept at the end."""
         before, stem = self.messages.trace(array, frame), f"{array}.mean"
         if node is before:
             return
@@ -400,7 +400,7 @@ class Updates:
             )
 
     def finish(self) -> None:
-        """What waits for the end of the backward pass."""
+        """Write the statements that wait for the end of the backward pass."""
         self.finish_tied()
         if not self.storage.steps:
             self.keep_states()
@@ -428,7 +428,7 @@ class Updates:
             self.apply(name, frame, gradient * scale)
 
     def keep_states(self) -> None:
-        """At the end of a batch a neuron keeps the mean over the samples of each State."""
+        """Keep the mean over the samples of each State at the end of a batch."""
         for code in self.code.layers.values():
             layer = code.layer
             frame = Frame(layer.index)
