@@ -1,8 +1,8 @@
-"""The buffers of one task's program: what it holds of each content, and in which forms.
+"""The buffers of one task's program: the forms in which it holds each content.
 
-A content is a buffer of the whole program. A frame asks for it along its own axes; where the task
-has another form of it, a Pick or a Move goes before. What can be had anywhere (draws, data,
-constants) is made in the form that is asked for.
+A content is a buffer of the whole program. A frame reads it along its own axes; where the task
+has another form of it, a Pick or a Move goes before. Contents that any task can make (draws, data,
+constants) are made in the requested form.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from horn.program import (
 
 @dataclass(frozen=True)
 class Form:
-    """What a buffer holds of its content: along which axes, whether it is one task's part of a
-    reduction, and whether it is one group's.
+    """The form of a content in a buffer: its axes, and whether it is one task's part of a
+    reduction, or one group's.
     """
 
     axes: tuple[str, ...]
@@ -41,16 +41,16 @@ class Form:
 
 
 class TaskBuffers:
-    """The buffers and statements of a task's program, as far as it is made.
+    """The buffers and statements of a task's program, as far as it is written.
 
-    homes : the axes of each learned array and State where they live. n_groups : how many groups
-    share the rows of a batch.
+    homes : the axes of each learned array and State where they live. n_groups : the number of
+    groups that share the rows of a batch.
     """
 
     def __init__(self, program: Program, homes: dict[str, tuple[str, ...]], n_groups: int) -> None:
         self.program, self.homes, self.n_groups = program, homes, n_groups
         self.network = program.network
-        # Whether groups divide what they update; else each updates all of it, by the whole sums.
+        # Whether groups divide updates; else each group makes all of them, with the whole sums.
         self.divides = n_groups > 1 and not group_sums.is_tree(n_groups)
         links = [link for layer in self.network.layers for link in layer.links]
         self.weights = {a for link in links if link.edges is None for a in link.weights.values()}
@@ -61,11 +61,11 @@ class TaskBuffers:
         self.in_prologue = frozenset(self.sources)
         self.forms: dict[str, dict[Form, str]] = {}
         self.scattered: dict[str, str] = {}  # weight -> the group's part of it, updated
-        self.late: dict[str, tuple[str, Form]] = {}  # views of other steps, and what of
+        self.late: dict[str, tuple[str, Form]] = {}  # views of other steps, their content and form
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[list[Statement]]:
-        """What is made inside goes to a list of its own."""
+        """Write the statements inside to a list of their own."""
         outer, self.statements = self.statements, []
         try:
             yield self.statements
@@ -81,11 +81,11 @@ class TaskBuffers:
         return ir.replace(root, find)
 
     def operand(self, name: str, letters: str, frame: Frame) -> str:
-        """The buffer that has what a frame reads under these letters."""
+        """The buffer that a frame reads under these letters."""
         return self.find(name, Form(letter_axes(self.network, frame, letters)))
 
     def result(self, name: str, form: Form) -> str:
-        """The buffer that a statement writes; other forms of it are out of date."""
+        """The buffer that a statement writes; other forms of the content are then out of date."""
         forms = self.forms.get(name, {})
         role = self.program.buffers[name].role
         if role not in ("work", "late", "carried") and form != self.home(name):
@@ -124,7 +124,7 @@ class TaskBuffers:
         return forms[form] if form in forms else self.converted(name, form)
 
     def home(self, name: str) -> Form:
-        """What this task keeps of a learned array, State or slot."""
+        """The form of a learned array, State or slot that this task keeps."""
         array, _, slot = name.partition("/")
         axes = self.homes[array]
         if slot and self.divides and array in self.weights:
@@ -150,7 +150,7 @@ class TaskBuffers:
         return forms[form]
 
     def converted(self, name: str, form: Form) -> str:
-        """From a form that is there: a share of what is whole, or a Move."""
+        """Convert from an existing form: by a share of a whole, or by a Move."""
         forms = self.forms[name]
         for have, buffer in forms.items():
             if have.monoid or have.across or not all(map(is_part, form.axes, have.axes)):
@@ -195,7 +195,7 @@ class TaskBuffers:
         return forms[form]
 
     def sum_by_levels(self, out: str, buffer: str, have: Form) -> None:
-        """``out`` = what all groups have of ``buffer``, combined along the tree."""
+        """Write ``out`` = the sum of ``buffer`` over all groups, combined along the tree."""
         n_levels = len(group_sums.levels(self.n_groups))
         hands_out = bool(group_sums.handing(self.n_groups))
         n_moves = n_levels + hands_out
@@ -215,7 +215,7 @@ class TaskBuffers:
         return called
 
     def new(self, called: str, form: Form, of: str | None = None) -> None:
-        """A buffer for what another has, at as many steps."""
+        """Make a buffer for a content, with the steps of the content ``of``."""
         span = None if of is None else self.program.buffers[of].span
         self.buffers.setdefault(called, Buffer(called, form.axes, "work", True, span=span))
 
@@ -224,7 +224,7 @@ class TaskBuffers:
 
 
 def is_part(axis: str, outer: str) -> bool:
-    """Whether all of an axis is in another."""
+    """Whether an axis is contained in another."""
     return outer in (axis, base(axis), in_all_groups(axis))
 
 

@@ -1,4 +1,4 @@
-"""Where weights live and who computes the neurons, when several tasks hold one network."""
+"""The place of weights and of the computation of neurons, when several tasks hold one network."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from horn.layers import Layer, Link
 from horn.network import Network
 from horn.program import ERRORS, Frame
 
-# A link's weights: with the receiver, with the sender, or everywhere (then the rows of the batch
-# are divided). The letter that tasks divide in the link's frames. Of layers that have a shape tasks
-# have rows of the image: weights that all positions share are everywhere.
+# The place of a link's weights: with the receiver, with the sender, or everywhere (then the rows of
+# the batch are divided). The letter that tasks divide in the link's frames. In layers with a shape
+# tasks have rows of the image: weights that all positions share are everywhere.
 LINK_SPLITS = {"receiver": "o", "sender": "i", "replicated": "b"}
 # A layer's own work: by the owner of each neuron, by rows of the batch, or by every task.
 LAYER_SPLITS = {"neurons": "o", "rows": "b", "all": ""}
-# By channels: each task has some channels of every position. Of links through windows, each of
-# whose receivers of a channel hears all channels below or its own (``has_channels``), and of layers
-# that have a shape; elsewhere it is by receivers, and by neurons.
+# By channels: each task has some channels of every position. For links through windows, each of
+# whose receivers of a channel hears all channels below or its own (``has_channels``), and for
+# layers with a shape; elsewhere it is by receivers, and by neurons.
 CHANNELS = "channels"
-# By channels of the senders: each task sums what all receivers hear of its channels of the layer
-# below. Of convolutions without groups, and what is tied to them; elsewhere it is by senders.
+# By channels of the senders: each task sums the messages of its channels of the layer below, for
+# all receivers. For convolutions without groups, and links tied to them; elsewhere by senders.
 INPUT_CHANNELS = "input_channels"
 PLACES = (*LINK_SPLITS, CHANNELS, INPUT_CHANNELS)  # of links
 
@@ -32,7 +32,7 @@ class Placement:
     """For every link (layer, position) one of PLACES, for every layer one of LAYER_SPLITS, or
     CHANNELS.
 
-    Of what is not named, every task has everything: ``Placement()`` is that of one task.
+    Where nothing is named, every task has everything: ``Placement()`` is that of one task.
     """
 
     links: Mapping[tuple[int, int], str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Placement:
         return cls(links, {layer.index: "neurons" for layer in mine})
 
     def within(self, network: Network) -> Placement:
-        """The same, where channels are only where there are some to divide."""
+        """The same placement, by channels only where there are channels to divide."""
         links, layers = dict(self.links), dict(self.layers)
         for layer in network.layers:
             for position, link in enumerate(layer.links):
@@ -76,7 +76,7 @@ class Placement:
         return Placement(links, layers)
 
     def at(self, frame: Frame) -> Frame:
-        """A frame with its split. What is shared every task has whole."""
+        """A frame with its split. Every task has shared numbers whole."""
         if frame.shared:
             return frame
         if frame.link is None or frame.link == ERRORS:
@@ -96,7 +96,7 @@ _LAYERS = {**LAYER_SPLITS, CHANNELS: "m"}
 
 
 def check_pins(pins: object) -> None:
-    """Raises JobError for what is no mapping of names."""
+    """Raise JobError for what is no mapping of names."""
     if pins is not None and not isinstance(pins, Mapping):
         raise JobError(
             f'pins say of layers where their weights live, {{"layer1": "receiver"}}; got {pins!r}'

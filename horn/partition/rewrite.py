@@ -1,9 +1,9 @@
 """From the program of one task to one that every task of a group runs on its share.
 
 Every frame gets a split (placement.py), and with it every letter an axis, whole or a share. Each
-statement then finds its operands in the form that its frame asks for; where a buffer has another
-form, a Move goes before. What can be had anywhere (draws, data, constants) is made in the form that
-is asked for. See docs/notes/0021-one-network-over-many-tasks.md.
+statement then finds its operands in the form that its frame reads; where a buffer has another
+form, a Move goes before. Contents that any task can make (draws, data, constants) are made in the
+requested form. See docs/notes/0021-one-network-over-many-tasks.md.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ COMBINED = ("sum", "prod", "max", "min", "any", "all")
 
 
 class Partition:
-    """Rewrites one program. ``results``: buffers that every task wants whole at the end.
+    """Rewrites one program. ``results``: buffers that every task needs whole at the end.
 
-    n_groups : how many groups share the rows of a batch.
+    n_groups : the number of groups that share the rows of a batch.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class Partition:
         self.results = tuple(results)
         self.task = TaskBuffers(program, homes(self.network, placement), n_groups)
         self.deferred: list[Loop | Update] = []  # updates of weights that groups divide
-        self.heard_late = self.late_forms()  # the forms in which other steps are asked
-        self.of_steps: dict[tuple[str, Form], str] = {}  # the buffers that have these
+        self.heard_late = self.late_forms()  # the forms in which other steps are read
+        self.of_steps: dict[tuple[str, Form], str] = {}  # the buffers with these forms
 
     def late_forms(self) -> dict[str, list[Form]]:
-        """Of buffers that are heard late: what of each is needed at another step."""
+        """The forms of delayed buffers that are read at another step."""
         found: dict[str, list[Form]] = {}
         for s in every(self.program.statements):
             if not isinstance(s, (Loop, Matmul, Update, Convolve)):
@@ -129,7 +129,7 @@ class Partition:
         )
 
     def with_total(self, program: Program) -> Program:
-        """Of several groups none has all samples' losses: they sum them."""
+        """Sum the losses of all groups, since each group has only its samples'."""
         assert program.loss is not None
         total = "loss.total"
         program.buffers[total] = Buffer(total, ())
@@ -139,7 +139,7 @@ class Partition:
         return dataclasses.replace(program, loss=total)
 
     def result_of(self, name: str) -> str:
-        """The whole of a result: of sequences at every step, if it has all."""
+        """The buffer with the whole of a result, moved at every step if it has all steps."""
         with self.task.apart() as made:
             found = self.task.find(name, Form(self.program.buffers[name].axes))
         if made and self.program.buffers[name].span is not None:
@@ -168,8 +168,8 @@ class Partition:
             self.task.find(s.out, Form(tuple(rows if a == "b" else a for a in axes)))
 
     def body(self, s: Repeat | AllSteps) -> None:
-        """Of sequences. What travels, and what has no rows, is not inside a statement over all
-        steps: rows travel step by step.
+        """Rewrite a body of sequences. Moves, and statements without rows, are not inside AllSteps:
+        rows travel step by step.
         """
         with self.task.apart() as inside:
             for each in s.body:
@@ -188,11 +188,11 @@ class Partition:
             self.task.statements.extend(part if of is None else [of(part)])  # type: ignore[call-arg]
 
     def parts(self, s: Parts) -> None:
-        """Of sequences of which forward is computed again: what parts add up stays this task's part
-        of a sum. What travels, and what follows from that, comes behind all parts.
+        """Rewrite a sequence in parts: the sums over parts stay this task's part of a sum. Their
+        moves, and statements that depend on them, come behind all parts.
         """
         behind = list[Statement]()
-        known: set[str] = set()  # when all parts are done
+        known: set[str] = set()  # complete after all parts
         bodies = list[tuple[Statement, ...]]()
         for body in (s.forward, s.behind, s.judge, s.backward):
             with self.task.apart() as made:
@@ -223,7 +223,7 @@ class Partition:
         self.task.statements += [again, *behind]
 
     def add_up(self, s: Loop) -> None:
-        """What this task, or group, has of a part goes to what it has of the others."""
+        """Add this task's, or group's, sum of a part to that of the other parts."""
         (output,) = s.outputs
         (form,) = self.task.forms[f"{output.buffer}.here"]
         (zero,) = self.task.forms[output.buffer]  # which is 0 in every form
@@ -252,7 +252,7 @@ class Partition:
         self.task.statements.append(dataclasses.replace(s, frame=frame, a=a, b=b, out=out))
 
     def batch_sum(self, s: BatchSum) -> None:
-        """By who has all rows."""
+        """Rewrite a sum over the batch, which needs a task with all rows. Raises CompileError."""
         if self.placement.at(s.frame).split == "b" or self.n_groups > 1:
             layer = self.network.layers[s.frame.layer]
             raise CompileError(
@@ -265,8 +265,8 @@ class Partition:
         self.whole_layer(s)
 
     def whole_layer(self, s: Rank | BatchSum | ChannelSum | Reverse) -> None:
-        """By every task for the whole layer: ranks compare all with all, and a channel's positions
-        lie with several tasks. Of sequences tasks have rows, with all steps.
+        """Let every task compute the whole layer: ranks compare all with all, and a channel's
+        positions lie with several tasks. In sequences tasks have rows, with all steps.
         """
         frame = self.placement.at(s.frame)
         frame = frame if frame.split == "b" else dataclasses.replace(frame, split="")
@@ -276,9 +276,9 @@ class Partition:
         self.task.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
 
     def convolve(self, s: Convolve) -> None:
-        """Over the positions that a task has, with all their channels, or over its channels of
-        all positions, at either end. Where it has neither, synapse by synapse, as what is shared by
-        other sums.
+        """Rewrite a convolution over the task's positions, with all their channels, or over its
+        channels of all positions, at either end. Else it runs synapse by synapse, with sums of the
+        shared numbers as other loops.
         """
         frame, letters = self.placement.at(s.frame), {"i": "bi", "o": "bo", "b": "bo"}[s.axis]
         whole = dataclasses.replace(frame, shared=True)
@@ -327,7 +327,7 @@ class Partition:
         self.task.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
 
     def scatter_add(self, s: ScatterAdd) -> None:
-        """A sum: what is one task's or one group's part of each number stays that."""
+        """Rewrite a sum over shared numbers: a task's or group's part of each stays a part."""
         frame = self.placement.at(s.frame)
         letters = "o" if frame.link is None else "oi"
         axes = letter_axes(self.network, frame, letters)
@@ -340,7 +340,7 @@ class Partition:
         self.task.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
 
     def turn(self, s: Turn) -> None:
-        """What is one task's part of a gradient stays that."""
+        """Rewrite a transposition: a task's part of a gradient stays a part."""
         frame, names = self.placement.at(s.frame), (s.array, s.out)
         here = letter_axes(self.network, frame, "oi")
         there = turned_axes(self.network, s, here)
@@ -357,12 +357,12 @@ class Partition:
             return
         roles = {self.program.buffers[o.buffer].role for o in s.outputs}
         if roles & {"learned", "state"}:
-            self.update_divided()  # it may read what stays between batches, as it was
+            self.update_divided()  # it may read old values that are kept between batches
         self.loop(s)
 
     def update_divided(self) -> None:
         for update in self.deferred:
-            if isinstance(update, Update):  # with what the others add to it
+            if isinstance(update, Update):  # with the parts from other groups
                 frame = self.placement.at(update.frame)
                 self.update_fused(update, dataclasses.replace(frame, grouped=True))
             else:
@@ -370,8 +370,8 @@ class Partition:
         self.deferred = []
 
     def is_divided(self, s: Loop) -> bool:
-        """Whether it updates a weight that several groups have: each then updates a part, as soon
-        as the gradient is known, and after everything else, so that gradients travel meanwhile.
+        """Whether it updates a weight that groups divide: each group updates a part, when the
+        gradient is known and after everything else, so that gradients travel meanwhile.
         """
         names = [o.buffer for o in s.outputs]
         return self.task.divides and any(name in self.task.weights for name in names)
@@ -394,7 +394,7 @@ class Partition:
         self.task.statements.append(dataclasses.replace(s, frame=frame, outputs=tuple(outputs)))
 
     def not_combined(self, frame: Frame) -> str:
-        """Why a place (argmax) is refused of what is divided: a link is, by a pin."""
+        """The message that a divided link or layer cannot combine places (argmax)."""
         layer = self.network.layers[frame.layer]
         who = f"{layer.name} ({layer.neuron.__name__})"
         position = -1 if frame.link is None else frame.link
@@ -410,8 +410,8 @@ class Partition:
         )
 
     def update(self, s: Update) -> None:
-        """A fused update stays one where each task has all rows of its group; else the gradient is
-        summed first.
+        """Rewrite a fused update: it stays one where each task has all rows of its group; else the
+        gradient is summed first.
         """
         frame = self.placement.at(s.frame)
         if frame.split != "b" and self.task.divides and not self.program.steps:
@@ -438,11 +438,11 @@ class Partition:
             self.loop(update)
 
     def update_others(self, s: Update, frame: Frame) -> None:
-        """What this group's rows add to the gradients that the others need, range by range; its
-        own range waits for what they add.
+        """Send the gradients of this group's rows to the groups that update them, range by range;
+        the update of its own range waits for theirs.
         """
         mine = letter_axes(self.network, dataclasses.replace(frame, grouped=True), "oi")
-        self.task.operand(s.a, "bo", frame)  # all of it: ranges of it are views
+        self.task.operand(s.a, "bo", frame)  # all of it: its ranges are views
         parts = []
         for turn in range(1, self.n_groups):
             theirs = dataclasses.replace(frame, grouped=True, turn=turn)
@@ -489,7 +489,7 @@ RULES: dict[type[Statement], Callable[[Partition, Any], None]] = {
 
 
 def operands(s: Loop | Matmul | Update | Convolve) -> list[tuple[str, str]]:
-    """What a statement reads, and under which letters; of shared weights nothing."""
+    """The buffers that a statement reads, with their letters; without shared weights."""
     if isinstance(s, Loop):
         nodes = ir.walk(*(o.node for o in s.outputs))
         return [(node.value, node.axes) for node in nodes if node.op is Op.LOAD]
@@ -539,7 +539,7 @@ def partition(
     program: Program, placement: Placement, results: Iterable[str] = (), n_groups: int = 1
 ) -> Program:
     """The program of every task. ``results`` are whole at the end; ``outputs`` and ``loss`` name
-    their whole form if they are among them. Of several groups, each has a part of the rows.
+    their whole form if they are among them. With several groups, each has a part of the rows.
 
     Raises
     ------

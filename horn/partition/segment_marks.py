@@ -1,4 +1,4 @@
-"""Where a program first needs something, and where it is done with it, as ends of segments."""
+"""Marks at the first and last use of buffers, as ends of segments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horn.program import Mark, Program, Statement, reads, segments, writes
 def marked(
     program: Program, needed: Sequence[Collection[str]], made: Sequence[Collection[str]]
 ) -> Program:
-    """A mark before the first statement that reads or writes any of the buffers in each of
+    """Put a mark before the first statement that reads or writes any of the buffers in each of
     ``needed``, and one after the last that writes any of those in each of ``made``.
     """
     statements = program.statements

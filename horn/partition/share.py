@@ -1,4 +1,4 @@
-"""What of each axis of a program one task has (program.py says what the axes mean)."""
+"""One task's share of each axis of a program (program.py defines the axes)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Places = slice | Array  # int64, ascending
 
 @dataclass(frozen=True, eq=False)
 class LocalEdges:
-    """The synapses of a sparse link that a task has, as a sparse matrix of its own.
+    """A task's synapses of a sparse link, as a sparse matrix of its own.
 
     indptr (n_receivers + 1,), sources (n_edges,): numbers along the task's receivers and sources.
-    places : where the synapses are among all of the link.
+    places : the positions of these synapses among all of the link.
     """
 
     indptr: Array
@@ -35,18 +35,18 @@ class LocalEdges:
 
     @cached_property
     def receivers(self) -> Array:
-        """(n_edges,) by number along the task's receivers."""
+        """(n_edges,) the receiver of each synapse, numbered within the task's."""
         return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
 
 
-# Of those who have all neurons, once for all programs of a network: what backends make of synapses
-# they make for these, and it takes as long as many steps.
+# For tasks with all neurons, once for all programs of a network: backends build index lists for
+# these, which takes as long as many steps.
 _WHOLE: weakref.WeakKeyDictionary[Edges, LocalEdges] = weakref.WeakKeyDictionary()
 
 
 class Share:
-    """One task's part of a network: ``task`` of ``n_tasks``, in a ``group`` of ``n_groups``. Of one
-    task in one group: everything.
+    """One task's part of a network: ``task`` of ``n_tasks``, in a ``group`` of ``n_groups``. One
+    task in one group has everything.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Share:
         return share(n, self.task, self.n_tasks)
 
     def neurons(self, layer: int) -> tuple[int, int]:
-        """The task's share of a layer's neurons: a range; of a layer that has a shape whole rows of
-        it, or whole positions where there are fewer rows than tasks.
+        """The task's share of a layer's neurons: a range; in a layer with a shape whole rows of it,
+        or whole positions where there are fewer rows than tasks.
         """
         of = self.network.layers[layer]
         each = 1
@@ -78,7 +78,7 @@ class Share:
         """The rows of a batch of ``n_rows`` that the task has along "b" or "b@own".
 
         A share of the rows begins at the same place in every batch: a short one leaves the last
-        tasks less.
+        tasks fewer.
         """
         if axis == "b":
             return slice(0, n_rows)
@@ -86,7 +86,7 @@ class Share:
         return slice(min(start, n_rows), min(stop, n_rows))
 
     def length(self, axis: str, batch_size: int) -> int:
-        """How many places an axis has here; of rows, in a full batch."""
+        """The length of an axis in this share; of rows, in a full batch."""
         if base(axis) == "b":
             return count(self.rows(axis, batch_size, batch_size))
         if axis.startswith("e") and "@" in axis and axis not in self._places:
@@ -94,7 +94,7 @@ class Share:
         return count(self.places(axis))
 
     def _n_edges(self, axis: str) -> int:
-        """How many synapses a share has, without looking for them: planners ask for many."""
+        """The number of synapses in a share, without their list: planners ask for many."""
         if axis not in self._counts:
             layer, link = edge_link(axis)
             edges, of = self._whole_edges(layer, link), axis.partition("@")[2]
@@ -107,7 +107,7 @@ class Share:
         return self._counts[axis]
 
     def _from_own(self, layer: int, link: int, by_channels: bool = False) -> Array:
-        """(n_edges,) whether a synapse comes from own sources, or own channels of them."""
+        """(n_edges,) whether a synapse comes from own sources, or from own channels of them."""
         indices = np.asarray(self._whole_edges(layer, link).indices)
         source = self.network.layers[layer].links[link].source
         if by_channels:
@@ -116,7 +116,7 @@ class Share:
         return np.asarray((indices >= start) & (indices < stop))
 
     def whole(self, axis: str) -> int:
-        """How many places an axis has that is no share, rows apart."""
+        """The length of a whole axis, rows apart."""
         if axis.startswith("n"):
             return self.network.layers[int(axis[1:])].size
         if axis.startswith("m"):
@@ -128,7 +128,7 @@ class Share:
         return len(edges.indices)
 
     def places(self, axis: str) -> Places:
-        """Which places of the whole axis a share has. Not of rows."""
+        """The places of the whole axis that a share has. Not for rows."""
         if axis not in self._places:
             self._places[axis] = self._find(axis)
         return self._places[axis]
@@ -166,7 +166,9 @@ class Share:
         return self.range(self.network.layers[layer].shape[-1])
 
     def _of_channels(self, whole: str, kind: str) -> Places:
-        """Own channels of all positions; the numbers that these, or those below, share."""
+        """The task's channels of all positions; or the numbers that these, or those below,
+        share.
+        """
         if whole.startswith("w"):
             layer, link = edge_link(whole)
             shape = self._whole_edges(layer, link).weight_shape or ()
@@ -183,7 +185,7 @@ class Share:
         return tight((first[:, None] + np.arange(*self.channels(layer))).reshape(-1))
 
     def edges(self, layer: int, link: int, split: str) -> LocalEdges:
-        """The task's synapses of a sparse link, of frames with this split."""
+        """The task's synapses of a sparse link, for frames with this split."""
         key = (layer, link, split if split in ("o", "i", "m", "c") else "")
         if key not in self._edges:
             self._edges[key] = self._local_edges(*key)
@@ -239,7 +241,7 @@ class Share:
         return edges
 
     def numbers(self, axis: str) -> Array:
-        """Which shared number each synapse, or neuron, along an axis has."""
+        """The shared number of each synapse, or neuron, along an axis."""
         places = self.places(axis)
         if axis.startswith("n"):
             kinds = self.network.layers[int(base(axis)[1:])].n_kinds
@@ -250,8 +252,8 @@ class Share:
         return np.asarray(shared[places], np.int64)
 
     def within(self, axis: str, outer: str, batch_size: int) -> Places:
-        """Where an axis lies in another that has all of it: the whole, what the task has of it in
-        all groups, or a range that is around it.
+        """The places of an axis within an outer one: in the whole, in the task's part of all
+        groups, or in a range around it.
         """
         if axis == outer:
             return slice(0, self.length(axis, batch_size))
@@ -267,7 +269,7 @@ class Share:
         return slice(*self._of_group(self.length(outer, batch_size), axis))
 
     def _of_group(self, n: int, axis: str) -> tuple[int, int]:
-        """The range of n places that an axis names: this group's, or one further on."""
+        """The range of n places that an axis names: this group's, or a later group's."""
         group = (self.group + int(axis.partition("+")[2] or 0)) % self.n_groups
         return share(n, group, self.n_groups)
 
@@ -281,7 +283,7 @@ class Share:
 
 def has_whole_positions(network: Network, layer: Layer) -> bool:
     """Whether tasks divide a layer by its positions, channels together: if it has a shape. Not at
-    the ends of dense ties, where shares of two layers are the same, whatever their shapes.
+    the ends of dense ties, where the shares of two layers are equal, whatever their shapes.
     """
     if not layer.extents:
         return False
@@ -294,7 +296,7 @@ def has_whole_positions(network: Network, layer: Layer) -> bool:
 
 
 def tight(places: Array) -> Places:
-    """A slice where ascending places are a range."""
+    """Convert ascending places to a slice where they are a range."""
     if not len(places):
         return slice(0, 0)
     if places[-1] - places[0] + 1 == len(places):
@@ -307,11 +309,11 @@ def _numbers(places: Places) -> Array:
 
 
 def edge_link(name: str) -> tuple[int, int]:
-    """The layer and link of "e4.0", "4.0"."""
+    """The layer and link in a name as "e4.0" or "4.0"."""
     layer, link = base(name).lstrip("ew").split(".")
     return int(layer), int(link)
 
 
 def count(places: Places) -> int:
-    """How many."""
+    """The number of places."""
     return places.stop - places.start if isinstance(places, slice) else len(places)

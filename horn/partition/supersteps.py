@@ -1,8 +1,8 @@
 """The order of a partitioned program: early sends, late receives, few exchanges.
 
-Statements that need nothing from others go first, in their own order. When only such are left that
-wait, everything under way is collected at once, but for what has just been sent and nobody needs
-yet: so a batch has few supersteps, and what is computed meanwhile overlaps with them.
+Statements without inputs from other tasks go first, in their own order. When only waiting
+statements are left, all moves under way are collected at once, except for the latest that nobody
+needs yet: so a batch has few supersteps, and computation meanwhile overlaps with them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from horn.program import (
     writes,
 )
 
-STEP = "#step"  # which step of a sequence buffers are seen as of: repeats change it
+STEP = "#step"  # the step that buffers of sequences show: repeats change it
 
 
 def scheduled(program: Program) -> Program:
     """The program with its moves as posts and collects.
 
     A move is posted with those that it is collected with, as soon as the last of their arrays is
-    there. Supersteps are numbered as they are posted.
+    written. Supersteps are numbered in the order of their posts.
     """
     inner, program = in_repeats(program)
     order = reordered(program)
@@ -57,8 +57,8 @@ def scheduled(program: Program) -> Program:
 
 
 def in_repeats(program: Program) -> tuple[int, Program]:
-    """The program with the moves in repeats as posts and collects, and how many posts these are;
-    they are numbered first.
+    """The program with the moves in repeats as posts and collects, and the number of these posts,
+    which are numbered first.
     """
     number, found = 0, list[Statement]()
     for statement in program.statements:
@@ -76,7 +76,7 @@ def in_repeats(program: Program) -> tuple[int, Program]:
 
 
 def reordered(program: Program) -> list[Statement | list[Move]]:
-    """The statements, and the moves that are collected at one place together."""
+    """The statements in their new order, with the moves that are collected together as lists."""
     statements = program.statements
     before = dependencies(program)
     after: list[list[int]] = [[] for _ in statements]
@@ -90,7 +90,7 @@ def reordered(program: Program) -> list[Statement | list[Move]]:
     flying = {number for number, n in enumerate(missing) if not n and _is_move(statements, number)}
     newest: set[int] = set()  # moves whose array the last statement wrote
     undone = set(range(len(statements)))
-    first = 0  # before it all are done or under way, and stay so
+    first = 0  # all statements before it are done or under way
     result: list[Statement | list[Move]] = []
 
     def finish(number: int) -> None:
@@ -115,7 +115,7 @@ def reordered(program: Program) -> list[Statement | list[Move]]:
         while first < len(statements) and (first not in undone or first in flying):
             first += 1
         needed = flying if first == len(statements) else before[first] & flying
-        if not needed:  # it waits for a move that waits for one
+        if not needed:  # it waits for a move that itself waits for one
             needed = {min(flying)}
         together = sorted(needed | (flying - newest))
         flying.difference_update(together)
@@ -165,7 +165,7 @@ def has_steps(program: Program, names: Iterable[str]) -> bool:
 
 
 def roots(program: Program, names: Iterable[str]) -> set[str]:
-    """The buffers themselves, where some are views of them, or of other steps."""
+    """The buffers behind views, and behind views of other steps."""
     found = set()
     for name in names:
         while program.buffers[name].role in ("view", "late"):
@@ -175,9 +175,8 @@ def roots(program: Program, names: Iterable[str]) -> set[str]:
 
 
 def rendezvous(program: Program, name: str) -> list[int]:
-    """The supersteps before which a task has read a buffer for the last time in the batch, and
-    after which it writes it for the first time: what it writes nobody misses who took part in one.
-    None where something reads it later.
+    """The supersteps after a task's last read of a buffer and before its first write in a batch: a
+    peer that took part in one misses no write. Empty where something reads it later.
     """
     first, last = len(program.statements), -1
     posted: dict[int, int] = {}
