@@ -1,9 +1,9 @@
-"""The intermediate representation of one neuron: immutable expressions, what is done with them.
+"""The intermediate representation of one neuron: immutable expressions and operations on them.
 
-The rooms, each importing only those before it: ``nodes`` (operations, expressions), ``rules`` (what
-each node may be), ``monoids`` (of loops), ``neuron_ir`` (what is read of one class), ``averages``
-and ``derive`` (backward from forward), ``contraction`` (sums of products into matrix products).
-``ir.make`` and the like are those of ``nodes``.
+The modules, each importing only those before it: ``nodes`` (operations, expressions), ``rules``
+(the constraints on each node), ``monoids`` (of loops), ``neuron_ir`` (the IR of one class),
+``averages`` and ``derive`` (backward from forward), ``contraction`` (sums of products into matrix
+products). ``ir.make`` and the like are those of ``nodes``.
 """
 
 from horn.ir.nodes import (

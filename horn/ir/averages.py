@@ -1,9 +1,10 @@
-"""Whether the mean over a batch is what a State, or a SynapseState, should keep.
+"""The check that a State or SynapseState may keep the mean over a batch.
 
-Every sample of a batch starts from the kept value, and the mean of what the samples leave is kept.
-That is right for what is added to (averages, traces, thresholds). It means nothing where a sample
-sets the number anew and another carries it on (a reset, the last or the largest of samples), for
-what the next sample needs is then what this one left; nor where the number is a place (argmax).
+Every sample of a batch starts from the kept value, and the mean of the samples' new values is
+kept. That is right for values that samples add to (averages, traces, thresholds). It is meaningless
+where one sample sets the number anew and another carries it on (a reset, the last or the largest of
+samples), since the next sample then needs the value of this one; and where the number is a place
+(argmax).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _LIMITS = frozenset({Op.LT, Op.LE, Op.GT, Op.GE})
 
 
 def not_means(forward: ForwardIR, backward: BackwardIR | None) -> dict[str, str]:
-    """Why the mean over a batch is not what a State or SynapseState should keep, by its name."""
+    """The reasons why a State or SynapseState cannot keep the mean over a batch, by its name."""
     found: dict[str, str] = {}
     for method in (forward, backward):
         if method is None:
@@ -52,7 +53,7 @@ def _why(value: Node, op: Op, name: str) -> str:
 
 
 def _ends(value: Node, is_own: Callable[[Node], bool]) -> Iterator[tuple[Node, bool]]:
-    """What a value may be, path by path, and whether it depends on the sample which of them."""
+    """The possible values of an expression, path by path, each with whether the sample decides."""
     pending, seen = [(value, False)], set[tuple[Node, bool]]()
     while pending:
         entry = pending.pop()
@@ -62,7 +63,7 @@ def _ends(value: Node, is_own: Callable[[Node], bool]) -> Iterator[tuple[Node, b
         node, by_sample = entry
         if node.op is Op.SELECT:
             c, a, b = node.args
-            if c.op in _LIMITS and set(c.args) == {a, b}:  # max and min, written with an if
+            if c.op in _LIMITS and set(c.args) == {a, b}:  # a max or min, written with an if
                 pending += _limited(a, b, by_sample, is_own)
             else:
                 pending += [(x, by_sample or _varies(c)) for x in (a, b)]
@@ -86,13 +87,13 @@ def _factors(node: Node) -> list[Node]:
 
 
 def _is_gate(node: Node) -> bool:
-    """Whether it is 0 for some samples and another constant for others."""
+    """Whether the node is 0 for some samples and another constant for others."""
     numbers = _constants(node)
     return numbers is not None and 0.0 in numbers and len(numbers) > 1 and _varies(node)
 
 
 def _constants(node: Node) -> set[float] | None:
-    """The few constants that a value may be, or None."""
+    """The few constants that the node may be, or None."""
     if node.op is Op.CONST:
         return {node.value}
     if node.op in ir.BOOLEAN:
@@ -113,7 +114,9 @@ def _constants(node: Node) -> set[float] | None:
 def _limited(
     a: Node, b: Node, by_sample: bool, is_own: Callable[[Node], bool]
 ) -> list[tuple[Node, bool]]:
-    """The sides of a max or min: a number that all samples have is a limit, and says nothing."""
+    """The sides of a max or min that can be the value: a number common to all samples is a
+    limit.
+    """
     sides = [x for x in (a, b) if _varies(x) or is_own(x)]
     if len(sides) == 2:
         return [(x, True) for x in sides]
@@ -121,8 +124,8 @@ def _limited(
 
 
 def _varies(node: Node) -> bool:
-    """Whether samples of one batch may have different numbers of it. What is kept is the same for
-    all of them, when they begin.
+    """Whether the node may differ between the samples of one batch. A kept value does not: all
+    samples begin with the same.
     """
     done: set[Node] = set()
     pending = [node]

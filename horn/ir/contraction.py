@@ -5,10 +5,10 @@ polynomial whose factors each vary along at most one axis besides the summed one
 of matrix products. (input - weight)^2 summed over the synapses is sum(input^2) - 2 input @ weight'
 + sum(weight^2).
 
-Where both are close that sum loses digits, and may be less than 0. It matters to whoever asks how
-small it is, as sqrt, log, 1 / x do, and not to exp(-x): ``exact_sums`` are those that matter, and
-are summed as they are written. So are powers of a sum above the second: of (input - weight)^4,
-both near 30, floats leave two digits.
+Where the two are close, that sum loses digits and may be below 0. This matters to sqrt, log and
+1 / x, which depend on how small it is, and not to exp(-x): ``exact_sums`` finds the sums that
+matter, which are computed as they are written. So are powers of a sum above the second: of
+(input - weight)^4, both near 30, floats leave two digits.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from horn import ir
 from horn.ir import Node, Op, const, mul, reduce, select
 
 MAX_TERMS = 8  # beyond this many products a fused loop is no slower
-MAX_POWER = 2  # of a sum, that products keep enough digits of
-MAX_FACTORS = 32  # v = v * v, again and again, has twice as many each time
+MAX_POWER = 2  # the highest power of a sum for which products keep enough digits
+MAX_FACTORS = 32  # v = v * v, repeated, doubles the number of factors each time
 
 # functions of a product, or of a sum, that are products of functions of its parts
 _SPLIT = (Op.ABS, Op.SIGN, Op.SIN, Op.COS)
@@ -63,9 +63,9 @@ def _contracted(node: Node, axis: str, count: Node) -> Node | None:
     return total
 
 
-# A number that is added to a sum before its root is taken: less is there against 0 alone.
+# The least constant that protects a root or logarithm of a sum from lost digits near 0.
 MIN_OFFSET = 1e-3
-_ASKING = {Op.SQRT: 0, Op.LOG: 0, Op.POW: 0, Op.DIV: 1}  # which argument's relative error counts
+_ASKING = {Op.SQRT: 0, Op.LOG: 0, Op.POW: 0, Op.DIV: 1}  # the argument whose relative error matters
 _COMPARING = (Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE)
 _THROUGH = frozenset({
     Op.MUL, Op.NEG, Op.ADD, Op.ABS, Op.SQRT, Op.SELECT, Op.MAXIMUM, Op.MINIMUM, Op.RELU, Op.POW,
@@ -74,8 +74,8 @@ _THROUGH = frozenset({
 
 
 def exact_sums(*roots: Node) -> frozenset[Node]:
-    """The sums of squared differences over messages that are needed with all their digits, however
-    small they are: what is taken the root or logarithm of, divided by, or compared with 0.
+    """The sums of squared differences over messages that need all their digits, however small they
+    are: a root, a logarithm, a division or a comparison with 0 depends on them.
     """
     asked: list[Node] = []
     for node in ir.walk(*roots):
@@ -102,7 +102,7 @@ def _is_offset(node: Node) -> bool:
 
 
 def _squares_a_sum(node: Node) -> bool:
-    """Whether its matrix products would be more, and of both signs, than what is summed."""
+    """Whether its matrix products would be larger than the sum itself, and of both signs."""
     for n in ir.walk(node):
         if n.op is Op.MUL and n.args[0] is n.args[1] and len(n.axes) == 3:
             terms = monomials(n.args[0])
@@ -112,7 +112,7 @@ def _squares_a_sum(node: Node) -> bool:
 
 
 def taken_out(node: Node, axis: str) -> tuple[Node, Node]:
-    """A product as what does not vary along the axis, and the rest."""
+    """Split a product into the factors that do not vary along the axis, and the rest."""
     outside: Node = const(1.0)
     inside: Node = const(1.0)
     stack = [node]
@@ -133,8 +133,9 @@ def taken_out(node: Node, axis: str) -> tuple[Node, Node]:
 
 
 def paired(root: Node, replaced: dict[Node, Node] | None = None) -> Node:
-    """Products over all three axes, with the factors that share two of them multiplied first: once
-    for each place along these two. replaced : what became of earlier expressions' nodes; it grows.
+    """The node with products over all three axes reordered: the factors that share two axes are
+    multiplied first, once per place along these two. replaced : the results for nodes of earlier
+    expressions; it grows.
     """
     done: dict[Node, Node | None] = {}
     replaced = {} if replaced is None else replaced
@@ -172,7 +173,7 @@ def _pairs(a: Node, b: Node) -> bool:
 
 
 def _factors(node: Node) -> list[Node]:
-    """Those of a product over three axes; itself where they are too many."""
+    """The factors of a product over three axes; the node itself where they are too many."""
     found, stack = [], [node]
     while stack:
         n = stack.pop()
@@ -224,8 +225,8 @@ def _term(coefficient: float, factors: tuple[Node, ...], axis: str, count: Node)
 
 
 def monomials(root: Node) -> list[Monomial] | None:
-    """The expression as a sum of products of factors that do not vary along all three axes; None if
-    it is not one.
+    """The expression as a sum of products of factors that do not vary along all three axes; None
+    if it is not one.
     """
     done: dict[Node, list[Monomial] | None] = {}
     stack = [root]
@@ -242,7 +243,7 @@ def monomials(root: Node) -> list[Monomial] | None:
 
 
 def _factored(node: Node) -> tuple[Node, ...]:
-    """The arguments whose monomials those of the node are made of."""
+    """The arguments whose monomials are needed for the monomials of the node."""
     if node.op in (Op.MUL, Op.NEG):
         return node.args
     if len(node.axes) < 3:
@@ -255,12 +256,12 @@ def _factored(node: Node) -> tuple[Node, ...]:
 
 
 def _is_gated(node: Node) -> bool:
-    """Whether it is 0 where some condition that is not of each message does not hold."""
+    """Whether the node is 0 where a condition that is the same for all messages fails."""
     return node.op is Op.SELECT and ir.is_const(node.args[2], 0.0) and len(node.args[0].axes) < 3
 
 
 def _gated(c: Node, monomial: Monomial) -> Monomial:
-    """The condition goes to a factor that varies along no less: 0 there makes the product 0."""
+    """Apply the condition to a factor that has its axes: 0 there makes the product 0."""
     coefficient, factors = monomial
     for k, factor in enumerate(factors):
         if ir.union(factor.axes, c.axes) == factor.axes:
@@ -270,7 +271,7 @@ def _gated(c: Node, monomial: Monomial) -> Monomial:
 
 
 def _monomials(node: Node, done: dict[Node, list[Monomial] | None]) -> list[Monomial] | None:
-    """``monomials``, where those of the arguments are known."""
+    """The monomials of a node from those of its arguments, in ``done``."""
     if node.op is Op.CONST:
         return [(float(node.value), ())]
     if node.op is Op.NEG:
@@ -304,7 +305,7 @@ def _monomials(node: Node, done: dict[Node, list[Monomial] | None]) -> list[Mono
     if node.op in (Op.ABS, Op.SIGN):
         return _of_each(lambda x: ir.make(node.op, x), done[node.args[0]])
     if node.op is Op.POW and ir.is_const(node.args[1]) and node.args[1].value > 0.0:
-        # of what is never negative: the power of a negative number is none, that of its factors is
+        # Only of an absolute value: the power of a negative number is none, that of its factors is.
         if node.args[0].op is Op.ABS:
             return _of_each(lambda x: ir.make(Op.POW, x, node.args[1]), done[node.args[0]])
     if node.op in (Op.SIN, Op.COS):
@@ -313,7 +314,7 @@ def _monomials(node: Node, done: dict[Node, list[Monomial] | None]) -> list[Mono
 
 
 def _joined(terms: list[Monomial]) -> list[Monomial]:
-    """Terms of the same factors as one."""
+    """The terms, with equal products of factors added up."""
     found: dict[tuple[Node, ...], float] = {}
     for c, f in terms:
         found[f] = found.get(f, 0.0) + c
@@ -321,7 +322,7 @@ def _joined(terms: list[Monomial]) -> list[Monomial]:
 
 
 def _of_each(f: Callable[[Node], Node], terms: list[Monomial] | None) -> list[Monomial] | None:
-    """A function of one product that is the product of the function of each factor."""
+    """Apply a function to one product, where it is the product of the function of each factor."""
     if terms is None or len(terms) != 1:
         return None
     (coefficient, factors), number = terms[0], f(const(terms[0][0]))

@@ -1,8 +1,8 @@
 """Backward from forward: reverse-mode differentiation of IR.
 
 A value that a select does not choose contributes nothing, not even NaN: derivatives are multiplied
-inside the select. At the edge of a domain a derivative is a limit that can be gone on with: that of
-sqrt(x), and of x ** p, is 0 at x = 0 where its formula says infinity, as that of abs(x) is.
+inside the select. At the edge of a domain a derivative is a finite limit: the derivative of
+sqrt(x), and of x ** p, at x = 0 is 0 where its formula says infinity, as that of abs(x) is.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ _ERF = 2.0 / math.sqrt(math.pi)  # d erf / d z at 0
 class Derived:
     """The gradients of one neuron class, given UPSTREAM = d loss / d output.
 
-    deltas : of a neuron of weighted sums, sum(input * weight) of each weight: d loss / d the sums
-    that a message is in (b, o), by the name of its input and by weight; else empty.
-    input, weights : d loss / d input and d loss / d each weight of each synapse (b, o, i), for the
-    others.
-    parameters : d loss / d parameter (b, o) by name. states : of what goes on from step to step,
-    d loss / d what it was before (b, o) by name, given d loss / d what it is, UPSTREAM of its name.
+    deltas : for a neuron of weighted sums, d loss / d each sum(input * weight) of a message (b, o),
+    by the name of its input and by weight; else empty.
+    input, weights : for other neurons, d loss / d input and d loss / d each weight of each synapse
+    (b, o, i).
+    parameters : d loss / d parameter (b, o) by name. states : for each State carried from step to
+    step, d loss / d its previous value (b, o) by name, given d loss / d its new value, UPSTREAM of
+    its name.
     """
 
     is_weighted_sum: bool
@@ -44,24 +45,24 @@ class Derived:
 
     @property
     def roots(self) -> list[Node]:
-        """All of them."""
+        """All gradients in one list."""
         deltas = [node for named in self.deltas.values() for node in named.values()]
         others = [self.weights, self.parameters, self.states]
         return [*deltas, self.input, *(node for named in others for node in named.values())]
 
 
 def times(a: Node, d: Node) -> Node:
-    """a * d, with d inside the selects of a that may be 0."""
+    """The product a * d, with d inside the selects of a that may be 0."""
     return _inside(lambda x: const(0.0) if ir.is_const(d, 0.0) else mul(x, d), a)
 
 
 def over(a: Node, d: Node) -> Node:
-    """a / d, likewise."""
+    """The quotient a / d, with d inside the selects of a that may be 0."""
     return _inside(lambda x: make(Op.DIV, x, d), a)
 
 
 def _inside(f: Callable[[Node], Node], a: Node) -> Node:
-    """f of a, inside the selects that may be 0; of 0 it is 0."""
+    """Apply f to a inside the selects that may be 0; f of 0 is 0."""
     if a.op is Op.SELECT:
         c, x, y = a.args
         if ir.is_const(y, 0.0):
@@ -72,7 +73,7 @@ def _inside(f: Callable[[Node], Node], a: Node) -> Node:
 
 
 def plus(a: Node, b: Node) -> Node:
-    """a + b; two halves of one select join again."""
+    """The sum a + b; two halves of one select join again."""
     if a.op is Op.SELECT and b.op is Op.SELECT and a.args[0] is b.args[0]:
         c, x, y = a.args
         _, u, v = b.args
@@ -112,7 +113,7 @@ def _rules(n: Node, a: Node) -> list[Node | None]:
     if op is Op.LOG:
         return [over(a, x)]
     if op is Op.SQRT:
-        # A factor, not a select around a: what it is multiplied with may be matrix products.
+        # A factor, not a select around a: the other operand may be matrix products.
         return [over(times(a, const(0.5)), select(make(Op.NE, n, const(0.0)), n, const(_INF)))]
     if op is Op.TANH:
         return [times(a, 1.0 - n * n)]
@@ -156,8 +157,8 @@ def _rules(n: Node, a: Node) -> list[Node | None]:
 
 
 def _where(c: Node, holds: bool, a: Node) -> Node:
-    """a on one side of a condition, 0 on the other. Of three such conditions around a value two
-    become one: what is multiplied goes inside, and 100 returns would be 100 selects each time.
+    """The adjoint a on one side of a condition, 0 on the other. Three such conditions around a
+    value become two: otherwise 100 returns would be 100 nested selects in each product.
     """
     outer = _gated(a)
     inner = None if outer is None else _gated(outer[1])
@@ -167,7 +168,7 @@ def _where(c: Node, holds: bool, a: Node) -> Node:
 
 
 def _gated(a: Node) -> tuple[Node, Node] | None:
-    """(condition, value) of a value that is 0 elsewhere, or None."""
+    """The (condition, value) of a select that is 0 elsewhere, or None."""
     if a.op is not Op.SELECT:
         return None
     c, x, y = a.args
@@ -177,13 +178,13 @@ def _gated(a: Node) -> tuple[Node, Node] | None:
 
 
 _INF = float("inf")
-# What multiplies an adjoint: by infinity, perhaps, where nothing reaches.
+# Operations that multiply an adjoint, by infinity perhaps, also where nothing reaches.
 _FACTORS = frozenset({Op.MUL, Op.DIV, Op.POW, Op.LOG, Op.LOG1P, Op.SQRT, Op.EXP, Op.EXPM1})
 
 
 def _alive(a: Node, depth: int = 3) -> Node | None:
-    """Where an adjoint that several selects have added to is not 0 for lack of any; None if that is
-    everywhere, or the adjoint is a select itself.
+    """The condition on which an adjoint is not 0: the union over the selects that were added to
+    it. None if that is everywhere, or the adjoint is a select itself.
     """
     if a.op is Op.REDUCE and a.value[0] == "sum":
         gate = _gated(a.args[0])
@@ -220,10 +221,11 @@ def _reduction(n: Node, a: Node) -> Node | None:
 
 
 def _others(n: Node, a: Node) -> Node:
-    """a * the product of all others: a n / x, and where factors are 0 what has no 0 among it.
+    """The adjoint of a product's factors: a * the product of all others, a n / x; at a 0, the
+    product of the factors that are not 0.
 
-    Zeros are looked for only where the product is 0, or no number; elsewhere those reductions have
-    nothing in them, and engines pass over them.
+    Zeros are looked for only where the product is 0 or NaN; elsewhere these reductions have no
+    elements, and engines skip them.
     """
     (_, axis), x = n.value, n.args[0]
     some, zero = make(Op.GT, make(Op.ABS, n), const(0.0)), make(Op.EQ, x, const(0.0))
@@ -238,10 +240,10 @@ def _others(n: Node, a: Node) -> Node:
 def gradient(
     root: Node, seed: Node, wanted: Iterable[Node], layerwide: bool = False
 ) -> dict[Node, Node]:
-    """d (sum of root * seed) / d each wanted node, 0 where there is none.
+    """The gradients d (sum of root * seed) / d each wanted node, 0 where there is none.
 
-    What one neuron's forward derives stays per synapse: axis o is not summed. ``layerwide``
-    (interlayers, losses) sums over o what reaches a value that all neurons of the layer share.
+    The gradient of one neuron's forward stays per synapse: axis o is not summed. ``layerwide``
+    (interlayers, losses) sums over o the gradient of a value that all neurons of the layer share.
     """
     if layerwide and "o" in seed.axes and "o" not in root.axes:  # one number that all neurons send
         seed = reduce("sum", "o", seed)
@@ -251,7 +253,7 @@ def gradient(
 def gradients(
     seeds: Iterable[tuple[Node, Node]], wanted: Iterable[Node], layerwide: bool = False
 ) -> dict[Node, Node]:
-    """As ``gradient``, of the sum of all root * seed."""
+    """The gradients of the sum of all root * seed, as ``gradient``."""
     wanted = list(wanted)
     adjoint: dict[Node, Node] = {}
     for root, seed in seeds:
@@ -266,7 +268,7 @@ def gradients(
         for arg, part in zip(node.args, _rules(node, a), strict=True):
             if part is None or ir.is_const(part, 0.0) or arg.op is Op.CONST:
                 continue
-            # A value that many messages (or neurons) share gets what each of them sends back.
+            # A value shared by many messages (or neurons) gets the sum of their adjoints.
             for axis in "io" if layerwide else "i":
                 if axis in node.axes and axis not in arg.axes:
                     part = reduce("sum", axis, part)
@@ -276,7 +278,7 @@ def gradients(
 
 
 def weight(name: str = WEIGHT) -> Node:
-    """A weight of the message."""
+    """The leaf of a message's weight of this name."""
     return leaf(Op.WEIGHT, "oi", None if name == WEIGHT else name)
 
 
@@ -289,9 +291,9 @@ def weighted_sum(
     inputs: Iterable[str] = (),
     kept: Iterable[Node] = (),
 ) -> tuple[bool, Sums]:
-    """Whether the output, and what is ``kept`` for the next step, depends on the messages through
-    sum(input * weight) alone, of each of these weights, over all messages or those of one of these
-    inputs; and those sums that are there.
+    """Whether the output and the ``kept`` values of the next step depend on the messages only
+    through sum(input * weight), of each of these weights, over all messages or those of one of
+    these inputs; and the sums that occur.
     """
     x, own = leaf(Op.INPUT, "bi"), list(weights)
     sums = {("", name): reduce("sum", "i", mul(x, weight(name))) for name in own}
@@ -315,8 +317,8 @@ def derive(
     groups: Iterable[str] = ("",),
     carried: Iterable[str] = (),
 ) -> Derived:
-    """The gradients of a neuron class from its forward. groups : the inputs that its messages come
-    by, as ``Layer.groups``. carried : States through which gradients flow from step to step.
+    """The gradients of a neuron class from its forward. groups : the inputs of its messages, as
+    ``Layer.groups``. carried : States through which gradients flow from step to step.
     """
     upstream, x = leaf(Op.UPSTREAM, "bo"), leaf(Op.INPUT, "bi")
     own = {name: weight(name) for name in weights}

@@ -1,4 +1,6 @@
-"""Which monoid a variable of a loop over messages is: what one message adds to it."""
+"""The monoid of a variable in a loop over messages: the element that one message combines with
+it.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ _MIRROR = {Op.GT: Op.LT, Op.LT: Op.GT, Op.GE: Op.LE, Op.LE: Op.GE}
 def peel(value: Node, me: Node, monoid: str, lax: bool = False) -> Node | None:
     """The element e if value is (me (+) e) for this monoid, under any selects; else None.
 
-    Of equals max and min keep the first, to which the gradient goes; if lax also the last.
+    Among equals max and min keep the first, which gets the gradient; if lax also the last.
     """
-    found: dict[Node, Node | None] = {}  # of what is carried from message to message
+    found: dict[Node, Node | None] = {}  # of nodes that depend on carried variables
     for node in ir.walk(value):
         if node is me:
             found[node] = const(ir.IDENTITY[monoid])
@@ -26,7 +28,7 @@ def peel(value: Node, me: Node, monoid: str, lax: bool = False) -> Node | None:
 def _peeled(
     value: Node, me: Node, monoid: str, lax: bool, found: dict[Node, Node | None]
 ) -> Node | None:
-    """``peel`` of a node, where those of its arguments are known; others are not carried."""
+    """The result of ``peel`` of a node from those of its arguments; others are not carried."""
     if value.op is Op.SELECT:
         c, a, b = value.args
         if c not in found:

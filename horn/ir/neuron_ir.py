@@ -1,4 +1,4 @@
-"""What is read of one neuron class: its surroundings, and the IR of its methods."""
+"""The IR of one neuron class: its context, and the IR of its methods."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from horn.neuron import WEIGHT, Neuron, weights_of
 
 @dataclass(frozen=True)
 class NeuronContext:
-    """The neuron's fixed surroundings. receivers : the classes of those that listen to it. inputs :
-    what its messages are called by. positions : of each channel, 0 of a flat layer; is_map : all of
-    them are one neuron.
+    """The neuron's fixed surroundings. receivers : the classes of its receivers. inputs : the names
+    of its inputs. positions : the number per channel, 0 for a flat layer; is_map : one neuron for
+    all positions of a channel.
     """
 
     cls: type[Neuron]
@@ -39,9 +39,9 @@ class NeuronContext:
 
 @dataclass(frozen=True)
 class ForwardIR:
-    """What a neuron's forward does. ``output`` (b, o); ``pushes`` (b, o, i) by weight;
-    ``sits_out`` (o): who left the batch, or None; ``traces`` (b, o, i): what it assigns to each
-    SynapseState.
+    """The IR of a neuron's forward. ``output`` (b, o); ``pushes`` (b, o, i) by weight;
+    ``sits_out`` (o): the condition on which a neuron leaves the batch, or None; ``traces`` (b, o,
+    i): the values assigned to each SynapseState.
     """
 
     output: Node
@@ -53,7 +53,7 @@ class ForwardIR:
 
 @dataclass(frozen=True)
 class BackwardIR:
-    """What a written backward does: ``delta`` (b, o), ``pushes`` (b, o, i) by weight of the
+    """The IR of a written backward: ``delta`` (b, o), ``pushes`` (b, o, i) by weight of the
     receiver ("": the only one), ``parameters`` the gradient (b, o) of each.
     """
 
@@ -61,12 +61,14 @@ class BackwardIR:
     pushes: dict[str, Node]
     parameters: dict[str, Node]
     states: dict[str, Node]
-    place: CompileError  # where the class writes it
+    place: CompileError  # of the method in the class, for complaints
     traces: dict[str, Node] = field(default_factory=dict)  # assigned to SynapseStates (b, o, i)
 
     @property
     def reads(self) -> dict[Op, set[str | None]]:
-        """The weights, and the weights' deltas, that it reads; None is the only one."""
+        """The weights, and the weights' deltas, that the method reads; None stands for the only
+        one.
+        """
         found: dict[Op, set[str | None]] = {Op.WEIGHT: set(), Op.DELTA: set()}
         roots = (self.delta, *self.pushes.values(), *self.parameters.values())
         for node in ir.walk(*roots, *self.states.values(), *self.traces.values()):
@@ -75,12 +77,12 @@ class BackwardIR:
         return found
 
     def push_to(self, weight: str, names: Collection[str]) -> Node | None:
-        """What it pushes to one weight of a receiver that has these."""
+        """The push to one weight of a receiver whose weights are ``names``, or None."""
         only = self.pushes.get("") if len(names) == 1 else None
         return self.pushes.get(weight, only)
 
     def error(self, problem: str) -> CompileError:
-        """A complaint at that place."""
+        """A complaint at the place of the method."""
         error = CompileError(problem)
         error.__dict__.update({**self.place.__dict__, "problem": problem})
         return error

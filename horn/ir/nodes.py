@@ -1,4 +1,4 @@
-"""The nodes of expressions, how they are made, walked and replaced.
+"""The nodes of expressions: how they are made, walked and replaced.
 
 A node is an operation, its arguments, a value (a number, a name, ...) and the axes it varies along:
 ``b`` the batch, ``o`` this layer's neurons, ``i`` the neuron's synapses. Equal nodes are one
@@ -23,11 +23,11 @@ AXES = "boi"
 
 
 class Op(enum.Enum):
-    """What a node can be. The elementwise operations are those of ``horn.math.OPS`` and the
-    arithmetic below.
+    """The operations. The elementwise ones are those of ``horn.math.OPS`` and the arithmetic
+    below.
     """
 
-    __hash__ = object.__hash__  # Enum's own is Python, and nodes are looked up by their operation
+    __hash__ = object.__hash__  # Enum's own is slow Python, and nodes are looked up by operation
 
     # leaves of one neuron
     CONST = "const"  # a number                                     ""
@@ -113,14 +113,14 @@ ELEMENTWISE: dict[Op, int] = {
 BOOLEAN = frozenset({Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE, Op.AND, Op.OR, Op.NOT})
 COMMUTATIVE = frozenset({Op.ADD, Op.MUL, Op.EQ, Op.NE, Op.AND, Op.OR})
 MONOIDS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
-#: A backend covers these.
+#: The operations that every backend implements.
 LOWERED = frozenset({
     *ELEMENTWISE, Op.CONST, Op.SCALAR, Op.LOAD, Op.MESSAGE_DRAW, Op.REDUCE, Op.MATMUL
 })  # fmt: skip
 
 
 def _infix(op: Op) -> tuple[Callable[[Node, Any], Node], Callable[[Node, Any], Node]]:
-    """An operator with a node on its left, and on its right."""
+    """The methods of an operator: with a node on its left, and on its right."""
     return lambda a, b: make(op, a, lift(b)), lambda b, a: make(op, lift(a), b)
 
 
@@ -133,14 +133,14 @@ class Node:
     axes: str
     value: Any
     place: tuple[int, bytes]  # its height and a digest: one order of nodes in every process
-    tests: int  # a bit for every condition in it, one for several: what it is free of shows at once
+    tests: int  # a bit per condition in it, several to a bit: shows quickly that one is absent
 
     def __repr__(self) -> str:
         inside = [repr(self.value)] if self.value is not None else []
         return f"{self.op.value}({', '.join([*inside, *map(repr, self.args)])}):{self.axes}"
 
     # A node works in ordinary formulas: built-in activations, optimizers and lambdas are traced
-    # through these.
+    # through these operators.
     __add__, __radd__ = _infix(Op.ADD)
     __sub__, __rsub__ = _infix(Op.SUB)
     __mul__, __rmul__ = _infix(Op.MUL)
@@ -172,7 +172,7 @@ class Node:
             return select(*nodes)
         return make(Op(name), *nodes)
 
-    # what an interlayer function may ask of the whole layer's outputs
+    # reductions that an interlayer function may take over the whole layer's outputs
     def sum(self) -> Node:
         return reduce("sum", "o", self)
 
@@ -207,7 +207,7 @@ def _intern(op: Op, args: tuple[Node, ...], axes: str, value: Any) -> Node:
         node.tests = _bit(node) if op in BOOLEAN else 0
         for a in args:
             node.tests |= a.tests
-        with _making:  # tasks may be threads: equal nodes are one all the same
+        with _making:  # tasks may be threads: they share equal nodes, too
             node = _nodes.setdefault(key, node)
     return node
 
@@ -219,12 +219,12 @@ def _bit(condition: Node) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def union(*axes: str) -> str:
-    """The axes that any of these has, in order."""
+    """The axes that occur in any of these strings, in order."""
     return "".join(a for a in AXES if any(a in x for x in axes))
 
 
 def lift(value: Any) -> Node:
-    """A node, or the constant of a number."""
+    """The value as a node: itself, or the constant of a number."""
     if isinstance(value, Node):
         return value
     if isinstance(value, (bool, int, float)) or hasattr(value, "__float__"):
@@ -237,7 +237,9 @@ def const(value: float) -> Node:
 
 
 def Scalar(name: str) -> Node:
-    """A number that the run sets: learning_rate, iteration, updates, inv_rows, or layer_size."""
+    """The leaf of a number that the run sets: learning_rate, iteration, updates, inv_rows, or
+    layer_size.
+    """
     return _intern(Op.SCALAR, (), "", name)
 
 
@@ -246,7 +248,7 @@ def leaf(op: Op, axes: str, value: Any = None) -> Node:
 
 
 def load(name: str, axes: str) -> Node:
-    """The content of a buffer, seen along these axes."""
+    """A leaf with the content of a buffer, seen along these axes."""
     return _intern(Op.LOAD, (), axes, name)
 
 
@@ -319,7 +321,7 @@ def make(op: Op, *args: Node) -> Node:
 
 
 def _has_product(a: Node, b: Node) -> bool:
-    """Of two numbers, whether a float32 holds their product: 1e30 * (1e30 * 0) is no infinity."""
+    """Whether a float32 holds the product of two constants: 1e30 * (1e30 * 0) is not infinity."""
     if a.op is not Op.CONST or b.op is not Op.CONST:
         return True
     product: float = abs(a.value * b.value)
@@ -330,7 +332,7 @@ _COMPARISONS = frozenset({Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE})
 
 
 def _compare_choice(op: Op, args: tuple[Node, ...]) -> Node | None:
-    """Comparing (1 where c, else 0) with a number is c, its opposite, or a constant."""
+    """A comparison of (1 where c, else 0) with a number, as c, its opposite, or a constant."""
     for k, (a, b) in enumerate((args, args[::-1])):
         if a.op is Op.SELECT and b.op is Op.CONST and all(x.op is Op.CONST for x in a.args[1:]):
             pair = [(x.value, b.value) if k == 0 else (b.value, x.value) for x in a.args[1:]]
@@ -342,7 +344,7 @@ def _compare_choice(op: Op, args: tuple[Node, ...]) -> Node | None:
 
 
 def compute(op: Op, values: list[float]) -> float:
-    """An elementwise operation on numbers, as Python does it."""
+    """Apply an elementwise operation to numbers, as Python does."""
     if op.value in math.OPS:
         return float(math.apply(op.value, *values))
     return float(_FOLD[op](*values))
@@ -380,7 +382,7 @@ def truth(node: Node) -> Node:
 
 
 def select(condition: Node, a: Node, b: Node) -> Node:
-    """a where the condition holds, else b."""
+    """A select: a where the condition holds, else b."""
     if condition.op is Op.CONST:
         return a if condition.value else b
     if a is b:
@@ -393,7 +395,7 @@ def select(condition: Node, a: Node, b: Node) -> Node:
 
 
 def _chosen(condition: Node, a: Node, b: Node) -> Node:
-    """``select`` of sides that are simplified already."""
+    """A ``select`` whose sides are simplified already."""
     if condition.op is Op.CONST:
         return a if condition.value else b
     condition = truth(condition)
@@ -402,22 +404,22 @@ def _chosen(condition: Node, a: Node, b: Node) -> Node:
     return a if a is b else make(Op.SELECT, condition, a, b)
 
 
-# A side of a select is written anew where that is little, as in  act(total) * mask. Each of many
-# ifs that build on one another would copy all that follows, once per path: the nodes double.
+# A side of a select is simplified by its condition where that is little work, as in
+# act(total) * mask. With many ifs that build on one another it would copy all that follows, once
+# per path: the nodes would double.
 MOST_COPIED = 32
 
 
 def assume(node: Node, condition: Node, holds: bool, most: int | None = None) -> Node:
     """The node where the condition is known: selects by the same condition choose their side.
-
-    most : the node itself where more nodes than that would be made anew; None: however many.
+    most : the largest number of new nodes, beyond which the node is returned unchanged; None : any.
     """
     if condition.op is Op.NOT:
         condition, holds = condition.args[0], not holds
     bit = _bit(condition)
     if not node.tests & bit:
         return node
-    above: dict[Node, None] = {}  # what contains the condition, arguments first
+    above: dict[Node, None] = {}  # the nodes that contain the condition, arguments first
     seen: set[Node] = set()
     stack: list[Node | tuple[Node]] = [node]
     while stack:
@@ -427,8 +429,8 @@ def assume(node: Node, condition: Node, holds: bool, most: int | None = None) ->
                 above[n[0]] = None
         elif n not in seen and n is not condition and n.tests & bit:
             seen.add(n)
-            # Inside a reduction the same words speak of all that it is over, not of this one: of
-            # every message; of every neuron, and of what it hears, which by sparse links is other.
+            # Inside a reduction the same condition is about all places of the axis, not this one:
+            # all messages, or all neurons and their inputs, which differ where links are sparse.
             over = _over(n)
             is_of_others = over in condition.axes or (
                 over == "o" and contains(condition, Op.REDUCE)
@@ -445,7 +447,7 @@ def assume(node: Node, condition: Node, holds: bool, most: int | None = None) ->
 
 
 def _over(node: Node) -> str:
-    """The axis all of whose places the node asks for; none of most nodes."""
+    """The axis over all of whose places the node is computed; "-" for most nodes."""
     if node.op is Op.REDUCE:
         return str(node.value[1])
     return "o" if node.op in (Op.RANK, Op.CHANNEL_SUM) else "-"
@@ -457,7 +459,7 @@ def of_input(name: str) -> Node:
 
 
 def at_input(root: Node, name: str) -> Node:
-    """A message expression of the messages of one input; "": of those without a name."""
+    """The expression for the messages of one input only; "": for those without a name."""
 
     def find(node: Node) -> Node | None:
         return const(float(node.value == name)) if node.op is Op.OF_INPUT else None
@@ -474,8 +476,8 @@ def mul(a: Any, b: Any) -> Node:
 
 
 def reduce(monoid: str, axis: str, arg: Node) -> Node:
-    """``monoid`` of the argument along one axis. An argument that does not vary along it is
-    counted, not repeated.
+    """The reduction of the argument by ``monoid`` along one axis. An argument that does not vary
+    along it is counted, not repeated.
     """
     if axis not in arg.axes and axis == "i" and monoid != "argmax" and monoid != "argmin":
         count = leaf(Op.COUNT, "o")
@@ -495,12 +497,12 @@ def reduce(monoid: str, axis: str, arg: Node) -> Node:
 
 
 def rank(arg: Node) -> Node:
-    """How many neurons of the layer have more, or as much and come first."""
+    """The number of neurons of the layer with a larger value, or an equal one and a lower index."""
     return _intern(Op.RANK, (arg,), union(arg.axes, "o"), None)
 
 
 def channel_sum(arg: Node) -> Node:
-    """Of each neuron the sum over all positions of its channel."""
+    """The sum over all positions of each neuron's channel."""
     return _intern(Op.CHANNEL_SUM, (arg,), union(arg.axes, "o"), None)
 
 
@@ -514,7 +516,7 @@ COMBINE = {
 
 
 def combine(monoid: str, a: Node, b: Node) -> Node:
-    """Two partial results of a monoid into one; the first wins a tie."""
+    """Combine two partial results of a monoid; the first wins a tie."""
     for x, y in ((a, b), (b, a)):
         if is_const(x, IDENTITY[monoid]):
             return y
@@ -522,7 +524,7 @@ def combine(monoid: str, a: Node, b: Node) -> Node:
 
 
 def walk(*roots: Node, seen: set[Node] | None = None) -> Iterator[Node]:
-    """Every node below the roots once, arguments first; not what is in ``seen``, which grows."""
+    """Every node below the roots once, arguments first; not those in ``seen``, which grows."""
     seen = set() if seen is None else seen
     stack: list[Node | tuple[Node]] = [*reversed(roots)]  # in a tuple: its arguments are done
     while stack:
@@ -567,9 +569,9 @@ def replace(
     known: Mapping[Node, Node] | Callable[[Node], Node | None],
     done: dict[Node, Node] | None = None,
 ) -> Node:
-    """The expression with some nodes replaced. A replaced node is not looked into.
+    """The expression with some nodes replaced; the new nodes are not searched.
 
-    done : what became of the nodes of other expressions, in which the same is replaced; it grows.
+    done : the results for nodes of earlier expressions with the same replacements; it grows.
     """
     find = known if callable(known) else known.get
     done = {} if done is None else done
@@ -591,10 +593,10 @@ def replace(
 
 
 def contains(root: Node, *ops: Op) -> bool:
-    """Whether any node below is one of these operations."""
+    """Whether any node below the root has one of these operations."""
     return any(node.op in ops for node in walk(root))
 
 
 def matmul(a: Node, b: Node, axis: str) -> Node:
-    """Sum over ``axis`` of a * b."""
+    """The matrix product: the sum over ``axis`` of a * b."""
     return _intern(Op.MATMUL, (a, b), union(a.axes, b.axes).replace(axis, ""), axis)

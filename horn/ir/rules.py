@@ -1,4 +1,4 @@
-"""What each node may be, and the check of it."""
+"""The rule of each operation's nodes, and the check of it."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ SPEC: dict[Op, Callable[[Node], bool]] = {
 
 
 def verify(*roots: Node, seen: set[Node] | None = None) -> list[Node]:
-    """The nodes below, each of which obeys SPEC; AssertionError else: only a bug in horn can break
-    it. Not those in ``seen``, which grows.
+    """Check all nodes below the roots against SPEC, and return them. Raises AssertionError, which
+    only a bug in horn can cause. Nodes in ``seen``, which grows, are skipped.
     """
     found = list(walk(*roots, seen=seen))
     for node in found:
