@@ -1,4 +1,4 @@
-"""Calls: which function a call means, and what to write instead of one that is not there."""
+"""Calls: the function that a call means, and the remedy where it is not in the language."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from horn.language.scope import Scope
 from horn.language.sequences import Sequences
 from horn.language.words import Words
 
-# Python's functions that horn.math writes in the neuron language.
+# Functions of Python that horn.math defines with operations of the neuron language.
 _HELPERS: dict[Any, Callable[..., Any]] = {
     getattr(python_math, name): getattr(horn_math, name)
     for name in ("ceil", "tan", "asin", "acos", "isfinite", "isinf", "isnan")
@@ -44,7 +44,7 @@ _ORDERS = {
     horn_math.median: "median", horn_math.largest: "largest", horn_math.smallest: "smallest",
     horn_math.top_sum: "top_sum",
 }  # fmt: skip
-_SEQUENCES = (range, enumerate, zip, reversed, list, tuple)  # of what is known before the run
+_SEQUENCES = (range, enumerate, zip, reversed, list, tuple)  # of known values
 _ORDER = "messages have no order: loop over them with for m in messages"
 _REAL = "a neuron computes with real numbers: keep the two parts in two variables"
 _INSTEAD: dict[Any, str] = {
@@ -144,7 +144,7 @@ class Calls:
         return [self.scope.number(v, n) for v, n in zip(values, node.args, strict=True)]
 
     def module_of(self, target: Any, text: ast.expr) -> str:
-        """The package that a function is of, by the name that the text has for it, or its own."""
+        """The package of a function: that of the module written in the text, else its own."""
         while isinstance(text, ast.Attribute):
             text = text.value
         module = self.expressions.value(text) if isinstance(text, ast.Name) else None
@@ -177,7 +177,7 @@ class Calls:
         return self.scope.number(self.functions.call_any(function, [arg], node), node)
 
     def slope_at(self, activation: Activation, z: Node, node: ast.AST) -> Node:
-        """d f / d z at the summed input: as given, from the output, or derived."""
+        """The derivative d f / d z at the summed input: given, from the output, or derived."""
         if activation.df_at is not None:
             return ir.lift(self.functions.call_any(activation.df_at, [z], node))
         y = ir.lift(self.functions.call_any(activation.f, [z], node))
@@ -222,7 +222,9 @@ class Calls:
         self.scope.fail(node, f"{name} in a neuron is over messages: {name}(... for m in messages)")
 
     def count(self, node: ast.Call) -> Node:
-        """len(messages), len(output) where a whole layer is seen, len of a tuple of constants."""
+        """The value of len(messages), len(output) of a whole layer, or len of a tuple of
+        constants.
+        """
         counted = self.expressions.value(node.args[0]) if len(node.args) == 1 else None
         if isinstance(counted, MessagesRef):
             return leaf(Op.COUNT, "o", counted.input or None)
@@ -236,7 +238,7 @@ class Calls:
         self.scope.fail(node, f"len here is of {what}")
 
     def reduced(self, name: str, first: ast.GeneratorExp | ast.ListComp, node: ast.Call) -> Node:
-        """sum, prod, max, min, any or all of a comprehension."""
+        """The value of sum, prod, max, min, any or all over a comprehension."""
         word = {"sum": "start", "prod": "start", "max": "default", "min": "default"}.get(name)
         given = {k.arg: k.value for k in node.keywords}
         if not given.keys() <= {word}:
@@ -262,7 +264,7 @@ class Calls:
         return result
 
     def folded(self, name: str, nodes: list[Node], node: ast.AST) -> Node:
-        """sum, prod, max, min, any or all of some numbers, in their order."""
+        """The value of sum, prod, max, min, any or all of some numbers, in their order."""
         if name in ("any", "all"):
             nodes = [ir.truth(x) for x in nodes]
         elif name in ("max", "min") and not nodes:
@@ -273,7 +275,10 @@ class Calls:
         return result
 
     def over_layer(self, name: str, value: Node, node: ast.AST) -> Node:
-        """A word of an interlayer or loss about all neurons of the layer: each asks, or none."""
+        """The reduction of a value over all neurons of the layer, in an interlayer or loss.
+
+        Fails under a condition that differs between neurons: all neurons take part, or none.
+        """
         if any("o" in condition.axes for condition, _ in self.scope.path):
             self.scope.fail(
                 node,
@@ -285,7 +290,7 @@ class Calls:
         return reduce(name, "o", value)
 
     def constants(self, target: Any, node: ast.Call) -> Any:
-        """range, enumerate, zip, ... of what is known before the run; None if it is not."""
+        """The value of range, enumerate, zip, ... of constants; None if they are not constants."""
         args = [self.expressions.value(a) for a in node.args]
         options = {str(k.arg): (self.expressions.value(k.value), k.value) for k in node.keywords}
         if target is range:

@@ -1,4 +1,4 @@
-"""The value of an expression: each form of it by the part of the run that has a rule for it."""
+"""The values of expressions, by a rule for each form of syntax."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Rule = Callable[[Any], Any]  # from a syntax tree of one form to its value
 
 
 class Expressions:
-    """The rules of the neuron language for expressions. A value is a node, a reference, or a Python
-    value that is known before the run.
+    """The rules of the neuron language for expressions, each set by another part of the run. A
+    value is a node, a reference, or a Python value that is known before the run.
     """
 
     def __init__(self, scope: Scope) -> None:
@@ -38,7 +38,9 @@ class Expressions:
         return self.scope.condition(self.value(node), node)
 
     def later(self, c: Node | None, holds: bool, node: ast.expr) -> Any:
-        """An operand that Python looks at only where the ones before it do not decide."""
+        """The value of an operand that Python evaluates only if the operands before it do not
+        decide.
+        """
         path = self.scope.path
         if c is not None and c.op is not Op.CONST:
             self.scope.path = (*path, (c, holds))

@@ -1,4 +1,4 @@
-"""Functions: a call runs the body in its place; horn.math becomes operations."""
+"""Function calls: the body runs in place of the call; horn.math becomes operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from horn.language.source import Source, source_of
 from horn.language.statements import Statements
 from horn.sources import is_user_file
 
-#: Functions that are operations: those of horn.math, and their twins in Python's math.
+#: Functions that are operations: those of horn.math, and their equivalents in Python's math.
 MATH: dict[Any, str] = {
     getattr(horn_math, name): name
     for name in horn_math.OPS
@@ -38,7 +38,7 @@ MATH |= {
     )
 }
 
-# How many calls may be inside each other: of a function by itself, and of any.
+# The deepest nesting of calls: of a function in itself, and of any functions.
 AGAIN, DEEP = 40, 80
 
 
@@ -114,8 +114,8 @@ class Functions:
         return dict(zip(names, [*args, *missing][: len(names)], strict=True))
 
     def call_any(self, function: Callable[..., Any], args: list[Any], node: ast.AST | None) -> Any:
-        """Call a built-in function of horn.math, a user's function, or anything callable with
-        nodes.
+        """Call a function of horn.math, a user's function, or any other callable, the last with
+        nodes as arguments.
         """
         if hashable(function) and function in MATH:
             return self.math(MATH[function], args, node)
@@ -134,10 +134,10 @@ class Functions:
         return ir.make(Op(name), *nodes)
 
     def trace(self, function: Callable[..., Any], args: list[Any], node: ast.AST | None) -> Any:
-        """A lambda: its text is hard to find, so it is called with nodes."""
+        """Call a lambda, or another callable, with nodes: its text is hard to find."""
         called = function
         if isinstance(function, types.FunctionType) and "len" not in function.__globals__:
-            seen = {**function.__globals__, "len": self.length}  # Python's would want an int
+            seen = {**function.__globals__, "len": self.length}  # Python's len must return an int
             called = types.FunctionType(
                 function.__code__, seen, function.__name__, function.__defaults__,
                 function.__closure__,
@@ -152,7 +152,7 @@ class Functions:
                 raise
             problem = _of_another_module(function) or error.problem
             cause: Exception = error
-        except (TypeError, AttributeError, ValueError) as error:  # it is called with formulas
+        except (TypeError, AttributeError, ValueError) as error:  # the arguments are formulas
             problem = _of_another_module(function)
             problem = problem or f"{error}; write it with + - * / **, abs and horn.math"
             cause = error
@@ -170,7 +170,7 @@ class Functions:
         raise CompileError(f"{name}: {problem}") from cause
 
     def length(self, value: Any) -> Any:
-        """``len`` as a lambda sees it."""
+        """The value of ``len`` inside a lambda."""
         if not isinstance(value, Node):
             return len(value)
         if self.scope.context is not None:
@@ -178,11 +178,11 @@ class Functions:
         return ir.Scalar("layer_size")
 
 
-_OF_NUMBERS = frozenset({"numpy", "math", "cmath", "scipy", "torch"})  # what takes no formulas
+_OF_NUMBERS = frozenset({"numpy", "math", "cmath", "scipy", "torch"})  # take no formulas
 
 
 def _of_another_module(function: Any) -> str:
-    """What a lambda calls that only numbers have, as np.tanh; with what to write."""
+    """The complaint about a lambda's call of a function of numbers only, as np.tanh; else ""."""
     if not isinstance(function, types.FunctionType):
         return ""
     for module, name in itertools.pairwise(function.__code__.co_names):

@@ -1,4 +1,4 @@
-"""What the user wrote for a layer, as IR: its neuron's methods, its interlayer, its aggregates."""
+"""The IR of a layer: its neuron's methods, its interlayer, its aggregates."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from horn.neuron import has_backward
 def read_layer(
     layer: Layer, training: bool, written: bool = True, receivers: Iterable[Layer] = ()
 ) -> tuple[ForwardIR, BackwardIR | None, Node | None]:
-    """Parse one layer's neuron; without ``written`` as if it had no backward. receivers : the
-    layers that listen to it, whose weights a written backward reads.
+    """Parse one layer's neuron: its forward, its backward and its interlayer. written : whether to
+    read a written backward. receivers : the layers that receive its messages, whose weights a
+    written backward reads.
     """
     classes = tuple(dict.fromkeys(receiver.neuron for receiver in receivers))
     context = NeuronContext(
@@ -34,7 +35,7 @@ def read_layer(
 
 
 def asks(forward: ForwardIR) -> bool:
-    """Whether a neuron's forward asks something of its layer or of the batch."""
+    """Whether a neuron's forward uses a statistic of its layer or of the batch."""
     kept = (*forward.states.values(), *forward.traces.values())
     roots = (forward.output, *kept, *forward.pushes.values())
     return any(
@@ -74,7 +75,7 @@ def _check_written(layer: Layer, forward: ForwardIR, backward: BackwardIR) -> No
 
 
 def read_aggregate(aggregate: Aggregate) -> Node:
-    """What an aggregate's function makes of a layer's outputs: one number per sample.
+    """The expression of an aggregate: one number per sample, from a layer's outputs.
 
     Raises
     ------

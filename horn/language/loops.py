@@ -1,4 +1,4 @@
-"""Loops over messages: run once, with a symbolic message.
+"""Loops over messages: the body runs once, with a symbolic message.
 
 Each variable that the loop carries from message to message must turn out to be a monoid (sum,
 product, max, min, any, all): that proves that the order of messages cannot matter.
@@ -23,7 +23,7 @@ from horn.language.sequences import Sequences
 
 @dataclass(frozen=True)
 class MessageLoops:
-    """``for m in messages``, and reductions of comprehensions."""
+    """The loops ``for m in messages``, and reductions of comprehensions."""
 
     scope: Scope
     expressions: Expressions
@@ -31,7 +31,7 @@ class MessageLoops:
     sequences: Sequences
 
     def run(self, node: ast.For, iterated: Any, body: Callable[[], None]) -> None:
-        """A loop over what is ``iterated``, and what its variables hold after it."""
+        """Run a loop over ``iterated`` and set the values of its variables after it."""
         if self.scope.in_loop and isinstance(iterated, MessagesRef):
             self.scope.fail(
                 node,
@@ -62,8 +62,7 @@ class MessageLoops:
         }
         for name in places:
             if name in carried:
-                # The axes of a carried value are not known yet: it may be anything that the loop
-                # makes of it.
+                # The axes of a carried value are not known yet: the loop body may give it any.
                 frame.names[name] = leaf(Op.CARRY, ir.union("boi"), name)
             else:
                 frame.names.pop(name, None)
@@ -104,7 +103,7 @@ class MessageLoops:
             value = after.get(name)
             if name in carried and not isinstance(value, Node):
                 self.scope.fail(place, f"{name!r} is not a number after the loop")
-            # A temporary of the loop, perhaps with the name of something before it.
+            # A temporary of the loop, perhaps with the name of a variable before it.
             me = leaf(Op.CARRY, "boi", name)
             if not isinstance(value, Node) or name not in carried or not _has(value, me):
                 frame.names[name] = Unset(
@@ -118,9 +117,9 @@ class MessageLoops:
     def carried(
         self, name: str, start: Node, value: Node, place: ast.AST, here: Node | None
     ) -> Node:
-        """What a variable holds after the loop, if its message-by-message change is a monoid.
+        """The value of a variable after the loop, if its change per message is a monoid.
 
-        here : which messages are looped over; None for all.
+        here : the condition that selects the loop's messages; None for all.
         """
         me = leaf(Op.CARRY, "boi", name)
         if value is me:
@@ -165,8 +164,8 @@ class MessageLoops:
     def reduction(
         self, loops: Sequence[ast.comprehension], node: ast.GeneratorExp | ast.ListComp, monoid: str
     ) -> tuple[Node, Node]:
-        """The reduction of a generator over messages, and whether it meets none. ``loops``: those
-        of the generator from one of them on.
+        """The reduction of a generator over messages, and whether it is empty. ``loops``: the rest
+        of the generator's loops, from one of them on.
         """
         identity = ir.IDENTITY[monoid]
         if not loops:
@@ -177,7 +176,7 @@ class MessageLoops:
         items = self.sequences.rounds(iterated, comp.iter)
 
         def one(here: Node | None = None) -> tuple[Node, Node | None]:
-            """An element, and where there is one: None for everywhere, or ``here``."""
+            """One element, and the condition on which it exists: None for always, or ``here``."""
             keep = here
             for test in comp.ifs:
                 c = self.expressions.condition(test)
@@ -236,7 +235,7 @@ def _has(root: Node, node: Node) -> bool:
 
 
 def _assigned(body: Sequence[ast.stmt]) -> dict[str, ast.AST]:
-    """The variables that a loop body sets, with the last place of each."""
+    """The variables that a loop body sets, each with the last place where it does."""
     found: dict[str, ast.AST] = {}
     for statement in body:
         for n in ast.walk(statement):

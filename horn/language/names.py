@@ -1,4 +1,4 @@
-"""Names and attributes: what they stand for, and what may be assigned to them."""
+"""Names and attributes: their values, and the assignments that are allowed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Names:
-    """Constants, names and attributes in expressions, and assignments."""
+    """The values of constants, names and attributes, and assignments."""
 
     scope: Scope
     expressions: Expressions
@@ -217,7 +217,7 @@ class Names:
         )
 
     def messages_of(self, messages: MessagesRef, node: ast.Attribute, name: str) -> MessagesRef:
-        """messages.x: those of the input that the layer calls x."""
+        """The messages of one input, as messages.x, where the layer calls the input x."""
         context = self.scope.context
         assert context is not None
         if name in context.inputs and self.scope.kind == "forward" and not messages.input:
@@ -280,12 +280,12 @@ class Names:
         return leaf(*_FIELDS[name])
 
     def weights(self) -> tuple[str, ...]:
-        """Of the messages that are read here."""
+        """The weights of the messages that this method reads."""
         assert self.scope.context is not None
         return self.scope.context.weights(self.scope.kind)
 
     def no_weight(self, node: ast.AST) -> NoReturn:
-        """A message's weight is asked for where it has others."""
+        """Fail at m.weight, where the messages have weights of other names."""
         assert self.scope.context is not None
         context, names = self.scope.context, self.weights()
         classes = (context.cls,) if self.scope.kind == "forward" else context.receivers
@@ -298,7 +298,7 @@ class Names:
         )
 
     def delta_of(self, node: ast.Attribute, name: str) -> Node:
-        """m.delta.forget: the delta of the sum that has this weight."""
+        """The delta of the sum with this weight, as m.delta.forget."""
         if name not in self.weights():
             known = ", ".join(f"m.delta.{each}" for each in self.weights())
             self.scope.fail(
@@ -343,7 +343,7 @@ class Names:
             )
 
     def of_chosen(self, chosen: ChosenRef, node: ast.Attribute, name: str) -> Node:
-        """A field of the message that was chosen; 0 where there was none."""
+        """A field of the chosen message; 0 where no message was chosen."""
         outer, self.scope.in_loop = self.scope.in_loop, True
         field = self.field(node, name)
         self.scope.in_loop = outer
@@ -352,7 +352,7 @@ class Names:
         return ir.reduce("sum", "i", ir.select(chosen.here, field, const(0.0)))
 
     def assign_field(self, target: ast.Attribute, value: Any) -> None:
-        """m.trace = value."""
+        """Assign to a SynapseState of the message, as in m.trace = value."""
         if target.attr not in self.scope.synapse_states():
             self.scope.fail(
                 target,

@@ -26,13 +26,13 @@ _OPERATORS: dict[type[ast.operator], str] = {
 
 
 def instead_of(op: ast.operator) -> str:
-    """The end of a complaint about an operator: which there are, and what to write."""
+    """The end of a complaint about an operator: the operators that exist, and a remedy."""
     remedy = _OPERATORS.get(type(op))
     return "+ - * / // % ** are)" + (f"; {remedy}" if remedy else "")
 
 
 def _is_condition(node: Node) -> bool:
-    """Whether it is true or false, as far as a loop's own variables tell before the loop ends."""
+    """Whether the node is true or false, as far as is known inside a loop of carried variables."""
     is_reduced = node.op is Op.REDUCE and node.value[0] in ("any", "all")
     is_flag = node.op is Op.CONST and node.value in (0.0, 1.0)
     return node.op in ir.BOOLEAN or is_reduced or is_flag or ir.contains(node, Op.CARRY)
@@ -40,7 +40,7 @@ def _is_condition(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class Operators:
-    """Expressions of operators."""
+    """The values of expressions with operators."""
 
     scope: Scope
     expressions: Expressions
@@ -104,8 +104,8 @@ class Operators:
         return result
 
     def and_or(self, node: ast.BoolOp) -> Any:
-        """As in Python the value is that of the operand which decides, be it a number: only where
-        all are conditions it is one, too.
+        """The value of ``and`` or ``or``: as in Python that of the operand which decides, perhaps a
+        number; a condition only where all operands are conditions.
         """
         is_or = isinstance(node.op, ast.Or)
         first, *rest = node.values

@@ -1,10 +1,10 @@
-"""What is asked of the messages in their order of size: the message with the largest key, the
-median, the k-th largest or smallest, the sum of the k largest.
+"""Messages in order of size: the message with the largest key, the median, the k-th largest or
+smallest, the sum of the k largest.
 
-Messages are not sorted: that would store all of them. The number in question is closed in by
-halves: how many messages are at most the middle? Each step is a sum over the messages, as any
-other, so that it runs wherever a sum does and tasks that divide the messages add up their parts.
-The message that is left is known by its place; to it the gradient goes, of equals to the first.
+Messages are not sorted: that would store all of them. The number is found by bisection: how many
+messages are at most the middle? Each step is a sum over the messages, so that it runs wherever a
+sum does, and tasks that divide the messages add up their parts. The message that is found is
+identified by its place; it gets the gradient, among equals the first.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from horn.language.references import ChosenRef, ErrorsRef, MessageRef, MessagesR
 from horn.language.scope import Scope
 from horn.language.sequences import Sequences
 
-# Of the way from the smallest to the largest message; what is nearer than 2 ** -40 of that is
-# taken for equal.
+# Bisections between the smallest and the largest message; numbers nearer than 2 ** -40 of that
+# distance count as equal.
 HALVINGS = 40
 _INF = const(float("inf"))
 _NONE = const(float("nan"))
@@ -28,7 +28,9 @@ _NONE = const(float("nan"))
 
 @dataclass(frozen=True)
 class Messages:
-    """A number ``x`` of each message, and whether the message counts."""
+    """A number ``x`` of each message, and the condition ``counts`` on which the message takes
+    part.
+    """
 
     x: Node
     counts: Node
@@ -41,9 +43,7 @@ class Messages:
         return reduce("sum", "i", select(self.counts, const(1.0), const(0.0)))
 
     def smallest(self, k: Node) -> tuple[Node, Node]:
-        """The k-th smallest number, and one that is at least as large, but smaller than all others
-        that are larger.
-        """
+        """The k-th smallest number, and a bound: at least that number, below all larger ones."""
         low = stop(reduce("min", "i", select(self.counts, self.x, _INF)))
         high = stop(reduce("max", "i", select(self.counts, self.x, -_INF)))
         below: Node = -_INF
@@ -61,10 +61,10 @@ class Messages:
         first = reduce("min", "i", select(make(Op.AND, self.counts, here), place, _INF))
         is_it = make(Op.AND, self.counts, make(Op.EQ, place, first))
         found = reduce("sum", "i", select(is_it, self.x, const(0.0)))
-        return select(make(Op.EQ, high, high), found, high), high  # NaN of messages is not lost
+        return select(make(Op.EQ, high, high), found, high), high  # keeps a NaN of the messages
 
     def median(self) -> Node:
-        """The middle one; of an even number of messages the mean of the two in the middle."""
+        """The median; for an even number of messages the mean of the two in the middle."""
         n = self.n
         lower, high = self.smallest(make(Op.FLOOR, 0.5 * (n + 1.0)))
         above = make(Op.AND, self.counts, make(Op.GT, stop(self.x), high))
@@ -75,14 +75,14 @@ class Messages:
         return select(n > 0.0, 0.5 * lower + 0.5 * upper, _NONE)
 
     def top_sum(self, k: Node) -> Node:
-        """The sum of the k largest: of all, where there are fewer."""
+        """The sum of the k largest numbers; of all, where there are fewer."""
         n = self.n
         last, high = self.smallest(n - k + 1.0)
         larger = make(Op.AND, self.counts, make(Op.GT, stop(self.x), high))
         rest = k - self.count(make(Op.GT, stop(self.x), high))
         found = reduce("sum", "i", select(larger, self.x, const(0.0))) + mul(rest, last)
         whole = reduce("sum", "i", select(self.counts, self.x, const(0.0)))
-        # Of no more than k the sum: among equals each has its own gradient, not one that of all.
+        # For k or fewer messages the plain sum: among equals each then has a gradient of its own.
         return select(n > k, found, whole)
 
 
@@ -92,14 +92,14 @@ def stop(x: Node) -> Node:
 
 @dataclass(frozen=True)
 class Orders:
-    """Calls that look for a message by its size."""
+    """Calls that find a message by its size."""
 
     scope: Scope
     expressions: Expressions
     sequences: Sequences
 
     def chosen(self, name: str, node: ast.Call) -> ChosenRef:
-        """max(messages, key=lambda m: ...), or min."""
+        """The message that max(messages, key=lambda m: ...), or min, chooses."""
         first = node.args[0] if len(node.args) == 1 else None
         is_name = isinstance(first, (ast.Name, ast.Attribute))
         iterated = self.expressions.value(first) if first is not None and is_name else None
@@ -122,7 +122,9 @@ class Orders:
         return ChosenRef(here)
 
     def ordered(self, name: str, node: ast.Call) -> Node:
-        """median(... for m in messages), largest(k, ...), smallest(k, ...), top_sum(k, ...)."""
+        """The value of median(... for m in messages), largest(k, ...), smallest(k, ...) or
+        top_sum(k, ...).
+        """
         takes_k = name != "median"
         each = "m.input * m.weight for m in messages"
         example = f"{name}(3, ({each}))" if takes_k else f"{name}({each})"
@@ -159,7 +161,7 @@ class Orders:
         messages: MessagesRef,
         node: ast.AST,
     ) -> tuple[Node, Node]:
-        """A number of each message, and whether the message counts."""
+        """The number of each message, and the condition on which the message counts."""
         scope = self.scope
         if scope.kind != "forward":
             scope.fail(node, "what is asked of messages in order of size belongs in forward")

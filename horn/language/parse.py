@@ -1,7 +1,7 @@
-"""From the source of one neuron to IR: the methods are run once, symbolically.
+"""The translation of a neuron's source to IR: its methods run once, symbolically.
 
-``if`` becomes a select of what the two branches leave behind; a loop over messages is run once with
-a symbolic message. What is not understood is a CompileError at the user's own line.
+``if`` becomes a select between the results of the two branches; a loop over messages runs once
+with a symbolic message. Code outside the language is a CompileError at the user's own line.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from horn.neuron import Parameter
 
 
 class SymbolicRun:
-    """One symbolic run of a neuron's method, or of a plain function, and its parts: ``scope`` is
-    where it is, ``expressions`` has the rules of the others, ``functions`` runs a function.
+    """One symbolic run of a neuron's method, or of a plain function, with its parts: ``scope`` has
+    the run's place and variables, ``expressions`` the rules of syntax, ``functions`` the calls.
     """
 
     def __init__(self, context: NeuronContext | None, kind: str) -> None:
@@ -53,7 +53,7 @@ class SymbolicRun:
         )
 
     def method(self) -> Source:
-        """Run the method that ``kind`` names; where it is written."""
+        """Run the method that ``kind`` names, and return its source."""
         context, name = self.scope.context, self.scope.kind
         assert context is not None
         function = inspect.getattr_static(context.cls, name)

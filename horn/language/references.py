@@ -1,4 +1,4 @@
-"""What a name can stand for while a neuron's code is run symbolically, besides numbers."""
+"""The values that a name can have in a symbolic run, besides numbers."""
 
 from __future__ import annotations
 
@@ -15,27 +15,31 @@ class SelfRef:
 
 @dataclass(frozen=True)
 class MessagesRef:
-    """The messages, not yet looped over: all, or those of one input."""
+    """The messages, outside a loop: all, or those of one input."""
 
     input: str = ""
 
 
 class ErrorsRef:
-    """``self.error``: what a hidden neuron hears of the output neurons."""
+    """The value of ``self.error``: the errors of the output neurons, as a hidden neuron sees
+    them.
+    """
 
 
 class ErrorRef:
-    """One output neuron's error."""
+    """One output neuron's error, in a loop over ``self.error``."""
 
 
 @dataclass(frozen=True)
 class MessageRef:
-    """The message of the loop being read."""
+    """The current message of the loop."""
 
 
 @dataclass(frozen=True)
 class ChosenRef:
-    """The message that ``max(messages, key=...)`` has chosen. here : which it is."""
+    """The message that ``max(messages, key=...)`` has chosen. here : the condition that selects
+    it.
+    """
 
     here: Node
 
@@ -57,14 +61,14 @@ class Word:
 
 @dataclass(frozen=True)
 class ActivationRef:
-    """``self.activation``, or a part of it."""
+    """The value of ``self.activation``, or a part of it."""
 
     part: str = "f"
 
 
 @dataclass(frozen=True)
 class AggregateRef:
-    """``output.sum`` in an interlayer function."""
+    """The value of ``output.sum`` and the like in an interlayer function."""
 
     node: Node
     name: str
@@ -72,14 +76,14 @@ class AggregateRef:
 
 @dataclass(frozen=True)
 class Unset:
-    """A variable without a usable value, and why."""
+    """A variable without a usable value, and the reason."""
 
     why: str
 
 
 def wrap(value: Any) -> Any:
-    """A Python value as the run sees it: numbers become constants."""
-    if isinstance(value, types.ModuleType):  # horn's own look for what to write instead of a word
+    """A Python value as a value of the run: numbers become constants."""
+    if isinstance(value, types.ModuleType):  # horn's own suggest a remedy
         return value
     if getattr(value, "shape", None) == ():
         return const(float(value))

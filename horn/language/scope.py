@@ -1,4 +1,4 @@
-"""Where a symbolic run is: what its paths have done so far, and on which conditions."""
+"""The state of a symbolic run: the effects of its paths so far, and their conditions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Path = tuple[tuple[Node, bool], ...]  # conditions and their truth, on the way t
 
 @dataclass(frozen=True)
 class Exit:
-    """A path that has returned: where ``condition`` holds (or not), and what it has left behind.
-    ``opposite``: the condition that ``node`` writes is not this one.
+    """A path that has returned: where ``condition`` has the truth ``holds``, and its frame.
+    ``opposite`` : ``condition`` is the negation of the one written at ``node``.
     """
 
     condition: Node
@@ -33,11 +33,11 @@ class Exit:
 
 @dataclass
 class CallFrame:
-    """What one path through the code has done so far."""
+    """The effects of one path through the code so far."""
 
     names: dict[str, Any]
     states: dict[str, Node] = field(default_factory=dict)
-    traces: dict[str, Node] = field(default_factory=dict)  # what SynapseStates are by now
+    traces: dict[str, Node] = field(default_factory=dict)  # the current values of SynapseStates
     fed: Node | Unset | None = None
     delta: Node | Unset | None = None
     pushed: dict[str, Node | Unset] = field(default_factory=dict)  # in this loop, by weight
@@ -73,9 +73,9 @@ class Scope:
         self.drawn: dict[tuple[Op, Any], tuple[Any, ...]] = {}
         self.path: Path = ()
         self.in_loop = False  # over messages
-        self.loop_depth = 0  # how many calls deep that loop stands
+        self.loop_depth = 0  # the number of calls around that loop
         self.push_place: ast.AST | None = None
-        self.target_error: CompileError | None = None  # where self.target is read first
+        self.target_error: CompileError | None = None  # at the first read of self.target
 
     @property
     def source(self) -> Source:
@@ -108,7 +108,7 @@ class Scope:
         return ir.truth(self.number(value, node))
 
     def fields(self) -> tuple[str, ...]:
-        """What a message has, its weights by their names."""
+        """The fields of a message, its weights by their names."""
         own = () if self.context is None else self.context.weights(self.kind)
         found: list[str] = []
         for name in MESSAGE_FIELDS[self.kind]:
@@ -127,9 +127,9 @@ class Scope:
         node: ast.AST,
         opposite: bool = False,
     ) -> Any:
-        """Run both sides of a condition and merge what they leave behind; their values too.
+        """Run both sides of a condition and merge their effects; return their values, too.
 
-        opposite : the condition that ``node`` writes is not c.
+        opposite : ``c`` is the negation of the condition written at ``node``.
         """
         if c.op is Op.CONST:
             return then() if c.value else other()
@@ -144,7 +144,7 @@ class Scope:
         b = other()
         no = self.joined()
         self.frame, self.path = before, path
-        # What follows runs once: for the paths that have not returned.
+        # The statements that follow run once: for the paths that have not returned.
         if yes.done is not no.done:
             gone, self.frame = (yes, no) if yes.done else (no, yes)
             left = [Exit(c, yes.done, gone, node, opposite), *self.frame.exits]
@@ -157,13 +157,15 @@ class Scope:
         return a, b
 
     def joined(self) -> CallFrame:
-        """The frame; where it has returned it speaks for its other exits too."""
+        """The frame; after a return with its other exits merged into it."""
         if self.frame.done:
             self.join()
         return self.frame
 
     def join(self) -> None:
-        """Merge what the paths that have returned left behind into the frame, the latest first."""
+        """Merge the frames of the paths that have returned into the current frame, the latest
+        first.
+        """
         exits, self.frame.exits = self.frame.exits, []
         for x in reversed(exits):
             live, self.frame = self.frame, self.frame.copy()
@@ -229,11 +231,11 @@ class Scope:
 
 
 def push_of(weight: str) -> str:
-    """A push to a weight as it is written."""
+    """The call of push to a weight, as the user writes it."""
     return f'self.push(..., to="{weight}")' if weight not in ("", WEIGHT) else "self.push(...)"
 
 
 def _within(c: Node, holds: bool, x: Exit) -> Exit:
-    """An exit of one side of a condition, as the other side sees it."""
+    """An exit inside one side of a condition, as an exit of the whole branch."""
     sides = [n if side else ir.make(Op.NOT, n) for n, side in ((c, holds), (x.condition, x.holds))]
     return Exit(ir.make(Op.AND, *sides), True, x.frame, x.node, x.opposite ^ (not x.holds))

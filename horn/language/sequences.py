@@ -1,4 +1,4 @@
-"""What is known before the run and has elements: tuples, lists, ranges of constants."""
+"""Sequences that are known before the run: tuples, lists, ranges of constants."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from horn.language.names import Names
 from horn.language.references import MessagesRef, wrap
 from horn.language.scope import Scope
 
-#: Rounds of the loops over constants of one method: each becomes operations of its own.
+#: The most rounds of one method's loops over constants: each becomes separate operations.
 MAX_ROUNDS = 1000
 
 
 class Sequences:
-    """Tuples, lists and what is made of their elements, one by one."""
+    """Tuples, lists and comprehensions over them, element by element."""
 
     def __init__(self, scope: Scope, expressions: Expressions, names: Names) -> None:
         self.scope, self.expressions, self.names = scope, expressions, names
@@ -63,7 +63,7 @@ class Sequences:
         )
 
     def elements(self, value: Any) -> list[Any] | None:
-        """The elements of what is known when the neuron is compiled: a tuple, a list, a range."""
+        """The elements of a sequence known at compile time (a tuple, a list, a range), or None."""
         if hasattr(value, "shape") and hasattr(value, "tolist"):
             value = value.tolist()
         if not isinstance(value, (tuple, list, range)):
@@ -94,7 +94,7 @@ class Sequences:
             self.scope.rounds = outer
 
     def whole(self, value: Any, node: ast.AST, what: str) -> int:
-        """A whole number that is known when the neuron is compiled."""
+        """A whole number that is known at compile time."""
         number = self.scope.number(value, node)
         if number.op is not Op.CONST or number.value != int(number.value):
             self.scope.fail(
@@ -106,7 +106,7 @@ class Sequences:
         return int(number.value)
 
     def bound(self, target: ast.expr, item: Any, element: ast.expr) -> Any:
-        """An element of a comprehension, for one item."""
+        """The value of a comprehension's element expression for one item."""
         names = dict(self.scope.frame.names)
         self.names.assign(target, item, target)
         value = self.expressions.value(element)

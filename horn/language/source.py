@@ -1,4 +1,4 @@
-"""Where the user's text is: the syntax tree of a function, and how to point into its file."""
+"""The user's text: the syntax tree of a function, and places in its file."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 from horn import texts
 from horn.errors import CompileError
 
-MOST_ENDS = 100  # of a statement that are tried; they are one or two, but for a text in brackets
+MOST_ENDS = 100  # tried ends of a statement; one or two suffice, except for text in brackets
 
 
 @dataclass(frozen=True)
 class Source:
-    """One function's syntax tree and how to point into its file."""
+    """One function's syntax tree, and places in its file."""
 
     function: types.FunctionType
     tree: ast.FunctionDef | ast.Lambda
@@ -45,7 +45,7 @@ class Source:
         )
 
     def place(self, node: ast.AST) -> tuple[str, int, int]:
-        """Where a call stands, for ``horn.random.site``."""
+        """The place of a call in the text, for ``horn.random.site``."""
         name = getattr(self.tree, "name", "<lambda>")
         return name, node.lineno - 1, node.col_offset  # type: ignore[attr-defined]
 
@@ -90,8 +90,9 @@ def _source_of(function: types.FunctionType, code: types.CodeType) -> Source:
 def _statement(lines: list[str]) -> ast.stmt:
     """The statement that begins with the first line.
 
-    It ends where a line is no deeper: what lies in a string or in brackets cannot be parsed up to
-    there. ``inspect.getblock`` finds the end as well, with expressions that take each process 5 ms.
+    It ends before a line that is not indented deeper; such lines inside a string or brackets do not
+    end it, as the text up to there does not parse. ``inspect.getblock`` also finds the end, with
+    regular expressions that cost each process 5 ms.
     """
     depth = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
     ends = [n for n, line in enumerate(lines) if n and _is_end(line, depth)]
@@ -108,11 +109,11 @@ def _is_end(line: str, depth: str) -> bool:
 
 def _first(lines: list[str]) -> ast.stmt:
     text = "".join(lines)
-    # A method is indented: under an if its text reads as it stands, whatever comments it has.
+    # A method is indented: below an if its text parses as it stands, whatever comments it has.
     tree = texts.parsed("if True:\n" + text if lines[0][:1].isspace() else text).body[0]
     return ast.increment_lineno(tree.body[0], -1) if isinstance(tree, ast.If) else tree
 
 
 def _column(text: str, offset: int) -> int:
-    """Python counts columns in bytes of UTF-8, a caret in characters."""
+    """The column in characters, as a caret needs it: Python counts bytes of UTF-8."""
     return len(text.encode()[:offset].decode(errors="ignore"))

@@ -1,4 +1,4 @@
-"""Statements: assignments, if, for, return; and what to write instead of the others."""
+"""Statements: assignments, if, for, return; and the remedies for statements not in the language."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STATEMENTS: dict[type[ast.stmt], str] = {
 
 @dataclass(frozen=True)
 class Statements:
-    """Runs statements in their order."""
+    """Statements, run in their order."""
 
     scope: Scope
     expressions: Expressions
@@ -54,7 +54,7 @@ class Statements:
         return node.func.id == "print" and self.expressions.value(node.func) is print
 
     def for_each(self, node: ast.For) -> None:
-        """A loop over constants is its rounds, in order; any other is over messages."""
+        """Run a for loop: over constants round by round, else over messages."""
         iterated = self.expressions.value(node.iter)
         items = self.sequences.rounds(iterated, node.iter)
         if items is None:
@@ -74,7 +74,7 @@ class Statements:
             if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
                 return  # a docstring
             if self._is_print(node.value):
-                return  # who watches runs the interpreter; horn.explain.prints tells of it
+                return  # printing runs need the interpreter; horn.explain.prints says so
             self.expressions.value(node.value)
         elif isinstance(node, ast.Assign):
             value = self.expressions.value(node.value)

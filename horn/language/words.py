@@ -29,7 +29,7 @@ from horn.neuron import (
 )
 from horn.random import site
 
-# What each draw takes, and its default.
+# The arguments of each draw, with their defaults.
 _ARGUMENTS: dict[str, dict[str, float | None]] = {
     "bernoulli": {"p": None},
     "uniform": {"low": 0.0, "high": 1.0},
@@ -39,7 +39,7 @@ _ARGUMENTS: dict[str, dict[str, float | None]] = {
 
 @dataclass(frozen=True)
 class Words:
-    """What a neuron's words do to the run's scope."""
+    """The effects of a neuron's words on the run's scope."""
 
     scope: Scope
     expressions: Expressions
@@ -56,7 +56,7 @@ class Words:
         arg = node.args[0]
         if isinstance(
             arg, ast.IfExp
-        ):  # feed forward on each side: the same meaning, and a dropped side is seen
+        ):  # both sides feed forward: the same meaning, and a missing side is noticed
             c = self.expressions.condition(arg.test)
             sides = [
                 ast.copy_location(ast.Call(node.func, [x], []), x) for x in (arg.body, arg.orelse)
@@ -171,7 +171,7 @@ class Words:
         self.scope.push_place = node
 
     def statistic(self, word: str, node: ast.Call) -> Node:
-        """What a neuron asks of its layer, or of the batch."""
+        """The value of a statistic over the layer, the channel or the batch."""
         scope, context = self.scope, self.scope.context
         assert context is not None
         given = dict(zip(("x", "over", "running"), node.args, strict=False))
@@ -275,8 +275,8 @@ def _statistic(word: str, x: Node, over: str, context: NeuronContext) -> Node:
         return _over_channel(word, x, over, context)
     axis = "o" if over == "layer" else "b"
     if axis == "o" and "o" not in x.axes:
-        # What is made of inputs alone is each neuron's own too, where connections are sparse; and
-        # of equals the first has it.
+        # Expressions of inputs alone are different for each neuron, too, where connections are
+        # sparse; and among equals the first neuron wins.
         x = ir.add(x, ir.mul(0.0, leaf(Op.INDEX, "o")))
     if word == "rank":
         return ir.rank(x)
@@ -291,7 +291,7 @@ def _statistic(word: str, x: Node, over: str, context: NeuronContext) -> Node:
 
 
 def _over_channel(word: str, x: Node, over: str, context: NeuronContext) -> Node:
-    """Over all positions of a channel, for one sample or for all of the batch."""
+    """The statistic over all positions of a channel, for one sample or for all of the batch."""
     if "o" not in x.axes:
         x = ir.add(x, ir.mul(0.0, leaf(Op.INDEX, "o")))
 
