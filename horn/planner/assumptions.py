@@ -1,4 +1,4 @@
-"""Assumed machines: figures in words with units."""
+"""Assumed machines: their figures as text with units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BITS = {"kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8, "tbit": 1e12 / 8}
 _BYTES = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _FLOPS = {"m": 1e6, "g": 1e9, "t": 1e12}
-# word: its field, its units, what to write
+# word: its field, its units, an example
 _WORDS: dict[str, tuple[str, dict[str, float], str]] = {
     "tasks": ("tasks", {"": 1.0}, "64"),
     "cores": ("cores", {"": 1.0}, "64"),
@@ -27,11 +27,11 @@ _WORDS: dict[str, tuple[str, dict[str, float], str]] = {
 
 @dataclass(frozen=True)
 class Assumption:
-    """Assumed figures of a machine; None : as this one.
+    """Assumed figures of a machine; None : the figure of this one.
 
-    tasks : how many. cores : for all of them; by default one each. bandwidth_bytes_per_s : of one
-    task, each way. latency_s : from a post to the other's waking. flops_per_s : of one task, in
-    large products; all computing is scaled by it.
+    tasks : the number. cores : for all tasks; by default one each. bandwidth_bytes_per_s : of one
+    task, each way. latency_s : from a post to the wake-up of the other task. flops_per_s : of one
+    task, in large products; all computing is scaled by it.
     """
 
     tasks: int | None = None
@@ -42,7 +42,7 @@ class Assumption:
 
     @classmethod
     def parse(cls, text: str) -> Assumption:
-        """From "tasks=64,bandwidth=10Gbit,latency=50us". Raises JobError."""
+        """Read text such as "tasks=64,bandwidth=10Gbit,latency=50us". Raises JobError."""
         found: dict[str, Any] = {}
         for part in text.split(","):
             word, equals, value = (piece.strip() for piece in part.partition("="))

@@ -1,12 +1,12 @@
 """The figures of this machine: measured with the engine's own instructions, kept on disk.
 
-Computing is measured on small programs of one statement each, the Python of a superstep with a
+Computing is measured on small programs of one statement each, and the Python of a superstep with a
 whole ``GroupEngine`` on a transport that carries nothing. The latency of a transport needs two
 processes: it is ``Transport.latency_s``, scaled by the speed of the Python of a superstep here.
 
-Figures decide placements, and placements decide rounding: so measurements are rounded and kept, by
-processor, library and versions, and two runs of a job get the same. A damaged or foreign file is
-replaced.
+Figures decide placements, and placements decide rounding. So that two runs of a job get the same,
+measurements are rounded and kept on disk by processor, library and versions. A damaged or foreign
+file is replaced.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ from horn.runtime.group import Group, TaskTimes
 from horn.transport import Channel, Identity, Transport
 from horn.wire.frames import Array
 
-FORMAT = 9  # of the file; another one is measured again
-SIDES = (192, 640, 2048)  # of the square weights that are measured
+FORMAT = 9  # of the file; a file of another format is replaced by new measurements
+SIDES = (192, 640, 2048)  # sides of the measured square weights
 BATCHES = (20, 100)
-# of products: receivers, sources, rows
+# Of the measured products: receivers, sources, rows.
 SIZES = [*((side, side, n) for side in SIDES for n in BATCHES), (10, 512, BATCHES[-1]), (4, 4, 4)]
 FRAME = Frame(1, 0)
-DIGITS = 2  # of a figure that is kept
-WINDOWS = (8, 8, 32)  # what is looked at through windows
-SPARSE = (512, 16)  # neurons that are measured, each with so many synapses
+DIGITS = 2  # significant digits of a kept figure
+WINDOWS = (8, 8, 32)  # shape of the layer that windows look at
+SPARSE = (512, 16)  # measured neurons, and synapses of each
 POSITIVE = frozenset({"sqrt", "log", "log1p", "pow", "div", "reciprocal"})
-PASSES = 2  # of all measurements: what disturbs one seldom disturbs the other
+PASSES = 2  # of all measurements: a disturbance of one seldom repeats in the other
 SEGMENT_S = 1.5e-6  # the Python of a segment
-# The Python of a superstep, on the 2-core Xeon where what transports say of themselves
-# (``Transport.latency_s``) was measured, on a busy machine: 7 us of shm's are Python.
+# The Python of a superstep on the 2-core Xeon, busy, where the transports' own figures
+# (``Transport.latency_s``) were measured: of shm's latency 7 us are Python.
 _TYPICAL_SUPERSTEP_S = 12e-6
 
 _known: dict[str, Machine] = {}
@@ -90,7 +90,7 @@ def calibrate(dtype: str = "float32") -> Machine:
         path = folder() / f"machine-{key}.json"
         try:
             found = Machine.from_dict(json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError, KeyError):  # there is none, or it is damaged
+        except (OSError, ValueError, TypeError, KeyError):  # the file is missing or damaged
             found = rounded(measure(dtype))
             _write(path, found)
         _known[key] = found
@@ -98,7 +98,7 @@ def calibrate(dtype: str = "float32") -> Machine:
 
 
 def folder() -> Path:
-    """Where figures are kept: XDG_CACHE_HOME/horn, or ~/.cache/horn."""
+    """The folder of the kept figures: XDG_CACHE_HOME/horn, or ~/.cache/horn."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "horn"
 
 
@@ -122,7 +122,7 @@ def _processor() -> str:
 
 
 def _write(path: Path, machine: Machine) -> None:
-    """Where nothing can be written, the figures are kept by this process alone."""
+    """Write the figures to disk; where that fails, only this process keeps them."""
     import tempfile
 
     with contextlib.suppress(OSError):
@@ -176,7 +176,7 @@ def measure(dtype: str = "float32") -> Machine:
             rows.append(row)
             weights.append(max(high / side**2 - many * row, 0.0))
         row_s[kind], weight_s[kind] = tuple(rows), tuple(weights)
-        # what a thin product takes beyond its share of a square one goes by its longer sides
+        # the excess of a thin product over its share of a square one grows with its longer sides
         beyond = thin_s[kind] - 10 * 512 * (weights[1] + many * rows[1])
         edge_s[kind] = max(beyond, 0.0) / (many * 522)
     python: dict[str, Any] = _python_s(dtype)
@@ -208,7 +208,7 @@ def measure(dtype: str = "float32") -> Machine:
 
 
 def _together(dtype: str, n_runs: int = 40) -> float:
-    """How much longer a product takes on every core at once than the fastest alone: the median."""
+    """The slowdown of a product when all cores compute: median time over the fastest alone."""
     n_cores = len(os.sched_getaffinity(0))
     tapes = []
     for _ in range(n_cores):
@@ -222,7 +222,7 @@ def _together(dtype: str, n_runs: int = 40) -> float:
     def run(tape: engine.Tape) -> list[float]:
         times = []
         for _ in range(n_runs):
-            begun = time.thread_time()  # who takes turns on a core is not slower on it
+            begun = time.thread_time()  # processor time: waiting for a core does not count
             tape.run()
             times.append(time.thread_time() - begun)
         return times
@@ -271,14 +271,14 @@ def _call_s(dtype: str, n: int = 50) -> float:
 
 
 class StripTimings:
-    """Loops over a few rows that stay in the nearest cache, each of which is a strip. A figure is
-    the difference of the times of two loops, divided by that of their counts.
+    """Timings of loops over a few rows that stay in the nearest cache, one strip per row. A figure
+    is the difference of the times of two loops, divided by the difference of their counts.
 
     Call ``figures`` several times: of each loop the fastest run of all calls counts.
     """
 
     ROWS = 16
-    MORE = 4  # how many more of the measured thing the longer of two loops has
+    MORE = 4  # additional operations, or arrays, in the longer of two loops
 
     def __init__(self, dtype: str, call_s: float) -> None:
         self.dtype, self.call_s = np.dtype(dtype), call_s
@@ -286,8 +286,8 @@ class StripTimings:
         self.short = 64  # the engine puts several shorter rows into one strip
         self.lanes = (16, 32, 64)[engine.LEVEL] // self.dtype.itemsize
         self.few = max(self.lanes // 4, 1)  # left over after the last whole vector, as 100 have
-        # Like inputs times weights, in no order: some functions of the C library take longer for
-        # larger numbers, and longer still for signs or sizes that cannot be predicted.
+        # Like inputs times weights, in no order: some functions of the C library are slower for
+        # larger numbers, and slower still for signs or sizes that cannot be predicted.
         rng = np.random.default_rng(0)
         shape = (self.ROWS, self.long + 16)  # rows that do not join are strips of their own
         self.given = [rng.uniform(-0.16, 0.16, shape).astype(dtype) for _ in range(2 + self.MORE)]
@@ -297,7 +297,7 @@ class StripTimings:
         self.at = 0
 
     def figures(self) -> dict[str, Any]:
-        """By the names of ``Machine``."""
+        """The measured figures, by the names of fields of ``Machine``."""
         self.at = 0
         names = [name for name in OPS if name != "copy"]
         short, left, long = (
@@ -338,7 +338,7 @@ class StripTimings:
         return max((long_s - short_s) / (self.long - self.short), 0.0)
 
     def operation_s(self, name: str, n: int) -> float:
-        """Of a strip of n."""
+        """Seconds of an operation on a strip of n elements."""
         given = self.positive if name in POSITIVE else self.given[:2]
         views = [View(each[:, :n], "rc") for each in given]
         op = (name, *(0, 1, 0)[: OPS[name][1]])
@@ -348,7 +348,7 @@ class StripTimings:
         return (several - one) / self.MORE / self.ROWS
 
     def fetch_s(self, kind: str, short: int, long: int) -> tuple[float, float]:
-        """Of an element, and of a row besides, of an array that lies so."""
+        """Seconds per element, and per row, of a copy from an array of this layout."""
         times = []
         for n in (short, long):
             places = np.random.default_rng(0).integers(0, n, n).astype(np.int32)
@@ -373,8 +373,8 @@ class StripTimings:
         return each_s, max(times[0] - short * each_s, 0.0)
 
     def fold_s(self, monoid: str, add_s: float, besides_s: float) -> tuple[float, float]:
-        """Of an element that is reduced along the strip, and of a row besides. Rows are sums of
-        two, near 1, and many: which is the largest must not be learned by the processor.
+        """Seconds per element reduced along the strip, and per row besides. Rows are sums of two,
+        near 1, and many, so that the processor cannot learn which element is the largest.
         """
         times, n_y = [], 16
         n_x = 256 if monoid in ("max", "min", "argmax") else 16
@@ -391,7 +391,7 @@ class StripTimings:
         return each, max(times[0] - self.short * each - besides_s, 0.0)
 
     def cross_s(self, monoid: str) -> tuple[float, float, float]:
-        """Of an element that is reduced across strips, of a strip besides, and of a result."""
+        """Seconds per element reduced across strips, per strip besides, and per result."""
         rows_s, once_s, few = [], [], self.ROWS // 2
         for n in (self.short, self.long):
             low, high = (
@@ -405,7 +405,7 @@ class StripTimings:
         return each, max(rows_s[0] - self.short * each, 0.0), once_s[1]
 
     def tiles_s(self) -> dict[str, float]:
-        """Of an element of each tile, and of a place of "places"."""
+        """Seconds per element of each kind of tile, and per place of "places"."""
         n, r = 48, 512
         rng = np.random.default_rng(2)
         x, w = (rng.random((n, r)).astype(self.dtype) for _ in range(2))
@@ -458,7 +458,9 @@ class StripTimings:
         reduce: tuple[str, str] | None = None,
         axes: Mapping[str, int] | None = None,
     ) -> float:
-        """Of a whole loop, the fastest so far. axes : by default those of the first array."""
+        """Seconds of a whole loop, the fastest so far. axes : by default those of the first
+        array.
+        """
         tape = engine.Tape(self.dtype, 1, blas.load())
         axes = axes or dict(zip("rc", inputs[0].array.shape, strict=True))
         value = len(inputs) + len(ops) - 1
@@ -492,8 +494,8 @@ def _least(times: Iterable[dict[str, float]]) -> dict[str, float]:
 
 
 def _windows_s(dtype: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds of sums of products over windows, and of folds, of a synapse and a sample."""
-    batch = 64  # whole vectors
+    """Seconds, per synapse and sample, of sums of products over windows, and of folds."""
+    batch = 64  # a multiple of whole vectors
     network = Network()
     network.input(WINDOWS)
     seen = network.layer(connect=Convolution(32, 5, padding="same"))
@@ -528,7 +530,7 @@ class _Largest(Neuron):
 
 
 def _per_synapse(times: Mapping[int, Sequence[float]]) -> tuple[dict[str, float], dict[str, float]]:
-    """By letter: of each synapse and sample, and of each synapse once."""
+    """Seconds per synapse and sample, and per synapse once, by the letter that is reduced."""
     (few, many), synapses = BATCHES, SPARSE[0] * SPARSE[1]
     each, once = {}, {}
     for letter, a, b in zip("iob", times[few], times[many], strict=True):
@@ -538,7 +540,7 @@ def _per_synapse(times: Mapping[int, Sequence[float]]) -> tuple[dict[str, float]
 
 
 def _draws_s(dtype: str) -> list[float]:
-    """Seconds of uniform and of normal numbers, and of features of a sample, each of one."""
+    """Seconds per uniform number, per normal number, and per feature of a sample."""
     n, batch = 512, BATCHES[-1]
     buffers = _buffers(z=("b", "n1"), d=("b", "n0"))
     statements: list[Statement] = [
@@ -563,7 +565,7 @@ def _seconds(
     dtype: str,
     data: Dataset | None = None,
 ) -> list[float]:
-    """Of each statement, on the kernels backend."""
+    """Seconds of each statement, on the kernels backend."""
     apart = [s for n, statement in enumerate(statements) for s in (Post(n, ()), statement)]
     program = Program(network, buffers, (), tuple(apart), ("y",), None)
     runner = Runner(program, {}, Setup(network, SGD(), None, batch, dtype, 1), batch)
@@ -575,16 +577,16 @@ def _seconds(
         data = Dataset(np.zeros((batch, 1), dtype), None, 1.0, "nothing")
     runner.bind(data)
     runner.start(rows, {"iteration": 1, "updates": 1, "rows": batch, **given}, 0)
-    empty_s = _best_s(lambda: runner.compute(0))  # what calling from Python takes
+    empty_s = _best_s(lambda: runner.compute(0))  # the time of the call from Python
     found = [_best_s(lambda n=n: runner.compute(n + 1)) for n in range(len(statements))]  # type: ignore[misc]
     return [max(s - empty_s, 0.1 * s) for s in found]
 
 
 def _best_s(call: Callable[[], Any], budget_s: float = 0.8e-3) -> float:
-    """The shortest of several calls after the first: three, if they take less than 10 budgets.
+    """The shortest time of several calls after the first: three, if they take less than 10 budgets.
 
-    In processor time of this thread, which does it all: a call during which the processor was
-    somebody else's would end the measurement, and be its result (docs/notes/0179).
+    Processor time of this thread, which does all the work: another process that takes the core
+    during a call would otherwise end the measurement, and be its result (docs/notes/0179).
     """
     call()
     best, spent = float("inf"), 0.0
@@ -603,7 +605,7 @@ def _best_s(call: Callable[[], Any], budget_s: float = 0.8e-3) -> float:
 
 
 class NullTransport(Transport):
-    """A transport whose blocks are always there and lead nowhere: what is left is Python."""
+    """A transport whose blocks are always there and lead nowhere: only Python takes time."""
 
     scheme = "silent"
 
@@ -639,7 +641,7 @@ class NullTransport(Transport):
 
 
 def _python_s(dtype: str) -> dict[str, float]:
-    """What a batch, a superstep and its copies take besides computing."""
+    """The time of a batch, a superstep and its copies besides computing."""
     small, small_s = _group_s((8, 8, 8, 8), dtype)
     wide, _ = _group_s((8, 1024, 1024, 8), dtype)
     n = small.n_supersteps
@@ -649,7 +651,7 @@ def _python_s(dtype: str) -> dict[str, float]:
     spent_s = python_s + small.compute_s
     return {
         "batch_s": max(small_s - spent_s, 1e-6),
-        # two blocks in each, one out and one in, and this task's own
+        # two blocks in each superstep, one out and one in, and this task's own
         "superstep_s": 0.6 * superstep_s,
         "block_s": 0.15 * superstep_s,
         "pack_bytes_per_s": n_bytes / max(wide.pack_s - small.pack_s, 1e-9),
@@ -658,7 +660,7 @@ def _python_s(dtype: str) -> dict[str, float]:
 
 
 def _group_s(sizes: Sequence[int], dtype: str, n: int = 40) -> tuple[TaskTimes, float]:
-    """One of two tasks without the other: where the time of a step goes, and all of it."""
+    """Run one of two tasks without the other; return a step's time by purpose, and in all."""
     batch = BATCHES[-1]
     network = Network()
     network.input(sizes[0])

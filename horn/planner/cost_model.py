@@ -1,4 +1,4 @@
-"""The cost model: what a partitioned, scheduled program costs each task per batch.
+"""The cost model: the time of a partitioned, scheduled program per task and batch.
 
 Computing is a sum over statements, each a linear function of a few counts (multiplications,
 elements, bytes). Exchanges are followed on a clock per task: a collect waits for the last sender,
@@ -60,48 +60,48 @@ from horn.transport import DEFAULT, load, names
 Array = np.ndarray[Any, Any]
 Figures: TypeAlias = Mapping[str, float]
 
-# What each thread of a task adds to the first, measured with two (docs/notes/0002).
+# The speed that each further thread of a task adds, measured with two (docs/notes/0002).
 THREAD = 0.8
 # The kinds of products: forward, backward, gradient, and updates without and with momentum.
 PRODUCTS = ("forward", "backward", "gradient", "update", "momentum")
-# Of sums over windows: at least so many results of a tile take as long as fewer, which wait.
+# Results per tile of sums over windows: fewer than the least take as long as the least.
 MIN_RESULTS, MAX_RESULTS = 4, 12
-# Operations that take longer than an addition: seconds of one element among many.
+# Seconds per element, of many, of operations slower than an addition.
 _SLOW = {
     "sqrt": 7e-11, "exp": 1.7e-10, "log": 2.8e-10, "log1p": 3.6e-10, "expm1": 2.3e-10,
     "tanh": 3.4e-10, "sigmoid": 1.8e-10, "softplus": 1e-9, "sin": 3.5e-10, "cos": 3.5e-10,
     "pow": 1.3e-9, "erf": 6e-10, "erfc": 1.1e-9, "atan": 2e-10, "atan2": 6e-10,
     "floordiv": 7e-10, "mod": 6e-10,
 }  # fmt: skip
-# The figures of tiles that are no rows.
+# The kinds of tiles other than rows, by their names in figures.
 _TILES = {COLUMNS: "columns", PLACES: "places", QUOTIENTS: "quotients"}
-# Rows that are shorter are reduced number by number (strips.h).
+# Shorter rows are reduced number by number (strips.h).
 LANES = 32
-# An array of so many bytes stays in the nearest cache while a loop comes back to it: 2 ** 15 is
-# the least that processors have had for twenty years.
+# An array of at most so many bytes stays in the nearest cache between the passes of a loop: 2 ** 15
+# is the smallest such cache of processors in twenty years.
 NEAR_BYTES = 2**15
 FOLDS = ("sum", "prod", "max", "min", "any", "all", "argmax")
 
 
 def _by(names: Iterable[str], default: Any, **others: Any) -> Any:
-    """A field with a figure for each name."""
+    """A dataclass field with a figure for each name."""
     return field(default_factory=lambda: {**dict.fromkeys(names, default), **others})
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What one thread can do: seconds, for one dtype. ``calibration`` measures them; the defaults
+    """The speed of one thread: seconds, for one dtype. ``calibration`` measures them; the defaults
     are those of a 2-core Xeon.
 
-    together : how much longer computing takes where every core computes: cores that share what they
-    compute with, or the host with others, are slower then. products : who makes them, as
+    together : the slowdown of computing when every core computes: cores that share units with each
+    other, or a host with others, are slower then. products : the library of products, as
     ``Tape.products``. call_s : an instruction of the engine, whatever it does. product_s : the same
     of a product, by kind. row_s, weight_s : a weight of a product, for every row of the batch and
     once; by kind, and for square weights of each of ``sides``. edge_s : an element of the other two
     arrays. stream_s : an element of a loop over an array as large as those weights, read or
     written. operation_s, left_s : an element of an operation, in a whole vector of ``lanes`` and
     left over after the last. apply_s, view_s : an operation, an array, for each strip. strip_s : a
-    strip besides. fetch_s : an element that is copied into a strip, by how it lies
+    strip besides. fetch_s : an element that is copied into a strip, by its layout
     (``walks.Walk``). fetch_row_s : a row of these. fold_s, cross_s : an element that is reduced,
     along a strip and across, by monoid. fold_row_s : a row that is reduced along the strip.
     result_s : a result of a reduction. tile_s : an element of a tile (tiles.h), by monoid or kind:
@@ -114,7 +114,8 @@ class Machine:
     by kind. input_s : a feature of a sample. batch_s, superstep_s, block_s : the Python of a batch,
     of an exchange, of a block in it.
     pack_bytes_per_s, unpack_bytes_per_s : copies into and out of mailboxes. latency_s,
-    bandwidth_bytes_per_s : of a transport, from a post to the other's waking; of one task.
+    bandwidth_bytes_per_s : of a transport, from a post to the wake-up of the other task; of one
+    task.
     """
 
     n_cores: int = 2
@@ -163,12 +164,14 @@ class Machine:
 
     @property
     def flops_per_s(self) -> float:
-        """Of one task, in large products."""
+        """Floating-point operations per second of one task, in large products."""
         return 2.0 / self.row_s["forward"][1]
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Machine:
-        """As ``dataclasses.asdict`` and JSON leave it. Raises ValueError if it is not whole."""
+        """A machine from the dictionary of ``dataclasses.asdict``, through JSON. Raises ValueError
+        if figures are missing, unknown or no finite numbers from 0.
+        """
         plain = cls()
         found = {f.name: _like(getattr(plain, f.name), values[f.name], f.name) for f in fields(cls)}
         if len(values) != len(found):
@@ -177,7 +180,7 @@ class Machine:
 
 
 def _like(model: Any, value: Any, name: str) -> Any:
-    """The value, of the same kind as ``model``: finite numbers from 0."""
+    """Check that the value has the same structure as ``model``, with finite numbers from 0."""
     if isinstance(model, Mapping):
         if set(value) != set(model):
             raise ValueError(f"{name} has {sorted(value)}")
@@ -198,7 +201,7 @@ def _like(model: Any, value: Any, name: str) -> Any:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a move sends. elements (n_tasks, n_tasks): from row to column, 0 on the diagonal.
+    """The traffic of a move. elements (n_tasks, n_tasks): from row to column, 0 on the diagonal.
 
     packed, n_packed : elements and blocks that each task writes; a block for several receivers
     counts once. kept : elements that a task takes from itself.
@@ -214,7 +217,7 @@ class Traffic:
 class Superstep:
     """One exchange of a batch. Seconds of the slowest task; messages and bytes of all together.
 
-    layer : the place of the layer whose values travel, the first of them.
+    layer : the index of the layer whose values travel, the first of them.
     """
 
     index: int
@@ -238,7 +241,7 @@ class StepCost:
 
 
 class Costs:
-    """The model for all programs of one network on a machine. n_groups : at the same time on it."""
+    """The cost model for a network's programs on a machine, shared by ``n_groups`` groups."""
 
     def __init__(
         self,
@@ -262,7 +265,7 @@ class Costs:
         used = choose_threads(network, batch_size, threads, n_tasks)
         self.slower = self.crowd / (1.0 + THREAD * (used - 1))
         self.layout = "batch"  # of arrays; ``_followed`` sets it
-        self.n_steps = 1  # of sequences, of how many the rows are computed at once
+        self.n_steps = 1  # of sequences: the number of steps whose rows are computed at once
         self._lengths: dict[str, Array] = {}
         self._traffic: dict[tuple[tuple[str, ...], tuple[str, ...]], Traffic] = {}
         self._computed: dict[int, tuple[Statement, Array]] = {}  # by id, which they keep
@@ -270,14 +273,14 @@ class Costs:
     # --- counts
 
     def length(self, axis: str) -> Array:
-        """(n_tasks,) how many places of an axis each task has."""
+        """The number of places of an axis that each task has (n_tasks,)."""
         if axis not in self._lengths:
             found = [share.length(axis, self.batch_size) for share in self.shares]
             self._lengths[axis] = np.array(found, np.float64)
         return self._lengths[axis] * (self.n_steps if base(axis) == "b" else 1)
 
     def size(self, axes: tuple[str, ...]) -> Array:
-        """(n_tasks,) the elements of an array with these axes."""
+        """The number of elements of an array with these axes, per task (n_tasks,)."""
         found = np.ones(self.n_tasks)
         for axis in axes:
             found = found * self.length(axis)
@@ -292,7 +295,7 @@ class Costs:
             elements = elements * self._overlap(a, b)
         kept = elements.diagonal().copy()
         np.fill_diagonal(elements, 0.0)
-        if all(base(axis) == axis for axis in want):  # all want the same: one block
+        if all(base(axis) == axis for axis in want):  # all receivers want the same: one block
             packed, n_packed = elements.max(axis=1), (elements > 0).any(axis=1).astype(float)
         else:
             packed, n_packed = elements.sum(axis=1), (elements > 0).sum(axis=1).astype(float)
@@ -300,7 +303,7 @@ class Costs:
         return found
 
     def _overlap(self, have: str, want: str) -> Array:
-        """(n_tasks, n_tasks) how many places of an axis the row has and the column wants."""
+        """The places of an axis that the row has and the column wants (n_tasks, n_tasks)."""
         sources = [self._places(share, have) for share in self.shares]
         wanted = [self._places(share, want) for share in self.shares]
         if all(isinstance(p, slice) for p in (*sources, *wanted)):
@@ -317,7 +320,7 @@ class Costs:
     # --- computing
 
     def compute_s(self, statement: Statement, buffers: Mapping[str, Buffer]) -> Array:
-        """(n_tasks,) seconds of a statement that is no exchange."""
+        """Seconds of a statement that is no exchange, per task (n_tasks,)."""
         found = self._computed.get(id(statement))
         if found is None:
             seconds = self._compute_s(statement, buffers) * self.slower
@@ -345,8 +348,8 @@ class Costs:
         return machine.call_s + size * (machine.input_s if is_given else machine.fetch_s["copy"])
 
     def _windows_s(self, s: Convolve) -> Array:
-        """By the synapses that a task has, for every sample; of whole vectors, and of results that
-        are computed side by side.
+        """Seconds of a sum over windows: per synapse of the task and sample, in whole vectors, and
+        slower where few results are computed side by side.
         """
         machine, layer = self.machine, self.network.layers[s.frame.layer]
         link = layer.links[s.frame.link or 0]
@@ -380,7 +383,7 @@ class Costs:
         return np.asarray(self.machine.call_s + synapses * rows * self.machine.pool_s[kind])
 
     def _vectors(self, n: Array) -> Array:
-        """Numbers in as many whole vectors."""
+        """The numbers rounded up to whole vectors."""
         lanes = self.machine.lanes
         return np.asarray(np.ceil(n / lanes) * lanes)
 
@@ -396,12 +399,12 @@ class Costs:
         return np.asarray(np.where(weights * b > 0, found, machine.call_s))
 
     def _at_size(self, figures: tuple[float, ...], elements: Array) -> Array:
-        """A figure for an array of so many elements."""
+        """The figure for a weight array of this many elements, interpolated between sizes."""
         sides = np.log(np.maximum(elements, 1.0)) / 2
         return np.asarray(np.interp(sides, np.log(self.machine.sides), figures))
 
     def _pass_s(self, frame: Frame, each: Pass, buffers: Mapping[str, Buffer]) -> Array:
-        """Of one loop of the engine; tasks with the same extents are computed once."""
+        """Seconds of one loop of the engine; tasks with the same extents are computed once."""
         shape = Shape.of(each, self.network, frame, buffers, self.layout)
         one = np.ones(self.n_tasks)
         lengths = [self.length(axis) if axis else one for axis in shape.axes.values()]
@@ -450,8 +453,8 @@ class Costs:
         return machine.call_s + max(found, self._streamed_s(shape, lengths))
 
     def _streamed_s(self, shape: Shape, lengths: Mapping[str, int]) -> float:
-        """Bringing arrays into the nearest cache: those that are too large to stay there once for
-        every pass of the outermost axis over them; those that are written are read before.
+        """Seconds of transfers into the nearest cache: arrays too large to stay there move once for
+        every pass of the outermost axis over them; an array that is written is read before.
         """
         outermost = next((name for name in shape.order(lengths) if name is not None), "1")
         is_deep = bool(shape.each.axis) and len(shape.axes) == 3 and not shape.is_sparse
@@ -477,7 +480,7 @@ class Costs:
     def _turns(
         self, s: Repeat, program: Program, begun: Array
     ) -> Iterator[tuple[Statement, Array, Array]]:
-        """Of a repeat in which tasks exchange: one step of it, taken as often as there are."""
+        """The clocks of a repeat in which tasks exchange: one step, multiplied by the steps."""
         posted: dict[int, Array] = {}
         clock = begun
         for each in s.body:
@@ -507,7 +510,7 @@ class Costs:
                 times = turns.get(statement.superstep, 1)
                 described = self._described(statement, program.buffers, owner, times)
                 found[statement.superstep] = described.later(float(took.max()))
-            elif isinstance(statement, Collect):  # the last to come waits for nobody
+            elif isinstance(statement, Collect):  # the last task waits for nobody
                 begun = found[statement.superstep]
                 found[statement.superstep] = begun.later(float(took.min()))
             elif statement is not None:
@@ -551,7 +554,7 @@ class Costs:
             yield statement, then, clock
 
     def _done_elsewhere(self, program: Program) -> set[int]:
-        """Loops, by their ``id``, that are done with sums or extremes over windows."""
+        """The loops, by their ``id``, whose work is part of sums or extremes over windows."""
         if program.steps or all(x.links[0].edges is None for x in self.network.layers[1:]):
             return set()
         joined = plan(program)
@@ -574,7 +577,7 @@ class Costs:
     def _collected(
         self, s: Collect, buffers: Mapping[str, Buffer], clock: Array, posted: dict[int, Array]
     ) -> Array:
-        """The clocks after a collect: when the last block is here, and is unpacked."""
+        """The clocks after a collect: once the last block has arrived and is unpacked."""
         machine = self.machine
         sent = np.zeros((self.n_tasks, self.n_tasks))
         unpack = np.full(self.n_tasks, machine.superstep_s / 2)
@@ -597,7 +600,7 @@ class Costs:
     def _described(
         self, post: Post, buffers: Mapping[str, Buffer], owner: Mapping[str, int], times: int = 1
     ) -> Superstep:
-        """times : at so many steps of a sequence."""
+        """The description of an exchange. times : the number of steps at which it runs."""
         moves = [self.traffic(move, buffers).elements for move in post.moves]
         return Superstep(
             post.superstep,
@@ -610,7 +613,7 @@ class Costs:
 
 
 def _in_time(s: Repeat | AllSteps | Parts, steps: int) -> Iterator[tuple[Statement, float, int]]:
-    """Each statement inside, how often it runs, and with the rows of how many steps at once."""
+    """Each statement inside, with its number of runs, and the steps that one run computes."""
     if isinstance(s, Repeat):
         yield from ((each, steps, 1) for each in s.body)
     elif isinstance(s, AllSteps):

@@ -32,7 +32,7 @@ Pins: TypeAlias = Mapping[str, str] | None  # as ``placement.pinned`` reads them
 
 
 class RunFigures(Protocol):
-    """What a run says of itself: rows of the history, and the counters of each task."""
+    """The figures of a run: rows of the history, and the counters of each task."""
 
     @property
     def history(self) -> Sequence[Mapping[str, Any]]: ...
@@ -47,11 +47,10 @@ class LayerPlan(summary.LayerSummary):
     """A layer on its tasks.
 
     work : "neurons" (each task computes its own), "channels" (those of its channels), "rows" (each
-    its rows of the batch) or "all" (every task everything). neurons, weights : per task; a task has
-    ``neurons`` of them to compute. placement : by weight array, "receiver", "sender", "replicated",
-    "channels" or "input_channels". n_messages, n_bytes : in a
-    batch, of all tasks together, in the supersteps that begin here. seconds : computing in a batch,
-    predicted, of the slowest task.
+    its rows of the batch) or "all" (every task everything). neurons, weights : per task; a task
+    computes ``neurons`` of them. placement : by weight array, "receiver", "sender", "replicated",
+    "channels" or "input_channels". n_messages, n_bytes : in a batch, of all tasks together, in the
+    supersteps that begin here. seconds : of computing in a batch, predicted, of the slowest task.
     """
 
     work: str
@@ -65,7 +64,7 @@ class LayerPlan(summary.LayerSummary):
 
     @property
     def partition(self) -> str:
-        """In words: 50 + 50, or 64 x 8, or all."""
+        """The partition in words: 50 + 50, or 64 x 8, or all."""
         if self.work == "all" or (len(self.neurons) > 1 and self.index == 0):
             return "all"
         if self.work == "rows" and len(self.neurons) > 1:
@@ -78,8 +77,9 @@ class LayerPlan(summary.LayerSummary):
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """What a run took. step_s : an update, the median of the epochs. The rest per update, of the
-    slowest task, evaluation included: computing, packing and sending, waiting, unpacking.
+    """The measured times of a run. step_s : an update, the median of the epochs. The others per
+    update, of the slowest task, with evaluation: computing, packing and sending, waiting,
+    unpacking.
     """
 
     step_s: float
@@ -91,10 +91,10 @@ class MeasuredStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a job will do on its tasks. Bytes and messages are those of a full batch.
+    """The predicted work of a job on its tasks. Bytes and messages are those of a full batch.
 
-    predicted_s : an update. memory_bytes : per task, by what for; the data are there once for all
-    tasks of a host. measured : None before a run (``after``).
+    predicted_s : of an update. memory_bytes : per task, by purpose; a host's tasks share one copy
+    of the data. measured : None before a run (``after``).
     """
 
     n_tasks: int
@@ -111,16 +111,16 @@ class Plan:
 
     @property
     def n_bytes(self) -> int:
-        """What all tasks send in a batch; a block for two tasks counts twice."""
+        """The bytes that all tasks send in a batch; a block for two tasks counts twice."""
         return sum(s.n_bytes for s in self.supersteps)
 
     @property
     def n_messages(self) -> int:
-        """How many messages all tasks send in a batch."""
+        """The number of messages that all tasks send in a batch."""
         return sum(s.n_messages for s in self.supersteps)
 
     def after(self, run: RunFigures) -> Plan:
-        """The same with what a run of it took."""
+        """The same plan with the measured times of a run."""
         rates = [row["samples_per_s"] for row in run.history if row["samples_per_s"] > 0]
         if not rates:
             return self
@@ -134,7 +134,7 @@ class Plan:
         return dataclasses.replace(self, measured=measured)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it; seconds are floats, bytes whole numbers."""
+        """The plan as a dictionary for JSON; seconds are floats, bytes whole numbers."""
         return {
             "tasks": self.n_tasks,
             "transport": self.transport,
@@ -212,16 +212,16 @@ def plan(
     assume: str | None = None,
     threads: int | None = None,
 ) -> Plan:
-    """What a job will do on so many tasks: where weights live, what is sent, how long it takes.
+    """Predict a job's work on so many tasks: where weights live, what is sent, how long it takes.
 
-    pins : where the weights of a layer live, {"layer1": "receiver", "sender", "replicated" or, of
-    windows, "channels" or "input_channels"}; the rest is chosen. transport : "shm" (by default),
-    "ipc" or "tcp".
-    assume : a machine that is not here, "tasks=64,bandwidth=10Gbit,latency=50us,cores=64,
+    pins : the homes of a layer's weights, {"layer1": "receiver", "sender", "replicated" or, of
+    windows, "channels" or "input_channels"}; the planner chooses the others. transport : "shm" (by
+    default), "ipc" or "tcp".
+    assume : another machine than this one, "tasks=64,bandwidth=10Gbit,latency=50us,cores=64,
     flops=100G", of which any part may be left out; then ``transport`` is "tcp" by default.
     threads : per task.
 
-    Print it, or take ``as_dict()``; ``after(run)`` adds what a run took.
+    Print the plan, or take ``as_dict()``; ``after(run)`` adds the measured times of a run.
 
     Raises
     ------
@@ -265,7 +265,7 @@ def advice(
     transport: str = transports.DEFAULT,
     threads: int | None = None,
 ) -> list[str]:
-    """Warnings before a start, a line each: more tasks are no faster than one, or more than cores.
+    """Warnings before a start, a line each: more tasks are no faster than one, or exceed the cores.
     shares_batch : groups share every batch. divides : tasks of a group divide the network.
     """
     n_groups, n_tasks = topology.n_groups, topology.n_tasks
@@ -332,7 +332,9 @@ def search(
 
 
 def _check_sequences(job: Job, fixed: Mapping[tuple[int, int], str]) -> None:
-    """Of sequences, pins divide receivers of whole layers, of what every task begins anew."""
+    """Check the pins of a network of sequences: they divide receivers only, of whole layers, in a
+    job without carried state or recomputing. Raises ModelError.
+    """
     network = job.network
     divided = {layer for (layer, _), where in fixed.items() if where != "replicated"}
     if not network.steps or not divided:
@@ -418,7 +420,7 @@ def _described(job: Job, placement: Placement, program: Program, costs: Costs) -
 
 
 def size(n_bytes: float) -> str:
-    """512 B, 30.5 kB, 2.3 MB"""
+    """A size in words: 512 B, 30.5 kB, 2.3 MB."""
     for unit in ("B", "kB", "MB"):
         if n_bytes < 1000:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
@@ -427,14 +429,14 @@ def size(n_bytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """12 us, 3.4 ms, 1.2 s"""
+    """A duration in words: 12 us, 3.4 ms, 1.2 s."""
     if seconds < 1e-3:
         return f"{1e6 * seconds:.0f} us"
     return f"{1e3 * seconds:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def in_columns(columns: list[str], rows: list[list[str]]) -> str:
-    """A table of plain text; all columns but words stand to the right."""
+    """A table of plain text; columns of numbers are aligned to the right."""
     right = {"Units", "Params", "Messages", "Bytes", "Predicted"}
     table = []
     for name, *cells in zip(columns, *rows, strict=True):

@@ -1,8 +1,8 @@
 """The search for the cheapest placement of a program.
 
-All placements where they are few, else descent from several starts, one choice at a time. The same
-job gets the same placement every time on one machine: the order of trials is fixed, and a choice
-changes only for a gain that is worth naming.
+It tries all placements where they are few, else descends from several starts, one choice at a time.
+The same job gets the same placement every time on one machine: the order of trials is fixed, and a
+choice changes only for a significant gain.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ from horn.program import (
     writes,
 )
 
-MAX_ALL = 100  # placements that are simply all tried
-N_STARTS = 2  # that are followed, of some more that are looked at
-# Descent tries more placements the deeper a network is, and each takes longer: some 10 seconds of
-# statements, after which the best so far is taken.
+MAX_ALL = 100  # up to so many placements are all tried
+N_STARTS = 2  # starts of a descent, the best of several
+# Descent tries more placements the deeper a network is, and each takes longer: this limit is some
+# 10 seconds; after it the best placement so far is taken.
 MAX_STATEMENTS = 100_000
-GAIN = 0.999  # a change is one if the time is less than this part of the old
+GAIN = 0.999  # a change counts if its time is less than this part of the old one
 
 Forms = dict[Form, str]
-# Partitioned each time: they have one form, or change those of others.
+# Statements partitioned every time: they have one form, or change the forms of others.
 WHOLE = (BatchSum, ChannelSum, Convolve, Expand, Rank, Reverse, ScatterAdd, Turn)
 Choice = tuple[str, ...]  # a word per link, then one per layer, in their order
 
 
 class PartitionCache:
-    """Partitioned statements, for placements that differ in little.
+    """Partitioned statements, for placements that differ in few choices.
 
-    A statement becomes the same whenever its frame's split, the forms of the contents that it
-    touches, and the homes of learned arrays among them are the same.
+    A statement's partition is the same whenever its frame's split, the forms of the contents that
+    it touches, and the homes of learned arrays among them are the same.
     """
 
     def __init__(self, program: Program) -> None:
@@ -90,7 +90,7 @@ def _touched(s: Statement) -> tuple[str, ...]:
 
 
 class CachingPartition(Partition):
-    """A partition that looks a statement up before it partitions it."""
+    """A partition that looks up each statement in the cache before it computes it."""
 
     def __init__(
         self, program: Program, placement: Placement, results: Iterable[str], memory: PartitionCache
@@ -130,7 +130,7 @@ class CachingPartition(Partition):
             self.states[name], task.forms[name] = state, dict(forms)
 
     def met(self, s: Loop | Matmul | Update, names: tuple[str, ...]) -> tuple[Any, ...]:
-        """The partition of a statement, made apart from the others."""
+        """Partition a statement apart from the others, for the cache."""
         task, buffers = self.task, TrackedBuffers(self.task.buffers)
         kept, task.prologue, task.buffers = (task.prologue, task.buffers), [], buffers
         try:
@@ -147,7 +147,7 @@ class CachingPartition(Partition):
 
 
 class TrackedBuffers(dict[str, Buffer]):
-    """Buffers that note which of them were read or added."""
+    """Buffers that record the names that were read or added."""
 
     def __init__(self, buffers: Mapping[str, Buffer]) -> None:
         super().__init__(buffers)
@@ -215,7 +215,9 @@ class Search:
         return (*LINK_SPLITS, *([CHANNELS] if has else []), *([INPUT_CHANNELS] if hears else []))
 
     def of_layer(self, layer: int) -> tuple[str, ...]:
-        """By channels, where a link by channels ends, or one of a layer that has some begins."""
+        """The splits of a layer: by channels, too, if a link to it or a convolution from it has
+        them.
+        """
         of = self.network.layers
         has = any(
             CHANNELS in self.of_link(x, k)
@@ -226,13 +228,13 @@ class Search:
         return (*LAYER_SPLITS, *([CHANNELS] if has and of[layer].extents else []))
 
     def run(self) -> tuple[Placement, Program]:
-        """The placement, and its program, which for one task is the original. Raises CompileError
-        if no placement is legal.
+        """Find the placement, and its program, which for one task is the original. Raises
+        CompileError if no placement is legal.
         """
         if self.costs.n_tasks == 1:
             first = tuple(options[0] for options in self.options)
             return self.placement(first), self.program
-        if self.program.steps:  # between its steps nothing travels, unless pins say so
+        if self.program.steps:  # tasks exchange nothing between its steps, unless pins say so
             divided = [x for x in self.network.layers if x.index in self.divided]
             found = Placement.receivers(divided) if divided else Placement.rows(self.network)
             loss = self.program.loss
@@ -248,7 +250,7 @@ class Search:
             self.known[best] = error
 
     def refused(self, choice: Choice) -> CompileError | None:
-        """Why the network cannot predict with this placement, if so."""
+        """The reason why the network cannot predict with this placement, or None."""
         if (program := self.inference) is not None:
             try:
                 asked = (*program.outputs, *program.losses, program.loss)
@@ -266,7 +268,7 @@ class Search:
         return best
 
     def descent(self) -> Choice | None:
-        """Down from the best of the starts, by single changes, then by pairs."""
+        """Descend from the best starts, by single changes, then by pairs; the best placement."""
         starts = sorted(dict.fromkeys(self.starts()), key=self.seconds)  # of equals the first
         best: Choice | None = None
         for start in starts[:N_STARTS]:
@@ -293,14 +295,14 @@ class Search:
                     yield self.fitting([*ends, *work])
 
     def fitting(self, words: list[str]) -> Choice:
-        """The words where they are options."""
+        """The words where they are options; elsewhere the first option."""
         return tuple(
             word if word in options else options[0]
             for word, options in zip(words, self.options, strict=False)
         )
 
     def pairs(self) -> list[list[int]]:
-        """The places of a link and of a layer that it touches."""
+        """The positions, in a choice, of a link and of each layer that it touches."""
         return [
             [at, len(self.links) + self.layers.index(end)]
             for at, (layer, position) in enumerate(self.links)
@@ -309,7 +311,7 @@ class Search:
         ]
 
     def down(self, choice: Choice, changes: list[list[int]]) -> Choice:
-        """The best that changes lead to; each is of one place, or of several at once."""
+        """Descend from a choice while changes help, each of one position or several at once."""
         last = None
         while last != choice:
             last = choice
@@ -325,7 +327,7 @@ class Search:
         return choice
 
     def may_try(self, choice: Choice) -> bool:
-        """Whether it is known, or time is left for it."""
+        """Whether its cost is known, or the limit of trials allows it."""
         return choice in self.known or (
             len(self.known) * len(self.program.statements) < MAX_STATEMENTS
         )
