@@ -1,3 +1,3 @@
-"""Numbers that remember how they were made, for the interpreter: ``tape``, and ``user_text``, which
-says where in the user's text something happens.
+"""Numbers that record their computation, for the interpreter: ``tape``, and ``user_text``, which
+finds places in the user's text.
 """

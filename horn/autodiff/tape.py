@@ -1,10 +1,10 @@
-"""Numbers that remember how they were made, and the derivatives that follow: a scalar reverse-mode
+"""Numbers that record their computation, and derivatives from the record: a scalar reverse-mode
 tape.
 
 ``Traced`` is a double that behaves like a Python number: it prints, compares and formats as one.
 It is not a ``float``, on purpose: a C function such as ``math.gamma`` would take a float and
-silently forget where it came from; so ``float(x)`` of a number that depends on messages is
-refused, with the line. Arithmetic is IEEE 754: 1 / 0 is infinity, log(-1) is NaN, nothing raises.
+silently drop its record; so ``float(x)`` of a number that depends on messages is refused, with the
+line. Arithmetic is IEEE 754: 1 / 0 is infinity, log(-1) is NaN, nothing raises.
 
 Source: Griewank & Walther, "Evaluating Derivatives", 2008, section 3.2 (reverse mode).
 """
@@ -25,8 +25,8 @@ from horn.autodiff import user_text
 
 
 class Observer(Protocol):
-    """Who looks on: ``made`` of an operation's arguments and result, ``placed`` of each number
-    that an operation made, ``flowed`` of a derivative and what flows through it.
+    """An observer of the tape: ``made`` gets an operation's arguments and result, ``placed`` each
+    number that an operation made, ``flowed`` a derivative and the adjoint that flows through it.
     """
 
     def made(self, op: str, values: Sequence[float], result: float) -> None: ...
@@ -39,16 +39,16 @@ Rule = Callable[
 ]  # (arguments..., result) -> d result / d argument, or None for "not at all"
 
 _serial = itertools.count()
-# Who is told of every comparison, and may overrule it: horn.interpreter.neuron_kinds walks all
+# Listeners to every comparison, which may overrule it: horn.interpreter.neuron_kinds walks all
 # paths of a method this way.
 _listeners: list[Callable[[bool, tuple[Any, ...]], bool]] = []
-# Who is told of every operation and of every flow back: horn.interpreter.trouble looks for the
-# first number that is not finite.
+# Observers of every operation and of every flow back: horn.interpreter.trouble finds the first
+# number that is not finite.
 _observers: list[Observer] = []
 
 
 def _infix(op: str) -> tuple[Callable[[Traced, Any], Any], Callable[[Traced, Any], Any]]:
-    """An operator with a number of the tape on its left, and on its right."""
+    """The methods of an operator: with a number of the tape on its left, and on its right."""
 
     def apply(a: Any, b: Any) -> Any:
         return make(op, a, b) if is_number(a) and is_number(b) else NotImplemented
@@ -60,14 +60,14 @@ def _asks(word: str) -> Callable[[Traced], Any]:
     return lambda value: _of_layer(word, value)
 
 
-OF_LAYER = ("sum", "mean", "prod", "max", "min")  # what is asked of all neurons of a layer
+OF_LAYER = ("sum", "mean", "prod", "max", "min")  # reductions over all neurons of a layer
 
 
 class Traced:
     """A number on the tape.
 
-    op, args : how it was made; leaves have no args. ``variable``: a derivative may be asked with
-    respect to something it depends on.
+    op, args : the operation and its arguments; leaves have no args. ``variable``: derivatives with
+    respect to something it depends on may be needed.
     varies : it may differ between the samples of a batch. ``batch``: it depends on a
     ``per="batch"`` draw.
     """
@@ -126,7 +126,7 @@ class Traced:
         return getattr(operator, name)(*plain) if hasattr(operator, name) else make(name, *plain)
 
     def __bool__(self) -> bool:
-        return bool(told(self.value != 0.0, self))  # Python takes nothing else here
+        return bool(told(self.value != 0.0, self))  # Python accepts only a bool here
 
     def __lt__(self, other: Any) -> bool:
         return told(self.value < number(other), self, other)
@@ -146,7 +146,7 @@ class Traced:
     def __ne__(self, other: object) -> bool:
         return not is_number(other) or told(self.value != number(other), self, other)
 
-    # What an interlayer or a loss asks of all neurons of the layer.
+    # Reductions of an interlayer or a loss over all neurons of the layer.
 
     def __iter__(self) -> Iterator[Any]:
         return iter(_of_layer("iter", self))
@@ -180,7 +180,7 @@ class Traced:
     __pow__, __rpow__ = _infix("pow")
 
 
-# Who answers what is asked of a whole layer (horn.interpreter.layerwise).
+# Functions that compute the reductions over a whole layer (horn.interpreter.layerwise).
 _layers: list[Callable[[str, Traced], Any]] = []
 
 
@@ -195,7 +195,7 @@ def _of_layer(word: str, value: Traced) -> Any:
 
 
 class _Above:
-    """``with``: a function that is called instead of those below it."""
+    """A context in which a function is called instead of the earlier ones of a stack."""
 
     functions: list[Any]
 
@@ -210,21 +210,22 @@ class _Above:
 
 
 class answering(_Above):
-    """``with answering(f)``: f(word, number) answers what is asked of the whole layer."""
+    """The context ``with answering(f)``: f(word, number) computes reductions over the layer."""
 
     functions = _layers
 
 
 class listening(_Above):
-    """``with listening(f)``: f(outcome, operands) hears of every comparison of Traced numbers and
-    returns the outcome to use."""
+    """The context ``with listening(f)``: f(outcome, operands) is called at every comparison of
+    Traced numbers and returns the outcome to use.
+    """
 
     functions = _listeners
 
 
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """``with observing(o)``: it hears of every operation instead of those before it."""
+    """The context ``with observing(o)``: o alone sees every operation, not earlier observers."""
     _observers.append(observer)
     try:
         yield
@@ -233,32 +234,33 @@ def observing(observer: Observer) -> Iterator[None]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number of the neuron language: Traced, or anything plain that is one
-    number."""
+    """Whether a value is a number of the neuron language: Traced, or a plain single number."""
     return isinstance(value, (Traced, int, float, np.number, np.bool_))
 
 
 def number(value: Any) -> float:
-    """The double that a number of the neuron language holds."""
+    """The value, as a float, of a number of the neuron language."""
     return value.value if isinstance(value, Traced) else float(value)
 
 
 def extreme(of: Callable[..., Any], values: Sequence[Any]) -> Any:
-    """``max`` or ``min`` of numbers; NaN where one is, which Python's would lose if it is not the
-    first."""
+    """The ``max`` or ``min`` of numbers; NaN if any is NaN, which Python's loses unless it comes
+    first.
+    """
     lost = (v for v in values if isinstance(v, (Traced, float)) and number(v) != number(v))
     found = of(values)
     return next(lost, found)
 
 
 def told(outcome: bool, *operands: Any) -> bool:
-    """Tell the listener of a comparison; what it answers is the outcome."""
+    """Report a comparison to the listener, and return the outcome that it chooses."""
     return _listeners[-1](outcome, operands) if _listeners else outcome
 
 
 def make(op: str, *args: Any) -> Any:
-    """Apply an operation to numbers of the language and record it. ``where`` looks at the
-    condition and gives one of the two."""
+    """Apply an operation to numbers of the language and record it. ``where`` evaluates the
+    condition and returns one of the two values.
+    """
     variable = varies = batch = False
     values = []
     for a in args:
@@ -309,13 +311,12 @@ _UFUNCS = {
 
 
 def compute(op: str, *values: float) -> float:
-    """The value of an operation, by the rules of IEEE 754: where Python raises, NumPy's inf or
-    NaN."""
+    """The value of an operation by IEEE 754: NumPy's inf or NaN where Python raises."""
     try:
         value = _ARITHMETIC[op](*values) if op in _ARITHMETIC else math.apply(op, *values)
     except (ArithmeticError, ValueError):
         value = complex(0, 1)
-    if isinstance(value, complex):  # what Python makes of (-8) ** (1/3)
+    if isinstance(value, complex):  # Python's result of (-8) ** (1/3)
         with np.errstate(all="ignore"):
             arrays = [np.float64(v) for v in values]
             value = getattr(np, _NUMPY[op])(*arrays) if op in _NUMPY else math.apply(op, *arrays)
@@ -323,7 +324,7 @@ def compute(op: str, *values: float) -> float:
 
 
 def _f(op: str) -> Callable[..., Any]:
-    """An operation on numbers or, for derivatives of derivatives, on Traced ones."""
+    """An operation on numbers or, for derivatives of derivatives, on Traced numbers."""
     return lambda *args: (make if any(isinstance(a, Traced) for a in args) else compute)(op, *args)
 
 
@@ -332,7 +333,7 @@ _div, _log, _cos, _sin, _sign, _pow, _sigmoid, _exp, _floordiv = map(
 )
 _ERF = 2.0 / python_math.sqrt(python_math.pi)
 
-# d result / d argument, for every operation and argument. None: the argument was not chosen,
+# d result / d argument, for every operation and argument. None: the argument was not chosen, and
 # nothing flows to it, not even NaN.
 RULES: dict[str, tuple[Rule, ...]] = {
     "add": (lambda a, b, y: 1.0, lambda a, b, y: 1.0),
@@ -382,7 +383,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
 
 def below(*roots: Any, stop: Iterable[Traced] = ()) -> list[Traced]:
     """Every traced number that the roots were made from, the roots included, the latest first;
-    nothing below ``stop``."""
+    nothing below ``stop``.
+    """
     ends = {leaf.serial for leaf in stop}
     found: dict[int, Traced] = {}
     pending = [root for root in roots if isinstance(root, Traced)]
@@ -398,8 +400,8 @@ def below(*roots: Any, stop: Iterable[Traced] = ()) -> list[Traced]:
 def adjoints(
     seeds: Iterable[tuple[Any, Any]], stop: Iterable[Traced] = (), traced: bool = False
 ) -> dict[int, Any]:
-    """d (sum of root * seed) / d every number below, by serial; a number that nothing flows to is
-    not in the answer.
+    """The derivatives d (sum of root * seed) / d every number below, by serial; numbers that
+    nothing flows to are left out.
 
     With ``traced`` the derivatives are Traced themselves, so that they can be differentiated again.
     """
@@ -428,7 +430,7 @@ def adjoints(
 
 
 def derivative(f: Callable[[Any], Any], z: Any) -> Any:
-    """d f / d z at z, as a number that can be differentiated again."""
+    """The derivative d f / d z at z, as a number that can be differentiated again."""
     here = make("add", z, Traced(0.0))
-    here.variable = True  # even where z is not: this derivative is asked for
+    here.variable = True  # even where z is not: this derivative is needed
     return adjoints([(f(here), 1.0)], stop=[here], traced=True).get(here.serial, 0.0)

@@ -1,5 +1,4 @@
-"""Where in the user's own text something happens: the frames of the neuron's methods, for messages
-and for draws."""
+"""Places in the user's own text: the frames of the neuron's methods, for messages and for draws."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ def _is_horn(frame: FrameType) -> bool:
 
 
 def _position(frame: FrameType) -> tuple[int, int, int]:
-    """Line, first and last column of what a frame is doing."""
+    """The current line, first and last column of a frame."""
     return _position_in(frame.f_code, frame.f_lasti)
 
 
@@ -38,8 +37,8 @@ def _position_in(code: CodeType, instruction: int) -> tuple[int, int, int]:
 
 
 def error(problem: str, below: str = "") -> CompileError:
-    """A CompileError at the user's line that runs now. below : of what this file of horn called;
-    without a line if there is none.
+    """A CompileError at the user's current line. below : a file of horn, whose callees are skipped;
+    the error has no line if no user's frame is found.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_horn(frame):
@@ -81,7 +80,7 @@ def _error(
 
 
 def _is_key(frame: FrameType) -> bool:
-    """Whether a frame is of a lambda that the function around it writes: of max(..., key=)."""
+    """Whether a frame is of a lambda defined in the function around it, as for max(..., key=)."""
     outer = frame.f_back
     while outer is not None and _is_horn(outer):
         outer = outer.f_back
@@ -93,7 +92,8 @@ def _is_key(frame: FrameType) -> bool:
 
 
 def draw_site(method: CodeType) -> int:
-    """The site of the draw that is being made: the calls from the neuron's method to it, each as
+    """The site of the current draw: the calls from the neuron's method to it, each as
+    (function, line, column).
     (function, line, column).
 
     The line counts from the function's first line (its first decorator, if any); the column is
