@@ -1,6 +1,6 @@
-"""How the kernels will run a program: what follows from the program alone, before there is a tape.
+"""The kernels' schedule of a program: choices that follow from the program alone, without a tape.
 
-``choices`` (layout, threads), ``passes`` (which loops are one), ``folds`` (of windows, and what is
-done where sums are made), ``lifetimes`` (buffers of all steps that share memory). ``horn.backends``
-makes tapes of it, ``horn.planner`` counts it.
+``choices`` (layout, threads), ``passes`` (loops that are merged), ``folds`` (of windows, and cheap
+operations on their sums), ``lifetimes`` (buffers of all steps that share memory). ``horn.backends``
+makes tapes of the schedule, ``horn.planner`` counts its cost.
 """

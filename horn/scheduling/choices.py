@@ -1,4 +1,4 @@
-"""How the kernels run a program: what follows from the program alone, before there is a tape."""
+"""The kernels' choices for a program: layout, threads, and memory shared by buffers."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ MADE = (
 )  # fmt: skip
 # Below 4 million multiplications a batch takes tens of microseconds: barriers would cost more.
 MIN_WORK_PER_THREAD = 2_000_000
-# Products read live weights in place (Tape.live_gemm) for so many samples at most, and so many
-# neurons at least on either side: a panel of 32 is computed whole.
+# Products read live weights in place (Tape.live_gemm) for at most so many samples, and at least so
+# many neurons on either side: a panel of 32 is computed whole.
 MAX_LIVE_ROWS, MIN_LIVE = 256, 64
 
 
 def choose_layout(program: Program, products: str, batch_size: int) -> str:
-    """How arrays of (batch, neurons) lie: "neuron"-major (its batch together) or "batch"-major.
+    """Choose the layout of (batch, neurons) arrays: "neuron"-major (its batch together) or
+    "batch"-major.
 
     A rule, not a measurement at start-up: a different layout rounds differently, and two runs of a
     job must agree to the last bit. Measured with weights (fan_out, fan_in) on three nets at
@@ -57,7 +58,7 @@ def choose_layout(program: Program, products: str, batch_size: int) -> str:
     sample's inputs side by side; sparse links want the batch side by side. Of sequences a step has
     few rows: with neurons side by side loops have whole vectors (docs/notes/0184).
 
-    products : who makes them, as ``Tape.products``.
+    products : the library of products, as ``Tape.products``.
     """
     links = [link for layer in program.network.layers for link in layer.links]
     if any(link.edges is not None for link in links):
@@ -75,7 +76,7 @@ def choose_layout(program: Program, products: str, batch_size: int) -> str:
 
 
 def is_stream(program: Program, batch_size: int) -> bool:
-    """Whether it answers one step of one sequence after the other, and learns nothing."""
+    """Whether the program answers single steps of one sequence, and learns nothing."""
     learned = {name for name, buffer in program.buffers.items() if buffer.role == "learned"}
     return batch_size == program.steps == 1 and not any(
         name in learned for s in every(program.statements) for name in writes(s)
@@ -83,9 +84,9 @@ def is_stream(program: Program, batch_size: int) -> bool:
 
 
 def choose_threads(network: Network, batch_size: int, limit: int | None, n_tasks: int = 1) -> int:
-    """Threads for one batch: at most the limit, or the cores, and not more than the work feeds.
+    """Choose the threads for one batch: at most the limit, or the cores, and no more than pay off.
 
-    Of sequences the work of all steps counts: threads divide the rows of a batch and wait for each
+    For sequences the work of all steps counts: threads divide the rows of a batch and wait for each
     other once for all steps, not at each (bands.c).
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -99,9 +100,9 @@ def choose_threads(network: Network, batch_size: int, limit: int | None, n_tasks
 
 
 def parts_of_wholes(program: Program, share: Share) -> dict[str, str]:
-    """Buffers with a task's own part of what others gather, and the buffer that all of it comes
-    into: the part is computed in there, so that it need not be copied. So lies, too, what a task
-    sums of its own in what it has computed for itself and others.
+    """The buffers that are parts of others, each with the buffer in whose memory it is computed,
+    so that no copy is needed: a task's own part of an array that all gather; and the task's own
+    sums, in the array of sums for itself and others.
 
     Only where nothing else writes that buffer, and it has one such part.
     """
@@ -130,7 +131,7 @@ def parts_of_wholes(program: Program, share: Share) -> dict[str, str]:
 
 
 def _is_part(program: Program, share: Share, move: Move, part: str, whole: str) -> bool:
-    """Whether a part is a range of the whole, and both are free to lie anywhere."""
+    """Whether a part is a range of the whole, and neither has a fixed place."""
     small, large = program.buffers[part], program.buffers[whole]
     if move.monoid and (move.across or small.axes == large.axes):
         return False
@@ -145,7 +146,7 @@ def _is_part(program: Program, share: Share, move: Move, part: str, whole: str) 
 
 
 def _is_inside(share: Share, a: str, b: str, is_sum: bool) -> bool:
-    """Whether an axis that is own lies in the whole, or in what is heard of it."""
+    """Whether an own axis is a range of the whole axis, or of the part that the task receives."""
     if base(a) == b:
         return not is_sum
     if base(a) != base(b) or base(a) == "b":
@@ -157,8 +158,8 @@ def _is_inside(share: Share, a: str, b: str, is_sum: bool) -> bool:
 
 
 def only_multiplied(program: Program) -> dict[str, str]:
-    """Live parts of weights that are read by products with a batch only, all of them before the
-    weights change: a product may then read them where they lie.
+    """The live parts of weights that only products with a batch read, all of them before the
+    weights change: a product may then read them in place.
     """
     found: dict[str, str] = {}
     changed: set[str] = set()

@@ -1,8 +1,8 @@
-"""Loops that fold windows, and what follows sums over windows, found by their form.
+"""Loops that fold windows, and operations on sums over windows, found by their form.
 
-A fold is a sum or an extreme of what a receiver hears, or the gradient of one. What follows a
-``Convolve`` or a fold, and is cheap, is done where the sums are made: a bias, relu, the gradient of
-relu. The extreme of a window and its place are found together.
+A fold is a sum or an extreme over a receiver's inputs, or the gradient of one. Cheap operations
+after a ``Convolve`` or a fold run where the sums are made: a bias, relu, the gradient of relu. The
+extreme of a window and its place are found together.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ EXTREMES = {"max": "argmax", "min": "argmin"}
 
 @dataclass(frozen=True)
 class Fold:
-    """out = the fold ("sum", "max", "min", "argmax" or "argmin") of ``source`` along the axis, "i"
-    or "o"; with ``upper`` of what is there where upper is the edge's ``place``.
+    """The fold ``out`` ("sum", "max", "min", "argmax" or "argmin") of ``source`` along the axis,
+    "i" or "o"; with ``upper`` only over places where upper is the edge's ``place``.
     """
 
     kind: str
@@ -46,8 +46,8 @@ class Fold:
 
 @dataclass(frozen=True)
 class End:
-    """What becomes of a buffer of sums, element by element: a bias is added (a buffer of neurons),
-    relu, 0 where the gate, a buffer like it, is not more than 0. The result is ``out``.
+    """The operations on a buffer of sums, element by element: a bias (a buffer of neurons) is
+    added, relu, 0 where the gate, a buffer like it, is not above 0. The result is ``out``.
     """
 
     sums: str
@@ -59,10 +59,10 @@ class End:
 
 @dataclass(frozen=True)
 class Joined:
-    """Which statements are done with others, each by its ``id``.
+    """The statements that run inside others, each by its ``id``.
 
-    with_end : what is done in the place of a loop: the statement that it ends, and how. done : what
-    is done elsewhere. places : of folds that find an extreme, the buffer of its place.
+    with_end : by loop that is replaced, the statement that it ends, and its end. done : statements
+    that run elsewhere. places : by fold that finds an extreme, the buffer of its place.
     """
 
     with_end: dict[int, tuple[Statement, End]]
@@ -130,7 +130,7 @@ def _changed(statements: tuple[Statement, ...], names: tuple[str, ...]) -> bool:
 
 
 def only_fold(program: Program, s: Statement) -> Fold | None:
-    """The fold that a statement is, if it is one."""
+    """The fold that a statement is, or None."""
     if not isinstance(s, Loop) or len(s.outputs) != 1 or s.scatter:
         return None
     output, buffers = s.outputs[0], program.buffers
@@ -141,7 +141,7 @@ def only_fold(program: Program, s: Statement) -> Fold | None:
     node, kind = output.node, output.monoid
     letters = "b" + output.axis
     found = None
-    if node.op is Op.MUL:  # what does not vary along a letter is multiplied by ones, to name it
+    if node.op is Op.MUL:  # ones are factors, too: they give a value an axis that it lacks
         kept = [a for a in node.args if not _is_ones(buffers, a)]
         if len(kept) == 1 and kept[0].op is Op.LOAD and kept[0].axes == letters:
             found = Fold(kind, output.axis, kept[0].value)
@@ -158,7 +158,7 @@ def only_fold(program: Program, s: Statement) -> Fold | None:
 
 
 def _gradient(node: Node) -> Fold | None:
-    """select(upper == place, source, 0)"""
+    """The fold of the form select(upper == place, source, 0), or None."""
     test, source, other = node.args
     if test.op is not Op.EQ or not ir.is_const(other, 0.0) or source.op is not Op.LOAD:
         return None
@@ -171,7 +171,7 @@ def _gradient(node: Node) -> Fold | None:
 
 
 def end_of(program: Program, s: Statement, sums: str) -> End | None:
-    """What a loop makes of sums, if it is something cheap and nothing else."""
+    """The end that a loop applies to sums, if it does only that; else None."""
     if not isinstance(s, Loop) or len(s.outputs) != 1 or s.scatter or s.frame.link is not None:
         return None
     output, buffers = s.outputs[0], program.buffers
@@ -213,7 +213,7 @@ def _is_ones(buffers: Mapping[str, Buffer], node: Node) -> bool:
 
 
 def _is_rows(buffer: Buffer, compact: frozenset[int]) -> bool:
-    """Whether the kernels have it as rows along the batch, all of its neurons."""
+    """Whether the kernels store the buffer as rows along the batch, with all of its neurons."""
     return (
         buffer.role in ("work", "view", "given")
         and len(buffer.axes) == 2

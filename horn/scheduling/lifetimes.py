@@ -1,7 +1,7 @@
-"""Memory that buffers of all steps have after one another: where the last that reads one comes
-before the first that writes another, or does both in one elementwise pass, they lie in one place.
+"""Memory that buffers of all steps share one after another: two have the same place if the last
+reader of one comes before the first writer of the other, or is it, in one elementwise pass.
 
-What backward reads of forward stays; what forward needed on its way, and what flows back, shares.
+Values of forward that backward reads stay; other values of forward, and of backward, share.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Moment = tuple[int, int]  # a statement, and its place in that's body
 
 
 def rooms(program: Program) -> dict[str, str]:
-    """By buffer, the other buffer whose memory it shares, if it shares one."""
-    if not program.steps or len(segments(program)) > 1:  # what is exchanged is read in between
+    """The buffers that use another buffer's memory, each with that other buffer."""
+    if not program.steps or len(segments(program)) > 1:  # exchanged buffers are read in between
         return {}
     late = {b.value[0] for b in program.buffers.values() if b.role == "late"}
     shown = {program.loss, *program.losses, *program.aggregates, *program.kept} | late
@@ -45,7 +45,7 @@ def rooms(program: Program) -> dict[str, str]:
                     first.setdefault(name, (k, j))
                     last[name] = (k, j)
     found: dict[str, str] = {}
-    free: dict[str, Moment] = {}  # of each that has its own memory, when it is needed last
+    free: dict[str, Moment] = {}  # by buffer with memory of its own, its last use
     for name in sorted(first, key=lambda each: first[each]):
         fits = [
             host for host, moment in free.items()
@@ -61,7 +61,7 @@ def rooms(program: Program) -> dict[str, str]:
 
 
 def _is_over(moment: Moment, name: str, first: Moment, at: dict[Moment, Statement]) -> bool:
-    """Whether what is needed last at a moment is of no use when this is written first."""
+    """Whether a buffer last used at a moment is dead when the named buffer is first written."""
     return moment < first or (
         moment == first and is_elementwise(at[first]) and name not in reads(at[first])
     )

@@ -1,6 +1,5 @@
-"""How a ``Loop`` of a program becomes loops of the engine: which outputs go in one pass, what is
-computed, along which axes. What follows from the program alone; ``kernels`` makes tapes of it, the
-cost model counts it.
+"""The engine's loops for a ``Loop`` of a program: their outputs, values and axes, from the program
+alone. ``kernels`` makes tapes of them, the cost model counts them.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Pass:
     """One loop of the engine: elementwise with all its outputs, or one reduction.
 
     inputs : nodes (loads, draws, constants, scalars). ops : of the engine, each (name, value, ...).
-    results : of each output its value. monoid : the engine's.
+    results : the value of each output. monoid : the engine's.
     """
 
     outputs: tuple[Output, ...]
@@ -49,25 +48,25 @@ class Pass:
 
     @property
     def axis(self) -> str:
-        """The letter that is reduced."""
+        """The letter that is reduced, "" for none."""
         return self.outputs[0].axis
 
     @property
     def n_constants(self) -> int:
-        """How many inputs are numbers, not arrays."""
+        """The number of inputs that are numbers, not arrays."""
         return sum(n.op in (Op.CONST, Op.SCALAR) for n in self.inputs)
 
     @property
     def is_sum_of_products(self) -> bool:
-        """Whether it is a sum of products of two arrays and nothing else."""
+        """Whether the pass is a sum of products of two arrays and nothing else."""
         product = (("mul", ("in", 0), ("in", 1)),)
         is_viewed = all(n.op is Op.LOAD for n in self.inputs)
         return self.monoid == "sum" and self.ops == product and is_viewed
 
     @property
     def index(self) -> Node | None:
-        """Of a sum that has something at one place only, select(place == index, value, 0): the
-        index. The gradient of a maximum is one.
+        """The index of a sum with a term at one place only, select(place == index, value, 0); else
+        None. The gradient of a maximum is one.
         """
         node = self.outputs[0].node
         if self.monoid != "sum" or node.op is not Op.SELECT or not ir.is_const(node.args[2], 0.0):
@@ -78,8 +77,8 @@ class Pass:
 
     @property
     def is_gated(self) -> bool:
-        """Whether something that does not vary along the axis says that there is nothing to reduce,
-        as of the zeros of a product that is not 0: the engine passes over it.
+        """Whether a condition that does not vary along the axis decides that nothing is to be
+        reduced, as for the zeros of a product that is not 0: the engine then skips it.
         """
         node = self.outputs[0].node
         nothing = ir.IDENTITY.get(self.monoid)
@@ -90,7 +89,7 @@ class Pass:
 
     @property
     def tile(self) -> tiles.Tile | None:
-        """The tile that it is, if its arrays lie as they must."""
+        """The tile that computes the pass, if its arrays have the needed layout; else None."""
         if not self.axis or any(node.op is Op.MESSAGE_DRAW for node in self.inputs):
             return None
         first = [k for k, node in enumerate(self.inputs) if node.op is Op.LOAD]
@@ -105,7 +104,7 @@ class Pass:
         )  # fmt: skip
 
     def domain(self, network: Network, frame: Frame, buffers: Mapping[str, Buffer]) -> str:
-        """The letters that it runs over."""
+        """The letters of the axes that the pass runs over."""
         found = ""
         for o in self.outputs:
             letters = out_letters(network, frame, o, buffers)
@@ -113,8 +112,8 @@ class Pass:
         return found
 
     def is_direct(self) -> list[bool]:
-        """Whether each output may be written where it lies: nothing reads it, or writes it,
-        afterwards.
+        """Whether each output may be computed in its own memory, for nothing reads or writes it
+        later.
         """
         last = [-1] * len(self.inputs)
         for at, (_, *values) in enumerate(self.ops):
@@ -130,7 +129,7 @@ class Pass:
 
 
 def passes(s: Loop) -> list[Pass]:
-    """The loops that a statement becomes, in order."""
+    """The engine's loops for a statement, in order."""
     plain = [o for o in s.outputs if not o.axis]
     groups = [[o] for o in s.outputs if o.axis]
     if plain:
@@ -167,7 +166,7 @@ def _pass(outputs: list[Output]) -> Pass:
 
 
 def _is_truth(node: Node) -> bool:
-    """select(condition, 1, 0): the engine's conditions are 1 and 0 already."""
+    """Whether the node is select(condition, 1, 0): the engine's conditions are 1 and 0 already."""
     if node.op is not Op.SELECT or node.args[0].op not in ir.BOOLEAN:
         return False
     return ir.is_const(node.args[1], 1.0) and ir.is_const(node.args[2], 0.0)
@@ -175,7 +174,7 @@ def _is_truth(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class Seen:
-    """An array as a loop sees it. axes : the loop's, in the order of memory, outermost first.
+    """An array as a loop accesses it. axes : the loop's, in the order of memory, outermost first.
     is_listed : its axis "e" is looked up, edge by edge.
     """
 
@@ -185,11 +184,11 @@ class Seen:
 
 @dataclass(frozen=True)
 class Shape:
-    """Along what a pass runs, whatever the extents.
+    """The axes and arrays of a pass, whatever the extents.
 
     axes : of the loop, letters or "e" for edges, with the program's axis of each ("": one place).
-    ragged : the axis of which each place has edges of its own, where "e" is ragged. seen : the
-    arrays, those that are read and then those that are written.
+    ragged : the axis whose places have edges of their own, where "e" is ragged. seen : the arrays,
+    first those that are read, then those that are written.
     """
 
     each: Pass
@@ -202,7 +201,7 @@ class Shape:
     def of(
         cls, each: Pass, network: Network, frame: Frame, buffers: Mapping[str, Buffer], layout: str
     ) -> Shape:
-        """layout : as ``choices.choose_layout`` says."""
+        """The shape of a pass. layout : as ``choices.choose_layout`` returns it."""
         domain = each.domain(network, frame, buffers)
         link = None if frame.link is None else link_of(network, frame)
         on_edges = link is not None and link.edges is not None and "o" in domain and "i" in domain
@@ -232,14 +231,14 @@ class Shape:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether it runs along edges."""
+        """Whether the loop runs along edges."""
         return "e" in self.axes
 
     def walk(self, lengths: Mapping[str, int], itemsize: int, lanes: int) -> Walk:
-        """What running it amounts to with these extents (of "e": all edges)."""
+        """The counts of one run with these extents (of "e": all edges)."""
         order = self.order(lengths)
         extents = [1 if name is None else lengths[name] for name in order]
-        if self.ragged:  # each row the mean
+        if self.ragged:  # each row has the mean
             extents[1] = round(extents[1] / max(extents[0], 1))
         lies = []
         for array in self.seen:
@@ -254,7 +253,7 @@ class Shape:
         )  # fmt: skip
 
     def tile(self, lengths: Mapping[str, int], lanes: int) -> tiles.Tile | None:
-        """The tile by which it runs with these extents, if it does."""
+        """The tile that computes the loop with these extents, or None."""
         found = self.each.tile
         if found is None or self.is_sparse or len(self.axes) < 3:
             return None
@@ -275,7 +274,7 @@ class Shape:
         return found if along not in axes[found.roles[0]] else None
 
     def _are_columns(self, tile: tiles.Tile, axes: list[tuple[str, ...]], along: str) -> bool:
-        """Whether arrays lie as a tile of columns needs them."""
+        """Whether the arrays have the layout that a tile of columns needs."""
         roles = tile.roles
         more: tuple[int, ...] = ()
         if tile.fast == tiles.COLUMNS:
@@ -306,7 +305,7 @@ class Shape:
         return ordered(names, lies, self.folded or None, ragged)
 
     def _steps(self, array: Seen, lengths: Mapping[str, int]) -> dict[str, int]:
-        """From an element of an array to the next along each of its axes."""
+        """The distance between neighbouring elements of an array along each of its axes."""
         found, step = {}, 1
         for name in reversed(array.axes):
             found[name] = step
