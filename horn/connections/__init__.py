@@ -1,8 +1,8 @@
-"""Connections: which neurons of a layer listen to which neurons of the layer below.
+"""Connections: the synapses between the neurons of two layers.
 
-A connection answers one question: ``edges``, of layers whose sizes are given, or ``at``, which goes
-by the shape of the layer below and says that of the layer that listens. Each file here with a
-CONNECTION is one implementation.
+A connection has one method: ``edges``, for layers whose sizes are given, or ``at``, which computes
+the receiving layer's shape from that of the layer below. Each file here with a CONNECTION is one
+implementation.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Index = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Synapses by receiver (CSR): receiver o listens to ``indices[indptr[o]:indptr[o + 1]]``, each
-    source at most once.
+    """Synapses by receiver (CSR): receiver o has the sources ``indices[indptr[o]:indptr[o + 1]]``,
+    each at most once.
 
     Shapes: indptr (n_receivers + 1,), indices (n_edges,); a weight array of the connection is
     (n_edges,) in this order, or, where synapses share weights, of ``weight_shape``: then ``weight``
-    (n_edges,) says which number of it, flat, each synapse has.
+    (n_edges,) is the index of each synapse's weight in that array, flat.
     """
 
     indptr: Index
@@ -35,8 +35,8 @@ class Edges:
 class Placed:
     """A connection between layers whose shapes are known; ``edges`` as of Connection.
 
-    shape : of the layer that listens. kinds : if its neurons are the same at all positions, how
-    many kinds there are; neuron o is of kind o % kinds.
+    shape : of the receiving layer. kinds : if its neurons are the same at all positions, the number
+    of kinds; neuron o is of kind o % kinds.
     """
 
     shape: tuple[int, ...]
@@ -45,18 +45,20 @@ class Placed:
 
 
 class PlacedConnection(Protocol):
-    """Who listens to whom, by the shape of the layer below."""
+    """A connection that follows from the shape of the layer below."""
 
     def at(self, below: tuple[int, ...], where: str) -> Placed:
-        """Raises ModelError, which begins with ``where``, if they do not fit."""
+        """The connection to a layer ``below``. Raises ModelError, which begins with ``where``, if
+        they do not fit.
+        """
         ...
 
 
 class Connection(Protocol):
-    """Who listens to whom between two layers."""
+    """A connection between two layers of given sizes."""
 
     def edges(self, n_sources: int, n_receivers: int, rng: np.random.Generator) -> Edges | None:
-        """The synapses, or None if every receiver listens to every source. Raises ModelError if
-        they cannot fit.
+        """The synapses, or None if every receiver has every source. Raises ModelError if they
+        cannot fit.
         """
         ...

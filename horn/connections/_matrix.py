@@ -1,6 +1,6 @@
 """Matrices and graphs as synapses: scipy sparse matrices, arrays of two axes, networkx graphs.
 
-None of these packages is imported: an object tells by its type's module what it is.
+None of these packages is imported: the module of an object's type identifies it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Matrix:
 
 
 def is_matrix(thing: Any) -> bool:
-    """Whether ``matrix_of`` takes it."""
+    """Whether ``matrix_of`` accepts the object."""
     module = type(thing).__module__.partition(".")[0]
     return isinstance(thing, np.ndarray) or (
         (module == "scipy" and hasattr(thing, "tocsr"))
@@ -50,7 +50,7 @@ def matrix_of(thing: Any) -> Matrix:
         return _matrix(rows, columns, thing[rows, columns], thing.shape, "the array")
     if hasattr(thing, "tocsr"):
         found = thing.tocsr(copy=True)
-        found.has_canonical_format = False  # nothing is known of arrays that others wrote to
+        found.has_canonical_format = False  # arrays written by others may be in any order
         found.sum_duplicates()  # and sorts
         if found.ndim != 2 or found.dtype.kind not in "biuf":
             raise ModelError(
@@ -68,7 +68,7 @@ def matrix_of(thing: Any) -> Matrix:
 
 
 def _matrix(rows: Any, columns: Any, values: Any, shape: Any, what: str) -> Matrix:
-    """Of numbers in the order of rows, and in a row of columns."""
+    """The matrix from entries sorted by row, and by column within a row."""
     ends = np.cumsum(np.bincount(rows, minlength=shape[0]), dtype=np.int64)
     weights = np.asarray(values, np.float64)
     if not np.isfinite(weights).all():
@@ -83,9 +83,9 @@ def _matrix(rows: Any, columns: Any, values: Any, shape: Any, what: str) -> Matr
 
 
 def _of_graph(graph: Any) -> Matrix:
-    """A synapse per edge u -> v, or two of an undirected one. The k-th node is neuron k of both
-    layers; if all nodes are marked as networkx's bipartite graphs are, those of part 0 are the
-    sources and those of part 1 the receivers, each in their order.
+    """The synapses of a graph: one per edge u -> v, two per undirected edge. The k-th node is
+    neuron k of both layers; if all nodes are marked as in networkx's bipartite graphs, those of
+    part 0 are the sources and those of part 1 the receivers, each in their order.
     """
     parts = dict(graph.nodes(data="bipartite"))
     is_bipartite = bool(parts) and all(part in (0, 1) for part in parts.values())

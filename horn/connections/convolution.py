@@ -1,4 +1,4 @@
-"""Windows whose weights all positions share."""
+"""Windows whose weights are shared by all positions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from horn.mistakes import teaches
 @teaches
 @dataclass(frozen=True)
 class Convolution(Windows):
-    """``channels`` maps: a neuron that looks through a window at every position, with the same
+    """``channels`` maps: each has a neuron at every position that receives a window, with the same
     weights everywhere. Bias and Parameters are one per map, too.
 
     kernel, stride, dilation : a number, or one per dimension of the layer below, whose shape is
-    (n, channels) or (height, width, channels). padding : "valid", "same", or how many positions
-    there are outside at each end; what lies there is no message. groups : the channels below are
-    dealt into so many, and each map listens to one of them.
+    (n, channels) or (height, width, channels). padding : "valid", "same", or the number of
+    positions outside at each end, which send no messages. groups : the channels below are split
+    into so many groups, and each map receives one of them.
 
     The weights are an array (channels, *kernel, channels below / groups).
     """

@@ -1,4 +1,4 @@
-"""Every neuron listens to every neuron below."""
+"""All-to-all connections: every neuron receives every neuron below."""
 
 from __future__ import annotations
 

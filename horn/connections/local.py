@@ -1,4 +1,4 @@
-"""Windows whose weights are each position's own."""
+"""Windows with separate weights at each position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horn.mistakes import teaches
 @teaches
 @dataclass(frozen=True)
 class Local(Windows):
-    """``channels`` neurons at each position listen to all channels of a window; nothing is shared.
+    """``channels`` neurons at each position receive all channels of a window; nothing is shared.
 
     kernel, stride, padding, dilation : as for ``horn.Convolution``.
     """

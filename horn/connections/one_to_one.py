@@ -1,4 +1,4 @@
-"""Each neuron listens to the one in its place."""
+"""One-to-one connections: each neuron receives the neuron at its own place."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Each neuron listens to one of a run of neurons below: what a network with several inputs makes of
-each of them.
+"""Connections to one part of the layer below: a network with several inputs makes one for each of
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from horn.errors import ModelError
 
 @dataclass(frozen=True)
 class Part:
-    """One synapse per neuron: the k-th listens to neuron ``start`` + k; ``shape`` is the layer's.
+    """One synapse per neuron: the k-th receives neuron ``start`` + k; ``shape`` is the layer's.
 
     Raises ModelError if the layer below ends before.
     """

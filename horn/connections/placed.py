@@ -1,5 +1,5 @@
-"""The connections of horn that go by the shapes of layers, by name: of these a file keeps what they
-were told, not their synapses.
+"""The connections that follow from the shapes of layers, by name: a file keeps their arguments, not
+their synapses.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Each neuron listens to some neurons below: drawn at random, given as a graph or a matrix, or
-computed from its index.
+"""Sparse connections: each neuron receives some neurons below, drawn at random, given as a graph or
+a matrix, or computed from its index.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from horn.connections._matrix import Matrix, is_matrix, matrix_of
 from horn.errors import ModelError
 from horn.mistakes import teaches
 
-_SHUFFLED = 10_000  # of more sources NumPy draws many by shuffling
+_SHUFFLED = 10_000  # from more sources than this, NumPy draws many by shuffling
 _FEW, _AT_ONCE = 64, 1 << 16
 
 
@@ -24,15 +24,16 @@ _FEW, _AT_ONCE = 64, 1 << 16
 class Sparse:
     """Exactly one of five descriptions.
 
-    fan_in : each receiver listens to this many sources, drawn without replacement from the
-    network's seed.
+    fan_in : the number of sources of each receiver, drawn without replacement from the network's
+    seed.
     csr : (indptr, indices), shapes (n_receivers + 1,) and (n_edges,), by receiver.
     edge_list : pairs (source, receiver), in any order.
     sources : a function from a receiver's index to the indices of its sources.
     matrix : (n_receivers, n_sources), as a weight array: a synapse for each stored number of a
-    scipy sparse matrix, or each that is not 0 of a NumPy array. Or a networkx graph: a synapse from
-    u to v for each edge, both ways if it is undirected; its k-th node is neuron k of both layers,
-    or those with bipartite=0 are the layer below and those with bipartite=1 this one.
+    scipy sparse matrix, or each number other than 0 of a NumPy array. Or a networkx graph: a
+    synapse from u to v for each edge, both ways if it is undirected; its k-th node is neuron k of
+    both layers, or nodes with bipartite=0 are the layer below and nodes with bipartite=1 this
+    layer.
     values : the numbers of the matrix (an edge's "weight") are the initial weights.
 
     Raises ModelError for an index outside a layer, or a source named twice for one receiver.
@@ -118,7 +119,9 @@ class Sparse:
 
     @property
     def initial(self) -> MatrixValues | None:
-        """What the weights begin with, if the matrix says so."""
+        """The initialiser with the matrix's numbers, or None if they are not the initial
+        weights.
+        """
         return MatrixValues(self.matrix.values) if self.values else None
 
 
@@ -135,7 +138,7 @@ class MatrixValues:
 
 
 def as_connection(given: Any, where: str) -> Connection:
-    """A connection from itself, a matrix or a graph."""
+    """The connection for an argument of ``connect``: a connection, a matrix or a graph."""
     if is_matrix(given):
         return Sparse(matrix=given)
     if not (hasattr(given, "edges") or hasattr(given, "at")):
@@ -148,7 +151,7 @@ def as_connection(given: Any, where: str) -> Connection:
 
 
 def _check(receivers: Any, sources: Any, n_sources: int) -> None:
-    """Raises ModelError for the first receiver with a source that is not there, or there twice."""
+    """Raise ModelError for the first receiver with a missing source, or the same source twice."""
     outside = np.flatnonzero((sources < 0) | (sources >= n_sources))
     order = np.lexsort((sources, receivers))
     ours, theirs = receivers[order], sources[order]
@@ -166,10 +169,10 @@ def _check(receivers: Any, sources: Any, n_sources: int) -> None:
 
 
 def _drawn(rng: np.random.Generator, n_sources: int, n_receivers: int, fan_in: int) -> Any:
-    """(n_receivers, fan_in) ascending sources, those that ``rng.choice`` without replacement draws
-    for one receiver after the other. That takes some 20 us, so where receivers are many and hear
-    few, Floyd's algorithm, which is its own, goes through many at once (Bentley and Floyd, "A
-    sample of brilliance", CACM 30(9), 1987).
+    """Ascending sources (n_receivers, fan_in), as ``rng.choice`` without replacement draws them
+    for one receiver after another. That takes some 20 us per receiver; for many receivers with few
+    sources its own method, Floyd's algorithm, is applied to many receivers at once (Bentley and
+    Floyd, "A sample of brilliance", CACM 30(9), 1987).
     """
     found = np.empty((n_receivers, fan_in), np.int64)
     is_floyds = n_sources <= _SHUFFLED or fan_in <= n_sources // 20
@@ -181,7 +184,7 @@ def _drawn(rng: np.random.Generator, n_sources: int, n_receivers: int, fan_in: i
         for begin in range(0, n_receivers, _AT_ONCE):
             some = found[begin : begin + _AT_ONCE]
             some[:] = rng.integers(0, np.broadcast_to(last + 1, some.shape))
-            for k in range(1, fan_in):  # what has been drawn before is replaced by the last one
+            for k in range(1, fan_in):  # a source drawn before is replaced by the last one
                 is_there = (some[:, :k] == some[:, k, None]).any(axis=1)
                 some[is_there, k] = last[k]
     found.sort(axis=1)

@@ -1,4 +1,4 @@
-"""The weights of another layer."""
+"""Connections that share the weights of another layer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from horn.mistakes import teaches
 @teaches
 @dataclass(frozen=True, eq=False)
 class Tied:
-    """A connection that has the weights of another layer's: one array, of which both learn.
+    """A connection with another layer's weights: one array, which both layers train.
 
-    layer : whose. transposed : whether it goes the other way, as a decoder does; by default found
-    by the sizes, where they differ. input : which of the layer's inputs, by name, if it has
-    several. The layer that listens has the shape that the other connection begins with, or, where
-    it goes the same way, ends with.
+    layer : the other layer. transposed : whether the direction is reversed, as in a decoder; by
+    default found by the sizes, where they differ. input : the name of the layer's input, if it has
+    several. The receiving layer has the shape of the other connection's source if reversed, else of
+    its receiver.
 
     Raises ModelError if the sizes do not fit, or the layer has no weights.
     """
@@ -31,7 +31,7 @@ class Tied:
     input: str = ""
 
     def resolved(self, size: int, where: str) -> Tied:
-        """It, knowing which way it goes from a layer below of this size."""
+        """The connection with its direction decided, from a layer below of this size."""
         if not getattr(self.layer, "links", ()):
             is_name = isinstance(self.layer, str)
             what = "is a name, maybe of a layer that comes later" if is_name else "has no weights"
@@ -75,23 +75,25 @@ class Tied:
 
     @property
     def position(self) -> int:
-        """Which of the layer's links it is."""
+        """The position of the tied link among the layer's links."""
         called = [link.input or link.source.name for link in self.layer.links]
         return called.index(self.input) if self.input else 0
 
     @property
     def link(self) -> Any:
-        """The link whose weights it has."""
+        """The link whose weights the connection shares."""
         return self.layer.links[self.position]
 
     @property
     def owner(self) -> Tied | None:
-        """That one's tie, if it has one."""
+        """The tie of the shared link itself, or None."""
         connection = self.link.connection
         return connection if isinstance(connection, Tied) else None
 
     def at(self, below: tuple[int, ...], where: str) -> Placed:
-        """Raises ModelError, which begins with ``where``, if they do not fit."""
+        """The connection to a layer ``below``. Raises ModelError, which begins with ``where``, if
+        they do not fit.
+        """
         way, link = self.resolved(math.prod(below), where).transposed, self.link
         shape = link.source.shape if way else self.layer.shape
         kinds = self.layer.kinds
@@ -103,7 +105,7 @@ class Tied:
 
 
 def one_rule(array: str) -> str:
-    """What is wrong where some links of an array push its changes, and others derive a gradient."""
+    """The complaint where some links of an array push its changes, and others derive a gradient."""
     return (
         f"{array} is tied: some of its connections push its changes (horn.Direct) and others "
         "derive gradients; let all push, or none, or take another optimizer, as horn.SGD"
@@ -111,7 +113,9 @@ def one_rule(array: str) -> str:
 
 
 def _turned(edges: Edges, n_sources: int | None) -> Edges:
-    """The same synapses, with the places of their weights; from receivers to so many sources."""
+    """The same synapses with the indices of their weights; reversed, for so many sources, if
+    given.
+    """
     n = len(edges.indices)
     numbers = np.arange(n, dtype=np.int64) if edges.weight is None else edges.weight
     shape = edges.weight_shape or (n,)

@@ -15,8 +15,8 @@ from horn.mistakes import teaches
 @teaches
 @dataclass(frozen=True)
 class Window(Windows):
-    """Each neuron listens through a window to its own channel of the layer below, or to that and
-    its neighbours: ``channels`` in all, an odd number.
+    """Each neuron receives a window of its own channel of the layer below, or of that and its
+    neighbours: ``channels`` in all, an odd number.
 
     kernel, stride, padding, dilation : as for ``horn.Convolution``. There are as many channels as
     below, and nothing is shared.

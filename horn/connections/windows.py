@@ -1,7 +1,7 @@
 """Windows over the positions of a layer that has a shape, channels last: (n, c) or (h, w, c).
 
-A window's receiver at position p listens to the sources at ``p * stride - before + t * dilation``
-for each tap t of the kernel. A tap outside the layer is no synapse.
+A window's receiver at position p has the sources at ``p * stride - before + t * dilation`` for each
+tap t of the kernel. A tap outside the layer is no synapse.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_EDGES = 2**31 - 1  # synapses of one connection
 
 
 class Span(NamedTuple):
-    """Windows along one dimension of n positions: ``before`` of the first lie outside."""
+    """Windows along one dimension of n positions; ``before`` positions of the first lie outside."""
 
     n: int
     n_out: int
@@ -30,23 +30,23 @@ class Span(NamedTuple):
 
     @property
     def after(self) -> int:
-        """How many positions of the last window lie outside."""
+        """The number of positions of the last window that lie outside."""
         reach = (self.kernel - 1) * self.dilation + 1
         return max((self.n_out - 1) * self.stride + reach - self.n - self.before, 0)
 
     @property
     def lacking(self) -> int:
-        """How many positions no window reaches behind the last one; those beyond it count less."""
+        """The positions after the last window that none reaches; negative if it ends outside."""
         reach = (self.kernel - 1) * self.dilation + 1
         return self.n + self.before - (self.n_out - 1) * self.stride - reach
 
 
 class Windows:
-    """What connections through windows have in common.
+    """The common part of connections through windows.
 
     kernel, stride, dilation : a number, or one per dimension. padding : "valid" (windows lie
-    inside), "same" (as many positions as sources over stride), or how many positions there are
-    outside at each end.
+    inside), "same" (as many positions as sources over stride), or the number of positions outside
+    at each end.
     """
 
     kernel: int | Sizes
@@ -55,7 +55,7 @@ class Windows:
     dilation: int | Sizes
 
     def __post_init__(self) -> None:
-        """Raises ModelError for what cannot be."""
+        """Check the arguments. Raises ModelError."""
         for name in ("kernel", "stride", "dilation"):
             _check(self, name, 1)
         if isinstance(self.padding, str):
@@ -68,7 +68,9 @@ class Windows:
             _check(self, "padding", 0)
 
     def spans(self, below: Sizes, where: str) -> list[Span]:
-        """Of each dimension of the layer ``below``. Raises ModelError if no window fits."""
+        """The windows along each dimension of the layer ``below``. Raises ModelError if none
+        fits.
+        """
         name = type(self).__name__
         space = below[:-1]
         if len(space) not in (1, 2):
@@ -178,7 +180,7 @@ def placed(
 
 
 def channels_of(sources: Index, channels: Index, n_channels: int) -> Index:
-    """The sources (positions, maps, taps * channels each) of source positions (positions, taps):
+    """The sources (positions, maps, taps * channels each) for source positions (positions, taps):
     ``channels`` (maps, channels each), -1 for none, of a layer with ``n_channels``.
     """
     at = sources[:, None, :, None] * n_channels + channels[None, :, None, :]
