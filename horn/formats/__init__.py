@@ -1,6 +1,6 @@
-"""Files and tables of numbers: what stands in them, as arrays. ``horn.data`` makes data sets of it.
+"""Files and tables of numbers, read as arrays. ``horn.data`` makes data sets of them.
 
-The rooms: ``files`` (a file that is opened or is not there), ``parts`` (of one array), ``csv``,
-``idx``, ``npy``, ``npz``, ``tables`` (of pandas, polars, pyarrow), and ``download`` (a known file
-and its checksum).
+The modules: ``files`` (errors of opening), ``parts`` (of one array), ``csv``, ``idx``, ``npy``,
+``npz``, ``tables`` (of pandas, polars, pyarrow), and ``download`` (known files and their
+checksums).
 """

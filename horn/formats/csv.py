@@ -1,9 +1,9 @@
 """CSV files, plain or gzipped: one sample a line, the label in the last column.
 
 The separator is a comma, a semicolon or a tab, whichever the first line has. A first line without
-any number is a header. Numbers are taken as they are, without a scale; where all are whole and lie
-in 0..255 they are kept as bytes, an eighth of the memory. Text in the first column tells samples
-apart, and in the last column it is the label's name: by the first line of samples.
+any number is a header. Numbers are kept as they are, without a scale; where all are whole and lie
+in 0..255 they are stored as bytes, an eighth of the memory. Text in the first column is the
+sample's name, and in the last column the label's name: the first line of samples decides.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Columns:
 
 @dataclass
 class CsvTable:
-    """A file: x (n, features) uint8 or float64 · y (n,) int64 or text, (n, 1) float64, or None ·
-    ids (n,) text or None. id_name : the header's. names : the header's, of the columns of x.
+    """A file's content: x (n, features) uint8 or float64 · y (n,) int64 or text, (n, 1) float64, or
+    None · ids (n,) text or None. id_name : their header. names : the header of the columns of x.
     """
 
     x: np.ndarray
@@ -69,7 +69,7 @@ class Chunk:
 
 
 def read(path: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray | None]:
-    """(x, y) of a file, as in ``CsvTable``."""
+    """Read (x, y) of a file, as in ``CsvTable``."""
     found = table(path, labels=labels)
     return found.x, found.y
 
@@ -77,11 +77,11 @@ def read(path: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray | N
 def table(
     path: Path, *, labels: bool = True, label: Column | None = None, ids: Column | None = None
 ) -> CsvTable:
-    """A whole file; "-" is the standard input. label, ids : their columns, by name or number.
+    """Read a whole file; "-" is the standard input. label, ids : their columns, by name or number.
 
-    y are whole numbers or text, the labels, or else numbers to be learned: if one is no whole
-    number, or below 0. Without ``labels`` y is None: every column of numbers belongs to x but that
-    which ``label`` names. Raises NotFound or DataError, which names the line.
+    y are whole numbers or text, the labels, or else target numbers: if one is no whole number, or
+    below 0. Without ``labels`` y is None: every column of numbers belongs to x except the one that
+    ``label`` names. Raises NotFound or DataError, which names the line.
     """
     reader = CsvReader(path, labels, label, ids)
     xs, ys, ids_found = [], [], []
@@ -100,7 +100,9 @@ def table(
 
 
 def as_labels(column: np.ndarray) -> np.ndarray:
-    """Text as it is · whole numbers from 0 as int64 (n,) · other numbers as targets (n, 1)."""
+    """The labels of a column: text as it is · whole numbers from 0 as int64 (n,) · others (n,
+    1).
+    """
     if column.dtype.kind == "U":
         return column
     whole = (np.floor(column) == column) & (column >= 0) & (column < 2**53)
@@ -109,7 +111,7 @@ def as_labels(column: np.ndarray) -> np.ndarray:
 
 @dataclass
 class CsvReader:
-    """The chunks of a file, in order: it is read once per iteration, with little memory."""
+    """The chunks of a file, in order: each iteration reads it once, with little memory."""
 
     path: Path
     has_labels: bool = True
@@ -159,7 +161,7 @@ class CsvReader:
             yield self._parse(chunk, separator, n_columns, first[0])
 
     def _columns(self, names: tuple[str, ...], cells: list[str], first_line: int) -> Columns:
-        """Told, or by what the first sample has."""
+        """The roles of the columns: given by name or number, else found from the first sample."""
         n = len(cells)
         is_text = [bool(cell.strip()) and not _is_number(cell) for cell in cells]
         label = None if self.label is None else self._place(self.label, names, n)
@@ -252,7 +254,7 @@ class CsvReader:
     def _trouble(
         self, chunk: list[Line], separator: str, n_columns: int, first_line: int, problem: str
     ) -> DataError:
-        """The place of what cannot be read: slow, but it finds it."""
+        """The complaint about unreadable lines, with the place of the first: slow, but precise."""
         where, columns = _name(self.path), self.columns
         skipped = {columns.ids} | ({columns.label} if columns.is_text else set())
         for number, text in chunk:

@@ -72,7 +72,7 @@ def fetch(name: str, folder: Path) -> Path:
 
 
 def _fetch(address: str, packed: Path) -> str:
-    """Copy an address to a file, piece by piece; the sha256 of what the file holds, unpacked."""
+    """Copy an address to a file in pieces, and return the sha256 of its unpacked content."""
     with (
         urllib.request.urlopen(address, timeout=TIMEOUT_S) as response,
         open(packed, "wb") as out,

@@ -1,4 +1,4 @@
-"""Errors of reading a data file as sentences."""
+"""Errors of reading a data file, as sentences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horn.errors import DataError, NotFound
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raises NotFound if there is no such file, DataError if it cannot be read."""
+    """A context in which NotFound is raised for a missing file, DataError for an unreadable one."""
     try:
         yield
     except FileNotFoundError:

@@ -29,13 +29,13 @@ TYPES: dict[int, np.dtype[Any]] = {
     0x0E: np.dtype(">f8"),
 }
 
-# gzip hands over copies: small pieces keep the copy small.
+# gzip returns copies: small pieces keep the copy small.
 PIECE_BYTES = 131_072
 
 
 def read(path: Path) -> np.ndarray:
-    """The array in an IDX file, in native byte order; read-only where it is memory-mapped. Raises
-    NotFound or DataError.
+    """Read the array of an IDX file, in native byte order; read-only where it is memory-mapped.
+    Raises NotFound or DataError.
     """
     with reading(path):
         with open(path, "rb") as file:
@@ -63,7 +63,7 @@ def _read(file: Any, path: Path, packed: bool) -> np.ndarray:
     shape, dtype = tuple(int(n) for n in axes), TYPES[int(head[2])]
     expected = math.prod(shape) * dtype.itemsize
     available = path.stat().st_size
-    # Deflate packs at most 1032 to 1: what a wrong header promises is not allocated.
+    # Deflate packs at most 1032 to 1: a larger size, from a wrong header, is not allocated.
     if expected > available * (1032 if packed else 1):
         raise _cut_short(path, _count(file), expected)
     try:
@@ -105,7 +105,7 @@ def _cut_short(path: Path, got: int, expected: int) -> DataError:
 
 
 def _fill(file: Any, out: np.ndarray) -> int:
-    """Read into the bytes of ``out`` until it is full or the file ends; how many arrived."""
+    """Read into the bytes of ``out`` until it is full or the file ends; return the bytes read."""
     view, done = out.data, 0
     try:
         while done < len(view):
@@ -120,7 +120,7 @@ def _fill(file: Any, out: np.ndarray) -> int:
 
 
 def _count(file: Any) -> int:
-    """How many bytes are left, without keeping them."""
+    """The number of bytes left in a file, without keeping them."""
     scratch, total = np.empty(PIECE_BYTES, np.uint8), 0
     while got := _fill(file, scratch):
         total += got

@@ -19,13 +19,13 @@ from horn.errors import DataError
 from horn.formats.files import reading
 from horn.formats.parts import kind_name
 
-# What NumPy lets through of Python's parser, which reads its headers.
+# Errors of Python's parser, which reads NumPy's headers, that NumPy does not catch.
 HEADER_ERRORS = (TypeError, OverflowError, SyntaxError, tokenize.TokenError, MemoryError,
                  RecursionError)  # fmt: skip
 
 
 def read(path: Path) -> np.ndarray:
-    """The array of a file, read-only and memory-mapped. Raises NotFound or DataError."""
+    """Read the array of a file, read-only and memory-mapped. Raises NotFound or DataError."""
     try:
         with reading(path), open(path, "rb") as file:
             size_bytes = path.stat().st_size
@@ -54,8 +54,8 @@ def read(path: Path) -> np.ndarray:
 
 
 def header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """(shape, whether in Fortran order, dtype), of which an array could be made if memory allows;
-    ``file`` is where the values begin. Raises ValueError.
+    """Read the header: (shape, whether in Fortran order, dtype) of an array that memory allowing
+    can be made; ``file`` is then at the first value. Raises ValueError.
     """
     form = np.lib.format
     # Version 3 differs from 2 in the coding of field names only; arrays with fields are refused.

@@ -1,8 +1,7 @@
 """.npz files: several arrays in a zip archive, as ``numpy.savez`` writes them.
 
-Expected are x and y, or x_train, y_train, x_test, y_test; in the place of y also y.NAME of each of
-several outputs; of sequences that end early (n, steps, features) also lengths. Objects are never
-unpickled.
+It expects x and y, or x_train, y_train, x_test, y_test; for several outputs y.NAME of each instead
+of y; for sequences that end early (n, steps, features) also lengths. Objects are never unpickled.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from horn.formats.parts import kind_name
 
 Targets = np.ndarray | dict[str, np.ndarray] | None
 
-# Damaged data, and what zipfile says of a method, version or encryption that it does not know: a
-# changed byte asks for any of them.
+# Errors for damaged data; a changed byte may ask for a method, version or encryption that
+# zipfile does not know.
 DAMAGES: tuple[type[Exception], ...] = (
     zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError,
 )  # fmt: skip
@@ -34,7 +33,7 @@ else:
 
 
 def read(path: Path, part: str | None = None, *, labels: bool = True) -> tuple[np.ndarray, Targets]:
-    """As ``read_all``, without lengths."""
+    """Read (x, y) of a file, as ``read_all`` without lengths."""
     x, y, _ = read_all(path, part, labels=labels)
     return x, y
 
@@ -42,8 +41,8 @@ def read(path: Path, part: str | None = None, *, labels: bool = True) -> tuple[n
 def read_all(
     path: Path, part: str | None = None, *, labels: bool = True
 ) -> tuple[np.ndarray, Targets, np.ndarray | None]:
-    """(x, y, lengths) of a file; y is None if the file has none, or without ``labels``; of several
-    outputs the arrays "y.digit" and so on are y, by name.
+    """Read (x, y, lengths) of a file; y is None if the file has none, or without ``labels``; for
+    several outputs, y is the arrays "y.digit" and so on, by name.
 
     part : None for x and y, or "train" or "test" for x_train and so on. A file that has only such
     pairs is read as its train part. Raises NotFound or DataError.
@@ -92,7 +91,7 @@ def _array(archive: zipfile.ZipFile, path: Path, name: str) -> np.ndarray:
                 f"save plain numbers, np.array(values, dtype='float32')"
             )
         expected = math.prod(shape) * dtype.itemsize
-        if got < expected:  # what a wrong header promises is not allocated
+        if got < expected:  # a size from a wrong header is not allocated
             raise ValueError(f"got {got:,} bytes of values, expected {expected:,} by its header")
         with archive.open(entry) as file:
             # read_array fills the array piece by piece: no second copy.

@@ -1,4 +1,4 @@
-"""What arrays of a file hold in words, and the parts of one put together."""
+"""Names of array types in words, and the concatenation of parts of an array."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def kind_name(dtype: np.dtype[Any]) -> str:
-    """What a non-numeric type is called in a message."""
+    """The name of a non-numeric type in a message."""
     known = {"O": "Python objects", "c": "complex numbers", "M": "dates", "m": "time differences"}
     known |= dict.fromkeys("UST", "text")
     return known.get(dtype.kind, f"records of type {dtype}")

@@ -1,5 +1,5 @@
-"""Tables of pandas, polars and pyarrow, without importing them: what can be learned from is taken,
-the rest is named; and the names of their columns.
+"""Tables of pandas, polars and pyarrow, without importing them: their numbers as arrays, complaints
+about other columns, and the names of columns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from horn.errors import DataError
 
 SHOWN = 8  # columns that a message names
-# What types of columns of polars and pyarrow begin with that hold numbers, in small letters.
+# Beginnings of the names of numeric column types of polars and pyarrow, in small letters.
 NUMBERS = ("int", "uint", "float", "double", "halffloat", "bool", "decimal")
 
 
@@ -22,7 +22,7 @@ def is_pandas(thing: Any) -> bool:
 
 
 def names_of(x: Any) -> tuple[str, ...]:
-    """What the columns of a table are called; () of anything else, and of one whose columns are
+    """The names of a table's columns; () for anything else, and for a table whose columns are
     numbered, or have one name twice.
     """
     if _library(x) not in ("pandas", "polars", "pyarrow") or hasattr(x, "collect"):
@@ -37,8 +37,8 @@ def _library(x: Any) -> str:
 
 
 def _check_columns(x: Any, what: str) -> None:
-    """Of a table of polars or pyarrow. DataError : a column holds no numbers: of dates NumPy would
-    make the days since 1970.
+    """Check the columns of a polars or pyarrow table. DataError : a column holds no numbers; NumPy
+    would turn dates into days since 1970.
     """
     if _library(x) == "polars" and callable(getattr(x, "collect", None)):
         raise DataError(f"{what}: x is a LazyFrame of polars; pass x.collect()")
@@ -60,7 +60,7 @@ def _check_columns(x: Any, what: str) -> None:
 
 
 def of_table(x: Any, what: str) -> Any:
-    """The numbers of a DataFrame (n, columns); anything else as it is.
+    """The numbers of a DataFrame (n, columns); anything else unchanged.
 
     DataError : a column holds text, categories, dates or other objects, or a value is missing. All
     such columns are named, with the call that helps.
@@ -100,7 +100,7 @@ def of_table(x: Any, what: str) -> Any:
 
 
 def of_column(y: Any, what: str) -> Any:
-    """The values of a Series or a Categorical, or of a DataFrame of targets; else as it is."""
+    """The values of a Series or a Categorical, or of a DataFrame of targets; else unchanged."""
     if not is_pandas(y):
         return y
     if hasattr(y, "columns"):
@@ -125,6 +125,6 @@ def _is_float(dtype: Any) -> bool:
 
 
 def first_few(names: Collection[Any], said: Callable[[Any], str] = repr) -> str:
-    """The first few."""
+    """The first few names in words, and the number of the others."""
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(map(said, itertools.islice(names, SHOWN))) + more
