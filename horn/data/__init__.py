@@ -6,7 +6,7 @@
     convert(csv, folder)    a large .csv file as arrays that are memory-mapped
     Stream(source)          samples that come one after another: generators, DataLoaders
     images(folder)          pictures by class: a folder of PNG or JPEG files for each
-    Augment(flip, shift)    how the images of training data are changed in every epoch
+    Augment(flip, shift)    random changes of the training images in every epoch
     load(spec)              a known set by name, or files: IDX, .npy, .npz, .csv, folders of shards
     sequences(x, y)         sequences of any lengths
     text(path, steps)       a text as sequences of characters
@@ -71,7 +71,7 @@ __all__ = [
     "text",
 ]
 
-# A task is given its data, so the readers of files are imported when somebody asks for one.
+# Tasks get their data from the start, so the readers of files are imported on demand.
 _READERS = {
     "Stream": "stream",
     "cifar10": "known",

@@ -1,4 +1,4 @@
-"""Ask the kernel for the rows of a mapped file before they are read."""
+"""Prefetching: the kernel is asked for rows of a mapped file before they are read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_file(array: np.ndarray) -> bool:
 
 
 def want(array: np.ndarray, rows: Any) -> None:
-    """Let the kernel begin to read these rows of a mapped array, without waiting for it."""
+    """Ask the kernel to begin reading these rows of a mapped array, without waiting for it."""
     start, step = array.__array_interface__["data"][0], array.strides[0]
     for row in rows:
         begin = (start + int(row) * step) & ~(mmap.PAGESIZE - 1)

@@ -1,6 +1,6 @@
-"""Arrays into the shapes and types of a dataset.
+"""Conversion of arrays to the shapes and types of a dataset.
 
-Converts what can be converted without loss of meaning, and copies only where it must.
+It converts what keeps its meaning, and copies only where it must.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from horn.data import classes
 from horn.errors import DataError
 from horn.formats import parts, tables
 
-# Bytes are taken for intensities 0..1 unless a scale is given; all else is taken as it is.
+# Bytes are intensities 0..1 unless a scale is given; all other numbers keep their scale.
 BYTE_SCALE = 1 / 255
 
 
 def as_features(x: Any, what: str) -> tuple[np.ndarray, float]:
-    """x as ``Dataset`` wants it, and its natural scale; ``as_dataset`` says what becomes what."""
+    """x as ``Dataset`` needs it, and its natural scale; ``as_dataset`` lists the conversions."""
     given, x = x, _array(tables.of_table(x, what), f"{what}: x")
     if x.ndim < 2:
         remedy = "write x.reshape(1, -1) for one sample, x.reshape(-1, 1) for one feature"
@@ -48,7 +48,7 @@ def as_features(x: Any, what: str) -> tuple[np.ndarray, float]:
 
 
 def sample_shape(x: Any) -> tuple[int, ...]:
-    """Of what ``as_features`` flattens: the shape of one sample, () if it is a row of numbers."""
+    """The shape of one sample before ``as_features`` flattens it; () for a row of numbers."""
     shape = getattr(x, "shape", None)
     if isinstance(x, list) and x and is_tensor(x[0]):
         shape = (len(x), *x[0].shape)
@@ -73,7 +73,7 @@ def _has_contiguous_rows(x: np.ndarray) -> bool:
 
 
 def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes | None]:
-    """y as ``Dataset`` wants it, and the classes of labels that are no whole numbers."""
+    """y as ``Dataset`` needs it, and the classes of labels that are no whole numbers."""
     is_category = str(getattr(y, "dtype", "")) == "category"
     y = _array(tables.of_column(y, what), f"{what}: y", may_be_labels=True)
     if y.dtype == object and not is_category and {*map(type, y)} & {float, np.float64, np.float32}:
@@ -109,8 +109,8 @@ def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes
 
 
 def plain(value: Any, what: str) -> np.ndarray:
-    """As ``numpy.asarray``, which forgets masks and makes one object of a sparse matrix: both are
-    refused, also in a list of arrays. Raises DataError.
+    """The array of ``numpy.asarray``, but masked arrays and sparse matrices are refused, also in a
+    list: it would drop masks, and make one object of a sparse matrix. Raises DataError.
     """
     value = of_tensor(value)
     if isinstance(value, list) and value and is_tensor(value[0]):
@@ -131,14 +131,14 @@ def plain(value: Any, what: str) -> np.ndarray:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is a tensor of PyTorch, without importing it; a Parameter is one, too."""
+    """Whether a value is a tensor of PyTorch, without importing it; a Parameter is one, too."""
     made_of = (each.__module__.partition(".")[0] for each in type(value).__mro__)
     return hasattr(value, "detach") and "torch" in made_of
 
 
 def of_tensor(value: Any) -> Any:
-    """An array of a tensor of PyTorch, wherever it is and whether or not gradients flow to it; of
-    bfloat16, which NumPy has not, of its numbers in float32. Anything else as it is.
+    """The array of a PyTorch tensor, on any device, with gradients or without; floats below 32
+    bits, as bfloat16, which NumPy lacks, become float32. Anything else unchanged.
     """
     if not is_tensor(value):
         return value
@@ -148,20 +148,20 @@ def of_tensor(value: Any) -> Any:
 
 
 def is_sparse(value: Any) -> bool:
-    """Whether it is a sparse matrix of scipy, without importing it."""
+    """Whether a value is a sparse matrix of scipy, without importing it."""
     return callable(getattr(value, "toarray", None))
 
 
 def is_masked(value: Any) -> bool:
-    """Whether it is an array of numpy.ma, which nobody has who has not imported that: NumPy itself
-    does when it is first asked for, and each task would.
+    """Whether a value is an array of numpy.ma. If that is not imported, there is none: importing it
+    here would cost each task time.
     """
     ma = sys.modules.get("numpy.ma")
     return ma is not None and isinstance(value, ma.MaskedArray)
 
 
 def refuse_masked(value: Any, what: str) -> None:
-    """A masked array of NumPy in which something is masked. Raises DataError."""
+    """Raise DataError for a masked array of NumPy in which something is masked."""
     if not is_masked(value) or not np.ma.is_masked(value):
         return
     mask = np.ma.getmaskarray(value)
@@ -204,7 +204,7 @@ def _array(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray:
 
 
 def _odd_one(value: Any, error: ValueError) -> str:
-    """Which sample is of another shape than the first."""
+    """The complaint about the first sample of another shape than the first."""
     try:
         shapes = [np.shape(one) for one in value]
     except ValueError:  # a sample is ragged itself
@@ -218,8 +218,8 @@ def _odd_one(value: Any, error: ValueError) -> str:
 
 
 def refuse_pairs(data: Any, what: str) -> None:
-    """A list [(x, y), ...] as a Dataset of PyTorch gives samples, or [x, y]: not the pair of all
-    inputs and all targets. Raises DataError.
+    """Raise DataError for a list [(x, y), ...], as PyTorch's Datasets give samples, or [x, y]: they
+    are not the pair of all inputs and all targets.
     """
     pair = "data are the pair (x, y) of all inputs and all targets"
     if not isinstance(data, list) or not data:
@@ -253,7 +253,7 @@ def _is_array(thing: Any) -> bool:
 
 
 def check_shapes(x: np.ndarray, y: np.ndarray | None, name: str) -> None:
-    """Shapes and types are those of ``Dataset``; contents are not looked at, but for masks."""
+    """Check the shapes and types of a ``Dataset``'s arrays, and that nothing is masked."""
     refuse_masked(x, f"{name}: x")
     refuse_masked(y, f"{name}: y")
     if (
@@ -289,7 +289,7 @@ def check_shapes(x: np.ndarray, y: np.ndarray | None, name: str) -> None:
 
 
 def as_weight(weight: Any, n: int, name: str) -> np.ndarray:
-    """Weights of n samples as ``Dataset`` wants them. Raises DataError."""
+    """Weights of n samples as ``Dataset`` needs them. Raises DataError."""
     found = _array(weight, f"{name}: sample_weight")
     if found.dtype not in (np.float32, np.float64):
         found = found.astype(np.float64)
@@ -300,7 +300,7 @@ def as_weight(weight: Any, n: int, name: str) -> np.ndarray:
 
 
 def check_weight(weight: np.ndarray, n: int, name: str) -> None:
-    """One number from 0 for each sample."""
+    """Check that there is one number from 0 for each sample. Raises DataError."""
     if weight.shape != (n,) or weight.dtype not in (np.float32, np.float64):
         raise DataError(
             f"{name}: sample_weight is {weight.dtype} of shape {weight.shape}, but ({n},) is "
@@ -315,7 +315,7 @@ def check_weight(weight: np.ndarray, n: int, name: str) -> None:
 
 
 def check_lengths(lengths: np.ndarray, n: int, shape: tuple[int, ...], name: str) -> None:
-    """How many steps each of n sequences of this shape has, from 1."""
+    """Check the number of steps, from 1, of each of n sequences of this shape."""
     if len(shape) != 2 or lengths.shape != (n,) or lengths.dtype != np.int64:
         raise DataError(
             f"{name}: lengths is {lengths.dtype} of shape {lengths.shape}, for samples of shape "

@@ -1,7 +1,7 @@
-"""Images of a batch, changed at random: mirrored, moved, brighter or darker.
+"""Augmentation: random changes of the images of a batch: mirrored, moved, brighter or darker.
 
-What becomes of a sample follows from (seed, epoch, sample) alone: not from its place in a batch,
-from tasks and groups, nor from where a resumed job went on.
+The change of a sample follows from (seed, epoch, sample) alone: not from its place in a batch,
+the tasks and groups, or the point where a job resumed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _LOW = np.uint64(0xFFFF_FFFF)
 
 @dataclass(frozen=True)
 class Augment:
-    """How the images of a job's training data are changed, anew in every epoch.
+    """Random changes of the images of a job's training data, new in every epoch.
 
     flip : True mirrors half of the images left to right; "vertical" upside down, "both" each with
-    a probability of one half. shift : moved by up to so many pixels in each direction, a number or
-    (rows, columns); what comes in from outside is 0. brightness : times a number between
-    1 - brightness and 1 + brightness; bytes stay between 0 and 255.
+    a probability of one half. shift : the largest move in each direction in pixels, a number or
+    (rows, columns); pixels from outside are 0. brightness : each image is multiplied by a number
+    between 1 - brightness and 1 + brightness; bytes stay between 0 and 255.
 
     It changes images as they are stored, before ``normalize``. Labels, validation and test data
     stay as they are, and so do the samples that ``acc`` is measured on.
@@ -62,7 +62,7 @@ class Augment:
             raise ModelError("Augment: nothing is changed; give flip=True, shift=4 or brightness")
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Raises ModelError if samples of this shape are no images, or too small."""
+        """Raise ModelError if samples of this shape are no images, or too small."""
         if len(shape) != 3:
             raise ModelError(
                 f"Job: augment changes images, (height, width, channels), but the input is {shape};"
@@ -83,7 +83,7 @@ class Augment:
     def write(
         self, x: np.ndarray, rows: np.ndarray, epoch: int, seed: int, out: np.ndarray
     ) -> None:
-        """Images x[rows], changed, into ``out``.
+        """Write the images x[rows], changed, into ``out``.
 
         x (n, h, w, c), any type · rows (k,) samples · epoch from 1 · out (k, h, w, c) of x's type
         """
@@ -99,7 +99,7 @@ class Augment:
         by_row = ways[bits & 1 if self.flip in ("vertical", "both") else bits & 0]
         by_column = ways[bits >> 1 & 1 if self.flip in ("horizontal", "both") else bits & 0]
         factors = 1.0 + self.brightness * (2.0**-31 * words[3].astype(np.float64) - 1.0)
-        known = np.empty((0, 256), np.uint8)  # what becomes of each byte, a row for each image
+        known = np.empty((0, 256), np.uint8)  # the new value of each byte, a row for each image
         if self.brightness and x.dtype == np.uint8:
             levels = np.rint(np.arange(256.0) * factors[:, None])
             known = np.minimum(levels, 255.0).astype(np.uint8)
@@ -121,8 +121,8 @@ class Augment:
 
 
 class AugmentedBatch:
-    """The rows of one batch of a data set, changed; ``data`` are they, and what an engine is bound
-    to.
+    """The changed rows of one batch of a data set, in ``data``, the data set that an engine is
+    bound to.
     """
 
     def __init__(
@@ -142,9 +142,9 @@ class AugmentedBatch:
         self.data = data.with_fields(**rows, ids=None)
 
     def read(self, rows: np.ndarray, epoch: int, part: slice = slice(None)) -> np.ndarray:
-        """Change the samples of a batch; the rows of ``data`` that they are then.
+        """Change the samples of a batch, and return their rows in ``data``.
 
-        part : of the batch, which alone is made; of the rest this process reads nothing.
+        part : of the batch, the only part to be changed; this process reads nothing of the rest.
         """
         places = np.arange(len(rows))
         mine, here = rows[part], places[part]

@@ -1,4 +1,4 @@
-"""Text as sequences: characters, one hot, and at each step the character that follows."""
+"""Text as sequences: characters, one-hot, and at each step the next character."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from horn.data.dataset import Dataset
 from horn.errors import DataError, NotFound
 
-SHOWN = 20  # characters on each side of one that a message is about
+SHOWN = 20  # characters on each side of the one that a message is about
 
 
 def text(
@@ -23,14 +23,14 @@ def text(
     alphabet: Sequence[str] | None = None,
     stride: int | None = None,
 ) -> Dataset:
-    """Pieces of a text, ``steps`` characters each, and the character that follows each of them.
-    Without ``steps`` the whole text as one sequence, for ``Job(stateful=True)``.
+    """Pieces of a text, ``steps`` characters each, with the next character at each step. Without
+    ``steps`` the whole text as one sequence, for ``Job(stateful=True)``.
 
-    source : the path of a UTF-8 file, or something open for reading text. level : what a step is;
-    "char" is a character. alphabet : the characters there are, as ``data.classes`` of the training
+    source : the path of a UTF-8 file, or an object open for reading text. level : the unit of a
+    step; "char" is a character. alphabet : the characters, as ``data.classes`` of the training
     text or ``model.classes``; by default those that occur, sorted. stride : from the beginning of
-    one piece to that of the next, by default ``steps``: pieces that follow one another, of which
-    the last is left out if it is short.
+    one piece to that of the next, by default ``steps``: adjacent pieces, of which a short last one
+    is left out.
 
     x (n, steps * characters) uint8, one hot, for ``net.input(characters, steps=steps)`` · y (n,
     steps) int64 places in the alphabet, which is ``classes``; of the whole text x (n, characters),
@@ -71,7 +71,7 @@ def text(
 
 
 def _whole(found: str, alphabet: Sequence[str] | None, name: str) -> Dataset:
-    """A row for each character, with the one that follows."""
+    """A row for each character, with the next character as its label."""
     if len(found) < 2:
         raise DataError(f"{name}: has {len(found)} characters, and none that follows another")
     letters, places = _numbered(found, alphabet, name)
@@ -86,7 +86,7 @@ def _numbered(
 
 
 def codes(found: str, alphabet: Sequence[str], name: str) -> np.ndarray:
-    """(len(found),) int64: the place of each character in the alphabet, which may have any order.
+    """The place of each character in the alphabet, which may have any order: (len(found),) int64.
 
     DataError : a character is not in it.
     """
@@ -109,7 +109,7 @@ def codes(found: str, alphabet: Sequence[str], name: str) -> np.ndarray:
 
 
 def one_hot(places: np.ndarray, n: int) -> np.ndarray:
-    """(len(places), n) uint8: 1 at the place of each."""
+    """An array (len(places), n) uint8 with a 1 at the place of each."""
     hot = np.zeros((len(places), n), np.uint8)
     hot[np.arange(len(places)), places] = 1
     return hot
@@ -121,7 +121,7 @@ def _points(found: str) -> np.ndarray:
 
 
 def _read(source: Any) -> tuple[str, str]:
-    """What messages call it, and the text."""
+    """The name of the text in messages, and the text."""
     if hasattr(source, "read"):
         found = source.read()
         if not isinstance(found, str):

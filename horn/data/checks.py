@@ -23,11 +23,11 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
     x (n, ...) any real numbers: further axes are flattened (``Dataset.shape`` is theirs); uint8,
     float32 and float64 are kept without a copy where rows are contiguous, booleans become bytes, 8-
     and 16-bit numbers float32, all others float64.
-    y (n,) whole numbers are labels; text, truth values and other things that can be told apart are
+    y (n,) whole numbers are labels; text, truth values and other distinguishable values are
     labels too, coded by their sorted order (``Dataset.classes``) · (n, n_targets) numbers are
     targets · {name: either} of several outputs, which are its columns then (``Dataset.targets``) ·
     None. Tables and columns of pandas are taken as their values.
-    scale : what one unit of x is worth; None means 1/255 for uint8 and 1 for everything else. A
+    scale : the value of one unit of x; None means 1/255 for uint8 and 1 for everything else. A
     Dataset keeps its own.
 
     ``what`` names the data in messages. Contents are checked once per dataset: labels >= 0, no
@@ -88,7 +88,7 @@ def check_not_negative(y: np.ndarray | None, name: str) -> None:
 
 
 def check_rows(x: np.ndarray, y: np.ndarray | None, name: str) -> None:
-    """Some samples of a stream: no negative labels, no NaN and no infinity. Raises DataError."""
+    """Check samples of a stream: no negative labels, no NaN and no infinity. Raises DataError."""
     check_not_negative(y, name)
     _check_finite(x, "x", name)
     if y is not None and y.ndim == 2:
@@ -96,7 +96,7 @@ def check_rows(x: np.ndarray, y: np.ndarray | None, name: str) -> None:
 
 
 def check_finite(dataset: Dataset) -> None:
-    """No NaN and no infinity in x and in the targets; bytes, labels and datasets that
+    """Check that x and the targets have no NaN and no infinity; bytes, labels and datasets that
     ``as_dataset`` has checked are skipped. Reads in chunks of about 1 MiB.
 
     DataError : names the first row and column (from 0) and how many such values there are.
@@ -137,8 +137,8 @@ def _check_finite(array: np.ndarray, letter: str, name: str) -> None:
 
 
 def check_range(dataset: Dataset, dtype: str) -> None:
-    """Doubles are no infinity in the float32 of a network, x as they are read: scaled, normalized.
-    Two passes over them that make nothing.
+    """Check that doubles of x, as they are read (scaled, normalized), fit a network's float32. Two
+    passes without a copy.
 
     DataError : names the first row and column (from 0) and how many there are.
     """
@@ -146,7 +146,7 @@ def check_range(dataset: Dataset, dtype: str) -> None:
         return
     most, normal = float(np.finfo(np.float32).max), dataset.normalization
     reach, add = abs(dataset.scale), 0.0
-    if normal is not None:  # a bound of what is read: it is read only where that is not enough
+    if normal is not None:  # a bound of the values read: they are read only where it is not enough
         reach /= float(normal.std.min())
         add = float(np.abs(normal.mean / normal.std).max())
     for array, letter in ((dataset.x, "x"), (dataset.y, "y")):
@@ -180,10 +180,10 @@ def check_range(dataset: Dataset, dtype: str) -> None:
 def check_features(
     dataset: Dataset, expected: int, learned_by: str = "", sample: tuple[int, ...] = ()
 ) -> None:
-    """The network takes as many numbers per sample as the data have.
+    """Check that the network takes as many numbers per sample as the data have.
 
-    learned_by : who has learned from so many, such as "this model": then the data are to be others,
-    else the network may be. sample : the shape of a sample that it learned from.
+    learned_by : the owner that learned from so many, such as "this model": then the remedy is other
+    data, else another network. sample : the shape of a sample that it learned from.
     """
     got = dataset.n_features
     if got == expected:
@@ -205,8 +205,8 @@ def check_features(
 
 
 def check_names(dataset: Dataset, expected: tuple[str, ...], owner: str) -> None:
-    """The features are called what those of the ``owner`` are, in their order; where one of the two
-    does not know its names, nothing is checked.
+    """Check that the features have the names of the ``owner``'s, in their order; where one of the
+    two has no names, nothing is checked.
     """
     got = dataset.feature_names
     if not got or not expected or got == expected or len(got) != dataset.n_features:
@@ -226,7 +226,7 @@ def check_names(dataset: Dataset, expected: tuple[str, ...], owner: str) -> None
 
 
 def check_shape(dataset: Dataset, expected: tuple[int, ...], learned_by: str = "") -> None:
-    """Samples that have a shape lie as the input of the network does; axes of one place apart.
+    """Check that samples with a shape have that of the network's input, except axes of length 1.
     learned_by : as for ``check_features``.
 
     Raises DataError, as of images with their channels first.
@@ -250,7 +250,7 @@ def check_shape(dataset: Dataset, expected: tuple[int, ...], learned_by: str = "
 
 
 def check_classes(dataset: Dataset, n_outputs: int, layer_name: str) -> None:
-    """Classes that are named are as many as the outputs; two may also share one.
+    """Check that there are as many named classes as outputs; two classes may share one output.
 
     layer_name : as in ``check_labels``.
     """
@@ -265,9 +265,9 @@ def check_classes(dataset: Dataset, n_outputs: int, layer_name: str) -> None:
 
 
 def check_labels(dataset: Dataset, n_classes: int, layer_name: str) -> None:
-    """Labels are there and lie in 0 .. n_classes - 1.
+    """Check that labels exist and lie in 0 .. n_classes - 1.
 
-    layer_name : what the message calls the output layer, such as ``output(10, softmax)``.
+    layer_name : the name of the output layer in the message, such as ``output(10, softmax)``.
     """
     y = dataset.y
     if y is None:
@@ -292,7 +292,7 @@ def check_labels(dataset: Dataset, n_classes: int, layer_name: str) -> None:
 
 
 def check_targets(dataset: Dataset, n_outputs: int, layer_name: str) -> None:
-    """Targets are there, one number per output neuron.
+    """Check that targets exist, one number per output neuron.
 
     layer_name : as in ``check_labels``.
     """

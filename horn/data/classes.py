@@ -1,7 +1,7 @@
-"""Labels that are no numbers: text, truth values, dates, anything that can be told apart.
+"""Labels that are no numbers: text, truth values, dates, any distinguishable values.
 
-Their sorted order is their coding: class k is the k-th of them. Whole numbers are never coded, they
-count from 0 already.
+Their sorted order is their coding: class k is the k-th of them. Whole numbers are never coded, as
+they count from 0 already.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SHOWN = 5  # classes that a message names
 
 
 def code(y: np.ndarray, what: str) -> tuple[np.ndarray, Classes | None]:
-    """(codes (n,) int64, classes) of labels of any kind; whole numbers stay, with None.
+    """The codes (n,) int64 and the classes of labels of any kind; whole numbers stay, with None.
 
     Raises
     ------
     DataError : a label is missing (None or NaN), or is a list or another thing without a hash.
     """
-    if y.dtype.kind == "b":  # both, also where only one is there: False is 0 as it always was
+    if y.dtype.kind == "b":  # both, also where only one occurs: False is always 0
         return y.astype(np.int64), (False, True)
     if y.dtype.kind in "USM":
         found, codes = np.unique(y, return_inverse=True)
@@ -82,19 +82,19 @@ def _is_missing(label: Any) -> bool:
 def _sorted(distinct: set[Any]) -> Classes:
     try:
         return tuple(sorted(distinct))
-    except TypeError:  # of several types: by type, then by what they look like
+    except TypeError:  # of several types: by type, then by representation
         return tuple(sorted(distinct, key=lambda label: (type(label).__name__, repr(label))))
 
 
 def recode(
     y: np.ndarray, own: Classes | None, classes: Classes | None, what: str, owner: str
 ) -> np.ndarray:
-    """Labels (n,) int64, or (n, steps), of ``own`` classes (None: whole numbers) as those of other
-    ``classes``.
+    """Labels (n,) int64, or (n, steps), of ``own`` classes (None: whole numbers), recoded as those
+    of other ``classes``.
 
     Raises
     ------
-    DataError : a label is none of ``classes``, which are of the ``owner``; all such are named.
+    DataError : a label is none of the ``owner``'s ``classes``; all such labels are named.
     """
     if classes is None:
         if own is not None and all(isinstance(label, bool) for label in own):
@@ -124,7 +124,7 @@ def recode(
 
 
 def said(classes: Iterable[Any]) -> str:
-    """Some of them, in words."""
+    """Some of the classes, in words."""
     names = [repr(label) for label in classes]
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
@@ -144,7 +144,7 @@ def as_array(classes: Sequence[Any]) -> np.ndarray:
 
 
 def to_json(classes: Classes) -> list[Any]:
-    """As plain values; what is none of those below is kept as text, and a warning says so."""
+    """The classes as plain JSON values; others are kept as text, with a warning."""
     odd = [label for label in classes if not _is_plain(label)]
     if odd:
         logger.warning(
@@ -155,14 +155,14 @@ def to_json(classes: Classes) -> list[Any]:
 
 
 def all_to_json(classes: Classes | Mapping[str, Classes | None]) -> Any:
-    """As ``to_json``; of several outputs, by name, those of each that has labels."""
+    """The classes for JSON, as ``to_json``; of several outputs by name, for those with labels."""
     if not isinstance(classes, Mapping):
         return to_json(classes)
     return {name: None if own is None else to_json(own) for name, own in classes.items()}
 
 
 def all_from_json(found: Any) -> Classes | dict[str, Classes | None]:
-    """What ``all_to_json`` wrote. Raises ModelError."""
+    """The classes that ``all_to_json`` wrote. Raises ModelError."""
     if not isinstance(found, Mapping):
         return from_json(found)
     return {str(name): None if own is None else from_json(own) for name, own in found.items()}
@@ -185,7 +185,7 @@ def _to_json(label: Any) -> Any:
 
 
 def from_json(found: Any) -> Classes:
-    """What ``to_json`` wrote. Raises ModelError."""
+    """The classes that ``to_json`` wrote. Raises ModelError."""
     if not isinstance(found, list) or not found:
         raise ModelError(f"classes are a list, not {found!r:.80}")
     classes = tuple(_from_json(label) for label in found)

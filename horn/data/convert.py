@@ -1,4 +1,4 @@
-"""A CSV file as arrays on disk, piece by piece: then data larger than memory are memory-mapped."""
+"""Conversion of a large CSV file, in pieces, to arrays on disk that are memory-mapped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from horn.errors import DataError
 from horn.formats import csv
 
-HEADER_BYTES = 192  # room for any shape; .npy wants a multiple of 64
+HEADER_BYTES = 192  # room for any shape; .npy needs a multiple of 64
 
 
 def convert(
@@ -23,8 +23,8 @@ def convert(
     ids: str | int | None = None,
     dtype: str = "float32",
 ) -> str:
-    """Write x.npy and y.npy of a .csv file into a folder, and return the folder: what
-    ``horn.data.load`` reads it from, as a mapped file.
+    """Write x.npy and y.npy of a .csv file into a folder, and return the folder, from which
+    ``horn.data.load`` reads them as mapped files.
 
     labels, label, ids : as for ``load``; ids are not kept. dtype : of x, "float32" or "float64".
     Needs memory for the labels and 1,024 lines.
@@ -61,7 +61,7 @@ def convert(
 
 
 def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """Of a .npy file, version 1.0, in ``HEADER_BYTES``."""
+    """The header of a .npy file, version 1.0, in ``HEADER_BYTES``."""
     said = f"{{'descr': {dtype.str!r}, 'fortran_order': False, 'shape': {shape}, }}".encode()
     size = HEADER_BYTES - 10
     return b"\x93NUMPY\x01\x00" + size.to_bytes(2, "little") + said.ljust(size - 1) + b"\n"

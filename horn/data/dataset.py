@@ -28,20 +28,20 @@ class Dataset:
     y (n,) int64 labels · (n, n_targets) float32 or float64 targets · None; of sequences also
     (n, steps) int64 labels
 
-    weight (n,) float32 or float64, what each sample counts in the loss that is learned from · None
+    weight (n,) float32 or float64, the weight of each sample in the training loss · None
 
-    Units: ``scale`` is what one unit of x is worth, 1/255 for bytes. It is applied when a batch is
-    read; x stays as it is stored. y is not scaled. ``name`` is what messages call the data.
-    classes : what the labels are, if they are no whole numbers: label k is ``classes[k]``.
-    normalization : applied after ``scale`` when a batch is read. ids (n,) : what the samples are
-    called, text, and ``id_name`` what that is called; nothing learns from them. shape : of a sample
-    that is more than a row of numbers, as (height, width, channels), or (steps, features); () of
-    one that is not. pieces : so many rows in turn are one sequence, piece after piece. lengths (n,)
-    int64 : of sequences that end early (``horn.data.sequences``), how many of the steps each has;
-    None: all. targets : of a network with several outputs, whose targets the columns of y are; y is
-    (n, columns) then, labels too. feature_names : what the columns of x are called, if they came
-    from a table or a .csv file with a header: a model that knows those it learned from is asked
-    about no others, nor in another order.
+    Units: ``scale`` is the value of one unit of x, 1/255 for bytes. It is applied when a batch is
+    read; x stays as it is stored. y is not scaled. ``name`` is the name of the data in messages.
+    classes : the labels' meanings, if they are no whole numbers: label k is ``classes[k]``.
+    normalization : applied after ``scale`` when a batch is read. ids (n,) : the names of the
+    samples, text, and ``id_name`` the name of that column; nothing learns from them. shape : of a
+    sample that is more than a row of numbers, as (height, width, channels), or (steps, features);
+    () of a plain row. pieces : the number of successive rows that are one sequence. lengths (n,)
+    int64 : the number of steps of each sequence, where sequences end early
+    (``horn.data.sequences``); None: all steps. targets : for a network with several outputs, the
+    columns of y of each; y is then (n, columns), labels too. feature_names : the names of the
+    columns of x, from a table or the header of a .csv file: a model that learned from named
+    features refuses other names, and another order.
 
     Raises
     ------
@@ -112,7 +112,7 @@ class Dataset:
 
     def with_targets(self, y: Any) -> Dataset:
         """The same samples with other labels or targets, as ``horn.data.as_dataset`` takes them:
-        {"digit": labels, "odd": numbers} of several outputs.
+        {"digit": labels, "odd": numbers} for several outputs.
         """
         classes: Classes | None = None
         parts: Parts = ()
@@ -132,7 +132,7 @@ class Dataset:
         return self.with_fields(y=own(self.y, part), classes=part.classes, targets=())
 
     def targets_of(self, name: str) -> OutputTargets:
-        """Where the targets of one of several outputs are. DataError : there are none."""
+        """The columns of y with one output's targets. DataError : there are none."""
         for part in self.targets:
             if part.name == name:
                 return part
@@ -142,9 +142,9 @@ class Dataset:
         )
 
     def of_outputs(self, names: Sequence[str], several: bool) -> Dataset:
-        """The same samples with the targets that a network wants: of the outputs that have losses,
-        by ``names``. several : it has more than one output, which have targets by name; else the
-        targets are those of its only one.
+        """The same samples with the targets that a network needs: those of the outputs with losses,
+        by ``names``. several : the network has more than one output, with targets by name; else the
+        targets are those of its only output.
 
         DataError : there are none of an output, or they are of several that are not told apart.
         """
@@ -172,13 +172,13 @@ class Dataset:
 
     @property
     def n_features(self) -> int:
-        """Numbers per sample."""
+        """The numbers per sample."""
         return int(self.x.shape[1])
 
     @property
     def images(self) -> np.ndarray:
-        """x as it was given, (n, *shape): images (n, height, width, channels) as they are stored;
-        a view. Without a shape it is x.
+        """x in its original shape (n, *shape), as images (n, height, width, channels), as stored; a
+        view. Without a shape it is x.
         """
         return self.x.reshape(-1, *(self.shape or self.x.shape[1:]))
 
@@ -207,7 +207,7 @@ class Dataset:
         return self[:n]
 
     def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """(the others, about ``fraction`` of the samples): holds out a part, drawn at random.
+        """The two parts of a random split: (the others, about ``fraction`` of the samples).
 
         Each part is a copy that keeps the type of x and the order of the samples. The same seed
         gives the same parts on every machine.
@@ -225,12 +225,12 @@ class Dataset:
         return self._of(np.sort(rows[n_second:])), self._of(np.sort(rows[:n_second]))
 
     def read(self, rows: Any, out: np.ndarray) -> np.ndarray:
-        """Fill ``out`` with x[rows] * scale, normalized if it is to be, and return it: the
+        """Fill ``out`` with x[rows] * scale, normalized if the dataset is, and return it: the
         specification of faster gathers.
 
         rows (n,) int64, 0 <= row < len(self) · out (n, features) float32 or float64, C-contiguous.
-        Values are converted to the type of ``out`` before the product, which is rounded once; of
-        doubles that are normalized only what is seen is.
+        Values are converted to the type of ``out`` before the product, which is rounded once; for
+        normalized doubles only the result is converted.
         """
         if self.normalization is not None:
             center, factor = self.normalization.steps(self.scale, self.x.dtype, out.dtype)
@@ -246,7 +246,7 @@ class Dataset:
 
     @property
     def all_classes(self) -> Classes | Mapping[str, Classes | None] | None:
-        """``classes``; of several outputs those of each that has labels, by name."""
+        """The classes; for several outputs, by name, those of each that has labels."""
         if not self.targets:
             return self.classes
         return {part.name: part.classes for part in self.targets if part.is_labels}
@@ -255,9 +255,9 @@ class Dataset:
         self, classes: Classes | Mapping[str, Classes | None] | None, owner: str
     ) -> Dataset:
         """The same samples with the labels coded as the ``owner``'s classes (None: whole numbers);
-        of several outputs, by their names.
+        for several outputs, by their names.
 
-        DataError : a label is none of them.
+        DataError : a label is none of the classes.
         """
         if self.targets or isinstance(classes, Mapping):
             if self.y is None or not isinstance(classes, Mapping):
@@ -276,7 +276,7 @@ class Dataset:
 
     @property
     def is_text(self) -> bool:
-        """Whether it is as ``horn.data.text`` makes it: x are one hot what y are, characters."""
+        """Whether it is as ``horn.data.text`` makes it: x one-hot characters, y their classes."""
         letters = self.classes or ()
         if self.y is None or self.y.ndim == 1 or not letters:
             return False
@@ -284,7 +284,7 @@ class Dataset:
         return is_one_hot and all(isinstance(k, str) and len(k) == 1 for k in letters)
 
     def called(self, classes: Classes | Mapping[str, Classes | None]) -> Dataset:
-        """The same labels, which are numbers of these classes; of several outputs, by name."""
+        """The same labels, as numbers of these classes; for several outputs, by name."""
         if not isinstance(classes, Mapping):
             return self.with_fields(classes=classes)
         parts = (replace(each, classes=classes.get(each.name)) for each in self.targets)
@@ -302,7 +302,7 @@ class Dataset:
         return self._of(rows).with_fields(pieces=n)
 
     def expect(self, rows: Any) -> None:
-        """Let the kernel fetch the rows that are read next, if they are in a mapped file."""
+        """Ask the kernel to fetch the next rows, if they are in a mapped file."""
         if self._is_file is None:
             object.__setattr__(self, "_is_file", ahead.is_file(self.x))
         if self._is_file:

@@ -1,7 +1,7 @@
-"""Sequences as rows: (n, steps, features) with what is asked of the last step, or of each.
+"""Sequences as rows: (n, steps, features), with an answer at the last step, or at each.
 
-Of sequences that end early the steps behind the end hold what the last one held: no number that is
-not among the data, and nothing is learned from them.
+For sequences that end early the steps after the end repeat the last one: the numbers all occur in
+the data, and nothing is learned from them.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from horn.formats import parts
 
 Array = np.ndarray[Any, Any]
 Coded = tuple[Array, Classes | None]  # labels or targets as a Dataset has them, and their classes
-Reads = Callable[[Any, str, str], Coded]  # y, the output's name, and what messages call it
+Reads = Callable[[Any, str, str], Coded]  # y, the output's name, and its name in messages
 Asked = Mapping[str, tuple[bool, int]]  # by output: whether each step answers, and its size
 
 
 def sequences(x: Any, y: Any = None, *, lengths: Any = None, steps: int | None = None) -> Dataset:
     """Sequences of any lengths as a dataset, for ``net.input(features, steps=...)``.
 
-    x : a list of arrays, one per sequence: (steps, features), or (steps,) of one feature; or an
-    array (n, steps, features), or (n, steps), of which sequence k has ``lengths[k]`` steps (what
-    is behind them is not read). y : of each sequence labels (n,) or targets (n, size); of each step
-    a list of arrays, (steps,) or (steps, size) as long as the sequences, or of arrays (n, steps) or
-    (n, steps, size); labels may be text. Of several outputs {name: either}. steps : to how many
-    they are filled up, by default the longest's; networks with more take them, too.
+    x : a list of arrays, one per sequence: (steps, features), or (steps,) for one feature; or an
+    array (n, steps, features), or (n, steps), in which sequence k has ``lengths[k]`` steps (later
+    ones are not read). y : for each sequence labels (n,) or targets (n, size); for each step
+    a list of arrays, (steps,) or (steps, size) as long as the sequences, or arrays (n, steps) or
+    (n, steps, size); labels may be text. For several outputs {name: either}. steps : the number
+    that they are filled up to, by default the longest's; networks with more take them, too.
 
     Raises
     ------
@@ -76,14 +76,14 @@ def sequences(x: Any, y: Any = None, *, lengths: Any = None, steps: int | None =
 
 
 def _dataset(x: Array, ends: Array, steps: int, what: str) -> Dataset:
-    """x (n, any steps, features)"""
+    """The dataset of sequences x (n, any steps, features)."""
     is_whole, shape = bool((ends == steps).all()), (steps, x.shape[2])
     found, scale = arrays.as_features(filled(x, ends, steps).reshape(len(x), -1), what)
     return Dataset(found, None, scale, what, shape=shape, lengths=None if is_whole else ends)
 
 
 def with_answers(made: Dataset, y: Any, own: Reads, what: str) -> Dataset:
-    """The same with labels or targets, of several outputs by name; ``own`` reads those of one."""
+    """The dataset with its targets, for several outputs by name; ``own`` reads those of one."""
     if isinstance(y, Mapping):
         given = columns_of(y, what)
         coded = {name: own(each, name, f"{what}: {name}") for name, each in given.items()}
@@ -101,7 +101,7 @@ def _coded(y: Array, n_before: int, ends: Array, steps: int, what: str) -> Coded
     if _by_step(y, n_before, steps):
         y = filled(y, ends, steps)
     elif y.dtype.kind == "f" and y.ndim == 2 and y.shape[1] == steps:
-        # if they are of steps; what is behind the end is not read
+        # if they are of steps; numbers after the end are not read
         behind = np.arange(steps) >= ends[:, None]
         y = np.where(behind & ~np.isfinite(y), 0.0, y)
     if y.ndim == 2 and y.dtype.kind in "iubUO" and y.shape[1] == steps:
@@ -110,7 +110,7 @@ def _coded(y: Array, n_before: int, ends: Array, steps: int, what: str) -> Coded
 
 
 def labels_of(y: Array, what: str) -> Coded:
-    """Labels of each step (n, steps), and the classes of those that are text."""
+    """The labels of each step (n, steps), and the classes of labels that are text."""
     if y.dtype.kind in "iub":
         return np.ascontiguousarray(y, np.int64), None
     codes, classes = code(y.ravel(), what)
@@ -118,7 +118,7 @@ def labels_of(y: Array, what: str) -> Coded:
 
 
 def filled(array: Array, ends: Array, steps: int) -> Array:
-    """(n, any steps, ...) with so many steps, those behind the end of a sequence as its last."""
+    """An array (n, any steps, ...) with so many steps; after its end it repeats the last."""
     n_before = array.shape[1]
     if n_before == steps and (ends == steps).all():
         return array
@@ -150,7 +150,7 @@ def _numbers(x: Any, what: str, is_y: bool = False) -> Array:
 
 
 def _of_list(x: Any, what: str, letter: str) -> tuple[Array, Array]:
-    """(n, longest, features) and how long each is."""
+    """The sequences of a list as (n, longest, features), and the length of each."""
     each = [_numbers(one, f"{what}: {letter}[{k}]", letter == "y") for k, one in enumerate(x)]
     if not each:
         raise DataError(f"{what}: there are none; pass at least one")
@@ -197,7 +197,7 @@ def _checked_lengths(lengths: Any, n: int, steps: int, what: str) -> Array:
 
 
 def _targets(y: Any, ends: Array, what: str) -> Array:
-    """y as one array: of each sequence, or (n, longest, ...) of each step."""
+    """The targets as one array: of each sequence, or (n, longest, ...) of each step."""
     if not _is_list(y):
         return arrays.plain(y, f"{what}: y")
     if not len(y) or all(np.ndim(one) == 0 for one in y):
@@ -218,12 +218,12 @@ def _targets(y: Any, ends: Array, what: str) -> Array:
 
 
 def of_steps(data: Any, steps: int, features: int, asked: Asked, what: str) -> Any:
-    """A dataset of sequences, or of (x, y); what is no array, as it is.
+    """The dataset of sequences, or of (x, y); anything but arrays unchanged.
 
-    x (n, steps, features), or (n, steps) of one feature, or a list of such of any lengths, or of
-    fewer steps · y, of the last step: labels (n,) or targets (n, size); of each step: labels
-    (n, steps), targets (n, steps, size), or (n, steps) of one; or a list of arrays; of several
-    outputs {name: either}. Labels stay whole numbers, bytes stay bytes. asked : of the network's
+    x (n, steps, features), or (n, steps) for one feature, or a list of such of any lengths, or of
+    fewer steps · y, for the last step: labels (n,) or targets (n, size); for each step: labels
+    (n, steps), targets (n, steps, size), or (n, steps) for one; or a list of arrays; for several
+    outputs {name: either}. Labels stay whole numbers, bytes stay bytes. asked : the network's
     outputs.
 
     Raises
@@ -240,7 +240,7 @@ def of_steps(data: Any, steps: int, features: int, asked: Asked, what: str) -> A
     here = x.shape[1]
 
     def own(y: Any, name: str, where: str) -> Coded:
-        if name not in asked and (name or len(asked) != 1):  # which is said by who knows the names
+        if name not in asked and (name or len(asked) != 1):  # the caller complains
             return _coded(_targets(y, ends, where), here, ends, steps, where)
         each, size = asked[name] if name else next(iter(asked.values()))
         if not each and _is_list(y) and is_ragged(y):
@@ -258,7 +258,7 @@ def of_steps(data: Any, steps: int, features: int, asked: Asked, what: str) -> A
 
 
 def _samples(x: Any, steps: int, features: int, what: str) -> tuple[Array, Array]:
-    """(n, any steps, features), and how many of them each sequence has."""
+    """The samples (n, any steps, features), and the number of steps of each sequence."""
     ends = None
     x = list(x) if _is_list(x) else x
     if isinstance(x, list) and is_ragged(x):
@@ -292,7 +292,7 @@ def is_ragged(x: Any) -> bool:
 
 
 def _answers(n: int, y: Array, steps: int, each: bool, size: int, what: str) -> Array:
-    """y of an output that answers at each step, or at the last; checked."""
+    """The checked y of an output that answers at each step, or at the last."""
     are_labels = y.dtype.kind in "iubUO"
     if y.ndim > 1 and are_labels and not each and y.shape[1:] == (steps,) != (size,):
         raise DataError(
@@ -325,7 +325,7 @@ def _answers(n: int, y: Array, steps: int, each: bool, size: int, what: str) -> 
 
 
 def _of_dataset(data: Dataset, steps: int, features: int, asked: Asked, what: str) -> Dataset:
-    """The same, filled up to the steps of the network."""
+    """The dataset, filled up to the steps of the network."""
     if len(data.shape) != 2 or data.shape[1] != features or data.shape[0] == steps:
         return data
     here = data.shape[0]
@@ -353,7 +353,7 @@ def _of_dataset(data: Dataset, steps: int, features: int, asked: Asked, what: st
 
 
 def check_answers(data: Dataset, steps: int, each: bool, what: str) -> None:
-    """Labels are of each step, or of the last, as the network answers. Raises DataError."""
+    """Check that labels are per step, or of the last, as the network answers. Raises DataError."""
     if data.y is None or not data.has_labels:
         return
     if each and data.y.shape[1:] != (steps,):

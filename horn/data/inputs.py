@@ -1,4 +1,4 @@
-"""Several inputs by name, {"x": a, "z": b}: their columns side by side, as the network has them."""
+"""Several inputs by name, {"x": a, "z": b}: their columns side by side, in the network's order."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Parts = Sequence[tuple[str, int]]  # inputs in the order of net.input: name, fea
 
 
 def side_by_side(data: Any, parts: Parts, what: str) -> Any:
-    """A dataset of {"x": a, "z": b}, or of ({...}, y); anything else as it is.
+    """The dataset of {"x": a, "z": b}, or of ({...}, y); anything else unchanged.
 
     parts : the inputs of the network. Bytes stay bytes if all inputs are bytes, else they become
-    floating point with what they are worth.
+    floating point, scaled.
 
     Raises
     ------

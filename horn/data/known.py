@@ -1,4 +1,4 @@
-"""Data sets by name: digits (in this package), mnist and cifar10 (files a person has or fetches).
+"""Data sets by name: digits (in this package), mnist and cifar10 (files of the user, or fetched).
 
 Nothing is fetched unless asked for.
 """
@@ -43,7 +43,7 @@ def mnist(part: str = "train", *, download: bool = False) -> Dataset:
     part : "train", 60,000 images · "test", 10,000 images.
     x (n, 784) uint8, scale 1/255, of shape (28, 28, 1) · y (n,) int64. Plain files are
     memory-mapped.
-    The files are looked for in HORN_DATA/mnist, then in HORN_DATA (default ~/.cache/horn).
+    The files are searched for in HORN_DATA/mnist, then in HORN_DATA (default ~/.cache/horn).
     ``download`` fetches the missing ones of this part into the former, and keeps them only if their
     checksum is right.
 
@@ -94,7 +94,7 @@ def cifar10(part: str = "train") -> Dataset:
 
 
 def data_folder() -> Path:
-    """Where data sets are looked for: HORN_DATA, or ~/.cache/horn."""
+    """The folder of data sets: HORN_DATA, or ~/.cache/horn."""
     return Path(os.environ.get("HORN_DATA") or "~/.cache/horn").expanduser()
 
 

@@ -1,5 +1,5 @@
-"""Long sequences in pieces of some steps: the lanes of a stateful job, and what is longer than a
-network's sequences.
+"""Long sequences cut into pieces: the lanes of a stateful job, and sequences longer than a
+network's.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from horn.errors import DataError
 
 
 def whole(data: Any, features: int, asked: Asked, what: str) -> Dataset:
-    """Sequences of any length as one dataset, a row each. Each of them may be longer than what a
-    network takes at a time.
+    """Sequences of any length as one dataset, a row each. Each may have more steps than a network
+    takes at a time.
 
     data : x, or (x, y), or a dataset whose rows are the steps of one sequence (as
-    ``horn.data.text(path)``). x (steps, features) is one sequence, (n, steps, features) are n; of
-    one feature also (steps,) and (n, steps). y, of each step: labels (steps,) or (n, steps),
-    targets (steps, size) or (n, steps, size), of one number also without the last axis; of several
-    outputs {name: either}. asked : as of ``of_steps``.
+    ``horn.data.text(path)``). x (steps, features) is one sequence, (n, steps, features) are n; for
+    one feature also (steps,) and (n, steps). y, for each step: labels (steps,) or (n, steps),
+    targets (steps, size) or (n, steps, size), for one number also without the last axis; for
+    several outputs {name: either}. asked : as for ``of_steps``.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def whole(data: Any, features: int, asked: Asked, what: str) -> Dataset:
         return _of_rows(data, features, what)
     x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
     if isinstance(x, (Dataset, str)):
-        return as_dataset(data, what)  # which says what is wrong
+        return as_dataset(data, what)  # which raises the error
     if isinstance(x, list) and is_ragged(x):
         raise _differ(what)
     x = arrays.plain(x, f"{what}: x")
@@ -83,7 +83,7 @@ def _differ(what: str) -> DataError:
 
 
 def joined(data: Dataset) -> Dataset:
-    """Sequences in pieces as whole ones; views."""
+    """The whole sequences of a dataset of pieces; views."""
     n = len(data) // data.pieces
     return _of_each(data, data.x.reshape(n, -1), lambda y: y.reshape(n, -1), pieces=1)
 
@@ -91,7 +91,7 @@ def joined(data: Dataset) -> Dataset:
 def _of_each(
     data: Dataset, x: np.ndarray, f: Callable[[np.ndarray], np.ndarray], **changes: Any
 ) -> Dataset:
-    """The same with this x, and what f makes of the targets of each output."""
+    """The dataset with this x, and with f applied to the targets of each output."""
     y, targets = data.y, data.targets
     if y is not None and targets:
         y, targets = by_part(y, targets, lambda own, _: f(own))
@@ -101,7 +101,7 @@ def _of_each(
 
 
 def _of_rows(data: Dataset, features: int, what: str) -> Dataset:
-    """A dataset whose rows are steps as one with a single sequence; of sequences, as it is."""
+    """A dataset of steps as one with a single sequence; a dataset of sequences unchanged."""
     if data.n_features % features:
         raise DataError(
             f"{what}: has {data.n_features:,} numbers in a row, which are no steps of {features}"
@@ -115,7 +115,7 @@ def _of_rows(data: Dataset, features: int, what: str) -> Dataset:
 
 
 def ending(data: Dataset, features: int, fraction: float) -> tuple[Dataset, Dataset]:
-    """A single sequence without its end, and the end: about a fraction of its steps."""
+    """Split a single sequence: without its end, and the end: about a fraction of its steps."""
     n = data.n_features // features
     at = n - round(n * fraction)
     return _steps(data, features, 0, at), _steps(data, features, at, n)
@@ -132,13 +132,13 @@ def _steps(data: Dataset, features: int, first: int, last: int) -> Dataset:
 
 
 def pieces(data: Dataset, features: int, steps: int, lanes: int, what: str) -> Dataset:
-    """Sequences cut into pieces of so many steps, one after the other (``Dataset.pieces``). A
-    single one is cut into lanes first, which are sequences then. Steps at the end of each that fill
-    no piece are left out.
+    """Cut sequences into pieces of so many steps, one after the other (``Dataset.pieces``). A
+    single sequence is cut into lanes first, which are then the sequences. Steps at the end of each
+    that fill no piece are left out.
 
     Raises
     ------
-    DataError : those that are learned from have not more than one piece each, others none.
+    DataError : training data have not more than one piece each, other data none.
     """
     n, length = len(data), data.n_features // features
     if n == 1 and lanes > 1:
@@ -164,13 +164,13 @@ def pieces(data: Dataset, features: int, steps: int, lanes: int, what: str) -> D
 
 
 def _cut(array: np.ndarray, n: int, whole_row: int, count: int, row: int) -> np.ndarray:
-    """(n * count, row) of n sequences; a view where they lie so."""
+    """The first pieces of n sequences, (n * count, row); a view where the memory allows."""
     found = array.reshape(n, whole_row)[:, : count * row].reshape(n * count, row)
     return np.ascontiguousarray(found)
 
 
 def is_long(x: Any, steps: int, features: int) -> bool:
-    """Whether x is one long sequence, or several with more steps than a network's have."""
+    """Whether x is one long sequence, or several with more steps than the network's."""
     if isinstance(x, Dataset) and x.lengths is not None:
         return False
     if isinstance(x, Dataset):

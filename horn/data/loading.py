@@ -1,4 +1,4 @@
-"""Data by a short text, as a command line gives it: a known set, a file, a pair of files, a folder.
+"""Data by a short text, as in a command line: a known set, a file, a pair of files, a folder.
 
 To add a format: a file with ``read(path)`` beside this one, and a line in ``ARRAY_FILES`` (one
 array a file) or in ``_read_file`` (x and y in one file).
@@ -45,7 +45,7 @@ def load(
     label: str | int | None = None,
     ids: str | int | None = None,
 ) -> Dataset:
-    """The dataset that a text names, checked.
+    """Load the dataset that a text names, checked.
 
     digits, mnist, cifar10          a known set; "mnist:test" is its test part, ":train" the default
     rows.npz                        x and y, or "rows.npz:test" for x_test and y_test
@@ -56,16 +56,16 @@ def load(
     folder/                         shards, joined in the order of their names
     folder/                         with a folder of PNG or JPEG files per class (Pillow)
 
-    Bytes are worth 1/255 each, all other numbers are taken as they are. Without
-    ``labels`` y is None, and every column of numbers of a .csv belongs to x. Of a .csv ``label``
-    and ``ids`` say which column has the label and which the samples' names (else the first, if it
+    Bytes are worth 1/255 each, all other numbers keep their values. Without
+    ``labels`` y is None, and every column of numbers of a .csv belongs to x. For a .csv ``label``
+    and ``ids`` name the column of the label and that of the samples' names (else the first, if it
     is text), by the header's name or a number from 1. ``download`` lets mnist fetch its files. A
     known name wins over a file of that name; ./digits is the file.
 
     Raises
     ------
     NotFound : no such set or file; proposes a name.
-    DataError : the file is of no known format, damaged, or holds what cannot be learned from.
+    DataError : the file is of no known format, damaged, or holds data that nothing can learn from.
     """
     if not isinstance(spec, (str, os.PathLike)):
         raise DataError(
@@ -80,7 +80,7 @@ def load(
     path = Path(spec).expanduser()
     if _is_csv(path) and path.is_file():
         return _table(path, spec, labels, columns)
-    is_missing = _is_csv(path) and not path.exists()  # which is said below
+    is_missing = _is_csv(path) and not path.exists()  # the complaint is below
     if (label is not None or ids is not None) and not is_missing:
         raise DataError(f"{spec}: only .csv files have columns with names; leave label and ids out")
     name, _, part = spec.partition(":")
@@ -154,7 +154,7 @@ def _array(path: Path) -> np.ndarray:
 
 
 def _not_found(spec: str, path: Path) -> NotFound:
-    """A sentence with the nearest name: among the known sets, or the files of that folder."""
+    """The error, with the nearest name: of the known sets, or of the files of that folder."""
     name, _, part = spec.partition(":")
     if near := difflib.get_close_matches(name, KNOWN, 1):
         return NotFound(

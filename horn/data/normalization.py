@@ -1,5 +1,5 @@
 """Mean and standard deviation per feature: measured once on the training data, applied where rows
-are read. The numbers are of what a network would see without it, after ``Dataset.scale``.
+are read. They describe x after ``Dataset.scale``, as a network would see it without them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ CHUNK_VALUES = 262_144  # as in ``checks``
 
 @dataclass(frozen=True, eq=False)
 class Normalization:
-    """Each feature becomes (value - mean) / std.
+    """The map of each feature to (value - mean) / std.
 
     mean, std (features,) float64; std is above 0, and 1 for a feature that is constant.
-    by_step : of sequences, whose features are those of a step, and the same at every step.
+    by_step : for sequences, the features are those of a step, and the same at every step.
     """
 
     mean: np.ndarray
@@ -37,17 +37,17 @@ class Normalization:
             )
 
     def steps(self, scale: float, stored: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-        """(center, factor): (stored - center) * factor is what the network sees.
+        """The (center, factor) of the network's values: (stored - center) * factor.
 
-        stored : the type of the values. Of doubles they are doubles, and what is seen is rounded to
-        ``dtype`` once: float32 has no digit left for what a time in seconds differs from its mean
-        by. Of others they are of ``dtype``, as the values then.
+        stored : the type of the values. For doubles both are doubles, and the result is rounded to
+        ``dtype`` once: float32 has no digits left for the difference of a time in seconds from its
+        mean. For others both are of ``dtype``, as the values then are.
         """
         dtype = stored if stored == np.float64 else dtype
         return (self.mean / scale).astype(dtype), (scale / self.std).astype(dtype)
 
     def fits(self, features: int) -> bool:
-        """Whether a sample of so many features is normalized by it."""
+        """Whether a sample of so many features can be normalized."""
         return features % len(self.mean) == 0 if self.by_step else features == len(self.mean)
 
     def as_json(self) -> dict[str, Any]:
@@ -64,11 +64,11 @@ def measure(
     x: np.ndarray, scale: float, channels: int | None = None, step: int | None = None,
     lengths: np.ndarray | None = None,
 ) -> Normalization:  # fmt: skip
-    """Of all samples x (n, features), in one pass of double precision, in chunks of about 1 MiB.
+    """Measure all samples x (n, features) in one pass, in double precision, about 1 MiB at a time.
 
-    channels : how many there are, last; then the numbers are of each of them over all positions.
-    step : of sequences the features of one step, of which the numbers are then, over all steps.
-    lengths (n,) : how many steps each sequence has; what is behind them does not count.
+    channels : their number, if they are last; the results are then per channel, over all positions.
+    step : for sequences the number of features of one step; the results are then over all steps.
+    lengths (n,) : the number of steps of each sequence; later ones do not count.
 
     Source: Chan, Golub & LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
     Variances", 1979.

@@ -1,4 +1,4 @@
-"""The order in which an epoch visits the samples.
+"""The order of the samples in an epoch.
 
 An epoch is a permutation, so each sample is seen exactly once. The order follows from (seed, epoch)
 alone, in every task and in a resumed job.
@@ -16,7 +16,7 @@ import numpy as np
 
 # The high word of the counter, "order" in ASCII: no other draw by the same seed uses it.
 STREAM = 0x6F72646572
-BATCHES_APART = 1_000_000_007  # of the seeds by which samples and batches are ordered
+BATCHES_APART = 1_000_000_007  # between the seeds that order samples and batches
 
 
 def permutation(n: int, seed: int, epoch: int) -> np.ndarray:
@@ -42,10 +42,10 @@ def permutation(n: int, seed: int, epoch: int) -> np.ndarray:
 class BatchRows:
     """The rows of each batch of an epoch, by its number.
 
-    n : sequences, of so many pieces each (rows, 1 of samples). size : of a batch, in sequences; the
-    last may be smaller. A batch has one piece of each of its sequences, and the next batches have
-    the next pieces. Sequences of a single batch keep their order. lengths, buckets : as for
-    ``like_lengths``, where there is more than one bucket.
+    n : the sequences, of so many pieces each (rows, 1 for samples). size : of a batch, in
+    sequences; the last may be smaller. A batch has one piece of each of its sequences, and the next
+    batches have the next pieces. Sequences of a single batch keep their order. lengths, buckets :
+    as for ``like_lengths``, where there is more than one bucket.
     """
 
     n: int
@@ -72,7 +72,7 @@ class BatchRows:
         return rows if self.pieces == 1 else rows * self.pieces + number % self.pieces
 
     def before(self, done: int) -> int:
-        """How many batches have these rows, from the beginning of the epoch."""
+        """The number of batches with the first ``done`` rows of the epoch."""
         whole, rest = divmod(done, self.size * self.pieces)
         return whole * self.pieces + -(-rest // max(min(self.size, self.n - whole * self.size), 1))
 
@@ -80,9 +80,9 @@ class BatchRows:
 def like_lengths(
     order: np.ndarray, lengths: np.ndarray, size: int, buckets: int, turns: np.ndarray
 ) -> np.ndarray:
-    """An order in which sequences of like length are in one batch: of so many batches in turn the
-    sequences are sorted by length, and cut into batches of the ``size`` again; these, of the whole
-    epoch, come in the order ``turns``. A last batch that is smaller has what it had.
+    """An order with sequences of like length in one batch: the sequences of every ``buckets``
+    batches are sorted by length and cut into batches of the ``size`` again; all batches of the
+    epoch then come in the order ``turns``. A smaller last batch keeps its sequences.
     """
     found = order.copy()
     whole = len(turns) * size

@@ -1,4 +1,4 @@
-"""A folder of pictures: a folder of PNG or JPEG files for each class, read with Pillow.
+"""Folders of pictures: a folder of PNG or JPEG files for each class, read with Pillow.
 
 All pictures become bytes (height, width, channels): one channel if all of them are grey, else red,
 green and blue. Transparency is left out.
@@ -24,12 +24,12 @@ COLOURED = ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
 def images(
     folder: str | Path, *, size: tuple[int, int] | None = None, labels: bool = True
 ) -> Dataset:
-    """The pictures of a folder, those of each class in a folder with its name.
+    """The dataset of a folder's pictures, those of each class in a folder with its name.
 
     x (n, height * width * channels) uint8, of shape (height, width, channels); y (n,) int64, the
-    classes in the order of their names; ids the files. size : (height, width) that all pictures are
-    scaled to; without it they must be of one size. Without ``labels`` y is None, and pictures may
-    lie in the folder itself.
+    classes in the order of their names; ids the files. size : (height, width) to which all
+    pictures are scaled; without it they must be of one size. Without ``labels`` y is None, and
+    pictures may lie in the folder itself.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def images(
 
 
 def found(folder: Path) -> list[Path]:
-    """The files of a folder and of those in it, by name; hidden ones are left out."""
+    """The files of a folder and its subfolders, by name; hidden ones are left out."""
     return sorted(
         path
         for path in folder.rglob("*")
@@ -89,7 +89,7 @@ def has_pictures(folder: Path) -> bool:
 
 
 def _read(path: Path, size: tuple[int, int] | None) -> np.ndarray:
-    """One picture, (height, width, 1 or 3) bytes."""
+    """Read one picture, (height, width, 1 or 3) bytes."""
     try:
         from PIL import Image  # an extra
     except ImportError:
@@ -108,7 +108,7 @@ def _read(path: Path, size: tuple[int, int] | None) -> np.ndarray:
             read: Any = picture.convert("L" if picture.mode in GREY else "RGB")
     except DataError:
         raise
-    except Exception as error:  # whatever a damaged file makes of the decoder
+    except Exception as error:  # any error of the decoder for a damaged file
         raise DataError(
             f"{path}: is damaged or no picture ({type(error).__name__}: {error}); replace or "
             f"remove it"

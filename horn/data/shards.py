@@ -1,4 +1,4 @@
-"""A folder of shards: files of one format and one shape, joined in the order of their names.
+"""Folders of shards: files of one format and one shape, joined in the order of their names.
 
 Either ``*.npz`` with x and y, or ``*.csv`` with the label last, or ``x*.npy`` with ``y*.npy``.
 Numbers in names count as numbers: shard-2 comes before shard-10.
@@ -21,9 +21,9 @@ Pair = tuple[np.ndarray, np.ndarray | dict[str, np.ndarray] | None]
 
 
 def read(folder: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray | None, float]:
-    """(x, y, scale) of all shards; y is None if they have none, or without ``labels``.
-
+    """Read (x, y, scale) of all shards; y is None if they have none, or without ``labels``.
     A single .npy shard stays memory-mapped; several files are copied into one array, which takes
+    their own size and that of one shard more. Raises DataError, which names the file.
     their own size and that of one shard more. Raises DataError, which names the file.
     """
     files, read_shard = _shards(folder, labels)
@@ -43,7 +43,7 @@ def read(folder: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray |
         if raw_y is not None:
             y, classes = arrays.as_labels_or_targets(raw_y, str(path))
         arrays.check_shapes(x, y, str(path))
-        if classes is not None:  # coded when all are there: a shard may lack some
+        if classes is not None:  # coded after all are read: a shard may lack some
             y = np.asarray(raw_y)
         if xs and (y is not None) != bool(ys):
             raise DataError(

@@ -1,7 +1,7 @@
-"""Samples that come one after another: generators, iterators, DataLoaders of PyTorch.
+"""Streams of samples: generators, iterators, DataLoaders of PyTorch.
 
-A thread reads ahead into a buffer of fixed size, from which batches are taken: what is in memory
-does not grow. The order is the stream's own, not a permutation; an epoch is so many samples.
+A thread reads ahead into a buffer of fixed size, from which batches are taken, so memory does not
+grow. The order is the stream's own, not a permutation; an epoch is a number of samples.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from horn.formats import parts
 from horn.mistakes import is_function
 
 AHEAD = 4  # batches in the buffer
-JOIN_S = 5.0  # for the thread to see that it is to end; it is a daemon
+JOIN_S = 5.0  # for the thread to see that it must end; it is a daemon
 
 Item = tuple[np.ndarray, np.ndarray | None]  # rows of x and of y
 
 
 class Stream:
-    """Samples that are read while training needs them.
+    """Samples that are read when training needs them.
 
-    source : a function that returns an iterator (it is called again when one has ended, so that
-    epochs can go on), something that can be iterated again and again, such as a
+    source : a function that returns an iterator (called again when one has ended, so that
+    epochs can go on), an object that can be iterated again and again, such as a
     ``torch.utils.data.DataLoader``, or an iterator, which is read once. It gives (x, y), or x
     alone: one sample (x (features,), y a number or (targets,)), or some (x (k, ...), y (k,) or
     (k, targets)); arrays, tensors or lists. They are cut into the job's batches anew.
     samples : of an epoch; by default those of a DataLoader's data set, else the job needs
-    ``iterations``, and they are one epoch. ``head`` : the first item, which says what comes.
+    ``iterations``, which are one epoch. ``head`` : the first item, which shows the form of all.
 
     Raises
     ------
-    DataError : the source gives nothing, or what is no sample; what it raises itself is told.
+    DataError : the source gives nothing, or no samples, or it raises an error, which is quoted.
     """
 
     def __init__(
@@ -82,17 +82,17 @@ class Stream:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "head":
             raise AttributeError(name)
-        return getattr(self.head, name)  # n_features, x, y: what the samples look like
+        return getattr(self.head, name)  # n_features, x, y: the form of the samples
 
     def __repr__(self) -> str:
         return f"<Stream {self.name}, {self.samples or '?'} samples an epoch>"
 
     def with_samples(self, samples: int) -> Stream:
-        """The same with so many samples in an epoch."""
+        """The stream with so many samples in an epoch."""
         return self._with(samples=samples)
 
     def with_check(self, check: Callable[[Dataset], None]) -> Stream:
-        """The same, whose items are checked as they come: the head says nothing of their labels."""
+        """The stream with a check of each item as it comes: labels differ from the head's."""
         return self._with(_check=check)
 
     def _with(self, **changes: Any) -> Stream:
@@ -101,7 +101,7 @@ class Stream:
         return other
 
     def whole(self) -> Dataset:
-        """All samples of an epoch in memory. DataError : it has no length, or ends before."""
+        """Read all samples of an epoch into memory. DataError : no length, or too few samples."""
         if self.samples is None:
             raise DataError(
                 f"{self.name}: a stream without a length cannot be read whole; say how many "
@@ -118,7 +118,7 @@ class Stream:
         return Dataset(parts.join(xs), y, self.head.scale, self.name)
 
     def items(self) -> Iterator[Item]:
-        """Rows without end; those that were looked at come first. DataError : they end."""
+        """Rows without end, beginning with those of the head. DataError : they end."""
         n = 0
         while True:
             items = self._waiting.pop() if self._waiting else self._pass()
@@ -211,8 +211,8 @@ class Stream:
 
 
 class Feed:
-    """A stream's buffer, and the thread that fills it. ``ring`` : the data set that the rows of
-    ``take`` are rows of. limit : samples, after which the stream is asked for no more. Close it.
+    """A stream's buffer, and the thread that fills it. ``ring`` : the data set to which the rows of
+    ``take`` belong. limit : the number of samples at which reading stops. Close it.
     """
 
     def __init__(self, stream: Stream, batch_size: int, limit: int | None = None) -> None:
@@ -228,8 +228,8 @@ class Feed:
         self._thread: threading.Thread | None = None
 
     def take(self, n: int) -> np.ndarray:
-        """The rows of the next n samples, (n,) int64; those of the last time may be overwritten
-        from now on. Raises what the stream raised.
+        """The rows of the next n samples, (n,) int64; rows of the previous call may be overwritten
+        from now on. Raises the stream's own errors.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._fill, name="horn-stream", daemon=True)
@@ -263,7 +263,7 @@ class Feed:
                 self._turn.notify_all()
 
     def _put(self, x: np.ndarray, y: np.ndarray | None) -> bool:
-        """Copy rows into the buffer when there is room; whether more are wanted."""
+        """Copy rows into the buffer when there is room; return whether more are needed."""
         start = 0
         while start < len(x):
             with self._turn:
@@ -285,7 +285,7 @@ class Feed:
 
 
 def is_stream(thing: Any) -> bool:
-    """Whether it is data that come one after another: no array, no table, no file's name."""
+    """Whether a value is a stream: samples one after another, no array, table or file name."""
     if isinstance(thing, (Stream, Iterator)) or inspect.isgeneratorfunction(thing):
         return True
     if isinstance(thing, (Dataset, np.ndarray, list, tuple, dict, str, bytes, type)):
@@ -301,12 +301,12 @@ def as_stream(thing: Any, name: str) -> Stream:
 
 
 def read(data: Any, what: str) -> Dataset:
-    """As ``as_dataset``, also of a stream that has a length, which is read whole."""
+    """A checked dataset, as ``as_dataset``; a stream that has a length is read whole."""
     return as_stream(data, what).whole() if is_stream(data) else checks.as_dataset(data, what)
 
 
 def _length(source: Any) -> int | None:
-    """Samples of one pass, where the source says so."""
+    """The samples of one pass, if the source knows them, else None."""
     if type(source).__module__.partition(".")[0] == "torch" or hasattr(source, "batch_sampler"):
         try:
             n = len(source.dataset)

@@ -19,10 +19,10 @@ EXACT_IN_FLOAT32 = 1 << 24  # labels above are kept in double
 
 @dataclass(frozen=True)
 class OutputTargets:
-    """Where the targets of one output lie in y: ``size`` columns from ``first``.
+    """The place of one output's targets in y: ``size`` columns from ``first``.
 
     is_labels : whole numbers, in one column, or ``by_step`` one for each step of a sequence.
-    classes : as of ``Dataset``.
+    classes : as for ``Dataset``.
     """
 
     name: str
@@ -41,11 +41,11 @@ Parts = tuple[OutputTargets, ...]
 
 
 def side_by_side(given: Mapping[Any, Any], what: str) -> tuple[np.ndarray, Parts]:
-    """The targets of each output, as of one, as the columns of one array (n, columns).
+    """The targets of all outputs, each as of one, as the columns of one array (n, columns).
 
     Raises
     ------
-    DataError : none, lengths that differ, or what one output could not have.
+    DataError : none, lengths that differ, or targets that one output could not have.
     """
     found = {}
     for name, y in columns_of(given, what).items():
@@ -54,7 +54,7 @@ def side_by_side(given: Mapping[Any, Any], what: str) -> tuple[np.ndarray, Parts
 
 
 def columns_of(given: Mapping[Any, Any], what: str) -> dict[str, Any]:
-    """The targets by their names, which are checked. Raises DataError."""
+    """The targets by their names, checked. Raises DataError."""
     for name, y in given.items():
         if not isinstance(name, str):
             raise DataError(
@@ -70,7 +70,7 @@ def columns_of(given: Mapping[Any, Any], what: str) -> dict[str, Any]:
 def put_together(
     found: Mapping[str, tuple[np.ndarray, Classes | None]], what: str
 ) -> tuple[np.ndarray, Parts]:
-    """As ``side_by_side``, of labels and targets as a ``Dataset`` has them, and their classes."""
+    """The columns, as ``side_by_side``, from targets as a ``Dataset`` has them, with classes."""
     lengths = {name: len(array) for name, (array, _) in found.items()}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{n:,} ({name!r})" for name, n in lengths.items())
@@ -98,7 +98,7 @@ def put_together(
 def by_part(
     y: np.ndarray, parts: Parts, f: Callable[[np.ndarray, str], np.ndarray]
 ) -> tuple[np.ndarray, Parts]:
-    """The same with what f makes of the columns of each output, whose name it gets."""
+    """The targets with f applied to the columns of each output, with its name as the second."""
     made = [f(y[:, part.columns], part.name) for part in parts]
     found, first = [], 0
     for part, own_columns in zip(parts, made, strict=True):
@@ -134,8 +134,8 @@ def recoded(
 
 
 def named(data: Any, names: Sequence[str], what: str) -> Any:
-    """(x, y) with targets by the names of the outputs that have some, where y is a tuple or a list
-    of them in that order; anything else as it is.
+    """The pair (x, y) with targets by the names of the outputs that have some, where y is a tuple
+    or a list of them in that order; anything else unchanged.
 
     Raises DataError: too many, or too few.
     """
