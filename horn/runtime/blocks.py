@@ -17,7 +17,7 @@ from horn.partition.share import Places, Share, count, tight
 from horn.program import Move, Program, base
 from horn.transport import Channel
 
-Index = tuple[Any, ...]  # of one axis each: a slice, or int64 places
+Index = tuple[Any, ...]  # for each axis a slice, or int64 places
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def blocks_of(
     want = program.buffers[move.out].axes
     channels: list[Channel] = []
     wanted: dict[int, list[Block]] = {rank: [] for rank in shares}
-    # Most want the same places as others: a group of n has n squared pairs.
+    # Most readers want the same places as others: a group of n has n squared pairs.
     wants: dict[Any, tuple[Index, list[int]]] = {}
     for reader, share in shares.items():
         places, known = _of_axes(share, want, batch_size)
@@ -103,7 +103,7 @@ def _key(places: Places) -> Any:
 
 
 def _of_axes(share: Share, axes: Sequence[str], batch_size: int) -> tuple[Index, Any]:
-    """What a share has along axes, and a key of it."""
+    """The places of a share along axes, and a hashable key of them."""
     places = tuple(
         share.rows(axis, batch_size, batch_size) if base(axis) == "b" else share.places(axis)
         for axis in axes
@@ -112,7 +112,7 @@ def _of_axes(share: Share, axes: Sequence[str], batch_size: int) -> tuple[Index,
 
 
 def _meet(a: Places, b: Places) -> tuple[Places, Places]:
-    """The intersection: its places along the source's, and along the destination's."""
+    """The intersection of two sets of places, as places within ``a`` and as places within ``b``."""
     if isinstance(a, slice) and isinstance(b, slice):
         start = max(a.start, b.start)
         stop = max(min(a.stop, b.stop), start)

@@ -1,4 +1,4 @@
-"""A task's part in a run, of which a strategy makes its engine."""
+"""The context of a task in a run, from which a strategy makes its engine."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """Where a server is, and since which attempt."""
+    """The endpoint of a server, and the attempt in which it started."""
 
     endpoint: str
     attempt: int
 
 
 class ServerDirectory(Protocol):
-    """Where durable servers are found: ``process/server_discovery.py``."""
+    """A directory of durable servers: ``process/server_discovery.py``."""
 
     def place(self) -> Identity: ...
     def find(self, server: int) -> ServerAddress | None: ...
@@ -35,12 +35,14 @@ class ServerDirectory(Protocol):
 
 @dataclass
 class TaskContext:
-    """job : as the groups run it. group : the connection for supersteps, of all tasks if the
-    strategy is joined, else of this group's. wire : the connection for messages between batches, of
-    all ranks. initial : as in GroupEngine. spent : time and bytes of messages between batches.
-    check : called in waits; raises failures beside them. servers : where they are durable, their
-    directory. n_first : of a later group, how many the job began with. start_s : deadline of the
-    start of tasks.
+    """One task's part in a run: job, rank, connections and deadlines.
+
+    job : as the groups run it. group : the connection for supersteps, of all tasks if the strategy
+    is joined, else of this group's. wire : the connection for messages between batches, of all
+    ranks. initial : as in GroupEngine. spent : time and bytes of messages between batches. check :
+    called during waits; raises failures such as those of a server in this process. servers : the
+    directory of durable servers, else None. n_first : in a group that came later, the job's number
+    of groups at its beginning. start_s : deadline of the start of tasks.
     """
 
     job: Job

@@ -19,7 +19,7 @@ COMBINE: dict[str, Any] = {
 
 
 class ArrayRegion:
-    """Places of an array, as a block has them: a view, or indices of it along one axis."""
+    """The part of an array that a block carries: a view, or indices along one axis."""
 
     __slots__ = ("view", "axis", "places", "shape")
 
@@ -75,10 +75,12 @@ class ArrayRegion:
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """The collect of one move. pieces : where each block goes, with its channel or, for this task's
-    own, where it lies. combine : None where they do not overlap. fills : each is all of ``out``.
-    begins : only this task has ``out``, and its own part is all of it, so others are added to that;
-    the first piece is the own one, or it lies there.
+    """The unpacking of one move's blocks into its array.
+
+    pieces : the destination of each block, with its channel or, for this task's own block, its
+    source. combine : None where blocks do not overlap. fills : each block covers all of ``out``.
+    begins : only this task has ``out``, and its own part covers it, so other parts are added to
+    that; the first piece is the own one, unless it is in place already.
     """
 
     out: Array
@@ -120,7 +122,7 @@ class Unpacking:
 
 @dataclass(frozen=True, slots=True)
 class ReadInPlace:
-    """The collect of a move of one block that is read in its inbox."""
+    """The unpacking of a move of one block: the block is read in its inbox, without a copy."""
 
     runner: Runner
     name: str

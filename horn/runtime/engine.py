@@ -69,11 +69,11 @@ class GroupEngine(CompiledEngine):
         self.slot_axes: dict[str, tuple[str, ...]] = {}  # of the optimizer's memory
         self._exchanges: dict[int, Exchange] = {}  # by id of the runner
         self._given, self._owns_given = initial, owns_initial
-        self._first_kept = 0  # of sequences in pieces, the first row of a batch that is this task's
+        self._first_kept = 0  # for sequences in pieces: this task's first row of a batch
         super().__init__(setup)
 
     def places(self, name: str) -> tuple[Places, ...]:
-        """What of each axis of a learned array, State or slot this task has."""
+        """The places along each axis of a learned array, State or slot that this task has."""
         if name in self._kept:  # rows of the batch
             start, n = self._first_kept, len(self._kept[name])
             return (slice(start, start + n), *map(slice, self._kept[name].shape[1:]))
@@ -147,7 +147,7 @@ class GroupEngine(CompiledEngine):
             own = [name for name in program.losses if name != program.loss]
             results += [*program.outputs, *own, *program.aggregates]
         n_groups = 1 if infers else self.n_groups
-        # Of sequences every task answers all, where it has all weights.
+        # A task that has all weights of a network for sequences predicts all rows by itself.
         is_whole = infers and self.network.steps > 0 and not self.divides_steps
         local = partition(program, Placement() if is_whole else self.placement, results, n_groups)
         if kind == "train":
@@ -193,14 +193,16 @@ class GroupEngine(CompiledEngine):
         slots: Mapping[str, Array] | None = None,
         updates: int = 0,
     ) -> None:
-        """As CompiledEngine; collective. With arrays in common it waits until no group measures."""
+        """Set parameters, States, slots and the count of updates, as CompiledEngine does:
+        collective. If groups have arrays in common, it first waits until no group measures.
+        """
         if any(exchange.common for exchange in self._exchanges.values()):
             self.group.meet()
         super().load(parameters, states, slots, updates)
 
     def bind(self, data: Dataset) -> None:
         super().bind(data)
-        if self._kept:  # of this task's rows
+        if self._kept:  # keep this task's rows
             assert self._training is not None
             size = self.setup.batch_size
             start, stop = share(size, self.group_index, self.n_groups)
@@ -211,8 +213,8 @@ class GroupEngine(CompiledEngine):
             self._kept = {name: array[:n].copy() for name, array in self._kept.items()}
 
     def part_of(self, n: int, group: int, n_groups: int) -> tuple[int, int]:
-        """The rows of a batch that a group has. Of sequences in pieces always the same ones: of a
-        batch of fewer, the last groups have less.
+        """The first and past-the-last row of a batch that a group has. For sequences in pieces they
+        are always the same: of a shorter batch, the last groups have fewer rows.
         """
         if not self._kept:
             return share(n, group, n_groups)
@@ -221,11 +223,11 @@ class GroupEngine(CompiledEngine):
 
     @property
     def n_whole(self) -> int:
-        """The rows of a batch of all groups."""
+        """The number of rows of a full batch, of all groups together."""
         return self.setup.batch_size
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
-        """One update from the whole batch's rows, of which this task's group computes its part."""
+        """Make one update from the rows of the whole batch; this task's group computes its part."""
         if self.n_groups == 1:
             return super().step(rows, iteration=iteration, first_sample=first_sample)
         runner, loss, data = self._learning()

@@ -1,4 +1,4 @@
-"""One program's moves at one task: its script, its channels, and the copies."""
+"""The exchange of one program's moves at one task: its script, its channels, and the copies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SuperstepPlan:
 
     own: list[tuple[str, Index, int]]  # array, places, part: blocks to send
     wanted: list[tuple[Move, list[Block]]]
-    signals: tuple[list[int], list[int]]  # parts of blocks of nothing: to send, to receive
+    signals: tuple[list[int], list[int]]  # parts of empty blocks: to send, to receive
     bundles: list[SumBundle]
     channels: list[Channel]  # of blocks, of all ranks
 
@@ -149,7 +149,7 @@ class Exchange:
                     self._read[move.out] = block.part
 
     def _is_block(self, name: str, places: Index) -> bool:
-        """Whether a buffer is just these places of it, and may lie anywhere."""
+        """Whether a block is a whole work buffer without rows, which may lie anywhere in memory."""
         buffer, array = self.program.buffers[name], self.runner.array(name)
         return (
             buffer.role == "work"
@@ -160,7 +160,9 @@ class Exchange:
         )
 
     def _plan(self, post: Post) -> SuperstepPlan:
-        """The channels of a superstep, of all ranks; what this one has to do for it."""
+        """Plan a superstep: the channels of all ranks, and the blocks that this one sends and
+        wants.
+        """
         begun = len(self.channels)
         plan = SuperstepPlan([], [], ([], []), [], [])
         small: dict[tuple[str, int | None], list[Move]] = {}
@@ -199,7 +201,7 @@ class Exchange:
             plan.wanted.append((move, blocks[self.rank]))
 
     def _circles(self, level: int | None) -> list[dict[int, Share]]:
-        """The ranks that add up what they have, at a level of the tree."""
+        """The circles of ranks that add up their arrays at a level of the tree."""
         if level is None:
             return self._across
         n = self.share.n_tasks
@@ -210,7 +212,7 @@ class Exchange:
         ]
 
     def _climb(self, move: Move, level: int, plan: SuperstepPlan) -> None:
-        """The channels of a move at a level of the tree: all tasks of a circle have as much."""
+        """Plan a move at a level of the tree; all ranks of a circle have arrays of one shape."""
         axes = self.program.buffers[move.array].axes
         turned = is_turned(axes, self.runner.layout)
         label, order = f"{move.array} to {move.out}", "turned" if turned else ""
@@ -237,8 +239,8 @@ class Exchange:
                 plan.wanted.append((move, blocks))
 
     def _is_small(self, move: Move) -> bool:
-        """Whether it is a small sum, or the like, over groups: these share a block, since each
-        costs some 20 us of Python.
+        """Whether a move is a small sum, or the like, over groups: these share a block, since each
+        block costs some 20 us of Python.
         """
         have, want = self.program.buffers[move.array].axes, self.program.buffers[move.out].axes
         if not move.across or not move.monoid or have != want:
@@ -248,7 +250,9 @@ class Exchange:
         return math.prod(self.share.length(axis, 0) for axis in have) <= SMALL
 
     def _bundle(self, moves: list[Move], shares: Mapping[int, Share], plan: SuperstepPlan) -> None:
-        """The channels of small sums of the same kind; what this task does for them."""
+        """Plan small sums of one kind: a channel for each rank, and what this task packs and
+        unpacks.
+        """
         label = ", ".join(move.array for move in moves)
         axes = [self.program.buffers[move.array].axes for move in moves]
         parts: dict[int, int | None] = dict.fromkeys(shares)
@@ -284,7 +288,9 @@ class Exchange:
         )
 
     def _share(self, move: Move, plan: SuperstepPlan) -> None:
-        """Memory in common; the first such move of a superstep adds empty blocks as signals."""
+        """Plan memory in common for a move; the first such move of a superstep adds empty blocks as
+        signals.
+        """
         is_first = not plan.signals[0]
         axes = self.program.buffers[move.out].axes
         for shares in self._across:
@@ -300,7 +306,7 @@ class Exchange:
                     plan.signals[src != self.rank].append(part)
 
     def forget(self) -> None:
-        """Look arrays up again, after they have moved."""
+        """Forget where arrays lie, because they have moved."""
         self._sent.clear()
         self._arrivals.clear()
 
@@ -314,8 +320,9 @@ class Exchange:
         self.runner.compute(segment, step)
 
     def _known(self, index: int) -> tuple[int, int]:
-        """The superstep and step of one of the script. Where rows lie step after step, a batch of
-        fewer has them elsewhere.
+        """The program's superstep and the step of the sequence, for superstep ``index`` of the
+        script. Where rows lie step after step, a shorter batch has them elsewhere: arrays are
+        looked up again.
         """
         if self._outline.has_turns and self.runner.n_rows != self._n_rows:
             self.forget()
@@ -380,8 +387,8 @@ class Exchange:
         return Unpacking(out, pieces, combine, ir.IDENTITY.get(move.monoid, 0.0), fills, begins)
 
     def _is_mine(self, move: Move) -> bool:
-        """Whether each number that it combines is one task's, which may add in an order of its own:
-        neurons that are divided, of which tasks have overlapping parts.
+        """Whether each number that a move combines belongs to one task, which may add in its own
+        order: neurons are divided, and tasks have overlapping parts of them.
         """
         have, want = self.program.buffers[move.array].axes, self.program.buffers[move.out].axes
         is_own = [b.endswith("@own") and base(a) != a != b for a, b in zip(have, want, strict=True)]

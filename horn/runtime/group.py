@@ -1,5 +1,6 @@
-"""The only loop: it carries out the instructions of the state machine (``runtime/task.py``) over a
-transport: compute, send, wait, receive. Nothing else waits. All tasks of a group run alike.
+"""The only loop of a task: it carries out the instructions of the state machine
+(``runtime/task.py``) over a transport: compute, send, wait, receive. Nothing else waits. All tasks
+of a group run alike.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from horn.wire.frames import Array
 
 
 class ScriptHandler(Protocol):
-    """What a program does for the instructions of a script."""
+    """The work of a program for each instruction of a script: compute, pack, unpack."""
 
     def compute(self, index: int) -> None:
         """Run a segment. It may write blocks of coming supersteps into ``Group.outbox``."""
@@ -31,14 +32,14 @@ class ScriptHandler(Protocol):
 
 
 class Barrier(Protocol):
-    """Of supersteps, besides their messages; coordination/barrier.py is one."""
+    """A barrier that tasks cross besides their messages, such as coordination/barrier.py."""
 
     def cross(self, generation: int, timeout_s: float) -> None: ...
 
 
 @dataclass
 class TaskTimes:
-    """Seconds, messages (a block for two tasks is two) and bytes.
+    """Totals of one task: seconds, messages (a block for two tasks is two) and bytes.
 
     compute : running the program. pack : writing blocks, with the wait for room. send : passing
     them to the transport. wait : for the others' blocks, and at barriers. unpack : using them.
@@ -99,16 +100,16 @@ class Group:
         self.state = Task(self.task, self.n_tasks)
         self._spent = TaskTimes()
         self._n_crossed = 0
-        self._written: list[int] = []  # parts whose outbox was asked for, and not posted yet
+        self._written: list[int] = []  # parts whose outbox is being filled, not posted yet
         self._n_read = 0
 
     @property
     def spent(self) -> TaskTimes:
-        """Of all scripts so far."""
+        """A copy of the totals of all scripts so far."""
         return replace(self._spent)
 
     def agree(self, channels: Sequence[Channel], timeout_s: float | None = None) -> None:
-        """All tasks agree on the channels: collective. Earlier ones no longer hold."""
+        """Agree on the channels with all tasks: collective. Earlier channels no longer hold."""
         self.transport.plan(channels, self.agree_timeout_s if timeout_s is None else timeout_s)
         self.state.plan(channels)
         self._written.clear()
@@ -217,7 +218,7 @@ class Group:
         return self.transport.outbox(part, self.timeout_s)
 
     def _n_written(self, parts: Sequence[int]) -> int:
-        """How many outboxes of these parts were asked for since the last call."""
+        """The number of outboxes of these parts that were asked for since the last call."""
         written = self._written
         mine = [part for part in written if part in parts]
         self._written = [part for part in written if part not in parts]
@@ -233,7 +234,7 @@ class Group:
         return told
 
     def _told(self, error: BarrierTimeout | MemberLost) -> BarrierTimeout | MemberLost:
-        """The same error with the place of this task, and what it is owed."""
+        """The same error with the position of this task, and the blocks that it waits for."""
         where = f"task {self.task}, {self.state.where}"
         if isinstance(error, BarrierTimeout):
             absent = tuple(task_name(name) for name in error.absent)
@@ -246,7 +247,7 @@ class Group:
 
 
 def task_name(name: str) -> str:
-    """Members are numbers in ZooKeeper, and tasks to people."""
+    """The name of a task in messages; in ZooKeeper a member's name is its number."""
     return f"task {name}" if name.isdecimal() else name
 
 

@@ -1,5 +1,5 @@
-"""What a program's script looks like: which segments, posts and collects come after one another,
-and what of them comes once for each step of a sequence.
+"""The outline of a program's script: the order of its segments, posts and collects, and which of
+them come once for each step of a sequence.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ Item: TypeAlias = tuple[Post | Collect | None, int, int]
 
 
 class Turns(NamedTuple):
-    """Of a script: the segment and the step of each computation, the superstep of the program and
-    the step of each post; -1 where it does not belong to one.
+    """The origin in the program of each entry of a script: the segment and the step of each
+    computation, the superstep and the step of each post; -1 where there is no step.
     """
 
     segments: list[tuple[int, int]]
@@ -23,7 +23,9 @@ class Turns(NamedTuple):
 
 
 class Outline:
-    """Of one program. posts : all of it, each once. has_turns : whether some come at each step."""
+    """The outline of one program. posts : all its posts, each once. has_turns : whether some come
+    at each step of a sequence.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -34,7 +36,7 @@ class Outline:
         self.has_turns = any(exchanges(statement) for statement in program.statements)
 
     def walk(self, n_steps: int) -> Iterator[Item]:
-        """The script of a batch whose sequences have so many steps."""
+        """Yield the script's items for a batch whose sequences have ``n_steps`` steps."""
         yield None, 0, -1
         segment = 0
         for statement in self.program.statements:

@@ -13,16 +13,16 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Mean:
-    """These arrays become, in place, their means over all groups, all of which must ask."""
+    """Replace arrays, in place, by their means over all groups; every group must ask for it."""
 
     arrays: Sequence[Array]
 
 
 @dataclass(frozen=True)
 class Push:
-    """Gradients for servers, by the name of the learned array. clock : earlier pushes of this
-    group. samples : how many they are of. is_early : the coming batch computes them; each layer's
-    are sent as soon as they are ready, the rest after the batch.
+    """Send gradients to the servers, by the name of the learned array. clock : earlier pushes of
+    this group. samples : how many samples they are of. is_early : the coming batch
+    computes them; each layer's are sent as soon as they are ready, the rest after the batch.
     """
 
     clock: int
@@ -33,10 +33,10 @@ class Push:
 
 @dataclass(frozen=True)
 class Pull:
-    """This task's learned arrays of the servers. clock : the pushes of this group so far. final :
-    when all groups have finished. is_early : take each layer's just before the coming batch needs
-    them. into : contiguous arrays, by name, filled when the coming batch is over; by default the
-    replica's.
+    """Fetch this task's learned arrays from the servers. clock : the pushes of this group so far.
+    final : when all groups have finished. is_early : take each layer's just before the coming batch
+    needs them. into : contiguous arrays, by name, filled when the coming batch is over; by default
+    the replica's.
     """
 
     clock: int

@@ -50,7 +50,7 @@ _PHASE = {ComputeInstruction: COMPUTE, PostInstruction: POST, CollectInstruction
 
 
 class ScriptStep:
-    """One instruction for this task; made once per script.
+    """One instruction as it concerns this task; made once per script.
 
     ``n_blocks`` to pack or to unpack; ``n_messages`` and ``n_bytes`` count each receiver of a block
     when posting, each block when collecting.
@@ -89,7 +89,8 @@ class FirstFailure:
 
 
 class Task:
-    """One task's place in the run. iteration : set from outside; -1 outside of training.
+    """The state of one task: its position in the run. iteration : set from outside; -1 outside of
+    training.
 
     Raises
     ------
@@ -100,7 +101,7 @@ class Task:
     def __init__(self, task: int, n_tasks: int) -> None:
         self.task, self.n_tasks = task, n_tasks
         self.iteration = -1
-        self.superstep = 0  # the first of the script that runs, or the next one's
+        self.superstep = 0  # number of the first one of the current script, or of the next
         self.is_at_barrier = False  # between scripts, as at the end of an epoch
         self.failure: FirstFailure | None = None
         self._channels: dict[int, Channel] = {}
@@ -114,12 +115,12 @@ class Task:
     # events
 
     def plan(self, channels: Sequence[Channel]) -> None:
-        """The group has agreed on these channels; scripts are read anew."""
+        """Take the channels that the group has agreed on; scripts are read anew."""
         self._channels = checked(channels, self.n_tasks)
         self._known.clear()
 
     def begin(self, script: Script) -> ScriptStep | None:
-        """A script begins; its first step, None if it is empty."""
+        """Begin a script and return its first step, None if it is empty."""
         found = self._known.get(id(script))
         if found is None or found[0] is not script:
             found = self._known[id(script)] = self._read(script)
@@ -131,14 +132,14 @@ class Task:
         return None
 
     def arrive(self) -> None:
-        """The task is at a barrier between scripts; ``leave`` says that it has passed."""
+        """Record that the task waits at a barrier between scripts, until ``leave``."""
         self.is_at_barrier = True
 
     def leave(self) -> None:
         self.is_at_barrier = False
 
     def done(self, n_blocks: int) -> ScriptStep | None:
-        """The last step is done, with so many blocks packed or unpacked; the next, or None."""
+        """Complete the current step, which moved ``n_blocks``; return the next, or None."""
         steps, at = self._steps, self._at
         if n_blocks != steps[at].n_blocks:
             raise self._not_conserved(steps[at], n_blocks)
@@ -149,7 +150,7 @@ class Task:
         return None
 
     def fail(self, kind: str, text: str) -> bool:
-        """A failure; only the first is kept. True if this was it."""
+        """Record a failure, of which only the first is kept; True if this is the first."""
         if self.failure is not None:
             return False
         self.failure = FirstFailure(kind, text, self.where)
@@ -163,7 +164,7 @@ class Task:
 
     @property
     def phase(self) -> str:
-        """compute, post or collect; between scripts barrier or between."""
+        """The current phase: compute, post or collect; between scripts barrier or between."""
         step = self.step
         if step is None:
             return "barrier" if self.is_at_barrier else "between"
@@ -181,7 +182,7 @@ class Task:
 
     @property
     def where(self) -> str:
-        """In words: iteration 3, superstep 41 (layer1, forward), collect."""
+        """The position in words: iteration 3, superstep 41 (layer1, forward), collect."""
         step = self.step
         said = [f"iteration {self.iteration}"] if self.iteration >= 0 else []
         label = f" ({step.label})" if step is not None and step.label else ""
