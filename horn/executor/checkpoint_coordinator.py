@@ -1,7 +1,8 @@
 """The checkpoint coordinator asks tasks for their parts, completes checkpoints, and stops tasks.
 
-By iterations tasks save by themselves. By time, and to stop, they are told an iteration that none
-has reached; if one had, all go on and another is chosen, further ahead.
+Checkpoints every so many iterations need no request: tasks save by themselves. For one by time, or
+to stop, the coordinator tells all tasks an iteration that none has reached; if one has passed it,
+all go on and the coordinator chooses another, further ahead.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ HOLD_S = 2.0  # how long a task waits at a boundary that another has not heard o
 
 
 class CheckpointCoordinator:
-    """The checkpoints of one attempt. n_parts : tasks that save. facts : of the manifest, by epoch.
-    tell : to all tasks. seconds : between timed checkpoints. last : iteration and path of the
-    newest.
+    """The checkpoints of one attempt. n_parts : tasks that save. facts : gives the manifest's facts
+    in an epoch. tell : sends a message to all tasks. seconds : between timed checkpoints. last :
+    iteration and path of the newest checkpoint.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class CheckpointCoordinator:
         self._held_at = math.inf  # when the first task said that it waits
         self._parts: dict[int, dict[int, PartSaved]] = {}  # iteration, rank
         self._next_at: float | None = None
-        self._seen = (0.0, 0)  # when, which iteration
+        self._seen = (0.0, 0)  # time and iteration of the last measurement of the speed
         self._speed = 0.0  # iterations per second
         self._factor = 1
 
@@ -60,7 +61,7 @@ class CheckpointCoordinator:
             self._give_up()
 
     def hear(self, rank: int, said: PartSaved | SaveReply) -> None:
-        """A message of a task."""
+        """Handle a message of a task: a saved part, or a reply to a request."""
         if isinstance(said, SaveReply):
             if self._due is not None and said.at == self._due.at:
                 self._answers[rank] = said
@@ -74,13 +75,15 @@ class CheckpointCoordinator:
                 self._due = None
 
     def look(self, now: float, iteration: int) -> None:
-        """To be called a few times a second, with the iteration that tasks were in lately."""
+        """Make requests that are due and settle open ones; call it a few times a second, with the
+        latest iteration of the tasks.
+        """
         before, last = self._seen
         if not last:
             self._seen = now, iteration
         elif iteration > last and now - before >= AHEAD_S:
-            # Over less, steps that are reported at once would look like an impossible speed, with
-            # a boundary minutes away.
+            # Over a shorter time, steps that are reported at once would look like an impossible
+            # speed, with a boundary minutes away.
             self._speed = (iteration - last) / (now - before)
             self._seen = now, iteration
         if self._next_at is None:

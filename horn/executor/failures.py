@@ -1,7 +1,7 @@
 """The root cause of several tasks' failures. Pure.
 
 A task that lost a peer, or waited in vain, reports another's failure: that one is the cause, if it
-is known. Of several causes the earliest is.
+is known. Of several causes the earliest counts.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from horn.process.control import FailureReport
 from horn.process.exits import how_it_ended
 from horn.transport import PeerLost, PeerUnreachable
 
-# Failures of the machines, which need not come again.
+# Failures of the machines, which need not happen again.
 REPAIRABLE = {"SessionLost", "Unreachable", "Fenced"}
-# These mean the same with one task and with many: the task's number would not help.
+# Errors that mean the same with one task and with many: the task's number would not help.
 PLAIN = ("ModelError", "CompileError", "JobError")
-# These are said on purpose, as with one task, though they name no line of the user's.
+# Errors that are raised on purpose, as with one task, though they name no line of the user's.
 NO_BUGS = {"MemoryError", "HornError"}
 
 
 @dataclass
 class FailureEvidence:
-    """What is known of a failed group, by task. ``exits`` : codes, negative for signals; without a
-    report they count as failures. ``names`` : of those that have no number.
+    """The evidence about a failed group, by task. ``exits`` : codes, negative for signals; without
+    a report they count as failures. ``names`` : of processes that have no task number.
     """
 
     n_tasks: int
@@ -41,7 +41,7 @@ class FailureEvidence:
         return self.names.get(task, f"task {task}")
 
     def called(self, tasks: Sequence[str]) -> tuple[str, ...]:
-        """task 2 -> server 0, if it is one."""
+        """Task names with servers called by their own names: task 2 -> server 0."""
         known = {f"task {task}": name for task, name in self.names.items()}
         return tuple(known.get(task, task) for task in tasks)
 
@@ -69,7 +69,7 @@ class FailureEvidence:
 
     @property
     def is_complete(self) -> bool:
-        """Nothing more can change the verdict."""
+        """Whether nothing more can change the verdict."""
         if self.causes:
             return True
         heard = self.failures.keys() | self.exits.keys() | self.finished | set(self.late)
@@ -86,7 +86,7 @@ def is_secondary(failed: FailureReport) -> bool:
 def is_repairable(case: FailureEvidence) -> bool:
     """Whether another attempt may do better: a task died, hangs, or lost its connections."""
     causes = case.causes
-    if not causes:  # where all wait for another and nobody hangs, they disagree about what comes
+    if not causes:  # if all wait for others and none hangs, they disagree about the step
         lost = any("MemberLost" in failed.kinds for failed in case.failures.values())
         return lost or bool(case.late)
     if causes[0] in case.silent:
@@ -95,14 +95,16 @@ def is_repairable(case: FailureEvidence) -> bool:
 
 
 def numbers(names: Sequence[str]) -> list[int]:
-    """task 3 -> 3"""
+    """The numbers of task names: task 3 -> 3."""
     return [int(n[5:]) for n in names if n.startswith("task ") and n[5:].isdecimal()]
 
 
 def verdict(
     case: FailureEvidence, network: Network, stacks: Mapping[int, str], progress: str = ""
 ) -> HornError:
-    """The root cause. ``stacks`` : of late tasks. ``progress`` : where one was that died."""
+    """Make the error of the root cause. ``stacks`` : of late tasks. ``progress`` : position of a
+    task that died.
+    """
     causes = case.causes
     if causes and causes[0] in case.silent:
         return _died(case, causes[0], progress)
@@ -125,7 +127,7 @@ def verdict(
 
 def _died(case: FailureEvidence, task: int, progress: str) -> TaskFailed:
     how, hint = how_it_ended(case.exits[task])
-    # Where it was is known from those that waited for it.
+    # Its position is known from the tasks that waited for it.
     first = min((f for f in case.failures.values() if f.where), key=lambda f: f.when, default=None)
     where = progress if first is None else first.where
     name = case.names.get(task, "")

@@ -65,23 +65,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # how often the clock is looked at,
-CHECKPOINT_LOOK_S = 0.05  # and where there are checkpoints to think of
+LOOK_S = 1.0  # seconds between two looks at the clock,
+CHECKPOINT_LOOK_S = 0.05  # and where checkpoints may be due
 TICK_MS = 1000  # of the embedded ZooKeeper
-# A task whose parent has ZooKeeper waits for it so long: nobody but the parent can give its place
+# How long a task waits for a ZooKeeper in its parent: only the parent can give the task's place
 # to another, and it ends the process first.
 SILENCE_S = 86_400.0
 STOPPING = "Stopping at the next iteration; Ctrl-C again stops at once."
-# Open files of who starts tasks, for each: its line, its stack, its end, its session with an
+# Open files of the parent for each task: its line, its stack, its pidfd, its session with an
 # embedded ZooKeeper.
 FDS_PER_TASK = 5
-# And its own while it runs: ZooKeeper's, a session, the payload's, a module that is imported.
+# And for itself while it runs: ZooKeeper's, a session, the payload's, a module being imported.
 OWN_FDS = 32
 
 
 @dataclass(frozen=True)
 class ScaleRequest:
-    """A change of groups. hosts : by rank, by name."""
+    """A request for other groups. groups : the wanted ones. hosts : host names by rank."""
 
     groups: tuple[int, ...]
     hosts: Mapping[int, str]
@@ -89,15 +89,16 @@ class ScaleRequest:
 
 @dataclass
 class JobAttempt:
-    """Where an attempt of a job runs, whose entry in ZooKeeper is there already.
+    """An attempt of a job on a cluster, where the job has its entry in ZooKeeper already.
 
     hosts, job, attempt : of that entry. pool : of all its tasks, started. url : of the transport on
     this host. key, credential : the job's. asked : set to stop at a boundary. is_over : set when
-    the tasks are ended, and none is to be started again. on_checkpoint : is told the iteration of
-    each. is_repairable : whether the failure need not come again. silence_s : as in RunSpec.
+    the tasks are ended, and none is to be started again. on_checkpoint : called with the iteration
+    of each checkpoint. is_repairable : whether the failure need not happen again. silence_s : as in
+    RunSpec.
 
-    groups : by number, those that are there; None: all that the job was described with. changes :
-    of the groups, while it runs. on_left : is told of a group that has left.
+    groups : the present ones, by number; None: all of the job's description. changes : requests for
+    other groups, during the run. on_left : called with a group that has left.
     """
 
     hosts: str
@@ -181,7 +182,7 @@ def launch(
             hosts = server.hosts
         placement = find_placement()
         entry = stack.enter_context(JobEntry(hosts, job_id, job, settings, server))
-        # Before its nodes are removed: nobody writes there any more.
+        # Before its nodes are removed, so that nobody writes there any more.
         stack.callback(lambda: pools[-1].stop())
         url = transports.load(settings.transport).default_url
         here = JobAttempt(hosts, job_id, 0, pools[0], url, threads)
@@ -230,7 +231,7 @@ def launch_at(
     recovery: RecoverySettings,
     hooks: Hooks | None = None,
 ) -> Outcome:
-    """One attempt of a job on a cluster; as ``launch``."""
+    """Run one attempt of a job on a cluster; arguments and errors are those of ``launch``."""
     pool, journals = on_cluster.pool, recovery.journals
     attempts = Attempts(job, draft, settings, watcher, begun, recovery, on_cluster, hooks)
     if journals is None:  # else each start has one that is higher than those of the last
@@ -261,7 +262,7 @@ def launch_at(
 
 
 class Attempts:
-    """The attempts of a run: where each begins, and whether there is another."""
+    """The attempts of a run: where each begins, and whether another follows."""
 
     def __init__(
         self,
@@ -301,13 +302,13 @@ class Attempts:
         self._first: HornError | None = None
 
     def _recall(self, hooks: Hooks) -> None:
-        """Take the callbacks to where the next attempt begins."""
+        """Set callbacks back to the point where the next attempt begins."""
         memory = {} if self.start is None else cursor_of(self.start).callbacks
         hooks.recall(memory, History(self.record.rows))
         self.record.untold = deque()
 
     def run(self) -> RunSpec:
-        """What the tasks of the next attempt are told."""
+        """The RunSpec for the tasks of the next attempt."""
         settings, here, start = self.settings, self.here, self.start
         plan, journals = self.recovery.plan, self.recovery.journals
         is_traced = settings.trace is not None
@@ -344,7 +345,9 @@ class Attempts:
         return BY_BATCH if self.hooks.is_by_batch else BY_EPOCH
 
     def monitor(self, on_ready: Callable[[], None] | None = None) -> TaskMonitor:
-        """The monitor of the present pool, which has been started; sets ``coordinator``."""
+        """Make the monitor of the present pool, whose processes are started; sets
+        ``coordinator``.
+        """
         settings, plan, record = self.settings, self.recovery.plan, self.record
         pool, topology = self.here.pool, self.settings.topology
         if self.checkpoints is not None and plan is not None:
@@ -405,7 +408,7 @@ class Attempts:
         )
 
     def repairs(self, monitor: TaskMonitor, placement: Placement) -> Restarts | None:
-        """The restarts of the attempt, where servers are durable."""
+        """Make the restarts of the attempt; None unless servers are durable."""
         journals, here, topology = self.recovery.journals, self.here, self.settings.topology
         if journals is None:
             return None
@@ -454,8 +457,9 @@ class Attempts:
         repairs: Restarts | None,
         look: Callable[[], None] | None = None,
     ) -> None:
-        """Hear all tasks of the pool until they have finished; raises the root cause of a failure,
-        or Stopped: all tasks, which are here, were still starting. look : called now and then.
+        """Handle the messages of all tasks of the pool until they have finished. Raises the root
+        cause of a failure, or Stopped if all tasks, on this host, were still starting. look :
+        called now and then.
         """
         record, pool, asked = monitor.record, self.here.pool, self.recovery.asked
         timeout_s, coordinator = self.settings.timeout, self.coordinator
@@ -505,7 +509,7 @@ class Attempts:
                 monitor.hear(rank, said, descriptors)
 
     def _call_back(self, monitor: TaskMonitor, repairs: Restarts | None) -> None:
-        """Tell the callbacks what they have not been told of, and the tasks what they decide."""
+        """Call the callbacks for new epochs and updates, and send their decisions to the tasks."""
         hooks, topology = self.hooks, self.settings.topology
         while hooks is not None and self.record.untold:
             said = self.record.untold.popleft()
@@ -530,7 +534,9 @@ class Attempts:
     def _arrays(
         self, monitor: TaskMonitor, repairs: Restarts | None
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """The whole model of tasks that wait to be told. Raises the cause if they cannot."""
+        """Collect the whole model from tasks that wait for a decision. Raises the root cause if a
+        task fails.
+        """
         pool, n_tasks = self.here.pool, self.settings.tasks
         if monitor.is_over:
             return monitor.whole["parameter"], monitor.whole["state"]
@@ -545,10 +551,10 @@ class Attempts:
 
 
 class JobEntry:
-    """The job's place in ZooKeeper, while it runs; removed at the end.
+    """The job's entry in ZooKeeper, while it runs; removed at the end.
 
-    server : an embedded one, which is restarted if it ends; the place is made anew then, as after a
-    lost session. Raises ClusterError at the start; later tasks report what they miss.
+    server : an embedded one, which is restarted if it ends; the entry is made anew then, as after a
+    lost session. Raises ClusterError at the start; later, the tasks report what is missing.
     """
 
     def __init__(
@@ -587,7 +593,9 @@ class JobEntry:
             self._renew("the embedded ZooKeeper has ended")
 
     def change(self, state: JobState) -> None:
-        """Write the state; anew if another program wrote there, as a cluster on an old port."""
+        """Write the job's state; make the entry anew if another program wrote there, such as a
+        cluster on an old port.
+        """
         before, self.state = self.state, state
         try:
             self.jobs.change(self.job_id, before, state)
@@ -595,7 +603,7 @@ class JobEntry:
             self._renew(str(error))
 
     def _renew(self, reason: str) -> None:
-        """Another session, in another server if this process's has ended."""
+        """Open another session, after a restart of this process's server if that has ended."""
         import zk
 
         logger.info("coordination made anew job=%s reason=%s", self.job_id, reason)
@@ -612,12 +620,12 @@ class JobEntry:
             logger.warning("no coordination job=%s reason=%s", self.job_id, error)
 
     def is_restarting(self) -> None:
-        """A task has failed, maybe while all were starting again."""
+        """Set the state to RESTARTING: a task has failed, maybe during a restart."""
         if self.state is not JobState.RESTARTING:
             self.change(JobState.RESTARTING)
 
     def is_running(self) -> None:
-        """All tasks have met, maybe again."""
+        """Set the state to RUNNING after a restart: all tasks have met again."""
         if self.state is JobState.RESTARTING:
             self.change(JobState.RUNNING)
 

@@ -40,9 +40,9 @@ from horn.training.loop import LoopResult, NonFinite, diverged
 from horn.training.progress import Progress
 from horn.wire.frames import Array
 
-NOBODY = -1  # says what this process itself has found
+NOBODY = -1  # the rank of reports that this process makes itself
 GRACE_S = 2.0  # how long a root cause may take to show after a secondary failure
-ECHO_S = 0.3  # for a secondary failure, which says where a task was that just ended
+ECHO_S = 0.3  # wait for a secondary failure, which tells where a task was that just ended
 
 
 @dataclass
@@ -59,8 +59,8 @@ class Outcome:
 
 
 class ProgressRecord:
-    """The progress of a job over all attempts: ``rows`` of the history, and where it is. told : of
-    the record before.
+    """The progress of a job over all attempts: ``rows`` of the history, epoch and iteration. told :
+    ``told`` of an earlier record.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class ProgressRecord:
         self.job, self.watcher = job, watcher
         self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
         self.epoch, self.iteration = len(self.rows) + 1, 0
-        self.is_shown, self.resumed = False, ""  # resumed : what is told of it at the begin
-        # For callbacks: epochs and updates that they have not been told of. None: nobody asks.
+        self.is_shown, self.resumed = False, ""  # resumed : a note for the beginning
+        # Epochs and updates that callbacks have not seen yet. None: there are no callbacks.
         self.untold: deque[Mapping[str, Any] | BatchDone] | None = None
         self._n_told = len(self.rows)
         self._heard: dict[int, dict[int, EpochRow]] = {}  # epoch, group: not in ``rows`` yet
-        self._latest: dict[int, int] = {}  # group: the last epoch that it told of
+        self._latest: dict[int, int] = {}  # group: the last epoch that it reported
         self._gone: set[int] = set()  # groups that have left: nobody waits for them
         for said in told:
             self._note(msgspec.convert(said, EpochRow))
@@ -102,7 +102,9 @@ class ProgressRecord:
             self.watcher.end()
 
     def back_to(self, iteration: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Begin another attempt here. Reported epochs are not shown again."""
+        """Go back to an iteration, where another attempt begins. Reported epochs are not shown
+        again.
+        """
         self.rows = [dict(row) for row in rows]
         self.epoch, self.iteration = len(self.rows) + 1, iteration
         self._heard.clear()
@@ -128,7 +130,7 @@ class ProgressRecord:
             self._heard.setdefault(epoch, {})[group] = row
 
     def known(self, n_groups: int) -> set[int]:
-        """Groups of the beginning, and later ones that have reported."""
+        """Numbers of the first groups, and of later ones that have reported."""
         return {*range(n_groups), *self._latest}
 
     def without(self, group: int) -> None:
@@ -136,9 +138,9 @@ class ProgressRecord:
         self._gone.add(group)
 
     def put(self, n_groups: int, is_joined: bool, is_over: bool = False) -> None:
-        """Add epochs that no group will report any more: each has, or has reported a later one, as
-        after a recovery. A later group counts from its first report. is_over : no more reports; the
-        last epoch is group 0's.
+        """Add the rows of epochs that no group will report any more: each has, or has reported a
+        later one, as after a recovery. A later group counts from its first report. is_over : no
+        more reports come; the last epoch is group 0's.
         """
         while True:
             epoch = len(self.rows) + 1
@@ -159,7 +161,7 @@ class ProgressRecord:
             self._n_told = max(epoch, self._n_told)
 
     def _unknown(self, epoch: int) -> dict[str, Any]:
-        """The row of an epoch that group 0 reported to an ended process."""
+        """An empty row for an epoch that group 0 reported to a process that has ended."""
         iteration = min(epoch * self.job.iterations_per_epoch, self.job.n_iterations)
         columns = (*COLUMNS, *self.job.aggregates)
         return {**dict.fromkeys(columns), "epoch": epoch, "iteration": iteration}
@@ -168,8 +170,9 @@ class ProgressRecord:
 class TaskMonitor:
     """Collects the messages of the tasks of one attempt.
 
-    pids : of the processes by rank, for messages. record : what it adds rows to. on_ready : called
-    when all tasks have met. watch : is told what happens to ranks, and by the owner what they say.
+    pids : of the processes by rank, for error messages. record : receives the rows. on_ready :
+    called when all tasks have met. watch : learns of started and dropped ranks from here, and of
+    their messages from the owner.
     """
 
     def __init__(
@@ -196,16 +199,19 @@ class TaskMonitor:
         self.whole: dict[str, dict[str, Array]] = {"parameter": {}, "state": {}}
         self.n_covered: dict[tuple[str, str], int] = {}
         self.n_shares = 0
-        # Of trouble: by whether it is mute. What came while this process stood still is read first.
+        # Deadlines of the verdict, by whether trouble is mute. Messages that came while this
+        # process stood still are read first.
         self._patience: dict[bool, Patience] | None = None
 
     @property
     def is_over(self) -> bool:
-        """All have finished."""
+        """Whether all awaited tasks have finished."""
         return self.awaited <= self.finished.keys()
 
     def hear(self, rank: int, said: Any, descriptors: Sequence[int] = ()) -> None:
-        """A message of a task with its descriptors, which are closed; an int is its exit code."""
+        """Handle a message of a task and its descriptors, which are closed; an int is its exit
+        code.
+        """
         try:
             match said:
                 case int(code):
@@ -289,7 +295,7 @@ class TaskMonitor:
         return bool(self.case.silent) and not self.case.failures
 
     def verdict(self, stacks: Callable[[Sequence[int]], Mapping[int, str]]) -> HornError | None:
-        """The root cause, once it is certain. stacks : of late tasks."""
+        """The error of the root cause, once it is certain. stacks : gives those of late tasks."""
         now, at = time.monotonic(), self.verdict_at
         if at is None or (now < at and (self._is_mute or not self._is_clear())):
             return None
@@ -322,7 +328,7 @@ class TaskMonitor:
     # arrays
 
     def take_arrays(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """The whole arrays that were heard of so far, which are forgotten."""
+        """Return the whole arrays that have come so far (parameters, states), and forget them."""
         found = self.whole["parameter"], self.whole["state"]
         self.whole, self.n_shares = {"parameter": {}, "state": {}}, 0
         self.n_covered.clear()
@@ -388,8 +394,8 @@ class TaskMonitor:
 
 
 def merged(found: Mapping[int, EpochRow], is_joined: bool) -> dict[str, Any]:
-    """One row of what the groups say of an epoch. What group 0 measured counts; where groups are
-    not joined, the loss is that of all groups' samples, and their speeds are added.
+    """Merge the groups' reports of an epoch into one row. What group 0 measured counts; where
+    groups are not joined, the loss is that of all groups' samples, and their speeds are added.
     """
     row: dict[str, Any] = dict(found[0].values)
     said = [found[group] for group in sorted(found)]

@@ -30,7 +30,7 @@ from horn.process.control import in_memory
 
 LEAST = 4  # tasks of this process so far; reading takes as long as it saves two of them
 PACKAGES = ("horn", "numpy", "kazoo", "zmq", "msgspec", "typing_extensions")
-# What tasks import of horn; who starts them has not imported all of it.
+# What tasks import of horn; the parent has not imported all of it.
 PARTS = ("horn._kernels", "horn.backends", "horn.checkpoint", "horn.compiler", "horn.language",
          "horn.partition", "horn.process", "horn.runtime", "horn.strategies",
          "horn.parameter_server", "horn.sub_models", "horn.training", "horn.transport",
@@ -93,18 +93,18 @@ BOOT = (
 RELEASE = "m.madvise(mmap.MADV_DONTNEED); "
 _bundled: bytes | None = None
 _started = 0
-_bundling = threading.Lock()  # one at a time: dataclasses is as it was in between
+_bundling = threading.Lock()  # one at a time: bundling patches dataclasses for a while
 
 
 def memory_for(n_tasks: int) -> int | None:
-    """As ``memory``, if with these tasks this process has started as many as it is worth for."""
+    """``memory()``, or None while this process has started, with these, fewer than LEAST tasks."""
     global _started
     _started += n_tasks
     return memory() if n_tasks and _started >= LEAST else None
 
 
 def memory() -> int:
-    """A memfd with the code; the descriptor is the caller's."""
+    """Make a memfd with the code; the descriptor is the caller's."""
     global _bundled
     with _bundling:
         if _bundled is None:
@@ -143,8 +143,8 @@ def _needed() -> set[str]:
 
 
 def _code_of(name: str) -> tuple[str, str, str | None, bytes] | None:
-    """File, folder if it is a package, .pyc and code of a module of plain Python; of a compiled one
-    its file, and no code; else None.
+    """The file, folder if it is a package, .pyc and code of a module of plain Python; the file of a
+    compiled one, without code; else None.
     """
     try:
         module = sys.modules.get(name)
@@ -165,7 +165,7 @@ def _code_of(name: str) -> tuple[str, str, str | None, bytes] | None:
 
 
 def _texts() -> dict[str, CodeType]:
-    """The texts of which dataclasses makes methods of horn's classes; the code of each."""
+    """The texts from which dataclasses makes methods of horn's classes, with the code of each."""
     found: dict[str, CodeType] = {}
 
     def run(text: str | CodeType, *spaces: Any) -> None:
@@ -186,7 +186,7 @@ def _texts() -> dict[str, CodeType]:
 
 
 def _dataclasses() -> Iterator[type]:
-    """Those that loaded modules of horn define."""
+    """The dataclasses that loaded modules of horn define."""
     modules = [(n, m) for n, m in sys.modules.items() if n.partition(".")[0] == "horn"]
     for name, module in modules:
         for cls in list(vars(module).values()):
@@ -195,7 +195,7 @@ def _dataclasses() -> Iterator[type]:
 
 
 def _made_again(cls: type) -> None:
-    """A class of the same fields, for its texts; it has none of the methods of ``cls``."""
+    """Make a class of the same fields, for its texts; it has none of the methods of ``cls``."""
     names: dict[str, Any] = {"__annotations__": {}}
     for field in dataclasses.fields(cls):
         has_default = field.default is not dataclasses.MISSING

@@ -1,4 +1,4 @@
-"""A task's process, as the one that started it sees it: a fresh interpreter, never a fork."""
+"""A task process as its parent sees it: a fresh interpreter, never a fork."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ IMPORTS, RUN = f"from horn.process.main import end, main; {PATHS}", "end(main())
 
 
 def import_paths() -> list[str]:
-    """Where this process finds modules, for another one. As Python, it skips what is no text, such
-    as a Path, and the current folder if that was removed.
+    """The folders where this process finds modules, for another process. Like Python, it skips
+    entries that are not text, such as a Path, and the current folder if that was removed.
     """
     with suppress(FileNotFoundError):
         return [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
@@ -57,8 +57,8 @@ def paths_for_child() -> str:
 
 
 class ChildProcess:
-    """A task process, as its parent sees it. output : to print to, by default stderr. code : a
-    memfd of executor/preload.py.
+    """A task process, as its parent sees it. output : a descriptor to print to, by default stderr.
+    code : a memfd of executor/preload.py.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ChildProcess:
         code: int | None = None,
     ) -> None:
         self.task = task
-        self.folder = ""  # to be the current one of a task that was started before it was known
+        self.folder = ""  # the working directory of a task that was started before it was known
         self.code: int | None = None
         self.is_open = True  # there may be more to read
         env = {**os.environ, **dict.fromkeys(BLAS, str(threads))}
@@ -105,7 +105,9 @@ class ChildProcess:
             raise JobError(f"task {task} cannot be started: {error}") from error
 
     def tell(self, message: ControlMessage, descriptors: Sequence[int] = ()) -> None:
-        """Send; a task that reads nothing for TELL_S is ended, which is heard of as of any end."""
+        """Send a message; a task that reads nothing for TELL_S is killed, and its exit reported as
+        any.
+        """
         try:
             self.line.send(message, descriptors, TELL_S)
         except TimeoutError:
@@ -119,7 +121,7 @@ class ChildProcess:
 
     @property
     def is_stopped(self) -> bool:
-        """By SIGSTOP, or a debugger."""
+        """Whether SIGSTOP or a debugger has stopped the process."""
         try:
             with open(f"/proc/{self.process.pid}/stat") as file:
                 return file.read().rpartition(")")[2].split()[0] in "Tt"
@@ -127,7 +129,7 @@ class ChildProcess:
             return False
 
     def where(self) -> str:
-        """Its Python stack, after a short wait."""
+        """The task's Python stack, after a short wait."""
         who = f"task {self.task} (pid {self.process.pid})"
         if self.is_stopped:
             return f"{who} is stopped (SIGSTOP, or a debugger), so it cannot say where it is"
@@ -147,7 +149,7 @@ class ChildProcess:
         return f"{who} is here:\n{text}"
 
     def end(self) -> None:
-        """At once, and forget it."""
+        """Kill the process at once, and close its descriptors."""
         self.process.kill()
         self.process.wait()
         self.close()

@@ -1,4 +1,4 @@
-"""The task pools of a job on several hosts, as one, for the host with rank 0, the primary host.
+"""The task pools of a job on several hosts as one pool, for the primary host, which has rank 0.
 
 That host chooses the placement, hears all tasks and tells all; the job runners of the others pass
 messages on, over a transport of their own. Arrays leave shared memory at one end and are back in it
@@ -35,9 +35,9 @@ from horn.wire.frames import Note
 logger = logging.getLogger(__name__)
 
 PRIMARY = 0  # its number among the hosts
-SLICE_S = 0.01  # how long one of two things is waited for
+SLICE_S = 0.01  # wait for one of two sources of messages, by turns
 CHUNK_BYTES = 1024 * 1024
-MAX_BYTES = 4 * 1024**3  # of what one task says
+MAX_BYTES = 4 * 1024**3  # of one task's message
 START, SAID, EXIT, TELL, PIDS, DONE = "start", "said", "exit", "tell", "pids", "done"
 RENEW, DROP = "renew", "drop"
 
@@ -52,7 +52,9 @@ class StartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RestartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Renew the processes of ranks; messages of an earlier ``incarnation`` may come later."""
+    """The primary host's order to renew the processes of ranks; messages of an earlier
+    ``incarnation`` may come later.
+    """
 
     ranks: list[int]
     incarnation: int
@@ -60,7 +62,9 @@ class RestartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class RemoteMessage:
-    """From or to another host: ``topic``, and its data. incarnation : of the rank's process."""
+    """A message from or to another host: ``topic``, and its data. incarnation : of the rank's
+    process.
+    """
 
     host: int
     topic: str
@@ -71,9 +75,9 @@ class RemoteMessage:
 
 
 class HostLink:
-    """The link between the hosts of a job. A thread owns the transport; call from one other. url :
-    to listen at. number : of this host in ``names``. Raises PeerLost from ``receive``: another
-    host's runner has gone.
+    """The link between the hosts of a job. A thread owns the transport; use the link from one other
+    thread. url : to listen at. number : of this host in ``names``. Raises PeerLost from
+    ``receive``: another host's runner has gone.
     """
 
     def __init__(self, url: str, place: Identity, names: Sequence[str]) -> None:
@@ -104,7 +108,7 @@ class HostLink:
         self._out.put(RemoteMessage(to, topic, rank, incarnation, blob, memory))
 
     def tell(self, topic: str, blob: bytes = b"") -> None:
-        """To all others."""
+        """Send to all other hosts."""
         for host in range(len(self.names)):
             if host != self.number:
                 self.send(host, topic, blob=blob)
@@ -119,11 +123,11 @@ class HostLink:
         return found
 
     def finish(self) -> None:
-        """From now on other hosts may go."""
+        """Allow other hosts to leave from now on."""
         self._is_done = True
 
     def close(self, reason: str = "finished") -> None:
-        """Send what there is to be sent, and leave."""
+        """Send all queued messages, and leave."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join()
@@ -181,7 +185,9 @@ class HostLink:
 
 
 class RemoteTaskPool:
-    """All task pools of a job, as a TaskPool. pool : this host's. elsewhere : ranks by host."""
+    """All task pools of a job, with the methods of a TaskPool. pool : this host's. elsewhere :
+    ranks by host.
+    """
 
     def __init__(
         self, pool: TaskPool, host_link: HostLink, elsewhere: Mapping[int, Sequence[int]]
@@ -194,13 +200,11 @@ class RemoteTaskPool:
 
     @property
     def pids(self) -> dict[int, int]:
-        """By rank; 0 until its host has reported it. Updated in place."""
+        """Process ids by rank; 0 until its host has reported it. Updated in place."""
         return self._pids
 
     def place(self, hosts: Mapping[int, str]) -> None:
-        """Note other places of ranks, by host name. Raises ProtocolError: such a host is not
-        linked.
-        """
+        """Record other hosts of ranks, by name. Raises ProtocolError: such a host is not linked."""
         for rank, name in hosts.items():
             if name not in self.host_link.names:
                 hosts_of_job = ", ".join(self.host_link.names)
@@ -214,7 +218,7 @@ class RemoteTaskPool:
                 self._host_of[rank] = host
 
     def drop(self, ranks: Sequence[int]) -> None:
-        """As a TaskPool does."""
+        """End the processes of these ranks, on their hosts, and forget them."""
         for host, there in self._by_host(ranks).items():
             if host == PRIMARY:
                 self.pool.drop(there)
@@ -228,7 +232,7 @@ class RemoteTaskPool:
         return found
 
     def renew(self, ranks: Sequence[int]) -> None:
-        """As a TaskPool does, on each host."""
+        """End the processes of these ranks and start others, on their hosts."""
         self._n_renewed += 1
         self._incarnations.update(dict.fromkeys(ranks, self._n_renewed))
         for host, there in self._by_host(ranks).items():
@@ -279,7 +283,7 @@ class RemoteTaskPool:
     def _event(self, heard: RemoteMessage) -> tuple[int, Any, list[int]] | None:
         is_late = heard.incarnation < self._incarnations.get(heard.rank, 0)
         if is_late and heard.topic in (SAID, EXIT):
-            return None  # another has its place
+            return None  # another process has its place
         if heard.topic == SAID:
             fds = [control.in_memory("horn-share", heard.memory)] if heard.memory else []
             return heard.rank, control.parsed(heard.blob), fds
@@ -324,9 +328,9 @@ def attend(
     key: bytes | None = None,
     credential: Credential | None = None,
 ) -> bool:
-    """Run a task pool on another host than the primary one, until that says that all is done; False
-    if ``is_over`` was set before. change : makes a RunSpec of the primary host this host's.
-    on_ready : this host's tasks train. Raises PeerLost: another host has gone.
+    """Run the task pool of a host other than the primary one, until that reports the end; False if
+    ``is_over`` was set before. change : adapts a RunSpec of the primary host to this host. on_ready
+    : called when this host's tasks train. Raises PeerLost: another host has gone.
     """
     host_link.send(PRIMARY, PIDS, blob=msgspec.json.encode(pool.pids))
     incarnations: dict[int, int] = {}

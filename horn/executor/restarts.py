@@ -25,19 +25,20 @@ from horn.training.progress import Progress
 
 logger = logging.getLogger(__name__)
 
-ECHO_S = 0.5  # how long a task whose peer has gone waits for word of how that one ended
+ECHO_S = 0.5  # after the report of a lost peer: wait for how that one ended
 
 
 def unit_of(topology: Topology, rank: int) -> str:
-    """What has to be started again with a rank: a server, or a group."""
+    """The unit that restarts with a rank: a server, or a group."""
     return topology.name(rank) if topology.is_server(rank) else f"group {topology.group(rank)}"
 
 
 class Restarts:
-    """The restarts of a run. most : of a unit, with no epoch finished in between. start : gives new
-    processes of ranks the job in an attempt; ``attempt`` is the highest so far. keep : is given the
-    history. is_over : restart no more. is_given_up : a unit ended more than ``most`` times. groups
-    : there at the beginning, default all. on_left : is told of a group that has left.
+    """The restarts of a run. most : restarts of a unit, with no epoch finished in between. start :
+    gives the job to new processes of ranks in an attempt; ``attempt`` is the highest so far. keep :
+    saves the history. is_over : when set, nothing restarts. is_given_up : whether a unit ended more
+    than ``most`` times. groups : the ones at the beginning, default all. on_left : called with a
+    group that has left.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Restarts:
         self.leaving: set[int] = set()
         self._counts: Counter[str] = Counter()
         self._due: dict[str, tuple[float, str]] = {}  # by unit: when to start it again, and why
-        self._held: dict[str, list[tuple[int, Any]]] = {}  # what was said of it
+        self._held: dict[str, list[tuple[int, Any]]] = {}  # by unit: its withheld reports
 
     def ranks(self, unit: str) -> list[int]:
         kind, _, number = unit.partition(" ")
@@ -151,7 +152,7 @@ class Restarts:
         return True
 
     def _is_own(self, unit: str, failed: FailureReport) -> bool:
-        """Whether all missing ranks are of this unit, or a peer has only gone."""
+        """Whether all missing ranks are of this unit, or a peer was lost and none was late."""
         if "BarrierTimeout" not in failed.kinds:
             return True
         absent = numbers(failed.absent)
@@ -208,7 +209,9 @@ def _code(code: int) -> str:
 
 
 def _in_ranks(failed: FailureReport, topology: Topology, group: int) -> FailureReport:
-    """A report of a later group, which counts no group after its own, in ranks of the run."""
+    """Convert a report of a later group, which counts no group after its own, to ranks of the
+    run.
+    """
     its = Topology(group + 1, topology.n_tasks, topology.n_servers)
 
     def rank(number: int) -> int:

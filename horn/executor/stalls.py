@@ -1,4 +1,4 @@
-"""Which tasks stall: in a step of a start, each with a deadline, or in training where no other task
+"""Stalled tasks: in a step of a start, each with a deadline, or in training where no other task
 waits for them. Pure. docs/from-network-to-job.md lists the steps.
 """
 
@@ -23,7 +23,7 @@ from horn.process.control import (
     TaskFinished,
 )
 
-LOOK_S = 0.2  # how often it looks, of those that come more often
+LOOK_S = 0.2  # seconds between two checks; ``look`` may be called more often
 # In a superstep the waiting task names the late one best: it has this much time to report first.
 MARGIN_S = 3.0
 LOADING = "start, loading the job's file on its host"
@@ -32,7 +32,7 @@ HINT = "If it only needs longer, raise start_timeout (--start-timeout)"
 
 @dataclass(frozen=True)
 class StalledRanks:
-    """These ranks have been in a step for longer than it may take; ``others`` are further."""
+    """Ranks that have been in a step for longer than it may take; ``others`` are further."""
 
     ranks: tuple[int, ...]
     others: tuple[int, ...]
@@ -57,10 +57,11 @@ class StalledRanks:
 
 
 class StallDetector:
-    """The ranks of a run. unit : of a rank, with which it starts. start_s : per step, since the
-    last of a unit came on. silence_s : without a heartbeat in training, None if others wait for it.
-    is_stopped : which of these ranks are. pids : by rank, 0 while a host loads the job's file.
-    trains : whether a rank does.
+    """Finds the stalled ones among the ranks of a run. unit : gives the unit with which a rank
+    starts. start_s : deadline of each step, since the last progress in its unit. silence_s :
+    longest silence in training, None if others wait for it. is_stopped : gives the stopped
+    processes among ranks. pids : by rank, 0 while a host loads the job's file. trains : whether a
+    rank trains.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class StallDetector:
             self._steps[rank] = IMPORTING
 
     def drop(self, ranks: Iterable[int]) -> None:
-        """Watch these no longer."""
+        """Watch these ranks no longer."""
         for rank in ranks:
             self._steps.pop(rank, None)
             self._signs.pop(rank, None)
@@ -100,7 +101,7 @@ class StallDetector:
             self._ready.get(self.unit(rank), set()).discard(rank)
 
     def hear(self, rank: int, said: Any) -> None:
-        """A message of a task; an int is its exit code."""
+        """Take note of a task's message; an int is its exit code."""
         if isinstance(said, (int, TaskFinished, FailureReport)):
             self.drop((rank,))
         elif isinstance(said, StartPhase) and said.step == ENDING:
@@ -119,7 +120,7 @@ class StallDetector:
                 known[rank].renew()
 
     def look(self) -> list[StalledRanks]:
-        """Newly stalled ranks."""
+        """Return the newly stalled ranks, and watch them no longer."""
         now = self.clock()
         if now - self._looked < LOOK_S:
             return []

@@ -24,7 +24,7 @@ from horn.security.keys import Credential
 from horn.topology import Topology
 
 STOP_S = 2.0  # from SIGTERM to SIGKILL
-LAST_WORD_S = 1.0  # for what a task said before its end to be read
+LAST_WORD_S = 1.0  # to read what a task sent before its end
 
 
 class TaskPool:
@@ -64,7 +64,7 @@ class TaskPool:
 
     @property
     def pids(self) -> dict[int, int]:
-        """By rank."""
+        """Process ids by rank."""
         return {rank: child.process.pid for rank, child in self._children.items()}
 
     def renew(self, ranks: Sequence[int]) -> None:
@@ -94,8 +94,8 @@ class TaskPool:
         credential: Credential | None = None,
         ranks: Sequence[int] | None = None,
     ) -> None:
-        """Give tasks the job. key : encrypts what leaves the host. credential : for ZooKeeper.
-        ranks : only renewed ones.
+        """Give the job to tasks. key : encrypts what leaves the host. credential : for ZooKeeper.
+        ranks : only these, which were renewed.
         """
         # Of a group that came later n_groups counts it, too.
         topology = Topology(run.n_first or run.n_groups, run.n_tasks, run.n_servers)
@@ -109,8 +109,8 @@ class TaskPool:
             payload.close()
 
     def events(self, timeout_s: float) -> Iterator[tuple[int, Any, list[int]]]:
-        """Messages within a time: (rank, message, descriptors), which are the caller's to close;
-        last (rank, exit code, []).
+        """Yield the messages that come within a time: (rank, message, descriptors), which are the
+        caller's to close; last (rank, exit code, []).
         """
         poll = select.poll()
         waiting: dict[int, ChildProcess] = {}
@@ -132,7 +132,7 @@ class TaskPool:
                 yield from self._read(child)
 
     def _read(self, child: ChildProcess) -> Iterator[tuple[int, Any, list[int]]]:
-        """One message. All messages of an ended child are there already."""
+        """Read one message. All messages of an ended child are there already."""
         try:
             got = child.line.receive(LAST_WORD_S)
         except TimeoutError:  # it has ended, but a process of its own holds the line
@@ -143,18 +143,18 @@ class TaskPool:
             yield child.task, got[0], got[1]
 
     def tell(self, message: ControlMessage) -> None:
-        """Send to every running task, or to those of the given ranks."""
+        """Send to every running task, or to those below the message's ``n_ranks``."""
         n_ranks = getattr(message, "n_ranks", None)
         for rank, child in self._children.items():
             if n_ranks is None or rank < n_ranks:
                 child.tell(message)
 
     def stacks(self, ranks: Sequence[int]) -> dict[int, str]:
-        """Python stacks of those of these tasks that run here."""
+        """The Python stacks of those of these tasks that run here."""
         return {rank: self._children[rank].where() for rank in ranks if rank in self._children}
 
     def stopped(self, ranks: Sequence[int]) -> list[int]:
-        """Those whose process is stopped, by a signal or a debugger."""
+        """The ranks whose process is stopped, by a signal or a debugger."""
         return [r for r in ranks if r in self._children and self._children[r].is_stopped]
 
     def wait(self, timeout_s: float = STOP_S) -> None:
@@ -168,7 +168,7 @@ class TaskPool:
                     return
 
     def kill(self) -> None:
-        """Kill all, from any thread; ``events`` tells of their ends."""
+        """Kill all processes, from any thread; ``events`` reports their exits."""
         for child in list(self._children.values()):
             try:
                 signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
@@ -176,12 +176,12 @@ class TaskPool:
                 continue
 
     def stop(self) -> None:
-        """End those that have not ended, and forget all. May be called twice."""
+        """End all running processes, and forget all. May be called twice."""
         alive = [child for child in self._children.values() if child.code is None]
         for child in alive:
             child.process.terminate()
             if child.is_stopped:
-                child.process.kill()  # it could not act on the other
+                child.process.kill()  # a stopped process cannot act on SIGTERM
         ends = time.monotonic() + STOP_S
         for child in alive:
             try:

@@ -1,4 +1,4 @@
-"""What every task did when, as a file for chrome://tracing and its like."""
+"""The timeline of all tasks, as a file for chrome://tracing and its like."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ MAX_EVENTS = 100_000  # in all, about 15 MB of JSON
 def write(
     path: str | os.PathLike[str], traces: Sequence[TraceEvents], rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """A Chrome trace: a row per task, and a line through all of them where a superstep ended."""
+    """Write a Chrome trace: a row per task, and a line through all of them where a superstep
+    ended.
+    """
     events: list[dict[str, Any]] = []
     zero = min((e[3] for trace in traces for e in trace.events), default=0.0)
     ends: dict[int, float] = {}
