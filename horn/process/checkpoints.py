@@ -1,7 +1,7 @@
 """A task's side of checkpoints: when it saves its part and stops, as all others do.
 
 Between updates it looks for a message of its parent, which takes a microsecond. To stop it waits at
-a boundary until all have heard: one that went on would wait in vain.
+a boundary until all know: a task that went on would wait in vain for the others.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from horn.training.loop import TrainingLoop
 
 
 class TaskCheckpoints:
-    """The ``at_boundary`` of a loop. Raises Timeout: no word for ``superstep_timeout_s`` while it
-    waits to stop.
+    """Saves a task's part of checkpoints, as the ``at_boundary`` of its loop. Raises Timeout: no
+    decision for ``superstep_timeout_s`` while it waits to stop.
     """
 
     def __init__(self, line: ControlChannel, run: RunSpec, rank: int, engine: TaskEngine) -> None:
@@ -37,7 +37,7 @@ class TaskCheckpoints:
         self.settled_at = -1  # the boundary where all are to stop
         self.writer = PartWriter(Checkpoints(run.checkpoints), run.attempt)
         self._owned: set[str] | None = None
-        # Takes other messages first, and says whether one was for it.
+        # Gets each message first; returns whether the message was for it.
         self.other: Callable[[ControlMessage, int], bool] | None = None
 
     def __call__(self) -> bool:
@@ -58,12 +58,12 @@ class TaskCheckpoints:
     def _hear(self, iteration: int) -> None:
         found = self.line.receive(1.0)
         if found is None:
-            raise SystemExit(0)  # the one who started it has gone
+            raise SystemExit(0)  # the parent has gone
         if self.other is None or not self.other(found[0], iteration):
             self.take(found[0], iteration)
 
     def take(self, said: ControlMessage, iteration: int) -> None:
-        """A message of the parent, after so many updates."""
+        """Handle a message of the parent, after ``iteration`` updates."""
         if isinstance(said, SaveRequest):
             is_late = said.at < iteration
             self.line.send(SaveReply(said.at, iteration, is_late))
@@ -99,7 +99,7 @@ class TaskCheckpoints:
             try:
                 line.send(said)
             except OSError:
-                pass  # nobody listens any more
+                pass  # the parent has gone
 
         facts: dict[str, Any] = {
             "rank": self.rank,
@@ -110,5 +110,5 @@ class TaskCheckpoints:
         self.writer.write(iteration, part_name(self.rank), pieces(loop, self._owned), facts, then)
 
     def close(self) -> None:
-        """Wait until the last part is written and told of."""
+        """Wait until the last part is written and reported."""
         self.writer.wait()

@@ -1,7 +1,7 @@
 """The messages between a task process and the process that started it.
 
 Each message is msgpack of one class below, over a unix socket that keeps messages apart; arrays go
-as descriptors of shared memory beside it. What is too long for a packet goes in one as well. Both
+as descriptors of shared memory beside it. A message too long for a packet goes in one as well. Both
 ends check every message: its length, its class, every field.
 """
 
@@ -53,13 +53,13 @@ _Text = Annotated[str, msgspec.Meta(max_length=64_000)]
 
 
 class ControlMessage(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """One message."""
+    """The base class of all messages."""
 
 
 class StartTask(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To a task: be this one. The descriptors are a payload. key : the job's, for what leaves the
-    host; credential : for ZooKeeper; both are here because others can read arguments and
-    environments. folder : to be the current one.
+    """To a process: become this task. The descriptors are a payload. key : the job's, encrypts what
+    leaves the host; credential : for ZooKeeper; both are here because others can read arguments and
+    environments. folder : the working directory.
     """
 
     task: _Count
@@ -69,7 +69,7 @@ class StartTask(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=Tru
 
 
 class StartPhase(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A task has come to a step of its start, or to its end: an index of STEPS."""
+    """A task has reached a step of its start, or its end: ``step`` is an index of STEPS."""
 
     step: Annotated[int, msgspec.Meta(ge=0, lt=len(STEPS))]
 
@@ -94,7 +94,7 @@ class BatchProgress(ControlMessage, frozen=True, tag=True, forbid_unknown_fields
 
 
 class BatchDone(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The job's first task has made an update, where a callback wants to hear of each."""
+    """The job's first task has made an update; sent where a callback asks for every update."""
 
     epoch: _Count
     iteration: _Count
@@ -102,8 +102,8 @@ class BatchDone(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=Tru
 
 
 class CallbackDecision(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To tasks of ranks below ``n_ranks``: what callbacks decide after ``at`` updates, at the end
-    of an epoch or within it. rate : of SettableRate. memory : what they remember.
+    """To tasks of ranks below ``n_ranks``: the callbacks' decision after ``at`` updates, at the end
+    of an epoch or within it. rate : of SettableRate. memory : the callbacks' state.
     """
 
     at: _Count
@@ -121,7 +121,7 @@ class ModelRequest(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=
 
 
 class EpochRow(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """An epoch is over in a group. ``own`` : the group's own loss, and of how many samples."""
+    """An epoch is over in a group. ``own`` : the group's own loss, and its number of samples."""
 
     values: dict[str, float | int | list[float] | None]
     group: _Count = 0
@@ -148,15 +148,17 @@ class ArrayShare(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=Tr
 
 
 class TraceEvents(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """(phase, label, superstep, begin, end), monotonic seconds; ``n_left_out`` over the limit."""
+    """A task's trace: (phase, label, superstep, begin, end), monotonic seconds; ``n_left_out``
+    counts events over the limit.
+    """
 
     events: tuple[tuple[str, str, int, float, float], ...]
     n_left_out: int
 
 
 class TaskFinished(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The final message of a task: a LoopResult and TaskTimes. staleness : of a server, pieces by
-    lateness. is_halted : it stopped at a boundary.
+    """The final message of a task: a LoopResult and TaskTimes. staleness : a server's number of
+    pieces by lateness. is_halted : it stopped at a boundary.
     """
 
     iterations: int = 0
@@ -195,7 +197,7 @@ class FailureReport(
 
 
 class LeaveRun(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To the tasks of a group of durable servers: leave at the end of this epoch."""
+    """To the tasks of a group with durable servers: leave at the end of this epoch."""
 
     group: _Count
 
@@ -208,14 +210,16 @@ class SaveRequest(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=T
 
 
 class StopDecision(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To tasks: all have heard to stop ``at`` a boundary; or one has passed it: ``go_on``."""
+    """To tasks: stop ``at`` this boundary, all of you; or ``go_on``, since one has passed it."""
 
     at: _Count
     go_on: bool
 
 
 class SaveReply(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To SaveRequest, after ``iteration`` updates: past ``at``, or there and waiting to stop."""
+    """The reply to a SaveRequest, after ``iteration`` updates: ``at`` is past, or the task is there
+    and waits to stop.
+    """
 
     at: _Count
     iteration: _Count
@@ -234,7 +238,7 @@ class PartSaved(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=Tru
 
 
 _ENCODE = msgspec.msgpack.Encoder()
-# By its tag: any of the classes above.
+# Decodes any of the classes above, by its tag.
 _DECODE: msgspec.msgpack.Decoder[ControlMessage] = msgspec.msgpack.Decoder(
     functools.reduce(operator.or_, ControlMessage.__subclasses__())
 )
@@ -254,8 +258,8 @@ def parsed(data: bytes) -> ControlMessage:
 
 
 class ControlChannel:
-    """One end of the channel. Raises ProtocolError: no message came. BrokenPipeError: the other end
-    has gone.
+    """One end of the channel. Raises ProtocolError: the packet is no message. BrokenPipeError: the
+    other end has gone.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -266,7 +270,7 @@ class ControlChannel:
 
     @classmethod
     def pair(cls) -> tuple[ControlChannel, ControlChannel]:
-        """Two ends; the second is to be inherited."""
+        """Make both ends; the second is for a child process to inherit."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(ours), cls(theirs)
 
@@ -279,7 +283,7 @@ class ControlChannel:
         descriptors: Sequence[int] = (),
         timeout_s: float = UNREAD_S,
     ) -> None:
-        """Send, and wait while the other end has too much unread. Raises TimeoutError."""
+        """Send a message; wait while the other end has too much unread. Raises TimeoutError."""
         packed = _ENCODE.encode(message)
         if len(packed) <= PACKET_BYTES:
             self._put([INLINE, packed], descriptors, timeout_s)
@@ -307,7 +311,7 @@ class ControlChannel:
                     ) from None
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether there is something to receive, within a time; 0 costs a microsecond."""
+        """Whether a message comes within a time; 0 costs a microsecond."""
         return bool(self._poll.poll(timeout_s * 1000))
 
     def receive(self, timeout_s: float | None) -> tuple[ControlMessage, list[int]] | None:
@@ -349,8 +353,8 @@ class ControlChannel:
         try:
             packet, fds, flags, _ = socket.recv_fds(self.sock, *RECEIVED)
         except ConnectionResetError:
-            # The other end has gone and left something unread, which is told first, and once. What
-            # it said before is still to be heard.
+            # The other end has gone and left messages unread: this error comes first, and once.
+            # Messages that it sent before can still be received.
             packet, fds, flags, _ = socket.recv_fds(self.sock, *RECEIVED)
         return packet, fds, flags
 
@@ -366,7 +370,7 @@ def _read(fd: int) -> bytes:
 
 
 def in_memory(name: str, data: bytes) -> int:
-    """A memfd with these bytes; the descriptor is the caller's."""
+    """Make a memfd with these bytes; the descriptor is the caller's."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
         with open(fd, "wb", closefd=False) as file:

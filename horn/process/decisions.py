@@ -1,7 +1,7 @@
 """A task's side of callbacks, which run in the process that started it (``training/hooks.py``).
 
 At the end of an epoch, and after each update where a callback wants to hear of it, the task waits
-for what they decide: every task gets the same, so all go on alike. The wait has no deadline: a
+for their decision: every task gets the same, so all go on alike. The wait has no deadline: a
 callback may save a large model. It ends with the process that is waited for.
 """
 
@@ -26,11 +26,12 @@ SIGN_S = 1.0
 
 
 class Decisions:
-    """What a task is told. rate : of its job, to be set. take : other messages of its parent, with
-    the iteration; send_share : sends this task's part of the model. memory : what callbacks
-    remember, for checkpoints.
+    """The callbacks' decisions, as a task receives them. rate : of its job, to be set. take :
+    handles other messages of the parent, with the iteration; send_share : sends this task's part of
+    the model. memory : the callbacks' state, for checkpoints.
 
-    Tasks of groups that do not wait for each other follow those of group 0 by its servers.
+    Tasks of groups that do not wait for each other follow the decisions of group 0 through its
+    servers.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Decisions:
             self.memory, self.rate.number = memory, memory.get("rate")
 
     def batch(self, epoch: int, iteration: int, loss: float) -> bool:
-        """After an update: whether training ends with it."""
+        """Wait for the decision after an update; whether training ends with it."""
         if not self.is_joined and not self.is_first:
             return False
         if self.rank == 0:
@@ -69,7 +70,7 @@ class Decisions:
         return False
 
     def epoch(self, iteration: int) -> bool:
-        """At the end of an epoch: whether training ends with it."""
+        """Wait for the decision at the end of an epoch; whether training ends with it."""
         if not self.asks_epoch:
             return False
         decision = self._wait(iteration, True)
@@ -80,7 +81,7 @@ class Decisions:
         self.memory, self.rate.number = decision.memory, decision.rate
 
     def hear(self, said: ControlMessage, iteration: int) -> bool:
-        """Whether a message of the parent is one for callbacks."""
+        """Handle a message of the parent; whether it was one for callbacks."""
         if isinstance(said, CallbackDecision):
             self._heard[said.at, said.is_epoch] = said
         elif isinstance(said, ModelRequest):
@@ -93,12 +94,12 @@ class Decisions:
         key = iteration, is_epoch
         while key not in self._heard:
             if not self.line.wait(SIGN_S):
-                if not self.is_joined:  # its parent expects a sign of life
+                if not self.is_joined:  # its parent expects heartbeats
                     self.line.send(Heartbeat())
                 continue
             found = self.line.receive(1.0)
             if found is None:
-                raise SystemExit(0)  # the one who started it has gone
+                raise SystemExit(0)  # the parent has gone
             if not self.hear(found[0], iteration):
                 self.take(found[0], iteration)
         decision = self._heard.pop(key)

@@ -1,4 +1,4 @@
-"""What the exit code of a process says. Pure."""
+"""Exit codes of processes, in words. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 
 def how_it_ended(code: int) -> tuple[str, str]:
-    """In words, and a hint or "". Codes below 0 are signals, as subprocess gives them."""
+    """Describe an exit code in words, with a hint or "". Codes below 0 are signals."""
     if code >= 0:
         return f"ended with exit code {code}", ""
     try:

@@ -1,5 +1,5 @@
-"""A job as the files of a folder, which another machine makes the same job of: what a payload has
-(``job_spec.py``), in files instead of shared memory.
+"""A job as the files of a folder, from which another machine makes the same job: a payload
+(``job_spec.py``) in files instead of shared memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from horn.process.job_files import load
 def job():
     return load(Path(__file__).parent)
 '''
-# How it is run is said elsewhere; a payload wants something.
+# A payload needs a RunSpec, but how the job runs is decided elsewhere.
 _NO_RUN = RunSpec(
     n_tasks=1, n_groups=1, hosts="", job="", url="", backend="kernels", threads=1,
     barrier="message", begun=0.0, interval_s=1.0, superstep_timeout_s=1.0, start_timeout_s=1.0,
@@ -34,8 +34,8 @@ _NO_RUN = RunSpec(
 
 
 def save(job: Job, folder: Path, strategy: Strategy | None = None) -> None:
-    """Write a job into an empty folder, with job.py, which gives it back. Raises JobError: what of
-    it cannot travel.
+    """Write a job into an empty folder, with job.py, which gives it back. Raises JobError: a part
+    of it cannot travel.
     """
     memory = pack(
         draft(job, strategy, with_callbacks=True), job, _NO_RUN, Placement.default(job.network)
@@ -60,7 +60,7 @@ def save(job: Job, folder: Path, strategy: Strategy | None = None) -> None:
 
 
 def load(folder: Path) -> Job:
-    """The job of a folder. Runs its sources."""
+    """Make the job of a folder. Runs its sources."""
     facts = json.loads((folder / FACTS).read_text())
     files = [folder / f"{number}.bin" for number in range(facts["files"])]
     opened = open_payload([os.open(file, os.O_RDONLY | os.O_CLOEXEC) for file in files])

@@ -1,7 +1,7 @@
 """A job for a fresh process: text, and shared memory.
 
-The text is JSON: the network as in a model file, with the sources of what the user wrote; the job's
-settings; which arrays lie where. The arrays are in sealed memfds, or in the file that they are
+The text is JSON: the network as in a model file, with the user's sources; the job's
+settings; the places of arrays. The arrays are in sealed memfds, or in the file that they are
 mapped from, and travel as descriptors. Nothing is pickled. What is read is checked before it is
 used; only the sources of the user's own neurons run.
 """
@@ -50,7 +50,7 @@ _Shape = Annotated[tuple[_Count, ...], msgspec.Meta(max_length=8)]
 
 
 class ArraySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where an array lies: in which descriptor, from which byte."""
+    """The place of an array: the number of its descriptor, and its first byte."""
 
     memory: _Count
     offset: _Count
@@ -63,7 +63,7 @@ class ArraySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TargetsSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The OutputTargets of one of several outputs; classes are for people."""
+    """The OutputTargets of one of several outputs, without the names of classes."""
 
     name: str
     first: _Count
@@ -73,7 +73,7 @@ class TargetsSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A Dataset."""
+    """The settings and arrays of a Dataset."""
 
     x: ArraySpec
     y: ArraySpec | None
@@ -87,7 +87,7 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoppingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An EarlyStopping."""
+    """The settings of an EarlyStopping."""
 
     patience: int
     monitor: str
@@ -96,7 +96,7 @@ class StoppingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AugmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An Augment."""
+    """The settings of an Augment."""
 
     flip: str
     shift: tuple[_Count, _Count]
@@ -104,7 +104,7 @@ class AugmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AggregateSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An Aggregate. ``of_layer`` is a reference to the function."""
+    """The settings of an Aggregate. ``of_layer`` is a reference to the function."""
 
     layer: str
     of_layer: dict[str, Any]
@@ -112,7 +112,7 @@ class AggregateSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of a Job. ``optimizer`` is a thing as ``_thing_to_json`` writes it."""
+    """The settings of a Job. ``optimizer`` is in the form of ``_thing_to_json``."""
 
     optimizer: dict[str, Any]
     batch_size: _Count
@@ -137,7 +137,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the group runs it.
+    """The settings of a job's run, for its tasks.
 
     n_tasks : of each group. guests : servers are threads of the first tasks. hosts, job : of the
     job in ZooKeeper. begun : monotonic clock of this host. interval_s : of progress. attempt : of
@@ -146,7 +146,7 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     checkpoint. journals : folder of durable servers, or ""; n_first : groups at the beginning,
     where some came later. groups : there at the beginning, () for all. silence_s : of ZooKeeper,
     before a task gives up its place, if more than its session. callbacks : the parent has some that
-    hear of epochs (1), or of every update as well (2).
+    ask for epochs (1), or for every update as well (2).
     """
 
     n_tasks: _Count
@@ -177,8 +177,8 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class JobText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All text. ``arrays``: parameter/NAME, state/NAME, edges/WEIGHT/indptr and .../indices,
-    .../weight.
+    """The whole text of a payload. ``arrays``: parameter/NAME, state/NAME, edges/WEIGHT/indptr and
+    .../indices, .../weight.
     """
 
     format: int
@@ -193,7 +193,7 @@ class JobText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SharedArrays:
-    """Arrays on their way into memfds or files that others can map; ``descriptors`` are theirs."""
+    """Arrays in memfds or files that other processes can map, through ``descriptors``."""
 
     def __init__(self) -> None:
         self.descriptors: list[int] = []
@@ -221,7 +221,7 @@ class SharedArrays:
         return specs
 
     def add_data(self, data: Dataset) -> DataSpec:
-        """A dataset: copied, or as the file it is mapped from."""
+        """Add a dataset: copied, or as the file that it is mapped from."""
         given = {key: getattr(data, key) for key in ("x", "y", "weight", "lengths")}
         found = {key: None if array is None else self._file(array) for key, array in given.items()}
         rest = {k: a for k, a in given.items() if found[k] is None and a is not None}
@@ -283,7 +283,7 @@ def _write(fd: int, array: Array, offset: int) -> None:
 
 
 def _mapped_inode(address: int) -> int | None:
-    """The inode of what is mapped at an address of this process."""
+    """The inode of the file that is mapped at an address of this process."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             span, _, _, _, inode = line.split()[:5]
@@ -307,9 +307,9 @@ class JobDraft:
 
 
 def draft(job: Job, strategy: Strategy | None = None, with_callbacks: bool = False) -> JobDraft:
-    """A job's code as text; the strategy is allreduce by default. with_callbacks : all of them, of
-    which tasks have those that run everywhere. Raises JobError: something cannot travel to a
-    process.
+    """Write a job's code as text; the strategy is allreduce by default. with_callbacks : all
+    callbacks, not only those that run everywhere, in tasks. Raises JobError: something cannot
+    travel to a process.
     """
     capture = SourceCapture()
     try:
@@ -341,7 +341,7 @@ def draft(job: Job, strategy: Strategy | None = None, with_callbacks: bool = Fal
 
 
 def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> SharedArrays:
-    """A job's payload; its first descriptor is the text. Close it when all tasks have it."""
+    """Make a job's payload; its first descriptor is the text. Close it when all tasks have it."""
     memory = SharedArrays()
     try:
         memory.descriptors.append(-1)  # the text comes first
@@ -385,7 +385,7 @@ def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> Share
 
 
 def _number(value: Any) -> Any:
-    """Numbers of NumPy as plain ones."""
+    """Convert NumPy's numbers to plain ones."""
     if isinstance(value, np.generic):
         return value.item()
     raise JobError(f"this job cannot be given to other processes: {value!r} is no plain value")
@@ -404,8 +404,8 @@ def _arrays_of(job: Job) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class OpenedPayload:
-    """A payload in its process. ``parameters``, ``states`` : initial arrays, whole, read-only views
-    of shared memory.
+    """A payload as its process reads it. ``parameters``, ``states`` : initial arrays, whole,
+    read-only views of shared memory.
     """
 
     job: Job
@@ -423,8 +423,8 @@ class OpenedPayload:
 
 
 def open_payload(descriptors: Sequence[int]) -> OpenedPayload:
-    """The job of a payload, whose descriptors it takes over. Runs user sources. Raises
-    ProtocolError: not what ``pack`` writes. ModelError: a source does not run.
+    """Open a payload, and take over its descriptors. Runs user sources. Raises ProtocolError: not
+    what ``pack`` writes. ModelError: a source does not run.
     """
     maps: dict[int, mmap.mmap] = {}
     try:
@@ -463,7 +463,7 @@ def _map(descriptors: Sequence[int], index: int, maps: dict[int, mmap.mmap]) -> 
 
 
 def map_private(descriptor: int) -> mmap.mmap:
-    """The content of a file or memfd, read-only."""
+    """Map a file or memfd, read-only."""
     size = os.fstat(descriptor).st_size
     # Private: a write-sealed memfd may be mapped so by every kernel, and nothing is written.
     return mmap.mmap(descriptor, size, mmap.MAP_PRIVATE, mmap.PROT_READ)
@@ -543,7 +543,7 @@ def _job(
         data(spec.test, "test"),
         spec.target,
         spec.dtype,
-        False,  # written backwards were compared before
+        False,  # check: written backward methods were compared before the start
         None if stopping is None else EarlyStopping(**msgspec.structs.asdict(stopping)),
         spec.keep_best,
         spec.name,
@@ -559,8 +559,8 @@ def _job(
 
 
 def _callback_to_json(one: Callback, capture: SourceCapture) -> dict[str, Any]:
-    """A callback's class, and its attributes, tuples as lists: it need not be a dataclass. Raises
-    ModelError: JSON would lose or change one.
+    """Write a callback: its class and its attributes, tuples as lists; it need not be a dataclass.
+    Raises ModelError: JSON would lose or change an attribute.
     """
     fields: dict[str, Any] = {}
     functions: dict[str, Reference] = {}
@@ -583,7 +583,7 @@ def _callback_to_json(one: Callback, capture: SourceCapture) -> dict[str, Any]:
 
 
 def _keys(value: Any) -> Iterator[Any]:
-    """Of all dicts in a value."""
+    """Yield the keys of all dicts in a value."""
     if isinstance(value, dict):
         yield from value
     inner = value.values() if isinstance(value, dict) else value
@@ -621,7 +621,9 @@ def _placement(text: JobText, network: Network) -> Placement:
 
 
 def _thing_to_json(thing: Any, where: str, capture: SourceCapture) -> Any:
-    """A number, a text, None, {"function": reference}, or {"class": reference, "fields": ...}."""
+    """Write an object as a number, a text, None, {"function": reference}, or {"class": reference,
+    "fields": ...}.
+    """
     if isinstance(thing, np.generic):
         return thing.item()
     if thing is None or isinstance(thing, (bool, int, float, str)):

@@ -1,4 +1,4 @@
-"""What is applied in a job's process before any of the user's code runs.
+"""The limits that a job's process applies before any of the user's code runs.
 
 A job's code may do what its uid may; these limits keep an honest mistake (a loop that allocates,
 forks or writes) from taking the host with it, and keep what is the agent's (descriptors, variables
@@ -33,7 +33,7 @@ ALLOWED_PREFIXES = ("LC_",)
 
 
 class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of each process of a job. None: as the agent has it.
+    """The limits of each process of a job. None: the agent's own.
 
     memory_bytes : private memory (RLIMIT_DATA). address_bytes : all mappings (RLIMIT_AS).
     n_processes : and threads of the uid, beyond the present ones; not for root. file_bytes : of one
@@ -50,8 +50,8 @@ class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def apply(limits: ProcessLimits, *, keep: Iterable[int] = (), parent: int | None = None) -> None:
-    """Apply to this process and its children. ``keep``: descriptors besides 0, 1 and 2. ``parent``:
-    end with it. Raises JobError: a limit cannot be had; the job must not run.
+    """Apply limits to this process and its children. ``keep``: descriptors besides 0, 1 and 2.
+    ``parent``: end with it. Raises JobError: a limit cannot be set; the job must not run.
     """
     if os.getsid(0) != os.getpid():
         if os.getpgrp() == os.getpid():  # its leader can begin no session
@@ -87,7 +87,7 @@ def apply(limits: ProcessLimits, *, keep: Iterable[int] = (), parent: int | None
 
 
 def guard() -> None:
-    """For a holder of the cluster's key: no core file, and nobody reads its memory."""
+    """Protect a process that has the cluster's key: no core file, and nobody reads its memory."""
     _set(resource.RLIMIT_CORE, 0, "core")
     _prctl(PR_SET_DUMPABLE, 0)
 
@@ -95,7 +95,9 @@ def guard() -> None:
 def environment(
     extra: Mapping[str, str] | None = None, base: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """What a job's process may have of ``base`` (by default this process's own), and ``extra``."""
+    """The variables for a job's process: the allowed ones of ``base`` (by default this process's
+    environment), and ``extra``.
+    """
     found = {
         name: value
         for name, value in (os.environ if base is None else base).items()

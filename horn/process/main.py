@@ -50,9 +50,9 @@ if TYPE_CHECKING:  # each task would spend a tenth of its start on what few need
 
 PR_SET_NAME = 15
 STOP_S = 5.0  # for a server in this process to end after its last message
-SIGNS = 4  # of life, at least, in a superstep's deadline,
-SIGN_S = 5.0  # and so often in longer ones
-IDLE_TIMEOUTS = 10  # a server may hear nothing for so many times what a task waits
+SIGNS = 4  # heartbeats, at least, in a superstep's deadline,
+SIGN_S = 5.0  # and seconds between two, at most
+IDLE_TIMEOUTS = 10  # a server may be idle for so many times a task's deadline
 MAX_TEXT = 60_000
 COPIED_AT_ONCE = 1 << 20  # numbers
 
@@ -72,7 +72,7 @@ def peak_memory_bytes() -> int:
 
 
 class ProgressReporter(Progress):
-    """The progress of a group's first task, for the parent: epochs, and the steps of group 0."""
+    """Reports a group's progress from its first task to the parent: epochs, and group 0's steps."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class ProgressReporter(Progress):
 
 
 class TraceRecorder:
-    """The first ``limit`` pieces of work of a task, for the trace."""
+    """Records the first ``limit`` events of a task, for the trace."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.n_left_out = limit, 0
@@ -131,7 +131,7 @@ def sign_s(superstep_timeout_s: float) -> float:
 
 
 class TaskProcess:
-    """One task. ``run`` runs it to its end; what it reports when it fails is in ``failed``."""
+    """One task: ``run`` runs it to its end; ``failed`` makes its failure report."""
 
     def __init__(self, line: control.ControlChannel) -> None:
         self.line = line
@@ -147,7 +147,7 @@ class TaskProcess:
         self._reporting, self._is_reported = threading.Lock(), False
 
     def run(self) -> None:
-        with suppress(OSError):  # who started it has gone, which the next line hears
+        with suppress(OSError):  # the parent has gone: receive returns None below
             self.enter(control.READING)
         found = self.line.receive(None)  # an agent's processes may wait for long
         if found is None:
@@ -173,12 +173,12 @@ class TaskProcess:
                 raise
 
     def enter(self, step: int) -> None:
-        """The next step of the start."""
+        """Begin a step of the start, and report it."""
         self.doing = control.STEPS[step]
         self.line.send(control.StartPhase(step))
 
     def _ready(self, doing: str) -> None:
-        """The start is over. doing : where the task is from now on, if it is in no group."""
+        """Report the end of the start. doing : the task's position from now on, if in no group."""
         self.doing = doing
         self.line.send(control.GroupReady(time.monotonic() - self.began))
 
@@ -337,7 +337,7 @@ class TaskProcess:
         ending = loop.finish()
         if guest is not None:
             guest.join(STOP_S)
-        if group_index == 0:  # what it has is the model
+        if group_index == 0:  # its arrays are the model
             self.send_share()
         if recorder is not None:
             self.line.send(control.TraceEvents(tuple(recorder.events), recorder.n_left_out))
@@ -373,8 +373,9 @@ class TaskProcess:
         group: int,
         scales: Mapping[str, float],
     ) -> None:
-        """Go on from a checkpoint. Where each group has a model of its own, its parts count; in the
-        checkpoint of another strategy, or of other groups (it was changed knowingly), the first.
+        """Resume from a checkpoint. Where each group has a model of its own, it takes its own
+        parts; from the checkpoint of another strategy, or of other groups (it was changed
+        knowingly), the first.
         """
         from horn.checkpoint import Checkpoints
         from horn.training.checkpointing import part_name, restore
@@ -419,7 +420,7 @@ class TaskProcess:
         self._finish(spent, dict(server.staleness))
 
     def _guest(self, rendezvous: Rendezvous, opened: OpenedPayload) -> ServerThread | None:
-        """The server in a thread of this task's process, if there is one."""
+        """Start the server in a thread of this task's process; None if there is none."""
         wire = rendezvous.guest_wire
         if wire is None:
             return None
@@ -432,7 +433,7 @@ class TaskProcess:
         return guest
 
     def send_share(self) -> None:
-        """This task's part of every array, through shared memory."""
+        """Send this task's part of every array, through shared memory."""
         engine = self.engine
         assert engine is not None
         memory = SharedArrays()
@@ -548,7 +549,7 @@ class _Initial(Mapping[str, Array]):
 
 
 def in_ranks(text: str, first: int) -> str:
-    """Tasks of a group as ranks, from its first: task 1 -> task 3."""
+    """Replace a group's task numbers by ranks, from its first rank: task 1 -> task 3."""
     return re.sub(r"\btask (\d+)", lambda found: f"task {first + int(found[1])}", text)
 
 
@@ -572,7 +573,7 @@ def main() -> int:
         os.set_inheritable(fd, False)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=stack_fd, all_threads=False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     line = control.ControlChannel(socket.socket(fileno=line_fd))
     try:
         TaskProcess(line).run()

@@ -1,4 +1,4 @@
-"""How a rank finds the others: through ZooKeeper, and then over its transports."""
+"""The rendezvous of a rank with the others: through ZooKeeper, and then over its transports."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SESSION_S = 20.0
 
 
 class Rendezvous:
-    """One rank meets the others: registers its endpoints, waits for theirs, connects.
+    """One rank's meeting with the others: it registers, waits for their endpoints, and connects.
 
-    rank : of a task or server. key : for what leaves the host. credential : for ZooKeeper. stack :
-    closes what it opens. enter : is told of steps of the start. wire : for messages between
-    batches, connected by ``group`` for a task. guest_wire : of the server in this process, which
-    connects it.
+    rank : of a task or server. key : encrypts what leaves the host. credential : for ZooKeeper.
+    stack : closes what it opens. enter : called with each step of the start. wire : for messages
+    between batches, connected by ``group`` for a task. guest_wire : of the server in this process,
+    which connects it.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Rendezvous:
         self._memberships: dict[str, Membership] = {}
         self.own: Registration | Membership | None = None
         self._table: RosterTable | None = None
-        # Who finds servers that come and go watches them; else the table says where they are.
+        # Durable servers come and go, so their folder is watched; others are in the table.
         self.servers = self.membership(coord.paths.servers(run.job)) if run.journals else None
         self.wire: Transport | None = None
         self.guest_wire: Transport | None = None
@@ -76,7 +76,7 @@ class Rendezvous:
         self._steps = self._open(n, number, job)
         wire = "" if self.wire is None else self.wire.endpoint
         folder = coord.paths.members(run.job, self.group_index)
-        # Who publishes looks at all folders before the others join: then these are there.
+        # The rank that publishes the table watches the members; others only register.
         self.own = self.membership(folder) if self._publishes else self._registration(folder)
         self.join(self.own, self.task, self._steps.endpoint, wire=wire)
         if self.guest_wire is not None:
@@ -85,7 +85,9 @@ class Rendezvous:
     def join(
         self, where: Registration | Membership, number: int, endpoint: str, **info: str
     ) -> None:
-        """Take a place. Whoever held it in an earlier attempt is fenced, if it still lives."""
+        """Register as member ``number``. A process that held the place in an earlier attempt is
+        fenced.
+        """
         attempt = self.run.attempt
         where.join(
             str(number),
@@ -105,7 +107,7 @@ class Rendezvous:
         return self.rank == (0 if self._is_whole else self.group_index * self.topology.n_tasks)
 
     def table(self) -> RosterTable:
-        """Wait for all members; their table. Sets ``roster``, for the barrier."""
+        """Wait for all members, and return their table. Sets ``roster``, for the barrier."""
         if self._table is not None:
             return self._table
         self.enter(WAITING)
@@ -159,7 +161,7 @@ class Rendezvous:
         return self.table().folders[self.coord.paths.members(self.run.job, group)]
 
     def group(self) -> Group:
-        """The connection for supersteps."""
+        """Connect this task to the others, and return its group, for supersteps."""
         run = self.run
         group_indexes = range(self.topology.n_groups) if self.is_joined else [self.group_index]
         endpoints = [
@@ -198,7 +200,7 @@ class Rendezvous:
         return found
 
     def server_wire(self) -> Transport:
-        """The connection of a server process."""
+        """Connect a server process for messages between batches, and return its transport."""
         assert self.wire is not None
         endpoints = self.wires()
         self.enter(CONNECTING)

@@ -1,6 +1,6 @@
 """How tasks find restarted servers, and servers restarted groups: through ZooKeeper.
 
-What is asked for often is kept here; it is read again when the folder's membership has changed.
+Members are kept here, and read again when the membership of their folder has changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from horn.runtime.context import ServerAddress
 from horn.training.journals import ATTEMPTS
 from horn.transport import Identity
 
-PAUSE_S = 2.0  # who did nothing for so long asks ZooKeeper whose place it is
+PAUSE_S = 2.0  # after so long without activity, ask ZooKeeper for the place's holder
 
 
 class WatchedFolder:
@@ -51,8 +51,8 @@ class WatchedFolder:
 
 
 class ServerDiscovery:
-    """The members that a rank sees, with durable servers. Raises SessionLost, Fenced: its place is
-    lost.
+    """The servers or groups that a rank finds where servers are durable. Raises SessionLost,
+    Fenced: its place is lost.
     """
 
     def __init__(self, rendezvous: Rendezvous) -> None:
@@ -75,7 +75,7 @@ class ServerDiscovery:
         return Identity(number, run.n_tasks, f"{run.job}/servers", run.attempt, key)
 
     def find(self, server: int) -> ServerAddress | None:
-        """Where a server is now."""
+        """The present address of a server; None if it is not registered."""
         member = self._servers.members().get(str(server))
         if member is None:
             return None
@@ -93,7 +93,7 @@ class ServerDiscovery:
             self.groups.append(WatchedFolder(self.rendezvous.membership(folder)))
 
     def check(self) -> None:
-        """Check that this process has its place; after a pause by asking."""
+        """Check that this process still holds its place; after a pause by asking ZooKeeper."""
         now, looked = time.monotonic(), self._looked
         self._looked = now
         mine = self.rendezvous.servers if self._is_server else self.rendezvous.own
@@ -126,7 +126,7 @@ def served(
 
     def is_stale(rank: int, attempt: int) -> bool:
         group = rank // n_tasks
-        if group < server.topology.n_groups:  # else nobody of it has joined yet
+        if group < server.topology.n_groups:  # else no task of it has joined yet
             server.fence(group, discovery.attempt(group))
         return server.is_stale(group, attempt)
 
@@ -142,7 +142,7 @@ def served(
         n_replayed += 1
         block = message.arrays[0] if message.arrays else None
         server.on(message.src, message.meta, block, message.attempt)
-    # One that was done before must not end again before anybody has come.
+    # A server that was done before must not end again before a group has come.
     groups = run.groups or range(run.n_groups)
     if server.expect(groups, run.attempt - run.attempt % ATTEMPTS):
         journal.save(*state(server))
