@@ -26,8 +26,8 @@ from horn.training.loop import BestModel, TrainingLoop
 
 logger = logging.getLogger(__name__)
 
-SCALED = "parallel-dropout"  # the strategy of horn that scales
-BEST = "best-"  # what the kinds of the kept model's arrays begin with
+SCALED = "parallel-dropout"  # horn's strategy that scales weights
+BEST = "best-"  # prefix of the kinds of the best model's arrays
 
 
 def part_name(rank: int) -> str:
@@ -64,7 +64,7 @@ def restore(
     part : by name; if there is none, the first. group : use only parts of this group. earlier_s :
     seconds of training before ``loop.begun``; None takes them from the checkpoint. goes_on : False
     where nothing is learned any more from sequences in pieces. scales : of this run's strategy;
-    weights of one with others become those of the same model here. Raises CheckpointError.
+    weights with other scales are converted to those of the same model. Raises CheckpointError.
     """
     facts = opened.parts()
     parts = None
@@ -108,8 +108,8 @@ def restore(
 
 
 def _factors(opened: CheckpointReader, mine: Mapping[str, float]) -> dict[str, float]:
-    """By which the weights of a checkpoint are multiplied, for the same model under a strategy that
-    scales by ``mine``.
+    """The factors, by name, that turn the weights of a checkpoint into those of the same model
+    under a strategy that scales by ``mine``.
     """
     identity = opened.facts.get("identity") or {}
     theirs, wrote = identity.get("scales") or {}, str(identity.get("strategy", SCALED))
@@ -133,8 +133,8 @@ class PartWriter:
         facts: Mapping[str, Any],
         then: Callable[[WrittenPart | CheckpointError], None],
     ) -> None:
-        """Begin, once the last one has been written. then : called in the thread with the part, or
-        with the error.
+        """Begin to write a part, once the last one is written. then : called in the thread with the
+        part, or with the error.
         """
         self.wait()
 
@@ -159,8 +159,8 @@ class PartWriter:
 def check_fits(
     opened: CheckpointReader, job: Job, mine: Mapping[str, Any], is_changed: bool = False
 ) -> None:
-    """Raises CheckpointError with the differences from the checkpoint's job. is_changed : only logs
-    them.
+    """Check that a checkpoint is of this job. Raises CheckpointError with the differences.
+    is_changed : only logs them.
     """
     theirs, path = opened.facts.get("identity"), str(opened.path)
     if not isinstance(theirs, dict):
@@ -183,7 +183,7 @@ def checkpoint_to_resume(
     mine: Mapping[str, Any],
     is_changed: bool = False,
 ) -> CheckpointReader | None:
-    """The checkpoint to begin from; None to begin anew. is_changed : it may be another job's.
+    """Find the checkpoint to begin from; None to begin anew. is_changed : it may be another job's.
     Raises CheckpointError; Conflict if a run is not to be resumed, but the folder has checkpoints.
     """
     opened = None
@@ -258,9 +258,12 @@ class CheckpointSchedule:
 
 @dataclass(frozen=True)
 class RecoverySettings:
-    """plan : when and where to save; None : never. mine : the job's identity. start : where to
-    begin. asked : set to stop it at a boundary, with a checkpoint. max_restarts : failures in a row
-    without a new checkpoint, after which it is given up. journals : of servers, instead of a plan.
+    """When a run saves checkpoints, and how it recovers.
+
+    plan : when and where to save; None : never. mine : the job's identity. start : the checkpoint
+    to begin from. asked : set to stop the run at a boundary, with a checkpoint. max_restarts :
+    failures in a row without a new checkpoint, after which the run is given up. journals : of
+    servers, instead of a plan.
     """
 
     plan: CheckpointSchedule | None = None
@@ -280,7 +283,7 @@ def manifest_facts(
 
 
 class LocalCheckpoints:
-    """Saves the training of one process: its loop's ``at_boundary``.
+    """Saves the training of one process, as its loop's ``at_boundary``.
 
     asked : set to stop it at the next boundary, with a checkpoint. last : the iteration and path of
     the newest checkpoint.

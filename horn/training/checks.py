@@ -1,4 +1,4 @@
-"""What is checked of a job before its first step, beside what ``Job`` checks itself."""
+"""Checks of a job before its first step, besides those of ``Job`` itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_monitor(job: Job) -> None:
-    """Check that what selects the best model can be measured."""
+    """Check that the figure that selects the best model can be measured."""
     if not (job.early_stopping or job.keep_best):
         return
     if not job.network.is_judged:
@@ -33,7 +33,7 @@ def check_monitor(job: Job) -> None:
 
 
 def check_metrics(job: Job) -> None:
-    """Check that metrics fit what they will be measured on."""
+    """Check that metrics fit the data that they are measured on."""
     if job.metrics and isinstance(job.data, Stream) and not (job.validation or job.test):
         raise JobError(
             "metrics need all samples at once, and a stream does not have them; give "
@@ -65,7 +65,7 @@ def check_learns(job: Job) -> None:
 
 
 def check_backwards(job: Job, backend: str) -> None:
-    """Compare written backward methods with finite differences, and warn of what never learns."""
+    """Compare written backward methods with finite differences; warn of arrays that never learn."""
     try:
         silent = explain.unreached(job.network)
         arrays = {name for layer in job.network.layers[1:] for name in layer.shapes}
@@ -94,12 +94,12 @@ def check_backwards(job: Job, backend: str) -> None:
 
 
 def is_alone(settings: RunSettings) -> bool:
-    """Whether one process does it all."""
+    """Whether one process runs the whole job."""
     return settings.topology.n_workers == 1 and isinstance(settings.kind, AllReduce)
 
 
 def check_run(job: Job, settings: RunSettings) -> None:
-    """Whether the job can be run so, and can learn; warns of what is left out."""
+    """Check that a job can run with these settings, and can learn; warn of ignored code."""
     job.check_data()
     check_monitor(job)
     check_metrics(job)
@@ -116,7 +116,7 @@ def check_run(job: Job, settings: RunSettings) -> None:
 def check_settings(
     job: Job, settings: RunSettings, has_checkpoints: bool, is_on_cluster: bool
 ) -> None:
-    """What a job of sequences, or of a stream, cannot be run with. Raises JobError."""
+    """Check that a job of sequences, or a stream, can run with these settings. Raises JobError."""
     topology = settings.topology
     if job.stateful and topology.n_servers and has_checkpoints:
         raise JobError(

@@ -13,12 +13,12 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class Cursor(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Between two updates.
+    """The position of a training between two updates.
 
     iteration : updates so far. epoch : the current one, from 1. done : its samples so far; total :
     the sum of their losses, and own_total of the own_samples that were this group's. seconds :
     since training began. rows : of the history. best : score, epoch and iteration of the best
-    model. updates : of the engine. callbacks : what they remember (``training/hooks.py``).
+    model. updates : of the engine. callbacks : their state (``training/hooks.py``).
     """
 
     iteration: Count = 0
@@ -38,7 +38,7 @@ class Cursor(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Cursor:
-        """Raises ProtocolError if it is no cursor."""
+        """Make a cursor of its JSON. Raises ProtocolError if it is no cursor."""
         try:
             return msgspec.convert(dict(found), cls)
         except (ValueError, TypeError, RecursionError) as error:  # msgspec's error is a ValueError

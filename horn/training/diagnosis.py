@@ -1,4 +1,4 @@
-"""Why training met NaN or infinity: the batch again, from the arrays that it began with.
+"""Diagnosis of NaN or infinity in training: the batch is repeated, from the arrays before it.
 
 The steps before it are repeated (from the last arrays that the loop kept, or from the first ones),
 so that the arrays from before the batch are there. The batch is then looked at as the backend
@@ -32,8 +32,8 @@ GREW = 10.0  # weights that grew by more speak of the learning rate
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found. text : sentences. iteration : the update that went wrong; memory : the
-    arrays of the engine before it.
+    """The cause, as far as it was found. text : sentences. iteration : the update that went wrong;
+    memory : the arrays of the engine before it.
     """
 
     text: str
@@ -88,15 +88,15 @@ def batch(job: Job, iteration: int) -> tuple[np.ndarray, int]:
 
 
 class Batches:
-    """What an engine reads. ``data`` : what it is bound to."""
+    """The batches that an engine reads. ``data`` : the data set that it is bound to."""
 
     def __init__(self, job: Job) -> None:
         self.job, self._changed = job, job.batches()
         self.data = job.data if self._changed is None else self._changed.data
 
     def at(self, iteration: int) -> tuple[np.ndarray, int]:
-        """The rows of ``data`` that an update reads, and the global number of the first sample;
-        those of the last time may be others from now on.
+        """The rows of ``data`` that an update reads, and the global number of the first sample; the
+        rows of the call before may have changed.
         """
         rows, sample = batch(self.job, iteration)
         if self._changed is not None:
@@ -121,8 +121,8 @@ def _what(
     losses: list[float],
     broken: list[str],
 ) -> str:
-    """The first number of the batch that is not finite, in words. broken : the arrays that were
-    not finite after it.
+    """Describe the first number of the batch that is not finite. broken : the arrays that were not
+    finite after it.
     """
     rows, sample = batch(job, iteration)
     read, _ = batches.at(iteration)
@@ -180,7 +180,7 @@ def _what(
 
 
 def _sample(job: Job, row: int, step: int | None) -> str:
-    """A sample of the data, with the step of its sequence where that is known."""
+    """The name of a sample of the data, with the step of its sequence where that is known."""
     whole, piece = divmod(int(row), job.data.pieces)
     which = f"{'sample' if job.data.pieces == 1 else 'lane'} {whole} of the data"
     if not job.network.steps or step is None:
@@ -192,8 +192,8 @@ def _first_sent(
     found: trouble.BrokenBatch, seen: Mapping[str, np.ndarray]
 ) -> tuple[Layer, int, int, int, int] | None:
     """The first output that is not finite, in the order of computation: layer, row, step, neuron,
-    and the number of such outputs of the layer. Of one layer the first
-    sample has it; of sequences the first step.
+    and the number of such outputs of the layer. Within a layer the first sample counts; in
+    sequences the first step.
     """
     network, bad = found.network, []
     levels = by_reversals(network)
@@ -210,7 +210,7 @@ def _first_sent(
 
 
 def _last_back(seen: Mapping[str, np.ndarray]) -> tuple[int | None, int | None]:
-    """Of sequences the row and the last step where a delta is not finite: from there it comes."""
+    """The row and the last step of a sequence where a delta is not finite, which is its origin."""
     bad = [
         (int(step), int(row))
         for name, deltas in seen.items()
@@ -221,7 +221,7 @@ def _last_back(seen: Mapping[str, np.ndarray]) -> tuple[int | None, int | None]:
 
 
 def _told(look: Callable[[], trouble.BrokenOperation | None]) -> trouble.BrokenOperation | None:
-    """What the interpreter sees; nothing where it cannot run the neuron."""
+    """The interpreter's finding; None where it cannot run the neuron."""
     try:
         return look()
     except HornError:
@@ -231,7 +231,7 @@ def _told(look: Callable[[], trouble.BrokenOperation | None]) -> trouble.BrokenO
 def _told_loss(
     found: trouble.BrokenBatch, seen: Mapping[str, np.ndarray], n_rows: int
 ) -> tuple[tuple[int, int] | None, trouble.BrokenOperation | None]:
-    """The row and the step of its sequence, and what is wrong with the loss there."""
+    """The first row and step of its sequence where the loss is broken, and the finding."""
     for row in range(n_rows):
         for step in range(found.n_steps(row)):
             said = _told(partial(found.loss, row, seen, step))
@@ -246,7 +246,7 @@ def _arrays_of(layer: Layer) -> list[str]:
 
 
 def _row_of(engine: Engine, rows: np.ndarray, iteration: int, sample: int, name: str) -> int | None:
-    """The first row that has this gradient not finite, alone."""
+    """The first row that by itself makes this gradient not finite."""
     for k in range(len(rows)):
         with np.errstate(all="ignore"):
             one = engine.probe(rows[k : k + 1], iteration=iteration, first_sample=sample + k)
@@ -256,7 +256,7 @@ def _row_of(engine: Engine, rows: np.ndarray, iteration: int, sample: int, name:
 
 
 class Cause:
-    """What the numbers tell of the cause: how large the weights are, and how large they were."""
+    """The evidence of the numbers: how large the weights are, and how large they were."""
 
     def __init__(
         self, job: Job, arrays: Mapping[str, np.ndarray], losses: list[float], iteration: int
@@ -269,7 +269,7 @@ class Cause:
 
     @property
     def is_rate(self) -> bool:
-        """Whether the weights grew, by more than a training that goes well makes them."""
+        """Whether the weights grew by more than in a training that goes well."""
         return self.now > GREW * max(self.start, 1.0)
 
     def told(self, place: str, what: str, said: trouble.BrokenOperation | None) -> str:
@@ -285,7 +285,7 @@ class Cause:
                 f"{rate / 10:g}{clip}"
             )
         elif said is not None:
-            remedy = f"{said.remedy}\n" if said.error.file else ""  # nobody rewrites what is horn's
+            remedy = f"{said.remedy}\n" if said.error.file else ""  # else horn's own code
             parts.append(
                 f"{remedy}The weights did not grow ({weights}): it is not the learning rate"
             )

@@ -19,8 +19,9 @@ MAX_FILE_BYTES = 1 << 30  # of a larger mapped file so much is read, evenly
 
 
 def digest(array: Array, max_file_bytes: int = MAX_FILE_BYTES) -> str:
-    """As in "float32 (60000, 784) 3f2a9c0d51b7e864". Of a mapped file of more than
-    ``max_file_bytes`` only so many are read, in blocks evenly over the file, whose number is added.
+    """The digest of an array, as in "float32 (60000, 784) 3f2a9c0d51b7e864". Of a mapped file of
+    more than ``max_file_bytes`` only so many are read, in blocks evenly over the file, and their
+    number is added.
     """
     rows = array.reshape(1) if array.ndim == 0 else array
     n_rows = len(rows)

@@ -1,8 +1,8 @@
-"""The callbacks of a run: called in one place, and what they decide, for all tasks alike.
+"""The callbacks of a run: called in one place, with decisions that hold for all tasks alike.
 
-``TrainingLoop`` in one process, and the parent of task processes, tell of updates and epochs. What
-comes of it each task gets before it goes on: whether training ends, the learning rate, and what the
-callbacks remember, which is in the cursor of its next checkpoint.
+``TrainingLoop`` in one process, or the parent of task processes, reports updates and epochs to
+them. Each task gets their decision before it goes on: whether training ends, the learning rate, and
+the callbacks' state, which is in the cursor of its next checkpoint.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Arrays = tuple[Mapping[str, Array], Mapping[str, Array]]  # parameters, states
 
 
 def settable(job: Job) -> tuple[Job, SettableRate]:
-    """The job with a learning rate that can be set."""
+    """A copy of the job without callbacks whose learning rate can be set, and that rate."""
     rate = SettableRate(job.optimizer.learning_rate)
     return job.with_settings(
         optimizer=dataclasses.replace(job.optimizer, learning_rate=rate), callbacks=()
@@ -36,8 +36,9 @@ def settable(job: Job) -> tuple[Job, SettableRate]:
 class Hooks:
     """The callbacks of one run.
 
-    why_fixed : why the learning rate cannot be set, if it cannot. arrays : of the model as it is.
-    stop : whether training is to end. failure : what a callback raised; then stop is True.
+    why_fixed : why the learning rate cannot be set, if it cannot. arrays : gives those of the
+    present model. stop : whether training is to end. failure : the error that a callback raised;
+    then stop is True.
     """
 
     def __init__(self, job: Job, why_fixed: str = "", backend: str = "kernels") -> None:
@@ -48,14 +49,14 @@ class Hooks:
         context._rate = (lambda: self.with_rate.optimizer.rate(context.iteration), self._set_rate)
         self.arrays: Callable[[], Arrays] | None = None
         self.failure: CallbackError | None = None
-        self._epoch = 0  # the last one that was told of
+        self._epoch = 0  # the last one that callbacks were called for
         self._model: Model | None = None
         self._lost: HornError | None = None
         self._first = self.memory()
 
     @property
     def is_by_batch(self) -> bool:
-        """Whether a callback wants to hear of every update."""
+        """Whether a callback is to be called after every update."""
         return any(defines(callback, "on_batch_end") for callback in self.callbacks)
 
     @property
@@ -63,7 +64,7 @@ class Hooks:
         return self.context.is_stopping
 
     def memory(self) -> dict[str, Any]:
-        """What is needed to go on: plain values."""
+        """The state of the callbacks, from which they can resume: plain values."""
         kept = []
         for callback in self.callbacks:
             values = {name: getattr(callback, name, None) for name in callback.remembers}
@@ -76,7 +77,7 @@ class Hooks:
         return {"rate": self.rate.number, "callbacks": kept}
 
     def leave_to_tasks(self) -> None:
-        """Those that run everywhere run in task processes."""
+        """Drop the callbacks that run everywhere: they run in task processes."""
         self.callbacks = tuple(one for one in self.callbacks if not one.everywhere)
         self._first = self.memory()
 
@@ -94,7 +95,7 @@ class Hooks:
         self.context.is_stopping = False
 
     def begin(self, history: History, iteration: int) -> None:
-        """Before the first update. Raises CallbackError: nothing is lost yet."""
+        """Call the callbacks before the first update. Raises CallbackError: nothing is lost yet."""
         context = self.context
         context.history, self._epoch = history, len(history)
         context.epoch, context.iteration = len(history), iteration
@@ -103,14 +104,14 @@ class Hooks:
             raise self.failure
 
     def batch(self, epoch: int, iteration: int, loss: float) -> None:
-        """An update was made, the last of ``iteration``."""
+        """Call the callbacks after an update; ``iteration`` counts the updates so far."""
         context = self.context
         context.epoch, context.iteration, context.loss = epoch, iteration, float(loss)
         self._call("on_batch_end")
         context.loss = None
 
     def epoch(self, row: Mapping[str, Any], history: History) -> None:
-        """An epoch is over; one that was told of before is not told again."""
+        """Call the callbacks after an epoch, unless they were called for it before."""
         if row["epoch"] <= self._epoch:
             return
         context = self.context
@@ -120,14 +121,14 @@ class Hooks:
         context.row = None
 
     def end(self, model: Model, history: History) -> None:
-        """Training is over."""
+        """Call the callbacks after training."""
         self.context.history = history
         self._model = model
         self.context._model = lambda: model
         self._call("on_train_end", is_kept=True)
 
     def look(self, hook: str, loop: TrainingLoop, loss: float | None = None) -> None:
-        """One hook, in a task. Raises CallbackError."""
+        """Call the callbacks of one hook, in a task. Raises CallbackError."""
         context = self.context
         context.history, context.epoch, context.iteration = loop.history, loop.epoch, loop.iteration
         context.loss = loss
@@ -149,7 +150,7 @@ class Hooks:
             except Exception as error:
                 if self._lost is None:
                     self._failed(callback, hook, error)
-            if self._lost is not None:  # tasks were, while a callback waited for the model
+            if self._lost is not None:  # tasks were lost while a callback waited for the model
                 lost, self._lost = self._lost, None
                 raise lost
 
@@ -161,14 +162,14 @@ class Hooks:
             "on_epoch_end": f"of epoch {context.epoch}",
         }.get(hook, f"after iteration {context.iteration}")
         said = str(error) if isinstance(error, HornError) else f"{type(error).__name__}: {error}"
-        line = line_of(error, called=True)  # also where horn refused what it asked for
+        line = line_of(error, called=True)  # also where horn refused a request of the callback
         failure = CallbackError(name_of(callback), hook, when, said, line)
         failure.__cause__ = error
         self.failure = failure
         context.is_stopping = True
 
     def _made(self) -> Model:
-        """The model as it is; of one hook the same."""
+        """Make the present model, once for each hook."""
         if self._model is None:
             assert self.arrays is not None
             try:
@@ -204,7 +205,7 @@ class Hooks:
 
 
 def in_task(job: Job, group: int, task: int) -> Hooks | None:
-    """The callbacks that run everywhere, in one of the tasks."""
+    """Make the callbacks that run everywhere, for one of the tasks; None without any."""
     if not job.callbacks:
         return None
     hooks = Hooks(job, "a callback that runs everywhere only looks")
@@ -214,7 +215,7 @@ def in_task(job: Job, group: int, task: int) -> Hooks | None:
 
 
 def attach(hooks: Hooks, loop: TrainingLoop) -> None:
-    """To a loop in this process, which has its history already."""
+    """Attach callbacks to a loop in this process, which has its history already."""
     engine = loop.engine
 
     def epoch(number: int, stop: bool) -> bool:
@@ -233,8 +234,8 @@ def attach(hooks: Hooks, loop: TrainingLoop) -> None:
 
 
 def of(job: Job, strategy: Strategy, topology: Topology, backend: str) -> Hooks | None:
-    """The callbacks of a run; None without any. Raises JobError: one sets the learning rate, which
-    this strategy's servers have.
+    """Make the callbacks of a run; None without any. Raises JobError: one sets the learning rate,
+    which this strategy's servers have.
     """
     if not job.callbacks:
         return None

@@ -68,8 +68,8 @@ NAMES = {"batch_size": "batch size", "samples": "number of samples"}
 
 
 def identity(job: Job, strategy: str, settings: Any = None) -> dict[str, Any]:
-    """Plain values for a manifest. strategy : what of it must be the same, in words; settings : the
-    strategy itself.
+    """Describe a job in plain values, for a manifest. strategy : its part that must be the same, in
+    words; settings : the strategy itself.
     """
     network = job.network
     describer = JobDescriber()
@@ -94,7 +94,9 @@ def identity(job: Job, strategy: str, settings: Any = None) -> dict[str, Any]:
 
 
 def uncompared(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
-    """What cannot be compared, in words: not written by an earlier horn, or not readable."""
+    """The parts that cannot be compared, in words: not in an earlier horn's identity, or not
+    readable.
+    """
     if "job" not in theirs:
         return ["data, sources, and all settings but those of its layers, optimizer and strategy"]
     return sorted({*_unknown(mine["job"], ""), *_unknown(theirs["job"], "")})
@@ -131,8 +133,8 @@ def differences(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]
 def check_same(
     place: str, theirs: Mapping[str, Any], mine: Mapping[str, Any], is_changed: bool
 ) -> None:
-    """Raises CheckpointError with the differences from the job of a checkpoint at a place; if
-    ``is_changed`` only logs them. What cannot be compared is logged.
+    """Check that the job of a checkpoint at a place is this one. Raises CheckpointError with the
+    differences; if ``is_changed`` only logs them. Parts that cannot be compared are logged.
     """
     try:
         found, unknown = differences(theirs, mine), uncompared(theirs, mine)
@@ -167,7 +169,7 @@ def _in_words(found: list[str]) -> str:
 
 
 class JobDescriber:
-    """Anything as plain values; code as names, whose texts are in ``sources``."""
+    """Describes any object in plain values; code by names, whose texts are in ``sources``."""
 
     def __init__(self) -> None:
         self._capture = SourceCapture(other=self.describe)
@@ -222,7 +224,7 @@ class JobDescriber:
         return found
 
     def _code(self, thing: Any) -> Any:
-        """A class or function: its name, and what its name does not say."""
+        """Describe a class or function: its name, and whatever the name does not determine."""
         try:
             reference = self._capture.reference(thing)
         except ModelError:
@@ -257,7 +259,7 @@ class JobDescriber:
         return found
 
     def _compiled(self, thing: Any) -> Any:
-        """Of code whose source cannot be read, such as what was typed at the prompt."""
+        """Describe code whose source cannot be read, such as code typed at the prompt."""
         if isinstance(thing, types.FunctionType):
             cells = [cell.cell_contents for cell in thing.__closure__ or ()]
             names = [n for n in thing.__code__.co_names if n in thing.__globals__]
@@ -307,7 +309,7 @@ def _fields(thing: Any) -> dict[str, Any]:
 
 
 def _is_opaque(thing: Any) -> bool:
-    """Whether its state is invisible to Python."""
+    """Whether an object's state is invisible to Python."""
     return not isinstance(getattr(type(thing), "__init__", None), types.FunctionType) and (
         type(thing).__flags__ & (1 << 9) == 0  # no heap type: written in C
     )
@@ -322,7 +324,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _is_table(values: Any) -> bool:
-    """Numbers, or rows of numbers of one length."""
+    """Whether values are numbers, or rows of numbers of one length."""
     try:
         return np.asarray(values).dtype.kind in "biuf"
     except ValueError:
@@ -342,7 +344,7 @@ def _code_digest(code: types.CodeType) -> str:
 
 
 def _compare(was: Any, is_: Any, path: str) -> list[tuple[str, str]]:
-    """(path, sentence) of what differs."""
+    """The differences, as (path, sentence)."""
     if was == is_:
         return []
     both = isinstance(was, Mapping) and isinstance(is_, Mapping)
@@ -361,7 +363,7 @@ def _compare(was: Any, is_: Any, path: str) -> list[tuple[str, str]]:
 
 
 def _sources(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Of the code; modules that only one of them has differ where they are used."""
+    """The differences of code; those of a module on one side only show where it is used."""
     found = []
     old, new = theirs.get("sources") or {}, mine["sources"]
     for module in sorted({*old} & {*new}):
@@ -418,7 +420,7 @@ def _cut(text: str) -> str:
 
 
 def _layers(found: Any) -> str:
-    """784 InputNeuron, 500 Standard relu, ..."""
+    """The layers in words: 784 InputNeuron, 500 Standard relu, ..."""
     try:
         return ", ".join(f"{x['size']} {x['neuron']} {x['activation']}" for x in found)
     except (TypeError, KeyError):

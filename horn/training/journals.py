@@ -21,7 +21,9 @@ ATTEMPTS = 1 << 20  # of each start of the run
 
 
 def _check(found: Any) -> None:
-    """Raises ValueError, KeyError or TypeError for what this horn does not write."""
+    """Check the content of run.json. Raises ValueError, KeyError or TypeError for anything that
+    this horn does not write.
+    """
     if found["format"] != FORMAT:
         raise ValueError(f"format {found['format']}, expected {FORMAT}")
     kinds = {"identity": dict, "n_starts": int, "rows": list, "told": list}
@@ -31,7 +33,7 @@ def _check(found: Any) -> None:
 
 
 def check_no_journals(folder: Path, resume: bool) -> None:
-    """Raises CheckpointError, or Conflict, if a folder is of a run with servers."""
+    """Check that a folder is not of a run with servers. Raises CheckpointError or Conflict."""
     if (folder / "servers" / "run.json").exists():
         raise _other_kind(folder, "has what servers of another run were told", resume)
 
@@ -46,7 +48,7 @@ def _other_kind(folder: Path, what: str, resume: bool) -> CheckpointError | Conf
 
 
 class JournalFolder:
-    """One run's folder.
+    """The folder of one run.
 
     n_starts : of the run, with this one; its first attempt is ``first_attempt``. rows : of the
     history. told : reports of some groups on later epochs.
@@ -98,7 +100,7 @@ class JournalFolder:
             self._write()
 
     def _write(self) -> None:
-        """Durably, unlike journals: without this file, or with an empty one, nobody goes on."""
+        """Write run.json durably, unlike journals: no run can resume without it."""
         file = self.path / "run.json"
         said = {"format": FORMAT, "identity": self.mine, "n_starts": self.n_starts,
                 "rows": self.rows, "told": self.told}  # fmt: skip

@@ -1,4 +1,4 @@
-"""The steps of a job, epoch by epoch: the same in one process and in every task of a group.
+"""The training loop of a job, epoch by epoch: the same in one process and in each task of a group.
 
 An epoch is a permutation of the samples, by (seed, epoch): each is seen exactly once, and the last
 batch of an epoch may be smaller; pieces of a sequence follow one another, batch after batch. The
@@ -59,7 +59,7 @@ class History:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Their names. A job that went on from a checkpoint may have had others before."""
+        """The names of the columns. A job resumed from a checkpoint may have had others before."""
         return (*COLUMNS, *dict.fromkeys(name for row in self.rows for name in named(row)))
 
     @overload
@@ -124,7 +124,7 @@ class OwnLoss:
 
 @dataclass(frozen=True)
 class NonFinite:
-    """Where NaN or infinity was met: ``what`` says it, as in "the loss became nan"."""
+    """The first NaN or infinity of a training. what : in words, as in "the loss became nan"."""
 
     what: str
     iteration: int
@@ -133,8 +133,8 @@ class NonFinite:
 
 @dataclass(frozen=True)
 class KeptArrays:
-    """All that steps change, as it was after so many iterations: where a search for the cause of
-    NaN begins.
+    """A copy of all arrays that updates change, after ``iteration`` updates: a search for the cause
+    of NaN begins there.
     """
 
     iteration: int
@@ -144,7 +144,7 @@ class KeptArrays:
 
 @dataclass(frozen=True)
 class LoopResult:
-    """How a loop ended. ``iteration`` and ``best_epoch`` are of the model that was kept."""
+    """The result of a loop. ``iteration`` and ``best_epoch`` are of the model that was kept."""
 
     iterations: int
     iteration: int
@@ -155,7 +155,7 @@ class LoopResult:
 
 
 class TrainingLoop:
-    """The steps of one job.
+    """The training loop of one job.
 
     begun : when the run began (``perf_counter``). timeout : its seconds. is_share : the engine has
     a share of the arrays, so that an error cannot name the neuron; ``trouble`` has its place. look
@@ -213,8 +213,8 @@ class TrainingLoop:
         self.is_changed_at_end, self.at_boundary = is_changed_at_end, at_boundary
         self.on_batch, self.is_ended = on_batch, False
         self.take, self.batches = take, batches
-        self.callbacks: Callable[[], dict[str, Any]] = dict  # what they remember, for the cursor
-        self.recalled: dict[str, Any] = {}  # of the cursor that it went on from
+        self.callbacks: Callable[[], dict[str, Any]] = dict  # their state, for the cursor
+        self.recalled: dict[str, Any] = {}  # their state in the cursor that the loop resumed from
         self.look = look or engine.parameters
         self.history = History()
         self.iteration = self.epoch = 0
@@ -261,8 +261,8 @@ class TrainingLoop:
         self.history = History(cursor.rows)
 
     def skip_to(self, iteration: int) -> None:
-        """Begin after so many updates, whose losses are not known here. At the end of an epoch its
-        row is still to be made.
+        """Begin after ``iteration`` updates, whose losses are not known here. At the end of an
+        epoch, the row of the epoch is still to be made.
         """
         job, n = self.job, len(self.job.data)
         self.iteration = min(iteration, job.n_iterations)
@@ -273,7 +273,7 @@ class TrainingLoop:
             self.done = self.unseen = min(n_steps * job.batch_size, n)
 
     def run(self) -> None:
-        """All epochs, or until it is stopped early or halted."""
+        """Run all epochs, or until the loop is stopped early or halted."""
         job = self.job
         while self.iteration < job.n_iterations or self.done:
             row = self._epoch()
@@ -338,7 +338,7 @@ class TrainingLoop:
         return LoopResult(self.iteration, iteration, self.stopped_early, epoch, test, metrics)
 
     def _epoch(self) -> dict[str, Any] | None:
-        """The next epoch, or the rest of one; its row, None if it was halted."""
+        """Run the next epoch, or the rest of one, and return its row; None if it was halted."""
         job, step = self.job, self.engine.step
         pieces = job.data.pieces if self.take is None else 1
         n, size = len(job.data) // pieces, job.batch_size
@@ -396,8 +396,8 @@ class TrainingLoop:
         }
 
     def _counts(self, rows: Array) -> float:
-        """How many samples a batch counts in an epoch's mean loss: of sequences that end early of
-        which each step is judged, and nothing else, by their steps.
+        """The weight of a batch in an epoch's mean loss: its number of samples; if sequences end
+        early and only steps are judged, their number of steps in mean lengths.
         """
         lengths = self.job.data.lengths if self.take is None else None
         if lengths is None or not self.job.network.judges_each:
@@ -405,7 +405,7 @@ class TrainingLoop:
         return float(lengths[rows].sum() / lengths.mean())
 
     def _keep(self, least: int) -> None:
-        """Copy the arrays, if so many iterations have passed since."""
+        """Copy the arrays, if ``least`` iterations have passed since the last copy."""
         since = self.iteration - (self.kept.iteration if self.kept else 0)
         if self.is_share or since < least:
             return
@@ -415,7 +415,7 @@ class TrainingLoop:
             self.kept = KeptArrays(self.iteration, self.engine.updates, copies)
 
     def _expect(self, rows: Array) -> None:
-        """The next batch: this group reads its part of it, and nobody else does."""
+        """Announce the next batch to the data: this group reads only its own part of it."""
         group, n_groups = self.part
         self.job.data.expect(rows[slice(*share(len(rows), group, n_groups))])
 
@@ -430,11 +430,13 @@ class TrainingLoop:
             self.best = BestModel(score, row["epoch"], row["iteration"], *arrays)
 
     def _last_metrics(self) -> dict[str, dict[str, float]]:
-        """Measured on the validation data, else on the training data; nothing without a loss."""
+        """The last metrics, on the validation data, else on the training data; none without
+        loss.
+        """
         job = self.job
         if not job.network.is_judged:
             return {}
-        is_other = self.is_changed_at_end or self.is_halted  # than what the last row tells of
+        is_other = self.is_changed_at_end or self.is_halted  # than the model of the last row
         if job.validation is not None and is_other and self.best is None:
             return {"validation": _measure(self.engine, job, job.validation)}
         if job.validation is not None:
@@ -470,8 +472,9 @@ def diverged(
     met: NonFinite,
     kept: KeptArrays | None = None,
 ) -> Diverged:
-    """Where it was first seen, and how large the weights are, by the ``parameters`` that are given;
-    the cause is looked for afterwards (horn/training/diagnosis.py).
+    """Make the error of a divergence: the place where it was first seen, and the size of the
+    weights, by the ``parameters`` that are given; the cause is looked for afterwards
+    (horn/training/diagnosis.py).
     """
     where, rate = _first_bad_layer(job.network, parameters), job.optimizer.rate(met.iteration)
     remedy = f"try {rate / 10:g}" + ("" if job.optimizer.clip_norm else " or clip_norm=1.0")
@@ -484,7 +487,7 @@ def diverged(
 
 
 def grown(history: History, guessing: float = math.inf) -> str:
-    """That the loss grew a thousandfold, in words, or "": the last epoch's is more than GREW times
+    """A clause if the loss grew a thousandfold, else "": the last epoch's is more than GREW times
     the lowest epoch's, and more than the first one's; or than ``of_guessing``, as where it grew
     within the first epoch.
     """
@@ -500,7 +503,7 @@ def grown(history: History, guessing: float = math.inf) -> str:
 
 
 def of_guessing(job: Job) -> float:
-    """The loss of answering 0 of numbers and every class alike; infinity of what else is judged."""
+    """The loss of a guess: 0 for numbers, all classes alike; infinity for other kinds of output."""
     network, data = job.network, job.data
     is_known = job.target == "labels" and isinstance(data, Dataset)
     if not is_known or network.has_several or network.judges_each:
@@ -517,7 +520,7 @@ def of_guessing(job: Job) -> float:
 
 
 def when(met: NonFinite) -> str:
-    """The loss became nan at iteration 7 (epoch 1)."""
+    """A sentence such as: The loss became nan at iteration 7 (epoch 1)."""
     what = met.what
     return f"{what[0].upper()}{what[1:]} at iteration {met.iteration} (epoch {met.epoch})."
 
@@ -554,14 +557,14 @@ def _first_bad_layer(network: Network, parameters: Mapping[str, Array]) -> str:
 
 
 def _is_finite(array: Array) -> bool:
-    """Whether all are; in pieces, which need little memory."""
+    """Whether all numbers of an array are finite; in pieces, which need little memory."""
     step = max(CHECKED_AT_ONCE * len(array) // max(array.size, 1), 1)
     pieces = (array[start : start + step] for start in range(0, len(array), step))
     return all(np.isfinite(piece).all() for piece in pieces)
 
 
 def _sample(job: Job) -> Dataset:
-    """What of the training data is measured after an epoch."""
+    """The part of the training data that is measured after an epoch."""
     data, step = job.data, job.looks_at_every
     if data.pieces > 1:
         of_first: Dataset = data.with_first_pieces(job.looked_pieces)
@@ -580,5 +583,5 @@ def _measure(engine: Engine, job: Job, data: Any) -> dict[str, float]:
 
 
 def _finite(value: float) -> float | None:
-    """None for what is not defined, as in JSON."""
+    """The value, or None if it is not finite, as in JSON."""
     return value if math.isfinite(value) else None

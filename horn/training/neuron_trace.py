@@ -1,7 +1,7 @@
-"""One neuron, one sample, one update of a training: every message, and what it made of them; of a
-sequence what it did at each step, and the messages of one of them.
+"""The trace of one neuron for one sample of one update: every message, and the results; of a
+sequence the results at each step, and the messages of one of them.
 
-The steps before are made by the job's backend, this one by the interpreter, as the neuron is
+The updates before are computed by the job's backend, this one by the interpreter, as the neuron is
 written.
 """
 
@@ -28,8 +28,8 @@ from horn.training.diagnosis import Batches, batch
 
 @dataclass(frozen=True)
 class IncomingMessage:
-    """A message in forward, and what comes back along it. source : "layer0:3", or "bias".
-    gradient : by weight, of the loss of this sample, or what the neuron pushes. heard : of a
+    """A message in forward, and the gradients that come back along it. source : "layer0:3", or
+    "bias". gradient : by weight, of the loss of this sample, or the pushed number. heard : of a
     sequence, where it is not of the same step: "1 step ago", "from the end".
     """
 
@@ -43,7 +43,7 @@ class IncomingMessage:
 @dataclass(frozen=True)
 class OutgoingMessage:
     """A synapse to a neuron above: the delta of its receiver by weight, the gradient of the loss by
-    what was sent along it, and what is pushed to its weights.
+    the number sent along it, and the number pushed to each of its weights.
     """
 
     receiver: str
@@ -56,9 +56,7 @@ class OutgoingMessage:
 
 @dataclass(frozen=True)
 class AtStep:
-    """What a neuron did at one step of a sequence. loss : what is judged there. states : after
-    it.
-    """
+    """The results of a neuron at one step of a sequence. loss : of that step. states : after it."""
 
     output: float
     delta: dict[str, float]
@@ -68,7 +66,7 @@ class AtStep:
 
 @dataclass(frozen=True)
 class NeuronTrace:
-    """What one neuron did for one sample of one step.
+    """The computation of one neuron for one sample of one update.
 
     row : of the data. fed : what forward fed forward; output : what it sent (of a layer with an
     interlayer, what that made of it). delta : by weight; empty where nobody asks for one. states :
@@ -118,7 +116,7 @@ def trace(
     job: Job, make: Callable[[Setup], Engine], neuron: str, sample: int = 0, step: int = 0,
     at: int | None = None,
 ) -> NeuronTrace:  # fmt: skip
-    """What a neuron does for a sample of a step. make : the engine of the steps before.
+    """Trace a neuron for a sample of an update. make : makes the engine of the updates before.
 
     sample : of the batch, from 0. step : the number of the update, from 0. at : the step of a
     sequence, by default its last.

@@ -20,7 +20,7 @@ def is_here() -> bool:
 
 
 class NotebookProgress(Progress):
-    """What a cell shows while it trains. With ipywidgets the bar is a widget, else plain HTML."""
+    """The progress in a notebook's cell. With ipywidgets the bar is a widget, else plain HTML."""
 
     interval_s = 0.25
 
@@ -69,7 +69,7 @@ class NotebookProgress(Progress):
         self._show()
 
     def html(self) -> str:
-        """What is shown now."""
+        """The present content of the cell."""
         done = self.now / self.n_iterations
         bar = f"<p>{html.cell(self.text)}</p>"
         if self._bar is None:

@@ -1,4 +1,4 @@
-"""Where the time of training goes: statement by statement, in one process."""
+"""A profile of training time: statement by statement, in one process."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class ProfiledStatement:
 
 @dataclass(frozen=True)
 class Profile:
-    """What ``run.profile`` is. statements : in the order of a step. steps : how many there were;
-    seconds : the time in them, of which what lies between statements is Python's.
+    """The profile of a run, as in ``run.profile``. statements : in the order of a step. steps :
+    their number; seconds : the time in them; the part between statements is Python's.
     """
 
     statements: list[ProfiledStatement]
@@ -68,7 +68,7 @@ class Profile:
         return "\n".join(lines)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """A mean step as a Chrome trace, for chrome://tracing and its like: a row per phase."""
+        """Write a mean step as a Chrome trace, for chrome://tracing: a row per phase."""
         phases = ["forward", "loss", "backward", "update"]
         events: list[dict[str, Any]] = [
             {"ph": "M", "name": "thread_name", "pid": 0, "tid": k, "args": {"name": phase}}

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Says nothing; subclass it. ``step`` is called at most once per ``interval_s`` seconds."""
+    """The base class of progress displays, which shows nothing. ``step`` is called at most once per
+    ``interval_s`` seconds.
+    """
 
     interval_s = 0.1
 
@@ -44,7 +46,7 @@ class FunctionProgress(Progress):
 
 
 class LineProgress(Progress):
-    """One line per epoch, on stderr unless told otherwise; and first one of what ``acc`` is of."""
+    """One line per epoch, on stderr by default, after a line that says what ``acc`` is of."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream
@@ -80,19 +82,19 @@ def line(row: Mapping[str, Any], n_epochs: int | None = None) -> str:
 
 
 def _losses(losses: Sequence[float]) -> str:
-    """0.412 0.433; of more than four groups the least and the largest."""
+    """Losses in words: 0.412 0.433; of more than four groups the least and the largest."""
     if len(losses) > 4:
         return f"{figure(min(losses))} to {figure(max(losses))}"
     return " ".join(map(figure, losses))
 
 
 def figure(value: float) -> str:
-    """0.0897, 1.84e+30"""
+    """A number in words: 0.0897, 1.84e+30"""
     return format(value, ".4f" if abs(value) < 1e6 else ".3g")
 
 
 def count(value: float) -> str:
-    """950, 4.9k, 1.2M"""
+    """A count in words: 950, 4.9k, 1.2M"""
     for size, suffix in ((1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{suffix}"

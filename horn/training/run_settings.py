@@ -1,4 +1,4 @@
-"""How a job is run: what ``horn.train`` was told, as one object from there to the tasks."""
+"""The settings of a run: the keywords of ``horn.train``, as one object from there to the tasks."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ class RunSettings:
         return CheckpointSchedule(Path(self.checkpoints), every, seconds, self.keep_checkpoints)
 
     def check_alone(self) -> None:
-        """Raises JobError for settings that only several tasks have."""
+        """Check that no settings need several tasks. Raises JobError."""
         for what, value in (("pins", self.pins), ("trace", self.trace)):
             if value:
                 raise JobError(f"{what} is for several tasks; say how many, as in tasks=2")
 
     def check_together(self, is_compiled: bool) -> None:
-        """Raises JobError for settings that several tasks cannot have."""
+        """Check that no settings need a single task. Raises JobError."""
         if self.profile is not False:
             raise JobError("profile is of one process; trace tells what several tasks do when")
         if not is_compiled:
@@ -135,7 +135,7 @@ class RunSettings:
             )
 
     def check_batch(self, job: Job) -> None:
-        """Raises JobError if a group has no sample of a batch of the prepared job."""
+        """Check that each group has a sample of a batch of the prepared job. Raises JobError."""
         if self.groups > job.batch_size:
             raise JobError(
                 f"asked for {self.groups} groups, but a batch has {job.batch_size} samples, of "
