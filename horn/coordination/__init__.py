@@ -1,6 +1,6 @@
-"""What horn keeps in ZooKeeper: who is there, who leads, how far they are.
+"""Coordination through ZooKeeper: members, leaders, barriers and jobs.
 
-``paths`` is the table of names and ``records`` what is passed around; ``session`` is the only file
+``paths`` is the table of names and ``records`` has the data types; ``session`` is the only file
 that imports kazoo, ``nodes`` its blocking calls; ``membership``, ``roster``, ``barrier``,
 ``election`` and ``jobs`` are made of those.
 """

@@ -1,4 +1,4 @@
-"""The barrier of one group: all tasks arrive, then all go on. docs/notes/0011 says why it is so.
+"""The barrier of one group: all tasks arrive, then all go on. docs/notes/0011 has the reasons.
 
 A generation is a fresh folder. An arrival is one transaction that leaves ``in-<name>`` and a
 sequential ``n-<2k-1>``; the n-th arrival makes ``n-<2n-1>``, which everybody watches from the
@@ -36,8 +36,8 @@ from horn.errors import (
 )
 from horn.patience import Patience
 
-TURN_S = 1.0  # how often who waits looks at the clock
-LOOK_S = 0.5  # for each question of the last look before an error
+TURN_S = 1.0  # seconds between two looks at the clock while waiting
+LOOK_S = 0.5  # for each request of the last check before an error
 KEPT = 2  # generations whose marks stay: the one that slow tasks may still read, and this one
 
 
@@ -58,7 +58,7 @@ class _Crossing:
     last_mark: str
     released: bool = False
     arrived: bool = False
-    broken: bool = False  # the connection went: nobody knows whether the arrival landed
+    broken: bool = False  # the connection broke: it is unknown whether the arrival landed
     refused: Reply | None = None
     marks: list[str] = field(default_factory=list)
     extras: list[Step] = field(default_factory=list)  # tidying up that travels along
@@ -92,7 +92,7 @@ class GroupBarrier:
         self._latest = -1
         self._past: deque[_Crossing] = deque(maxlen=KEPT)
         self._chores: list[Step] = []  # for the next arrival
-        self._untidy = False  # something went wrong with tidying up: list the folders next time
+        self._untidy = False  # tidying up failed: list the folders next time
         self._departed = membership.departures() if membership is not None else Counter()
         self._wake = threading.Event()
         self._crossing: _Crossing | None = None
@@ -132,7 +132,7 @@ class GroupBarrier:
                 members = self.membership
                 lost = () if members is None else members.lost(self.members, self._departed)
                 if self.coord.silence_s and not self.coord.connected:
-                    patience.renew()  # who has ZooKeeper stands still: nobody can be heard of
+                    patience.renew()  # the process with ZooKeeper stands still: no arrival shows
                 left = patience.left_s()
                 if (lost or left <= 0) and not self._is_released(crossing, timeout_s):
                     self._fail(crossing, generation, lost, timeout_s)
@@ -199,7 +199,7 @@ class GroupBarrier:
         return b"%016x" % (self.coord.session & 0xFFFF_FFFF_FFFF_FFFF)
 
     def _repair(self, crossing: _Crossing, generation: int) -> None:
-        """Repair what a refused arrival needs, and arrive again."""
+        """Remove the cause of a refused arrival, and arrive again."""
         refused, crossing.refused = crossing.refused, None
         assert refused is not None
         if refused.step > 1:  # the folders are not as expected: arrive first, tidy up later
@@ -220,7 +220,9 @@ class GroupBarrier:
         self._arrive(crossing)
 
     def _make(self, crossing: _Crossing, generation: int) -> None:
-        """Make a missing folder: the first crossing, a jump, or too late."""
+        """Make the missing folder of a crossing: the first one, or one after a jump. Raises Fenced:
+        this crossing is too late.
+        """
         names = self.coord.children(f"{self.folder}/{self._attempt_folder}")
         mine = paths.generation(generation)  # made before any later one: if it is here, it is early
         if mine not in names and any(name > mine for name in names):
@@ -231,7 +233,7 @@ class GroupBarrier:
         self.coord.ensure(crossing.folder, self._folder(generation + 1))
 
     def _marks(self, crossing: _Crossing) -> list[str]:
-        """The two marks of an arrival whose answer went with the connection."""
+        """Find the two marks of an arrival whose answer was lost with the connection."""
         token = self._token()
         paths_ = [f"{crossing.folder}/{mark}" for mark in self.coord.children(crossing.folder)]
         nodes = {path: self.coord.get(path) for path in paths_}
@@ -251,7 +253,7 @@ class GroupBarrier:
             self._wake.set()
 
     def _is_released(self, crossing: _Crossing, timeout_s: float) -> bool:
-        """One more look, so that a crossing that succeeded is never reported as failed."""
+        """Check once more, so that a crossing that succeeded is never reported as failed."""
         if not self.coord.connected:
             raise Unreachable(self.coord.hosts, "the connection is broken", timeout_s)
         self.coord.sync(self.folder, timeout_s=LOOK_S)  # this server may be behind the others
@@ -269,7 +271,7 @@ class GroupBarrier:
         if gone:
             raise MemberLost(where, gone)
         if lost and len(arrived) == len(self.members):
-            return  # the last one came this moment
+            return  # the last arrival came this moment
         if lost:
             raise MemberLost(where, lost)
         absent = tuple(sorted(self.members - arrived))
@@ -289,7 +291,9 @@ class GroupBarrier:
     # Tidying up
 
     def _finish(self, crossing: _Crossing, generation: int) -> None:
-        """The last to arrive makes a folder ahead and removes one behind, with its next arrival."""
+        """Complete a crossing. The last to arrive makes a folder ahead and removes one behind, with
+        its next arrival.
+        """
         is_next = generation == self._latest + 1 and len(self._past) > 0
         behind = self._past[0] if len(self._past) == KEPT else None
         self._past.append(crossing)

@@ -1,6 +1,6 @@
-"""Who leads: the candidate that came first and is still there.
+"""The election of a leader: the first candidate of those still there.
 
-Candidates are ephemeral sequential nodes, and who stands looks at all of them. The fencing token of
+Candidacies are ephemeral sequential nodes; each candidate reads all of them. The fencing token of
 a leader is the zxid of its candidacy: a later leader's is always higher. A transaction that begins
 with ``Leadership.step`` is refused by ZooKeeper itself once the candidacy is gone.
 """
@@ -30,7 +30,7 @@ class Leadership:
 
 
 def commit_as(coord: Session, leadership: Leadership, steps: list[Step]) -> None:
-    """A transaction that only the leader can make; Fenced if it is not the leader any more."""
+    """Commit a transaction as the leader. Raises Fenced: it is not the leader any more."""
     try:
         coord.commit([leadership.step, *steps])
     except NotApplied as error:
@@ -42,7 +42,7 @@ def commit_as(coord: Session, leadership: Leadership, steps: list[Step]) -> None
 
 
 class Candidate:
-    """A candidacy in ``folder``; ``data`` : where it is, for others. Raises Fenced: it was removed
+    """A candidacy in ``folder``; ``data`` : its address, for others. Raises Fenced: it was removed
     at once. SessionLost.
     """
 
@@ -68,7 +68,7 @@ class Candidate:
         self.leadership = Leadership(self.path, node.created)
 
     def leads(self, names: Iterable[str]) -> bool:
-        """Whether it comes first of the candidacies with these names."""
+        """Whether this candidacy is the first of those with these names."""
         order = sorted((n for n in names if n.startswith("c-")), key=_number)
         return bool(order) and order[0] == self._name
 

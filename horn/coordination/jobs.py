@@ -1,4 +1,4 @@
-"""The tree of jobs: what each is, its state, its result. DESIGN 7 and 8.
+"""The tree of jobs: description, state and result of each. DESIGN 7 and 8.
 
 A change of state names the old state, and may be fenced by the master's leadership: two masters, or
 a master and a stop, cannot overwrite each other. The same transactions keep ``/active``, the jobs
@@ -30,7 +30,7 @@ class JobState(enum.Enum):
     STOPPED = "STOPPED"
 
 
-# To which states each may change; horn resume leads back to PENDING.
+# The states to which each may change; horn resume leads back to PENDING.
 _CHANGES = {
     "PENDING": "RUNNING STOPPING STOPPED FAILED",
     "RUNNING": "RESTARTING STOPPING SUCCEEDED FAILED STOPPED",
@@ -45,7 +45,7 @@ ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED})
 
 
 def listing(at: Paths, job: str, old: JobState, new: JobState) -> list[Step]:
-    """The change of ``/active`` with a change of state."""
+    """The steps that keep ``/active`` up to date with a change of state."""
     if (old in ENDED) == (new in ENDED):
         return []
     return [Delete(at.active(job)) if new in ENDED else Create(at.active(job))]
@@ -71,8 +71,8 @@ class Jobs:
         self._enter(job, [*self._folders(job, spec, guest), state], spec)
 
     def create_signed(self, job: str, sign: Callable[[Znode], bytes], guest: str = "") -> None:
-        """As ``create``, but ``sign`` makes the description for its node. Without a state there is
-        no job yet; if this process ends in between, masters remove the rest.
+        """Create a job whose description ``sign`` makes for its node. Without a state there is no
+        job yet; if this process ends in between, masters remove the rest.
         """
         draft = secrets.token_bytes(16)
         self._enter(job, self._folders(job, draft, guest), draft)
@@ -110,7 +110,7 @@ class Jobs:
         ]
 
     def _enter(self, job: str, steps: list[Step], spec: bytes) -> None:
-        """All steps, after which ``spec`` is the job's description."""
+        """Commit the steps that create a job, whose description is ``spec`` then."""
 
         def landed() -> bool:
             node = self.coord.get(self.paths.spec(job))
@@ -130,7 +130,7 @@ class Jobs:
         return self._parse(job, node.data)
 
     def change(self, job: str, old: JobState, new: JobState) -> None:
-        """From ``old`` to ``new``; Conflict if it is not in ``old``."""
+        """Change the state of a job; Conflict if it is not in ``old``."""
         if new not in NEXT[old]:
             raise Conflict(f"job {job!r}: {old.value} does not lead to {new.value}")
         path = self.paths.state(job)
@@ -149,8 +149,8 @@ class Jobs:
             raise
 
     def check_ended(self, job: str) -> None:
-        """Raises Conflict for a job that has not ended. One whose state cannot be read no master
-        runs, nor can it be stopped: it counts as ended.
+        """Check that a job has ended; Conflict if it has not. A job whose state cannot be read
+        counts as ended: no master runs it, nor can it be stopped.
         """
         with contextlib.suppress(ProtocolError):
             state = self.state(job)
@@ -158,9 +158,9 @@ class Jobs:
                 raise Conflict(f"job {job!r} is {state.value}; stop it first")
 
     def remove(self, job: str) -> None:
-        """Remove an ended job; Conflict while it is not."""
+        """Remove an ended job; Conflict if it has not ended."""
         self.check_ended(job)
-        with contextlib.suppress(Conflict):  # who removed it before has ended in between
+        with contextlib.suppress(Conflict):  # an earlier removal was broken off
             self.coord.create(self.paths.active(job))  # for masters to see what is left of it
         self.forget(job)
 

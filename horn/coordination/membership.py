@@ -1,4 +1,4 @@
-"""Who is there: ephemeral nodes with an endpoint and versions, and a view of them that stays true.
+"""Membership of a folder: ephemeral nodes with an endpoint and versions, and a live view of them.
 
 The same for workers of a cluster, tasks of a group and servers of a job; only the folder differs. A
 member that comes back as another process is told from the old one by its fencing token, the zxid of
@@ -45,7 +45,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Member:
-    """``token`` grows with every new holder of a name; ``session`` is its ZooKeeper session."""
+    """A member of a folder. ``token`` grows with every new holder of a name; ``session`` is its
+    ZooKeeper session.
+    """
 
     name: str
     endpoint: str
@@ -86,7 +88,7 @@ class FolderView:
         self._lock = threading.RLock()
         self._nodes: dict[str, Znode] = {}
         self._asked: set[str] = set()  # a get() is on its way, or its watch is set
-        self._round = 0  # of looks at everything; answers of an earlier one count for nothing
+        self._round = 0  # of full reads; answers of an earlier one are ignored
         self._pending = 0  # answers that the first complete view waits for
         self._ready = threading.Event()
         self._closed = False
@@ -107,7 +109,7 @@ class FolderView:
             return dict(self._nodes)
 
     def learn(self, name: str, node: Znode) -> None:
-        """Take over what the caller has just read, unless something newer has been heard."""
+        """Take a node that the caller has just read, unless the view has a newer one."""
         with self._lock:
             known = self._nodes.get(name)
             if known is not None and node.changed > known.changed:
@@ -128,7 +130,7 @@ class FolderView:
             self._ready.set()
 
     def _plan(self, n_answers: int = 1) -> int:
-        """Count so many answers to wait for; returns their round."""
+        """Add ``n_answers`` answers to wait for; returns their round."""
         with self._lock:
             self._pending += n_answers
             return self._round
@@ -219,7 +221,7 @@ class FolderView:
 
 @dataclass
 class _OwnEntry:
-    """This process's place."""
+    """The node of this process."""
 
     name: str
     token: int
@@ -227,7 +229,7 @@ class _OwnEntry:
 
 
 class Membership:
-    """A folder of members: join it, see who is there, wait for them. Raises Conflict: a living
+    """The members of a folder: join them, list them, wait for them. Raises Conflict: a living
     process holds the name. Fenced: this process's place was given to another.
     """
 
@@ -277,7 +279,7 @@ class Membership:
                 raise held(path, old)
 
     def _wait_seen(self, name: str, token: int) -> None:
-        """Until the own view has caught up, so that members() shows what join() did."""
+        """Wait until the own view has caught up, so that members() shows what join() did."""
 
         def is_seen() -> bool:
             node = self._view.nodes().get(name)
@@ -315,7 +317,7 @@ class Membership:
                 self.coord.delete(f"{self.folder}/{mine.name}")
 
     def members(self, unread: dict[str, ProtocolError] | None = None) -> dict[str, Member]:
-        """Who is there now, as far as this process has heard. unread : takes the nodes that this
+        """The present members, as far as this process knows. unread : collects the nodes that this
         horn did not write; without it they raise ProtocolError.
         """
         self._view.wait_ready(10.0)
@@ -338,10 +340,12 @@ class Membership:
         timeout_s: float,
         accept: Callable[[Member], bool] | None = None,
     ) -> dict[str, Member]:
-        """Until all are there whom ``accept`` counts; BarrierTimeout names the absent."""
+        """Wait until all ``names`` are members that ``accept`` counts; BarrierTimeout has the
+        absent.
+        """
         wanted = frozenset(names)
         deadline = time.monotonic() + timeout_s
-        self._view.wait_ready(timeout_s)  # not below, where what shows it waits for the lock
+        self._view.wait_ready(timeout_s)  # not below: the callback that shows it needs the lock
 
         def present() -> frozenset[str]:
             if accept is None:
@@ -366,12 +370,12 @@ class Membership:
         return {name: found[name] for name in sorted(wanted & found.keys())}
 
     def departures(self) -> Counter[str]:
-        """How often each name was given up so far. A holder that was replaced has departed too."""
+        """The number of departures so far, by name. A holder that was replaced has departed too."""
         with self._changed:
             return self._departures.copy()
 
     def lost(self, names: Iterable[str], since: Counter[str]) -> tuple[str, ...]:
-        """Which of ``names`` departed after departures() gave ``since``, sorted."""
+        """The ``names`` that departed after departures() gave ``since``, sorted."""
         with self._changed:
             return tuple(sorted(n for n in names if self._departures[n] > since[n]))
 
@@ -419,7 +423,7 @@ class Membership:
 
 
 def described(endpoint: str, versions: Mapping[str, str | int], info: Mapping[str, Any]) -> bytes:
-    """A member's node."""
+    """The content of a member's node."""
     said = {
         "endpoint": endpoint,
         "versions": {"layout": paths.LAYOUT, **versions},
@@ -442,7 +446,7 @@ def held(path: str, node: Znode | None) -> Conflict:
 
 
 def taken_over(coord: Session, path: str, data: bytes, old: Znode) -> Znode | None:
-    """The node as this session's own, with this data; None if it has become another's."""
+    """Replace a node by one of this session, with this data; None if another session was first."""
 
     def is_mine() -> bool:
         node = coord.get(path)

@@ -40,7 +40,7 @@ class Nodes(ABC):
     def send(
         self, then: Callable[[Reply], None], request: str, path: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Send now, and call ``then`` in the connection's thread."""
+        """Send a request now, and call ``then`` with the reply, in the connection's thread."""
 
     @abstractmethod
     def check(self) -> None:
@@ -53,7 +53,7 @@ class Nodes(ABC):
 
     @abstractmethod
     def wait_connected(self, timeout_s: float) -> None:
-        """Until there is a connection; Unreachable if there is none in time."""
+        """Wait for a connection; Unreachable if there is none in time."""
 
     @abstractmethod
     def is_in_callback(self) -> bool:
@@ -71,7 +71,7 @@ class Nodes(ABC):
     def _sent(
         self, request: str, paths: Sequence[str], *args: Any, deadline: float, **kwargs: Any
     ) -> list[Reply]:
-        """The same request for several paths, sent together; what came of each."""
+        """Send the same request for several paths together, and return the reply to each."""
         assert not self.is_in_callback(), "a callback must not wait for ZooKeeper"
         self.check()
         replies: list[Reply] = []
@@ -180,7 +180,7 @@ class Nodes(ABC):
         return reply, repeated
 
     def ensure(self, *paths: str) -> None:
-        """Make missing folders and those above them, which may be others', in one round trip."""
+        """Make missing folders and those above them, of any owner, in one round trip."""
         wanted: dict[str, None] = {}
         for path in paths:
             parts = path.strip("/").split("/")
@@ -196,15 +196,15 @@ class Nodes(ABC):
         refused = dict(zip(wanted, replies, strict=True))
         for path in paths:
             reason = refused[path].reason
-            # Who may not write above it is not told whether it is there.
+            # Without the right to write above it, the reply hides whether it exists.
             if reason == "access" and not self._ask("exists", path, timeout_s=ANSWER_S).value:
                 self._deny(path)
             if reason not in ("", "exists", "access"):
                 self._refuse(path, refused[path])
 
     def commit(self, steps: Sequence[Step], landed: Callable[[], bool] | None = None) -> list[Any]:
-        """All steps or none; NotApplied names the refused one. If the connection breaks, ``landed``
-        looks for the change (the answer is empty then); without it: ClusterError.
+        """Commit all steps or none; NotApplied names the refused one. If the connection breaks,
+        ``landed`` looks for the change (the answer is empty then); without it: ClusterError.
         """
         deadline = time.monotonic() + ANSWER_S
         while True:
@@ -241,6 +241,6 @@ class Nodes(ABC):
 
 
 def _check_size(path: str, data: bytes) -> None:
-    """ZooKeeper closes the connection of who sends more, without a word."""
+    """Check the size of data: at more, ZooKeeper closes the connection without a word."""
     if len(data) > MAX_DATA_BYTES:
         raise JobError(f"{path}: {len(data):,} bytes, but at most {MAX_DATA_BYTES:,} fit")

@@ -59,15 +59,15 @@ class Paths:
         return f"{self.root}/active"
 
     def active(self, job: str) -> str:
-        """Exists until the job ends; masters watch it."""
+        """The node that exists until the job ends; masters watch it."""
         return f"{self.all_active()}/{checked('job', job)}"
 
     spec, state, result = map(_of_job, ("spec", "state", "result"))
     leader, groups, servers = map(_of_job, ("leader", "groups", "servers"))
     checkpoints, progress, reports = map(_of_job, ("checkpoints", "progress", "reports"))
     runners = _of_job("runners")  # where the hosts of a job meet
-    wish = _of_job("wish")  # how a stop is wanted, or how many groups
-    record = _of_job("record")  # what the job's master knows
+    wish = _of_job("wish")  # a request for a stop, or for a number of groups
+    record = _of_job("record")  # the record of the job's master
 
     def group(self, job: str, group: int) -> str:
         return f"{self.groups(job)}/{counted('group', group)}"
@@ -76,7 +76,7 @@ class Paths:
         return f"{self.group(job, group)}/members"
 
     def table(self, job: str, group: int, attempt: int) -> str:
-        """A group's members; in group 0 all ranks, where all meet."""
+        """The table of a group's members; in group 0 of all ranks, where all meet."""
         return f"{self.group(job, group)}/table-{counted('attempt', attempt):016x}"
 
     def barrier(self, job: str, group: int) -> str:

@@ -1,6 +1,6 @@
-"""What travels between the coordination layer and its users: events, nodes, steps, replies.
+"""The data types of coordination: events, nodes, steps, replies.
 
-Pure: frozen records and the fence; importing them does not load kazoo.
+Pure: frozen records; importing them does not load kazoo.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Create:
     data: bytes = b""
     ephemeral: bool = False
     sequence: bool = False
-    guest: str = ""  # who else may use it: the id of a credential
+    guest: str = ""  # the id of another credential that may use it
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ Step = Create | Put | Delete | Check
 @dataclass(frozen=True)
 class Reply:
     """The value of a request, or its failure: ``reason`` is a word of the server ("missing",
-    "exists", ...), "broken" (nobody knows) or "lost" (no session). ``step`` : the refused one of a
+    "exists", ...), "broken" (unknown) or "lost" (no session). ``step`` : the refused one of a
     transaction.
     """
 

@@ -48,7 +48,7 @@ class RosterEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RosterTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All members by folder, in the order of their names. gone : folder and name of who went."""
+    """All members by folder, in the order of their names. gone : folder and name, of departed."""
 
     attempt: int
     folders: dict[str, list[RosterEntry]]
@@ -67,7 +67,7 @@ class WatchedNode:
         self._unsubscribe = coord.subscribe(self._on_event)
 
     def read(self, timeout_s: float = 10.0) -> Znode | None:
-        """The node now; ``is_stale`` tells of the next change."""
+        """Read the node; ``is_stale`` is set at its next change."""
         self.is_stale = False
 
         def looked(reply: Reply) -> None:
@@ -90,8 +90,8 @@ class WatchedNode:
 
 
 class Registration:
-    """This process's place in a folder; it watches no other. Raises Conflict: a living process
-    holds the name. Fenced: the place was given to another.
+    """This process's place in a folder, of which it watches no other node. Raises Conflict: a
+    living process holds the name. Fenced: the place was given to another.
     """
 
     def __init__(self, coord: Session, folder: str) -> None:
@@ -109,7 +109,7 @@ class Registration:
         replace: bool = False,
         timeout_s: float = 10.0,
     ) -> int:
-        """As Membership.join."""
+        """Take the place ``name`` and return its token; arguments as in Membership.join."""
         path = f"{self.folder}/{paths.checked('member', name)}"
         data = described(endpoint, {}, info or {})
         deadline = time.monotonic() + timeout_s
@@ -130,7 +130,7 @@ class Registration:
                     node = taken_over(self.coord, path, data, old)
             if node is not None:
                 self._token = node.created
-                self.confirm()  # and hear of it from now on
+                self.confirm()  # and watch it from now on
                 return node.created
             left = deadline - time.monotonic()
             if left <= 0 or not self._changed.wait(left):
@@ -166,9 +166,7 @@ class Registration:
 
 
 class Publication:
-    """The table of an attempt, for its publisher. members : by folder, numbered from 0; ``counts``
-    says how many.
-    """
+    """The table of an attempt, for its publisher. members : by folder, named by number from 0."""
 
     def __init__(
         self, coord: Session, path: str, members: Mapping[str, Membership], attempt: int
@@ -180,7 +178,9 @@ class Publication:
         self._unsubscribe: list[Callable[[], None]] = []
 
     def publish(self, counts: Mapping[str, int], timeout_s: float) -> RosterTable:
-        """Wait for all, of this attempt or a later one, and write the table."""
+        """Wait for all members, of this attempt or a later one, and write the table. counts : of
+        members, by folder.
+        """
         deadline = time.monotonic() + timeout_s
         folders: dict[str, list[RosterEntry]] = {}
         for folder, n in counts.items():
@@ -221,12 +221,14 @@ class Publication:
         self._unsubscribe.append(membership.subscribe(on_change))
 
     def _tell(self) -> None:
-        with self._writing:  # never asked for by a callback, which brings the answer to a write
+        with self._writing:  # never in a callback's thread, which delivers the answer to a write
             while self._tell_once():
                 pass
 
     def _tell_once(self) -> bool:
-        """Write who has gone; True to do it again: without an answer the session may go on."""
+        """Write departed members into the table; True to repeat it: without an answer the session
+        may go on.
+        """
         with self._lock:
             assert self._table is not None
             table = msgspec.structs.replace(self._table, gone=[*self._gone])
@@ -247,7 +249,7 @@ class Publication:
 
 class Roster:
     """The table, for its readers. folder : whose departures count. Raises BarrierTimeout: no table
-    in time; names who has not registered.
+    in time; names the members that have not registered.
     """
 
     def __init__(
@@ -303,7 +305,7 @@ class Roster:
             for callback in [*self._callbacks]:
                 callback(MembershipChange(frozenset(), names))
 
-    # what a barrier asks for; as Membership has it
+    # the interface for a barrier, like that of Membership
 
     @property
     def folder(self) -> str:
@@ -311,11 +313,11 @@ class Roster:
         return self.own.folder
 
     def departures(self) -> Counter[str]:
-        """How often each name of the own folder was given up so far."""
+        """The number of departures so far, by name, in the own folder."""
         return self._gone.copy()
 
     def lost(self, names: Iterable[str], since: Counter[str]) -> tuple[str, ...]:
-        """Which of ``names`` departed after departures() gave ``since``, sorted."""
+        """The ``names`` that departed after departures() gave ``since``, sorted."""
         return tuple(sorted(n for n in names if self._gone[n] > since[n]))
 
     def check(self) -> None:
@@ -331,7 +333,7 @@ class Roster:
         self._gone = Counter(name for folder, name in gone if folder == self.folder)
 
     def subscribe(self, callback: Callable[[MembershipChange], None]) -> Callable[[], None]:
-        """Call ``callback``, in the connection's thread, with all who may have gone."""
+        """Call ``callback``, in the connection's thread, with members that may have departed."""
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 

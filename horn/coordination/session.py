@@ -2,7 +2,7 @@
 
 A Session is one session from start to end. When the session is lost it says so once, as
 ``SessionExpired`` to subscribers and as SessionLost from every call, and never turns into another
-session behind the caller's back; who wants to go on makes a new one. The blocking calls are in
+session behind the caller's back; to go on, make a new one. The blocking calls are in
 ``nodes``. Reads are repeated over a broken connection; a write that may or may not have landed is
 looked up. Subscribers, watches and completions run in the connection's thread: they must be short
 and neither wait nor send there. What they want to send, ``soon`` sends from another thread.
@@ -58,18 +58,18 @@ from horn.security.tls import context_of
 
 logger = logging.getLogger(__name__)
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
-_kazoo_logger.addHandler(logging.NullHandler())  # what it says, horn says as an error or an event
+_kazoo_logger.addHandler(logging.NullHandler())  # horn reports the same as errors or events
 # It writes each request at level DEBUG, the password of the digest in clear among them.
 _kazoo_logger.addFilter(lambda record: "auth" not in record.getMessage().lower())
 
 # Of X.509: a certificate that is self-signed, alone or in its chain, or whose issuer is not known.
 UNKNOWN_AUTHORITY = (18, 19, 20, 21)
-# What comes of a handshake with a server that speaks in clear; ours hangs up.
+# Errors of a TLS handshake with a server without TLS; ours hangs up.
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF_WHILE_READING")
 CLOSED = "closed here"  # the reason of an orderly end
 STILL_S = 0.5  # a wait that ends so late ended while this process, or its machine, stood still
-AWAKE_S = 2.0  # who stood still has so long to learn whether its session is over
-OVERDUE = 1 / 2  # of a session without an answer, and another connection is made
+AWAKE_S = 2.0  # time after a standstill to learn whether the session is over
+OVERDUE = 1 / 2  # part of a session without an answer; then another connection is made
 STOP_S = 10.0  # for a thread of a session to end
 CONNECT_S = 2.0  # at most this long for one TCP connection, so that a dead host costs no session
 
@@ -113,7 +113,7 @@ class Session(Nodes):
         self._connected = threading.Event()
         self._timer: threading.Timer | None = None
         self._later: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._latecomer: threading.Thread | None = None  # runs what is in it, once there is some
+        self._latecomer: threading.Thread | None = None  # runs the work of soon(), if any
         trust = None if credential is None else credential.tls
         context = None if trust is None else context_of(trust)
         self._handler = _Handler(self, context)
@@ -322,7 +322,9 @@ class Session(Nodes):
         return threading.current_thread() in self._handler.threads
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Do ``work`` soon, in order, unless the session is over: callbacks must not send."""
+        """Run ``work`` soon, in order, in another thread, unless the session is over: callbacks
+        must not send.
+        """
         with self._lock:
             if self._over:
                 return
@@ -339,7 +341,7 @@ class Session(Nodes):
                 self._handler.completion_queue.put(work)
 
     def wait_connected(self, timeout_s: float) -> None:
-        """Until there is a connection; Unreachable if there is none in time."""
+        """Wait for a connection; Unreachable if there is none in time."""
         if not self._connected.wait(max(0.0, timeout_s)):
             raise Unreachable(self.hosts, self._handler.failure or "no answer", timeout_s)
         self.check()
@@ -402,12 +404,12 @@ class Session(Nodes):
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, less two of three: callbacks run where the reply is read.
+    """kazoo's handler with one thread instead of three: callbacks run where the reply is read.
 
     Also: waits by poll(2) instead of a fresh epoll per wait, notes when the server was last heard,
     gives up a connection on which an answer is overdue (to kazoo requests are as good as pings, so
-    who asks often would never know), and refuses to connect once the session is over, so that kazoo
-    cannot start another.
+    a busy client would never notice), and refuses to connect once the session is over, so that
+    kazoo cannot start another.
     """
 
     def __init__(self, coordinator: Session, context: ssl.SSLContext | None) -> None:
@@ -419,7 +421,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.order = threading.RLock()
         self.connect_s = 1.0
         self.heard_at, self.woke_at = time.monotonic(), 0.0
-        self._asked_at: float | None = None  # what has no answer yet
+        self._asked_at: float | None = None  # since when a request has no answer
         self.failure = ""
         self.has_tried = threading.Event()
         self.ended = self.was_connected = False
@@ -450,7 +452,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def create_connection(
         self, address: tuple[str, int], hostname: str, timeout: float, **_: Any
     ) -> socket.socket:
-        """Connect, and shake hands where TLS is asked for; kazoo's own leaves a failed one open."""
+        """Connect, with a TLS handshake if asked for; kazoo's own leaks a failed connection."""
         if self.ended:
             raise ConnectionRefusedError("the session is over")
         try:
@@ -514,7 +516,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _Wake:
-    """Stands for kazoo's socket pair, which wakes the connection's thread by a byte per request.
+    """Replaces kazoo's socket pair, which wakes the connection's thread by a byte per request.
     Linux holds 278 of them, then senders wait, with a lock that the reader needs; a counter is
     never full.
     """
@@ -536,7 +538,7 @@ class _Wake:
         return b"\0"
 
     def close(self) -> None:
-        """kazoo closes both ends."""
+        """Close the descriptor once: kazoo closes both ends."""
         with self._lock:
             fd, self._fd = self._fd, -1
         if fd >= 0:
@@ -544,14 +546,14 @@ class _Wake:
 
 
 class _Thread(threading.Thread):
-    """Joins with a deadline, as kazoo does not: a resolver of names may take long."""
+    """A thread whose join has a deadline, unlike kazoo's: resolving a name may take long."""
 
     def join(self, timeout: float | None = None) -> None:
         super().join(STOP_S if timeout is None else timeout)
 
 
 class _Inline:
-    """Stands for kazoo's completion queue: runs what is put, at once."""
+    """Replaces kazoo's completion queue: runs each item at once."""
 
     def __init__(self, coordinator: Session) -> None:
         self.coordinator = coordinator
@@ -574,7 +576,7 @@ _WORDS = {
 
 
 def _use(who: str) -> ACL:
-    """All permissions but ADMIN."""
+    """An ACL with all permissions but ADMIN."""
     return ACL(Permissions.ALL & ~Permissions.ADMIN, Id("digest", who))
 
 
@@ -614,7 +616,7 @@ def _judge(answers: list[Any]) -> Reply:
     return Reply(answers)
 
 
-# The requests of Session.send, and what becomes of their answers.
+# The requests of Session.send, and how their answers are converted.
 REQUESTS: dict[str, Callable[[Any], Reply]] = {
     "exists": lambda stat: Reply(stat is not None),
     "get": lambda answer: Reply(_node(answer)),
