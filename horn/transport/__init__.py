@@ -1,4 +1,4 @@
-"""Transports: how the blocks of a superstep get from task to task.
+"""Transports, which carry the blocks of a superstep from task to task.
 
 A file per transport, named as the scheme of its URLs, its last line ``TRANSPORT``; files with an
 underscore are shared. A transport is used from one thread.
@@ -20,15 +20,15 @@ from horn import registry
 from horn.errors import BarrierTimeout, JobError, MemberLost
 from horn.wire.frames import DTYPES, Array, BadFrame, HandshakeRefused, Meta, WireMessage
 
-DEFAULT = "shm"  # where nobody says which
+DEFAULT = "shm"  # if none is named
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A peer among those who connect. rank : its number among ``world_size`` tasks of a group,
-    ranks of a job, or hosts; on links of durable servers that of a server, or a task's rank, and
-    ``world_size`` counts a group's tasks. attempt : lower ones are refused. key : encrypts what
-    leaves a host.
+    """The identity of a peer, for its connections. rank : its number among ``world_size`` tasks of
+    a group, ranks of a job, or hosts; on links of durable servers that of a server, or a task's
+    rank, and ``world_size`` counts a group's tasks. attempt : lower ones are refused. key :
+    encrypts what leaves a host.
     """
 
     rank: int
@@ -66,9 +66,9 @@ class Channel:
 
 @dataclass
 class TransportCounters:
-    """Since the start. Frames: ``n_dropped`` of strangers, ``n_damaged`` of peers, ``n_had``
-    repeated or too early, ``n_again`` sent again. ``n_mended`` : connections made anew. ``wait_s``
-    : of waiting.
+    """Counters since the start. Frames: ``n_dropped`` of strangers, ``n_damaged`` of peers,
+    ``n_had`` repeated or too early, ``n_again`` sent again. ``n_mended`` : connections made anew.
+    ``wait_s`` : time of waiting.
     """
 
     n_sent: int = 0
@@ -84,7 +84,7 @@ class TransportCounters:
 
 
 class PeerLost(MemberLost):
-    """A peer's process has gone, or it left while it still owed something."""
+    """A peer's process has gone, or it left while it still owed blocks."""
 
     def __init__(self, where: str, lost: tuple[str, ...], reason: str) -> None:
         super().__init__(where, lost)
@@ -112,8 +112,8 @@ class Transport(ABC):
     """
 
     scheme: ClassVar[str]
-    default_url: ClassVar[str]  # where a task listens that was told no more than the scheme
-    link_url: ClassVar[str]  # where it listens for what goes beside its blocks, over sockets
+    default_url: ClassVar[str]  # where a task listens if given only the scheme
+    link_url: ClassVar[str]  # where it listens for messages beside its blocks, over sockets
     crosses_processes: ClassVar[bool] = True
     crosses_hosts: ClassVar[bool] = False
     can_share: ClassVar[bool] = False  # whether there may be common channels
@@ -123,7 +123,7 @@ class Transport(ABC):
     # in and out. Measured with 2 tasks on 2 cores (horn/planner/calibration.py).
     latency_s: ClassVar[float]
     bytes_per_s: ClassVar[float]
-    endpoint: str  # give this to the others, in whatever way
+    endpoint: str  # the address for the other tasks
 
     def __init__(self, url: str, place: Identity) -> None:
         self.url, self.place, self.counters = url, place, TransportCounters()
@@ -131,7 +131,7 @@ class Transport(ABC):
 
     @abstractmethod
     def connect(self, peers: Sequence[str], timeout_s: float) -> None:
-        """Meet the others; ``peers`` are all endpoints by task, this one's own included."""
+        """Connect to the others; ``peers`` are all endpoints by task, this one's own included."""
 
     @abstractmethod
     def plan(self, channels: Sequence[Channel], timeout_s: float) -> None:
@@ -139,15 +139,15 @@ class Transport(ABC):
 
     @abstractmethod
     def outbox(self, part: int, timeout_s: float) -> Array:
-        """Where to write the next block of this part. Waits until its readers make room."""
+        """The array for the next block of this part. Waits until its readers make room."""
 
     @abstractmethod
     def post(self, superstep: int, parts: Sequence[int]) -> None:
-        """Hand over what this task owes of ``parts``; give up the blocks collected before."""
+        """Send this task's blocks of ``parts``; release the blocks collected before."""
 
     @abstractmethod
     def collect(self, superstep: int, parts: Sequence[int], timeout_s: float) -> None:
-        """Wait for what is owed to this task of ``parts``, once posted."""
+        """Wait for the blocks of ``parts`` that others owe this task, after ``post``."""
 
     @abstractmethod
     def inbox(self, part: int) -> Array:
@@ -158,20 +158,20 @@ class Transport(ABC):
         raise AssertionError(f"{self.scheme} shares no memory")
 
     def exchange(self, superstep: int, parts: Sequence[int], timeout_s: float) -> None:
-        """One superstep: send what is owed, collect what is owed."""
+        """Run one superstep: send this task's blocks, and collect those of the others."""
         self.post(superstep, parts)
         self.collect(superstep, parts, timeout_s)
 
     @abstractmethod
     def barrier(self, superstep: int, timeout_s: float) -> None:
-        """Pass when all tasks have called it for this superstep."""
+        """Wait until all tasks have called it for this superstep."""
 
     @abstractmethod
     def send(
         self, to: int, meta: Meta, arrays: Sequence[Array], timeout_s: float, wait: bool = True
     ) -> None:
-        """A message outside the plan. Without ``wait`` it may go in later calls: leave the arrays
-        as they are.
+        """Send a message outside the plan. Without ``wait`` it may go in later calls: leave the
+        arrays as they are.
         """
 
     @abstractmethod
@@ -186,7 +186,7 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self, reason: str = "finished") -> None:
-        """Leave: the others are told, nothing stays behind. May be called twice."""
+        """Leave: notify the others, and leave nothing behind. May be called twice."""
 
     def _check_endpoints(self, peers: Sequence[str]) -> None:
         if len(peers) != self.n_tasks:
@@ -206,14 +206,14 @@ class Transport(ABC):
 def overdue(
     n_tasks: int, where: str, absent: Sequence[int], owes: Callable[[int], str], timeout_s: float
 ) -> BarrierTimeout:
-    """That ``absent`` have not given in time what they owe."""
+    """The error that tasks ``absent`` have not sent in time what they owe."""
     arrived = tuple(f"task {t}" for t in range(n_tasks) if t not in absent)
     hint = "; ".join(f"task {task} owes {owes(task)}" for task in absent)
     return BarrierTimeout(where, tuple(f"task {t}" for t in absent), arrived, timeout_s, hint)
 
 
 def names() -> list[str]:
-    """The schemes there are."""
+    """The schemes of all transports."""
     return registry.names(__name__)
 
 
@@ -237,7 +237,9 @@ def across_hosts() -> str:
 
 
 def open_transport(url: str, place: Identity) -> Transport:
-    """A transport by its URL: ``shm://``, ``ipc:///folder``, ``tcp://host:port``, ``inproc://``."""
+    """Make a transport by its URL: ``shm://``, ``ipc:///folder``, ``tcp://host:port``,
+    ``inproc://``.
+    """
     scheme, separator, _ = url.partition("://")
     if not separator:
         raise JobError(f"{url!r} is no transport: write one of {'://, '.join(names())}://")
@@ -247,7 +249,7 @@ def open_transport(url: str, place: Identity) -> Transport:
 
 
 def checked(channels: Iterable[Channel], n_tasks: int) -> dict[int, Channel]:
-    """Channels by part. Raises BadFrame for one that no wire could carry."""
+    """Check channels, and return them by part. Raises BadFrame for one that no wire could carry."""
     found: dict[int, Channel] = {}
     for channel in channels:
         got, wanted = "", ""
@@ -276,7 +278,7 @@ def _code_of(dtype: str) -> str:
 
 
 def check_digest(peer: str, theirs: bytes, mine: bytes) -> None:
-    """Raises HandshakeRefused: a peer's plan is another one."""
+    """Check that a peer has the same plan. Raises HandshakeRefused."""
     if theirs != mine:
         raise HandshakeRefused(f"plan of {peer}", theirs.hex()[:12], mine.hex()[:12])
 

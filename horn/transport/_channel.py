@@ -1,4 +1,4 @@
-"""The two ends of a channel where blocks travel in frames: what is sent from, what came."""
+"""The two ends of a channel whose blocks travel in frames: the sending and the receiving one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ AHEAD = 2  # blocks of a channel that may wait here; the bytes of more are not g
 
 @dataclass
 class Outlet:
-    """Two buffers to write into by turns; ``frames[at]`` may still be sent from one. A buffer with
-    unacknowledged frames is set aside for another: nobody waits for peers, and the credit bounds
-    their number.
+    """The sending end: two buffers to write into by turns; ``frames[at]`` may still be sent from
+    one. A buffer with unacknowledged frames is set aside for another: the task waits for no peer,
+    and the credit bounds their number.
     """
 
     channel: Channel
@@ -36,7 +36,7 @@ class Outlet:
         return np.zeros(self.channel.shape, self.channel.dtype)
 
     def open(self) -> Array:
-        """The buffer of the next use, of which nothing is unsent."""
+        """The buffer of the next use, whose earlier frames are all sent."""
         at = (self.n_uses + 1) & 1
         if any(not frame.is_free() for frame in self.frames[at]):
             self.resting.append((self.buffers[at], self.frames[at]))
@@ -54,7 +54,9 @@ class Outlet:
 
 @dataclass
 class Inlet:
-    """Blocks as they came: superstep, block, and bytes of it that have not been granted again."""
+    """The receiving end. arrived : superstep, block, and those of its bytes not granted again
+    yet.
+    """
 
     channel: Channel
     arrived: deque[tuple[int, Array, int]] = field(default_factory=deque)
@@ -64,13 +66,13 @@ class Inlet:
     spare: list[Array] = field(default_factory=list)
 
     def release(self) -> None:
-        """The block that was collected last is not needed any more."""
+        """Release the block that was collected last."""
         if self.current is not None and self.current.nbytes > CHUNK_BYTES:
             self.spare.append(self.current)  # it was put together here
         self.current = None
 
     def file(self, message: WireMessage, meta: BlockData, where: str) -> int:
-        """Take a block or a piece of one; how many bytes may be granted again now."""
+        """Take a block or a piece of one; return how many bytes may be granted again now."""
         channel = self.channel
         array = message.arrays[0]
         if not meta.whole:
@@ -100,7 +102,7 @@ class Inlet:
 
 
 def chunks(array: Array) -> list[tuple[BlockData, Array]]:
-    """A block in pieces that fit a frame."""
+    """Cut a block into pieces that fit a frame."""
     if array.nbytes <= CHUNK_BYTES:
         return [(BlockData(), array)]
     flat = array.reshape(-1).view(np.uint8)

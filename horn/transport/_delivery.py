@@ -1,7 +1,7 @@
 """Frames between a task and its peers over a link: each is taken once, in order, or the peer is
 lost.
 
-The handshake, numbers, acknowledgements, credit, retransmission, and who has gone; ``_framed`` has
+The handshake, numbers, acknowledgements, credit, retransmission, and lost peers; ``_framed`` has
 the content of frames. Source: docs/notes/0020 and 0063.
 """
 
@@ -43,15 +43,15 @@ from horn.wire.frames import (
 # stream of chunks never stops.
 CREDIT_BYTES = 16 * 1024 * 1024
 GRANT_BYTES = 4 * 1024 * 1024
-SLICE_S = 0.05  # how often a waiting task looks for the dead
-PAUSE_S = 2.0  # between words to a peer that is waited for, at most
-# So many damaged frames of a peer for so long, and none that could be taken, are its end.
+SLICE_S = 0.05  # how often a waiting task looks for ended ones
+PAUSE_S = 2.0  # between acknowledgements to an absent peer, at most
+# A peer is lost after so many damaged frames for so long, and none that could be taken.
 MOST_DAMAGED, DAMAGED_S = 8, 5.0
 
 
 @dataclass(slots=True)
 class UnnumberedMessage:
-    """A message that has no number yet; buffer ``at`` of ``slot`` is what it is sent from."""
+    """A message without a number yet; it is sent from buffer ``at`` of ``slot``."""
 
     message: WireMessage
     n_bytes: int = 0
@@ -62,7 +62,7 @@ class UnnumberedMessage:
 
 @dataclass
 class Peer:
-    """One other task: what went to it, what came from it."""
+    """One other task: frames to it, and frames from it."""
 
     name: str
     stream: FrameStream
@@ -71,14 +71,14 @@ class Peer:
     urgent: deque[UnnumberedMessage] = field(default_factory=deque)
     queue: deque[UnnumberedMessage] = field(default_factory=deque)
     fresh: UnnumberedMessage | None = None  # in the last frame, until the link has taken it
-    must_tell: bool = False  # how far its frames have come
-    asks: bool = False  # ... and wants to hear the same
-    pause_s: float = SLICE_S  # until the next word, if it is waited for
+    must_tell: bool = False  # an acknowledgement is due
+    asks: bool = False  # ... and is to ask for one of the peer
+    pause_s: float = SLICE_S  # until the next acknowledgement, while it is absent
     told_s: float = 0.0
     credit: int = CREDIT_BYTES  # body bytes it lets this task have sent in all
     sent: int = 0
     used: int = 0  # body bytes from it that were used here ...
-    granted: int = 0  # ... and that it was told of
+    granted: int = 0  # ... and granted to it again
     n_damaged: int = 0  # frames since the last that was taken ...
     damaged_s: float = 0.0  # ... and when the first of them came
     barriers: deque[int] = field(default_factory=deque)
@@ -87,23 +87,23 @@ class Peer:
 
     @property
     def has_work(self) -> bool:
-        """There are frames to give to the link."""
+        """Whether there are frames to give to the link."""
         stream = self.stream
         return bool(stream.n_put < stream.n_out or self.urgent or self.queue or self.has_word)
 
     @property
     def is_waiting(self) -> bool:
-        """A message to it has not been given to the link."""
+        """Whether a message to the peer has not been given to the link."""
         return bool(self.fresh or self.urgent or self.queue)
 
     @property
     def has_word(self) -> bool:
-        """An acknowledgement is due, to a peer that has welcomed this task."""
+        """Whether an acknowledgement is due, to a peer that has welcomed this task."""
         return self.must_tell and self.is_welcome
 
 
 class Delivery(Transport):
-    """A transport's frames over a link, which a subclass makes in ``__init__``."""
+    """Delivers a transport's frames over a link, which a subclass makes in ``__init__``."""
 
     link: FrameLink
 
@@ -126,10 +126,10 @@ class Delivery(Transport):
 
     @abstractmethod
     def _act(self, peer: Peer, message: WireMessage) -> None:
-        """Do what a peer's message says."""
+        """Handle a peer's message."""
 
     def _turn(self, wait_s: float) -> bool:
-        """Send what can be sent, take what has come; wait for a frame if there is nothing."""
+        """Send the frames that can be sent, and take one; wait for it if none was sent."""
         progress = False
         for task, peer in self._peers.items():
             if peer.has_work:
@@ -143,7 +143,7 @@ class Delivery(Transport):
         return progress
 
     def _look(self) -> None:
-        """Look at connections; send unacknowledged frames again on new ones."""
+        """Check connections; send unacknowledged frames again on new ones."""
         self._looked_s = time.monotonic()
         self._take_answers()
         self._gone = self.link.gone()
@@ -154,7 +154,7 @@ class Delivery(Transport):
         self.counters.n_mended = self.link.n_mended
 
     def _remind(self, absent: Sequence[int]) -> None:
-        """Tell absent or unacknowledging peers how far their frames have come: losses show then."""
+        """Send acknowledgements to absent or unacknowledging peers, so that lost frames show."""
         now = time.monotonic()
         for task, peer in self._peers.items():
             if not peer.is_welcome or not (peer.stream.kept or task in absent):
@@ -167,7 +167,7 @@ class Delivery(Transport):
     # sending
 
     def _say(self, task: int, meta: Meta, step: int = 0) -> None:
-        """A short message that needs no credit and goes before blocks."""
+        """Send a short message, which needs no credit and goes before blocks."""
         self._peers[task].urgent.append(UnnumberedMessage(WireMessage(meta, step=step)))
         self._flush(task)
 
@@ -181,7 +181,7 @@ class Delivery(Transport):
         return None
 
     def _flush(self, task: int) -> bool:
-        """Give the link what it takes: an acknowledgement, frames to be sent again, new ones."""
+        """Give the link all that it takes: acknowledgements, frames to be sent again, new ones."""
         peer = self._peers[task]
         stream = peer.stream
         progress = False
@@ -230,7 +230,7 @@ class Delivery(Transport):
         return frame
 
     def _tell(self, task: int, peer: Peer) -> bool:
-        """Acknowledge frames and used bytes; False: the link takes nothing now."""
+        """Acknowledge frames and used bytes; False if the link takes nothing now."""
         stream = peer.stream
         peer.granted = peer.used
         word = Acknowledgement(
@@ -324,7 +324,7 @@ class Delivery(Transport):
         ]
 
     def _meet(self, sender: bytes, parts: Sequence[Buffer]) -> None:
-        """The first frame of a stranger: the handshake."""
+        """Take the first frame of a stranger: the handshake."""
         found = self._door.meet(sender, parts, self.link.needs_sum, self.link.answer)
         if found is None:
             return
@@ -343,7 +343,7 @@ class Delivery(Transport):
         )
 
     def _take_answers(self) -> None:
-        """Refusals from endpoints that were given to ``connect``."""
+        """Take refusals from endpoints that were given to ``connect``."""
         for task, parts in self.link.answers():
             peer = self._peers[task]
             try:

@@ -35,13 +35,13 @@ from horn.wire.frames import (
 logger = logging.getLogger(__name__)
 
 UNFIT_S = 0.5  # how long a peer that does not fit may still turn out to be somebody else
-LINGER_S = 2.0  # for what is still owed when a task leaves
-ACK_LINGER_S = 0.5  # ... and for the peers' word that they have all, where nothing is known to fail
-DOUBT_S = 2.0  # of waiting, until it is asked whether the peer's process lives
+LINGER_S = 2.0  # for frames still owed when a task leaves
+ACK_LINGER_S = 0.5  # ... and for the peers' acknowledgements, if no failure is known
+DOUBT_S = 2.0  # of waiting, before a check whether the peer's process lives
 
 
 class FramedTransport(Delivery):
-    """The protocol over a link, which a subclass makes in ``__init__``."""
+    """The protocol of blocks over a link, which a subclass makes in ``__init__``."""
 
     def __init__(self, url: str, place: Identity, incarnation: bytes) -> None:
         super().__init__(url, place, incarnation)
@@ -176,7 +176,7 @@ class FramedTransport(Delivery):
         for task in self._peers:
             self._say(task, Arrived(), step=superstep)
 
-        # Who leaves before the link has taken its arrival would be waited for in vain.
+        # If a task left before the link has taken its arrival, the others would wait in vain.
         def missing() -> list[int]:
             peers = self._peers.items()
             return [

@@ -1,4 +1,4 @@
-"""Who may come in: a stranger's first frame is a hello that fits, or it is dropped and counted."""
+"""The handshake: a stranger's first frame is a hello that fits, or it is dropped and counted."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ logger = logging.getLogger(__name__)
 
 STRIKES = 3
 MOST_STRANGERS = 1000
-# What says who sends begins with its incarnation; the number of a connection may follow.
+# A sender's name begins with its incarnation; the number of a connection may follow.
 INCARNATION_BYTES = 16
-HELLO = "hello of task"  # so begins what is refused of one
+HELLO = "hello of task"  # prefix of its refusals
 
 
 Check = tuple[str, object, object]  # what, as it is, as it must be
 
 
 class Handshake:
-    """``checks`` : of a hello, besides those of the job. ``is_free`` : whether a task's place is,
-    None if it has none; by default all are.
+    """Checks the first frames of strangers. ``checks`` : of a hello, besides those of the job.
+    ``is_free`` : whether a task's place is free, None if there is no such place; by default all
+    are.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Handshake:
         needs_sum: bool,
         answer: Callable[[bytes, Sequence[Buffer]], None],
     ) -> tuple[WireMessage, Hello] | None:
-        """The frame and hello of a peer that fits."""
+        """Check a stranger's first frame; return frame and hello of a peer that fits, else None."""
         n_strikes = self._strikes.get(sender, 0)
         claimed = -1
         try:

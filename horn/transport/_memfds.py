@@ -1,4 +1,4 @@
-"""What ``shm`` does with memfds: segments that all tasks of a group map, and bodies of messages."""
+"""The memfds of ``shm``: segments that all tasks of a group map, and bodies of messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 def new_segment(size: int) -> int:
-    """A memfd of zeros that nobody can resize."""
+    """Make a memfd of zeros that nobody can resize."""
     fd = os.memfd_create("horn-mailboxes", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(fd, 0, size)  # an error now, not SIGBUS later
@@ -39,14 +39,14 @@ def new_segment(size: int) -> int:
 
 
 def check_segment(fd: int, told: int, size: int, where: str) -> None:
-    """Check that a segment has this size, as told, for good."""
+    """Check that a segment has this size, as announced, and that it is sealed."""
     real, seals = os.fstat(fd).st_size, fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     if not told == real == size or seals & SEALS != SEALS:
         raise BadFrame(where, f"{real} bytes, seals {seals:#x}", f"{size}, sealed")
 
 
 def packet_of(message: WireMessage) -> tuple[list[Buffer], int | None]:
-    """A message as a packet; larger bodies are in the memfd that goes along."""
+    """Make a packet of a message; larger bodies are in a memfd that goes along."""
     parts = encode(message)
     lengths = [len(body) for body in parts[2:]]
     if sum(lengths) > INLINE_BYTES:
@@ -57,7 +57,7 @@ def packet_of(message: WireMessage) -> tuple[list[Buffer], int | None]:
 
 
 def bodies_to_memfd(bodies: Sequence[Buffer]) -> int:
-    """Bodies of a message in a memfd: how many, their lengths, themselves."""
+    """Write the bodies of a message into a memfd: their number, their lengths, themselves."""
     fd = os.memfd_create("horn-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         lengths = [len(body) for body in bodies]
@@ -74,7 +74,7 @@ def bodies_to_memfd(bodies: Sequence[Buffer]) -> int:
 
 
 def message_of(packet: bytes, fds: Sequence[int], expected: Expected) -> WireMessage:
-    """The message in a packet, whose bodies are behind its meta or in the memfd that came along."""
+    """Read the message in a packet, whose bodies are behind its meta or in the memfd beside it."""
     head, packed = packet[:HEADER_BYTES], packet[HEADER_BYTES:]
     is_plan = len(head) == HEADER_BYTES and head[6] == 4
     bodies: list[Buffer] = []
@@ -86,7 +86,7 @@ def message_of(packet: bytes, fds: Sequence[int], expected: Expected) -> WireMes
 
 
 def bodies_from_packet(head: bytes, rest: bytes) -> tuple[bytes, list[Buffer]]:
-    """The meta, and the bodies behind it after their lengths; ``decode`` looks closer."""
+    """Split a packet into the meta and the bodies behind it; ``decode`` checks them further."""
     n_bodies, meta_bytes = struct.unpack_from("<HI", head, 10)
     at = meta_bytes + 8 * n_bodies
     if not n_bodies or n_bodies > MAX_BODIES or at > len(rest):

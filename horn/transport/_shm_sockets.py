@@ -1,6 +1,6 @@
-"""The sockets between tasks of one host over shared memory: who is there, and who has gone.
+"""The sockets between tasks that share memory on one host, which show tasks that come and go.
 
-Abstract unix sockets carry hellos, the descriptors of what all have in common, notes and goodbyes;
+Abstract unix sockets carry hellos, the descriptors of common memory, notes and goodbyes;
 a hang-up on them, or on a pipe that ends with its process, shows that a task has ended.
 """
 
@@ -46,8 +46,8 @@ from horn.wire.frames import (
 logger = logging.getLogger(__name__)
 
 PACKET_BYTES = 76 * 1024  # a header, the largest meta, and bodies
-SLICE_S = 0.02  # how often a waiting task looks for the dead
-ACCEPT_S = 1.0  # how often who waits for connections looks at the clock
+SLICE_S = 0.02  # how often a waiting task looks for ended ones
+ACCEPT_S = 1.0  # between looks at the clock while waiting for connections
 ROOT = 0
 ENDED = "its process ended: killed or crashed"
 
@@ -66,8 +66,8 @@ class _Peer:
 
 
 class SocketPeers:
-    """The other tasks, and a socket to each. boxes : where all count, once it is there; who ended
-    is told to it, and who left may have said so there.
+    """The other tasks, and a socket to each. boxes : the common counters, once they exist; ended
+    tasks are marked there, and a task that leaves marks itself.
     """
 
     def __init__(self, place: Identity) -> None:
@@ -81,8 +81,8 @@ class SocketPeers:
             if task != place.rank
         }
         self._loose: deque[WireMessage] = deque()
-        # Each task holds the writing end of its own pipe and the reading end of the next task's. An
-        # epoll that all have in common shows whose writing end is closed, as long as anybody holds
+        # Each task holds the writing end of its own pipe and the reading end of the next task's. A
+        # common epoll shows which writing ends are closed, as long as any process holds
         # the other end.
         self._ends: select.epoll | None = None
         self._held: list[int] = []
@@ -105,8 +105,8 @@ class SocketPeers:
     # meeting
 
     def meet(self, endpoints: Sequence[str], patience: Patience, where: str) -> None:
-        """The root waits for all, the others for the root. Until ``has_met`` a stranger is an
-        error.
+        """Wait for hellos: the root for those of all, the others for the root's. Until ``has_met``
+        a stranger is an error.
         """
         self._endpoints = endpoints
         self._is_meeting = True
@@ -136,9 +136,9 @@ class SocketPeers:
             while code := sock.connect_ex(name):
                 if code != errno.EAGAIN:
                     raise OSError(code, os.strerror(code))
-                time.sleep(SLICE_S)  # many wait there already
+                time.sleep(SLICE_S)  # its queue of connections is full
                 self.read_all()
-                if peer.sock is not None:  # it has made one meanwhile
+                if peer.sock is not None:  # it has connected to this task meanwhile
                     sock.close()
                     return
                 if patience.left_s() <= 0:
@@ -163,7 +163,7 @@ class SocketPeers:
         return self._first(hello)
 
     def _first(self, meta: Meta) -> bytes:
-        """The first packet of a connection."""
+        """Make the first packet of a connection."""
         message = WireMessage(meta, src=self.task, attempt=self.place.attempt, seq=1)
         return b"".join(encode(message))
 
@@ -185,7 +185,7 @@ class SocketPeers:
         sock.close()
 
     def _accept(self) -> None:
-        """Take a connection; who it is from will be in its hello."""
+        """Accept a connection; its hello will say from which task it comes."""
         try:
             sock, _ = self._listener.accept()
         except BlockingIOError:
@@ -200,7 +200,7 @@ class SocketPeers:
         self._listen_to(sock, None)
 
     def _greet(self, sock: socket.socket, packet: bytes) -> None:
-        """The first packet of a connection that somebody else has made."""
+        """Handle the first packet of a connection that another process has made."""
         try:
             hello = self._checked(packet)
         except BadFrame as error:
@@ -220,13 +220,13 @@ class SocketPeers:
                 pass  # it has gone again, which is seen at the other end of the queue
 
     def _tell_refused(self, error: BadFrame) -> None:
-        """While tasks meet it ends this one; later a stranger is no more than a line in the log."""
+        """Raise a refusal while tasks meet; later only log it."""
         if self._is_meeting:
             raise error
         logger.warning("connection refused task=%d error=%s", self.task, error)
 
     def _checked(self, packet: bytes, task: int | None = None) -> Hello:
-        """The hello in a packet, of a task that it fits."""
+        """Read the hello in a packet, and check that it fits."""
         message = decode((packet[:HEADER_BYTES], packet[HEADER_BYTES:]))
         hello = message.meta
         if isinstance(hello, Refusal):
@@ -256,7 +256,7 @@ class SocketPeers:
     def _wait_for(
         self, task: int, is_there: Callable[[], bool], patience: Patience, where: str, what: str
     ) -> None:
-        """Wait for what a task owes; what it gave before its end counts."""
+        """Wait until ``is_there``; messages that a task sent before its end count."""
         while not is_there():
             self._poll.poll(SLICE_S * 1000)
             self.read_all()
@@ -266,10 +266,10 @@ class SocketPeers:
             if patience.left_s() <= 0:
                 raise overdue(self.n_tasks, where, [task], lambda task: what, patience.timeout_s)
 
-    # what all have in common
+    # common memory
 
     def give(self, boxes: Mailboxes, plan: ChannelPlan, fd: int, patience: Patience) -> None:
-        """Give the root's memory to all; the first time also what shows ended tasks."""
+        """Send the root's memory to all; the first time also the pipes that show ended tasks."""
         n, given = self.n_tasks, list[tuple[int, int]]()
         try:
             if self._ends is None:
@@ -291,7 +291,7 @@ class SocketPeers:
                     os.close(end)
 
     def given(self, mine: bytes, size: int, patience: Patience, where: str) -> int:
-        """The descriptor of the root's memory."""
+        """Receive the descriptor of the root's memory."""
         peer = self._peers[ROOT]
         self._wait_for(ROOT, lambda: bool(peer.plans), patience, where, "memory for all")
         plan, fd = peer.plans.popleft()
@@ -303,7 +303,7 @@ class SocketPeers:
             raise
         return fd
 
-    # who has gone
+    # lost tasks
 
     def look(self, where: str, absent: list[int], owes: Callable[[int], str]) -> None:
         for task in self.find_gone(absent):
@@ -311,10 +311,10 @@ class SocketPeers:
             raise PeerLost(where, (peer.name,), f"{peer.gone}; it owes {owes(task)}")
 
     def find_gone(self, tasks: Sequence[int]) -> list[int]:
-        """Which of these have left or ended; ``gone`` says how."""
+        """The tasks among these that have left or ended; ``gone`` has the reason."""
         boxes = self.boxes
         if boxes is not None:
-            # Before their last words: these come first.
+            # Before the states are read: a task marks that it leaves before it ends.
             ended = {fd for fd, _ in self._ends.poll(0)} if self._ends is not None else set()
             for task in tasks:
                 peer = self._peers[task]
@@ -325,7 +325,7 @@ class SocketPeers:
                     peer.gone = f"it left: {boxes.reason(task).decode(errors='replace')}"
                 elif state or (ended and boxes.handle(task) in ended):
                     peer.gone = ENDED
-                    boxes.has_ended(task)  # who holds its pipe may end next
+                    boxes.has_ended(task)  # the task that holds its pipe may end next
         return [task for task in tasks if self._peers[task].gone is not None]
 
     # messages
@@ -386,7 +386,7 @@ class SocketPeers:
         except BlockingIOError:
             return False
         except ConnectionResetError:
-            return True  # it left something unread, which is told once: what it said comes now
+            return True  # it left data unread, which is reported once; its messages come now
         except OSError:
             packet, fds = b"", []
         if not packet:
@@ -468,7 +468,7 @@ class SocketPeers:
 
 
 def _check_user(sock: socket.socket) -> None:
-    """Check that the other end is the same user's."""
+    """Check that the process at the other end is the same user's."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     uid = struct.unpack("3i", credentials)[1]
     if uid != os.getuid():
@@ -476,5 +476,5 @@ def _check_user(sock: socket.socket) -> None:
 
 
 def _kept(pipes: Sequence[tuple[int, int]], task: int) -> list[int]:
-    """Of a pipe for each task, the ends that a task holds."""
+    """The ends of pipes that a task holds, of one pipe for each task."""
     return [pipes[task][1], pipes[(task + 1) % len(pipes)][0]]

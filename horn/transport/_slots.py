@@ -1,4 +1,4 @@
-"""How ``shm`` lays the slots of channels out in the segments of their senders."""
+"""The layout of ``shm``: slots of channels in the segments of their senders."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def stride(channel: Channel) -> int:
 
 
 def layout(channels: list[Channel], n_tasks: int) -> tuple[list[int], list[int]]:
-    """Where each channel's first slot lies in its sender's segment, and the size of each one."""
+    """The offset of each channel's first slot in its sender's segment, and the segments' sizes."""
     start = _round_up(CONTROL_BYTES + LINE_BYTES * len(channels), PAGE_BYTES)
     ends = [start] * n_tasks
     offsets = []

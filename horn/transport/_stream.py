@@ -12,19 +12,19 @@ from collections.abc import Callable, Sequence
 
 from horn.wire.frames import BadFrame, Buffer
 
-ACK_FRAMES = 64  # so many may have come before the peer is told so in a message of its own
-ASK_FRAMES = 64  # so many may come too early before the peer is asked again for those before them
+ACK_FRAMES = 64  # frames taken before an acknowledgement goes in a message of its own
+ASK_FRAMES = 64  # early frames before the missing ones are asked for again
 
 
 class NumberedFrame:
-    """A numbered frame; what its parts are views of must not be written until ``is_free``."""
+    """A numbered frame; the arrays in its parts must not be written until ``is_free``."""
 
     __slots__ = ("gone", "is_known", "n_puts", "parts", "seq")
 
     def __init__(self, seq: int, parts: Sequence[Buffer]) -> None:
         self.seq, self.parts = seq, parts
         self.n_puts = 0  # times that it was given to the link
-        self.gone: list[Callable[[], bool]] = []  # by each: the link no longer reads it
+        self.gone: list[Callable[[], bool]] = []  # by put: the link no longer reads it
         self.is_known = False  # the peer has it
 
     def is_free(self) -> bool:
@@ -32,8 +32,8 @@ class NumberedFrame:
 
 
 class FrameStream:
-    """One peer's frames, both ways. ``n_put`` : given to this connection, in order; it goes back
-    when frames are sent again.
+    """The frames to and from one peer. ``n_put`` : the last frame given to this connection; it goes
+    back when frames are sent again.
     """
 
     def __init__(self, where: str) -> None:
@@ -42,25 +42,25 @@ class FrameStream:
         self.n_sent = 0  # the highest that n_put was
         self.kept: deque[NumberedFrame] = deque()  # those after n_known
         self.n_in = 0  # every frame of the peer up to this one was taken
-        self.n_told = 0  # ... and up to this one it was told so
+        self.n_told = 0  # ... and up to this one was acknowledged
         self.n_early = 0  # frames that came too early since the last that was taken
-        self.asks_again = False  # the peer is to be told that what follows n_in is missing
+        self.asks_again = False  # to tell the peer that frames after n_in are missing
 
     # out
 
     def add(self, parts: Sequence[Buffer]) -> NumberedFrame:
-        """Number a frame, which is ``n_out + 1``, and keep it."""
+        """Give a frame the number ``n_out + 1``, and keep it."""
         self.n_out += 1
         frame = NumberedFrame(self.n_out, parts)
         self.kept.append(frame)
         return frame
 
     def next(self) -> NumberedFrame | None:
-        """The next frame for the link."""
+        """The next frame for the link, if any."""
         return self.kept[self.n_put - self.n_known] if self.n_put < self.n_out else None
 
     def put(self, frame: NumberedFrame, is_gone: Callable[[], bool] | None = None) -> None:
-        """The link has taken a frame; ``is_gone`` says when it no longer reads it."""
+        """Record that the link has taken a frame; ``is_gone`` says when it no longer reads it."""
         frame.n_puts += 1
         if is_gone is not None:
             frame.gone.append(is_gone)
@@ -69,11 +69,11 @@ class FrameStream:
 
     @property
     def is_repeating(self) -> bool:
-        """Frames are to be sent again."""
+        """Whether frames are to be sent again."""
         return self.n_put < self.n_sent
 
     def known(self, seq: int) -> None:
-        """The peer has every frame up to this one."""
+        """Record that the peer has every frame up to this one."""
         if seq > self.n_sent:
             raise BadFrame(f"{self.where}: acknowledged", f"frame {seq}", f"at most {self.n_sent}")
         while self.n_known < seq:
@@ -88,13 +88,13 @@ class FrameStream:
         self.n_put = self.n_known
 
     def heed(self, seq: int, sent: int, again: bool) -> bool:
-        """An acknowledgement, perhaps an old one: the peer has all up to ``seq``, wants later ones
-        ``again``, and sent up to ``sent`` before. Whether to answer with one.
+        """Handle an acknowledgement, perhaps an old one: the peer has all up to ``seq``, wants
+        later ones ``again``, and sent up to ``sent`` before. Whether to answer with one.
         """
         self.known(seq)
         if again and seq == self.n_known:
             self.go_back()
-        if sent > self.n_in:  # what is before a word on a connection is not on its way any more
+        if sent > self.n_in:  # frames sent before an acknowledgement arrive before it
             self.asks_again = True
         return self.asks_again
 
@@ -114,5 +114,5 @@ class FrameStream:
 
     @property
     def owes_word(self) -> bool:
-        """Another acknowledgement is due."""
+        """Whether another acknowledgement is due."""
         return self.n_in - self.n_told >= ACK_FRAMES

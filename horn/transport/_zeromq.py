@@ -84,7 +84,7 @@ def keypair(key: bytes, job: str) -> tuple[bytes, bytes]:
 
 
 def limited(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
-    """A socket with LIMITS."""
+    """Make a socket with LIMITS."""
     made = context.socket(kind)
     for option, value in LIMITS.items():
         made.set(option, value)
@@ -94,7 +94,7 @@ def limited(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[by
 def router(
     context: zmq.Context[zmq.Socket[bytes]], bind_to: str, secret: bytes | None
 ) -> zmq.Socket[bytes]:
-    """A ROUTER to listen with, by CURVE if there is a secret key."""
+    """Make a ROUTER to listen with, with CURVE if there is a secret key."""
     made = limited(context, zmq.ROUTER)
     made.set(zmq.ROUTER_MANDATORY, 1)  # [drops what it cannot send]
     if secret is not None:
@@ -107,7 +107,7 @@ def router(
 
 
 def bind(socket: zmq.Socket[bytes], admission: Admission, bind_to: str) -> str:
-    """Listen; the endpoint for others. Raises JobError."""
+    """Listen, and return the endpoint for others. Raises JobError."""
     try:
         socket.bind(bind_to)
     except zmq.ZMQError as error:
@@ -127,7 +127,7 @@ class ZeroMqContext:
         self.zap: ZapHandler | None = None
 
     def listen(self, bind_to: str, name: str) -> None:
-        """Make ``router`` and its ``endpoint``. Who has the key comes in, if there is one."""
+        """Make ``router`` and its ``endpoint``. A key, if there is one, is needed to come in."""
         audit = None
         if self.pair is not None:
             allowed = AllowedKeys(where=name)
@@ -146,7 +146,7 @@ class ZeroMqContext:
             pass  # a stranger that has gone, or does not read, gets no answer
 
     def dealer(self, endpoint: str, name: bytes) -> zmq.Socket[bytes]:
-        """A socket to be connected."""
+        """Make a DEALER to connect to an endpoint."""
         made = limited(self.context, zmq.DEALER)
         made.set(zmq.ROUTING_ID, name)
         if self.pair is not None:
@@ -157,7 +157,7 @@ class ZeroMqContext:
         return made
 
     def end(self, linger_ms: int = 0) -> None:
-        """Close the router and the context; all dealers are closed."""
+        """Close the router and the context; all dealers are closed already."""
         if hasattr(self, "admission"):
             self.admission.close()
         if hasattr(self, "router"):
@@ -168,7 +168,7 @@ class ZeroMqContext:
 
 
 class _Sockets(ZeroMqContext):
-    """The link."""
+    """The link: sockets of ZeroMQ."""
 
     def __init__(self, bind_to: str, place: Identity) -> None:
         super().__init__(place)
@@ -195,7 +195,7 @@ class _Sockets(ZeroMqContext):
                 raise JobError(f"cannot connect to {endpoint!r}: {error}") from error
 
     def _dial(self, endpoint: str, number: int) -> zmq.Socket[bytes]:
-        """A socket to be connected; each has a name of its own, as the last one's may linger."""
+        """Make a DEALER with a name of its own, since the last one's may linger."""
         dealer = self.dealer(endpoint, self.incarnation + number.to_bytes(4, "little"))
         if number:
             for option, value in MENDING.items():
@@ -269,7 +269,7 @@ class _Sockets(ZeroMqContext):
 
 
 class ZeroMq(FramedTransport):
-    """What ``ipc`` and ``tcp`` share; they say where to listen."""
+    """The base of ``ipc`` and ``tcp``, which give the address to listen at."""
 
     def __init__(self, url: str, place: Identity, bind_to: str) -> None:
         super().__init__(url, place, b"\1" + secrets.token_bytes(15))  # 0 first is ZeroMQ's own

@@ -22,7 +22,7 @@ Frame = tuple[bytes, list[bytes]]
 
 
 class _Mailbox:
-    """What lies before one task."""
+    """The frames that wait for one task."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -120,7 +120,7 @@ class InProcQueues:
         return set()
 
     def doubt(self, task: int) -> None:
-        """``gone`` knows."""
+        """Do nothing: ``gone`` knows."""
 
     def close(self, linger_s: float) -> None:
         with _lock:

@@ -30,7 +30,7 @@ class Shm(Transport):
     scheme = "shm"
     default_url, link_url = "shm://", "ipc://"
     can_share = True
-    fds_per_peer = 3  # of the first task, while it gives out what all have in common
+    fds_per_peer = 3  # of the first task, while it sends the common memory
     latency_s, bytes_per_s = 12e-6, 1e11
 
     def __init__(self, url: str, place: Identity) -> None:
@@ -71,7 +71,7 @@ class Shm(Transport):
     def _lay_out(
         self, channels: list[Channel], mine: bytes, patience: Patience, where: str
     ) -> None:
-        """Channels in memory of all tasks, which the root makes and gives out."""
+        """Lay channels out in common memory, which the root makes and sends to all."""
         offsets, sizes = layout(channels, self.n_tasks)
         size, is_root = sum(sizes), self.task == ROOT
         fd = new_segment(size) if is_root else self._peers.given(mine, size, patience, where)
