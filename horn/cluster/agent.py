@@ -1,6 +1,6 @@
-"""The agent of a host: offers slots, runs its orders (``/orders/<host>``), and stands for master.
+"""The agent of a host: it offers slots, runs orders (``/orders/<host>``), and stands for master.
 
-It runs no user code: a job runner per job does. What it started ends with it, however it ends.
+It runs no user code: a job runner per job does. All its processes end with it, however it ends.
 After five sixths of the session time without ZooKeeper it ends its tasks, before others can have
 their places; then it registers again. docs/notes/0060.
 """
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # how often everything is looked at
 AGAIN_S = 1.0  # between attempts to reach ZooKeeper
-PROGRESS_S = 0.5  # between two notes of how far a job is
+PROGRESS_S = 0.5  # between two writes of a job's progress
 # In sessions: between questions to ZooKeeper, and without an answer until jobs here are ended. A
 # silent connection is replaced after half a session, which costs nothing.
 BEAT, FENCE = 1 / 12, 5 / 6
@@ -84,11 +84,11 @@ class Agent:
         self._stopping = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._warm: RunnerProcess | None = None
-        self._written: dict[str, float] = {}  # when progress was
-        self._progress: dict[str, dict[str, Any]] = {}  # and what is to be
+        self._written: dict[str, float] = {}  # by job: when its progress was written,
+        self._progress: dict[str, dict[str, Any]] = {}  # and the progress to be written
         self._suspended = False
-        self._beat_at = 0.0  # when ZooKeeper was asked last ...
-        self._sure_at = 0.0  # ... and when last of what it answered: the session is no older
+        self._beat_at = 0.0  # time of the last request to ZooKeeper ...
+        self._sure_at = 0.0  # ... and of the last one answered: the session lived then
         self._stack = ExitStack()
         try:
             folder = capacity.folder or default_folder(self.name)
@@ -118,12 +118,12 @@ class Agent:
             os.eventfd_write(self._wake, 1)
 
     def _do(self, work: Callable[[], None]) -> None:
-        """In the agent's thread, soon."""
+        """Run ``work`` soon, in the agent's thread."""
         self._todo.put(work)
         self._poke()
 
     def run(self) -> None:
-        """Serve until ``stop``. Ends with nothing left of what it started."""
+        """Serve until ``stop``; end everything that was started."""
         try:
             while not self._stopping:
                 try:
@@ -189,7 +189,7 @@ class Agent:
             "slots": capacity.slots, "address": capacity.address, "pid": os.getpid(),
             "id": self.store.id, "shared": self.store.shared_id, "files": capacity.limits.n_files,
         }  # fmt: skip
-        old = self.workers.members({}).get(self.name)  # the masters name those they leave out
+        old = self.workers.members({}).get(self.name)  # masters log the workers that they leave out
         return self.workers.join(
             self.name,
             self.service.endpoint,
@@ -207,7 +207,9 @@ class Agent:
             self._poke()
 
     def _fence(self) -> None:
-        """End jobs when the agent is cut off. A thread: the agent's may wait for ZooKeeper."""
+        """End jobs when the agent is cut off. Has its own thread: the agent's may wait for
+        ZooKeeper.
+        """
         pause = threading.Event()
         while self._suspended and not self._stopping:
             if self._is_cut_off():
@@ -264,7 +266,7 @@ class Agent:
                     self._written.pop(job, None)
 
     def _beat(self) -> None:
-        """Ask ZooKeeper something often, to know how long the session is sure to last."""
+        """Send ZooKeeper frequent requests, to know how long the session is sure to last."""
         now = time.monotonic()
         if self._suspended or now - self._beat_at < self.coord.session_s * BEAT:
             return
@@ -289,7 +291,7 @@ class Agent:
             except HornError as error:
                 text = f"First failure: worker {self.name} cannot begin: {error}"
                 self._do(lambda: run.kill(text))
-            except OSError as error:  # a disk that is full, or a folder that is no more mounted
+            except OSError as error:  # a full disk, or a folder that is no longer mounted
                 text = (
                     f"First failure: worker {self.name} cannot begin: {error.filename or 'a file'}:"
                     f" {error.strerror}; see that the folders of its --dir and --shared are there, "
@@ -319,7 +321,7 @@ class Agent:
             run.kill(f"First failure: worker {self.name} cannot begin: {error}")
 
     def _keep_warm(self) -> None:
-        """Have a job runner with tasks ready for the next job; not while a job starts here."""
+        """Start a job runner with standby tasks for the next job; not while a job starts here."""
         if any(run.report.phase == STARTING for run in self.runs.values()):
             return
         if self._warm is None and not self._suspended and not self._stopping:
@@ -329,7 +331,7 @@ class Agent:
         return RunnerProcess(self.name, self.waits, self.user_environment)
 
     def _tell(self) -> None:
-        """Reports and progress, into ZooKeeper."""
+        """Write reports and progress into ZooKeeper."""
         if not self.coord.connected:
             return
         paths = self.coord.paths
@@ -369,7 +371,7 @@ class Agent:
     # the loop
 
     def _turn(self, until: float) -> None:
-        """Wait for something to happen, or the time; and deal with it."""
+        """Wait for an event, or until a time, and handle it."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         watched: dict[int, tuple[JobRun | None, RunnerProcess]] = {}
@@ -422,7 +424,7 @@ class Agent:
                 self._progress[run.job], run.progress = run.progress, None
 
     def _kill_all(self, why: str) -> None:
-        """End everything that runs, now."""
+        """End all jobs, now."""
         for run in self.runs.values():
             run.kill(self._ended(run, why))
         for run in self.runs.values():
@@ -440,7 +442,7 @@ class Agent:
     def _leave(self) -> None:
         """Leave in order: offer no slots, end jobs, report, give the place back."""
         try:
-            self.workers.tell(slots=0)  # or what ends here would be given back at once
+            self.workers.tell(slots=0)  # or ended jobs would be placed here again at once
         except ClusterError as error:
             logger.warning("agent leaves, slots kept host=%s reason=%s", self.name, error)
         for run in self.runs.values():

@@ -1,4 +1,4 @@
-"""What a host offers to a cluster, and which jobs it accepts."""
+"""The offer of a host to a cluster, and the jobs that it accepts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SESSION_S = 6.0  # after which a host that was cut off is given up
 @dataclass(frozen=True)
 class HostCapacity:
     """A host's offer. address : to listen at, for others. folder : its own, shared : one that all
-    hosts see. key : the cluster's. is_insecure : off loopback without a key. user : whom jobs run
-    as, where the agent is root.
+    hosts see. key : the cluster's. is_insecure : off loopback without a key. user : the account
+    that jobs run as, where the agent is root.
     """
 
     hosts: str
@@ -37,7 +37,7 @@ class HostCapacity:
 
 
 def terms(found: Submission) -> JobTerms:
-    """What a submission asks of its master."""
+    """The terms of a submission for its master."""
     options = found.options
     need = ResourceRequest(
         found.groups, found.tasks, found.servers, bool(options.get("guests", False)),
@@ -47,7 +47,7 @@ def terms(found: Submission) -> JobTerms:
 
 
 def bracketed(address: str) -> str:
-    """As a URL has it."""
+    """An address as part of a URL."""
     return f"[{address}]" if ":" in address and not address.startswith("[") else address
 
 

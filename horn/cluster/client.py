@@ -1,6 +1,6 @@
-"""The commands' side of a cluster: submit, look, follow, stop, resume, remove.
+"""A cluster's client, for commands: submit, look, follow, stop, resume, remove.
 
-Small things are read from ZooKeeper, files from agents' services. To look needs neither NumPy nor
+State is read from ZooKeeper, files from agents' services. Looking needs neither NumPy nor
 the engine.
 """
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-UNREADABLE = (ValueError, msgspec.MsgspecError)  # of a node that this horn did not write
-COPIES = 2  # agents that a package is given to, so that the loss of one loses no job
+UNREADABLE = (ValueError, msgspec.MsgspecError)  # errors of a node that this horn did not write
+COPIES = 2  # agents that get a package, so that the loss of one loses no job
 LAST = "@last"
 SHORT_S = 5.0  # for a command to reach ZooKeeper
 FILE_S = 600.0  # for a file of a job to come
@@ -70,7 +70,7 @@ class JobStatus:
 
     @property
     def reached(self) -> Mapping[str, Any]:
-        """The progress, or at the end the result: of a short job what came last was never told."""
+        """The progress, or at the end the result: a short job's last progress is never written."""
         at, result = self.progress, self.result
         if self.state.value != "SUCCEEDED":
             return at
@@ -105,7 +105,7 @@ class ClusterClient:
             client.close()
         self._stack.close()
 
-    # who is there
+    # workers
 
     def workers(self) -> dict[str, Member]:
         if self._membership is None:
@@ -114,7 +114,7 @@ class ClusterClient:
         return self._membership.members()
 
     def free(self, members: Mapping[str, Member]) -> dict[str, Host]:
-        """Workers and their free slots."""
+        """Workers with their free slots, by name."""
         found = {}
         for name, member in members.items():
             node = self.coord.get(self.paths.orders(name))
@@ -124,7 +124,7 @@ class ClusterClient:
     # submit
 
     def submit(self, wanted: Submission, package: PackedJob) -> str:
-        """Hand a job in and return its id. ``wanted.job`` is the id's first part if it is no id."""
+        """Submit a job and return its id. ``wanted.job`` is the id's first part if it is no id."""
         topology = Topology(wanted.groups, wanted.tasks, wanted.servers)
         check_files(topology, [host_of(member, 0) for member in self.workers().values()])
         self.upload(package)
@@ -149,7 +149,7 @@ class ClusterClient:
         self.jobs.create_signed(wanted.job, sign, key.zookeeper_of(wanted.job).id)
 
     def now_s(self) -> float:
-        """The time, by ZooKeeper's clock: when a node was made just now."""
+        """The time by ZooKeeper's clock: the creation time of a new node."""
         self.coord.ensure(self.paths.jobs())
         path = f"{self.paths.root}/clock-{secrets.token_hex(8)}"
         made = self.coord.create(path, ephemeral=True)
@@ -190,7 +190,7 @@ class ClusterClient:
             raise ClusterError(f"no worker takes the job's files: {'; '.join(reasons)}")
 
     def client(self, name: str, member: Member) -> RpcClient:
-        """The service of a worker."""
+        """A client of a worker's service."""
         from horn.rpc.client import ClientKeys, RpcClient
 
         known = f"{name} {member.endpoint}"
@@ -200,7 +200,7 @@ class ClusterClient:
         return self._clients[known]
 
     def service(self, host: str) -> RpcClient:
-        """As ``client``, of a worker that is up now. Raises NotFound."""
+        """A client of the service of a worker that is up now. Raises NotFound."""
         member = self.workers().get(host)
         if member is None:
             raise NotFound(f"worker {host} is not up")
@@ -209,7 +209,7 @@ class ClusterClient:
     # look
 
     def find(self, word: str) -> str:
-        """The job that a word means: its id, the beginning of one, or @last."""
+        """The id of the job that a word means: its id, the beginning of one, or @last."""
         names = self.coord.children(self.paths.jobs())
         if word == LAST:
             mine = [s for s in self.all_statuses() if s.submission and s.submission.user == user()]
@@ -227,7 +227,7 @@ class ClusterClient:
         raise NotFound(f"no job {word!r}; horn list shows all")
 
     def status(self, job: str) -> JobStatus:
-        """Raises NotFound. ClusterError: what is written of the job cannot be read."""
+        """The status of a job. Raises NotFound. ClusterError: its nodes cannot be read."""
         try:
             return self._status(job)
         except UNREADABLE as error:
@@ -265,7 +265,7 @@ class ClusterClient:
         )  # fmt: skip
 
     def _package(self, job: str) -> str:
-        """Its package, "" if that cannot be read; whatever else cannot."""
+        """The package of a job, "" if the description cannot be read; other nodes may be bad."""
         spec = self.coord.get(self.paths.spec(job))
         try:
             return "" if spec is None else submission.read(self.key, job, spec).package
@@ -273,7 +273,7 @@ class ClusterClient:
             return ""
 
     def all_statuses(self) -> list[JobStatus]:
-        """Newest first; a job that cannot be read is left out, with a warning."""
+        """The status of all jobs, newest first; unreadable jobs are left out, with a warning."""
         found = []
         for job in self.coord.children(self.paths.jobs()):
             try:
@@ -315,7 +315,7 @@ class ClusterClient:
         raise Conflict(f"job {job!r} keeps changing; try again")
 
     def scale(self, job: str, n_groups: int) -> None:
-        """Ask for so many groups of a job with servers, or of allreduce, which restarts from a
+        """Ask for a number of groups of a job with servers, or of allreduce, which restarts from a
         checkpoint. Raises JobError: it is neither, or slots are missing. Conflict: it has ended or
         is to stop.
         """
@@ -351,7 +351,7 @@ class ClusterClient:
         self.coord.commit([Check(self.paths.state(job), state.version), wish])
 
     def _check_room(self, found: Submission, record: JobRecord, n_groups: int) -> None:
-        """Check that there are slots for so many groups, where the job may run."""
+        """Check that the hosts where a job may run have slots for a number of groups."""
         here = len(record.groups) or found.groups
         n_more = (n_groups - here) * found.tasks
         hosts = self.free(self.workers())
@@ -366,8 +366,8 @@ class ClusterClient:
             )
 
     def wait_scaled(self, job: str, n_groups: int, timeout_s: float | None) -> JobStatus:
-        """Until so many groups have allocations and leaving ones have left, or all have restarted.
-        Raises horn's Timeout. Conflict: the job ends, or goes on with its old number.
+        """Wait until so many groups have allocations and leaving ones have left, or all have
+        restarted. Raises horn's Timeout. Conflict: the job ends, or goes on with its old number.
         """
         from horn.errors import Timeout
 
@@ -390,7 +390,7 @@ class ClusterClient:
             time.sleep(0.1)
 
     def _all_run(self, job: str, record: JobRecord) -> bool:
-        """Whether all hosts of an attempt say that their tasks have met."""
+        """Whether all hosts of an attempt report that their tasks have met."""
         for host in record.allocations:
             node = self.coord.get(self.paths.report(job, record.attempt, host))
             if node is None or msgspec.json.decode(node.data, type=HostReport).phase != RUNNING:
@@ -406,7 +406,7 @@ class ClusterClient:
         self.jobs.check_ended(job)
         package = self._package(job)
         for other in self.coord.children(self.paths.jobs()):
-            # Of one that cannot be read, as another version's, it may be the package, too.
+            # A job that cannot be read, such as another version's, may have the same package.
             if other != job and self._package(other) in ("", package):
                 package = ""
         for name, member in self.workers().items():
@@ -455,7 +455,7 @@ class ClusterClient:
         tail: int | None = None,
         age_s: float | None = None,
     ) -> tuple[int, bytes]:
-        """Bytes of a file from ``offset``, or its ``tail`` or ``age_s``; and where they begin."""
+        """Bytes of a file from ``offset``, or its ``tail`` or ``age_s``; and their offset."""
         from horn.cluster.file_service import READ_BYTES, ReadReply, ReadRequest
 
         got, portions = self.service(host).download(
@@ -465,7 +465,7 @@ class ClusterClient:
         return got.offset, b"".join(portions)
 
     def read_all(self, job: str, host: str, name: str) -> bytes:
-        """A file as long as it is now."""
+        """The whole content of a file at present."""
         found: list[bytes] = []
         offset = 0
         while True:
@@ -476,7 +476,7 @@ class ClusterClient:
             offset += len(data)
 
     def history(self, job: str) -> list[dict[str, Any]]:
-        """The rows of the history so far, of the worker that knows most."""
+        """The rows of the history so far, of the worker that has the most."""
         from horn.cluster.store import PROGRESS
 
         longest: list[dict[str, Any]] = []
@@ -493,8 +493,8 @@ class ClusterClient:
         return longest
 
     def fetch_model(self, job: str, path: Path) -> None:
-        """The model of a job that succeeded, into a file. Raises JobError if it cannot be written:
-        the disk may be full, or the folder have gone while the job ran.
+        """Write the model of a job that succeeded into a file. Raises JobError if it cannot be
+        written: the disk may be full, or the folder have gone while the job ran.
         """
         from horn.cluster.file_service import ReadReply, ReadRequest
         from horn.cluster.store import MODEL
@@ -519,8 +519,8 @@ class ClusterClient:
 
 
 def notes(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """What lines of progress.jsonl say. One that is cut, by a host that lost its power or because
-    it is being written, is left out.
+    """Yield the records of lines of progress.jsonl. A line that is cut, by a host that lost its
+    power or because it is being written, is left out.
     """
     for line in lines:
         with contextlib.suppress(ValueError):
@@ -530,7 +530,7 @@ def notes(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def save(portions: Iterator[bytes], size: int, path: Path) -> None:
-    """A body of so many bytes, as a file that is whole or not there. Raises ClusterError."""
+    """Write a body of ``size`` bytes into a file: whole, or not at all. Raises ClusterError."""
     temporary = path.with_name(f".{path.name[:200]}-{secrets.token_hex(4)}")
     try:
         with open(temporary, "wb") as file:
@@ -552,6 +552,6 @@ def user() -> str:
 
 
 def new_id(name: str) -> str:
-    """<name>-<4 hex>"""
+    """Make a job id: <name>-<4 hex>"""
     plain = re.sub("[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "job"
     return f"{plain[:80]}-{secrets.token_hex(2)}"

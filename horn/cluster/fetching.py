@@ -1,4 +1,4 @@
-"""What a job has left, from its workers into a folder here."""
+"""The files of a job, fetched from its workers into a folder here."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LIST_BYTES = 16 * 2**20  # of all paths
 
 
 def fetch_all(client: ClusterClient, job: str, folder: Path) -> list[str]:
-    """Whatever there is of a job, in any state: model.horn, history.csv, result.json, trace.json,
-    logs/, and in files/ what its callbacks wrote. Returns what is to be said about files that did
-    not come. Raises JobError: it cannot be written here.
+    """Fetch all files of a job, in any state: model.horn, history.csv, result.json, trace.json,
+    logs/, and in files/ those that its callbacks wrote. Returns notes about files that did not
+    come. Raises JobError: a file cannot be written here.
     """
     with _writing(folder):
         (folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def fetch_all(client: ClusterClient, job: str, folder: Path) -> list[str]:
         for host in sorted(files, key=lambda name: (name != last, name)):
             for name in sorted(files[host].keys() - {MODEL, PROGRESS}):
                 for each in (name, host):
-                    check_path(each)  # it is from elsewhere, and is written here
+                    check_path(each)  # the name comes from another host, and is written here
                 if name not in has_come:  # else an attempt was on another host before
                     path = folder / (name if name == TRACE else f"logs/{name}.log")
                 elif name == TRACE:
@@ -57,8 +57,8 @@ def fetch_all(client: ClusterClient, job: str, folder: Path) -> list[str]:
 
 
 def _fetch_written(client: ClusterClient, job: str, first: str, folder: Path) -> list[str]:
-    """A path that several workers have (an attempt was on another host) is taken from ``first``,
-    where the last attempt's callbacks were, if that has it.
+    """Fetch files that callbacks wrote. A path that several workers have (an attempt was on another
+    host) is taken from ``first``, where the last attempt's callbacks were, if that has it.
     """
     notes: list[str] = []
     has_come: set[str] = set()

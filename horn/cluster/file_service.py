@@ -26,7 +26,7 @@ from horn.rpc.server import RpcCall, RpcServer
 READ_BYTES = 1024 * 1024  # of a log at once
 WAIT_S = 20.0  # at most so long for more of a file
 LOOK_S = 0.05
-GONE_S = 5.0  # for the runs of a job that has ended to be put away
+GONE_S = 5.0  # for the runs of an ended job to be removed
 CLIENTS = ("client", "worker", "open")
 
 _Name = Annotated[str, msgspec.Meta(max_length=200)]
@@ -34,7 +34,9 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class PackageRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """have, get: a package. put: with its manifest, of so many bytes, and its files as the body."""
+    """Requests "have", "get": a package. "put": the same with a manifest of ``n_manifest`` bytes,
+    and its files as the body.
+    """
 
     digest: _Name
     n_manifest: Annotated[int, msgspec.Meta(ge=0, le=MANIFEST_BYTES)] = 0
@@ -46,35 +48,37 @@ class PackageKnown(msgspec.Struct, frozen=True):
 
 
 class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """files, forget: a job. package : of the job to be forgotten, if no other has it."""
+    """Requests "files", "forget": a job. package : of the job to be forgotten, if it is the only
+    one.
+    """
 
     job: _Name
     package: _Name = ""
 
 
 class FileList(msgspec.Struct, frozen=True):
-    """By name, with their sizes in bytes."""
+    """The sizes of files in bytes, by name."""
 
     sizes: dict[str, int]
 
 
 class CheckpointsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """saved: the checkpoints of a job. wants_best : also the best so far, from the newest."""
+    """Request "saved": a job's checkpoints. wants_best : also the best so far, from the newest."""
 
     job: _Name
     wants_best: bool = False
 
 
 class CheckpointList(msgspec.Struct, frozen=True):
-    """Iterations, the newest last. best : that of the best model, -1 for none."""
+    """Iterations of checkpoints, the newest last. best : that of the best model, -1 for none."""
 
     iterations: list[int]
     best: int = -1
 
 
 class ReadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """read: a file of a job from an offset, a model whole; or its last ``tail`` lines, or those of
-    the last ``age_s`` seconds, or the fewer of both.
+    """Request "read": a file of a job from an offset, a model whole; or its last ``tail`` lines, or
+    those of the last ``age_s`` seconds, or the fewer of both.
     """
 
     job: _Name
@@ -86,31 +90,31 @@ class ReadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReadReply(msgspec.Struct, frozen=True):
-    """From ``offset``, so many bytes."""
+    """The offset and the size of the body, in bytes."""
 
     offset: int
     size: int
 
 
 class WrittenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """read written: a file that a callback of a job wrote, whole."""
+    """Request "read written": a file that a callback of a job wrote, whole."""
 
     job: _Name
     path: Annotated[str, msgspec.Meta(max_length=PATH_BYTES)]
 
 
 class SizeReply(msgspec.Struct, frozen=True):
-    """Of the body, in bytes."""
+    """The size of the body, in bytes."""
 
     size: int
 
 
 class DoneReply(msgspec.Struct, frozen=True):
-    """Nothing more to say."""
+    """A reply without content."""
 
 
 class FileService:
-    """Answers for a store. runs : the jobs that run here now."""
+    """Answers requests about a store. runs : the jobs that run here now."""
 
     def __init__(
         self, store: HostStore, service: RpcServer, runs: Callable[[], Iterable[str]]
@@ -129,7 +133,7 @@ class FileService:
         service.on("forget", JobRequest, self.forget, CLIENTS, is_audited=True)
 
     def close(self) -> None:
-        """Answer all who wait."""
+        """Answer all waiting requests."""
         self._closing.set()
 
     def have(self, call: RpcCall) -> PackageKnown:
@@ -172,7 +176,7 @@ class FileService:
         return ReadReply(start, n), _portions(path, start, n)
 
     def written(self, call: RpcCall) -> tuple[SizeReply, Iterator[bytes]]:
-        """As a body: thousands of paths are more than a reply may be."""
+        """Send the list as a body: thousands of paths are more than a reply may be."""
         packed = msgspec.msgpack.encode(self.store.written(call.request.job))
         return SizeReply(len(packed)), iter([packed])
 
@@ -194,7 +198,9 @@ class FileService:
         return CheckpointList(iterations, best)
 
     def forget(self, call: RpcCall) -> DoneReply:
-        """A job that has ended may be among the runs until its order is seen to be withdrawn."""
+        """Remove a job's files. An ended job is among the runs until its order is seen
+        withdrawn.
+        """
         job, ends = call.request.job, time.monotonic() + GONE_S
         while job in self.runs():
             if time.monotonic() >= ends or self._closing.wait(LOOK_S):
@@ -210,7 +216,7 @@ def _portions(path: Path, start: int, n: int) -> Iterator[bytes]:
 
 
 def _whole(file: BinaryIO, n: int) -> Iterator[bytes]:
-    """At most so many bytes from where it is; closes it."""
+    """Yield at most ``n`` bytes of an open file, and close it."""
     with file:
         while n and (data := file.read(min(n, 256 * 1024))):
             n -= len(data)
@@ -218,7 +224,7 @@ def _whole(file: BinaryIO, n: int) -> Iterator[bytes]:
 
 
 def _tail(path: Path, size: int, lines: int) -> int:
-    """Where the last lines of a file of so many bytes begin."""
+    """The offset of the last lines of a file of ``size`` bytes."""
     if not size or not lines:
         return size
     with open(path, "rb", opener=opened) as file:

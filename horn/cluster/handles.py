@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Cluster:
-    """A cluster, and what is to be done with it; a context, or ``close`` it.
+    """A client of a cluster; a context, or ``close`` it.
 
     zk : its ZooKeeper, as host:port[,host:port]; HORN_ZK by default. key : the file of its key;
     HORN_KEY by default. May be used by several threads.
@@ -86,7 +86,7 @@ class Cluster:
         arguments: Sequence[str] = (),
         working_dir: str | os.PathLike[str] | None = None,
     ) -> SubmittedJob:
-        """Hand a job in; it goes on whatever becomes of this process.
+        """Submit a job, which goes on whatever becomes of this process.
 
         job : a ``horn.Job`` (its neurons and callbacks go as source, its data with it), or what
         ``horn submit`` takes: file.py, file.py:name. Of these ``arguments`` are its sys.argv,
@@ -154,16 +154,16 @@ class Cluster:
         return SubmittedJob(self, self.client.once(lambda client: client.submit(wanted, package)))
 
     def job(self, word: str = "@last") -> SubmittedJob:
-        """A job that is there: by its id, the beginning of one, or your last. Raises NotFound."""
+        """The handle of a job: by its id, the beginning of one, or your last. Raises NotFound."""
         return SubmittedJob(self, self.look(lambda client: client.find(word)))
 
     def jobs(self) -> list[SubmittedJob]:
-        """Newest first."""
+        """The handles of all jobs, newest first."""
         found = self.look(lambda client: client.all_statuses())
         return [SubmittedJob(self, status.job) for status in found]
 
     def look(self, action: Callable[[ClusterClient], T]) -> T:
-        """Do something that may be done twice; in a new session when one is lost."""
+        """Run an action that may be repeated; in a new session when one is lost."""
         return self.client.look(action)
 
     def close(self) -> None:
@@ -190,12 +190,12 @@ class SubmittedJob:
 
     @property
     def state(self) -> str:
-        """PENDING RUNNING RESTARTING STOPPING SUCCEEDED FAILED STOPPED."""
+        """The state: PENDING RUNNING RESTARTING STOPPING SUCCEEDED FAILED STOPPED."""
         return self.cluster.look(lambda client: client.jobs.state(self.id)).value
 
     @property
     def status(self) -> JobStatus:
-        """All that ZooKeeper knows of it."""
+        """The status of the job, with all that ZooKeeper has of it."""
         return self.cluster.look(lambda client: client.status(self.id))
 
     @property
@@ -204,18 +204,18 @@ class SubmittedJob:
 
     @property
     def progress(self) -> Mapping[str, Any]:
-        """How far it is: epoch, iteration, n_epochs, n_iterations, loss and what is known else."""
+        """The progress: epoch, iteration, n_epochs, n_iterations, loss and other known figures."""
         return self.status.reached
 
     @property
     def history(self) -> History:
-        """The epochs so far."""
+        """The history of the epochs so far."""
         from horn.training.loop import History
 
         return History(self.cluster.look(lambda client: client.history(self.id)))
 
     def wait(self, timeout: float | None = None) -> str:
-        """Wait until it is over; its state. timeout : seconds, after which horn's Timeout comes."""
+        """Wait until the job is over; its state. timeout : seconds. Raises horn's Timeout."""
         ends = None if timeout is None else time.monotonic() + timeout
         while not self.is_over:
             if ends is not None and time.monotonic() > ends:
@@ -226,7 +226,7 @@ class SubmittedJob:
         return self.state
 
     def result(self, timeout: float | None = None) -> Run:
-        """Wait for it; its run, as ``horn.train`` returns one.
+        """Wait for the job, and return its run, as ``horn.train`` returns one.
 
         Raises
         ------
@@ -272,13 +272,13 @@ class SubmittedJob:
         )
 
     def fetch(self, path: Path) -> None:
-        """Write its model, once it has SUCCEEDED, to a file."""
+        """Write the model of the job, once it has SUCCEEDED, to a file."""
         self.cluster.look(lambda client: client.fetch_model(self.id, path))
 
     def fetch_all(self, folder: str | os.PathLike[str]) -> Path:
-        """Write what there is of it, in any state, into a folder, made if missing: model.horn,
-        history.csv, result.json, trace.json, logs, and in files what callbacks wrote under relative
-        paths. Raises JobError: it cannot be written here.
+        """Write the files of the job, in any state, into a folder, made if missing: model.horn,
+        history.csv, result.json, trace.json, logs, and in files those that callbacks wrote under
+        relative paths. Raises JobError: a file cannot be written here.
         """
         place = Path(folder)
         for note in self.cluster.look(lambda client: fetching.fetch_all(client, self.id, place)):
@@ -286,8 +286,8 @@ class SubmittedJob:
         return place
 
     def cancel(self, now: bool = False) -> bool:
-        """Stop it at the next iteration, with a checkpoint, or ``now`` without; False if it is over
-        already. ``horn resume`` goes on with it.
+        """Stop the job at the next iteration, with a checkpoint, or ``now`` without; False if it is
+        over already. ``horn resume`` goes on with it.
         """
         try:
             self.cluster.look(lambda client: client.stop(self.id, now))
@@ -296,7 +296,7 @@ class SubmittedJob:
         return True
 
     def logs(self) -> dict[str, str]:
-        """What its processes have printed, by their names."""
+        """The output of the job's processes, by their names."""
 
         def read(client: ClusterClient) -> dict[str, str]:
             found = {}
@@ -323,7 +323,7 @@ class SubmittedJob:
 def _packed(
     job: Any, strategy: Strategy, working_dir: str | os.PathLike[str] | None
 ) -> tuple[PackedJob, str]:
-    """What is sent, and the stem of its name."""
+    """The package of a job, and the stem of its name."""
     from horn.job import Job
 
     if isinstance(job, Job):
@@ -337,7 +337,7 @@ def _packed(
 
 
 def _named(strategy: Strategy) -> str:
-    """The name that a worker finds it by."""
+    """The name by which a worker finds a strategy."""
     kind = type(strategy)
     if kind.name in strategies.names() and strategies.load(kind.name) is kind:
         return kind.name
@@ -348,7 +348,7 @@ def _named(strategy: Strategy) -> str:
 
 
 def _settings(strategy: Strategy) -> list[tuple[str, str]]:
-    """Those that are not the defaults, as --set has them."""
+    """The settings of a strategy that are not its defaults, in the form of --set."""
     found = []
     for field in dataclasses.fields(strategy):
         value = getattr(strategy, field.name)

@@ -1,4 +1,4 @@
-"""Which hosts to blame for a failure, and to avoid in the next start. Pure.
+"""The hosts to blame for a failure, which the next start avoids. Pure.
 
 A task's end is its host's. Where one task lost another, either host may be at fault, or the
 network.
@@ -14,7 +14,9 @@ from horn.errors import BarrierTimeout, HornError, MemberLost, TaskFailed
 def blamed(
     error: HornError, here: str, ranks: Mapping[str, Sequence[int]], names: Mapping[int, str]
 ) -> tuple[str, ...]:
-    """One host, or two that lost each other. here : who reports it. names : of ranks, in errors."""
+    """The host to blame, or two that lost each other. here : it reports. names : of ranks, in
+    errors.
+    """
     of_rank = {rank: host for host, there in ranks.items() for rank in there}
     of_name = {name: of_rank[rank] for rank, name in names.items() if rank in of_rank}
     of_name |= {f"worker {host}": host for host in ranks}

@@ -1,4 +1,4 @@
-"""A host's masters: a candidate for each job, and the decisions of ``master`` for those it leads.
+"""The masters of a host: a candidate for each job, and ``master``'s decisions for those it leads.
 
 One thread for all jobs looks when ZooKeeper has changed. Each decision is one transaction, with the
 leadership and the record's version: an overtaken master writes nothing.
@@ -33,27 +33,27 @@ from horn.errors import (
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 2.0  # how often everything is looked at, should a change have gone by unseen
+LOOK_S = 2.0  # between two checks of everything, in case a change was missed
 AGAIN_S = 0.2  # after a refused transaction
-UNFINISHED_S = 60.0  # for what has no state to get one, or to be gone
+UNFINISHED_S = 60.0  # for a job without a state to get one, or to be removed
 WATCHED = ("state", "wish", "record")
-NOW = b"now"  # a wish: stop without saving
-GROUPS = b"groups="  # a wish: so many groups
+NOW = b"now"  # a request: stop without saving
+GROUPS = b"groups="  # a request: so many groups
 
 
 class JobTerms:
-    """What a job asks of its master, from its description."""
+    """The part of a job's description that its master needs."""
 
     def __init__(self, need: ResourceRequest, max_restarts: int) -> None:
         self.need, self.max_restarts = need, max_restarts
 
 
-Read = Callable[[str, Znode], JobTerms]  # of a job's spec; raises HornError if it may not be run
+Read = Callable[[str, Znode], JobTerms]  # reads a job's spec; raises HornError if it may not run
 
 
 class JobController:
-    """Runs until ``close``, or the session's end. read : a job's terms. who : this host, for
-    people.
+    """Runs a host's masters until ``close``, or the session's end. read : gives a job's terms.
+    who : this host, for people.
     """
 
     def __init__(self, coord: Session, workers: Membership, who: str, read: Read) -> None:
@@ -112,7 +112,7 @@ class JobController:
         return list(self._jobs.values())
 
     def _look(self, job: _Candidacy) -> bool:
-        """Decide as long as there is something to decide; False to look again soon."""
+        """Make decisions while there are any; False to look again soon."""
         try:
             while job.step():
                 pass
@@ -121,7 +121,7 @@ class JobController:
             raise
         except Fenced:
             job.candidate = None  # it stands again
-        except (Conflict, NotFound) as error:  # what was read is not what is there any more
+        except (Conflict, NotFound) as error:  # the nodes have changed since they were read
             logger.debug("overtaken job=%s reason=%s", job.name, error)
         except ClusterError as error:
             self.coord.check()
@@ -129,8 +129,8 @@ class JobController:
         return False
 
     def hosts(self, but: str) -> tuple[dict[str, Host], Mapping[str, Znode]]:
-        """Workers with their free slots, a job's own counted as free; and the nodes that say so.
-        A worker whose node cannot be read is left out.
+        """Workers with their free slots, a job's own counted as free; and the nodes with the used
+        slots. A worker whose node cannot be read is left out.
         """
         taken = self._orders.nodes()
         found, unread = {}, dict[str, ProtocolError]()
@@ -152,7 +152,7 @@ class JobController:
 
 
 class _Candidacy:
-    """One job, as its master or as a candidate."""
+    """The candidacy of this host for one job; it may be its master."""
 
     def __init__(self, masters: JobController, name: str) -> None:
         self.masters, self.name = masters, name
@@ -162,7 +162,7 @@ class _Candidacy:
         self.known_s = time.monotonic()
         at = self.paths
         touch = masters.wake
-        # Made with the job; one that is being removed must not come back.
+        # The folders are made with the job; one that is being removed must not come back.
         self.nodes = FolderView(self.coord, at.job(name), touch, self._on_data, is_made=True)
         self.leaders = FolderView(self.coord, at.leader(name), touch, is_made=True)
         self.reports = FolderView(self.coord, at.reports(name), touch, touch, is_made=True)
@@ -188,7 +188,7 @@ class _Candidacy:
             self.masters.wake()
 
     def step(self) -> bool:
-        """One decision, if this is the master and there is one; whether there was."""
+        """Make one decision, if this is the master and there is one; whether there was."""
         nodes = self.nodes.nodes()
         state = _state(nodes.get("state"))
         if "state" not in nodes and time.monotonic() - self.known_s > UNFINISHED_S:
@@ -214,7 +214,7 @@ class _Candidacy:
         return self._decide(nodes, state, terms, self.candidate.leadership)
 
     def _refuse(self, nodes: Mapping[str, Znode], reason: str) -> None:
-        """Write into the result that the job may not run."""
+        """Write into the job's result that it may not run."""
         assert self.candidate is not None
         result = {"state": JobState.FAILED.value, "code": 3, "cause": f"refused: {reason}"}
         steps: list[Step] = [
@@ -267,7 +267,7 @@ class _Candidacy:
         return True
 
     def _wait_seen(self, found: Decision) -> None:
-        """Read what was written: the views hear of it a little later."""
+        """Read the nodes that were written: the views notice later."""
         record = self.coord.get(self.paths.record(self.name))
         state = self.coord.get(self.paths.state(self.name))
         for name, node in (("record", record), ("state", state)):
@@ -306,7 +306,7 @@ class _Candidacy:
     def _order(
         self, host: str, order: HostOrder | None, taken: Mapping[str, Znode], need: ResourceRequest
     ) -> list[Step]:
-        """An order's node, and the slots that it takes or gives back."""
+        """The steps that write an order, and the slots that it takes or gives back."""
         path = self.paths.order(host, self.name)
         used = allocated(host, taken.get(host))
         node = taken.get(host)
@@ -337,7 +337,7 @@ _ENCODE = msgspec.json.Encoder(order="deterministic").encode
 
 
 def _decoded(node: Znode | None, kind: Any, path: str) -> Any:
-    """A record of horn; None if there is none, or it cannot be read."""
+    """Decode a record of horn; None if there is none, or it cannot be read."""
     if node is None or not node.data:
         return None
     try:
@@ -355,13 +355,13 @@ def _state(node: Znode | None) -> JobState | None:
 
 
 def groups_wished(wish: bytes) -> int:
-    """The number of groups in a wish, or 0."""
+    """The number of groups that a request asks for, or 0."""
     number = wish.removeprefix(GROUPS)
     return int(number) if wish.startswith(GROUPS) and number.isdigit() and len(number) < 10 else 0
 
 
 def allocated(host: str, node: Znode | None) -> dict[str, int]:
-    """Slots by job that a host's orders have taken."""
+    """The slots that a host's orders have taken, by job."""
     return _decoded(node, dict[str, int], f"orders/{host}") or {}
 
 

@@ -73,15 +73,15 @@ from horn.transport import Identity, PeerUnreachable
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_S = 30.0  # between checkpoints, unless told otherwise
-ROOM_S, ROOM_LOOK_S = 600.0, 0.5  # for somebody to make room for the model
-LEAVE_S = 1.0  # for what runs to end once it is told to
+ROOM_S, ROOM_LOOK_S = 600.0, 0.5  # for room for the model on a full disk
+LEAVE_S = 1.0  # for the run to end once it is told to
 MAX_TEXT = 20_000  # characters of an error
 MAX_ROWS, MAX_ROWS_BYTES = 1000, 400_000  # of the history in a result; the file has all
-REPAIRS = 1000  # attempts of tasks within one of the job: what ended alone starts again alone
+REPAIRS = 1000  # attempts of tasks within one of the job: a unit that ended alone restarts alone
 
 
 class JobRunner:
-    """One assignment."""
+    """The run of one assignment."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class JobRunner:
         self.progress = ProgressWriter(self.say, assignment.attempt, progress)
         self.checkpoint = -1
         self.on_cluster: launch.JobAttempt | None = None
-        self._is_meeting = False  # other hosts, before anything of the job's own code runs
+        self._is_meeting = False  # with other hosts, before any of the job's own code runs
         self._has_run = threading.Event()
         self._lock = threading.Lock()
 
@@ -110,7 +110,7 @@ class JobRunner:
 
     @property
     def n_groups(self) -> int:
-        """With servers those of the submission: later groups are not among its ranks."""
+        """The number of groups; with servers as submitted: later groups are not among its ranks."""
         mine, found = self.assignment, self.submission
         return found.groups if found.servers else len(mine.groups) or found.groups
 
@@ -130,7 +130,7 @@ class JobRunner:
 
     @property
     def start_s(self) -> float:
-        """For each step of a start."""
+        """The deadline of each step of a start, in seconds."""
         return float(self.submission.options.get("start_timeout_s") or 60.0)
 
     def say(self, word: protocol.RunnerMessage) -> None:
@@ -141,7 +141,7 @@ class JobRunner:
                 os._exit(1)  # the agent has gone, and PDEATHSIG is on its way
 
     def run(self) -> protocol.RunnerFinished:
-        """Run, up to the final message."""
+        """Run the assignment, and return the final message."""
         try:
             return self._run()
         except Stopped as error:
@@ -164,7 +164,7 @@ class JobRunner:
         on_cluster = self.on_cluster
         is_repairable = on_cluster is not None and on_cluster.is_repairable
         if self._is_meeting and isinstance(error, ClusterError):
-            is_repairable = True  # nothing of the job has run: on other hosts it may
+            is_repairable = True  # none of the job's code has run: on other hosts it may
         host, topology = self.assignment.host, self.topology
         ranks = {name: allocation.ranks for name, allocation in self.assignment.allocations.items()}
         names = {rank: topology.name(rank) for there in ranks.values() for rank in there}
@@ -253,7 +253,7 @@ class JobRunner:
                 return False
 
     def _watch(self, pool: TaskPool) -> None:
-        """End the tasks when the agent says so; the rest ends by that."""
+        """End the tasks when the agent says so; the run then ends by itself."""
         self.is_over.wait()
         pool.kill()
         if not self._has_run.wait(LEAVE_S):  # tasks of Downpour that were killed are started again
@@ -368,7 +368,7 @@ class JobRunner:
     # several hosts
 
     def _host_link(self, stack: ExitStack) -> HostLink:
-        """The link to the other hosts' job runners, who are found through ZooKeeper."""
+        """Connect to the other hosts' job runners, found through ZooKeeper."""
         mine = self.assignment
         names = sorted(mine.allocations, key=lambda name: min(mine.allocations[name].ranks))
         place = Identity(
@@ -419,14 +419,14 @@ class JobRunner:
 
 
 def _short(text: str) -> str:
-    """What of an error's text fits into a report, which is a node of ZooKeeper."""
+    """The part of an error's text that fits into a report, which is a node of ZooKeeper."""
     n_more = len(text) - MAX_TEXT
     return text if n_more <= 0 else f"{text[:MAX_TEXT]} ... and {n_more:,} characters more"
 
 
 def _last_rows(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those that fit into a result, which is a node of ZooKeeper: a row has all of a job's metrics,
-    which may be many.
+    """The last rows that fit into a result, which is a node of ZooKeeper: a row has all of a job's
+    metrics, which may be many.
     """
     n, left = 0, MAX_ROWS_BYTES
     for row in reversed(history[-MAX_ROWS:]):
@@ -438,7 +438,7 @@ def _last_rows(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _of_package(error: BaseException) -> str:
-    """Of a file that is not here, how files come to a job."""
+    """For an error about a missing file: a hint how files come to a job; else ""."""
     if not isinstance(error, (NotFound, FileNotFoundError)):
         return ""
     name = error.filename if isinstance(error, FileNotFoundError) else str(error)
@@ -451,7 +451,7 @@ def _of_package(error: BaseException) -> str:
 
 
 def _hosts_late(error: BarrierTimeout, names: Sequence[str]) -> BarrierTimeout:
-    """The error with names of workers, for numbers on the link too."""
+    """The error with names of workers instead of numbers, also for those of the link."""
 
     def called(who: str) -> str:
         number = who.removeprefix("task ")
@@ -468,12 +468,12 @@ def _hosts_late(error: BarrierTimeout, names: Sequence[str]) -> BarrierTimeout:
 
 
 def _hosts(allocations: Mapping[str, Allocation]) -> dict[int, str]:
-    """By rank."""
+    """Host names by rank."""
     return {rank: name for name, allocation in allocations.items() for rank in allocation.ranks}
 
 
 def main() -> None:
-    """One job runner: wait for an assignment, run it, report its end."""
+    """Run one job runner: wait for an assignment, run it, report its end."""
     gc.freeze()  # what was imported stays; collecting it was put off (runners.py)
     gc.enable()
     fd, parent = map(int, sys.argv[1:3])
@@ -516,14 +516,14 @@ def main() -> None:
 
 
 def _is_own(over: protocol.RunnerFinished) -> bool:
-    """Whether it failed by itself, and not because it was told to end."""
+    """Whether a runner failed by itself, and not because it was told to end."""
     return over.failure is not None and over.failure.is_final and not over.failure.is_secondary
 
 
 def _listen(
     line: protocol.RunnerConnection, runner: JobRunner, first: Sequence[protocol.RunnerMessage]
 ) -> None:
-    """Hear the agent while the job runs."""
+    """Handle the agent's messages while the job runs."""
     words: Sequence[protocol.RunnerMessage] | None = first
     while words is not None:
         for word in words:

@@ -19,7 +19,7 @@ RUN, STOP, END = "run", "stop", "end"  # aims of an order, in the order in which
 AIMS = (RUN, STOP, END)
 STARTING, RUNNING = "starting", "running"
 FINISHED, FAILED, STOPPED, GONE = "finished", "failed", "stopped", "ended"
-LAST = frozenset({FINISHED, FAILED, STOPPED, GONE})  # phases after which nothing runs any more
+LAST = frozenset({FINISHED, FAILED, STOPPED, GONE})  # phases in which no process is left
 
 MAX_PARTED = 4  # pairs to be remembered: all ways to keep them apart are tried
 
@@ -54,10 +54,10 @@ class HostOrder(StoredRecord, frozen=True, forbid_unknown_fields=True):
 
 
 class HostFailure(StoredRecord, frozen=True, forbid_unknown_fields=True):
-    """A failure on a host. text : for people. code : exit code. when : of its report in ZooKeeper's
-    order, as clocks differ; set by its reader. is_secondary : another host's failure caused it.
-    is_final : a restart would not help. hosts : at fault, or two that lost each other; none for the
-    reporter.
+    """A failure on a host. text : for people. code : exit code. when : the place of its report in
+    ZooKeeper's order, as clocks differ; set by its reader. is_secondary : another host's failure
+    caused it. is_final : a restart would not help. hosts : at fault, or two that lost each other;
+    none for the reporter.
     """
 
     text: str
@@ -120,8 +120,8 @@ class JobRecord(StoredRecord, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class JobSnapshot:
-    """The state of a job. ``reports`` : by host, of this attempt. ``hosts`` : workers that are up.
-    wants_groups : asked for, 0 if none are.
+    """The state of a job, as read from ZooKeeper. ``reports`` : by host, of this attempt.
+    ``hosts`` : workers that are up. wants_groups : asked for, 0 if none are.
     """
 
     state: JobState
@@ -136,7 +136,9 @@ class JobSnapshot:
 
 @dataclass(frozen=True)
 class Decision:
-    """To be written at once. ``orders`` by host, None to withdraw; the rest where it changes."""
+    """Changes to be written at once. ``orders`` by host, None to withdraw; the rest where it
+    changes.
+    """
 
     record: JobRecord
     orders: Mapping[str, HostOrder | None] = field(default_factory=dict)
@@ -145,7 +147,7 @@ class Decision:
 
 
 def decide(snapshot: JobSnapshot) -> Decision | None:
-    """The next step; None if there is nothing to do until something changes."""
+    """The next decision; None if there is nothing to do until something changes."""
     if snapshot.state in ENDED:
         return None
     if snapshot.wants_groups and snapshot.wants_groups != snapshot.record.n_wanted:
@@ -158,7 +160,7 @@ def decide(snapshot: JobSnapshot) -> Decision | None:
 
 
 def ended(snapshot: JobSnapshot) -> frozenset[str]:
-    """The hosts on which nothing of the attempt runs any more, for sure."""
+    """The hosts on which no process of the attempt runs any more, for sure."""
     allocations = snapshot.record.allocations
     done = {h for h, report in _reports(snapshot).items() if report.phase in LAST}
     return frozenset(done | {name for name in allocations if is_gone(snapshot, name)})
@@ -246,7 +248,7 @@ def _tend(snapshot: JobSnapshot) -> Decision | None:
 
 
 def _rescale(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decision | None:
-    """Allocations for new groups; withdraw those of groups that have left."""
+    """Add allocations for new groups; withdraw those of groups that have left."""
     record, need = snapshot.record, snapshot.need
     topology = need.topology
     left = {g for report in reports.values() for g in report.left} & set(record.leaving)
@@ -324,7 +326,7 @@ def _regrouped(snapshot: JobSnapshot) -> JobRecord:
 
 
 def _room(snapshot: JobSnapshot) -> dict[str, int]:
-    """Slots that are free on the hosts where the job runs."""
+    """The free slots of the hosts where the job runs."""
     topology, found = snapshot.need.topology, {}
     for name, s in snapshot.record.allocations.items():
         used = sum(not topology.is_server(rank) for rank in s.ranks)
@@ -388,7 +390,7 @@ def first_cause(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Hos
     ]
     own = [f for f in failures if not f.is_secondary]
     if own:
-        # What would come again is the cause, whoever was first: the others may follow from it.
+        # A failure that would recur is the cause, even if later: the others may follow from it.
         return min(own, key=lambda f: (not f.is_final, f.when))
     lost = sorted(
         name for name in snapshot.record.allocations
@@ -405,7 +407,7 @@ def first_cause(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Hos
 
 
 def _noted(record: JobRecord, hosts: tuple[str, ...]) -> JobRecord:
-    """Note a failure of one host, or between two."""
+    """Record a failure of one host, or between two."""
     if len(hosts) == 2:
         pair = (hosts[0], hosts[1])
         others = tuple(known for known in record.parted if known != pair)
@@ -415,7 +417,7 @@ def _noted(record: JobRecord, hosts: tuple[str, ...]) -> JobRecord:
 
 
 def _proven(record: JobRecord) -> JobRecord:
-    """The attempt has made a checkpoint: its hosts work, alone and together."""
+    """Record that the attempt has made a checkpoint: its hosts work, alone and together."""
     allocations = record.allocations
     return _changed(
         record,

@@ -1,6 +1,6 @@
 """A job's files: a manifest, and the raw bytes of all files one after another.
 
-Not an archive: the receiver checks the manifest and writes only files that it has decided on.
+Not an archive: the receiver checks the manifest and writes only the files that it names.
 ``check`` has the rules of names, for packing (``packing``) and unpacking.
 """
 
@@ -32,7 +32,7 @@ PART_BYTES = 255
 PATH_BYTES = 1024
 MANIFEST_BYTES = 1024 * 1024  # decoded it is at most some 8 MB
 CHUNK_BYTES = 256 * 1024
-HEAD_BYTES = 64  # of a file, by which a key is known
+HEAD_BYTES = 64  # of a file, enough to recognise a key
 PARTIAL = ".horn-partial-"  # folders that are being written begin with this
 _DRIVE = re.compile(r"[A-Za-z]:")
 
@@ -64,7 +64,7 @@ class PackageManifest(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
 
     @property
     def n_bytes(self) -> int:
-        """Of all files together."""
+        """The size of all files together."""
         return sum(file.size for file in self.files)
 
 
@@ -73,7 +73,7 @@ _DECODE = msgspec.msgpack.Decoder(PackageManifest)
 
 
 def encode(manifest: PackageManifest) -> bytes:
-    """The canonical form of a manifest."""
+    """Encode a manifest in its canonical form."""
     check(manifest)
     packed = _ENCODE.encode(manifest)
     if len(packed) > MANIFEST_BYTES:
@@ -82,7 +82,7 @@ def encode(manifest: PackageManifest) -> bytes:
 
 
 def decode(packed: bytes) -> PackageManifest:
-    """A manifest, checked. Raises BadPackage."""
+    """Decode and check a manifest. Raises BadPackage."""
     if len(packed) > MANIFEST_BYTES:
         raise BadPackage("manifest", f"{len(packed)} bytes", f"at most {MANIFEST_BYTES}")
     try:
@@ -104,9 +104,9 @@ def check(manifest: PackageManifest) -> None:
     """Check names, order and total size. Raises BadPackage, also for two names that a file system
     or an eye may confuse (letter case, Unicode forms).
     """
-    spelled: dict[str, str] = {}  # folded: as written, of files and of folders
+    spelled: dict[str, str] = {}  # folded name: name as written, of files and folders
     kinds: dict[str, str] = {}
-    folders: set[str] = set()  # as written, that are good
+    folders: set[str] = set()  # names as written, already checked
     last = ""
     for file in manifest.files:
         check_path(file.path)
@@ -186,7 +186,7 @@ class Unpacker:
         self._fd = -1
         self._hash = hashlib.sha256()
         self._n = 0  # bytes that the open file still lacks
-        self._begins = b""  # with which the open file begins
+        self._begins = b""  # the first bytes of the open file
         parent, name = os.path.split(self.folder)
         self._parent = -1
         self._root = -1
@@ -205,7 +205,7 @@ class Unpacker:
                 raise
 
     def feed(self, data: bytes | memoryview) -> None:
-        """The next bytes of the files."""
+        """Take the next bytes of the files."""
         if self._root < 0:
             raise JobError(f"{self.folder}: the package was given up")
         view = memoryview(data)
@@ -267,7 +267,7 @@ class Unpacker:
         self.close()
 
     def _next(self) -> None:
-        """Open the next file that has bytes; those before it have none."""
+        """Open the next file that has bytes; files before it are empty."""
         for file in self._waiting:
             self._file, self._n, self._hash = file, file.size, hashlib.sha256()
             self._fd = self._create(file.path)
@@ -279,7 +279,7 @@ class Unpacker:
         file, fd = self._file, self._fd
         assert file is not None
         begins, self._begins = self._begins, b""
-        if is_key_text(begins):  # who packed it with horn would have been refused
+        if is_key_text(begins):  # horn would have refused to pack it
             self._wrong(f"file {file.path!r}", "the key of a cluster", "what a job may have")
         if not hmac.compare_digest(self._hash.digest(), file.sha256):
             self._wrong(f"file {file.path!r}", "other bytes", "those of its SHA-256")
@@ -287,7 +287,7 @@ class Unpacker:
         os.close(fd)
 
     def _create(self, path: str) -> int:
-        """A new file below the root; no part of its path is ever followed as a link."""
+        """Make a new file below the root; no part of its path is ever followed as a link."""
         folder, _, name = path.rpartition("/")
         if self._at < 0 or folder != self._at_name:
             at = os.dup(self._root)
@@ -323,8 +323,8 @@ class Unpacker:
 def split(
     portions: Iterator[bytes | memoryview], n_manifest: int
 ) -> tuple[bytes, Iterator[bytes | memoryview]]:
-    """The manifest that a package is sent with, and the bytes of its files. Raises BadPackage: it
-    ends before.
+    """Split a received package into manifest and bytes of files. Raises BadPackage: it ends
+    before.
     """
     packed = b""
     while len(packed) < n_manifest:
@@ -336,7 +336,9 @@ def split(
 
 
 def sweep(parent: str | os.PathLike[str]) -> list[str]:
-    """Remove what killed unpackers left in ``parent``, which nobody else uses; their names."""
+    """Remove folders that killed unpackers left in ``parent``, which nobody else uses; their
+    names.
+    """
     found = sorted(n for n in os.listdir(parent) if n.startswith(PARTIAL))
     for name in found:
         shutil.rmtree(os.path.join(parent, name))
@@ -344,7 +346,7 @@ def sweep(parent: str | os.PathLike[str]) -> list[str]:
 
 
 def read(folder: str | os.PathLike[str], manifest: PackageManifest) -> Iterator[bytes]:
-    """An unpacked package for somebody else's Unpacker. Raises BadPackage: a file has changed."""
+    """Yield an unpacked package for another Unpacker. Raises BadPackage: a file has changed."""
     root = _open_folder(os.fspath(folder), None)
     try:
         for file in manifest.files:

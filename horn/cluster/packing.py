@@ -1,4 +1,4 @@
-"""Which files a job needs, and their package as it is sent.
+"""The files that a job needs, and their package as it is sent.
 
 Either a folder with all that is not ignored (``.hornignore``, else ``.gitignore``), or a target and
 the modules beside it that it imports, found in their text: nothing is run.
@@ -31,7 +31,7 @@ from horn.security.keys import is_key_text
 IGNORED = (".git/", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/",
            ".mypy_cache/", ".ruff_cache/", ".pytest_cache/", ".ipynb_checkpoints/",
            ".hornignore", ".gitignore",
-           # what holds secrets as a rule; "!.env" in .hornignore sends it all the same
+           # usual places of secrets; "!.env" in .hornignore sends it all the same
            ".env", ".env.*", ".netrc", "*.pem", "id_rsa", "id_ed25519",
            ".ssh/", ".aws/")  # fmt: skip
 IGNORE_FILES = (".hornignore", ".gitignore")  # the first that is there counts
@@ -56,7 +56,7 @@ class PackedJob:
 
 
 def stem(target: str) -> str:
-    """What a target's job and model are named after: file of dir/file.py:name, module of
+    """The name of a target's job and model: file of dir/file.py:name, module of
     package.module:name.
     """
     place, _, name = target.rpartition(":")
@@ -65,7 +65,7 @@ def stem(target: str) -> str:
 
 
 def pack(target: str, folder: str | os.PathLike[str] | None = None) -> PackedJob:
-    """The files of a target (file.py, file.py:job, pkg.mod or pkg.mod:job).
+    """Pack the files of a target (file.py, file.py:job, pkg.mod or pkg.mod:job).
 
     folder : send all of it, and the target is looked for there; else the target's file and what
     it imports from beside it (from the current folder, if it is a module).
@@ -97,7 +97,7 @@ def pack(target: str, folder: str | os.PathLike[str] | None = None) -> PackedJob
 
 
 def _place(place: str, root: Path) -> tuple[Path, Path]:
-    """The folder that imports begin in, and the target's file relative to it."""
+    """The folder where imports begin, and the target's file relative to it."""
     if place.endswith(".py"):
         path = root / place
         if not path.is_file():
@@ -258,7 +258,7 @@ class IgnoreFile:
 
 
 def _rule(line: str) -> tuple[re.Pattern[str], bool, bool] | None:
-    """(pattern of the whole path, for folders only, ignored) of a line; None for a comment."""
+    """Read a line as (pattern of the whole path, for folders only, ignored); None for a comment."""
     text = line.rstrip()
     if not text or text.startswith("#"):
         return None

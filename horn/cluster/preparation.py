@@ -1,6 +1,6 @@
-"""From an order to an Assignment: checks the job's description, fetches its package.
+"""Preparation of an Assignment for an order: check the job's description, fetch its package.
 
-Called from threads of the agent: it waits for ZooKeeper and other hosts.
+Runs in threads of the agent: it waits for ZooKeeper and other hosts.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MAX_READ = 1000  # checked submissions that are remembered, of a few KB as a rul
 
 
 class JobPreparer:
-    """Of one agent. threads : per task. Raises NotAllowed, ProtocolError: the job may not run.
-    NotFound: it, or its package, is gone.
+    """Prepares the jobs of one agent. threads : per task. Raises NotAllowed, ProtocolError: the job
+    may not run. NotFound: it, or its package, is gone.
     """
 
     def __init__(self, capacity: HostCapacity, name: str, store: HostStore, threads: int) -> None:
         self.capacity, self.name, self.store, self.threads = capacity, name, store, threads
-        self._read: dict[str, tuple[int, Submission]] = {}  # by job: the change that it is of
+        self._read: dict[str, tuple[int, Submission]] = {}  # by job: with the node's change
         self._lock = threading.Lock()
 
     def submission(self, job: str, node: Znode) -> Submission:
@@ -53,7 +53,7 @@ class JobPreparer:
     def assignment(
         self, coord: Session, workers: Membership, job: str, order: HostOrder
     ) -> Assignment:
-        """The Assignment of a job runner; its package is here then."""
+        """Make the Assignment for a job runner; fetches the package if it is not here."""
         node = coord.get(coord.paths.spec(job))
         if node is None:
             raise NotFound(f"no job {job!r}")
@@ -82,7 +82,7 @@ class JobPreparer:
         )
 
     def _fetch(self, workers: Membership, digest: str) -> None:
-        """A package from another host that has it."""
+        """Fetch a package from another host that has it."""
         reasons = []
         for name, member in workers.members({}).items():
             if name == self.name:

@@ -1,4 +1,4 @@
-"""A client for as long as a job takes: when its session is lost, it goes on in a new one."""
+"""A client that lives as long as a job: it replaces a lost session by a new one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from horn.errors import ClusterError
 from horn.security.keys import Key
 
 LOOK_S = 0.1  # between two looks at a job, and two tries for a session
-AGAIN_S = 60.0  # for which ZooKeeper may be gone
+AGAIN_S = 60.0  # of ZooKeeper's absence, at most
 T = TypeVar("T")
 
 
 class ReconnectingClient:
-    """May be used by several threads. hosts : of ZooKeeper, as host:port[,host:port]."""
+    """A client of a cluster that survives lost sessions; several threads may use it. hosts : of
+    ZooKeeper, as host:port[,host:port].
+    """
 
     def __init__(self, hosts: str, key: Key | None) -> None:
         self.hosts, self.key = hosts, key
@@ -26,7 +28,7 @@ class ReconnectingClient:
         self._lock = threading.RLock()
 
     def once(self, action: Callable[[ClusterClient], T]) -> T:
-        """Do something that must not be done twice."""
+        """Run an action that must not be repeated."""
         with self._lock:
             if self._client is None:
                 self._client = ClusterClient(self.hosts, self.key).__enter__()
@@ -34,7 +36,7 @@ class ReconnectingClient:
             return action(self._client)
 
     def look(self, action: Callable[[ClusterClient], T]) -> T:
-        """Do something that may be done twice. Raises ClusterError: ZooKeeper was not there at the
+        """Run an action that may be repeated. Raises ClusterError: ZooKeeper was not there at the
         first use, or has not been there for AGAIN_S.
         """
         since: float | None = None

@@ -21,11 +21,11 @@ from horn.training.progress import Progress, line
 
 logger = logging.getLogger(__name__)
 
-STEP_S = 0.25  # between two words about how far it is
+STEP_S = 0.25  # between two reports of progress
 
 
 class ProgressWriter(Progress):
-    """Progress for the agent and, as lines of JSON in ``file``, for later requests."""
+    """Sends progress to the agent; writes it, as lines of JSON, to ``file`` for later requests."""
 
     interval_s = STEP_S
 
@@ -104,7 +104,7 @@ class ProgressWriter(Progress):
 
 @dataclass(frozen=True)
 class StandbyProcess:
-    """A task's process that waits for its task, and where to read what it prints."""
+    """A process that waits for its task, and the descriptor to read its output from."""
 
     child: ChildProcess
     output: int
@@ -128,7 +128,7 @@ def drop(standby: Sequence[StandbyProcess]) -> list[StandbyProcess]:
 
 
 class OutputRelay:
-    """Pipes that tasks print to, and their logs, which have a limit. A thread reads."""
+    """Pipes that tasks print to, and their logs, which have a limit. A thread copies the output."""
 
     def __init__(
         self, folder: Path, names: Mapping[int, str], limit: int, standby: Sequence[StandbyProcess]
@@ -174,7 +174,7 @@ class OutputRelay:
 
 
 def plain(value: Any) -> Any:
-    """A value for JSON: NaN and infinity are null."""
+    """Convert a value for JSON: NaN and infinity are null."""
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""horn resume: where a job that failed or was stopped goes on from, and that it does."""
+"""horn resume: it restarts a job that failed or was stopped, from one of its checkpoints."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def resume(
 
 
 def _with(cluster: ClusterClient, job: str, package: PackedJob) -> Put:
-    """The job's description, with a package that some worker has then."""
+    """The step that gives the job's description another package, which some worker has then."""
     path = cluster.paths.spec(job)
     node = cluster.coord.get(path)
     if node is None:
@@ -73,7 +73,7 @@ def _with(cluster: ClusterClient, job: str, package: PackedJob) -> Put:
 
 
 def _chosen(cluster: ClusterClient, status: JobStatus, begin: str) -> int:
-    """The iteration that "last", "best" or a number means."""
+    """The iteration for "last", "best" or a number."""
     job = status.job
     if status.submission is not None and status.submission.servers:
         raise JobError(
@@ -102,7 +102,7 @@ def _chosen(cluster: ClusterClient, status: JobStatus, begin: str) -> int:
 
 
 def saved(cluster: ClusterClient, job: str, wants_best: bool = False) -> tuple[list[int], int]:
-    """Iterations of its checkpoints, the newest last, and that of its best model or -1."""
+    """The iterations of a job's checkpoints, the newest last, and that of its best model or -1."""
     found = CheckpointList([])
     for name, member in cluster.workers().items():
         request = CheckpointsRequest(job, wants_best)

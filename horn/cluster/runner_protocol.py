@@ -21,7 +21,7 @@ MAX_BYTES = 4 * 1024 * 1024  # of one line
 
 
 class RunnerMessage(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """One line."""
+    """The base class of all messages, a line each."""
 
 
 class StandbySize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,7 +70,7 @@ class ChangeGroups(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=T
 
 
 class GroupLeft(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Of the job runner with rank 0: a group has left."""
+    """From the job runner with rank 0: a group has left."""
 
     group: int
 
@@ -80,21 +80,21 @@ class EndJob(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class RunnerReady(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Of a job runner: ready for its assignment."""
+    """From a job runner: ready for its assignment."""
 
 
 class TasksRunning(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Of a job runner: the tasks train."""
+    """From a job runner: the tasks train."""
 
 
 class JobProgress(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Of the job runner with rank 0: the progress of the job."""
+    """From the job runner with rank 0: the progress of the job."""
 
     progress: dict[str, Any]
 
 
 class CheckpointComplete(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Of a job runner: a checkpoint is complete."""
+    """From a job runner: a checkpoint is complete."""
 
     iteration: int
 
@@ -109,7 +109,7 @@ class RunnerFinished(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields
 
 
 _ENCODE = msgspec.json.Encoder()
-# By its tag: any of the classes above.
+# Decodes any of the classes above, by its tag.
 _DECODE: msgspec.json.Decoder[RunnerMessage] = msgspec.json.Decoder(
     functools.reduce(operator.or_, RunnerMessage.__subclasses__())
 )
@@ -134,7 +134,9 @@ class RunnerConnection:
         self.sock.sendall(_ENCODE.encode(word) + b"\n")
 
     def send_soon(self, word: RunnerMessage) -> None:
-        """Send what the other end has room for; ``flush`` sends on, while it ``is_behind``."""
+        """Send as much as the other end has room for; ``flush`` sends more, while it
+        ``is_behind``.
+        """
         self._unsent += _ENCODE.encode(word) + b"\n"
         self.flush()
 
@@ -153,8 +155,8 @@ class RunnerConnection:
             raise
 
     def read(self, *, waits: bool = True) -> list[RunnerMessage] | None:
-        """Wait for messages; None when the other end has gone. With ``waits`` False only what has
-        come already; None when that is all.
+        """Wait for messages; None when the other end has gone. With ``waits`` False return only
+        messages that have come already; None when that is all.
         """
         try:
             data = self.sock.recv(65536, 0 if waits else socket.MSG_DONTWAIT)

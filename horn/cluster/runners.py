@@ -45,14 +45,14 @@ from horn.process.limits import environment
 logger = logging.getLogger(__name__)
 
 END_S = 5.0  # for a job runner to end its tasks once it is told
-LOOK_S = 1.0  # how often it is looked at whether a job runner is stopped
+LOOK_S = 1.0  # between two checks whether a job runner is stopped
 LAST_S = 5.0  # for it to exit after its final message
 SAVE_S = 120.0  # for it to save and stop
 PROGRAM = f"{PREAMBLE.format(2)}{QUICKLY}from horn.cluster.job_runner import main; {PATHS}main()"
 
 
 class RunnerProcess:
-    """A job runner's process: its line, its output, its end. more : for its environment."""
+    """The process of a job runner: its line, its output, its end. more : for its environment."""
 
     def __init__(self, name: str, waits: protocol.StandbySize, more: Mapping[str, str]) -> None:
         self.line, theirs = protocol.RunnerConnection.pair()
@@ -84,12 +84,12 @@ class RunnerProcess:
 
     @property
     def is_stopped(self) -> bool:
-        """By a signal, or a debugger."""
+        """Whether a signal or a debugger has stopped the process."""
         return _state(self.process.pid)[:1] in ([b"T"], [b"t"])
 
     def send(self, word: protocol.RunnerMessage) -> None:
-        """Never wait for it: it may be stopped, and an assignment large."""
-        with contextlib.suppress(OSError):  # it has ended: its exit is heard of
+        """Send a message without waiting: the process may be stopped, and an assignment large."""
+        with contextlib.suppress(OSError):  # it has ended: its exit will be noticed
             self.line.send_soon(word)
 
     def flush(self) -> None:
@@ -102,7 +102,7 @@ class RunnerProcess:
         self._unlogged = b""
 
     def read_output(self) -> None:
-        """Read its output into the log, up to its end."""
+        """Copy the output into the log, up to its end."""
         while self.output is not None:
             try:
                 data = os.read(self.output, 65536)
@@ -116,12 +116,14 @@ class RunnerProcess:
                 self._unlogged = (self._unlogged + data)[-65536:]
 
     def kill(self) -> None:
-        """Kill it, its tasks and all of its session."""
+        """Kill the process, its tasks and all of its session."""
         end_session(self.process.pid)
 
     def reap(self) -> tuple[int, dict[str, float]]:
-        """The exit code of an ended process, and what it and its children used."""
-        self.kill()  # what it left behind; its pid cannot be another's before it is waited for
+        """Collect an ended process: its exit code, and the resources used by it and its
+        children.
+        """
+        self.kill()  # its leftovers; its pid cannot be another's before it is waited for
         self.read_output()
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         code = self.process.wait()
@@ -142,7 +144,7 @@ class RunnerProcess:
 
 def end_session(leader: int) -> None:
     """Kill every process of a session."""
-    for _ in range(20):  # who is killed while it forks leaves one more
+    for _ in range(20):  # a process killed while it forks leaves one more
         found = [
             pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
             if _session(pid) == leader
@@ -157,7 +159,7 @@ def end_session(leader: int) -> None:
 
 
 def _session(pid: int) -> int:
-    """The session that a process is in; 0 if it has ended."""
+    """The session of a process; 0 if it has ended."""
     fields = _state(pid)
     return 0 if not fields or fields[0] in (b"Z", b"X") else int(fields[3])
 
@@ -185,14 +187,14 @@ class JobRun:
         self.used: dict[str, float] = {}
         self.aim = RUN
         self._deadline: float | None = None
-        self._stopped: Patience | None = None  # with a job runner that is stopped
+        self._stopped: Patience | None = None  # with a stopped job runner
         self._may_stop_s = 60.0
         self._last: protocol.RunnerFinished | None = None
         self._is_killed = False  # by this agent, which knows why
 
     @property
     def is_over(self) -> bool:
-        """The last report is made, and no process is left."""
+        """Whether the last report is made, and no process is left."""
         return self.report.phase in LAST and self.runner is None
 
     def begin(self, runner: RunnerProcess, assignment: protocol.Assignment) -> None:
@@ -205,7 +207,7 @@ class JobRun:
             self._regroup()
 
     def follow(self, order: HostOrder) -> None:
-        """The order as it is now, of the same attempt."""
+        """Take a new version of the order, of the same attempt."""
         before, self.order = self.order, order
         if order.groups != before.groups and self.runner is not None:
             self._regroup()
@@ -226,8 +228,8 @@ class JobRun:
         self._deadline = time.monotonic() + (SAVE_S if aim == STOP else END_S)
 
     def listen(self, runner: RunnerProcess, *, waits: bool = True) -> None:
-        """Hear what has come. The user's code is in that process, too: what is no message of a job
-        runner ends this job and no other.
+        """Handle messages that have come. The user's code is in that process, too: a message that
+        is not a job runner's ends this job and no other.
         """
         try:
             words = runner.line.read(waits=waits)
@@ -255,7 +257,7 @@ class JobRun:
             case protocol.GroupLeft(group):
                 self.say(self.report.phase, left=(*self.report.left, group))
             case protocol.RunnerFinished() if self._is_killed:
-                pass  # it tells of its tasks' end, whose cause is known here
+                pass  # it reports the end of its tasks, whose cause is known here
             case protocol.RunnerFinished():
                 self._last = word
                 self._deadline = time.monotonic() + LAST_S
@@ -295,7 +297,7 @@ class JobRun:
         return self._deadline
 
     def _look_at(self, runner: RunnerProcess) -> None:
-        """End a job runner that stays stopped: nobody would hear of its tasks."""
+        """End a job runner that stays stopped, since it reports nothing of its tasks."""
         if not runner.is_stopped:
             self._stopped = None
         elif self._stopped is None:
@@ -308,10 +310,10 @@ class JobRun:
             )
 
     def ended(self) -> None:
-        """The job runner's process has ended."""
+        """Handle the end of the job runner's process."""
         runner, self.runner = self.runner, None
         assert runner is not None
-        while runner.is_open:  # not to its end: what a job has forked may hold the other end open
+        while runner.is_open:  # not to its end: a forked process may hold the other end open
             self.listen(runner, waits=False)
         code, self.used = runner.reap()
         last = self._last
@@ -325,12 +327,12 @@ class JobRun:
             self.say(FAILED, failure=HostFailure(_died(code)))
 
     def kill(self, why: str) -> None:
-        """End at once; ``why`` is the failure."""
+        """End the attempt at once; ``why`` is the failure."""
         if not self.kill_runner(why):
             self.say(FAILED, failure=HostFailure(why))
 
     def kill_runner(self, why: str) -> bool:
-        """The same for its process, from any thread; False if there is none (any more)."""
+        """Kill the job runner for the reason ``why``, from any thread; False if there is none."""
         runner = self.runner  # read once: the agent's thread takes it away as it ends
         if runner is None:
             return False

@@ -1,9 +1,9 @@
-"""Which ranks of a job run on which hosts. Pure.
+"""The placement of a job's ranks on hosts. Pure.
 
-Whole groups go to as few hosts as possible, to keep messages on a host; only what fits nowhere
-whole is divided. A task takes a slot; a server takes none and goes where the job has fewest. Hosts
-on which the job failed come last, and pairs that lost each other are kept apart, while there are
-others.
+Whole groups go to as few hosts as possible, to keep messages on a host; only a group that fits
+nowhere whole is divided. A task takes a slot; a server takes none and goes where the job has
+fewest. Hosts on which the job failed come last, and pairs that lost each other are kept apart,
+while there are others.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from horn.topology import Topology
 @dataclass(frozen=True)
 class Host:
     """A registered worker. ``free`` : slots without an order. ``shared`` : the id of its shared
-    folder, or "". ``member`` : its fencing token. ``files`` : that a job's process may open, 0 if
-    unknown.
+    folder, or "". ``member`` : its fencing token. ``files`` : the number that a job's process may
+    open, 0 if unknown.
     """
 
     name: str
@@ -53,7 +53,7 @@ class ResourceRequest:
 
     @property
     def topology(self) -> Topology:
-        """Of tasks and servers that have ranks."""
+        """The topology of tasks and servers that have ranks."""
         return Topology(self.n_groups, self.n_tasks, 0 if self.guests else self.n_servers)
 
     def of(self, n_groups: int) -> ResourceRequest:
@@ -74,7 +74,7 @@ class ResourceRequest:
 
 @dataclass(frozen=True)
 class Unschedulable:
-    """No allocations now; the reason is for people."""
+    """No allocations are possible now; the reason is for people."""
 
     reason: str
 
@@ -86,8 +86,8 @@ def allocate(
     blamed: Mapping[str, int] | None = None,
     parted: Sequence[tuple[str, str]] = (),
 ) -> dict[str, tuple[int, ...]] | Unschedulable:
-    """Ranks by host, or why they wait. prefer : hosts of the last attempt. blamed : failures by
-    host. parted : pairs of hosts that lost each other.
+    """Allocate ranks by host, or say why they wait. prefer : hosts of the last attempt. blamed :
+    failures by host. parted : pairs of hosts that lost each other.
     """
     fitting = {name: host for name, host in hosts.items() if not _differs(need, host)}
     there = {name: host for name, host in fitting.items() if host.free > 0}
@@ -100,7 +100,7 @@ def allocate(
 def _choices(
     names: Sequence[str], blamed: Mapping[str, int], parted: Sequence[tuple[str, str]]
 ) -> Iterator[list[str]]:
-    """Choices of hosts, the best first; the last is all."""
+    """Yield choices of hosts, the best first; the last is all."""
     order = sorted(names, key=lambda name: (blamed.get(name, 0), name))
     n_fine = sum(not blamed.get(name, 0) for name in order)
     for n in range(max(n_fine, 1), len(order) + 1):  # one more with each, the least blamed first
@@ -115,7 +115,7 @@ def _choices(
 def _allocate(
     need: ResourceRequest, hosts: Mapping[str, Host], prefer: Collection[str]
 ) -> dict[str, tuple[int, ...]]:
-    """Allocations on hosts that have room for all."""
+    """Make allocations on hosts that have room for all."""
     free = {name: host.free for name, host in hosts.items()}
     allocations: dict[str, list[int]] = {}
     left = _allocate_whole(need, free, allocations, prefer)
@@ -131,7 +131,7 @@ def _allocate(
 def grown(
     groups: Sequence[Sequence[int]], room: Mapping[str, int]
 ) -> dict[str, list[int]] | Unschedulable:
-    """Allocations for more groups where a job runs, or why they wait. room : free slots by host."""
+    """Allocate more groups where a job runs, or say why they wait. room : free slots by host."""
     free, found = dict(room), dict[str, list[int]]()
     n = sum(map(len, groups))
     if n > sum(free.values()):
@@ -198,7 +198,7 @@ def _divide(
 
 
 def _differs(need: ResourceRequest, host: Host) -> str:
-    """How a host's versions differ from the job's, or ""."""
+    """A sentence if a host's versions differ from the job's, else ""."""
     if (need.horn and host.horn != need.horn) or (need.python and host.python != need.python):
         return f"{host.name} has Python {host.python} and horn {host.horn}"
     return ""

@@ -1,4 +1,4 @@
-"""The files of an agent: packages, and for each job its work, its logs and what it leaves.
+"""The files of an agent: packages, and for each job its work, its logs and its results.
 
     id, lock                       who has this folder; one agent at a time
     packages/<digest>/             as it came: ``manifest`` and ``files``
@@ -36,7 +36,7 @@ from horn.errors import ClusterError, Conflict, JobError, NotFound
 logger = logging.getLogger(__name__)
 
 MODEL, PROGRESS, CHECKPOINTS = "model.horn", "progress.jsonl", "checkpoints"
-FILES = "files"  # what callbacks write
+FILES = "files"  # written by callbacks
 TRACE = "trace.json"
 TIMES = ".times"
 MARK = struct.Struct("<qd")  # an offset, and when it was written: seconds since 1970
@@ -45,8 +45,8 @@ LOG_BYTES = 8 * 1024 * 1024  # of one process; what comes after is dropped, and 
 
 
 class HostStore:
-    """An agent's folder, made if missing, for its owner alone. user : whom jobs run as, if another.
-    Raises Conflict: another agent has it. JobError: it cannot be used.
+    """An agent's folder, made if missing, for its owner alone. user : the account that jobs run as,
+    if another. Raises Conflict: another agent has it. JobError: it cannot be used.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class HostStore:
             package.sweep(packed)
         left = [*folder.glob("jobs/*/work-*")]  # of an agent that was killed
         if shared is not None:
-            left += shared.glob(f"packages/*-{self.id}")  # which others' are not
+            left += shared.glob(f"packages/*-{self.id}")  # but not other hosts'
         for path in left:
             shutil.rmtree(path, ignore_errors=True)
 
@@ -101,7 +101,7 @@ class HostStore:
         return True
 
     def put(self, digest: str, packed: bytes, portions: Iterator[bytes | memoryview]) -> None:
-        """Take a package in, unless it is here already. Raises BadPackage."""
+        """Store a package, unless it is here already. Raises BadPackage."""
         folder = self._package(digest)
         folder.mkdir(mode=0o700, exist_ok=True)
         if (folder / "files").is_dir():
@@ -109,7 +109,7 @@ class HostStore:
                 pass
             return
         with Unpacker(folder / "files", packed, digest) as unpacker:
-            for portion in portions:  # without the lock: who sends slowly keeps nobody waiting
+            for portion in portions:  # without the lock: a slow sender keeps nobody waiting
                 unpacker.feed(portion)
             with self._lock:
                 if (folder / "files").is_dir():  # another sender was faster
@@ -145,7 +145,7 @@ class HostStore:
     # jobs
 
     def work(self, job: str, attempt: int, digest: str) -> Path:
-        """A fresh copy of the package for an attempt."""
+        """Make a fresh copy of the package for an attempt."""
         folder = self._made(job) / f"work-{attempt}"
         shutil.rmtree(folder, ignore_errors=True)
         _copy(self._package(digest) / "files", folder)
@@ -169,21 +169,21 @@ class HostStore:
         return self._kept(job) / CHECKPOINTS
 
     def files(self, job: str) -> dict[str, Path]:
-        """The readable files of a job, by their names for others."""
+        """The readable files of a job, by their names in requests."""
         found = {p.name.removesuffix(".log"): p for p in sorted(self._job(job).glob("logs/*.log"))}
         found |= {name: self._kept(job) / name for name in (PROGRESS, MODEL, TRACE)}
         return {name: path for name, path in found.items() if is_plain(path)}
 
     def written(self, job: str) -> WrittenFiles:
-        """What callbacks wrote."""
+        """The files that callbacks wrote."""
         return written.find(self._kept(job), FILES)
 
     def open_written(self, job: str, path: str) -> int:
-        """One of these files, to be read. Raises NotFound, JobError."""
+        """Open one of these files, to be read. Raises NotFound, JobError."""
         return written.open_file(self._kept(job), FILES, path)
 
     def forget(self, job: str, digest: str = "") -> None:
-        """Remove all of a job, and its package if one is named."""
+        """Remove all files of a job, and its package if one is named."""
         for folder in (self._job(job), self._kept(job)):
             shutil.rmtree(folder, ignore_errors=True)
         if digest:
@@ -227,14 +227,14 @@ def _copy(folder: Path, target: Path) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """A new file, for its owner alone."""
+    """Write a new file, for its owner alone."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(data)
 
 
 def _id(folder: Path) -> str:
-    """A random name that a folder keeps."""
+    """The random name of a folder, made at the first use."""
     path = folder / "id"
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -252,7 +252,7 @@ def _id(folder: Path) -> str:
 
 
 class LogFile:
-    """A bounded log of a process. Beside it are times, which ``written_since`` reads."""
+    """A bounded log of a process. Beside it is a file of times, which ``written_since`` reads."""
 
     def __init__(self, path: Path, limit: int = LOG_BYTES) -> None:
         self.path, self.limit = path, limit
@@ -264,7 +264,7 @@ class LogFile:
         self._n_lost = 0  # bytes that came while nothing could be written
 
     def write(self, data: bytes) -> None:
-        """A full disk costs what comes meanwhile, and the log says so; it never ends the writer."""
+        """Append data. A full disk loses some, and the log says so; it never ends the writer."""
         lost = b""
         if self._n_lost:
             lost = f"\nhorn: up to {self._n_lost:,} bytes are missing here\n".encode()
@@ -302,7 +302,7 @@ class LogFile:
 
 
 def written_since(path: Path, age_s: float) -> int:
-    """Where the lines of the last ``age_s`` seconds begin; at most MARK_S too early."""
+    """The offset of the lines of the last ``age_s`` seconds; at most MARK_S too early."""
     since_s = time.time() - age_s
     try:
         with open(path.with_suffix(TIMES), "rb", opener=opened) as file:
@@ -319,7 +319,7 @@ def written_since(path: Path, age_s: float) -> int:
 
 
 def line_start(path: Path, at: int, n: int = 1) -> int:
-    """Where the first of ``n`` lines begins, the last of which holds this place."""
+    """The offset of the first of ``n`` lines, the last of which contains ``at``."""
     with open(path, "rb", opener=opened) as file:
         while at > 0:
             step = min(65536, at)

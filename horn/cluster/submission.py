@@ -89,8 +89,8 @@ _ENCODE = msgspec.json.Encoder(order="deterministic")
 
 
 def sign(key: Key, submission: Submission, origin: Origin) -> bytes:
-    """The ``spec`` of a job, for the node in ``origin`` alone. Raises JobError: a field or all of
-    it is too long.
+    """Make the ``spec`` of a job, for the node in ``origin`` alone. Raises JobError: a field or all
+    of it is too long.
     """
     signed = SignedSubmission(
         format=FORMAT,
@@ -125,8 +125,8 @@ def unsigned(submission: Submission) -> bytes:
 
 
 def verify(key: Key, raw: bytes, *, job: str, origin: Origin) -> SignedSubmission:
-    """The submission in ``raw``, signed by a holder of the key for ``job`` and the node it was
-    found in. Raises NotAllowed: forged, altered, of another job, or recorded and put elsewhere.
+    """Check the submission in ``raw``: signed by a holder of the key for ``job`` and the node it
+    was found in. Raises NotAllowed: forged, altered, of another job, or recorded and put elsewhere.
     """
     if len(raw) > SPEC_BYTES:
         raise NotAllowed(f"job {job!r}: a description of {len(raw)} bytes, over {SPEC_BYTES}")
@@ -155,7 +155,7 @@ def verify(key: Key, raw: bytes, *, job: str, origin: Origin) -> SignedSubmissio
 
 
 def read(key: Key | None, job: str, node: Znode) -> Submission:
-    """A job's description, if this cluster may run it. Raises NotAllowed, ProtocolError."""
+    """Read a job's description, if this cluster may run it. Raises NotAllowed, ProtocolError."""
     if key is not None:
         return verify(key, node.data, job=job, origin=Origin.of(node)).submission
     try:

@@ -21,7 +21,7 @@ PROBE_S = 60.0  # for an interpreter to start and to import what a job needs
 
 @dataclass(frozen=True)
 class JobUser:
-    """name : of the account, or its number where there is none."""
+    """The account that jobs run as. name : of the account, or its number where there is none."""
 
     name: str
     uid: int
@@ -30,7 +30,9 @@ class JobUser:
 
     @classmethod
     def named(cls, text: str) -> JobUser:
-        """By name, or by number. Raises JobError: there is none, it is root, or we are not."""
+        """Find an account by name or number. Raises JobError: none is there, it is root, or we are
+        not.
+        """
         try:
             entry = pwd.getpwuid(int(text)) if text.isdecimal() else pwd.getpwnam(text)
             found = cls(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir)
@@ -118,10 +120,10 @@ class JobUser:
 
 
 def opened(path: str | os.PathLike[str], flags: int, folder: int | None = None) -> int:
-    """An ``opener`` for folders that others write to: plain files with one name only, so that no
-    link or pipe makes a holder of the key read or write elsewhere, or wait. folder : an open one
-    that path is in. Raises NotFound: none is there. JobError: it is something else, or cannot be
-    opened.
+    """An ``opener`` for folders that others write to. It opens plain files with one name only, so
+    that no link or pipe makes a holder of the key read or write elsewhere, or wait. folder : an
+    open one that path is in. Raises NotFound: none is there. JobError: it is something else, or
+    cannot be opened.
     """
     safely = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:

@@ -1,4 +1,4 @@
-"""What all hosts of a job must have the same: horn, and Python's minor version."""
+"""The versions that all hosts of a job must share: horn's, and Python's minor version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.metadata import version as installed
 
 
 def versions() -> dict[str, str | int]:
-    """By name."""
+    """The versions by name."""
     try:
         horn = installed("horn-bsp")
     except PackageNotFoundError:

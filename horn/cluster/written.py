@@ -1,4 +1,4 @@
-"""What the callbacks of a job wrote, in a folder of what is kept of it.
+"""The files that the callbacks of a job wrote, in a folder of its results.
 
 The job writes there, perhaps as another user, and the agent that reads it holds the cluster's key:
 no link is followed on the way to a file, and paths are those that a package may have.
@@ -21,8 +21,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class WrittenFiles(msgspec.Struct, frozen=True):
-    """sizes : in bytes, by path. n_left_out : others that nobody is given (links, pipes, names that
-    no package may have, more than MAX_FILES); why : of the first of them.
+    """The files of callbacks. sizes : in bytes, by path. n_left_out : files that are not given out
+    (links, pipes, names that no package may have, more than MAX_FILES); why : of the first of them.
     """
 
     sizes: dict[Annotated[str, msgspec.Meta(max_length=PATH_BYTES)], int]
@@ -31,7 +31,7 @@ class WrittenFiles(msgspec.Struct, frozen=True):
 
 
 def find(kept: Path, name: str) -> WrittenFiles:
-    """What is in ``kept/name``; nothing if that is no folder."""
+    """List the files in ``kept/name``; none if that is no folder."""
     sizes: dict[str, int] = {}
     reasons: list[str] = []
     try:
@@ -57,7 +57,7 @@ def find(kept: Path, name: str) -> WrittenFiles:
                     reasons.append(reason)
                 else:
                     sizes[path] = is_here.st_size
-    except OSError:  # a folder was removed meanwhile: what was seen is told
+    except OSError:  # a folder was removed meanwhile: list what was seen
         pass
     finally:
         os.close(root)
@@ -65,7 +65,7 @@ def find(kept: Path, name: str) -> WrittenFiles:
 
 
 def _reason(path: str, found: os.stat_result, n: int) -> str:
-    """Why nobody is given a file; "" if anybody may have it. n : files so far."""
+    """The reason not to give a file out; "" if it may be. n : files so far."""
     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
         return f"{path!r:.200} is a link or no regular file"
     try:
@@ -76,8 +76,8 @@ def _reason(path: str, found: os.stat_result, n: int) -> str:
 
 
 def open_file(kept: Path, name: str, path: str) -> int:
-    """Open a file of ``find``. Raises NotFound, BadPackage: a path that no file here has. JobError:
-    it is a link.
+    """Open a file of ``find``. Raises NotFound. BadPackage: no file has this path. JobError: a
+    link.
     """
     check_path(path)
     *folders, last = path.split("/")
