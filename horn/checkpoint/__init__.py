@@ -2,7 +2,7 @@
 
     <folder>/ckpt-<iteration>-<attempt>/       0700
         MANIFEST.json                          iteration, attempt, facts; size, sha256 of each part
-        <part>.safetensors                     what one task has, and where it lies in the whole
+        <part>.safetensors                     one task's arrays, and their places in the whole
 
 Each task writes its part (``write_part``) into the temporary folder of ``Checkpoints.begin``;
 ``Checkpoints.commit`` writes the manifest and renames the folder. Parts are on the disk before the

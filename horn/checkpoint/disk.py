@@ -34,7 +34,7 @@ ADVICE = {
 
 
 def failed(path: str | os.PathLike[str], what: str, error: OSError) -> CheckpointError:
-    """An OSError as a sentence: the file, the failed step, the system's message."""
+    """Make an OSError a sentence: the file, the failed step, the system's message."""
     number = error.errno or 0
     name = errno.errorcode.get(number, "unknown")
     said = f"{os.strerror(number) if number else error}, errno {number} {name}"
@@ -43,8 +43,8 @@ def failed(path: str | os.PathLike[str], what: str, error: OSError) -> Checkpoin
 
 
 def create(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, str]:
-    """Write a new file (0600) in place of another; its size and sha256. After an error there is
-    none. Raises CheckpointError.
+    """Write a new file (0600) in place of another; return its size and sha256. After an error there
+    is none. Raises CheckpointError.
     """
     digest, size_bytes, descriptor, is_done = hashlib.sha256(), 0, -1, False
     try:
@@ -101,13 +101,13 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Keep other runs out of a folder, which is made if there is none and goes again if it stays
+    """Keep other runs out of a folder, which is made if missing and removed again if it stays
     empty. Raises CheckpointError if nothing can be written there; Conflict if a run holds it.
     """
     is_new = not os.path.lexists(path)
     make_folder(path)
     try:
-        if not os.access(path, os.W_OK | os.X_OK):  # of a read-only file system, too
+        if not os.access(path, os.W_OK | os.X_OK):  # also on a read-only file system
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -139,7 +139,9 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """A link is followed: users put one in the place of the folder with all checkpoints."""
+    """Write a folder's entries to the disk. A link is followed: users put one in the place of the
+    folder with all checkpoints.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -195,7 +197,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 @contextmanager
 def reading(path: Path, size_bytes: int | None = None) -> Iterator[int]:
-    """A descriptor of a regular file, of this size if one is given. Raises CheckpointError."""
+    """Open a regular file for reading, of this size if one is given. Raises CheckpointError."""
     try:
         with _opened(path) as descriptor:
             found = os.fstat(descriptor)
@@ -230,7 +232,7 @@ def read(path: Path, most_bytes: int) -> bytes:
 
 
 def read_exactly(descriptor: int, n_bytes: int) -> bytes:
-    """That many bytes, or fewer at the end of the file."""
+    """Read ``n_bytes`` bytes, or fewer at the end of the file."""
     found = bytearray()
     while len(found) < n_bytes and (more := os.read(descriptor, n_bytes - len(found))):
         found += more
@@ -238,7 +240,9 @@ def read_exactly(descriptor: int, n_bytes: int) -> bytes:
 
 
 def sha256(descriptor: int) -> str:
-    """Of an open file; read, not mapped: an error of the disk raises, and sends no signal."""
+    """The sha256 of an open file; read, not mapped: an error of the disk raises, without a
+    signal.
+    """
     size_bytes = min(CHUNK_BYTES, os.fstat(descriptor).st_size + 1)
     digest, buffer, at = hashlib.sha256(), memoryview(bytearray(size_bytes)), 0
     while n := os.preadv(descriptor, [buffer], at):

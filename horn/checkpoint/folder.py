@@ -57,7 +57,7 @@ class Checkpoints:
         return removed
 
     def next_attempt(self) -> int:
-        """Higher than any that has begun a checkpoint here; 0 in an empty folder."""
+        """An attempt above all that have begun a checkpoint here; 0 in an empty folder."""
         return max((found.attempt for found in self._found()), default=-1) + 1
 
     def temporary(self, iteration: int, attempt: int) -> Path:
@@ -113,7 +113,7 @@ class Checkpoints:
         disk.remove(temporary)
 
     def latest(self) -> CheckpointReader | None:
-        """The newest that verifies, None if none does; logs the others."""
+        """The newest checkpoint that verifies, None if none does; logs the others."""
         for found in sorted(self._complete(), reverse=True):
             try:
                 return self._opened(found.path, verify=True)
@@ -122,7 +122,7 @@ class Checkpoints:
         return None
 
     def open(self, at: int | str | os.PathLike[str], verify: bool = True) -> CheckpointReader:
-        """A checkpoint by its iteration (of the last attempt that has it) or path.
+        """Open a checkpoint by its iteration (of the last attempt that has it) or path.
 
         Without ``verify`` each part is verified when something of it is used. Raises
         CheckpointError: none (exit code 4), or damaged (2).
@@ -144,7 +144,7 @@ class Checkpoints:
         return self._opened(max(having).path, verify)
 
     def iterations(self) -> list[int]:
-        """Of the complete checkpoints, newest last, by their names."""
+        """The iterations of the complete checkpoints, newest last, by their names."""
         return [found.iteration for found in sorted(self._complete())]
 
     def _opened(self, path: Path, verify: bool) -> CheckpointReader:
@@ -165,7 +165,7 @@ class Checkpoints:
         return opened
 
     def _found(self) -> list[CheckpointFolder]:
-        """Every folder with the name of a checkpoint; no links."""
+        """All folders with the name of a checkpoint; no links."""
         found = []
         try:
             for entry in os.scandir(self.path):
@@ -237,7 +237,7 @@ class Checkpoints:
                 logger.warning("left behind: %s", error)
 
     def _remove(self, path: Path) -> None:
-        """Rename it first, so that its rest after a crash is no checkpoint."""
+        """Rename a checkpoint, then remove it: what a crash leaves is no checkpoint."""
         old = path.with_name(f"{path.name}.old")
         disk.remove(old)
         disk.rename(path, old)

@@ -30,7 +30,7 @@ class FileFacts(msgspec.Struct, frozen=True):
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True):
-    """``files`` by file name."""
+    """The content of a manifest. ``files`` by file name."""
 
     iteration: int
     attempt: int
@@ -45,7 +45,7 @@ def write(
     facts: Mapping[str, Any],
     parts: Sequence[WrittenPart],
 ) -> None:
-    """Raises CheckpointError if the disk refuses, or JSON cannot hold a fact."""
+    """Write a manifest. Raises CheckpointError if the disk refuses, or JSON cannot hold a fact."""
     path = folder / FILE
     as_json(path, dict(facts))
     body = json.dumps(

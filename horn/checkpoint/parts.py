@@ -117,7 +117,7 @@ def write_part(
 def _file(
     path: Path, head: PartHeader, tensors: Mapping[str, Array]
 ) -> Iterator[bytes | memoryview]:
-    """The bytes of a part file, wide numbers first, so that mapped arrays are aligned."""
+    """Yield the bytes of a part file, wide numbers first, so that mapped arrays are aligned."""
     for name, array in tensors.items():
         if array.dtype.newbyteorder("<") not in CODES:
             raise CheckpointError(str(path), f"{name} is of dtype {array.dtype}, which none holds")
@@ -152,7 +152,7 @@ def _file(
 
 
 def _bytes(array: Array) -> Iterator[memoryview]:
-    """An array's values in C order and little-endian, a few MiB at a time."""
+    """Yield an array's values in C order and little-endian, a few MiB at a time."""
     if not array.size:
         return
     rows = array.reshape(1) if array.ndim == 0 else array
@@ -166,7 +166,7 @@ def _bytes(array: Array) -> Iterator[memoryview]:
 
 
 def as_json(path: Path, value: Any) -> str:
-    """JSON; refuses values that it would change silently."""
+    """Write a value as JSON; refuse values that it would change silently."""
     _check_plain(path, value, "facts")
     return json.dumps(value, separators=(",", ":"))
 
@@ -234,7 +234,7 @@ def damaged(path: Path, why: str) -> CheckpointError:
 
 
 def open_part(path: Path, size_bytes: int, sha256: str) -> PartFile:
-    """A part file with its header checked. Raises CheckpointError."""
+    """Open a part file and check its header. Raises CheckpointError."""
     with disk.reading(path, size_bytes) as descriptor:
         length = int.from_bytes(disk.read_exactly(descriptor, 8), "little")
         if not 2 <= length <= min(MAX_HEADER_BYTES, size_bytes - 8):
@@ -267,7 +267,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, TensorEntry], n_bytes: int)
         if tensor.dtype not in DTYPES:
             raise damaged(path, f"{name!r} is of dtype {tensor.dtype!r}")
         itemsize = np.dtype(DTYPES[tensor.dtype]).itemsize
-        most = math.prod(max(1, n) for n in tensor.shape) * itemsize  # NumPy multiplies so, too
+        most = math.prod(max(1, n) for n in tensor.shape) * itemsize  # as NumPy multiplies
         if min(tensor.shape, default=0) < 0 or len(tensor.shape) > 8 or most > MAX_PLACE:
             raise damaged(path, f"{name!r} is of shape {tensor.shape}")
         expected = math.prod(tensor.shape) * itemsize
@@ -290,14 +290,14 @@ def _check_piece(path: Path, piece: PieceEntry, tensors: Mapping[str, TensorEntr
             if indices is None or indices.dtype != "I64" or indices.shape != [length]:
                 raise damaged(path, f"{what} has no places, or of another length")
             continue
-        start, stop, step = place  # len(range()) would overflow with what a file may say
+        start, stop, step = place  # len(range()) would overflow with numbers that a file may have
         is_sane = 0 <= start <= MAX_PLACE and stop <= MAX_PLACE and 1 <= step <= MAX_PLACE
         if not is_sane or max(0, -((start - stop) // step)) != length:
             raise damaged(path, f"{what} is {length} long, but has the places {place}")
 
 
 def decode(path: Path, text: bytes, what: str) -> dict[str, Any]:
-    """A JSON object; the standard library's reader, because facts may hold inf and nan."""
+    """Read a JSON object; with the standard library, because facts may hold inf and nan."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

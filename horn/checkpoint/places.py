@@ -15,9 +15,7 @@ Index = slice | Array
 
 
 def axis(place: Place | range, length: int | None = None) -> Axis:
-    """A place with its ends known. length : of the part, for a slice without an end. Raises
-    ValueError.
-    """
+    """Give a place known ends. length : of the part, for an open slice. Raises ValueError."""
     found: Axis
     if isinstance(place, range):
         found = place
@@ -47,7 +45,7 @@ def axis(place: Place | range, length: int | None = None) -> Axis:
 
 
 def meet(have: Axis, want: Axis) -> tuple[Index, Index]:
-    """The places that are in both: indices into ``have``, and into ``want``."""
+    """The places that are in both, as indices into ``have`` and into ``want``."""
     if isinstance(have, range) and isinstance(want, range) and have.step == want.step == 1:
         start = max(have.start, want.start)
         stop = max(start, min(have.stop, want.stop))
@@ -67,7 +65,7 @@ def meet(have: Axis, want: Axis) -> tuple[Index, Index]:
 
 
 def _tight(indices: Array) -> Index:
-    """Indices in equal steps as a slice, which NumPy copies much faster."""
+    """Make indices in equal steps a slice, which NumPy copies much faster."""
     if not len(indices):
         return slice(0, 0)
     first, last = int(indices[0]), int(indices[-1])
@@ -78,7 +76,7 @@ def _tight(indices: Array) -> Index:
 
 
 def count(indices: Sequence[Index]) -> int:
-    """How many values these indices, one for each axis, select."""
+    """The number of values that these indices, one for each axis, select."""
     return math.prod(
         len(range(i.start, i.stop, i.step or 1)) if isinstance(i, slice) else len(i)
         for i in indices
@@ -86,7 +84,7 @@ def count(indices: Sequence[Index]) -> int:
 
 
 def cross(indices: Sequence[Index]) -> tuple[Any, ...]:
-    """An index of an array that takes each axis by itself (NumPy would pair two arrays up)."""
+    """Make an index of an array that takes each axis by itself (NumPy would pair two arrays up)."""
     if sum(not isinstance(i, slice) for i in indices) < 2:
         return tuple(indices)
     return np.ix_(
