@@ -1,4 +1,4 @@
-"""Strategies: how groups, each a replica of the network over its tasks, stay together.
+"""Strategies, which keep groups together, each a replica of the network over its tasks.
 
 Each file here is one (``horn.registry``). A strategy is a frozen dataclass of settings; its methods
 between batches are generators that yield requests (``Mean``, ``Push``, ``Pull``, ``Leave``) and
@@ -36,7 +36,7 @@ Array = np.ndarray[Any, Any]
 
 class TaskEngine(Engine, Protocol):
     """The engine of one task of a group. own_loss : the mean loss of the group's own samples in the
-    last batch. own_samples : how many these were, or steps where these count (``Replica``).
+    last batch. own_samples : their number, or that of steps where these count (``Replica``).
     """
 
     own_loss: float
@@ -49,28 +49,28 @@ class TaskEngine(Engine, Protocol):
         """Whether no task of a lower rank has the same part of an array."""
 
     def aside(self) -> dict[str, Any]:
-        """Its state besides arrays, for JSON."""
+        """The engine's state besides arrays, for JSON."""
 
     def recall_aside(self, found: Mapping[str, Any]) -> None:
         """Restore the state that ``aside`` returned."""
 
     def settle(self) -> None:
-        """At the end of an epoch, before group 0 measures."""
+        """Called at the end of an epoch, before group 0 measures."""
 
     def conclude(self) -> None:
-        """After the last batch."""
+        """Called after the last batch."""
 
     def agree(self, epoch: int, stop: bool) -> bool:
-        """Whether training ends after this epoch; ``stop`` is what this group wants."""
+        """Whether training ends after this epoch; ``stop`` is this group's wish."""
 
 
 @dataclass
 class View:
-    """One task's replica as its strategy sees it. Arrays are the task's share, and may be written.
-    Names are those of ``Model.parameters``; of a slot "<array>/<slot>".
+    """One task's replica for its strategy. Arrays are the task's share, and may be written. Names
+    are those of ``Model.parameters``; of a slot "<array>/<slot>".
 
     n_batches : that this group has computed. n_samples : of the current batch, in this group; their
-    steps, of sequences that end early of which each step is judged.
+    steps, if sequences end early and only steps are judged.
     """
 
     group: int
@@ -102,7 +102,7 @@ class Strategy:
     pushed_slot: ClassVar[str] = ""
 
     def check(self, job: Job, topology: Topology) -> None:
-        """Raises JobError for a job that it cannot run."""
+        """Check that the strategy can run a job. Raises JobError."""
         if topology.n_servers and not self.default_servers:
             raise JobError(
                 f"strategy {self.name} has no servers, but {topology.n_servers} were asked for; "
@@ -110,37 +110,37 @@ class Strategy:
             )
 
     def prepared(self, job: Job, topology: Topology) -> Job:
-        """The job as the groups run it: its batch is that of all groups together in one iteration,
+        """The job for the groups to run: its batch is that of all groups together in one iteration,
         of which each computes its part.
         """
         return job
 
     def advice(self, job: Job) -> str:
-        """What its user may not expect of a prepared job that it can run; "" for nothing."""
+        """A warning for the user of a prepared job that can run, or ""."""
         return ""
 
     def optimizer(self, job: Job) -> Optimizer:
-        """What a group applies to its gradients after each batch."""
+        """The optimizer that a group applies to its gradients after each batch."""
         return job.optimizer
 
     def engine(self, context: TaskContext) -> TaskEngine | None:
-        """A task's engine; None for ``_replica.Replica``."""
+        """Make a task's engine; None for ``_replica.Replica``."""
         return None
 
     def server(
         self, job: Job, number: int, pieces: Sequence[ParameterPiece], topology: Topology
     ) -> ParameterServer:
-        """A parameter server of a strategy that has some."""
+        """Make a parameter server, for a strategy that has some."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its servers are")
 
     def begin(self, view: View) -> Any:
-        """The strategy's memory of one task, passed to every step. To be in checkpoints it must be
-        a dataclass of numbers.
+        """Make the strategy's memory of one task, passed to every step. To be in checkpoints it
+        must be a dataclass of numbers.
         """
         return None
 
     def returns(self, memory: Any, clock: int) -> int:
-        """The number of batches after which a group resumes of which servers have ``clock`` pushes;
+        """The number of batches after which a group resumes if servers have ``clock`` pushes of it;
         changes its memory accordingly. Needed where servers are durable.
         """
         if clock:
@@ -151,28 +151,28 @@ class Strategy:
         return 0
 
     def scales(self, job: Job, topology: Topology) -> Mapping[str, float]:
-        """What the arrays of a checkpoint are multiplied by in the model; 1 for others."""
+        """The factors of a checkpoint's arrays in the model, by name; 1 for others."""
         return {}
 
     def resumes_as(self, topology: Topology) -> str:
-        """What must be the same of it to resume from a checkpoint, in words."""
+        """The description of the strategy that must be the same to resume from a checkpoint."""
         same = in_words(self)
         return same if self.is_joined else f"{same}, {topology.n_groups} groups"
 
     def before_batch(self, memory: Any, view: View) -> Requests:
-        """Before each batch."""
+        """Yield requests before each batch."""
         yield from ()
 
     def after_batch(self, memory: Any, view: View) -> Requests:
-        """After each batch."""
+        """Yield requests after each batch."""
         yield from ()
 
     def at_epoch_end(self, memory: Any, view: View) -> Requests:
-        """Before group 0 measures its replica."""
+        """Yield requests before group 0 measures its replica."""
         yield from ()
 
     def at_end(self, memory: Any, view: View) -> Requests:
-        """After the last batch. What group 0 has then is the model."""
+        """Yield requests after the last batch. Group 0's arrays are the model then."""
         yield from ()
 
 
@@ -181,8 +181,8 @@ def names() -> list[str]:
 
 
 def load(name: str) -> type[Strategy]:
-    """A strategy by its name, or module:Class for one of the user's. Raises JobError, which lists
-    the names.
+    """Find a strategy by its name, or by module:Class for one of the user's. Raises JobError, which
+    lists the names.
     """
     found: type[Strategy] = registry.load(__name__, "strategy", name)
     if not (isinstance(found, type) and issubclass(found, Strategy)):
@@ -204,7 +204,7 @@ def make(strategy: str | Strategy) -> Strategy:
 
 
 def in_words(strategy: Strategy) -> str:
-    """downpour (push_every=4): the settings that are not the defaults."""
+    """The strategy with the settings that are not defaults: downpour (push_every=4)."""
     said = [
         f"{f.name}={getattr(strategy, f.name)!r}"
         for f in dataclasses.fields(strategy)
@@ -214,7 +214,7 @@ def in_words(strategy: Strategy) -> str:
 
 
 def rare_exchange(job: Job, setting: str, every: int) -> str:
-    """Advice where servers, which are measured after an epoch, may have heard nothing in it."""
+    """Advice where servers, which are measured after an epoch, may get nothing in it."""
     n = job.iterations_per_epoch
     if every <= n or job.n_iterations <= n:
         return ""

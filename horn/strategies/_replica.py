@@ -55,8 +55,8 @@ def _connected(context: TaskContext) -> tuple[Peers | None, ParameterClient | No
 
 
 class Replica(GroupEngine):
-    """One task's engine. ``own_loss``, ``own_samples`` are of the last batch, in this group;
-    ``own_samples`` and ``view.n_samples`` are what its loss is the mean of (``_counts``).
+    """One task's engine. ``own_loss``, ``own_samples`` are of the last batch, in this group; its
+    loss is the mean of ``own_samples`` (or ``view.n_samples``) numbers: see ``_counts``.
     """
 
     def __init__(self, strategy: Strategy, context: TaskContext) -> None:
@@ -99,7 +99,7 @@ class Replica(GroupEngine):
         return self._n_whole
 
     def arranged(self, program: Program) -> Program:
-        """With marks where parameters are first needed and where gradients are ready."""
+        """Mark where the program first needs parameters and where its gradients are ready."""
         if self.client is None or not self.strategy.pushed_slot:
             return program
         pulls, pushes = self.client.pulls.values(), self.client.pushes
@@ -152,8 +152,8 @@ class Replica(GroupEngine):
             client.take_all()
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
-        """One batch of all groups; the loss is that of all under a joined strategy, else this
-        group's own.
+        """Compute one batch of all groups; return the loss of all under a joined strategy, else
+        this group's own.
         """
         start, stop = self.part_of(len(rows), self.own_group % self.n_parts, self.n_parts)
         self.own_samples = self.view.n_samples = self._counts(rows[start:stop])
@@ -180,8 +180,8 @@ class Replica(GroupEngine):
         return loss
 
     def _counts(self, rows: Array) -> int:
-        """The samples of which the loss of these rows is the mean; the steps, of sequences that end
-        early of which each step is judged, and nothing else.
+        """The number of samples whose mean is the loss of these rows; if sequences end early and
+        only steps are judged, the number of steps.
         """
         assert self._data is not None
         lengths = self._data.lengths
@@ -216,7 +216,7 @@ class Replica(GroupEngine):
             self.peers.part()
 
     def agree(self, epoch: int, stop: bool) -> bool:
-        """Whether training ends after this epoch, by group 0."""
+        """Whether training ends after this epoch, by the decision of group 0."""
         asked = self.client or self.peers
         return stop if self.is_joined or asked is None else asked.ask(epoch, stop)
 

@@ -18,7 +18,7 @@ from horn.strategies import Mean, Requests, Strategy, View
 
 @dataclass
 class AveragingMemory:
-    """Of one task: the batch after which the last mean was taken, -1 for none."""
+    """The memory of one task: the batch after which the last mean was taken, -1 for none."""
 
     averaged_at: int = -1
 
@@ -26,7 +26,8 @@ class AveragingMemory:
 @teaches
 @dataclass(frozen=True)
 class Averaging(Strategy):
-    """every : batches from one mean to the next. There is one at the end of each epoch, too.
+    """Averages the groups' parameters. every : batches from one mean to the next. There is one at
+    the end of each epoch, too.
 
     Slots of optimizers are not averaged. With every=1, a batch that the groups divide evenly and an
     optimizer whose step is linear in the gradient (SGD, with momentum too) the mean is, up to
@@ -48,7 +49,7 @@ class Averaging(Strategy):
             yield from self._mean(memory, view)
 
     def _mean(self, memory: AveragingMemory, view: View) -> Requests:
-        """Unless there was no batch since the last one; all groups skip it alike."""
+        """Average, unless there was no batch since the last mean; all groups skip it alike."""
         if memory.averaged_at != view.n_batches:
             memory.averaged_at = view.n_batches
             yield Mean(list(view.parameters.values()))

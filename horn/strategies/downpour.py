@@ -34,7 +34,7 @@ from horn.strategies import (
 )
 
 PUSHED = "pushed"
-AVERAGE, ADAGRAD, JOB = "average", "adagrad", "job"  # what servers may apply
+AVERAGE, ADAGRAD, JOB = "average", "adagrad", "job"  # optimizers that servers may apply
 LOCAL_STEPS = 10  # between pushes of changes
 
 
@@ -81,7 +81,7 @@ class Moving(Optimizer):
 
 @dataclass
 class DownpourMemory:
-    """Of one task: the clock counts the pushes."""
+    """The memory of one task; clock counts its pushes."""
 
     clock: int = 0
     unpushed_batches: int = 0
@@ -91,18 +91,18 @@ class DownpourMemory:
 @teaches
 @dataclass(frozen=True)
 class Downpour(Strategy):
-    """push_every, pull_every : batches; by default 10 where changes are pushed, else 1.
-    max_staleness : how many pushes a group may be ahead of the slowest; 0 is synchronous, None
-    unbounded. scale_by_staleness : a push that is s updates late counts 1/s. warm_start : batches
-    that group 0 trains alone before the others begin.
+    """Groups push to servers and pull from them. push_every, pull_every : batches; by default 10
+    where changes are pushed, else 1. max_staleness : how many pushes a group may be ahead of the
+    slowest; 0 is synchronous, None unbounded. scale_by_staleness : a push that is s updates late
+    counts 1/s. warm_start : batches that group 0 trains alone before the others begin.
 
-    server_optimizer : what servers apply. "average", the default: groups take the steps of the
-    job's optimizer, each with its part of every batch, and push what these changed; servers add it,
-    divided by the number of groups. Else groups push gradients, of batches of their own: "adagrad"
-    applies ``learning_rate`` (a number, or a schedule of the server's updates) as in DistBelief,
-    "job" the job's own optimizer, and an optimizer itself. Momentum makes late gradients worse; a
-    synchronous Downpour has none, and the job's optimizer by default. The job's weight decay and
-    clipping hold for all but an optimizer that is given.
+    server_optimizer : the optimizer of servers. "average", the default: groups take the steps of
+    the job's optimizer, each with its part of every batch, and push the changes of their weights;
+    servers add these, divided by the number of groups. Else groups push gradients, of batches of
+    their own: "adagrad" applies ``learning_rate`` (a number, or a schedule of the server's updates)
+    as in DistBelief, "job" the job's own optimizer, and an optimizer itself. Momentum makes late
+    gradients worse; a synchronous Downpour has none, and the job's optimizer by default. The job's
+    weight decay and clipping hold for all but an optimizer that is given.
     """
 
     push_every: int | None = None
@@ -158,7 +158,7 @@ class Downpour(Strategy):
 
     @property
     def applies(self) -> str | Optimizer:
-        """What servers apply: "average", "adagrad", "job" or an optimizer."""
+        """The servers' optimizer: "average", "adagrad", "job" or an object."""
         return self.server_optimizer or (JOB if self.max_staleness == 0 else AVERAGE)
 
     @property
@@ -195,9 +195,9 @@ class Downpour(Strategy):
             )
 
     def prepared(self, job: Job, topology: Topology) -> Job:
-        """Where gradients are pushed, every group has batches of its own of the job's size, and an
-        iteration is a batch of each: a job of n updates has n / groups of them. Where changes are,
-        the groups share the job's batches.
+        """The job for the groups to run. Where gradients are pushed, every group has batches of its
+        own of the job's size, and an iteration is a batch of each: a job of n updates has n /
+        groups of them. Where changes are pushed, the groups share the job's batches.
         """
         if self.averages:
             return job
@@ -219,8 +219,8 @@ class Downpour(Strategy):
         return rare_exchange(job, "strategy.push_every", self.push_batches)
 
     def optimizer(self, job: Job) -> Optimizer:
-        """Servers apply weight decay and clip_value to gradients; clip_norm is for the norm of a
-        group's own gradient.
+        """A group's optimizer. Servers apply weight decay and clip_value to gradients; clip_norm is
+        for the norm of a group's own gradient.
         """
         o, keep = job.optimizer, self.push_batches > 1
         if self.averages:
@@ -241,7 +241,7 @@ class Downpour(Strategy):
         return DownpourMemory()
 
     def returns(self, memory: DownpourMemory, clock: int) -> int:
-        """Batches that were not pushed are computed again."""
+        """Resume at the last push: later batches are computed again."""
         memory.clock = clock
         return clock * self.push_batches
 

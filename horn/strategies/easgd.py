@@ -38,8 +38,8 @@ from horn.strategies import (
 
 @dataclass
 class EasgdMemory:
-    """Of one task: clock counts its exchanges, samples those since the last. centre : a copy of the
-    servers'. aside : the group's own weights, while the centre is measured.
+    """The memory of one task: clock counts its exchanges, samples those since the last. centre : a
+    copy of the servers'. aside : the group's own weights, while the centre is measured.
     """
 
     clock: int = 0
@@ -51,11 +51,12 @@ class EasgdMemory:
 @teaches
 @dataclass(frozen=True)
 class EASGD(Strategy):
-    """every : batches from one exchange of a group with the centre to the next. moving_rate : how
-    far the centre moves towards the groups in one exchange of all of them, above 0 and up to 1.
+    """Elastic averaging. every : batches from one exchange of a group with the centre to the next.
+    moving_rate : how far the centre moves towards the groups in one exchange of all of them, above
+    0 and up to 1.
 
-    Each group trains with the job's optimizer on its part of every batch. What is measured, and
-    the model in the end, is the centre.
+    Each group trains with the job's optimizer on its part of every batch. The centre is measured,
+    and is the model in the end.
     """
 
     every: int = 10
@@ -83,7 +84,7 @@ class EASGD(Strategy):
         return EasgdMemory(centre={name: np.empty_like(a) for name, a in view.parameters.items()})
 
     def returns(self, memory: EasgdMemory, clock: int) -> int:
-        """A group that restarts resumes from the centre."""
+        """Resume a group that restarts from the centre."""
         memory.clock = clock
         return clock * self.every
 
@@ -112,7 +113,7 @@ class EASGD(Strategy):
             yield Pull(memory.clock, final=True)
 
     def _exchange(self, memory: EasgdMemory, view: View) -> Requests:
-        """Both move. A server subtracts a push, divided by the number of groups."""
+        """Move weights and centre. A server subtracts a push, divided by the number of groups."""
         alpha = self.moving_rate / view.topology.n_groups
         for name, own in view.parameters.items():
             apart = memory.centre[name]

@@ -33,8 +33,9 @@ from horn.sub_models.rules import SubModelRules
 @teaches
 @dataclass(frozen=True)
 class ParallelDropout(Strategy):
-    """sub_models : how many; by default one for each task. Tasks train several in turn, with the
-    same result.
+    """Trains sub-models. sub_models : their number; by default one for each task. Tasks train
+    several in turn, with the same result.
+
     keep : None divides each hidden layer's neurons among the sub-models, sizes differing by at most
     one; a number gives each sub-model that part of every hidden layer, and sub-models overlap.
     redraw : batches until sub-models are drawn anew. dropconnect : the probability that a
@@ -121,7 +122,7 @@ class ParallelDropout(Strategy):
         return SubModels(self.rules(self.n_sub_models(topology)), context)
 
     def rules(self, n: int) -> SubModelRules:
-        """The neurons of each of n sub-models."""
+        """The rules that draw the neurons of each of n sub-models."""
         return SubModelRules(n, self.keep, self.redraw, self.dropconnect)
 
 
