@@ -16,7 +16,7 @@ class AllGather:
 
     arrays : those of each task, by rank; received in place. first_part : the channel of a task's
     first array among its ``N_PARTS``. what : the kinds of its arrays. labels : of the script's
-    instructions. work : computes this task's arrays; then : called when all are here.
+    instructions. work : computes this task's arrays; then : called when all arrays are here.
     """
 
     def __init__(

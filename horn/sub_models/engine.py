@@ -28,9 +28,9 @@ from horn.topology import largest_share, share
 
 
 class SubModels:
-    """One task's engine. ``parameters``, ``views`` and ``load`` are scaled for inference: the
-    weights of a link by the probability that its connections took part. Slots of the optimizer are
-    as in training.
+    """One task's engine under parallel dropout. ``parameters``, ``views`` and ``load`` are scaled
+    for inference: the weights of a link by the probability that its connections took part. Slots of
+    the optimizer are as in training.
 
     own_loss, own_samples : of the samples of this group's tasks in the last batch. n_sent : the
     numbers that each sub-model sends per batch; empty under ``masked``.
@@ -47,7 +47,7 @@ class SubModels:
         mine = self.ranges[first : first + topology.n_tasks]
         self.of_group = range(mine[0].start, mine[-1].stop)
         self.rates = rules.rates(self.network)
-        # It measures, has the scaled arrays, and draws the initial ones.
+        # The engine that measures, has the scaled arrays, and draws the initial ones.
         self.aggregates = tuple(job.aggregates.values())
         setup = Setup(
             self.network, None, job.target, dtype=job.dtype, threads=context.threads,
@@ -57,7 +57,7 @@ class SubModels:
         assert isinstance(self.inference, CompiledEngine)
         whole = {**self.inference.parameters(), **self.inference.states()}
         for name, array in whole.items():
-            # the share of another placement does not fit: all tasks draw the same instead
+            # a share of another placement does not fit: all tasks draw the same instead
             given = None if context.initial is None else context.initial[name]
             if given is not None and given.shape == array.shape:
                 array[...] = given
@@ -85,7 +85,7 @@ class SubModels:
     # --- before training
 
     def bind(self, data: Dataset) -> None:
-        """Compile the small networks, and agree on the channels. Collective."""
+        """Compile the small networks, and agree on the channels with all tasks. Collective."""
         n, rules = self.n_sub_models, self.rules
         rows = min(self.job.batch_size, len(self.job.data))
         hidden = [layer for layer in self.network.layers if layer.kind == "hidden"]
@@ -157,7 +157,9 @@ class SubModels:
     # --- a batch
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
-        """One update of the whole network. The mean loss over all rows, each in its sub-model."""
+        """Make one update of the whole network; return the mean loss over all rows, each in its
+        sub-model.
+        """
         if not self.smalls and self.masked is None:
             raise ModelError("step before bind: name the data set first")
         n, k = len(rows), self.n_sub_models
@@ -192,7 +194,7 @@ class SubModels:
         self.members = [[some[k] for some in by_layer] for k in range(self.n_sub_models)]
 
     def _count(self) -> None:
-        """How many sub-models of this batch have each weight, if that may have changed."""
+        """Count the sub-models of this batch that have each weight, if that may have changed."""
         live, dropconnect = tuple(self.live), self.rules.dropconnect
         if live != self.counted or dropconnect < 1.0:
             self.parent.count([self.members[k] for k in live], dropconnect)
@@ -229,7 +231,7 @@ class SubModels:
                 gradients[name][...] = array
 
     def _train_masked(self, masked: MaskedNetwork) -> None:
-        """All sub-models at once, and their merge."""
+        """Train all sub-models at once, and merge them."""
         rows, iteration, first_sample = self.batch
         sizes = np.diff(self.bounds)
         masked.place(self.drawn, self.members, sizes)
@@ -264,13 +266,13 @@ class SubModels:
             small.gradients[name][...] = part
 
     def _limit(self, squares: float) -> None:
-        """Clip the merged gradient. squares : their sum over all its numbers."""
+        """Clip the merged gradient. squares : the sum of the squares of its numbers."""
         self.parent.scalars["clip"] = self.job.optimizer.clip_factor(float(np.sqrt(squares)))
 
     # --- the network as it is used
 
     def _scale(self) -> CompiledEngine:
-        """The inference engine, up to date."""
+        """Bring the inference engine up to date, and return it."""
         engine = self.inference
         assert isinstance(engine, CompiledEngine)
         if not self.is_scaled:
@@ -286,18 +288,22 @@ class SubModels:
         return self._scale().outputs(x, lengths)
 
     def losses(self, data: Dataset) -> tuple[float, int]:
-        """As Engine.losses; each task measures a part of the rows. Collective."""
+        """The sum of losses and the number of samples, as Engine.losses; each task measures a part
+        of the rows. Collective.
+        """
         self._scale()
         if self.n_ranks == 1:
             return self.inference.losses(data)
         return self._measure_together(data, False)
 
     def results(self, data: Dataset) -> tuple[float, int, Array, list[float]]:
-        """As Engine.results; each task measures all rows."""
+        """Measurements of all rows, as Engine.results, on each task."""
         return self._scale().results(data)
 
     def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
-        """As Engine.watch, in the same way."""
+        """Measurements and aggregates, as Engine.watch; each task measures a part of the rows.
+        Collective.
+        """
         self._scale()
         if self.n_ranks == 1:
             return self.inference.watch(data)
@@ -344,7 +350,9 @@ class SubModels:
         slots: Mapping[str, Array] | None = None,
         updates: int = 0,
     ) -> None:
-        """As Engine.load: parameters are as ``parameters`` gave them, scaled for inference."""
+        """Set the arrays, as Engine.load: parameters are those of ``parameters``, scaled for
+        inference.
+        """
         engine = self._scale()
         engine.load(parameters, states, None, updates)
         for name in parameters:
@@ -365,7 +373,7 @@ class SubModels:
         return self.parent.updates
 
     def memory(self) -> Memory:
-        """As sub-models see it, not scaled."""
+        """The arrays as sub-models see them, not scaled."""
         parent = self.parent
         return {"parameter": parent.learned, "state": parent.states, "slot": parent.slots}
 

@@ -57,7 +57,7 @@ def is_faster(network: Network, sizes: Sequence[Mapping[str, int]], batch_size: 
 
 
 class _Engine(CompiledEngine):
-    """The whole network on the parent's own arrays; it also sums the gradients."""
+    """The engine of the whole network on the parent's own arrays; it also sums the gradients."""
 
     runner = Runner
 
@@ -73,8 +73,8 @@ class _Engine(CompiledEngine):
 
 
 class MaskedNetwork:
-    """All sub-models of a single task. ``step`` leaves the sums of their gradients in the parent,
-    for it to ``finish``.
+    """All sub-models of a single task, in one network. ``step`` leaves the sums of their gradients
+    in the parent, for it to ``finish``.
     """
 
     def __init__(self, parent: WholeNetwork, data: Dataset, threads: int | None) -> None:
@@ -116,7 +116,9 @@ class MaskedNetwork:
         self.weights[:n] = n / sizes[of]
 
     def step(self, rows: Array, sizes: Array, iteration: int, first_sample: int) -> Array:
-        """The mean loss of each sub-model that has samples, in double; 0 for the others."""
+        """Compute a batch; the mean loss of each sub-model that has samples, in double; 0 for the
+        others.
+        """
         self.engine.step(rows, iteration=iteration, first_sample=first_sample)
         found = np.zeros(len(sizes))
         if self.loss is not None:

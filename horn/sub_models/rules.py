@@ -20,7 +20,7 @@ MEMBERS = 1 << 20
 
 @dataclass(frozen=True)
 class SubModelRules:
-    """n : sub-models; the rest as in ``ParallelDropout``."""
+    """The rules that draw sub-models. n : their number; the rest as in ``ParallelDropout``."""
 
     n: int
     keep: float | None
@@ -56,7 +56,7 @@ class SubModelRules:
         return self.dropconnect * round(self.keep * source.size) / source.size
 
     def rates(self, network: Network) -> dict[str, float]:
-        """The same by the array of the weights: what scales it for inference."""
+        """The factor that scales the weights of each array for inference: ``rate`` of its link."""
         return {
             array: self.rate(link)
             for layer in network.layers[1:]
@@ -66,7 +66,7 @@ class SubModelRules:
 
 
 def _orders(seed: int, layer: Layer, samples: Any, draw: int) -> Array:
-    """A random order of a layer's neurons for each sample number: (len(samples), n)."""
+    """Draw an order of a layer's neurons for each sample number: (len(samples), n)."""
     key = random.key(seed, MEMBERS + layer.index)
     numbers = random.uniform(key, 0, np.arange(layer.size), samples, draw)
     found: Array = numbers.argsort(axis=1, kind="stable")

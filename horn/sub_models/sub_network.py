@@ -45,7 +45,7 @@ GRADIENT = "gradient"
 
 @dataclass(frozen=True)
 class KeepGradient(Optimizer):
-    """Changes nothing; the slot has the gradient."""
+    """An optimizer that changes nothing and keeps the gradient in its slot."""
 
     learning_rate: LearningRate = 0.0
     slots: ClassVar[tuple[str, ...]] = (GRADIENT,)
@@ -62,7 +62,7 @@ def gradients(engine: CompiledEngine) -> dict[str, Array]:
 
 
 class _Engine(CompiledEngine):
-    """A small network's engine, with empty arrays."""
+    """The engine of a small network, with empty arrays."""
 
     runner = Runner
 
@@ -123,9 +123,9 @@ class SubNetwork:
         self._append(engine.arrays)
 
     def _append_places(self, network: Network) -> tuple[dict[int, Array], dict[int, Array]]:
-        """By hidden layer: the indices of the neurons in the parent, and the masks of which the
-        tape makes them. It then reads and writes whole vectors by bits of the masks, three times as
-        fast as one number after the other.
+        """Append the passes that make indices of masks; return both by hidden layer: the indices of
+        the neurons in the parent, and the masks. The tape then reads and writes whole vectors by
+        bits of the masks, three times as fast as one number after the other.
         """
         places, present = {}, {}
         for layer in network.layers:
@@ -138,7 +138,7 @@ class SubNetwork:
         return places, present
 
     def _append(self, arrays: Mapping[str, Array]) -> None:
-        """Everything else that runs on the tape: draws and gathers, norms, updates."""
+        """Append everything else that runs on the tape: draws and gathers, norms, updates."""
         parent, homes = self.parent, self.parent.homes
         if self.dropconnect < 1.0:
             for name in self.gradients:
@@ -178,8 +178,8 @@ class SubNetwork:
         }
 
     def _append_mask(self, home: ArrayLayout) -> None:
-        """The mask of a link's connections: drawn by sub-model, draw, and the neurons' numbers in
-        the sub-model.
+        """Append the draw of a link's mask of connections: by sub-model, draw, and the neurons'
+        numbers in the sub-model.
         """
         shape = self.gradients[home.name].shape
         mask = self.masks[home.name] = np.ones(shape, self.gradients[home.name].dtype)
@@ -222,7 +222,7 @@ class SubNetwork:
     # --- one sub-model
 
     def place(self, members: Sequence[Array], number: int, draw: int) -> None:
-        """Become sub-model ``number``, which has these neurons of each layer."""
+        """Become sub-model ``number``, with these neurons of each layer."""
         for k, present in self.present.items():
             present[...] = 0
             present[members[k]] = 1
@@ -238,7 +238,7 @@ class SubNetwork:
         self.tape.run(self.bounds[0], self.bounds[1])
 
     def step(self, rows: Array, iteration: int, first_sample: int) -> float:
-        """Compute the gradients; the mean loss of the rows."""
+        """Compute the gradients; return the mean loss of the rows."""
         return self.engine.step(rows, iteration=iteration, first_sample=first_sample)
 
     def squares(self) -> float:

@@ -28,8 +28,8 @@ ZERO = const(0.0)
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """layers : along each axis of an array. link : its position among the receiver's, -1 if it is
-    no weight. is_own : at most one sub-model has any number of it.
+    """The layout of an array. layers : along each axis of it. link : its position among the
+    receiver's, -1 if it is no weight. is_own : at most one sub-model has any number of it.
     """
 
     name: str
@@ -108,8 +108,8 @@ class WholeNetwork:
         norm: bool,
         index: Mapping[str, Array] | None = None,
     ) -> None:
-        """A pass that updates one array, or sums the squares of its gradient. more : the views of
-        the gradient of one sub-model and its mask; without, it is the mean of the sums.
+        """Append a pass that updates one array, or sums the squares of its gradient. more : the
+        views of the gradient of one sub-model and its mask; by default it is the mean of the sums.
         """
         o, name, letters = self.job.optimizer, home.name, home.letters
         if norm and o.clip_norm is None:
@@ -192,7 +192,7 @@ class WholeNetwork:
             array.fill(0)
 
     def merge_states(self, parts: Sequence[tuple[Sequence[Array], Mapping[str, Array]]]) -> None:
-        """A State becomes the mean over the sub-models that had its neuron. parts : of each
+        """Make each State the mean over the sub-models that had its neuron. parts : of each
         sub-model that took part its members, by layer, and its States.
         """
         for name, whole in self.states.items():
