@@ -157,7 +157,7 @@ class SubModels:
     # --- a batch
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
-        """Make one update of the whole network; return the mean loss over all rows, each in its
+        """Make one update of the whole network; the mean loss over all rows, each in its
         sub-model.
         """
         if not self.smalls and self.masked is None:
@@ -288,8 +288,8 @@ class SubModels:
         return self._scale().outputs(x, lengths)
 
     def losses(self, data: Dataset) -> tuple[float, int]:
-        """The sum of losses and the number of samples, as Engine.losses; each task measures a part
-        of the rows. Collective.
+        """The sum of losses and the number of right answers, as Engine.losses; each task measures a
+        part of the rows. Collective.
         """
         self._scale()
         if self.n_ranks == 1:
@@ -297,13 +297,11 @@ class SubModels:
         return self._measure_together(data, False)
 
     def results(self, data: Dataset) -> tuple[float, int, Array, list[float]]:
-        """Measurements of all rows, as Engine.results, on each task."""
+        """The results of all rows, as Engine.results, on each task."""
         return self._scale().results(data)
 
     def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
-        """Measurements and aggregates, as Engine.watch; each task measures a part of the rows.
-        Collective.
-        """
+        """The losses and aggregates, as Engine.watch; each task measures a part. Collective."""
         self._scale()
         if self.n_ranks == 1:
             return self.inference.watch(data)
@@ -350,8 +348,8 @@ class SubModels:
         slots: Mapping[str, Array] | None = None,
         updates: int = 0,
     ) -> None:
-        """Set the arrays, as Engine.load: parameters are those of ``parameters``, scaled for
-        inference.
+        """Load arrays, as Engine.load: parameters are scaled for inference, as ``parameters`` has
+        them.
         """
         engine = self._scale()
         engine.load(parameters, states, None, updates)

@@ -116,9 +116,7 @@ class MaskedNetwork:
         self.weights[:n] = n / sizes[of]
 
     def step(self, rows: Array, sizes: Array, iteration: int, first_sample: int) -> Array:
-        """Compute a batch; the mean loss of each sub-model that has samples, in double; 0 for the
-        others.
-        """
+        """Compute a batch; the mean loss of each sub-model with samples, in double; else 0."""
         self.engine.step(rows, iteration=iteration, first_sample=first_sample)
         found = np.zeros(len(sizes))
         if self.loss is not None:

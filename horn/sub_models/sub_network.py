@@ -123,9 +123,9 @@ class SubNetwork:
         self._append(engine.arrays)
 
     def _append_places(self, network: Network) -> tuple[dict[int, Array], dict[int, Array]]:
-        """Append the passes that make indices of masks; return both by hidden layer: the indices of
-        the neurons in the parent, and the masks. The tape then reads and writes whole vectors by
-        bits of the masks, three times as fast as one number after the other.
+        """Append the passes that make the neurons' indices from masks. By hidden layer: the indices
+        in the parent, and the masks. The tape then reads and writes whole vectors by bits of the
+        masks, three times as fast as one number after the other.
         """
         places, present = {}, {}
         for layer in network.layers:
