@@ -1,4 +1,4 @@
-"""A client of parameter servers: the loop around ``requests``, over any carrier."""
+"""A client of parameter servers: the loop around ``requests``, over any carrier of messages."""
 
 from __future__ import annotations
 
@@ -18,34 +18,36 @@ from horn.topology import Topology
 from horn.transport import PeerLost, PeerUnreachable
 from horn.wire.frames import WAITS, Array, Meta, Note, ParameterData, WireMessage
 
-CUT_S = 2.0  # how long a registered server may be known to be unreachable
+CUT_S = 2.0  # how long a registered server may be unreachable
 LOOK_S = 1.0  # how often a wait calls ``check``
 
 
 class ClientCarrier(Protocol):
-    """What carries a task's messages to servers, by their numbers: a ``Mesh``, or ``TaskLinks``,
-    which reconnect.
+    """Carries a task's messages to servers, by their numbers: a ``Mesh``, or ``TaskLinks``, which
+    reconnect.
     """
 
     is_lossy: bool  # whether messages may be lost
 
     def open(self, again: Callable[[int], Iterable[tuple[Meta, Sequence[Array]]]]) -> None:
-        """again : the messages to resend first over a new link to a server."""
+        """Begin. again : gives the messages to resend first over a new link to a server."""
 
     def send(self, server: int, meta: Meta, values: Sequence[Array] = ()) -> None:
-        """To a server; nothing where there is no link."""
+        """Send to a server; nothing is sent where there is no link."""
 
     def receive(self, timeout_s: float) -> WireMessage | None:
         """The next message, None if there is none in time. ``src`` is the server."""
 
     def down(self) -> Mapping[int, str]:
-        """Servers without a link, and why."""
+        """The servers without a link, and the reasons."""
 
     def ended(self) -> Mapping[int, str]:
-        """Servers that have ended for good, and how."""
+        """The servers that have ended for good, and how."""
 
     def cut_off(self) -> Mapping[int, float]:
-        """Servers that are registered, but do not answer since the connection broke: seconds."""
+        """The registered servers that do not answer since the connection broke: for how many
+        seconds.
+        """
 
     def close(self) -> None: ...
 
@@ -53,7 +55,7 @@ class ClientCarrier(Protocol):
 class ParameterClient:
     """A task's requests to all servers.
 
-    check : called in every wait; raises failures beside it.
+    check : called in every wait; raises failures of other connections.
 
     Raises
     ------
@@ -86,11 +88,13 @@ class ParameterClient:
         self._ungiven: dict[int, ParameterBundle] = {}
         self._pull = Pull(0)
         self._into: Mapping[str, Array] = {}
-        self._early: list[WireMessage] = []  # answers to pulls that this task has yet to make
+        self._early: list[WireMessage] = []  # answers to pulls that this task has not made yet
         self._waits: dict[int, list[int]] = {}  # by server: the ranks that it waits for
 
     def join(self, timeout_s: float) -> int:
-        """Join durable servers, and wait for all of the group; the clock at which it resumes."""
+        """Join durable servers, and wait for the whole group; return the clock at which it
+        resumes.
+        """
         self._say(self.requests.join())
         n = self.topology.n_servers
         self._until(lambda: len(self.requests.welcomes) == n, "joining", timeout_s)
@@ -155,7 +159,7 @@ class ParameterClient:
         self._until(lambda: self.requests.is_heard, "thanking", self.timeout_s)
 
     def ask(self, epoch: int, stop: bool) -> bool:
-        """Whether training ends after an epoch, by group 0."""
+        """Whether training ends after an epoch, by the decision of group 0."""
         self._say([self.requests.ask(epoch, stop)])
         where = f"end of epoch {epoch}"
         self._until(lambda: epoch in self.requests.verdicts, where, self.timeout_s)
@@ -165,7 +169,7 @@ class ParameterClient:
         self.carrier.close()
 
     def _values(self, bundle: ParameterBundle, arrays: Mapping[str, Array]) -> list[Array]:
-        """A copy of values that may have to be sent again."""
+        """The values of a bundle; a copy if they may have to be sent again."""
         values = [_part(arrays, piece) for piece in bundle.pieces]
         return [np.concatenate(values)] if self.requests.is_lossy else values
 
@@ -221,7 +225,7 @@ class ParameterClient:
                 raise self._overdue(what, self.timeout_s if timeout_s is None else timeout_s)
 
     def _check_ways(self, what: str) -> float:
-        """For how many seconds there is nothing to look for but messages."""
+        """Check for servers that cannot be reached; return the seconds until the next check."""
         look_s = LOOK_S
         for server, silent_s in self.carrier.cut_off().items():
             look_s = min(look_s, CUT_S - silent_s)
@@ -232,8 +236,8 @@ class ParameterClient:
         return look_s
 
     def _check_ended(self, what: str, before: Mapping[int, str]) -> Mapping[int, str]:
-        """Which servers have ended. A server's last messages and its end come by two ways: only one
-        that had ended ``before`` and still owes an answer is lost.
+        """The servers that have ended. A server's last messages and its end come by two ways: only
+        one that had ended ``before`` and still owes an answer is lost.
         """
         ended = self.carrier.ended()
         for server in before.keys() & ended.keys():
@@ -244,7 +248,7 @@ class ParameterClient:
         return ended
 
     def _overdue(self, what: str, timeout_s: float) -> BarrierTimeout:
-        """The error of a late answer: of the servers, or of the ranks that these wait for."""
+        """Make the error of a late answer: of the servers, or of the ranks that these wait for."""
         topology, down = self.topology, self.carrier.down()
         owing = {s: owes for s in range(topology.n_servers) if (owes := self.requests.owing(s))}
         said = [f"server {s} has not answered {owes}" +
@@ -263,5 +267,5 @@ class ParameterClient:
 
 
 def _part(arrays: Mapping[str, Array], piece: ParameterPiece) -> Array:
-    """A piece of an array, flat, and a view."""
+    """The flat view of a piece of an array."""
     return arrays[piece.name].reshape(-1)[piece.start : piece.stop]

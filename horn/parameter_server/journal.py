@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 def record(message: WireMessage) -> list[Buffer]:
-    """A message as it is written; its ``seq`` is the record's number."""
+    """Encode a message as a record; its ``seq`` is the record's number."""
     parts = encode(message)
     sizes = struct.pack(f"<{len(parts)}Q", *map(len, parts))
     fixed = FIXED.pack(MAGIC, len(parts), message.seq, zlib.crc32(sizes), 0)[:-4]
@@ -63,8 +63,8 @@ def record(message: WireMessage) -> list[Buffer]:
 
 
 def records(data: Buffer, where: str, first: int, *, may_be_torn: bool) -> Iterator[WireMessage]:
-    """All messages of a file, numbered from ``first``. Raises JournalError, which names the byte;
-    _Torn if the end is missing.
+    """Yield all messages of a file, numbered from ``first``. Raises JournalError, which names the
+    byte; _Torn if the end is missing.
     """
     view, at, number = memoryview(data), 0, first
     size = len(view)
@@ -115,12 +115,12 @@ def records(data: Buffer, where: str, first: int, *, may_be_torn: bool) -> Itera
 
 
 class _Torn(Exception):
-    """Its argument is the offset of the record without an end."""
+    """A file ends inside a record; the argument is the record's offset."""
 
 
 @dataclass(frozen=True)
 class JournalState:
-    """A whole state: ``facts`` are JSON, ``arrays`` by name."""
+    """A whole state of a server: ``facts`` are JSON, ``arrays`` by name."""
 
     facts: dict[str, Any]
     arrays: dict[str, Array]
@@ -147,7 +147,7 @@ class Journal:
         self.folder, self.most_bytes, self.most_s = folder, most_bytes, most_s
         self.most_work_s = most_work_s
         self.n_records = self.n_bytes = 0  # of the open journal
-        self.work_s = 0.0  # on its messages
+        self.work_s = 0.0  # of the server on its messages
         self.n_torn = 0  # bytes that were cut off
         self._save_s = 0.0  # the time of the last ``save``
         self._number = self._state_bytes = 0
@@ -165,7 +165,7 @@ class Journal:
     # restoring
 
     def recover(self) -> tuple[JournalState | None, Iterator[WireMessage]]:
-        """The newest whole state, and the messages since, all of which must be consumed."""
+        """Read the newest whole state, and the messages since, all of which must be consumed."""
         for path in self.folder.glob("*.new"):
             path.unlink()  # its writer was killed
         states = self._files("state")
@@ -215,8 +215,8 @@ class Journal:
             raise JournalError(str(path), 0, f"cannot be opened: {error.strerror}") from error
 
     def append(self, message: WireMessage, work_s: float = 0.0) -> None:
-        """Write a message; a process that is killed afterwards has it. work_s : the time of its
-        effect on the server.
+        """Write a message; it outlives a kill of this process. work_s : the time of its effect on
+        the server.
         """
         began = time.monotonic()
         self.n_records += 1
@@ -240,7 +240,7 @@ class Journal:
         return self.n_records > 0 and time.monotonic() - self._begun > self.most_s
 
     def save(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Write the whole state, and remove what is older."""
+        """Write the whole state, and remove older files."""
         number, began = self._number + 1, time.monotonic()
         path = self.folder / f"state-{number}"
         new = path.with_name(f"{path.name}.new")
@@ -277,7 +277,7 @@ def _mapped(path: Path) -> Buffer:
 
 
 def _write(fd: int, parts: Sequence[Buffer]) -> int:
-    """Write all of it, which may take several calls; how many bytes it is."""
+    """Write all parts, which may take several calls; return the number of bytes."""
     views = [memoryview(part) for part in parts if len(part)]
     total, n = sum(map(len, views)), os.writev(fd, views)
     rest = memoryview(b"".join(views) if n < total else b"")
@@ -304,7 +304,7 @@ def _state(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Iterator[Wi
 
 
 def _read_state(found: Iterator[WireMessage], path: Path) -> JournalState:
-    """Raises StopIteration if there is no end."""
+    """Read a state from its messages. Raises StopIteration if there is no end."""
     packed, arrays, facts = b"", dict[str, Array](), None
     filled: dict[str, int] = {}
     while True:

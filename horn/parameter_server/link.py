@@ -26,15 +26,15 @@ from horn.wire.frames import (
 )
 
 LINGER_S = 2.0
-FULL_S = 0.002  # how soon a link without room is tried again
+FULL_S = 0.002  # between two tries of a full link
 # Below 64 KiB a copy costs less than ZeroMQ's notice that the buffer is free.
 COPY_BYTES = 65_536
-ATTEMPT = "attempt"  # why a hello or a frame was refused: a later attempt has the place
+ATTEMPT = "attempt"  # reason of a refusal: a later attempt has the place
 
 
 @dataclass
 class LinkEnd:
-    """One end of a link: what went out and what came in."""
+    """One end of a link: its frames out and in."""
 
     name: str
     expected: Expected
@@ -75,7 +75,7 @@ class LinkEnd:
         return True
 
     def take(self, parts: Sequence[Buffer]) -> WireMessage:
-        """A frame's message. Raises BadFrame if it is damaged, lost or doubled."""
+        """Decode a frame's message. Raises BadFrame if it is damaged, lost or doubled."""
         message = decode(parts, self.expected)
         if isinstance(message.meta, Refusal):  # of no link, so it has no number
             return message
@@ -117,7 +117,7 @@ def count_received(counters: TransportCounters, message: WireMessage) -> None:
 
 
 def drain(flush: Callable[[], bool]) -> None:
-    """Send what is left, if there is room for it in time. flush : whether nothing is left."""
+    """Send the rest, if there is room for it in time. flush : whether nothing is left."""
     ends = time.monotonic() + LINGER_S
     while not flush() and time.monotonic() < ends:
         time.sleep(0.001)

@@ -51,8 +51,8 @@ class Mesh:
         return self._n_used[bundle.part]
 
     def send(self, peer: int, meta: Meta, values: Sequence[Array] = ()) -> None:
-        """A message, and before it the block of its bundle, which waits until the peer has used the
-        last but one. A server never waits for room for a message.
+        """Send a message, and before it the block of its bundle, which waits until the peer has
+        used the last but one. A server never waits for room for a message.
         """
         if isinstance(meta, (PushGradients, ParameterData)):
             bundle = self._bundles[meta.part]

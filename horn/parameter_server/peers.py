@@ -20,8 +20,8 @@ MESSAGE_BYTES = 4 * 1024 * 1024
 
 
 class Peers:
-    """The same task of all groups, over a transport of all ranks, which it shares with the task's
-    ``Mesh``.
+    """The messages to the same task of all groups, over a transport of all ranks, which they share
+    with the task's ``Mesh``.
 
     Raises
     ------
@@ -51,7 +51,7 @@ class Peers:
         return self._receive(timeout_s, lambda message: message.src >= self.topology.n_workers)
 
     def _receive(self, timeout_s: float, fits: Callable[[WireMessage], bool]) -> WireMessage | None:
-        """The next message, if it fits; others are kept for later calls."""
+        """Receive the next message, if it fits; others are kept for later calls."""
         for at, message in enumerate(self._early):
             if fits(message):
                 del self._early[at]
@@ -65,7 +65,9 @@ class Peers:
     def _next(
         self, where: str, owing: Sequence[int], patience: Patience, kind: type[Meta], **fields: int
     ) -> WireMessage:
-        """The next message of a kind, with these fields, from one of the ranks ``owing`` it."""
+        """Wait for the next message of a kind, with these fields, from one of the ranks ``owing``
+        it.
+        """
 
         def fits(message: WireMessage) -> bool:
             meta = message.meta
@@ -88,7 +90,7 @@ class Peers:
                 raise BarrierTimeout(where, absent, (), self.timeout_s, hint)
 
     def part(self) -> None:
-        """Wait until the others have finished, too."""
+        """Wait until the other tasks have finished, too."""
         for rank in self.others:
             self.transport.send(rank, LeaveServers(), (), self.timeout_s)
         patience, late = Patience(self.timeout_s), list(self.others)
@@ -97,7 +99,7 @@ class Peers:
             late.remove(found.src)
 
     def ask(self, epoch: int, stop: bool) -> bool:
-        """What group 0 says of the end, by its first task."""
+        """The decision of group 0 about the end, from its first task."""
         if self.group == 0:
             if self.task == 0:
                 for rank in range(self.topology.n_tasks, self.topology.n_workers):
@@ -111,8 +113,9 @@ class Peers:
         return verdict.stop
 
     def mean(self, arrays: Sequence[Array]) -> None:
-        """In place, over the same task of all groups, in their order. Each task sums its part of
-        the numbers for the others: it sends at most twice the numbers, whatever the groups.
+        """Average arrays in place, over the same task of all groups, in their order. Each task sums
+        its part of the numbers for the others: it sends at most twice the numbers, whatever the
+        groups.
         """
         if not all(array.flags.c_contiguous for array in arrays):
             raise ProtocolError("Mean: arrays must be contiguous, since they change in place")

@@ -52,7 +52,9 @@ class ParameterPiece:
 def pieces(
     network: Network, placement: Placement, topology: Topology, dtype: str
 ) -> tuple[ParameterPiece, ...]:
-    """All pieces, in the order of the network's layers, balanced among the servers."""
+    """Cut all parameters into pieces, in the order of the network's layers, balanced among
+    servers.
+    """
     learned = {name for layer in network.layers[1:] for name in layer.shapes} - network.frozen
     links = {a for x in network.layers[1:] for link in x.links for a in link.weights.values()}
     shares = [Share(network, task, topology.n_tasks) for task in range(topology.n_tasks)]
@@ -80,7 +82,7 @@ def pieces(
 
 
 def _dealt(cut: list[ParameterPiece], n_servers: int) -> tuple[ParameterPiece, ...]:
-    """The largest first, each to the server that has least."""
+    """Give pieces to servers, the largest first, each to the server that has least."""
     load = [(0, server) for server in range(n_servers)]
     servers = {}
     for piece in sorted(cut, key=len, reverse=True):
@@ -115,7 +117,7 @@ class ParameterBundle:
 def bundles(
     pieces: Sequence[ParameterPiece], topology: Topology, itemsize: int
 ) -> tuple[ParameterBundle, ...]:
-    """The pushes (of owned parameters) and pulls (of held ones) of all tasks."""
+    """Make the pushes (of owned parameters) and pulls (of held ones) of all tasks."""
     found: list[ParameterBundle] = []
     for rank in range(topology.n_workers):
         task = rank % topology.n_tasks
@@ -140,7 +142,7 @@ def channels(found: Sequence[ParameterBundle], topology: Topology, dtype: str) -
 
 
 def messages(pieces: Sequence[ParameterPiece], itemsize: int) -> list[tuple[ParameterPiece, ...]]:
-    """Pieces one after the other until a message is full."""
+    """Put pieces one after the other into messages, until each is full."""
     found: list[list[ParameterPiece]] = []
     room = 0
     for piece in pieces:

@@ -33,7 +33,7 @@ ToServer = tuple[int, Meta]
 
 
 class Requests:
-    """One task's side of its conversation with all servers; its methods return messages to send.
+    """One task's messages to all servers; methods return messages to send.
 
     is_lossy : whether messages may be lost. awaited : missing bundles of the pull under way.
     welcomes : by server. verdicts : by epoch.
@@ -84,7 +84,7 @@ class Requests:
         return self._to_all(("join",), JoinServers())
 
     def begin(self, bundle: ParameterBundle, values: Arrays) -> Meta:
-        """Initial values, which must not change until they are acknowledged."""
+        """Make the message of initial values, which must not change until they are acknowledged."""
         meta = ParameterData(pieces=tuple(p.index for p in bundle.pieces), part=bundle.part)
         if self.is_lossy:
             self._pending[bundle.server]["begin", bundle.part] = meta, values
@@ -100,8 +100,8 @@ class Requests:
         return meta
 
     def pull(self, pull: Pull) -> list[ToServer]:
-        """A server answers all tasks of the group at once: so task 0 asks all servers, but over a
-        lossy carrier every task asks those that have bundles for it.
+        """Make the messages of a pull. A server answers all tasks of the group at once: so task 0
+        asks all servers, but over a lossy carrier every task asks those that have bundles for it.
         """
         self._n_pulls += 1
         self._pull, self.awaited = pull, set(self.pulls)
@@ -127,13 +127,15 @@ class Requests:
         return 0, meta
 
     def is_early(self, meta: ParameterData) -> bool:
-        """Whether it answers a pull that this task has yet to make; if it is lost, it is resent."""
+        """Whether a message answers a pull that this task has not made yet; a lost one is
+        resent.
+        """
         return not self.is_lossy and meta.turn > self._n_pulls
 
     def heard(self, server: int, meta: Meta, block: Array | None) -> ParameterBundle | None:
-        """A server's message; of parameters that were asked for, the bundle whose block it is.
-        Raises ProtocolError if it is not for this task or, unless the carrier is lossy, if nobody
-        asked for it.
+        """Handle a server's message; of parameters that were asked for, return the bundle whose
+        block it is. Raises ProtocolError if it is not for this task or, unless the carrier is
+        lossy, if this task has not asked for it.
         """
         match meta:
             case PushAcknowledged(part=part, clock=clock):
@@ -182,7 +184,7 @@ class Requests:
 
     @property
     def clock(self) -> int:
-        """Where the group resumes, once all servers have welcomed it."""
+        """The clock at which the group resumes, once all servers have welcomed it."""
         welcomes = [w for w in self.welcomes.values() if w.clock is not None]
         choose = max if any(w.is_new for w in welcomes) else min
         return choose((w.clock for w in welcomes if w.clock is not None), default=0)

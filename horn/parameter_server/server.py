@@ -75,13 +75,13 @@ class ParameterServer:
         self.kept: dict[int, ServerPiece] = {}
         self.staleness: Counter[int] = Counter()
         self.n_pushes = self.n_changes = self.n_stale = self.n_repeated = 0
-        self.left: set[int] = set()  # groups that push no more
+        self.left: set[int] = set()  # groups that will push no more
         self.leavers: dict[int, set[int]] = {}  # by group: tasks that have left
         self.final: set[int] = set()  # tasks of group 0 that have the final parameters
-        self.pulls: dict[int, PullParameters] = {}  # by group: the pull that waits
+        self.pulls: dict[int, PullParameters] = {}  # by group: the waiting pull
         self.verdicts: dict[tuple[int, int], bool] = {}  # group, epoch -> stop
         self.stop_after: int | None = None
-        # The rest is a durable server's, by group:
+        # The rest is for a durable server, by group:
         self.fences: dict[int, int] = {}  # the lowest attempt that counts
         self.lives: dict[int, int] = {}  # the attempt that has joined, or is joining
         self.here: dict[int, set[int]] = {}  # tasks that have joined
@@ -97,7 +97,7 @@ class ParameterServer:
         self._bundles = {b.part: b for b in every if b.server == self.number}
 
     def grow(self, n_groups: int) -> None:
-        """Make room for so many groups; the new ones have pushed nothing."""
+        """Make room for ``n_groups`` groups; the new ones have pushed nothing."""
         n_more = n_groups - self.topology.n_groups
         self.topology = replace(self.topology, n_groups=n_groups)
         for kept in self.kept.values():
@@ -107,7 +107,7 @@ class ParameterServer:
 
     @property
     def is_done(self) -> bool:
-        """All groups have left, and every task of group 0 has the final parameters."""
+        """Whether all groups have left, and every task of group 0 has the final parameters."""
         t = self.topology
         return len(self.left) == t.n_groups and len(self.final) == t.n_tasks
 
@@ -118,8 +118,8 @@ class ParameterServer:
         return tuple(t.name(rank) for group in groups for rank in t.ranks(group))
 
     def expect(self, groups: Iterable[int], attempt: int) -> bool:
-        """These groups restart in this attempt or a later one: that they left in an earlier one
-        does not count. Whether any of them had left.
+        """Expect these groups to restart, in this attempt or a later one: if they left in an
+        earlier one, it does not count. Whether any of them had left.
         """
         ended = {g for g in groups if g in self.left and self.lives.get(g, -1) < attempt}
         for group in ended:
@@ -132,7 +132,7 @@ class ParameterServer:
             self.final.clear()
 
     def fence(self, group: int, attempt: int) -> None:
-        """Lower attempts of a group do not count any more."""
+        """Ignore lower attempts of a group from now on."""
         self.fences[group] = max(self.fences.get(group, 0), attempt)
 
     def is_stale(self, group: int, attempt: int) -> bool:
@@ -141,8 +141,8 @@ class ParameterServer:
     def on(
         self, src: int, meta: Meta, block: Array | None = None, attempt: int = 0
     ) -> list[Answer]:
-        """A message of rank ``src``; the answers, whose arrays are the server's own, to be copied
-        before the next message.
+        """Handle a message of rank ``src``; return the answers, whose arrays are the server's own,
+        to be copied before the next message.
         """
         group, task = divmod(src, self.topology.n_tasks)
         if self.is_durable:
@@ -257,7 +257,7 @@ class ParameterServer:
     def _cut(
         self, src: int, meta: PushGradients | ParameterData, block: Array | None
     ) -> list[Array]:
-        """A message's block by piece; all of it is checked before any of it counts."""
+        """Cut a message's block by piece; all of it is checked before any of it counts."""
         bundle = self._bundles.get(meta.part)
         group, task = divmod(src, self.topology.n_tasks)
         if bundle is None or bundle.rank != src or not bundle.is_push:
@@ -271,7 +271,7 @@ class ParameterServer:
         return bundle.cut(block)
 
     def _begin(self, src: int, meta: ParameterData, block: Array | None) -> list[Answer]:
-        """Initial values, from the tasks of group 0."""
+        """Take initial values, from the tasks of group 0."""
         group, task = divmod(src, self.topology.n_tasks)
         arrays = dict(zip(meta.pieces, self._cut(src, meta, block), strict=True))
         answers: list[Answer] = (
@@ -330,8 +330,8 @@ class ParameterServer:
             kept.step(self.optimizer, array, scale * self._weight(group, meta.clock))
 
     def _weight(self, group: int, clock: int) -> float:
-        """The weight of a group's push. It does not grow when others leave, whose part of the data
-        nobody has then; later groups count as the first do.
+        """The weight of a group's push. It does not grow when others leave, since no group takes
+        over their part of the data; later groups count as the first do.
         """
         is_alone = group == 0 and clock < self.policy.warm_start
         if not self.policy.averages or is_alone:
@@ -339,7 +339,7 @@ class ParameterServer:
         return 1.0 / max(self.n_first, self.topology.n_groups - len(self.left))
 
     def _sum(self, kept: ServerPiece) -> None:
-        """Of a synchronous strategy: apply every clock that all groups have pushed."""
+        """For a synchronous strategy: apply every clock that all groups have pushed."""
         here = [g for g in range(self.topology.n_groups) if g not in self.left]
         complete = min((kept.n_pushes[g] for g in here), default=math.inf)
         if n_applied := kept.apply_waiting(self.optimizer, complete):
@@ -376,7 +376,7 @@ class ParameterServer:
             raise self._wrong(group, task, f"got pull {wanted.clock}, expected pull {pushed}")
 
     def _changed(self, answers: list[Answer]) -> list[Answer]:
-        """After a change: ``answers``, and those to the pulls that need not wait any longer, one
+        """Handle a change: ``answers``, and those to the pulls that need not wait any longer, one
         version to all tasks of a group.
         """
         self.n_changes += 1
@@ -396,7 +396,7 @@ class ParameterServer:
     def _answers(
         self, ranks: Collection[int], wanted: PullParameters, given: Mapping[int, Array]
     ) -> list[Answer]:
-        """Parameters to these ranks; shared pieces as they were ``given`` before."""
+        """The parameters for these ranks; shared pieces as they were ``given`` before."""
         found: list[Answer] = []
         for bundle in self._bundles.values():
             if bundle.rank in ranks and not bundle.is_push:
@@ -431,7 +431,9 @@ class ParameterServer:
         }
 
     def waiting(self) -> list[tuple[int, str]]:
-        """The ranks of tasks whose pulls are not answered yet, each with the ranks it waits for."""
+        """The ranks of tasks whose pulls have no answer yet, each with the ranks that it waits
+        for.
+        """
         found = []
         for group, wanted in self.pulls.items():
             owing = " ".join(map(str, sorted(self._owing(group, wanted))))

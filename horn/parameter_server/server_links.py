@@ -63,7 +63,9 @@ class ServerLinks:
         return frozenset(self._of)
 
     def send(self, rank: int, meta: Meta, values: Sequence[Array] = ()) -> None:
-        """To a rank, if it has a link; else it asks again. The values are sent as one block."""
+        """Send to a rank, if it has a link; else it asks again. The values are sent as one
+        block.
+        """
         incarnation = self._of.get(rank)
         if incarnation is not None:
             block = (np.concatenate(values),) if values else ()
@@ -92,7 +94,7 @@ class ServerLinks:
         self.counters.wait_s += time.monotonic() - before
 
     def _flush_all(self) -> bool:
-        """Whether nothing is left to send."""
+        """Send all queues; whether nothing is left."""
         return all([self._flush(incarnation) for incarnation in list(self._ends)])  # noqa: C419
 
     def _flush(self, incarnation: bytes) -> bool:
@@ -143,7 +145,9 @@ class ServerLinks:
             logger.warning("link ended server=%d %s reason=%s", self.place.rank, end.name, why)
 
     def _meet(self, sender: bytes, parts: Sequence[Buffer]) -> None:
-        """A hello that fits begins a link; other frames without a link are dropped and counted."""
+        """Begin a link by a hello that fits; other frames without a link are dropped and
+        counted.
+        """
         over = self._over.get(sender)
         if over is not None and self.is_stale(*over):
             self.n_stale += 1

@@ -1,4 +1,6 @@
-"""A durable server as plain facts, for JSON, and arrays by name; and a server made of these."""
+"""The state of a durable server as plain facts, for JSON, and arrays by name; and its
+restoration.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from horn.parameter_server.updates import ServerPiece
 from horn.wire.frames import PullParameters
 
 FORMAT = 1
-# Attributes of a server, each the fact of its name.
+# Attributes of a server; each is a fact of the same name.
 PLAIN = ("n_pushes", "n_changes", "n_repeated", "stop_after")
 SETS = ("left", "final", "fresh", "begun")
 NUMBERS = ("staleness", "fences", "lives")  # by number

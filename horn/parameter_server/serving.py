@@ -26,10 +26,10 @@ END_LOOK_S = 0.05
 
 
 class ServerCarrier(Protocol):
-    """What carries a server's messages: a ``Mesh`` or ``ServerLinks``. Peers are ranks."""
+    """Carries a server's messages: a ``Mesh`` or ``ServerLinks``. Peers are ranks."""
 
     def send(self, rank: int, meta: Meta, values: Sequence[Array] = ()) -> None:
-        """Copies the values, one after the other."""
+        """Send a message; the values are copied, one after the other."""
 
     def receive(self, timeout_s: float) -> WireMessage | None:
         """The next message, None if there is none in time."""
@@ -44,12 +44,12 @@ def serve(
     check: Callable[[], None] | None = None,
     is_needed: Callable[[], bool] | None = None,
 ) -> TaskTimes:
-    """Run a server until it is done; where its time went.
+    """Run a server until it is done; return its times.
 
     journal : gets each message that changes the server before the answers are sent. check : raises
-    failures beside it. is_needed : whether a task may still wait for an answer of a server that is
-    done. Raises BarrierTimeout after ``idle_s`` without a message, JournalError if the journal
-    cannot be written.
+    failures from elsewhere. is_needed : whether a task may still wait for an answer of a server
+    that is done. Raises BarrierTimeout after ``idle_s`` without a message, JournalError if the
+    journal cannot be written.
     """
     spent = TaskTimes()
     told, patience = time.monotonic(), Patience(idle_s)
@@ -110,7 +110,7 @@ def mesh_of(
 
 class ServerThread:
     """A server in a thread of a task's process. ``check`` raises its failure. on_error : called
-    with it first, in that thread, before the connections end.
+    with the failure first, in that thread, before the connections end.
     """
 
     def __init__(

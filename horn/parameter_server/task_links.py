@@ -1,4 +1,4 @@
-"""Links that reconnect: a task's to its servers, over ZeroMQ.
+"""Links of a task to its servers that reconnect, over ZeroMQ.
 
 A server has ``ServerLinks`` (a ROUTER), a task ``TaskLinks``: a DEALER per server. A link begins
 with a hello and a welcome; its frames are numbered. A gap, a bad frame or a broken connection ends
@@ -52,7 +52,7 @@ from horn.wire.probe import Probe, ProbeResult
 
 logger = logging.getLogger(__name__)
 
-SLICE_S = 0.05  # how often a wait looks for a server's successor
+SLICE_S = 0.05  # how often a wait looks for a restarted server
 RETRY_S = 0.2  # between two links to a server that has not answered
 WELCOME_S = 5.0  # for a server to answer a hello
 # A cut connection is noticed after four seconds, busy or idle.
@@ -104,7 +104,7 @@ class TaskLinks:
         self.place, self.find = place, find
         self._again: Again = lambda server: ()
         self.counters = TransportCounters()
-        self.n_links = 0  # that were made
+        self.n_links = 0  # number of links made
         self._links = [_Link() for _ in range(n_servers)]
         self._context = ZeroMqContext(place)
 
@@ -123,7 +123,9 @@ class TaskLinks:
         return {s: now - probe.began_s for s, probe in probes if probe is not None}
 
     def send(self, server: int, meta: Meta, values: Sequence[Array] = ()) -> None:
-        """To a server that has a link; else the next link resends it. Values must not change."""
+        """Send to a server that has a link; else the next link resends it. Values must not
+        change.
+        """
         link = self._links[server]
         if link.is_welcome and link.end is not None:
             link.end.queue.append((meta, values))
@@ -155,7 +157,7 @@ class TaskLinks:
         self.counters.wait_s += time.monotonic() - before
 
     def _mend(self) -> bool:
-        """Open the links that are down; whether one has no room for its queue."""
+        """Open the links that are down; whether a link has no room for its queue."""
         is_full, now = False, time.monotonic()
         for server, link in enumerate(self._links):
             self._look(link)
@@ -163,7 +165,7 @@ class TaskLinks:
             if found != link.found:
                 self._answered(link)
             elif link.probe is not None and link.probe.look(now) is not ProbeResult.NONE:
-                self._answered(link)  # whether it runs or has gone, the next link will show
+                self._answered(link)  # the next link will show whether it runs or has gone
             if found is not None and found != link.found:
                 self._cut(link, NOT_YET)
                 link.why = NOT_YET

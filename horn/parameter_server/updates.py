@@ -52,7 +52,7 @@ class PieceUpdate:
 
 @dataclass
 class ServerPiece:
-    """A piece as the server has it."""
+    """A piece on its server: values, slots and clocks."""
 
     piece: ParameterPiece
     w: Array
@@ -64,7 +64,7 @@ class ServerPiece:
     update: PieceUpdate | None = None
 
     def step(self, optimizer: Optimizer, gradient: Array, scale: float) -> None:
-        """One update. scale : of the rate."""
+        """Make one update. scale : of the rate."""
         rate = optimizer.rate(self.n_updates) * scale
         self.n_updates += 1
         if self.update is None or self.update.w is not self.w:
@@ -72,8 +72,8 @@ class ServerPiece:
         self.update(np.ascontiguousarray(gradient), rate, self.n_updates)
 
     def apply_waiting(self, optimizer: Optimizer, below: float) -> int:
-        """One update for each clock below this, by the mean of the waiting gradients over all
-        samples, in the order of groups. How many pushes these were.
+        """Make one update for each clock below this, by the mean of the waiting gradients over all
+        samples, in the order of groups. Return the number of pushes that were applied.
         """
         n_applied = 0
         for clock in sorted(clock for clock in self.waiting if clock < below):
@@ -90,8 +90,8 @@ class ServerPiece:
 
 @dataclass(frozen=True)
 class Policy:
-    """A strategy's settings for servers; as in Downpour, warm_start in pushes. averages : pushes
-    are changes, and count divided by the number of groups.
+    """A strategy's settings for servers; as in Downpour, but warm_start in pushes. averages :
+    pushes are changes, and count divided by the number of groups.
     """
 
     max_staleness: int | None = None
