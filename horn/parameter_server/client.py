@@ -23,7 +23,7 @@ LOOK_S = 1.0  # how often a wait calls ``check``
 
 
 class ClientCarrier(Protocol):
-    """Carries a task's messages to servers, by their numbers: a ``Mesh``, or ``TaskLinks``, which
+    """Carries a task's messages to servers, by number: a ``Mesh``, or ``TaskLinks``, which
     reconnect.
     """
 
@@ -45,8 +45,8 @@ class ClientCarrier(Protocol):
         """The servers that have ended for good, and how."""
 
     def cut_off(self) -> Mapping[int, float]:
-        """The registered servers that do not answer since the connection broke: for how many
-        seconds.
+        """Registered servers that have not answered since the connection broke: for how long, in
+        s.
         """
 
     def close(self) -> None: ...
@@ -55,7 +55,7 @@ class ClientCarrier(Protocol):
 class ParameterClient:
     """A task's requests to all servers.
 
-    check : called in every wait; raises failures of other connections.
+    check : called in every wait; raises failures from elsewhere in the process.
 
     Raises
     ------
@@ -92,9 +92,7 @@ class ParameterClient:
         self._waits: dict[int, list[int]] = {}  # by server: the ranks that it waits for
 
     def join(self, timeout_s: float) -> int:
-        """Join durable servers, and wait for the whole group; return the clock at which it
-        resumes.
-        """
+        """Join durable servers, and wait for the whole group; the clock at which it resumes."""
         self._say(self.requests.join())
         n = self.topology.n_servers
         self._until(lambda: len(self.requests.welcomes) == n, "joining", timeout_s)

@@ -65,7 +65,7 @@ class Peers:
     def _next(
         self, where: str, owing: Sequence[int], patience: Patience, kind: type[Meta], **fields: int
     ) -> WireMessage:
-        """Wait for the next message of a kind, with these fields, from one of the ranks ``owing``
+        """Wait for the next message of a kind with these fields, from one of the ranks ``owing``
         it.
         """
 

@@ -52,9 +52,7 @@ class ParameterPiece:
 def pieces(
     network: Network, placement: Placement, topology: Topology, dtype: str
 ) -> tuple[ParameterPiece, ...]:
-    """Cut all parameters into pieces, in the order of the network's layers, balanced among
-    servers.
-    """
+    """Cut parameters into pieces, in the order of the network's layers, balanced among servers."""
     learned = {name for layer in network.layers[1:] for name in layer.shapes} - network.frozen
     links = {a for x in network.layers[1:] for link in x.links for a in link.weights.values()}
     shares = [Share(network, task, topology.n_tasks) for task in range(topology.n_tasks)]

@@ -127,9 +127,7 @@ class Requests:
         return 0, meta
 
     def is_early(self, meta: ParameterData) -> bool:
-        """Whether a message answers a pull that this task has not made yet; a lost one is
-        resent.
-        """
+        """Whether a message answers a pull that is yet to be made; if it is lost, it is resent."""
         return not self.is_lossy and meta.turn > self._n_pulls
 
     def heard(self, server: int, meta: Meta, block: Array | None) -> ParameterBundle | None:

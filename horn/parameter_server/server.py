@@ -431,7 +431,7 @@ class ParameterServer:
         }
 
     def waiting(self) -> list[tuple[int, str]]:
-        """The ranks of tasks whose pulls have no answer yet, each with the ranks that it waits
+        """The ranks of tasks whose pulls wait for an answer, each with the ranks that they wait
         for.
         """
         found = []

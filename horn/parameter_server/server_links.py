@@ -63,9 +63,7 @@ class ServerLinks:
         return frozenset(self._of)
 
     def send(self, rank: int, meta: Meta, values: Sequence[Array] = ()) -> None:
-        """Send to a rank, if it has a link; else it asks again. The values are sent as one
-        block.
-        """
+        """Send to a rank, if it has a link; else it asks again. Values are sent as one block."""
         incarnation = self._of.get(rank)
         if incarnation is not None:
             block = (np.concatenate(values),) if values else ()
@@ -145,9 +143,7 @@ class ServerLinks:
             logger.warning("link ended server=%d %s reason=%s", self.place.rank, end.name, why)
 
     def _meet(self, sender: bytes, parts: Sequence[Buffer]) -> None:
-        """Begin a link by a hello that fits; other frames without a link are dropped and
-        counted.
-        """
+        """Begin a link by a fitting hello; other frames without a link are dropped and counted."""
         over = self._over.get(sender)
         if over is not None and self.is_stale(*over):
             self.n_stale += 1

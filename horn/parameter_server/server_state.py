@@ -1,6 +1,4 @@
-"""The state of a durable server as plain facts, for JSON, and arrays by name; and its
-restoration.
-"""
+"""The state of a durable server: plain facts for JSON and arrays by name; and its restoration."""
 
 from __future__ import annotations
 

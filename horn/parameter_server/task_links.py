@@ -123,8 +123,8 @@ class TaskLinks:
         return {s: now - probe.began_s for s, probe in probes if probe is not None}
 
     def send(self, server: int, meta: Meta, values: Sequence[Array] = ()) -> None:
-        """Send to a server that has a link; else the next link resends it. Values must not
-        change.
+        """Send to a server that has a link; else the next link resends it. Keep the values
+        unchanged.
         """
         link = self._links[server]
         if link.is_welcome and link.end is not None:
