@@ -1,1 +1,1 @@
-"""What travels between processes, and who may connect: frames, connections, admission."""
+"""Connections between processes: frames, probes, and the admission of strangers."""

@@ -1,4 +1,4 @@
-"""The connections of a listening socket by address, and which of them are too many.
+"""The accepted connections of a listening socket, counted and limited by address.
 
 libzmq reports connections by descriptor and cannot end one; a shutdown of the descriptor can.
 Failed handshakes it reports without a descriptor, just before the connection's end, or (another
@@ -23,7 +23,7 @@ TOO_MANY = "too many connections"
 
 
 def local_name(listener: socket.socket) -> int | str | bytes:
-    """The port or path of its connections."""
+    """The port or path of a listener's connections."""
     name = listener.getsockname()
     return int(name[1]) if isinstance(name, tuple) else name
 
@@ -50,7 +50,7 @@ class AcceptedConnections:
         self._n_of: dict[str, int] = {}
         self._failures: OrderedDict[str, RateLimiter] = OrderedDict()
         self._spoke: set[int] = set()
-        self._n_failed = 0  # told of, but not yet whose they were
+        self._n_failed = 0  # reported, but not yet known of which connection
 
     def __len__(self) -> int:
         return len(self._open)
@@ -59,7 +59,7 @@ class AcceptedConnections:
         return self._open.get(fd, "?")
 
     def accepted(self, fd: int, now: float) -> str:
-        """Count a connection; "" or why it is to be cut."""
+        """Count a new connection; return the reason to cut it, or ""."""
         address = self._peer_of(fd) or "?"
         self._open[fd] = address
         self._n_of[address] = self._n_of.get(address, 0) + 1
@@ -73,17 +73,17 @@ class AcceptedConnections:
         return ""
 
     def failed(self) -> None:
-        """A handshake failed; the next that ends was its connection."""
+        """Record a failed handshake; the next connection that ends was its own."""
         self._n_failed += 1
 
     def spoke(self, fd: int) -> bool:
-        """A message came, so its handshake went well. False: it is not known yet."""
+        """Record a message, so the connection's handshake succeeded. False: it is not known yet."""
         if fd in self._open:
             self._spoke.add(fd)
         return fd in self._open
 
     def ended(self, fd: int, now: float) -> str:
-        """Count its end; "" or how it failed."""
+        """Count the end of a connection; return how it failed, or ""."""
         address = self._open.pop(fd, None)
         has_failed, self._n_failed = self._n_failed > 0, max(self._n_failed - 1, 0)
         if address is None:
@@ -100,7 +100,7 @@ class AcceptedConnections:
         return "no CURVE handshake" if has_failed else "hung up without a word"
 
     def count(self, address: str, now: float) -> None:
-        """One failure of an address: a handshake, or a peer that broke the rules."""
+        """Count one failure of an address: a handshake, or a peer that broke the rules."""
         bucket = self._failures.pop(address, None)
         if bucket is None:
             bucket = RateLimiter(self.failures_per_s, self.burst, now)
@@ -119,7 +119,7 @@ class AcceptedConnections:
         return False
 
     def _peer_of(self, fd: int) -> str | None:
-        """Who is at the other end; None if it is no connection of this listener (any more)."""
+        """The address at the other end; None if it is no connection of this listener (any more)."""
         try:
             with socket.socket(fileno=os.dup(fd)) as duplicate:
                 if local_name(duplicate) != self.local:

@@ -1,4 +1,4 @@
-"""How many connections a listening ZeroMQ socket holds, and of whom.
+"""Limits of the connections to a listening ZeroMQ socket, in all and by address.
 
 Each connection takes a descriptor, long before a handshake; without descriptors a process can
 neither save nor start. So each address, and all together, may hold so many. Connections beyond are
@@ -25,7 +25,7 @@ from horn.wire.connection import monitor_of
 RESERVED = 256  # descriptors that connections of others leave to a process
 LISTENERS = 2  # ZeroMQ sockets that a process of a job listens on, at most
 MOST, FEWEST = 1024, 16  # connections to one of them, however many descriptors there are
-LOOK_S = 0.25  # how often it is seen whether a block is over
+LOOK_S = 0.25  # between two checks whether a block is over
 EVENTS = (
     zmq.EVENT_LISTENING
     | zmq.EVENT_ACCEPTED
@@ -36,20 +36,20 @@ EVENTS = (
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one listening socket. counts_silent : ends without a message are failures; not where peers
-    probe.
+    """The limits of one listening socket. counts_silent : ends without a message are failures; not
+    where peers probe.
     """
 
     connections: int = MOST
     connections_per_address: int = 128
-    failures_per_s: float = 5.0  # handshakes of an address that come to nothing
+    failures_per_s: float = 5.0  # failed handshakes of an address
     failures_burst: int = 50
-    block_s: float = 1.0  # for which nothing at all is heard of an address with more of them
+    block_s: float = 1.0  # for which an address with more of them is blocked
     counts_silent: bool = True
 
 
 def room(n_listeners: int = 1) -> int:
-    """Connections to each of so many listening sockets for which there are descriptors."""
+    """The connections to each of ``n_listeners`` sockets for which there are descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MOST
@@ -65,8 +65,8 @@ def of_a_job() -> ConnectionLimits:
 
 
 class Admission:
-    """Of ``socket``, not bound yet. Used from one thread: the caller's, which calls ``look`` when
-    ``monitor`` is readable, or its own after ``start``.
+    """The admission of connections to ``socket``, which is not bound yet. Used from one thread: the
+    caller's, which calls ``look`` when ``monitor`` is readable, or its own after ``start``.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Admission:
         where: str = "",
         ended: Callable[[int], None] | None = None,
     ) -> None:
-        """ended : is told the file descriptor of each connection that has gone."""
+        """Begin to monitor. ended : called with the file descriptor of each ended connection."""
         self.limits, self.audit, self.where, self.ended = limits, audit or AuditLog(), where, ended
         self.n_cut = self.n_failed = 0
         self._socket = socket
@@ -89,9 +89,9 @@ class Admission:
         self.monitor = monitor_of(socket, events)
 
     def bound(self) -> None:
-        """``socket`` listens now."""
+        """Begin to count connections, since ``socket`` listens now."""
         while not hasattr(self, "connections"):
-            event, *_ = self.monitor.recv_multipart()  # told of before ``bind`` came back
+            event, *_ = self.monitor.recv_multipart()  # it came before ``bind`` returned
             if int.from_bytes(event[:2], "little") == zmq.EVENT_LISTENING:
                 self.blocked = Blocklist(int.from_bytes(event[2:6], "little", signed=True))
                 limits = self.limits
@@ -105,7 +105,7 @@ class Admission:
                 )
 
     def start(self) -> None:
-        """Look in a thread from now on."""
+        """Call ``look`` in a thread from now on."""
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="horn-admission", daemon=True)
         self._thread.start()

@@ -1,4 +1,4 @@
-"""Addresses that a listening socket does not hear for a while.
+"""A blocklist: addresses whose packets do not reach a listening socket for a while.
 
 Cutting a connection costs the kernel, libzmq and this process work, hundreds of times a second. So
 the kernel drops the packets of an address: a classic BPF program on the socket (socket(7),
@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterable
 from typing import TypeAlias
 
-MOST = 256  # addresses at once; more are hung up on only
+MOST = 256  # addresses at once; connections of others are only cut
 ATTACH, DETACH = 26, 27  # SO_ATTACH_FILTER, SO_DETACH_FILTER of asm-generic/socket.h
 # linux/filter.h. Offsets from NETWORK on count from the beginning of the IP header.
 NETWORK = 0x1_0000_0000 - 0x10_0000
@@ -27,7 +27,7 @@ Step: TypeAlias = tuple[int, int, int, int]  # code, steps to skip if so, if not
 
 
 def program(addresses: Iterable[str]) -> list[Step]:
-    """What drops packets from these addresses and lets all others pass."""
+    """The BPF program that drops packets from these addresses and lets all others pass."""
     found = [_parsed(address) for address in addresses]
     plain: list[Step] = [(LOAD_WORD, 0, 0, SOURCE_4)]
     long: list[Step] = []
@@ -58,7 +58,9 @@ def _is_address(text: str) -> bool:
 
 
 class Blocklist:
-    """Of one listening socket, whose descriptor may be closed meanwhile. Times are the caller's."""
+    """The blocklist of one listening socket, whose descriptor may be closed meanwhile. Times are
+    the caller's.
+    """
 
     def __init__(self, fd: int) -> None:
         self.listener = socket.socket(fileno=os.dup(fd))
@@ -89,7 +91,7 @@ class Blocklist:
             self._attach()
 
     def _attach(self) -> None:
-        with contextlib.suppress(OSError):  # no such filters here: hanging up is all there is
+        with contextlib.suppress(OSError):  # no such filters here: connections are only cut
             if not self._until:
                 self.listener.setsockopt(socket.SOL_SOCKET, DETACH, 0)
                 return

@@ -19,8 +19,8 @@ from horn.wire.probe import Probe, ProbeResult
 
 logger = logging.getLogger(__name__)
 
-SILENCE_S = 6.0  # a process that does not greet for so long has stopped or is cut off
-DOUBT_S = 2.0  # how often it is asked whether it lives
+SILENCE_S = 6.0  # a process without a greeting for so long is stopped or cut off
+DOUBT_S = 2.0  # between two probes whether it lives
 MEND_S = 10.0  # for a connection to be made anew
 RETRY_S = 0.1
 # For a connection that is made anew: all tries are within that time.
@@ -38,8 +38,8 @@ _numbers = itertools.count(1)
 
 
 def monitor_of(socket: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
-    """Where these events of ``socket`` are read. They wait there, however many they are: where no
-    more fit libzmq waits, with a lock that the end of the monitor needs.
+    """Make the socket from which these events of ``socket`` are read. It holds any number of them:
+    if it were full libzmq would wait, with a lock that the end of the monitor needs.
     """
     endpoint = f"inproc://monitor-{next(_numbers)}"  # pyzmq's names are used again
     monitor: zmq.Socket[bytes] = socket.context.socket(zmq.PAIR)
@@ -55,14 +55,16 @@ def monitor_of(socket: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
 
 
 def event_of(monitor: zmq.Socket[bytes]) -> int:
-    """A monitor's event. pyzmq's reader would import asyncio, a twentieth of a task's start."""
+    """Read a monitor's event. pyzmq's reader would import asyncio, a twentieth of a task's
+    start.
+    """
     event: int = struct.unpack("=Hi", monitor.recv_multipart(zmq.NOBLOCK)[0])[0]
     return event
 
 
 class PeerConnection:
-    """To ``endpoint``; ``dial`` makes the DEALER of its n-th connection. dealer, outlet, monitor :
-    of the present one. is_open : takes frames. lost : why there is no way any more, for good.
+    """The connection to ``endpoint``; ``dial`` makes its n-th DEALER. dealer, outlet, monitor : the
+    present ones. is_open : takes frames. lost : why the peer is lost, for good.
     """
 
     def __init__(self, endpoint: str, dial: Callable[[int], zmq.Socket[bytes]]) -> None:
@@ -91,7 +93,7 @@ class PeerConnection:
         return None if self._probe is None else self._probe.fd
 
     def look(self, now_s: float) -> bool:
-        """See what became of it; whether it broke: unacknowledged frames then go again."""
+        """Check the connection; whether it broke, so that unacknowledged frames are sent again."""
         if self.lost:
             return False
         broke = False

@@ -26,7 +26,7 @@ MAJOR, MINOR = 2, 0
 MAGIC = b"HRN" + bytes([MAJOR])
 HEADER = struct.Struct("<4sBBHHHIIQQQIIQ")  # all but the last field, which guards the others
 HEADER_BYTES = 64
-VERSION = "header: protocol version"  # where a frame of another one is refused
+VERSION = "header: protocol version"  # the place named when another version is refused
 META_BYTES = 64 * 1024  # msgpack grows 64 times in memory: 4 MB at worst
 MAX_BODIES = 64
 BODY_BYTES = 8 * 1024 * 1024 - HEADER_BYTES - META_BYTES  # what MAXMSGSIZE lets through
@@ -80,7 +80,7 @@ class HandshakeRefused(BadFrame):
 
 
 class FrameKind(enum.IntEnum):
-    """What a frame is for, readable without its type."""
+    """The purpose of a frame, readable without its type."""
 
     CTL = 1
     DATA = 2
@@ -92,7 +92,7 @@ class FrameKind(enum.IntEnum):
 BODY_SUM = 1  # body_sum is set: always, unless the connection is encrypted
 FINITE = 2  # the receiver checks that no float is NaN or infinite
 # Bits of a hello's features.
-MENDS = 1  # acknowledges, drops what it has had, and sends again
+MENDS = 1  # acknowledges, drops repeated frames, and sends again
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Small = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
@@ -109,7 +109,7 @@ _Plain = bool | int | float | str | None
 
 class Meta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The typed middle of a message. ``arrays`` : dtype number and shape of each body. ``ack`` :
-    the receiver's frames up to here have come.
+    the receiver's frames have come up to this number.
     """
 
     kind: ClassVar[FrameKind] = FrameKind.CTL
@@ -151,7 +151,7 @@ class Refusal(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ChannelPlan(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """The channels I know of: all must know the same. ``size`` is that of my shared memory."""
+    """The sender's channels: all must have the same. ``size`` is that of its shared memory."""
 
     digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
     size: _Count = 0
@@ -170,9 +170,10 @@ class Arrived(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Acknowledgement(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """I used ``used`` bytes of yours and have frames up to ``seq``; mine up to ``sent`` came before
-    this on this connection. ``again``: send what follows ``seq`` once more. ``ask``: tell me the
-    same. Between tasks it has no number: a later one says all of an earlier one.
+    """The sender has used ``used`` bytes of the receiver's and has its frames up to ``seq``; its
+    own up to ``sent`` came before this on this connection. ``again``: send frames after ``seq``
+    once more. ``ask``: acknowledge in return. Between tasks it has no number: a later one contains
+    an earlier one.
     """
 
     kind = FrameKind.ACK
@@ -184,13 +185,13 @@ class Acknowledgement(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Bye(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """I leave as intended; I send nothing more."""
+    """The sender leaves as intended, and sends nothing more."""
 
     reason: _Text = ""
 
 
 class Note(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """Anything outside the supersteps: a topic, plain fields, arrays."""
+    """A message outside the supersteps: a topic, plain fields, arrays."""
 
     topic: _Word
     fields: Annotated[dict[_Word, _Plain], msgspec.Meta(max_length=256)] = {}
@@ -233,13 +234,15 @@ class PullParameters(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class LeaveServers(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """To a server: my group pushes no more; or, ``is_thanks``, I have the last parameters."""
+    """To a server: the sender's group pushes no more; or, ``is_thanks``, it has the last
+    parameters.
+    """
 
     is_thanks: bool = False
 
 
 class EndOfEpoch(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """An epoch is over here: does training end? ``stop`` is what group 0 says."""
+    """An epoch is over in the sender's group: does training end? ``stop`` is group 0's decision."""
 
     epoch: _Count
     stop: bool = False
@@ -253,12 +256,12 @@ class Verdict(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class JoinServers(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """To a durable server: this task of my group is there, in the header's attempt."""
+    """To a durable server: this task of a group has started, in the header's attempt."""
 
 
 class ServersReady(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """From a durable server: your group is complete, and each piece has ``clock`` of its pushes,
-    None without arrays. ``is_new``: your group begins here.
+    """From a durable server: the group is complete, and each piece has ``clock`` of its pushes,
+    None without arrays. ``is_new``: the group begins here.
     """
 
     clock: _Count | None = None
@@ -293,7 +296,7 @@ _ENCODE = msgspec.msgpack.Encoder()
 
 @functools.cache
 def _decoder(number: int) -> msgspec.msgpack.Decoder[Meta]:
-    """Made with the first frame of a kind: a process meets few of them."""
+    """The decoder of a type, made with its first frame: a process meets few types."""
     return msgspec.msgpack.Decoder(TYPES[number])
 
 
@@ -318,7 +321,7 @@ class WireMessage(msgspec.Struct, frozen=True):
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """What the receiver knows of the sender from elsewhere; None: not yet."""
+    """The facts that the receiver knows of the sender from elsewhere; None: not yet."""
 
     src: int | None = None
     attempt: int | None = None
@@ -327,7 +330,7 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 def sum_of(bodies: Sequence[Buffer]) -> int:
-    """The sum of all bodies, each after the last (docs/notes/0092)."""
+    """The checksum of all bodies, one after the other (docs/notes/0092)."""
     found = 0
     for body in bodies:
         found = sum64(body, found)
@@ -335,7 +338,7 @@ def sum_of(bodies: Sequence[Buffer]) -> int:
 
 
 def encode(message: WireMessage, body_sum: int | None = None, ack: int = 0) -> list[Buffer]:
-    """The parts of a message; bodies are views of its arrays, so do not write them until sent.
+    """Encode a message in parts; bodies are views of its arrays, so do not write these until sent.
 
     ``body_sum``: of the bodies, if it is known. ``ack``: instead of the meta's.
     """
@@ -378,7 +381,9 @@ NOTHING_KNOWN = Expected()
 
 
 def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> WireMessage:
-    """The message; arrays are views. Raises BadFrame, DamagedFrame for damage on the way."""
+    """Decode and check a message; arrays are views. Raises BadFrame, DamagedFrame for damage on the
+    way.
+    """
     n_bodies = len(parts) - 2
     if not 0 <= n_bodies <= MAX_BODIES:
         raise DamagedFrame("frame", f"{len(parts)} parts", f"2 to {MAX_BODIES + 2}")
@@ -428,7 +433,9 @@ def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> WireM
 
 
 def _decode_meta(number: int, packed: bytes, minor: int) -> Meta:
-    """A typed meta in its one canonical form. Unknown keys are for later minors of this major."""
+    """Decode a typed meta in its one canonical form. Unknown keys are for later minors of this
+    major.
+    """
     name = TYPES[number].__name__
     try:
         meta = _decoder(number).decode(packed)
@@ -448,7 +455,9 @@ def _decode_meta(number: int, packed: bytes, minor: int) -> Meta:
 
 
 def _check_plain(value: object) -> None:
-    """No timestamp, nothing deep or wide: a walk without recursion."""
+    """Check that a value has no timestamp and is neither deep nor wide; a walk without
+    recursion.
+    """
     todo = [(value, 1)]
     while todo:
         item, depth = todo.pop()
@@ -494,7 +503,7 @@ def _arrays(meta: Meta, bodies: Sequence[Buffer], needs_finite: bool) -> tuple[A
 
 
 class ReceiveWindow:
-    """Which frames of one (src, attempt) have come: all to ``last``, some of the next 1,024.
+    """The frames of one (src, attempt) that have come: all to ``last``, some of the next 1,024.
     ``admit`` lets each number in once, in any order.
     """
 
@@ -502,7 +511,7 @@ class ReceiveWindow:
         self.where, self.last, self.bits = where, 0, 0
 
     def admit(self, seq: int) -> None:
-        """Take note of a frame. Raises OutOfSequence for one seen before or beyond the window."""
+        """Record a frame. Raises OutOfSequence for one seen before or beyond the window."""
         ahead = seq - self.last - 1
         if ahead < 0 or (ahead < WINDOW and self.bits >> ahead & 1):
             raise OutOfSequence("doubled", self.where, f"frame {seq} again", f"{self.last + 1}")

@@ -14,7 +14,7 @@ import socket
 from contextlib import suppress
 
 AGAIN_S = 0.02  # after a connection that was taken and then closed: a process that is just ending
-ATTEMPT_S = 2.0  # a network that is whole again is not known to an attempt from before
+ATTEMPT_S = 2.0  # an attempt may not notice that a network is whole again
 GREETING = b"\xff"  # how ZMTP begins
 
 
@@ -35,7 +35,7 @@ class Probe:
         self._tried_s = 0.0
 
     def look(self, now_s: float) -> ProbeResult:
-        """The answer, if there is one; call it now and then."""
+        """The result so far; call it now and then."""
         if self._socket is not None and now_s - self._tried_s > ATTEMPT_S:
             self.close()
         if self._socket is None:
@@ -50,7 +50,7 @@ class Probe:
 
     @property
     def fd(self) -> int | None:
-        """What becomes readable when there is an answer."""
+        """The descriptor that becomes readable with an answer."""
         return None if self._socket is None else self._socket.fileno()
 
     def _open(self) -> None:
@@ -71,7 +71,7 @@ class Probe:
     def _read(self) -> ProbeResult:
         assert self._socket is not None
         try:
-            data = self._socket.recv(1)  # also says what came of connecting
+            data = self._socket.recv(1)  # also raises the error of connecting
         except BlockingIOError:
             return ProbeResult.NONE
         except OSError as error:

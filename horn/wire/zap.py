@@ -1,4 +1,4 @@
-"""Who is let in over CURVE: a thread that answers libzmq's question (ZAP, RFC 27).
+"""Admission over CURVE: a thread that answers libzmq's requests (ZAP, RFC 27).
 
 A CURVE server without it lets every key in. Here each public key stands for somebody, and that name
 goes with every message as its User-Id: a role is what the key says, not what a message says.
@@ -27,7 +27,7 @@ def pair_of(seed: bytes) -> tuple[bytes, bytes]:
 
 
 class AllowedKeys:
-    """The public keys (z85) that are let in, and whose they are. From any thread."""
+    """The public keys (z85) that are admitted, and their holders. Used from any thread."""
 
     def __init__(self, audit: AuditLog | None = None, where: str = "") -> None:
         self.audit = audit or AuditLog()
@@ -62,7 +62,9 @@ class AllowedKeys:
 
 
 class ZapHandler:
-    """The thread of a context: before its first server socket, closed after the last."""
+    """The thread that answers for a context: made before its first server socket, closed after the
+    last.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], allowed: AllowedKeys) -> None:
         self.allowed = allowed
