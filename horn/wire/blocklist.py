@@ -58,8 +58,8 @@ def _is_address(text: str) -> bool:
 
 
 class Blocklist:
-    """The blocklist of one listening socket, whose descriptor may be closed meanwhile. Times are
-    the caller's.
+    """The blocklist of a listening socket, which may be closed meanwhile. Times are the
+    caller's.
     """
 
     def __init__(self, fd: int) -> None:

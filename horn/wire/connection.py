@@ -55,9 +55,7 @@ def monitor_of(socket: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
 
 
 def event_of(monitor: zmq.Socket[bytes]) -> int:
-    """Read a monitor's event. pyzmq's reader would import asyncio, a twentieth of a task's
-    start.
-    """
+    """Read a monitor's event. pyzmq's reader imports asyncio, a twentieth of a task's start."""
     event: int = struct.unpack("=Hi", monitor.recv_multipart(zmq.NOBLOCK)[0])[0]
     return event
 

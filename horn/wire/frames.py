@@ -234,8 +234,8 @@ class PullParameters(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class LeaveServers(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """To a server: the sender's group pushes no more; or, ``is_thanks``, it has the last
-    parameters.
+    """To a server: the sender's group pushes no more; or, ``is_thanks``, it has the final
+    arrays.
     """
 
     is_thanks: bool = False
@@ -381,9 +381,7 @@ NOTHING_KNOWN = Expected()
 
 
 def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> WireMessage:
-    """Decode and check a message; arrays are views. Raises BadFrame, DamagedFrame for damage on the
-    way.
-    """
+    """Decode a message; arrays are views. Raises BadFrame, DamagedFrame for damage on the way."""
     n_bodies = len(parts) - 2
     if not 0 <= n_bodies <= MAX_BODIES:
         raise DamagedFrame("frame", f"{len(parts)} parts", f"2 to {MAX_BODIES + 2}")
@@ -433,9 +431,7 @@ def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> WireM
 
 
 def _decode_meta(number: int, packed: bytes, minor: int) -> Meta:
-    """Decode a typed meta in its one canonical form. Unknown keys are for later minors of this
-    major.
-    """
+    """Decode a meta in its one canonical form. Unknown keys are for later minors of this major."""
     name = TYPES[number].__name__
     try:
         meta = _decoder(number).decode(packed)
@@ -455,9 +451,7 @@ def _decode_meta(number: int, packed: bytes, minor: int) -> Meta:
 
 
 def _check_plain(value: object) -> None:
-    """Check that a value has no timestamp and is neither deep nor wide; a walk without
-    recursion.
-    """
+    """Check that a value has no timestamp, nothing deep or wide: a walk without recursion."""
     todo = [(value, 1)]
     while todo:
         item, depth = todo.pop()

@@ -62,9 +62,7 @@ class AllowedKeys:
 
 
 class ZapHandler:
-    """The thread that answers for a context: made before its first server socket, closed after the
-    last.
-    """
+    """A context's thread: made before its first server socket, closed after the last."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], allowed: AllowedKeys) -> None:
         self.allowed = allowed
