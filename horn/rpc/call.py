@@ -1,4 +1,4 @@
-"""One call to a service, as its handler sees it; what peers may take; how calls fail."""
+"""One call to a service, for its handler; quotas of peers; errors of calls."""
 
 from __future__ import annotations
 
@@ -17,18 +17,22 @@ from horn.wire.admission import ConnectionLimits, room
 
 
 class Quotas(ConnectionLimits, frozen=True, kw_only=True):
-    """Of strangers and peers. Under way are ``calls_per_peer`` times ``WINDOW_BYTES`` each way."""
+    """The limits of strangers and peers. At most ``calls_per_peer`` times ``WINDOW_BYTES`` are
+    under way each way.
+    """
 
     connections: int = msgspec.field(default_factory=room)
     calls: int = 64
     calls_per_peer: int = 8
     max_timeout_s: float = 600.0
-    ban_s: float = 10.0  # for which nothing is heard of a peer that broke the rules
+    ban_s: float = 10.0  # for which a peer that broke the rules is blocked
 
 
 @dataclass
 class CallCounters:
-    """Since the start. ``n_malformed``: frames whose sender was cut off; ``n_refused``: calls."""
+    """Counters since the start. ``n_malformed``: frames whose sender was cut off; ``n_refused``:
+    calls.
+    """
 
     n_calls: int = 0
     n_refused: int = 0
@@ -65,11 +69,11 @@ class RpcCall:
 
     @property
     def is_over(self) -> bool:
-        """The caller has gone, or its time has passed: nothing more needs to be done."""
+        """Whether the caller has gone, or its time has passed: nothing more needs to be done."""
         return bool(self._over)
 
     def read(self) -> Iterator[bytes | memoryview]:
-        """The body, in portions as they come. Raises CallAbandoned."""
+        """Yield the body, in portions as they come. Raises CallAbandoned."""
         n_left = self.size
         while n_left:
             with self._changed:
@@ -83,7 +87,7 @@ class RpcCall:
             yield data
 
     def say(self, frame: calls.RpcFrame, *raw: bytes | memoryview) -> None:
-        """Send. Raises CallAbandoned."""
+        """Send a frame. Raises CallAbandoned."""
         if self._over:
             raise CallAbandoned(self._over)
         self._put([calls.encode(frame), *raw])
@@ -108,7 +112,7 @@ class RpcCall:
             self._changed.notify_all()
 
     def take(self, frame: calls.RpcFrame, raw: bytes | memoryview) -> None:
-        """A frame of the caller's. Raises ProtocolError."""
+        """Take a frame of the caller's. Raises ProtocolError."""
         with self._changed:
             if isinstance(frame, calls.BodyChunk):
                 if len(raw) > min(self._n_granted, self._n_to_come):
@@ -137,7 +141,7 @@ class RpcCall:
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing that can be asked for. ``handler`` gives a struct, or one and a body."""
+    """One operation of a service. ``handler`` returns a struct, or one and a body."""
 
     request: msgspec.msgpack.Decoder[Any]
     handler: Callable[

@@ -1,4 +1,4 @@
-"""The other end of a service: one call at a time, each with a deadline."""
+"""The client of a service: one call at a time, each with a deadline."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 @dataclass(frozen=True)
 class ClientKeys:
-    """The keys of a caller: its own pair, which says its role, and whom it expects to answer."""
+    """The keys of a caller: its own pair, which proves its role, and the expected service's public
+    key.
+    """
 
     public: bytes
     secret: bytes = field(repr=False)
@@ -46,7 +48,7 @@ class ClientKeys:
 
     @classmethod
     def of(cls, key: Key, role: str, service: str) -> ClientKeys:
-        """For a holder of the cluster's key, as "client" or "worker", to the service so called."""
+        """Derive the keys of a "client" or "worker", for calls to the service of this name."""
         return cls(*pair_of(key.role(role)), pair_of(key.service(service))[0])
 
 
@@ -70,7 +72,7 @@ class RpcClient:
             raise
 
     def _dial(self) -> None:
-        """A connection of its own pipe: what was sent to the one before is not sent again."""
+        """Connect anew: messages sent over the connection before are not sent again."""
         try:
             with ExitStack() as stack:
                 socket = stack.enter_context(limited(self._context, zmq.DEALER))
@@ -88,7 +90,7 @@ class RpcClient:
         except zmq.ZMQError as error:
             raise ClusterError(f"cannot connect to {self.endpoint!r}: {error}") from error
         self._socket, self._monitor = socket, monitor
-        self._n_failed = 0  # handshakes, one after the other
+        self._n_failed = 0  # failed handshakes in a row
         self._is_up = False  # the handshake is done
         self._broke = False  # it is down again, or was refused: the next call has another
 
@@ -102,7 +104,7 @@ class RpcClient:
         size: int = 0,
         timeout_s: float = TIMEOUT_S,
     ) -> S:
-        """Ask, and wait for the answer. ``body``: ``size`` bytes that go with it."""
+        """Make a call, and wait for the answer. ``body``: ``size`` bytes that go with it."""
         with self._lock:
             ends = time.monotonic() + timeout_s
             number = self._ask(op, request, size, timeout_s)
@@ -118,7 +120,7 @@ class RpcClient:
         max_bytes: int,
         timeout_s: float = TIMEOUT_S,
     ) -> tuple[S, BodyStream]:
-        """As ``call``, with a body back, to be read or closed before the next call. Raises
+        """Make a call whose answer has a body, to be read or closed before the next call. Raises
         ProtocolError: over ``max_bytes``.
         """
         self._lock.acquire()
@@ -135,7 +137,7 @@ class RpcClient:
         return parsed, BodyStream(self, number, self._body(number, op, ends, max_bytes))
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the connection. May be called twice."""
         self._stack.close()
         self._context.term()
 
@@ -168,7 +170,7 @@ class RpcClient:
     def _send_body(
         self, number: int, op: str, body: Iterable[bytes | memoryview], ends: float
     ) -> calls.CallResponse | None:
-        """The answer, if it came before all was sent."""
+        """Send a body; return the answer if it came before all was sent."""
         for portion in body:
             view = memoryview(portion)
             for at in range(0, len(view), calls.CHUNK_BYTES):
@@ -194,7 +196,7 @@ class RpcClient:
                 yield bytes(raw)
 
     def _give_up(self, number: int) -> None:
-        """Of a call whose body is not read to its end; where nothing can be sent, it has ended."""
+        """Cancel a call whose body is not read to its end; if nothing can be sent, it has ended."""
         if number and not self._broke:
             with suppress(zmq.ZMQError):
                 self._socket.send_multipart([calls.encode(calls.CancelCall(number))], zmq.DONTWAIT)
@@ -210,7 +212,7 @@ class RpcClient:
     def _receive(
         self, number: int, op: str, ends: float
     ) -> tuple[calls.RpcFrame, bytes | memoryview]:
-        """The next frame of a call; raises the problem if it is one."""
+        """Receive the next frame of a call; raise the error if it is one."""
         while True:
             try:
                 parts = self._socket.recv_multipart(zmq.DONTWAIT)
@@ -239,7 +241,7 @@ class RpcClient:
         self._look()
 
     def _look(self) -> None:
-        """See what became of the connection. Raises NotAllowed."""
+        """Check the connection. Raises NotAllowed."""
         self._drain()
         if self._n_failed >= MAX_FAILED and not self._broke:
             self._broke = True
@@ -276,7 +278,7 @@ class RpcClient:
 
 
 class BodyStream(Iterator[bytes]):
-    """A body; lets the next call in when it ends, or is closed."""
+    """The body of an answer; lets the next call in when it ends, or is closed."""
 
     def __init__(self, client: RpcClient, number: int, portions: Iterator[bytes]) -> None:
         self._client, self._number, self._portions = client, number, portions
@@ -294,7 +296,7 @@ class BodyStream(Iterator[bytes]):
             raise
 
     def close(self) -> None:
-        """May be called twice."""
+        """End the call. May be called twice."""
         if self._is_open:
             self._is_open = False
             try:

@@ -1,4 +1,4 @@
-"""What a client and a service say: calls, answers, and bodies in chunks.
+"""The protocol of a client and a service: calls, answers, and bodies in chunks.
 
 A frame is msgpack of one class below, at most 64 KiB; a ``BodyChunk`` is followed by one raw part.
 Each end sends of a body only what it was granted: ``WINDOW_BYTES`` at first, then what
@@ -22,7 +22,7 @@ CHUNK_BYTES = 256 * 1024
 MESSAGE_BYTES = CHUNK_BYTES + 1024  # encrypted, a part is longer
 WINDOW_BYTES = 1024 * 1024
 MAX_TIMEOUT_S = 3600.0
-UNKNOWN = -1  # the size of a body of which nobody knows it
+UNKNOWN = -1  # the size of a body of unknown size
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 _Size = Annotated[int, msgspec.Meta(ge=UNKNOWN, le=2**62)]
@@ -37,7 +37,9 @@ class RpcFrame(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
 
 
 class CallRequest(RpcFrame, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To a service: do ``op``. ``size`` bytes of body follow; the answer is awaited so long."""
+    """A call of ``op``. ``size`` bytes of body follow; the client waits ``timeout_s`` for the
+    answer.
+    """
 
     version: _Number
     op: _Word
@@ -47,7 +49,7 @@ class CallRequest(RpcFrame, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class CallResponse(RpcFrame, frozen=True, tag=True, forbid_unknown_fields=True):
-    """It is done. ``size`` bytes of body follow, then ``EndOfBody``."""
+    """The answer to a call. ``size`` bytes of body follow, then ``EndOfBody``."""
 
     reply: msgspec.Raw
     size: _Size = 0
@@ -62,7 +64,7 @@ class EndOfBody(RpcFrame, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class WindowGrant(RpcFrame, frozen=True, tag=True, forbid_unknown_fields=True):
-    """So many bytes more may be sent."""
+    """The peer may send ``n_bytes`` more bytes of its body."""
 
     n_bytes: Annotated[int, msgspec.Meta(ge=1, le=WINDOW_BYTES)]
 
@@ -75,18 +77,18 @@ class CallError(RpcFrame, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class CancelCall(RpcFrame, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The answer is awaited no longer."""
+    """The client no longer waits for the answer."""
 
 
 _ENCODE = msgspec.msgpack.Encoder()
-# By its tag: any of the classes above.
+# Decodes any of the classes above, by its tag.
 _DECODE: msgspec.msgpack.Decoder[RpcFrame] = msgspec.msgpack.Decoder(
     functools.reduce(operator.or_, RpcFrame.__subclasses__())
 )
 
 
 def encode(frame: RpcFrame) -> bytes:
-    """The first part of a frame."""
+    """Encode a frame, as its first part."""
     packed = _ENCODE.encode(frame)
     if len(packed) > FRAME_BYTES:
         raise ProtocolError(
@@ -97,7 +99,7 @@ def encode(frame: RpcFrame) -> bytes:
 
 
 def decode(parts: Sequence[bytes | memoryview]) -> tuple[RpcFrame, bytes | memoryview]:
-    """A frame, and its raw part if it is a chunk. Raises ProtocolError."""
+    """Decode a frame; returns its raw part too if it is a chunk. Raises ProtocolError."""
     if not 1 <= len(parts) <= 2 or len(parts[0]) > FRAME_BYTES:
         sizes = [len(part) for part in parts[:4]]
         raise ProtocolError(f"{len(parts)} parts of {sizes} bytes: no frame")

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 ROLES = (*SERVICE_ROLES, "open")  # "open": anybody, where there is no key
 STOP_S = 5.0  # for handlers to end
 LOOK_S = 0.5  # how often deadlines are looked at
-AT_ONCE = 64  # frames between two looks at what else there is to do
+AT_ONCE = 64  # frames taken before other work is checked
 
 
 class RpcServer:
@@ -128,7 +128,7 @@ class RpcServer:
         return self
 
     def close(self) -> None:
-        """End all calls; returns when nothing of it is left. May be called twice."""
+        """End all calls; return when no thread and no socket is left. May be called twice."""
         self._is_closing = True
         if self._wake < 0:
             return
@@ -180,7 +180,7 @@ class RpcServer:
             self._end_late(now)
 
     def _receive(self, now: float) -> bool:
-        """One message, if there is one."""
+        """Receive one message, if there is one."""
         try:
             frame = self._router.recv(zmq.DONTWAIT, copy=False)
         except zmq.Again:
@@ -269,7 +269,7 @@ class RpcServer:
                 call.end(reason)
 
     def _hung_up(self, fd: int) -> None:
-        """What was asked over a connection that has gone is of no use: answers go to no other."""
+        """End the calls of a connection that has gone: answers go over no other."""
         peer = self._peers.pop(fd, None)
         if peer is not None:
             self._end_of(peer, "gone")
