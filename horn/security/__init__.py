@@ -1,1 +1,1 @@
-"""Keys, certificates and the record of who did what: what the cluster trusts, and why."""
+"""The security of a cluster: keys, certificates, TLS and the audit log."""

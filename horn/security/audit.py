@@ -1,8 +1,8 @@
-"""Who did what to the cluster, and who was refused: lines of the logger ``horn.audit``.
+"""The audit log: actions on the cluster and refusals, as lines of the logger ``horn.audit``.
 
 event=refused key=8d0c... job=mnist-02c1 address=10.0.0.7 reason="unknown key"
 
-Whoever connects a thousand times a second gets a few lines a second, and the next one says how many
+A peer that connects a thousand times a second gets a few lines a second; the next one says how many
 were left out. Names and reasons come from strangers: what could break a line is escaped.
 """
 
@@ -18,13 +18,13 @@ from collections.abc import Callable
 logger = logging.getLogger("horn.audit")
 BURST = 10  # lines of one event and address at once,
 PER_S = 1.0  # and after that
-MAX_SOURCES = 1024  # that are told apart; older ones begin anew
-WARNINGS = ("refused", "malformed", "cut")  # the rest is what somebody may do
+MAX_SOURCES = 1024  # that have own limits; older ones begin anew
+WARNINGS = ("refused", "malformed", "cut")  # other events are allowed actions
 MAX_CHARACTERS = 200  # of one value
 
 
 class RateLimiter:
-    """``take`` gives True ``per_s`` times a second, and ``burst`` times at once."""
+    """Limits a rate: ``take`` gives True ``per_s`` times a second, and ``burst`` times at once."""
 
     __slots__ = ("at", "burst", "left", "per_s")
 
@@ -45,7 +45,7 @@ class RateLimiter:
 
 
 class AuditLog:
-    """Writes the lines. May be used from several threads. ``clock``: seconds, monotonic."""
+    """Writes the audit log. May be used from several threads. ``clock``: seconds, monotonic."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class AuditLog:
         reason: str = "",
         **more: object,
     ) -> bool:
-        """One line, unless there were too many; whether it was written.
+        """Write a line, unless there were too many; whether it was written.
 
         event : "submit", "stop", "refused", ... key : a fingerprint, or who by its role.
         """
@@ -96,7 +96,7 @@ class AuditLog:
 
 
 def _word(value: str) -> str:
-    """As it is if it is one plain word, else in quotes, on one line."""
+    """A value as it is if it is one plain word, else in quotes, on one line."""
     value = value[:MAX_CHARACTERS]
     if value and value.isascii() and value.isprintable() and not set(value) & set(' "=\\'):
         return value

@@ -2,7 +2,7 @@
 
 The key derives the private key of an authority, so all who have it have the same authority, and
 nobody else has. Each process signs itself a certificate with a key of its own. They never expire:
-what ends them is another key of the cluster. Names are not checked: the key is what is known.
+another key of the cluster ends them. Names are not checked, since the key proves enough.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CertificateAuthority:
         self.certificate = _pem(self._own)
 
     def trust(self, role: str) -> TlsIdentity:
-        """A new "client" or "server". A client's, which tasks have, cannot be a server's."""
+        """Make a new "client" or "server". A client's, which tasks have, cannot be a server's."""
         private = ec.generate_private_key(ec.SECP256R1())
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if role == "server":

@@ -24,7 +24,7 @@ from horn.errors import JobError, NotFound
 
 KEY_BYTES = 32
 FILE_BYTES = 1024  # more is no key file
-PREFIX = "horn-key-1:"  # by it a key file is known where it should not be
+PREFIX = "horn-key-1:"  # by it a misplaced key file is recognised
 VARIABLE = "HORN_KEY"
 MODE = 0o600
 MIN_DISTINCT = 12  # of 32 random bytes; fewer were typed. A random key has so few once in 10^25
@@ -33,8 +33,9 @@ _SALT = b"horn cluster key 1"
 
 
 class TlsIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Certificates for one end of TLS to ZooKeeper, in PEM: whose the other end's must be, and this
-    end's own with its private key. checks_names : of the servers, not only who signed.
+    """Certificates for one end of TLS to ZooKeeper, in PEM: the authority of the other end's, and
+    this end's own with its private key. checks_names : whether the servers' names are checked, not
+    only the signatures.
     """
 
     authority: str
@@ -46,7 +47,8 @@ class TlsIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who one is to ZooKeeper: a name and a password in digest form; the secret itself is not sent.
+    """An identity for ZooKeeper: a name and a password in digest form; the secret itself is not
+    sent.
 
     job : whose tasks it is for; "" for the cluster's own, which reaches everything. owner : the
     cluster's ``id``, which may reach what the job's tasks make. tls : the connection is encrypted.
@@ -65,7 +67,7 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def id(self) -> str:
-        """Its id in ACLs; no secret. The form, with SHA-1, is ZooKeeper's."""
+        """The credential's id in ACLs; no secret. The form, with SHA-1, is ZooKeeper's."""
         user = self.text.partition(":")[0]
         digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).digest()
         return f"{user}:{base64.b64encode(digest).decode()}"
@@ -89,8 +91,8 @@ class Key:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Key:
-        """Read it from its owner's file. Raises NotFound. JobError: others may read it, it is a
-        link, or no key.
+        """Read the key from its owner's file. Raises NotFound. JobError: others may read it, it is
+        a link, or no key.
         """
         return cls(_parsed(os.fspath(path), _read(os.fspath(path))))
 
@@ -113,7 +115,7 @@ class Key:
         return self.derive("fingerprint")[:8].hex()
 
     def derive(self, purpose: str, name: str = "") -> bytes:
-        """32 bytes for one purpose, and one ``name`` in it."""
+        """Derive 32 bytes for one purpose, and one ``name`` in it."""
         info = f"{purpose}\0{name}".encode()
         return hmac.digest(self._prk, info + b"\x01", hashlib.sha256)  # HKDF-Expand, one block
 
@@ -140,7 +142,7 @@ class Key:
         return self.derive("service", name)
 
     def job(self, job: str) -> bytes:
-        """The key of one job, for ``Place(key=)``."""
+        """The key of one job, for ``Identity(key=)``."""
         return self.derive("job", job)
 
     def __eq__(self, other: object) -> bool:
@@ -221,7 +223,7 @@ def _read(path: str) -> bytes:
 
 
 def _parsed(path: str, data: bytes) -> bytes:
-    """The 32 bytes; an error says nothing of what is in the file."""
+    """The 32 bytes of a key file; an error shows nothing of the content."""
     try:
         text = data.decode("ascii").strip().removeprefix(PREFIX)
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The connection to ZooKeeper: when it is encrypted, and with which certificates.
+"""TLS of the connection to ZooKeeper: when it is used, and with which certificates.
 
 With the cluster's key it is, wherever a server is not on loopback, and nobody handles certificates:
 both ends make theirs from the key (``certificates``). docs/notes/0099.
@@ -97,8 +97,8 @@ def listening(url: str, has_key: bool) -> tuple[str, str]:
 
 
 def context_of(trust: TlsIdentity, *, is_server: bool = False) -> ssl.SSLContext:
-    """The settings of one end. A server admits certificates of its authority. Raises JobError: they
-    are none.
+    """The TLS settings of one end. A server admits certificates of its authority. Raises JobError:
+    the certificates cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -115,14 +115,16 @@ def context_of(trust: TlsIdentity, *, is_server: bool = False) -> ssl.SSLContext
 
 
 def server_context(key: Key) -> ssl.SSLContext:
-    """For a server that admits holders of the key and tasks of their jobs."""
+    """The TLS settings of a server that admits holders of the key and tasks of their jobs."""
     from horn.security.certificates import CertificateAuthority
 
     return context_of(CertificateAuthority(key).trust("server"), is_server=True)
 
 
 def _load(context: ssl.SSLContext, identity: str) -> None:
-    """The ssl module reads a key only from a file: from one in memory, which nobody else sees."""
+    """Load a certificate and its key through a memfd: the ssl module reads a key only from a
+    file.
+    """
     fd = os.memfd_create("horn-tls", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(fd), "wb") as file:
