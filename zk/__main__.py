@@ -20,8 +20,8 @@ def main(
     tls_for: Callable[[str], ssl.SSLContext | None] | None = None,
     epilog: str | None = None,
 ) -> int:
-    """Run; returns the exit code of DESIGN 8: 2 usage, 3 disk, 6 port or folder in use. ``tls_for``
-    : of an address without a certificate.
+    """Run a server; returns the exit code of DESIGN 8: 2 usage, 3 disk, 6 port or folder in use.
+    ``tls_for`` : gives the TLS settings for an address without a certificate.
     """
     p = argparse.ArgumentParser(
         prog="python -m zk",

@@ -1,4 +1,4 @@
-"""Who may do what: schemes, checks, and the expansion of "auth". Pure.
+"""Access control lists: schemes, checks, and the expansion of "auth". Pure.
 
 Ids are (scheme, id) pairs of a connection: its address, and digests after an AUTH. Source:
 PrepRequestProcessor.fixupACL and the two authentication providers of Apache 3.8.0.
@@ -26,7 +26,7 @@ SUPER = ("super", "")
 
 
 def digest_id(credential: bytes) -> str:
-    """user:base64(sha1(user:password)), over the bytes as they came."""
+    """A credential's digest id: user:base64(sha1(user:password)), over the bytes as they came."""
     user = credential.split(b":", 1)[0].decode("utf-8", "replace")
     return user + ":" + base64.b64encode(hashlib.sha1(credential).digest()).decode("ascii")
 

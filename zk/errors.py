@@ -15,7 +15,7 @@ class ZkError(Exception):
 
 
 class Refused(ZkError):
-    """A request broke a rule of the protocol; ``code`` is what the client is told."""
+    """A request broke a rule of the protocol; ``code`` is for the client."""
 
     def __init__(self, code: int, path: str = "") -> None:
         self.code, self.path = code, path

@@ -91,7 +91,7 @@ class Log:
     # Reading back.
 
     def recover(self, tree: Tree, sessions: Sessions, replay: Callable[[Record], None]) -> None:
-        """Bring an empty state to what the folder holds, and open the log for more."""
+        """Restore the content of the folder into an empty state, and open the log for more."""
         was_collecting = gc.isenabled()
         gc.disable()  # nothing that is read back is garbage
         try:
@@ -124,7 +124,7 @@ class Log:
             if number > base and _has_batches(other):
                 raise LogError(str(other), _HEAD.size, f"snapshot.{number:016x} is missing, found")
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
-        # Whoever wrote these may have been killed before its fsyncs: they are told, or others go.
+        # The writer of these files may have been killed before its fsyncs: sync first, then remove.
         os.fdatasync(self._file)
         _sync_folder(self.folder)
         for number, other in [*logs.items(), *snapshots.items()]:
@@ -179,7 +179,7 @@ class Log:
 
         Raises
         ------
-        ServerError : the disk is full or fails. What was not acknowledged may or may not be kept.
+        ServerError : the disk is full or fails. Unacknowledged changes may or may not be kept.
         """
         payload = b"".join([records.encode(record) for record in batch])
         size = len(payload).to_bytes(4, "big")

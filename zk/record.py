@@ -1,4 +1,4 @@
-"""One committed change to and from bytes: what the log keeps. Pure.
+"""The encoding of one committed change, as in the log. Pure.
 
 A record holds decisions (final paths, stored ACLs, new versions): its replay needs no checks.
 """
@@ -38,7 +38,7 @@ _WRITE = {
 
 class Record(NamedTuple):
     """One change of the state, all of ``txns`` or none. ``time_ms`` since 1970; ``session`` : the
-    asker, or 0.
+    requesting one, or 0.
     """
 
     zxid: int
@@ -59,7 +59,7 @@ def _encode_txn(txn: Change) -> bytes:
 
 
 def decode(r: Reader) -> Record:
-    """The record at the reader's place. Raises WireError."""
+    """Decode the record at the reader's place. Raises WireError."""
     zxid, time_ms, session = r.int64(), r.int64(), r.int64()
     n_txns = r.int32()
     if not 0 <= n_txns <= r.end - r.pos:

@@ -40,10 +40,10 @@ CLOSE_TIMEOUT_S = 10.0
 ACCEPT_TURNS = 4
 # A client that reads nothing while events pile up is dropped here; one full frame is 1 MiB.
 MAX_UNSENT_BYTES = 64 << 20
-# No more requests of one client are answered while so much of it is not sent: a request of 30 bytes
+# A client's requests are not answered while so much of its answers is unsent: one of 30 bytes
 # may have an answer of 1 MiB, and thousands of them come in one read.
 MAX_AHEAD_BYTES = 1 << 20
-# Who watches a server is told of its standstills so often at most, with their sum.
+# Standstills are logged so often at most, with their sum.
 WARN_EVERY_S = 60.0
 # Connections from one address (Apache's maxClientCnxns is 60, fewer than a host may have tasks);
 # loopback is one address for a whole machine.
@@ -52,7 +52,7 @@ MAX_PER_ADDRESS, MAX_PER_LOOPBACK = 250, 1000
 # process: without one it can write no snapshot.
 MAX_WITHOUT_SESSION = 256
 RESERVED = 256
-# Accepted in one turn of the loop, before it is seen that they are too many.
+# Accepted in one turn of the loop, before they are counted.
 BACKLOG = 100
 
 
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._is_new = True
         self._is_paused = self._is_held = False
-        self._is_secured = True  # what comes may be looked at
+        self._is_secured = True  # received bytes may be read
         self.client = Client("")
         self.transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -94,7 +94,9 @@ class Connection(asyncio.Protocol):
         return True
 
     async def secure(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
-        """Shake hands in TLS. It counts before: a handshake that does not come costs as much."""
+        """Do the TLS handshake. The connection counts before: one that never comes costs as
+        much.
+        """
         self._is_secured = False
         if not self._admit(transport):
             self.connection_lost(None)  # its protocol is not this one yet
@@ -133,7 +135,7 @@ class Connection(asyncio.Protocol):
             self._deadline.cancel()
             self._deadline = None
 
-    # Who does not read its answers is not read from, and what it asked already waits.
+    # A client that does not read its answers is not read from, and its open requests wait.
 
     def pause_writing(self) -> None:
         self._is_paused = True
@@ -197,7 +199,7 @@ class Connection(asyncio.Protocol):
         del buffer[:pos]
 
     def flush(self) -> None:
-        """Send what the service has answered; close if it says so."""
+        """Send the service's answers; close if it says so."""
         transport, client = self.transport, self.client
         client.n_unsent = 0
         if transport is None or transport.is_closing():
@@ -228,7 +230,7 @@ class Securing(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        transport.pause_reading()  # until there is somebody to read it
+        transport.pause_reading()  # until there is a protocol to read it
         self._server.secure(transport, self._tls)
 
 
@@ -299,7 +301,7 @@ class Server:
         return chosen
 
     async def run(self) -> None:
-        """Serve until ``stop``; raise what ended the server, if something did."""
+        """Serve until ``stop``; raise the error that ended the server, if any."""
         assert self._done is not None
         await self._done
         if self.failure is not None:
@@ -333,7 +335,7 @@ class Server:
     # Connections.
 
     def secure(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
-        """A connection that speaks TLS."""
+        """Begin the TLS handshake of a new connection."""
         task = self.loop.create_task(Connection(self).secure(transport, tls))
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
@@ -381,7 +383,7 @@ class Server:
         elif self._is_committing:
             return
         elif self.service.journal:
-            # One turn later: what else this turn reads shares the fsync.
+            # One turn later: other requests of this turn share the fsync.
             self._is_committing = True
             self.loop.call_soon(self._commit)
         else:
@@ -399,7 +401,7 @@ class Server:
             if log.wants_snapshot(len(service.tree)):
                 log.snapshot(service.tree, service.sessions)
         except ServerError as error:
-            # What could not be kept is not told: every connection is closed as it is.
+            # Changes that could not be kept are not acknowledged: all connections are closed.
             self.failure = error
             self.stop()
 
@@ -419,7 +421,7 @@ class Server:
         self._tick = self.loop.call_later((tick_ms - now % tick_ms) / 1000, self._on_tick)
 
     def _on_tick(self) -> None:
-        # Who came back after a standstill waits to be accepted: nobody's time ran meanwhile.
+        # Clients back after a standstill wait to be accepted: no session's time ran meanwhile.
         now = self._now()
         self._tell_of_standstills()
         self.service.tick(now, wall_ms())
@@ -440,7 +442,7 @@ class Server:
 
 
 def most_connections() -> int:
-    """Of all addresses together; the rest is for the process itself."""
+    """The limit for all addresses together; the other descriptors are for the process itself."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else max(soft - RESERVED, soft // 2)
 
@@ -455,7 +457,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def check_bind(host: str, *, has_tls: bool) -> None:
-    """Loopback only, unless TLS is on."""
+    """Refuse an address that is not loopback, unless TLS is on."""
     if not has_tls and not _is_loopback(host):
         raise ServerError(
             f"will not bind {host}: it is not loopback, and without TLS every password would cross "
@@ -478,7 +480,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ServerError:
 
 
 def make_tls(cert: str, key: str | None = None, ca: str | None = None) -> ssl.SSLContext:
-    """A server's TLS settings from PEM files; with ``ca`` clients must show its certificates.
+    """Make a server's TLS settings from PEM files; with ``ca`` clients must show its certificates.
     Raises ServerError: a file cannot be read or used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -494,7 +496,7 @@ def make_tls(cert: str, key: str | None = None, ca: str | None = None) -> ssl.SS
 
 
 def serve(server: Server, on_ready: Callable[[str], None]) -> None:
-    """Run a server in this thread until SIGINT or SIGTERM. ``on_ready`` is told "host:port"."""
+    """Run a server in this thread until SIGINT or SIGTERM. ``on_ready`` gets "host:port"."""
 
     async def main() -> None:
         try:
@@ -510,13 +512,13 @@ def serve(server: Server, on_ready: Callable[[str], None]) -> None:
 
 
 class EmbeddedServer:
-    """A server in a thread of this process, for tests and runs on one machine. That it stood still
-    it says once.
+    """A server in a thread of this process, for tests and runs on one machine. It logs a standstill
+    once.
 
     ``port`` 0 lets the system choose; after ``start`` it is the real one, and a later ``start``
-    takes it again. ``data_dir`` None keeps everything in memory: after another ``start`` nothing of
-    it is there, and clients of then hear that their sessions are over. ``tick_ms`` is the unit of
-    session expiry. ``is_open``: it may be reached from other hosts without TLS.
+    takes it again. ``data_dir`` None keeps everything in memory: another ``start`` begins without
+    data, and earlier clients learn that their sessions are over. ``tick_ms`` is the unit of session
+    expiry. ``is_open``: it may be reached from other hosts without TLS.
 
     Raises
     ------
@@ -551,12 +553,12 @@ class EmbeddedServer:
 
     @property
     def hosts(self) -> str:
-        """What a client connects to: "host:port"."""
+        """The address for clients: "host:port"."""
         return _hosts(self.host, self.port)
 
     @property
     def is_running(self) -> bool:
-        """It was started, and has neither been stopped nor ended by itself."""
+        """Whether it was started, and has neither been stopped nor ended by itself."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> Self:
@@ -576,7 +578,7 @@ class EmbeddedServer:
         return self
 
     def stop(self) -> None:
-        """Close all connections and the port; with a data folder, what was answered is kept."""
+        """Close all connections and the port; with a data folder, acknowledged changes are kept."""
         if self._thread is None or self._server is None:
             return
         try:
@@ -605,8 +607,8 @@ class EmbeddedServer:
     async def _serve(self, ready: threading.Event) -> None:
         server = self._make(port=self.port)
         if self._server is not None and self.data_dir is None:
-            # What it had is forgotten, but not how far it was: else clients of then, who know a
-            # later zxid, would be hung up on for ever instead of hearing that they are over.
+            # Its data are forgotten, but not its zxid: else earlier clients, who know a
+            # later zxid, would be hung up on for ever instead of learning that they are over.
             server.service.tree.zxid = self._server.service.tree.zxid
         try:
             await server.start()

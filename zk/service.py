@@ -65,7 +65,7 @@ Handler = Callable[[Request], bytes]
 
 class Service:
     """Tree, sessions and watches behind one protocol. tick_ms : unit of session expiry.
-    random_bytes : n -> n bytes. super_digest : "super:HASH" of who passes every ACL, or None.
+    random_bytes : n -> n bytes. super_digest : "super:HASH" of a user above ACLs, or None.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Service:
         self.dirty[client] = None
 
     def disconnect(self, client: Client) -> None:
-        """The connection is gone; its session lives on until its deadline."""
+        """Forget a connection that is gone; its session lives on until its deadline."""
         self.watches.forget(client)
         session = client.session
         if session is not None and self.clients.get(session.id) is client:
@@ -267,7 +267,7 @@ class Service:
         return self.tree.zxid
 
     def _do(self, txns: tuple[Txn, ...], session: int, time_ms: int) -> None:
-        """Make changes that were checked, journal them as one, and tell who watches."""
+        """Apply changes that were checked, journal them as one, and send events to watchers."""
         zxid = self._commit(txns, session, time_ms)
         for txn in txns:
             self._tell(self.tree.apply(txn, zxid, time_ms)[0])
@@ -281,12 +281,12 @@ class Service:
             event = wire.encode_event(kind, path)
             for holder in holders:
                 assert isinstance(holder, Client)
-                # What one may not read, one does not hear of (CVE-2024-23944).
+                # No events about nodes that a client may not read (CVE-2024-23944).
                 if acls.allows(acl, acls.READ, holder.ids):
                     self._send(holder, event)
 
     def replay(self, record: Record) -> None:
-        """Make a change that the log remembers."""
+        """Apply a change of the log."""
         zxid, time_ms, _, txns = record
         for txn in txns:
             if isinstance(txn, OpenSession):
@@ -552,7 +552,7 @@ FOUR_LETTER_WORDS = frozenset(
 
 
 def _multi_failed(n_ops: int, failed_at: int, code: int) -> bytes:
-    """Every result is an error: 0 before the one that failed, -2 after it."""
+    """Encode a failed multi: all results are errors, 0 before the failed one, -2 after it."""
     codes = [0] * failed_at + [code] + [int(Code.RUNTIME_INCONSISTENCY)] * (n_ops - failed_at - 1)
     return b"".join(
         [wire.MULTI_HEADER.pack(-1, False, c) + wire.pack_int32(c) for c in codes]

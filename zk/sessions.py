@@ -1,4 +1,4 @@
-"""Sessions: who is alive, and until when. Pure: clock (monotonic, ms) and randomness are passed in.
+"""Sessions and their deadlines. Pure: clock (monotonic, ms) and randomness are passed in.
 
 A session lives while packets come; deadlines are rounded up to a tick, for one look per tick. Time
 in which the server itself stood still ends none.
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class OpenSession(NamedTuple):
-    """A session began: what the log keeps of it."""
+    """The log's record of a session that began."""
 
     id: int
     timeout_ms: int
@@ -19,7 +19,7 @@ class OpenSession(NamedTuple):
 
 
 class CloseSession(NamedTuple):
-    """A session ended, by its client or by its deadline; its ephemeral nodes went with it."""
+    """The log's record of the end of a session, and of its ephemeral nodes."""
 
     id: int
 
@@ -87,7 +87,7 @@ class Sessions:
         session.deadline_ms = ((now_ms + session.timeout_ms) // tick + 1) * tick
 
     def touch_all(self, now_ms: int) -> None:
-        """After a restart everyone gets a full timeout to come back."""
+        """Give every session a full timeout, after a restart."""
         for session in self.by_id.values():
             self.touch(session, now_ms)
 

@@ -19,7 +19,7 @@ from zk.wire import STAT, Code, Event
 
 PERSISTENT, EPHEMERAL, SEQUENTIAL, CONTAINER = 0, 1, 2, 4
 CONTAINER_OWNER = -(1 << 63)
-MOST_ACLS = 1024  # different lists, before it is looked which of them no node has any more
+MOST_ACLS = 1024  # different lists, before unused ones are removed
 SPECIAL = frozenset({"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"})
 
 # Surrogates cannot be in a decoded string; a character beyond U+FFFF is two of them in Java, so
@@ -104,7 +104,7 @@ Txn = Create | Delete | SetData | SetAcl | Check
 
 
 class Fired(NamedTuple):
-    """Something a watch may report; ``acl`` is what its holder must be able to READ."""
+    """An event that watches may report; a holder must be allowed to READ ``acl``."""
 
     kind: int
     path: str
@@ -115,12 +115,12 @@ Undo = Callable[[], None]
 
 
 def _wrap(value: int) -> int:
-    """As a Java int does."""
+    """Wrap a number as a Java int does."""
     return (value + 0x80000000) % 0x100000000 - 0x80000000
 
 
 def _next_version(version: int) -> int:
-    """One more; -1 is left out, because it means "any" in a request."""
+    """The next version; -1 is left out, because it means "any" in a request."""
     following = _wrap(version + 1)
     return 0 if following == -1 else following
 
@@ -174,7 +174,7 @@ class Tree:
         return len(self.nodes) - 1
 
     def _kept(self, acl: Acls) -> Acls:
-        """The one copy of an equal list. When they have doubled, those of no node go."""
+        """The one copy of an equal list. When the copies have doubled, unused ones are removed."""
         found = self._acls.get(acl)
         if found is None:
             if len(self._acls) >= self._most_acls:
@@ -290,7 +290,7 @@ class Tree:
     # The change itself. Nothing here can be refused.
 
     def apply(self, txn: Txn, zxid: int, time_ms: int) -> tuple[list[Fired], Undo]:
-        """Do one change; return what watches may report, and how to take it back."""
+        """Apply one change; return what watches may report, and a function that undoes it."""
         if isinstance(txn, Create):
             return self._create(txn, zxid, time_ms)
         if isinstance(txn, SetData):
@@ -379,7 +379,7 @@ class Tree:
             if not mine:
                 del self.ephemerals[owner]
 
-    # What more than one node is asked.
+    # Questions about several nodes.
 
     def count_below(self, path: str) -> int:
         """All nodes under ``path``, however deep."""

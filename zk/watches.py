@@ -1,4 +1,4 @@
-"""Who wants to hear of what. Pure.
+"""Watches: which connections want which events. Pure.
 
 A holder is hashable (a connection). One-shot watches end when they fire; persistent ones stay;
 recursive ones hear of everything below but not of lists of children. Source: WatchManager of Apache
@@ -58,12 +58,12 @@ class Watches:
         self._add(1, path, holder)
 
     def add_persistent(self, path: str, holder: Hashable, *, recursive: bool) -> None:
-        """A later mode replaces the earlier one on the same path."""
+        """Add a persistent watch; it replaces an earlier mode on the same path."""
         self._remove(2 if recursive else 3, path, holder)
         self._add(3 if recursive else 2, path, holder)
 
     def forget(self, holder: Hashable) -> None:
-        """Drop all that a holder watches."""
+        """Remove all watches of a holder."""
         for table, path in list(self._paths.get(holder, ())):
             self._remove(table, path, holder)
 
@@ -71,12 +71,12 @@ class Watches:
         return any(holder in self._tables[t].get(path, ()) for t in _tables_of(kind))
 
     def remove(self, path: str, kind: int, holder: Hashable) -> bool:
-        """Take a watch back; whether there was one."""
+        """Remove a watch; whether there was one."""
         removed = [self._remove(t, path, holder) for t in _tables_of(kind)]
         return True in removed
 
     def fire(self, kind: int, path: str) -> Iterable[Hashable]:
-        """Who hears of this; each holder once."""
+        """Fire the watches for an event; return their holders, each once."""
         if not self._paths:
             return ()
         heard: Holders = {}
@@ -102,5 +102,5 @@ class Watches:
 
 
 def _tables_of(kind: int) -> tuple[int, ...]:
-    """A persistent watch is in Apache's table of data and in that of children."""
+    """The tables of a kind: a persistent watch is among Apache's data and child watches."""
     return {CHILDREN: (1, 2, 3), DATA: (0, 2, 3), ANY: (0, 1, 2, 3)}[kind]

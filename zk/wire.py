@@ -1,4 +1,4 @@
-"""ZooKeeper records to and from bytes, by one table, ``RECORDS``. Pure: no I/O.
+"""The encoding of ZooKeeper's records, by one table, ``RECORDS``. Pure: no I/O.
 
 Big-endian: strings and buffers are an int32 length (-1 is null) and bytes, vectors an int32 count.
 Lengths are checked against the rest of the frame before anything is allocated. Source:
@@ -62,7 +62,7 @@ class Op(enum.IntEnum):
 
 
 class Code(enum.IntEnum):
-    """What a reply's header may say."""
+    """The codes of a reply's header."""
 
     OK = 0
     RUNTIME_INCONSISTENCY = -2
@@ -83,7 +83,7 @@ class Code(enum.IntEnum):
 
 
 class Event(enum.IntEnum):
-    """What a watch reports."""
+    """The kinds of watch events."""
 
     CREATED = 1
     DELETED = 2
@@ -95,7 +95,7 @@ XID_EVENT, XID_PING, XID_AUTH = -1, -2, -4
 
 
 class Acl(NamedTuple):
-    """Who may do what: ``perms`` is a sum of READ 1, WRITE 2, CREATE 4, DELETE 8, ADMIN 16."""
+    """An ACL's entry: ``perms`` is a sum of READ 1, WRITE 2, CREATE 4, DELETE 8, ADMIN 16."""
 
     perms: int
     scheme: str | None
@@ -103,7 +103,7 @@ class Acl(NamedTuple):
 
 
 class Reader:
-    """Walk over one frame. Raises WireError: it ends early, or a length or count cannot be true."""
+    """Reads one frame. Raises WireError: it ends early, or a length or count cannot be true."""
 
     __slots__ = ("data", "end", "pos")
 
@@ -149,14 +149,14 @@ class Reader:
         return None if raw is None else raw.decode("utf-8", "replace")
 
     def path(self) -> str:
-        """A string that may not be null."""
+        """Read a string that may not be null."""
         raw = self.buffer()
         if raw is None:
             raise WireError("a path is null")
         return raw.decode("utf-8", "replace")
 
     def count(self) -> int:
-        """A vector's count; every element takes at least 4 bytes, so more cannot be true."""
+        """Read a vector's count; every element takes at least 4 bytes, so more cannot be true."""
         count = self.int32()
         if count == -1:
             return 0
@@ -276,7 +276,7 @@ def decode_connect(frame: bytes) -> Connect:
 def encode_connected(
     timeout_ms: int, session_id: int, password: bytes, read_only: bool | None
 ) -> bytes:
-    """A framed ConnectResponse; the read-only flag is left out for a client that left it out."""
+    """Encode a framed ConnectResponse; without the read-only flag for a client that left it out."""
     tail = b"" if read_only is None else b"\x00"
     return frame(struct.pack(">iiq", 0, timeout_ms, session_id) + write_buffer(password) + tail)
 
@@ -286,12 +286,12 @@ def frame(payload: bytes) -> bytes:
 
 
 def decode_body(op: int, r: Reader) -> tuple[Any, ...]:
-    """The fields of one request's body, in the order of ``RECORDS``."""
+    """Decode the fields of one request's body, in the order of ``RECORDS``."""
     return tuple([read(r) for read in READERS.get(op, ())])
 
 
 def decode_multi(r: Reader) -> list[tuple[int, tuple[Any, ...]]]:
-    """The operations of a multi or a multi-read: all of one sort, or it is not a record."""
+    """Decode the operations of a multi or a multi-read: all of one sort, or it is no record."""
     ops: list[tuple[int, tuple[Any, ...]]] = []
     while True:
         op, done, _ = r.int32(), r.boolean(), r.int32()
@@ -309,12 +309,12 @@ READERS[Op.MULTI] = READERS[Op.MULTI_READ] = (decode_multi,)
 
 
 def encode_reply(xid: int, zxid: int, code: int, body: bytes = b"") -> bytes:
-    """A framed reply; the body is sent only with code 0."""
+    """Encode a framed reply; the body is sent only with code 0."""
     return FRAMED_REPLY_HEADER.pack(16 + len(body), xid, zxid, code) + body
 
 
 def encode_event(kind: int, path: str) -> bytes:
-    """A framed watch event (state 3: connected)."""
+    """Encode a framed watch event (state 3: connected)."""
     raw = path.encode("utf-8", "replace")
     head = struct.pack(">iiqiiii", 28 + len(raw), XID_EVENT, -1, 0, kind, 3, len(raw))
     return head + raw

@@ -30,7 +30,7 @@ class Quotas(ConnectionLimits, frozen=True, kw_only=True):
 
 @dataclass
 class CallCounters:
-    """Counters since the start. ``n_malformed``: frames whose sender was cut off; ``n_refused``:
+    """Counters since the start. ``n_malformed``: frames of cut-off senders; ``n_refused``:
     calls.
     """
 

@@ -38,9 +38,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 @dataclass(frozen=True)
 class ClientKeys:
-    """The keys of a caller: its own pair, which proves its role, and the expected service's public
-    key.
-    """
+    """The keys of a caller: its own pair, which proves its role, and the expected service's."""
 
     public: bytes
     secret: bytes = field(repr=False)

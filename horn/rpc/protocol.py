@@ -37,9 +37,7 @@ class RpcFrame(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
 
 
 class CallRequest(RpcFrame, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A call of ``op``. ``size`` bytes of body follow; the client waits ``timeout_s`` for the
-    answer.
-    """
+    """A call of ``op``. ``size`` bytes of body follow; the client waits ``timeout_s``."""
 
     version: _Number
     op: _Word

@@ -122,9 +122,7 @@ def server_context(key: Key) -> ssl.SSLContext:
 
 
 def _load(context: ssl.SSLContext, identity: str) -> None:
-    """Load a certificate and its key through a memfd: the ssl module reads a key only from a
-    file.
-    """
+    """Load a certificate and key through a memfd: the ssl module reads keys only from files."""
     fd = os.memfd_create("horn-tls", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(fd), "wb") as file:
