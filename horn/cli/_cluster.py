@@ -1,4 +1,4 @@
-"""What the commands that speak to a cluster have in common: options, the session, the words."""
+"""The common parts of commands for a cluster: options, the session, words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def options(function: F) -> F:
-    """--zk and --key."""
+    """Add --zk and --key to a command."""
     zk = click.option(
         "--zk",
         "zk_hosts",
@@ -32,7 +32,7 @@ def options(function: F) -> F:
 
 
 def tls_option(function: F) -> F:
-    """--zk-tls, which is HORN_ZK_TLS of this process."""
+    """Add --zk-tls, which sets HORN_ZK_TLS of this process."""
 
     def set_variable(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -59,21 +59,21 @@ def key_option(function: F) -> F:
 
 
 def key_of(path: str | None) -> Key | None:
-    """The cluster's key, of --key or HORN_KEY."""
+    """The cluster's key, from --key or HORN_KEY."""
     from horn.security.keys import Key
 
     return Key.from_environment() if path is None else Key.from_file(path)
 
 
 def open_cluster(zk_hosts: str | None, key_file: str | None) -> ClusterClient:
-    """The cluster that a command is about."""
+    """Open the cluster of a command."""
     from horn.cluster.client import ClusterClient
 
     return ClusterClient(_named(zk_hosts), key_of(key_file))
 
 
 def open_lasting(zk_hosts: str | None, key_file: str | None) -> ReconnectingClient:
-    """The cluster of a command that may take longer than a session."""
+    """Open the cluster of a command that may take longer than a session."""
     from horn.cluster.reconnecting import ReconnectingClient
 
     return ReconnectingClient(_named(zk_hosts), key_of(key_file))
@@ -107,7 +107,7 @@ def n_groups(status: JobStatus) -> int | None:
 
 
 def row(status: JobStatus) -> list[str]:
-    """A job's line of horn status and horn list."""
+    """A job's line for horn status and horn list."""
     from horn import terminal
 
     found, at = status.submission, status.reached
@@ -126,7 +126,7 @@ def row(status: JobStatus) -> list[str]:
 
 
 def as_json(status: JobStatus) -> dict[str, Any]:
-    """horn.job/1"""
+    """A job in the JSON form horn.job/1."""
     from datetime import UTC, datetime
 
     from horn.aggregates import named
@@ -185,7 +185,7 @@ def host_name() -> str:
 
 
 def table(columns: tuple[str, ...], rows: list[list[str]]) -> None:
-    """Columns of text on stdout; plain, so that nothing need be imported for it."""
+    """Print columns of text on stdout; plain, so that nothing need be imported for it."""
     widths = [max(len(line[k]) for line in [list(columns), *rows]) for k in range(len(columns))]
     for line in [list(columns), *rows]:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))

@@ -1,4 +1,4 @@
-"""How every command ends: its exit code, and one sentence instead of a traceback."""
+"""The end of every command: its exit code, and one sentence instead of a traceback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a disk, or who ma
 
 
 def ending(command: click.Command, arguments: list[str]) -> int:
-    """Run a command and return the exit code; says on stderr what went wrong."""
+    """Run a command and return the exit code; errors go to stderr."""
     verbose = _is_verbose(arguments)
     try:
         result = command.main(arguments, prog_name="horn", standalone_mode=False)
@@ -71,7 +71,7 @@ def ending(command: click.Command, arguments: list[str]) -> int:
 
 
 def _write_no_more() -> None:
-    """What is not written yet goes nowhere, and Python, when it ends, has nothing to say of it."""
+    """Discard unwritten output, so that Python does not complain about it at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -82,7 +82,7 @@ def _is_users(error: BaseException) -> bool:
 
 
 def _placed(error: HornError) -> str:
-    """The message, with the line of the user's file that called what refused, if one did."""
+    """The message, with the line of the user's file whose call was refused, if there is one."""
     from horn.sources import line_of
 
     found = None if getattr(error, "file", "") else line_of(error, called=True)
@@ -131,7 +131,7 @@ def _bug_report(kind: str, arguments: list[str]) -> str:
 
 
 def _is_verbose(arguments: list[str]) -> bool:
-    """-v is wanted for errors too that come before the options are parsed."""
+    """Whether -v is given, also for errors that come before the options are parsed."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return any(a == "--verbose" or (a[:1] == "-" and a[1:2] != "-" and "v" in a) for a in own)
 
@@ -175,7 +175,7 @@ def _say(text: Any) -> None:
 
 
 def _short(text: str) -> str:
-    """Paths below the current folder as paths from here."""
+    """Shorten paths below the current folder to paths from here."""
     try:
         return text.replace(os.getcwd() + os.sep, "")
     except FileNotFoundError:  # it was removed

@@ -1,4 +1,4 @@
-"""horn submit to a cluster: hand the job in, show how far it is, fetch its model."""
+"""horn submit to a cluster: submit the job, show its progress, fetch its model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def submit(
     target: str, options: Mapping[str, Any], zk_hosts: str, key_file: str | None,
     output: str | None, *, detach: bool, as_json: bool, quiet: bool,
 ) -> int:  # fmt: skip
-    """Submit with the arguments of horn submit, and unless detached attach; the exit code."""
+    """Submit with the arguments of horn submit, and attach unless detached; the exit code."""
     from horn.cluster import packing
     from horn.cluster.handles import Cluster
 
@@ -57,7 +57,7 @@ def submit(
 
 
 def _as_asked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of horn submit, as ``Cluster.submit`` has them."""
+    """The arguments of horn submit, for ``Cluster.submit``."""
     names = ("groups", "tasks", "servers", "strategy", "barrier", "transport", "backend", "seed",
              "threads", "max_restarts", "name", "working_dir")  # fmt: skip
     found = {name: options[name] for name in names}
@@ -83,7 +83,7 @@ def _as_asked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Length:
-    """What a progress wants to know of a job."""
+    """The facts of a job that a progress display needs."""
 
     n_iterations: int
     iterations_per_epoch: int
@@ -102,7 +102,7 @@ class JobWatcher:
         self._told = ""
 
     def look(self, cluster: ClusterClient) -> bool:
-        """Show what is new, in this session; whether the job has ended."""
+        """Show the job's news, in this session; whether it has ended."""
         from horn.coordination.jobs import ENDED
 
         status = cluster.status(self.job)
@@ -121,7 +121,7 @@ class JobWatcher:
         return status.state in ENDED
 
     def _say(self, status: JobStatus) -> None:
-        """Show why the job waits, or its last failure; if quiet only that nothing runs meanwhile,
+        """Show why the job waits, or its last failure; if quiet only the reason of a wait,
         which may last for ever.
         """
         text = ""

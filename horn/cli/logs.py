@@ -58,7 +58,7 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, follow: bool, 
 
 
 def _moment(text: str, now_s: float) -> float:
-    """Seconds since 1970 of a time, or of so long ago."""
+    """Seconds since 1970 of a time, or of a duration ago."""
     from horn import terminal
     from horn.errors import JobError
 
@@ -79,7 +79,9 @@ def _moment(text: str, now_s: float) -> float:
 
 
 class _Reader:
-    """Reads on where it was. begins_s : sent as an age, since the clocks of hosts may differ."""
+    """Reads logs on from its last positions. begins_s : sent as an age, since clocks of hosts may
+    differ.
+    """
 
     def __init__(
         self,
@@ -98,7 +100,9 @@ class _Reader:
         self._has_ended = False
 
     def follow(self, cluster: ClusterClient) -> bool:
-        """Look for more, in this session; whether it is over: nothing is written after the end."""
+        """Print new lines, in this session; whether it is over: nothing is written after the
+        end.
+        """
         from horn.coordination.jobs import ENDED
 
         self.look(cluster)
@@ -143,7 +147,7 @@ class _Reader:
                     continue  # its worker has just gone
 
     def finish(self) -> None:
-        """What ends without a newline."""
+        """Print the rests of logs without a newline."""
         for key, rest in self.partial.items():
             if rest:
                 self._line(key, rest)

@@ -170,7 +170,7 @@ def _tell_each(
 
 
 def _text(found: Any) -> Any:
-    """An array of which a file or JSON has all elements."""
+    """An array whose elements a file or JSON can have: texts instead of objects."""
     return found.astype(str) if found.dtype == object else found
 
 
@@ -211,7 +211,7 @@ def _answer_lines(trained: Any, labels: bool) -> None:
 
 
 def _header(model: Any, found: Any, id_name: str) -> list[Any]:
-    """Of a table with the names of its samples."""
+    """The header of a table with the names of its samples."""
     if found.ndim == 1:
         return [id_name, "label"]
     n = found.shape[1]
@@ -246,7 +246,7 @@ def _write_rows(file: IO[bytes], rows: list[Any]) -> None:
 
 
 def _replace(path: str, fill: Callable[[IO[bytes]], None]) -> None:
-    """All or nothing: to a temporary file, then renamed."""
+    """Write all of a file or nothing: to a temporary file, then renamed."""
     import os
     import tempfile
 

@@ -31,7 +31,7 @@ def command(model: str, source: bool, plot: str | None, layer: str | None, as_js
 
 
 def _draw(model: str, layer: str | None, path: str) -> None:
-    """The weights as ``horn.plot.weights`` draws them, from the file's arrays."""
+    """Draw the weights as ``horn.plot.weights`` does, from the file's arrays."""
     from horn import modelfile, plot
     from horn.connections import Edges
     from horn.connections.placed import PLACED
@@ -112,7 +112,9 @@ def _n_parameters(layer: dict[str, Any], shapes: dict[str, list[int]]) -> int:
 
 
 def _heard(link: dict[str, Any]) -> str:
-    """2 through Convolution 5, sparse 0, x: 1, 3 with the weights of 1, or 1 1 step ago"""
+    """A link in words: 2 through Convolution 5, sparse 0, x: 1, 3 with the weights of 1, 1 1 step
+    ago
+    """
     name = f"{link['input']}: {link['source']}" if link.get("input") else str(link["source"])
     if link.get("reversed"):
         name += " reversed"
@@ -128,7 +130,9 @@ def _heard(link: dict[str, Any]) -> str:
 
 
 def _costs(manifest: dict[str, Any], shapes: dict[str, list[int]]) -> list[list[str]]:
-    """Of each layer: what a neuron sees of the input, and what one sample, and a batch, cost."""
+    """For each layer: the part of the input that a neuron sees, the costs of a sample and a
+    batch.
+    """
     from horn import layer_costs, terminal
 
     layers = manifest["network"]["layers"]
@@ -170,7 +174,7 @@ def _facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _losses(judged: list[dict[str, Any]]) -> str:
-    """cross_entropy; of several 0.5 * digit (cross_entropy) + quiet (abs)"""
+    """The losses in words: cross_entropy; of several 0.5 * digit (cross_entropy) + quiet (abs)"""
     if len(judged) == 1 and "loss_weight" not in judged[0] and judged[0].get("answers", True):
         return _loss(judged[0]["loss"])
     said = []

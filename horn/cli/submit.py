@@ -313,7 +313,7 @@ def _train(job: Job, asked: RunSettings, quiet: bool, path: str) -> tuple[Run, F
 
 
 def _kept(model: Model, path: str) -> str:
-    """Where it is now, in words; it is not what failed first, so that it raises nothing."""
+    """Save the model; its place in words. Raises nothing, since another failure came first."""
     from horn.errors import ModelError
 
     try:
@@ -343,7 +343,7 @@ def _show_plan(job: Job, asked: RunSettings) -> None:
 
 
 def _topology(asked: RunSettings) -> str:
-    """downpour (push_every=4) · 2 groups × 2 tasks"""
+    """The strategy and groups in words: downpour (push_every=4) · 2 groups × 2 tasks"""
     from horn.strategies import in_words
 
     groups, tasks = asked.groups, asked.tasks
@@ -379,7 +379,9 @@ def _say_end(run: Run, path: str) -> None:
 
 
 def _spent(counters: list[dict[str, Any]]) -> str:
-    """· 966 supersteps · compute 78 % comm 11 % wait 11 %, of the tasks' time in supersteps."""
+    """In words: · 966 supersteps · compute 78 % comm 11 % wait 11 %, of the tasks' time in
+    these.
+    """
     if not counters:
         return ""
     seconds = {
@@ -393,7 +395,7 @@ def _spent(counters: list[dict[str, Any]]) -> str:
 
 
 def _histogram(counts: dict[int, int]) -> str:
-    """0 21 %, 1 60 %, 2 19 %; the latest together."""
+    """Counts in words: 0 21 %, 1 60 %, 2 19 %; the latest together."""
     total = sum(counts.values())
     rows = sorted(counts.items())
     if len(rows) > 8:
@@ -405,7 +407,7 @@ def _histogram(counts: dict[int, int]) -> str:
 
 
 def _say_counters(counters: list[dict[str, Any]]) -> None:
-    """A row per task: where its time went, and what it sent and held."""
+    """Print a row per task: the parts of its time, its messages and its memory."""
     from horn import terminal
 
     phases = ("compute", "pack", "send", "wait", "unpack")
@@ -422,7 +424,7 @@ def _say_counters(counters: list[dict[str, Any]]) -> None:
 
 
 def _say_profile(profile: Profile) -> None:
-    """A row per statement of a step, the longest first."""
+    """Print a row per statement of a step, the longest first."""
     from horn import terminal
 
     terminal.say()
@@ -432,7 +434,7 @@ def _say_profile(profile: Profile) -> None:
 
 
 def _dry_run(job: Job, asked: RunSettings, as_json: bool, assume: str | None) -> None:
-    """The plan is the result here: it goes to stdout."""
+    """Print the plan on stdout: it is the result here."""
     from horn import summary, terminal
 
     rows = summary.layers(job.network, asked.backend)

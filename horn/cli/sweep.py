@@ -108,7 +108,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
 
 def _check(target: str, args: Sequence[str], found: Sequence[Combination], strategy: str,
            monitor: str | None) -> str:  # fmt: skip
-    """Refuse what no run could have, before any begins; the target's stem."""
+    """Refuse settings that no run could have, before any begins; the target's stem."""
     from horn import settings as settings_
     from horn import target as targets
     from horn.aggregates import COLUMNS
@@ -207,7 +207,7 @@ def _start(
 
 
 def _ended(child: _Child) -> None:
-    """Read what a run has left."""
+    """Read the results of an ended run."""
     code = child.process.wait()
     result: dict[str, Any] = {}
     lines = child.stem.with_suffix(".out").read_text().splitlines()

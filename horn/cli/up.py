@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PORT = 4675  # of ZooKeeper, where nodes have to find it
 START_S = 60.0  # for the nodes to find one another
-LEAVE_S = 10.0  # for them to hear that all is over
+LEAVE_S = 10.0  # for them to notice the end
 
 
 @click.command(
@@ -90,7 +90,7 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
 
 
 def slurm(environment: Mapping[str, str]) -> tuple[int, int, str] | None:
-    """This node's number, how many there are, and the first one's name; None outside of Slurm."""
+    """This node's number, the number of nodes, and the first one's name; None outside of Slurm."""
     if "SLURM_PROCID" not in environment:
         return None
     names = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
@@ -99,7 +99,7 @@ def slurm(environment: Mapping[str, str]) -> tuple[int, int, str] | None:
 
 
 def first_node(names: str) -> str:
-    """node[03-05,9],other -> node03"""
+    """The first name of a list of nodes: node[03-05,9],other -> node03"""
     found = re.match(r"([^,\[]*)(?:\[([^\]]*)\])?", names)
     if found is None or not found[0]:
         return "localhost"
@@ -156,14 +156,14 @@ def _zookeeper(
 
 
 def _folder(stack: ExitStack) -> Path:
-    """A temporary folder."""
+    """Make a temporary folder."""
     import tempfile
 
     return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="horn-up-")))
 
 
 def _agent(stack: ExitStack, capacity: Any) -> Agent:
-    """The agent, in a thread."""
+    """Start the agent, in a thread."""
     from horn.cluster.agent import Agent
 
     agent = Agent(capacity)
@@ -181,7 +181,7 @@ def _agent(stack: ExitStack, capacity: Any) -> Agent:
 def _lead(
     hosts: str, key_file: str | None, agent: Agent, nodes: int, words: tuple[str, ...]
 ) -> int:
-    """Wait for all nodes, then do what was asked for; the others are told how it ended."""
+    """Wait for all nodes, then submit, or wait for Ctrl-C; the others get the exit code."""
     from horn import terminal
     from horn.errors import ClusterError
 
@@ -215,7 +215,7 @@ def _lead(
 
 
 def _submit(hosts: str, key_file: str | None, words: tuple[str, ...]) -> int:
-    """As horn submit TARGET ... --zk HOSTS; when it is left, the job ends with the cluster."""
+    """Run horn submit TARGET ... --zk HOSTS; if it is left, the job ends with the cluster."""
     from horn.cli.submit import command as submit
 
     more = ["--zk", hosts, *(["--key", key_file] if key_file else [])]
@@ -224,7 +224,7 @@ def _submit(hosts: str, key_file: str | None, words: tuple[str, ...]) -> int:
 
 
 def _follow(hosts: str, key_file: str | None, agent: Agent) -> int:
-    """Serve until the first node says how it ended."""
+    """Serve until the first node gives the exit code."""
     from horn.errors import ClusterError
 
     ends = time.monotonic() + START_S
