@@ -28,5 +28,5 @@ def share(one_in: int, *axes: Iterable[Any]) -> list[Any]:
 
 
 def _param(value: Any) -> Any:
-    """A value as pytest.param has it; one that is marked already stays so."""
+    """A value in a pytest.param; a marked one stays as it is."""
     return value if hasattr(value, "marks") and hasattr(value, "values") else pytest.param(value)

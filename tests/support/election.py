@@ -1,4 +1,4 @@
-"""Waiting for an election, and who has won it: what tests want to know of candidates."""
+"""Elections in tests: wait for a candidate to lead, read the leader's data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ LOOK_S = 0.01
 
 
 def wait_elected(candidate: Candidate, timeout_s: float) -> Leadership:
-    """Until this candidate leads; Timeout, and still a candidate, if it does not by then."""
+    """Wait until this candidate leads. Raises Timeout, and it stays a candidate, if it is not in
+    time.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         names = candidate.coord.children(candidate.path.rpartition("/")[0])
@@ -26,7 +28,7 @@ def wait_elected(candidate: Candidate, timeout_s: float) -> Leadership:
 
 
 def leader_of(coord: Session, folder: str) -> bytes:
-    """What the leader says of itself; NotFound if nobody leads."""
+    """The data of the leader; NotFound if nobody leads."""
     for name in sorted(coord.children(folder), key=lambda name: name.rpartition("-")[2]):
         node = coord.get(f"{folder}/{name}")
         if node is not None:

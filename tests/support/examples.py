@@ -13,7 +13,7 @@ from horn.data.characters import text
 
 
 def fake_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MNIST, CIFAR-10 and a book, in 20 to 40 samples."""
+    """Replace MNIST, CIFAR-10 and a book by 20 to 40 samples."""
     rng = np.random.default_rng(0)
 
     def mnist(*_: Any, **__: Any) -> horn.data.Dataset:

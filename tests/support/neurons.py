@@ -1,4 +1,4 @@
-"""Neurons that several tests look through windows, links and ties with."""
+"""Neurons for several tests of windows, links and ties."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class MaxPool(horn.Neuron):
 
 
 class Mean(horn.Neuron):
-    """Counts its messages: what lies outside is none."""
+    """The mean of its messages: positions outside send none."""
 
     def forward(self, messages):
         self.feedforward(sum(m.input for m in messages) / len(messages))
@@ -55,7 +55,7 @@ class Written(horn.Neuron):
 
 
 class Silenced(horn.Neuron):
-    """Whole neurons sit a batch out."""
+    """A neuron that sits whole batches out."""
 
     def forward(self, messages):
         here = self.bernoulli(0.6, per="batch")

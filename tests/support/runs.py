@@ -1,4 +1,4 @@
-"""Jobs for groups of task processes, who watches them, and what none of them may leave behind."""
+"""Jobs for groups of task processes, displays of their progress, and a check for leftovers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from horn.training.progress import Progress
 
 DEADLINE_S = 60.0
 CLOSED_S = 5.0  # until what closes in a thread beside a test has closed
-# A superstep's deadline where somebody is stopped or hangs: nobody else may ever be so late.
+# A superstep's deadline where a task is stopped or hangs: no other task may ever be so late.
 LATE_S = 5.0
 NEVER_S = 3600.0  # the deadline of a superstep where something else is to end a run long before
 
@@ -67,8 +67,8 @@ def is_stopped(pid):
 
 
 def children(parent="self"):
-    """Processes that this one, or ``parent``, has started and not waited for: pid -> task, None for
-    others.
+    """The processes that this one, or ``parent``, has started and not waited for: pid -> task, None
+    for others.
     """
     found = {}
     for thread in Path(f"/proc/{parent}/task").iterdir():
@@ -86,13 +86,13 @@ def pid_of(task):
 
 
 def stop(pid):
-    """Returns when that child has stopped."""
+    """Stop a child, and return when it has stopped."""
     os.kill(pid, signal.SIGSTOP)
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
 
 
 def what_is_open():
-    """What this process holds besides files: sockets, memory, event descriptors."""
+    """The descriptors of this process besides files: sockets, memory, event descriptors."""
     names = []
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -103,7 +103,7 @@ def what_is_open():
 
 
 def in_shared_memory():
-    """Without what the tests of transports beside these have there."""
+    """The files of horn in shared memory, without those of transport tests beside these."""
     names = os.listdir("/dev/shm")
     return sorted(name for name in names if "horn" in name and not name.startswith("horn-test-"))
 
@@ -128,7 +128,7 @@ def nothing_is_left():
 
 @pytest.fixture
 def patient(monkeypatch):
-    """Whoever knows something of a failure has the time to say it."""
+    """Give every process the time to report what it knows of a failure."""
     monkeypatch.setattr("horn.executor.monitor.GRACE_S", DEADLINE_S)
 
 
@@ -152,7 +152,7 @@ def bits(run):
 
 
 class At(Progress):
-    """Does something once, after the first epoch."""
+    """A progress that calls a function once, after the first epoch."""
 
     def __init__(self, act):
         self.act, self.done = act, False
@@ -164,7 +164,7 @@ class At(Progress):
 
 
 class Notes(At):
-    """An At that keeps what the run notes."""
+    """An At that keeps the notes of the run."""
 
     def __init__(self, act):
         super().__init__(act)
