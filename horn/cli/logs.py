@@ -79,9 +79,7 @@ def _moment(text: str, now_s: float) -> float:
 
 
 class _Reader:
-    """Reads logs on from its last positions. begins_s : sent as an age, since clocks of hosts may
-    differ.
-    """
+    """Reads logs on from its last positions. begins_s : sent as an age: clocks of hosts differ."""
 
     def __init__(
         self,
@@ -100,9 +98,7 @@ class _Reader:
         self._has_ended = False
 
     def follow(self, cluster: ClusterClient) -> bool:
-        """Print new lines, in this session; whether it is over: nothing is written after the
-        end.
-        """
+        """Print new lines, in this session; whether it is over: no line comes after the end."""
         from horn.coordination.jobs import ENDED
 
         self.look(cluster)

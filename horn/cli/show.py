@@ -112,9 +112,7 @@ def _n_parameters(layer: dict[str, Any], shapes: dict[str, list[int]]) -> int:
 
 
 def _heard(link: dict[str, Any]) -> str:
-    """A link in words: 2 through Convolution 5, sparse 0, x: 1, 3 with the weights of 1, 1 1 step
-    ago
-    """
+    """A link in words: 2 through Convolution 5, sparse 0, x: 1, 3 with the weights of 1, ..."""
     name = f"{link['input']}: {link['source']}" if link.get("input") else str(link["source"])
     if link.get("reversed"):
         name += " reversed"
@@ -130,9 +128,7 @@ def _heard(link: dict[str, Any]) -> str:
 
 
 def _costs(manifest: dict[str, Any], shapes: dict[str, list[int]]) -> list[list[str]]:
-    """For each layer: the part of the input that a neuron sees, the costs of a sample and a
-    batch.
-    """
+    """For each layer: what a neuron sees of the input, and the cost of a sample and a batch."""
     from horn import layer_costs, terminal
 
     layers = manifest["network"]["layers"]

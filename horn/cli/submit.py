@@ -379,9 +379,7 @@ def _say_end(run: Run, path: str) -> None:
 
 
 def _spent(counters: list[dict[str, Any]]) -> str:
-    """In words: · 966 supersteps · compute 78 % comm 11 % wait 11 %, of the tasks' time in
-    these.
-    """
+    """In words: · 966 supersteps · compute 78 % comm 11 % wait 11 %, of the tasks' time."""
     if not counters:
         return ""
     seconds = {

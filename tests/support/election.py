@@ -12,9 +12,7 @@ LOOK_S = 0.01
 
 
 def wait_elected(candidate: Candidate, timeout_s: float) -> Leadership:
-    """Wait until this candidate leads. Raises Timeout, and it stays a candidate, if it is not in
-    time.
-    """
+    """Wait until this candidate leads. Raises Timeout, and it stays a candidate: not in time."""
     deadline = time.monotonic() + timeout_s
     while True:
         names = candidate.coord.children(candidate.path.rpartition("/")[0])
