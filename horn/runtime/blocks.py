@@ -44,8 +44,8 @@ def blocks_of(
     layout: str = "batch",
     rank: int | None = None,
 ) -> tuple[list[Channel], dict[int, list[Block]]]:
-    """The channels of a move, and for every destination its blocks in task order; with a rank only
-    those that it sends or wants. A block that several ranks want is one channel.
+    """Make the channels of a move, and for every destination its blocks in task order; with a rank
+    only those that it sends or wants. A block that several ranks want is one channel.
 
     shares : of all participants, by rank. dtype : as in a Channel.
     """

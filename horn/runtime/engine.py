@@ -66,7 +66,7 @@ class GroupEngine(CompiledEngine):
         self.homes = homes(setup.network, placement)
         self.runner = backends.load(backend).runner
         self.channels: list[Channel] = []
-        self.slot_axes: dict[str, tuple[str, ...]] = {}  # of the optimizer's memory
+        self.slot_axes: dict[str, tuple[str, ...]] = {}  # axes of the optimizer's slots
         self._exchanges: dict[int, Exchange] = {}  # by id of the runner
         self._given, self._owns_given = initial, owns_initial
         self._first_kept = 0  # for sequences in pieces: this task's first row of a batch
@@ -172,7 +172,7 @@ class GroupEngine(CompiledEngine):
 
     def _share(self) -> None:
         """Move arrays that groups have in common to shared memory. All write the same values, and
-        wait for each other before anybody restores a checkpoint.
+        wait for each other before any restores a checkpoint.
         """
         exchanges = self._exchanges.values()
         pairs = [pair for exchange in exchanges for pair in exchange.common.items()]

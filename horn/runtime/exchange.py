@@ -81,7 +81,7 @@ class Exchange:
             self._plans[post.superstep] = self._plan(post)
         self._scripts: dict[int, tuple[Script, Turns]] = {}  # by the steps of a batch
         self._turns = Turns([], [])
-        self._n_rows = -1  # of the batch whose regions are known
+        self._n_rows = -1  # rows of the batch whose regions are known
         self._made: dict[int, list[tuple[str, int]]] = {}  # segment -> buffers made in outboxes
         self._read: dict[str, int] = {}  # buffer -> the part whose inbox it is read in
         if runner.is_static:
@@ -89,8 +89,8 @@ class Exchange:
 
     @property
     def script(self) -> Script:
-        """Of the batch that has begun: as long as its sequences, where tasks exchange at each step
-        of these.
+        """The script of the batch that has begun: as long as its sequences, where tasks exchange at
+        each step of these.
         """
         n_steps = self.runner.n_steps if self._outline.has_turns else 1
         if n_steps not in self._scripts:

@@ -192,7 +192,7 @@ class Task:
         return ", ".join(said)
 
     def owed_by(self, absent: Iterable[int]) -> str:
-        """What these tasks owe this one in the current step, in words."""
+        """The blocks that these tasks owe this one in the current step, in words."""
         step = self.step
         owes = {} if step is None else step.owes
         return "; ".join(
