@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 AHEAD_S = 0.3  # how far ahead a boundary is chosen, at the speed of as long a time before
 LEAST_AHEAD = 2  # iterations
-HOLD_S = 2.0  # how long a task waits at a boundary that another has not heard of
+HOLD_S = 2.0  # how long a task waits at a boundary that another does not know
 
 
 class CheckpointCoordinator:
@@ -44,10 +44,10 @@ class CheckpointCoordinator:
         self.facts, self.tell, self.seconds = facts, tell, seconds
         self.last: tuple[int, Path] | None = None
         self.is_stopping = self.is_settled = False
-        self.on_commit: Callable[[int], None] | None = None  # is told the iteration
+        self.on_commit: Callable[[int], None] | None = None  # called with the iteration
         self._due: SaveRequest | None = None
         self._answers: dict[int, SaveReply] = {}  # by rank
-        self._held_at = math.inf  # when the first task said that it waits
+        self._held_at = math.inf  # when the first task reported that it waits
         self._parts: dict[int, dict[int, PartSaved]] = {}  # iteration, rank
         self._next_at: float | None = None
         self._seen = (0.0, 0)  # time and iteration of the last measurement of the speed

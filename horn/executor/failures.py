@@ -159,7 +159,7 @@ def _failed(case: FailureEvidence, task: int, network: Network) -> HornError:
 
 
 def _place(failed: FailureReport, network: Network) -> str:
-    """Where the task was, with the neuron class."""
+    """The position of the task, with the neuron class."""
     named = [layer for layer in network.layers[1:] if layer.name in _words(failed.label)]
     classes = sorted({layer.neuron.__name__ for layer in named})
     return f"{failed.where}, neuron class {' and '.join(classes)}" if classes else failed.where

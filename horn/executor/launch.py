@@ -234,7 +234,7 @@ def launch_at(
     """Run one attempt of a job on a cluster; arguments and errors are those of ``launch``."""
     pool, journals = on_cluster.pool, recovery.journals
     attempts = Attempts(job, draft, settings, watcher, begun, recovery, on_cluster, hooks)
-    if journals is None:  # else each start has one that is higher than those of the last
+    if journals is None:  # else each start has a higher one than the last
         attempts.attempt = on_cluster.attempt
     try:
         placement = find_placement()
@@ -441,7 +441,7 @@ class Attempts:
             last = None if self.coordinator is None else self.coordinator.last
             raise stopped(last, monitor.finished[0].iteration)
         outcome = monitor.outcome()
-        self._call_back(monitor, None)  # of an asynchronous run: group 0 does not wait for others
+        self._call_back(monitor, None)  # in an asynchronous run group 0 does not wait for others
         if self.recovery.journals is not None:
             self.recovery.journals.keep(outcome.rows)
         return outcome
@@ -588,7 +588,7 @@ class JobEntry:
         return self.server is not None and not self.server.is_running
 
     def look(self) -> None:
-        """Restart an ended server; tasks then hear that their sessions are over."""
+        """Restart an ended server; tasks then learn that their sessions are over."""
         if self._is_server_gone:
             self._renew("the embedded ZooKeeper has ended")
 

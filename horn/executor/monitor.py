@@ -79,7 +79,7 @@ class ProgressRecord:
         self._n_told = len(self.rows)
         self._heard: dict[int, dict[int, EpochRow]] = {}  # epoch, group: not in ``rows`` yet
         self._latest: dict[int, int] = {}  # group: the last epoch that it reported
-        self._gone: set[int] = set()  # groups that have left: nobody waits for them
+        self._gone: set[int] = set()  # groups that have left and are not waited for
         for said in told:
             self._note(msgspec.convert(said, EpochRow))
 
@@ -119,7 +119,7 @@ class ProgressRecord:
     def hear(self, row: EpochRow, n_groups: int, is_joined: bool) -> None:
         epoch = int(row.values["epoch"])  # type: ignore[arg-type]
         if self.untold is not None and row.group == 0 and epoch <= len(self.rows):
-            self.untold.append(self.rows[epoch - 1])  # of a group that started again: it waits
+            self.untold.append(self.rows[epoch - 1])  # for a restarted group, which waits for it
         self._note(row)
         self.put(n_groups, is_joined)
 
@@ -282,7 +282,7 @@ class TaskMonitor:
 
     @property
     def verdict_at(self) -> float | None:
-        """When the verdict is due, on the monotonic clock; None without trouble."""
+        """The time when the verdict is due, on the monotonic clock; None without trouble."""
         if not self.case.has_trouble:
             return None
         if self._patience is None:
@@ -375,7 +375,7 @@ class TaskMonitor:
         sent, received = (sum(row[k] for row in counters) for k in ("n_sent", "n_received"))
         if sent != received:
             raise ProtocolError(f"{sent} messages were sent, {received} received")
-        # Of an asynchronous run that ended early, some groups had fewer epochs.
+        # If an asynchronous run ended early, some groups had fewer epochs.
         self.record.put(1, self.is_joined, is_over=True)
         first = self.finished[0]
         ending = LoopResult(

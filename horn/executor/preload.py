@@ -157,7 +157,7 @@ def _code_of(name: str) -> tuple[str, str, str | None, bytes] | None:
             return None
         code = spec.loader.get_code(name)
     except (ImportError, AttributeError, ValueError, SyntaxError, OSError):
-        return None  # the task will say what is wrong with it, if it imports it at all
+        return None  # the task will report its fault, if it imports the module at all
     if code is None:
         return None
     folder = (spec.submodule_search_locations or [""])[0]

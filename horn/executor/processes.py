@@ -23,7 +23,7 @@ from horn.process.control import ControlChannel, ControlMessage
 logger = logging.getLogger(__name__)
 
 TELL_S = 30.0  # for a task that has hundreds of messages unread to read one
-STACK_S = 1.0  # for a late task to say where it is
+STACK_S = 1.0  # for a late task to write its stack
 STACK_BYTES = 20_000
 BLAS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 # Before all that takes long: a process is killed when the one that started it ends (1 is
@@ -80,7 +80,7 @@ class ChildProcess:
             boot, release = preload.BOOT.format(code), preload.RELEASE
         program = PREAMBLE.format(3) + QUICKLY + boot + IMPORTS + release + RUN
         try:
-            with ExitStack() as undo:  # of a start that fails half way
+            with ExitStack() as undo:  # for a start that fails half way
                 self.line, theirs = ControlChannel.pair()
                 undo.callback(self.line.close)
                 with closing(theirs):
@@ -91,7 +91,7 @@ class ChildProcess:
                     self.process = subprocess.Popen(
                         [sys.executable, "-P", "-c", program, *map(str, arguments)],
                         stdin=subprocess.DEVNULL,
-                        stdout=2 if output is None else output,  # results are the parent's to say
+                        stdout=2 if output is None else output,  # only the parent prints results
                         stderr=output,
                         env=env,
                         pass_fds=inherited if code is None else [*inherited, code],
@@ -117,7 +117,7 @@ class ChildProcess:
             )  # fmt: skip
             self.process.kill()
         except OSError:
-            pass  # it has ended already: its exit is heard of
+            pass  # it has ended already: its exit will be noticed
 
     @property
     def is_stopped(self) -> bool:

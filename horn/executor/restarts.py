@@ -128,7 +128,7 @@ class Restarts:
         if is_end and rank in self.monitor.finished:
             return False
         if is_end and rank in self.monitor.case.failures:
-            return False  # it has said why, and that cannot be repaired
+            return False  # it has reported why, and that cannot be repaired
         if self.is_over.is_set():
             return False
         if isinstance(said, FailureReport) and rank >= self.topology.n_ranks:
@@ -139,7 +139,7 @@ class Restarts:
             return False
         now = time.monotonic()
         if is_end and any(who == rank for who, _ in self._held.get(unit, ())):
-            self._note(unit, now, rank, said)  # it has said why
+            self._note(unit, now, rank, said)  # it has reported why
         elif is_end:
             self._note(unit, now, rank, said, f"{self.topology.name(rank)} ended: {_code(said)}")
         elif is_secondary(said) and self._is_own(unit, said):

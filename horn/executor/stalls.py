@@ -78,11 +78,11 @@ class StallDetector:
         self.trains = trains
         self.unit, self.start_s, self.silence_s = unit, start_s, silence_s
         self.is_stopped, self.pids, self.clock = is_stopped, pids, clock
-        self._steps: dict[int, int] = {}  # by rank, of those that start
-        self._ready: dict[str, set[int]] = {}  # of a unit whose others start
+        self._steps: dict[int, int] = {}  # by starting rank: its step
+        self._ready: dict[str, set[int]] = {}  # by unit: ready ranks, while others start
         self._fronts: dict[str, tuple[tuple[int, int, int], Patience]] = {}
-        self._signs: dict[int, Patience] = {}  # by rank, of those that train,
-        self._ends: dict[int, Patience] = {}  # and of those that have trained
+        self._signs: dict[int, Patience] = {}  # by training rank,
+        self._ends: dict[int, Patience] = {}  # and by rank that has trained
         self._looked = clock()
         self.begin(ranks)
 

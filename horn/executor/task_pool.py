@@ -94,10 +94,10 @@ class TaskPool:
         credential: Credential | None = None,
         ranks: Sequence[int] | None = None,
     ) -> None:
-        """Give the job to tasks. key : encrypts what leaves the host. credential : for ZooKeeper.
-        ranks : only these, which were renewed.
+        """Give the job to tasks. key : encrypts all that leaves the host. credential : for
+        ZooKeeper. ranks : only these, which were renewed.
         """
-        # Of a group that came later n_groups counts it, too.
+        # For a group that came later, n_groups counts it, too.
         topology = Topology(run.n_first or run.n_groups, run.n_tasks, run.n_servers)
         payload = pack(draft, job, run, placement)
         try:
