@@ -1,4 +1,4 @@
-"""A task's side of callbacks, which run in the process that started it (``training/hooks.py``).
+"""A task's side of callbacks, which run in its parent process (``training/hooks.py``).
 
 At the end of an epoch, and after each update where a callback wants to hear of it, the task waits
 for their decision: every task gets the same, so all go on alike. The wait has no deadline: a

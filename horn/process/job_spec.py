@@ -128,7 +128,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     test: DataSpec | None
     aggregates: dict[str, AggregateSpec] = {}
     frozen: tuple[str, ...] = ()
-    callbacks: list[dict[str, Any]] = []  # those that run everywhere
+    callbacks: list[dict[str, Any]] = []  # only callbacks that run everywhere
     metrics: list[dict[str, Any]] = []
     augment: AugmentSpec | None = None
     buckets: _Count = 0
@@ -213,7 +213,7 @@ class SharedArrays:
                 _write(fd, np.ascontiguousarray(array), specs[key].offset)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
         except OSError as error:
-            if error.errno == errno.EFAULT:  # of an array whose file was removed
+            if error.errno == errno.EFAULT:  # an array's file was removed
                 raise DataError(f"{name}: the file that it is mapped from was cut short") from error
             raise JobError(
                 f"no room in memory for {name} of {end:,} bytes: {error.strerror}"
@@ -609,7 +609,7 @@ def _placement(text: JobText, network: Network) -> Placement:
     layers = dict(text.layers)
     wanted = {(layer.index, at) for layer in network.layers for at in range(len(layer.links))}
     if (
-        not links.keys() <= wanted  # of the others every task has everything
+        not links.keys() <= wanted  # every task has all of the others
         or not set(links.values()) <= {*PLACES}
         or not set(layers.values()) <= {*LAYER_SPLITS, CHANNELS}
     ):

@@ -21,7 +21,7 @@ from horn.errors import JobError
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
 UMASK = 0o077
-# What a job's processes may know of the agent's environment; all else is left out.
+# The agent's variables that a job's processes may have; all others are left out.
 ALLOWED = frozenset(
     "PATH HOME USER LOGNAME LANG LANGUAGE TZ TMPDIR SHELL TERM NO_COLOR FORCE_COLOR "
     "PYTHONPATH PYTHONHASHSEED PYTHONFAULTHANDLER PYTHONUNBUFFERED VIRTUAL_ENV LD_LIBRARY_PATH "
@@ -139,7 +139,7 @@ def _set(kind: int, wanted: int, name: str) -> None:
 
 
 def _n_threads(uid: int) -> int:
-    """Processes and threads of a uid, which is what RLIMIT_NPROC counts."""
+    """The number of processes and threads of a uid, which RLIMIT_NPROC counts."""
     n = 0
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():

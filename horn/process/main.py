@@ -43,7 +43,7 @@ from horn.training.progress import Progress
 from horn.transport import PeerLost
 from horn.wire.frames import Array
 
-if TYPE_CHECKING:  # each task would spend a tenth of its start on what few need
+if TYPE_CHECKING:  # each task would spend a tenth of its start on imports that few need
     from horn.parameter_server.server import ParameterServer
     from horn.parameter_server.serving import ServerThread
     from horn.strategies import Strategy
@@ -151,7 +151,7 @@ class TaskProcess:
             self.enter(control.READING)
         found = self.line.receive(None)  # an agent's processes may wait for long
         if found is None:
-            raise SystemExit(0)  # the one who started it has gone
+            raise SystemExit(0)  # the parent has gone
         start, descriptors = found
         assert isinstance(start, control.StartTask)
         name = f"horn-task-{start.task}"  # for ps and top
@@ -167,7 +167,7 @@ class TaskProcess:
                 else:
                     self._serve(start, opened, stack)
             except BaseException as error:
-                # Before the others hear of it, so that the first failure is the first reported.
+                # Before the others notice, so that the first failure is the first reported.
                 guest = self.guest
                 self.report(guest.error if guest is not None and guest.error else error)
                 raise
@@ -354,7 +354,7 @@ class TaskProcess:
         while self.line.wait(0.0):
             found = self.line.receive(1.0)
             if found is None:
-                raise SystemExit(0)  # the one who started it has gone
+                raise SystemExit(0)  # the parent has gone
             if self.decisions is None or not self.decisions.hear(found[0], 0):
                 self._take(found[0], group_index)
         return self.leaves
@@ -472,11 +472,11 @@ class TaskProcess:
             self._is_reported = True
             trouble = self.loop.trouble if self.loop is not None else None
             try:
-                if trouble is not None:  # whoever has all shares can say which neurons it was
+                if trouble is not None:  # with all shares the parent can name the neurons
                     self.send_share()
                 self.line.send(self.failed(error))
             except OSError:
-                pass  # nobody listens any more
+                pass  # the parent has gone
 
     def failed(self, error: BaseException) -> control.FailureReport:
         group, loop = self.group, self.loop
@@ -566,7 +566,7 @@ def _is_of_wire(error: BaseException) -> bool:
 
 def main() -> int:
     """Run one task; 0 if it went well, else 1, with the reason sent to the parent."""
-    gc.freeze()  # what was imported stays; collecting it was put off (executor/processes.py)
+    gc.freeze()  # imported modules stay; collecting was put off (executor/processes.py)
     gc.enable()
     line_fd, stack_fd = map(int, sys.argv[1:3])
     for fd in (line_fd, stack_fd):
@@ -577,7 +577,7 @@ def main() -> int:
     line = control.ControlChannel(socket.socket(fileno=line_fd))
     try:
         TaskProcess(line).run()
-    except Exception:  # which the parent has been told of, if it can be told of anything
+    except Exception:  # the parent has its report, if it can receive any
         return 1
     return 0
 

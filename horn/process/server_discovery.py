@@ -1,4 +1,4 @@
-"""How tasks find restarted servers, and servers restarted groups: through ZooKeeper.
+"""The discovery of restarted servers by tasks, and of restarted groups by servers, in ZooKeeper.
 
 Members are kept here, and read again when the membership of their folder has changed.
 """
