@@ -248,7 +248,7 @@ def rows_of(opened: CheckpointReader) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class CheckpointSchedule:
-    """When and where to save. every : iterations, seconds : between two; None : not by that."""
+    """The place and times of checkpoints. every : iterations, seconds : between two; or None."""
 
     folder: Path
     every: int | None = None

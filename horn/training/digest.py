@@ -15,7 +15,7 @@ from horn.data import ahead
 
 Array = np.ndarray[Any, Any]
 BLOCK_BYTES = 1 << 20
-MAX_FILE_BYTES = 1 << 30  # of a larger mapped file so much is read, evenly
+MAX_FILE_BYTES = 1 << 30  # of a larger mapped file only so much is read, evenly
 
 
 def digest(array: Array, max_file_bytes: int = MAX_FILE_BYTES) -> str:

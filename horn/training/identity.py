@@ -138,7 +138,7 @@ def check_same(
     """
     try:
         found, unknown = differences(theirs, mine), uncompared(theirs, mine)
-        # Of a smaller layer a part of the old arrays would fit, and nobody could say which neurons.
+        # A part of the old arrays would fit a smaller layer, but of unknown neurons.
         resized = [
             f"{name} was {tuple(was)}, is {tuple(now)}"
             for name, now in mine["shapes"].items()

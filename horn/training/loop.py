@@ -218,9 +218,9 @@ class TrainingLoop:
         self.look = look or engine.parameters
         self.history = History()
         self.iteration = self.epoch = 0
-        self.done, self.total = 0, 0.0  # of the epoch under way: samples, the sum of their losses
-        self.unseen = 0  # of these samples: without known losses
-        self.earlier_s = 0.0  # of training before ``begun``
+        self.done, self.total = 0, 0.0  # samples of the current epoch, the sum of their losses
+        self.unseen = 0  # those of them without known losses
+        self.earlier_s = 0.0  # seconds of training before ``begun``
         self.is_halted = False
         self.kept: KeptArrays | None = None
         self.best: BestModel | None = None
@@ -430,7 +430,7 @@ class TrainingLoop:
             self.best = BestModel(score, row["epoch"], row["iteration"], *arrays)
 
     def _last_metrics(self) -> dict[str, dict[str, float]]:
-        """The last metrics, on the validation data, else on the training data; none without
+        """The last metrics: of the validation data, else of the training data; none without
         loss.
         """
         job = self.job
@@ -513,7 +513,7 @@ def of_guessing(job: Job) -> float:
            "binary_cross_entropy": network.last.size * math.log(2.0),
            "squared_error": 0.5}  # fmt: skip
     if name == "squared_error" and (data.y.ndim == 2 or network.last.size == 1):
-        y = np.asarray(data.y[:10_000], np.float64)  # of a mapped file a part
+        y = np.asarray(data.y[:10_000], np.float64)  # a part, since the file may be mapped
         per[name] = 0.5 * float(np.square(y).sum()) / len(y)
     weight = 1.0 if data.weight is None else max(1.0, float(data.weight.mean()))
     return per.get(name, math.inf) * weight

@@ -20,19 +20,19 @@ class Progress:
     interval_s = 0.1
 
     def begin(self, job: Job) -> None:
-        """Just before the first step."""
+        """Called just before the first step."""
 
     def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
-        """Inside an epoch: its updates and mean loss so far."""
+        """Called inside an epoch: its updates and mean loss so far."""
 
     def epoch(self, row: Mapping[str, Any]) -> None:
-        """After an epoch: its row of the history."""
+        """Called after an epoch, with its row of the history."""
 
     def note(self, text: str) -> None:
-        """An event in words, such as a restart."""
+        """Called with an event in words, such as a restart."""
 
     def end(self) -> None:
-        """After the last step, also when training fails."""
+        """Called after the last step, also when training fails."""
 
 
 class FunctionProgress(Progress):
