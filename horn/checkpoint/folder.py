@@ -237,7 +237,7 @@ class Checkpoints:
                 logger.warning("left behind: %s", error)
 
     def _remove(self, path: Path) -> None:
-        """Rename a checkpoint, then remove it: what a crash leaves is no checkpoint."""
+        """Rename a checkpoint, then remove it: leftovers of a crash are no checkpoint."""
         old = path.with_name(f"{path.name}.old")
         disk.remove(old)
         disk.rename(path, old)
