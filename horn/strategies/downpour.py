@@ -56,8 +56,8 @@ class Accumulate(Optimizer):
 
 @dataclass(frozen=True)
 class Moving(Optimizer):
-    """The steps of ``inner``, and the sum of what they subtract from the weights, for servers to
-    subtract, too. keep : as in Accumulate.
+    """An optimizer with the steps of ``inner``. It sums what they subtract from the weights, for
+    servers to subtract, too. keep : as in Accumulate.
     """
 
     inner: Optimizer = field(default_factory=SGD)
