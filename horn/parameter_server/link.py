@@ -77,7 +77,7 @@ class LinkEnd:
     def take(self, parts: Sequence[Buffer]) -> WireMessage:
         """Decode a frame's message. Raises BadFrame if it is damaged, lost or doubled."""
         message = decode(parts, self.expected)
-        if isinstance(message.meta, Refusal):  # of no link, so it has no number
+        if isinstance(message.meta, Refusal):  # it is outside the link, so it has no number
             return message
         self.n_in += 1
         if message.seq != self.n_in:

@@ -221,7 +221,7 @@ class TaskLinks:
             link.monitor.close(0)
             link.socket.close(linger_ms)
         link.socket = link.monitor = link.end = None
-        if link.is_welcome or link.why == NOT_YET:  # the reasons of later trials say less
+        if link.is_welcome or link.why == NOT_YET:  # the reasons of later trials are vaguer
             link.why = why
         link.is_welcome = link.has_handshake = False
 
