@@ -279,7 +279,7 @@ class Membership:
                 raise held(path, old)
 
     def _wait_seen(self, name: str, token: int) -> None:
-        """Wait until the own view has caught up, so that members() shows what join() did."""
+        """Wait until the own view has caught up, so that members() shows the effect of join()."""
 
         def is_seen() -> bool:
             node = self._view.nodes().get(name)

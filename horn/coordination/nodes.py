@@ -1,4 +1,4 @@
-"""The nodes of ZooKeeper as blocking calls: get, create, set, delete, commit and what follows.
+"""The nodes of ZooKeeper as blocking calls: get, create, set, delete, commit and combinations.
 
 Every call has a deadline. Reads are repeated over a broken connection; a write that may or may not
 have landed is looked up before it is repeated. Written over one asynchronous ``send``, which
@@ -237,7 +237,7 @@ class Nodes(ABC):
                     found = self.delete(at) or found
                 return found
             except Conflict:
-                continue  # somebody created below it in the meantime
+                continue  # another process created below it in the meantime
 
 
 def _check_size(path: str, data: bytes) -> None:

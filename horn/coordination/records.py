@@ -18,7 +18,7 @@ class ConnectionSuspended:
 
 @dataclass(frozen=True)
 class ConnectionResumed:
-    """The same session goes on. Watches are armed again by those who own them."""
+    """The same session goes on. The owners of watches set them again."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ _kazoo_logger.addHandler(logging.NullHandler())  # horn reports the same as erro
 # It writes each request at level DEBUG, the password of the digest in clear among them.
 _kazoo_logger.addFilter(lambda record: "auth" not in record.getMessage().lower())
 
-# Of X.509: a certificate that is self-signed, alone or in its chain, or whose issuer is not known.
+# X.509 errors: a self-signed certificate, alone or in its chain, or an unknown issuer.
 UNKNOWN_AUTHORITY = (18, 19, 20, 21)
 # Errors of a TLS handshake with a server without TLS; ours hangs up.
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF_WHILE_READING")
@@ -278,7 +278,7 @@ class Session(Nodes):
             self._cancel_timer()
             first = not self._handler.was_connected
             self._handler.was_connected = True
-            self._session = int(self._client.client_id[0])  # kazoo says it only while connected
+            self._session = int(self._client.client_id[0])  # kazoo has it only while connected
             self._connected.set()
             if not first:
                 self._tell(ConnectionResumed())
@@ -307,7 +307,7 @@ class Session(Nodes):
             self._over = reason
         was_connected = self._connected.is_set()
         self._handler.ended = True  # from here on kazoo cannot open another session
-        self._connected.set()  # wakes those who wait for it; check() tells them
+        self._connected.set()  # wakes waiting threads, in which check() raises
         self._cancel_timer()
         self._later.put(None)
         self._tell(SessionExpired(reason))
@@ -470,7 +470,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return connection
 
     def hang_up(self) -> None:
-        """End the connection from this side, so that nobody waits for its answer."""
+        """End the connection from this side, so that no call waits for its answer."""
         if self._connection is not None:
             with contextlib.suppress(OSError):  # it is closed already
                 self._connection.shutdown(socket.SHUT_RDWR)
@@ -502,7 +502,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             self.woke_at = time.monotonic()
             if self._asked_at is not None:
                 self._asked_at = self.woke_at
-        with self.order:  # whoever is sending has said where the answer goes
+        with self.order:  # the sender has set where the answer goes
             found = sorted(held.union(fd for fd, _ in ready))
         if any(fd in readers and fd not in self._wake_fds for fd in found):
             self.heard_at, self._asked_at = time.monotonic(), None
@@ -523,7 +523,7 @@ class _Wake:
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
-        self._lock = threading.Lock()  # nobody sends to a descriptor that is another's by now
+        self._lock = threading.Lock()  # so that no thread writes to a reused descriptor
 
     def fileno(self) -> int:
         return self._fd
