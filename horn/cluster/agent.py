@@ -48,7 +48,7 @@ from horn.security.tls import credential, is_loopback
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # how often everything is looked at
+LOOK_S = 1.0  # between two checks of everything
 AGAIN_S = 1.0  # between attempts to reach ZooKeeper
 PROGRESS_S = 0.5  # between two writes of a job's progress
 # In sessions: between questions to ZooKeeper, and without an answer until jobs here are ended. A
@@ -207,9 +207,7 @@ class Agent:
             self._poke()
 
     def _fence(self) -> None:
-        """End jobs when the agent is cut off. Has its own thread: the agent's may wait for
-        ZooKeeper.
-        """
+        """End jobs when the agent is cut off; in a thread: the agent's may wait for ZooKeeper."""
         pause = threading.Event()
         while self._suspended and not self._stopping:
             if self._is_cut_off():

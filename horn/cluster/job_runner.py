@@ -474,7 +474,7 @@ def _hosts(allocations: Mapping[str, Allocation]) -> dict[int, str]:
 
 def main() -> None:
     """Run one job runner: wait for an assignment, run it, report its end."""
-    gc.freeze()  # what was imported stays; collecting it was put off (runners.py)
+    gc.freeze()  # imported modules stay; collecting was put off (runners.py)
     gc.enable()
     fd, parent = map(int, sys.argv[1:3])
     waits = msgspec.json.decode(sys.argv[4], type=protocol.StandbySize)

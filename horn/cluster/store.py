@@ -41,7 +41,7 @@ TRACE = "trace.json"
 TIMES = ".times"
 MARK = struct.Struct("<qd")  # an offset, and when it was written: seconds since 1970
 MARK_S = 1.0  # between two of them
-LOG_BYTES = 8 * 1024 * 1024  # of one process; what comes after is dropped, and the log says so
+LOG_BYTES = 8 * 1024 * 1024  # of one process; later output is dropped, with a note in the log
 
 
 class HostStore:
@@ -74,7 +74,7 @@ class HostStore:
         self.shared_id = "" if shared is None else _id(shared)
         for packed in folder.glob("packages/*/"):
             package.sweep(packed)
-        left = [*folder.glob("jobs/*/work-*")]  # of an agent that was killed
+        left = [*folder.glob("jobs/*/work-*")]  # leftovers of a killed agent
         if shared is not None:
             left += shared.glob(f"packages/*-{self.id}")  # but not other hosts'
         for path in left:

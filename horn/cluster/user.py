@@ -68,7 +68,7 @@ class JobUser:
                 f"{self.uid}) here: chown -R {self.name} {folder}, or name the other with --user"
             )
         try:
-            # The folder itself comes last: until then nobody else gets into it.
+            # The folder itself comes last: until then no other user gets into it.
             for _, folders, files, at in os.fwalk(folder, topdown=False, follow_symlinks=False):
                 for name in (*folders, *files):
                     os.chown(name, self.uid, self.gid, dir_fd=at, follow_symlinks=False)
