@@ -34,7 +34,7 @@ from horn.wire.frames import (
 
 logger = logging.getLogger(__name__)
 
-UNFIT_S = 0.5  # how long a peer that does not fit may still turn out to be somebody else
+UNFIT_S = 0.5  # how long an unfit peer may still turn out to be a stranger
 LINGER_S = 2.0  # for frames still owed when a task leaves
 ACK_LINGER_S = 0.5  # ... and for the peers' acknowledgements, if no failure is known
 DOUBT_S = 2.0  # of waiting, before a check whether the peer's process lives
@@ -268,7 +268,7 @@ class FramedTransport(Delivery):
                 if not self._turn(0.01):
                     self._remind([])
                 now = time.monotonic()
-        except BadFrame as error:  # too late for anybody to act on it
+        except BadFrame as error:  # too late to act on it
             logger.warning("bad frame while leaving task=%d error=%s", self.task, error)
         finally:
             self.link.close(linger_s)

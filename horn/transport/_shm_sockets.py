@@ -277,7 +277,7 @@ class SocketPeers:
                 given = [os.pipe2(os.O_CLOEXEC) for _ in range(n)]
                 self._handles = [read for read, _ in given]
                 for read in self._handles:
-                    self._ends.register(read, 0)  # a hang-up is always told
+                    self._ends.register(read, 0)  # a hang-up is always reported
             for task, handle in enumerate(self._handles):
                 boxes.enter(task, handle)
             for task in self._peers:
@@ -447,11 +447,11 @@ class SocketPeers:
     def close(self, reason: str) -> None:
         """Say goodbye to all, and close everything."""
         for task, peer in self._peers.items():
-            if peer.sock is not None:  # it may not have the memory in which that was said
+            if peer.sock is not None:  # it may not have the memory where the reason is
                 try:
                     self.send(task, Bye(reason=reason[:4000]), (), Patience(0.0))
                 except (PeerLost, BarrierTimeout):
-                    pass  # it has gone, or does not read: the hang-up tells it as well
+                    pass  # it has gone, or does not read: the hang-up shows it as well
         for peer in self._peers.values():
             peer.sock = None
             for _, fd in peer.plans:

@@ -251,7 +251,7 @@ class Shm(Transport):
                 return code
             self._peers.read_all()
             absent = missing()
-            # What a peer published before its end counts, so look at its counters last.
+            # Blocks that a peer published before its end count, so look at its counters last.
             if absent and self._peers.find_gone(absent):
                 self._peers.look(where, missing(), owes)
             elif absent and left_s <= 0:
