@@ -155,7 +155,7 @@ class RpcClient:
         if self._broke:
             self._stack.close()
             self._dial()
-        self._n_failed = 0  # what failed before the call is over, or fails again
+        self._n_failed = 0  # earlier failures are over, or will recur
         self._put(op, [calls.encode(ask)], time.monotonic() + timeout_s)
         return number
 

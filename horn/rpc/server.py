@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 ROLES = (*SERVICE_ROLES, "open")  # "open": anybody, where there is no key
 STOP_S = 5.0  # for handlers to end
-LOOK_S = 0.5  # how often deadlines are looked at
+LOOK_S = 0.5  # between two checks of deadlines
 AT_ONCE = 64  # frames taken before other work is checked
 
 
@@ -279,7 +279,7 @@ class RpcServer:
             peer, parts = self._out.popleft()
             try:
                 self._router.send_multipart([peer, *parts], zmq.DONTWAIT)
-            except zmq.ZMQError:  # it has gone, or reads nothing of what it asked for
+            except zmq.ZMQError:  # it has gone, or does not read its answers
                 self._end_of(peer, "gone")
 
     def _end_late(self, now: float) -> None:
@@ -312,7 +312,7 @@ class RpcServer:
             pass
         except HornError as error:
             self._fail(peer, call, error)
-        except Exception:  # the top of this thread: the caller hears of it, the log has it all
+        except Exception:  # the top of this thread: the caller gets an error, the log has the rest
             logger.exception("handler failed op=%s", name)
             self._fail(peer, call, ServiceFailed(f"{self.name}: {name} failed; its log says why"))
         finally:
