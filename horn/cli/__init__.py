@@ -48,7 +48,7 @@ def horn() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The ``horn`` command. Ends the process with the exit code of DESIGN 8."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # whoever started it has closed it
+        if getattr(sys, name) is None:  # the parent has closed it
             setattr(sys, name, open(os.devnull, "w"))
     if sys.__stderr__ is not None and sys.stderr is sys.__stderr__:
         lossy = io.BufferedWriter(LossyFile(2, "w", closefd=False))

@@ -60,7 +60,7 @@ def ending(command: click.Command, arguments: list[str]) -> int:
         )
         return 2
     except OSError as error:
-        # What horn writes itself names its file: this is what the command prints.
+        # Errors of horn's own files name them: this one is of the command's output.
         if error.errno not in FULL or error.filename is not None or _is_users(error):
             return _unexpected(error, arguments, verbose)
         _write_no_more()

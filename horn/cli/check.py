@@ -39,7 +39,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed:
         check_activations(job.network)
     explain.check_memory(job.network, job.batch_size)
     rows = check_network(job)
-    # check=False is how a job says that a backward means to differ.
+    # By check=False a job says that a backward differs on purpose.
     wrong = [row for row in rows if not row.ok and job.check]
     check_learns(job)
     silent = explain.never_learn(job.network)

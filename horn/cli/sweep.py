@@ -214,7 +214,7 @@ def _ended(child: _Child) -> None:
     if lines and lines[-1].startswith("{"):
         result = json.loads(lines[-1])
     told = child.stem.with_suffix(".err").read_text(errors="replace").strip().splitlines()
-    # What a run left in the folder of the sweep goes with it.
+    # Lines about files in the sweep's folder go: it is removed.
     said = "\n".join(line for line in told if child.stem.parent.name not in line)
     state = STATES.get(code, "FAILED")
     child.trial.ended(state, result, "" if code == 0 else said.removeprefix("Error: "))
