@@ -597,7 +597,7 @@ class EmbeddedServer:
     def _run(self, ready: threading.Event) -> None:
         try:
             asyncio.run(self._serve(ready))
-        except BaseException as error:  # the top of a thread: the starter hears of it
+        except BaseException as error:  # the top of a thread: ``error`` is for the starter
             self.error = error
             if ready.is_set():  # else the starter raises it
                 logger.error("server ended reason=%s", error)

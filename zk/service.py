@@ -273,7 +273,7 @@ class Service:
             self._tell(self.tree.apply(txn, zxid, time_ms)[0])
 
     def _tell(self, fired: list[Fired]) -> None:
-        # A holder of a data and of a child watch hears of one deletion once: fire() sees to it.
+        # A holder of a data and of a child watch gets one event of a deletion: fire() sees to it.
         for kind, path, acl in fired:
             holders = self.watches.fire(kind, path)
             if not holders:

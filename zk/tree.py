@@ -220,7 +220,7 @@ class Tree:
             raise Refused(Code.NO_AUTH, path)
         return node
 
-    # What a request must satisfy, in Apache's order.
+    # The conditions of requests, in Apache's order.
 
     def check_create(
         self, path: str, data: bytes | None, acl: Acls, flags: int, session: int, ids: Ids
@@ -290,7 +290,7 @@ class Tree:
     # The change itself. Nothing here can be refused.
 
     def apply(self, txn: Txn, zxid: int, time_ms: int) -> tuple[list[Fired], Undo]:
-        """Apply one change; return what watches may report, and a function that undoes it."""
+        """Apply one change; return the events for watches, and a function that undoes it."""
         if isinstance(txn, Create):
             return self._create(txn, zxid, time_ms)
         if isinstance(txn, SetData):

@@ -248,7 +248,7 @@ READERS: dict[int, tuple[Callable[[Reader], Any], ...]] = {
     op: tuple([KINDS[kind][0] for kind in kinds]) for op, kinds in RECORDS.items()
 }
 
-# What a multi and a multi-read may hold.
+# The operations in a multi and in a multi-read.
 CREATE_OPS = frozenset({Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER})
 MULTI_OPS = CREATE_OPS | {Op.CREATE_TTL, Op.DELETE, Op.SET_DATA, Op.CHECK}
 READ_OPS = frozenset({Op.GET_DATA, Op.GET_CHILDREN})
