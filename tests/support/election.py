@@ -22,7 +22,7 @@ def wait_elected(candidate: Candidate, timeout_s: float) -> Leadership:
             raise Fenced(candidate.path, "the candidacy was removed")
         if time.monotonic() > deadline:
             raise Timeout(f"{candidate.path} was not elected within {timeout_s:g} s")
-        time.sleep(LOOK_S)  # somebody else's end is waited for
+        time.sleep(LOOK_S)  # until another candidate has ended
 
 
 def leader_of(coord: Session, folder: str) -> bytes:

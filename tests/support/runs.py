@@ -110,9 +110,9 @@ def in_shared_memory():
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    gc.freeze()  # what others left in circles of references may hold files, and is not let go now
+    gc.freeze()  # earlier reference cycles may hold files, and are not collected now
     before, shared, threads = what_is_open(), in_shared_memory(), threading.active_count()
-    others = children()  # of fixtures that live as long as the session
+    others = children()  # fixtures that live as long as the session have children, too
     yield
     assert children() == others
     # A client of the session may be connecting again, in a thread of its own, after a fault.
