@@ -139,14 +139,15 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The settings of a job's run, for its tasks.
 
-    n_tasks : of each group. guests : servers are threads of the first tasks. hosts, job : of the
-    job in ZooKeeper. begun : monotonic clock of this host. interval_s : of progress. attempt : of
-    all its tasks; others are refused. checkpoints : folder or ""; checkpoint_every : iterations, 0
-    for on request. resume : a checkpoint; earlier_s : of training before ``begun``, None: as in the
-    checkpoint. journals : folder of durable servers, or ""; n_first : groups at the beginning,
-    where some came later. groups : there at the beginning, () for all. silence_s : of ZooKeeper,
-    before a task gives up its place, if more than its session. callbacks : the parent has some that
-    ask for epochs (1), or for every update as well (2).
+    n_tasks : of each group. guests : servers are threads of the first tasks. hosts, job :
+    ZooKeeper, and the job's id there. begun : monotonic clock of this host. interval_s : between
+    reports of progress. attempt : of all its tasks; others are refused. checkpoints : folder or "";
+    checkpoint_every : iterations, 0 for on request. resume : a checkpoint; earlier_s : seconds of
+    training before ``begun``, None: as in the checkpoint. journals : folder of durable servers, or
+    ""; n_first : groups at the beginning, where some came later. groups : those at the beginning,
+    () for all. silence_s : silence of ZooKeeper before a task gives up its place, if more than its
+    session. callbacks : the parent has some that ask for epochs (1), or for every update as well
+    (2).
     """
 
     n_tasks: _Count

@@ -158,22 +158,24 @@ class TrainingLoop:
     """The training loop of one job.
 
     begun : when the run began (``perf_counter``). timeout : its seconds. is_share : the engine has
-    a share of the arrays, so that an error cannot name the neuron; ``trouble`` has its place. look
-    : the learned arrays without copying them. on_iteration : called with the number of each update
-    before it. is_watcher : it measures, and keeps the best; else another group does.
-    before_measuring : called at the end of each epoch. on_epoch : called after each epoch with its
-    number and whether this group wants to stop; returns whether all stop. before_end : called after
-    the last step. own_of : the loss of the group's own samples in the last batch, and how many they
-    were; ``own`` sums them over the epoch. is_changed_at_end : before_end changes the model, so the
-    last row is not of the model that is kept. part : this group's number and how many there are: of
-    each batch it reads its part. deal : the number of the order of the samples; groups that began
-    together have the same. at_boundary : called after each update, before anything else; returns
-    whether to stop there, and then ``is_halted``. on_batch : called after each update, before that,
-    with its epoch, the updates so far and its loss; returns whether its epoch, and training, end
-    with it. take : the next rows of a stream, which has an order of its own; of what it gave
-    nothing can be measured again. batches : what changes the rows of a batch; the engine is bound
-    to its data. With the arrays and the ``cursor`` of that moment ``go_on``,
-    before ``run``, gives the same rows and the same model.
+    a share of the arrays, so that an error cannot name the neuron; ``trouble`` has its place.
+    look : gives the learned arrays without copying them. on_iteration : called with the number of
+    each update before it. is_watcher : this loop measures, and keeps the best model; else another
+    group does. before_measuring : called at the end of each epoch. on_epoch : called after each
+    epoch with its number and whether this group wants to stop; returns whether all stop.
+    before_end : called after the last step. own_of : gives the loss of the group's own samples in
+    the last batch, and their number; ``own`` sums them over the epoch. is_changed_at_end :
+    before_end changes the model, so the last row is not of the model that is kept. part : this
+    group's number and the number of groups: of each batch it reads its part. deal : the number of
+    the order of the samples; groups that began together have the same. at_boundary : called after
+    each update, before anything else; returns whether to stop there, and then ``is_halted``.
+    on_batch : called after each update, before that, with its epoch, the updates so far and its
+    loss; returns whether its epoch, and training, end with it. take : gives the next rows of a
+    stream, which has an order of its own; its rows cannot be measured again. batches : changes the
+    rows of a batch; the engine is bound to its data.
+
+    ``go_on``, before ``run``, with the arrays and the ``cursor`` of a moment gives the same rows
+    and the same model from then on.
 
     Raises
     ------
