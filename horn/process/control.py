@@ -210,7 +210,7 @@ class SaveRequest(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=T
 
 
 class StopDecision(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To tasks: stop ``at`` this boundary, all of you; or ``go_on``, since one has passed it."""
+    """To tasks: stop ``at`` this boundary, as all do; or ``go_on``, since one has passed it."""
 
     at: _Count
     go_on: bool
