@@ -1,6 +1,6 @@
 """Radial basis neurons: each has a place in the plane, and answers to what is near it.
 
-Their sum is (input - weight) ** 2, not input * weight; horn makes matrix products of that too.
+They sum (input - weight) ** 2, not input * weight: a loop over the messages is compiled for that.
 horn submit examples/rbf.py, or python examples/rbf.py
 """
 

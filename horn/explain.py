@@ -51,8 +51,6 @@ def runs_as(network: Network) -> dict[str, str]:
             placed = any(type(link.connection).__name__ in PLACED for link in layer.links)
             over = "windows" if placed else "edges"
             parts.append(f"loop over {over}" if sparse else "fused loop")
-            if layer.index in program.exact and not sparse:
-                parts[-1] += " (differences as written)"
             if drawn:
                 parts[-1] += " (draws inside)"
         way = " + ".join(parts) or "elementwise"

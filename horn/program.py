@@ -535,10 +535,9 @@ class Program:
     ``prologue`` runs once (synapse draws, per="run" draws); ``statements`` per batch. ``outputs``
     are the buffers (b, n) that the outputs send, ``loss`` the buffer (b,) of each sample's loss or
     None, ``losses`` that of each loss by itself, of inference. ``probes`` maps the names of
-    ``Engine.probe`` to buffers. ``exact``: layers that sum squared differences as they are written,
-    not by matrix products. ``aggregates`` are buffers (b,): each sample's number of each aggregate.
-    ``steps``: the steps of sequences, else 0; ``kept``: buffers of sequences that are read
-    afterwards, at every step.
+    ``Engine.probe`` to buffers. ``aggregates`` are buffers (b,): each sample's number of each
+    aggregate. ``steps``: the steps of sequences, else 0; ``kept``: buffers of sequences that are
+    read afterwards, at every step.
     """
 
     network: Network
@@ -549,7 +548,6 @@ class Program:
     loss: str | None
     compact: frozenset[int] = frozenset()
     probes: dict[str, str] = field(default_factory=dict)
-    exact: frozenset[int] = frozenset()
     aggregates: tuple[str, ...] = ()
     steps: int = 0
     losses: tuple[str, ...] = ()

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from horn import losses
 from horn.ir import ZERO, Node, Op, derive
-from horn.ir.contraction import exact_sums
 from horn.ir.neuron_ir import BackwardIR, ForwardIR
 from horn.language.layers import read_layer
 from horn.layers import Layer, Link
@@ -20,7 +19,6 @@ class LayerCode:
 
     stable : ``derived`` starts from the summed input of a sigmoid with binary cross-entropy.
     is_heard : an output layer that others hear, with a delay.
-    exact : sums that are no matrix products (contraction.exact_sums).
     upstream, deltas : d loss / d output, d loss / d sum of each weight (b, o) by the name of the
     input and the weight, once they are known.
     """
@@ -32,7 +30,6 @@ class LayerCode:
     is_heard: bool = False
     derived: derive.Derived = field(init=False)
     stable: bool = field(init=False)
-    exact: frozenset[Node] = field(init=False)
     upstream: Node | None = None
     deltas: dict[str, dict[str, Node]] = field(default_factory=dict)
 
@@ -54,7 +51,6 @@ class LayerCode:
             root, self.layer.parameters, self.layer.weights, self.layer.groups,
             carried(self.layer.neuron),
         )  # fmt: skip
-        self.exact = exact_sums(forward.output, *forward.states.values())
 
     @property
     def is_local(self) -> bool:

@@ -149,7 +149,6 @@ class Builder:
             loss,
             storage.compact,
             storage.probes,
-            frozenset(k for k, code in self.code.layers.items() if code.exact),
             measured,
             storage.steps,
             losses if self.training is None else (),

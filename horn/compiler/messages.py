@@ -316,8 +316,7 @@ class MessageExpressions:
                 here = self.at_link(arg, code, position)
                 if ir.is_const(here, ir.IDENTITY[monoid]):  # another input
                     continue
-                exact = node in code.exact
-                part = self.storage.reduced(here, "i", monoid, frame, stem, exact)
+                part = self.storage.reduced(here, "i", monoid, frame, stem)
                 total = ir.combine(monoid, total, part)
             if layer.bias is not None:
                 total = ir.combine(monoid, total, self.at_bias(arg, code))

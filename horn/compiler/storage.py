@@ -326,18 +326,16 @@ class Storage:
 
     # --- reductions over a link
 
-    def reduced(
-        self, node: Node, axis: str, monoid: str, frame: Frame, stem: str, exact: bool = False
-    ) -> Node:
+    def reduced(self, node: Node, axis: str, monoid: str, frame: Frame, stem: str) -> Node:
         """The reduction of a link expression over one of its axes, as an expression over the other
-        axes. exact : without products that lose digits.
+        axes.
         """
         link = self.link(frame)
         if monoid == "sum" and isinstance(link, Link) and link.convolves:
-            found = self.convolved(node, axis, frame, link, stem, exact)
+            found = self.convolved(node, axis, frame, link, stem)
             if found is not None:
                 return found
-        if monoid == "sum" and link.edges is None and not exact:
+        if monoid == "sum" and link.edges is None:
             found = contract(node, axis, self.count(frame, axis))
             if found is not None:
                 return self.resolve(found, frame, stem)
@@ -349,17 +347,15 @@ class Storage:
                 node = self.spread(node, letter, frame)
         return self.reduction_loop(node, axis, monoid, frame, stem)
 
-    def convolved(
-        self, node: Node, axis: str, frame: Frame, link: Link, stem: str, exact: bool = False
-    ) -> Node | None:
+    def convolved(self, node: Node, axis: str, frame: Frame, link: Link, stem: str) -> Node | None:
         """A sum of products over windows, each product by one statement, as an expression over the
-        other axes; None if it is no such sum, or an ``exact`` one of several products.
+        other axes; None if it is no such sum.
 
         Factors of senders alone (or of receivers, towards senders) are summed over the windows,
         factors of weights alone over the synapses, without the batch.
         """
         terms = monomials(node)
-        if terms is None or (exact and len(terms) > 1):
+        if terms is None:
             return None
         each = {each_of(self.network, array, frame): array for array in link.weights.values()}
         split = [_sides(factors, axis, each) for _, factors in terms]

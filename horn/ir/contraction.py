@@ -2,13 +2,11 @@
 
 A sum over one axis of an expression over (b, o, i) is a *contraction* if the expression is a
 polynomial whose factors each vary along at most one axis besides the summed one: then it is a sum
-of matrix products. (input - weight)^2 summed over the synapses is sum(input^2) - 2 input @ weight'
-+ sum(weight^2).
+of matrix products. (input - weight) (other - weight2) summed over the synapses is that of four.
 
-Where the two are close, that sum loses digits and may be below 0. This matters to sqrt, log and
-1 / x, which depend on how small it is, and not to exp(-x): ``exact_sums`` finds the sums that
-matter, which are computed as they are written. So are powers of a sum above the second: of
-(input - weight)^4, both near 30, floats leave two digits.
+A square, or a higher power, of a sum is none: sum(input^2) - 2 input @ weight' + sum(weight^2)
+loses the digits of (input - weight)^2 where both are close to each other and far from 0, and may
+be below 0: near 1,000 half of a squared distance of 1 is lost in float32 (docs/notes/0111).
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from horn import ir
 from horn.ir import Node, Op, const, mul, reduce, select
 
 MAX_TERMS = 8  # beyond this many products a fused loop is no slower
-MAX_POWER = 2  # the highest power of a sum for which products keep enough digits
 MAX_FACTORS = 32  # v = v * v, repeated, doubles the number of factors each time
 
 # functions of a product, or of a sum, that are products of functions of its parts
@@ -61,54 +58,6 @@ def _contracted(node: Node, axis: str, count: Node) -> Node | None:
             return None
         total = ir.add(total, term)
     return total
-
-
-# The least constant that protects a root or logarithm of a sum from lost digits near 0.
-MIN_OFFSET = 1e-3
-_ASKING = {Op.SQRT: 0, Op.LOG: 0, Op.POW: 0, Op.DIV: 1}  # the argument whose relative error matters
-_COMPARING = (Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE)
-_THROUGH = frozenset({
-    Op.MUL, Op.NEG, Op.ADD, Op.ABS, Op.SQRT, Op.SELECT, Op.MAXIMUM, Op.MINIMUM, Op.RELU, Op.POW,
-    Op.DIV,
-})  # fmt: skip
-
-
-def exact_sums(*roots: Node) -> frozenset[Node]:
-    """The sums of squared differences over messages that need all their digits, however small they
-    are: a root, a logarithm, a division or a comparison with 0 depends on them.
-    """
-    asked: list[Node] = []
-    for node in ir.walk(*roots):
-        if node.op in _ASKING:
-            asked.append(node.args[_ASKING[node.op]])
-        elif node.op in _COMPARING and any(ir.is_const(a, 0.0) for a in node.args):
-            asked.extend(node.args)
-    found, seen = set(), set()
-    while asked:
-        node = asked.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if node.op is Op.REDUCE:
-            if node.value == ("sum", "i") and _squares_a_sum(node.args[0]):
-                found.add(node)
-        elif node.op in _THROUGH and not _is_offset(node):
-            asked.extend(node.args)
-    return frozenset(found)
-
-
-def _is_offset(node: Node) -> bool:
-    return node.op is Op.ADD and any(ir.is_const(a) and a.value >= MIN_OFFSET for a in node.args)
-
-
-def _squares_a_sum(node: Node) -> bool:
-    """Whether its matrix products would be larger than the sum itself, and of both signs."""
-    for n in ir.walk(node):
-        if n.op is Op.MUL and n.args[0] is n.args[1] and len(n.axes) == 3:
-            terms = monomials(n.args[0])
-            if terms is not None and len(terms) > 1:
-                return True
-    return False
 
 
 def taken_out(node: Node, axis: str) -> tuple[Node, Node]:
@@ -370,6 +319,6 @@ def _product(a: list[Monomial] | None, b: list[Monomial] | None) -> list[Monomia
     merged = _joined(
         [(c * d, tuple(sorted((*f, *g), key=lambda n: n.place))) for c, f in a for d, g in b]
     )
-    if len(a) > 1 and len(b) > 1 and any(f.count(x) > MAX_POWER for _, f in merged for x in f):
+    if len(a) > 1 and len(b) > 1 and any(len(set(f)) < len(f) for _, f in merged):
         return None
     return merged if len(merged) <= MAX_TERMS else None

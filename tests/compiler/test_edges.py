@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import horn
-from horn import explain, math
+from horn import math
 from horn.backends import Setup, make
 from horn.data import Dataset
 
@@ -136,11 +136,43 @@ def test_a_distance_of_single_precision_keeps_its_digits():
     assert (np.diagonal(found["layer1.output"]) == 0.0).all()
 
 
-@pytest.mark.parametrize("cls", [Distance, Softened, ThinPlate])
-def test_runs_as_says_that_differences_are_not_multiplied_out(cls):
-    assert "fused loop (differences as written)" in explain.runs_as(network(cls))["layer1"]
+class Spread(horn.Neuron):
+    """The variance of what a neuron hears."""
+
+    def forward(self, messages):
+        mean = sum(m.input * m.weight for m in messages) / len(messages)
+        self.feedforward(sum((m.input * m.weight - mean) ** 2 for m in messages) / len(messages))
 
 
-@pytest.mark.parametrize("cls", [Gaussian, Multiquadric])
-def test_where_no_digit_matters_distances_are_matrix_products(cls):
-    assert explain.runs_as(network(cls))["layer1"] == "matrix products"
+class Cubes(horn.Neuron):
+    """Its gradient is a sum of squares over the batch."""
+
+    def forward(self, messages):
+        self.feedforward(sum((m.input - m.weight) ** 3 for m in messages))
+
+
+@pytest.mark.parametrize("connect", [None, horn.Convolution(N, 2)], ids=["dense", "windows"])
+@pytest.mark.parametrize("cls", [Gaussian, Multiquadric, Distance, Spread, Cubes])
+def test_powers_of_differences_keep_their_digits_far_from_0(cls, connect):
+    """Features such as years: near 1,000, with distances of about 1, in float32."""
+    net = horn.Network(seed=1)
+    net.input((4, 4, 1))
+    net.layer(None if connect else N, neuron=cls, connect=connect, bias=False)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    link = net.layers[1].links[0]
+    x = np.random.default_rng(3).uniform(999.8, 1000.2, (ROWS, 16)).astype(np.float32)
+
+    def probe(backend, dtype):
+        engine = make(backend, Setup(net, horn.SGD(0.1), "labels", ROWS, dtype, 1))
+        shape = engine.parameters()[link.weight].shape
+        weight = np.resize(x, shape)
+        if cls is Spread:  # of products that are near 1,000
+            weight = np.linspace(1.0, 1.001, weight.size, dtype=np.float32).reshape(shape)
+        engine.load({**engine.parameters(), link.weight: weight.astype(dtype)})
+        engine.bind(Dataset(x.astype(dtype), np.arange(ROWS) % 3))
+        return engine.probe(np.arange(ROWS), iteration=0, first_sample=0)
+
+    expected, found = probe("python", "float64"), probe("kernels", "float32")
+    for name in ("layer1.output", "layer1.weight.gradient"):
+        of = np.abs(expected[name]).max()
+        np.testing.assert_allclose(found[name], expected[name], rtol=0.0, atol=2e-3 * of)

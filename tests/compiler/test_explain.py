@@ -57,7 +57,7 @@ def network(neuron, **settings):
     [
         (Standard, {}, "matrix products"),
         (Dropout, {}, "matrix products"),
-        (Radial, {}, "matrix products"),
+        (Radial, {}, "matrix products + fused loop"),
         (Hebb, {}, "matrix products"),
         (Momentum, {}, "matrix products"),
         (Saturating, {}, "fused loop"),
