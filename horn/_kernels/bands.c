@@ -20,14 +20,14 @@
 typedef struct {
     char **at; char *const *from;       /* in the band's instruction, and in the tape's */
     int64_t row;                        /* bytes from one row to the next; 0 where it is bound */
-    const moving_t *moving;             /* NULL: it stays */
-    int64_t offset, by;                 /* by: of this run, from step to step */
+    const moving_t *moving;             /* NULL: it does not move */
+    int64_t offset, by;                 /* by: the step of this run, from step to step */
 } pointer_t;
 
 typedef struct { const void *from; void *to; int64_t size; } copied_t;
 typedef struct { load_t *load; const stepped_t *stepped; } reader_t;
-/* Of a loop: the axis of its rows, where its views are bound, room for as many, and the copies of
- * what its draws are made from. */
+/* The part of a loop: the axis of its rows, where its views are bound, room for as many views, and
+ * the copies of its draws. */
 typedef struct { int axis; const loop_t *loop; view_t *view, *spare; drawn_t **drawn; } part_t;
 
 typedef struct {
@@ -53,7 +53,7 @@ struct bands_s {
 /* ---- what can be divided ---- */
 static int is_of(extent_t e, int32_t dim) { return e.dim == dim; }
 
-/* The axis of a loop that has the rows; -1 if none has, or more than one, or they are folded. */
+/* The axis of a loop that has the rows; -1 if none has, or several have, or it is folded. */
 static int rows_axis(const loop_t *l, int32_t dim) {
     int found = -1;
     for (int a = 0; a < 3; a++)
@@ -111,7 +111,7 @@ static void *allocate(band_t *b, int64_t size) {
     return made;
 }
 
-/* The same struct, which is copied again before each run: others may have settled arrays. */
+/* A copy of the struct, which is made again before each run: other code may have settled arrays. */
 static void *copy_of(band_t *b, const void *from, int64_t size) {
     copied_t *more = (copied_t *)realloc(b->copied, (b->n_copied + 1) * sizeof(copied_t));
     if (!more) return NULL;
@@ -124,7 +124,8 @@ static void *copy_of(band_t *b, const void *from, int64_t size) {
 
 typedef struct { const moving_t *moving; int n_moving; const stepped_t *stepped; int n_stepped; } moves_t;
 
-/* A pointer of a copy, and the same of the tape's instruction, that goes `row` bytes for a row. */
+/* Add a pointer of a copy, with its twin in the tape's instruction, that moves `row` bytes per
+ * row. */
 static int point_at(band_t *b, void *at, const void *from, int64_t row, const moves_t *moves) {
     pointer_t *more = (pointer_t *)realloc(b->pointer, (b->n_pointers + 1) * sizeof(pointer_t));
     if (!more) return -1;
@@ -211,7 +212,7 @@ static int make_band(band_t *b, const tape_t *t, int32_t first, int32_t last, in
     return 0;
 }
 
-/* What neighbouring rows must not share: a cache line, where they lie side by side. */
+/* Whether neighbouring rows lie side by side: bands must not share a cache line. */
 static int is_turned(const ins_t *ins) {
     return ins->kind == K_GEMM && !ins->gemm->c.row;
 }
@@ -252,7 +253,7 @@ void bands_free(bands_t *s) {
     free(s->band); free(s);
 }
 
-/* Threads that divide the rows of this run; 0: bands do not pay, or mix rows. */
+/* The number of threads that divide the rows of this run; 0: bands do not pay, or mix rows. */
 int bands_threads(const tape_t *t, const bands_t *s) {
     if (!s->is_possible) return 0;
     const int64_t rows = t->dims[s->dim];
@@ -261,7 +262,7 @@ int bands_threads(const tape_t *t, const bands_t *s) {
     return t->n_threads == 1 || rows * s->work < WORK_PER_STEP ? 1 : 0;
 }
 
-/* Whether a step's products are so much work that threads divide each of them. */
+/* Whether a step's products have so much work that threads divide each of them. */
 int bands_share(const tape_t *t, const bands_t *s) {
     int64_t most = 0;
     for (int32_t i = s->first; i < s->last; i++) {

@@ -3,8 +3,8 @@
 #define HORN_BANDS_H
 #include "tape.h"
 
-/* Arrays that lie elsewhere from time to time (moving.pxi). */
-/* Of an array by the instructions of a tape: the pointers, and what they point to from its start. */
+/* Arrays that move between runs or steps (moving.pxi). */
+/* The pointers of a tape's instructions into an array, and their offsets from its start. */
 typedef struct { char ***pointer; int64_t *offset; int n; } uses_t;
 /* The step at which it begins, bytes of one row, or of one step; the rows of a step (-1: the unit is
  * a step's); whether it is of all steps. */

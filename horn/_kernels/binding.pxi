@@ -1,4 +1,4 @@
-"""The operands of instructions, checked, as tape.h has them.
+"""The operands of instructions, checked, in the structs of tape.h.
 
 Arrays become addresses and strides, extents and factors entries of the tape's tables, a planned
 loop (loops.py) a loop_t. What an instruction points to lives as long as its tape.
@@ -13,7 +13,7 @@ cdef char *at(array) except? NULL:
 
 
 cdef class Binding:
-    """What the instructions of one tape are made of, and the memory that they point to."""
+    """The operands of one tape's instructions, and the memory that they point to."""
 
     cdef tape_t *t
     cdef readonly object dtype
@@ -25,14 +25,14 @@ cdef class Binding:
         self.dtype, self.keep, self.bits, self.of_data = dtype, [], {}, set()
 
     cdef void *block(self, size_t size) except NULL:
-        """Zeros from a cache line on, for an instruction."""
+        """Zeroed memory for an instruction, aligned to a cache line."""
         memory = bytearray(size + 64)
         self.keep.append(memory)
         cdef char *begin = PyByteArray_AS_STRING(memory)
         return begin + (-<int64_t>begin & 63)
 
     cdef int find_thin(self, gemm_t *g, c, inputs, ops, outputs) except -1:
-        """Note what thin.c needs where the loop is one that it knows."""
+        """Set the fields for thin.c if it can compute the loop."""
         w = patterns.added_to(c, inputs, ops, outputs)
         if w is not None:
             g.v, g.ldv, g.decay = <float *>g.c.data, g.c.ld, g.beta
@@ -93,7 +93,7 @@ cdef class Binding:
         return array
 
     cdef int room_for_windows(self, int64_t size) except -1:
-        """The room that instructions over windows have, one after the other."""
+        """Make room for the instructions over windows, which use it one after the other."""
         cdef void *block = NULL
         if size > self.t.panel_bytes:
             free(self.t.panel)
@@ -222,7 +222,7 @@ cdef class Binding:
         return l
 
     cdef const drawn_t *drawn(self, view) except NULL:
-        """What the draws of a view are made from."""
+        """The struct for the draws of a view."""
         cdef drawn_t *g = <drawn_t *>self.block(sizeof(drawn_t))
         self.keep += [view.keys, view.sources, view.samples]
         g.iteration = self.t.dims + <int>view.iteration.index

@@ -24,7 +24,7 @@ _LOADED = {}
 
 @dataclass(frozen=True)
 class Blas:
-    """One library: where its functions are, and how wide its integers.
+    """One library: the addresses of its functions, and the width of its integers.
 
     sgemm, dgemm : addresses of cblas_sgemm and cblas_dgemm, 0 for numpy.
     get_threads, set_threads : addresses, 0 where the library needs no telling.
@@ -108,7 +108,7 @@ def _mkl_paths():
 def _names(folder):
     try:
         return os.listdir(folder or ".")
-    except OSError:  # a zip file, or a folder that is not there
+    except OSError:  # a zip file, or a missing folder
         return ()
 
 
@@ -119,7 +119,7 @@ def _openblas():
 
 
 def openblas_at(path):
-    """The OpenBLAS of a file as it is, None if it is none."""
+    """The OpenBLAS in a file, or None if there is none."""
     try:
         library = ctypes.CDLL(str(path))
     except OSError:
@@ -154,7 +154,7 @@ def _said(library, name):
 
 
 def is_unsure(blas):
-    """Whether an OpenBLAS may die of a product of float64.
+    """Whether an OpenBLAS may crash in a product of float64.
 
     0.3.34, and the versions that led to it, take the block sizes of a kernel for AVX-512 on any AMD
     processor that has AVX-512, also for the kernel for AVX2, where the system or OPENBLAS_CORETYPE
@@ -166,7 +166,7 @@ def is_unsure(blas):
 
 
 def pieces(blas):
-    """`blas` with its products of float64 along longer inner sides made in pieces.
+    """`blas` with its products of float64 along longer inner sides computed in pieces.
 
     They are the pieces that a sound OpenBLAS itself makes of them on one thread
     (driver/level3/level3.c), so that the sums are the same, bit by bit.
@@ -202,7 +202,7 @@ cdef inline int64_t _piece(int64_t left) noexcept nogil:
 cdef void _pieces64(int order, int ta, int tb, int64_t m, int64_t n, int64_t k, double alpha,
                     const double *a, int64_t lda, const double *b, int64_t ldb, double beta,
                     double *c, int64_t ldc) noexcept nogil:
-    # an inner index further in a and in b, in numbers
+    # the distance of the next inner index in a and in b, in numbers
     cdef int64_t step_a = 1 if (order == BY_ROWS) == (ta == AS_IT_IS) else lda
     cdef int64_t step_b = ldb if (order == BY_ROWS) == (tb == AS_IT_IS) else 1
     cdef int64_t at = _piece(k), size

@@ -14,7 +14,7 @@ cdef int _widest = WIDEST
 
 
 def sum64(data, uint64_t start=0, int widest=2):
-    """The sum of data after what has the sum ``start``; that of nothing is ``start``.
+    """The checksum of data after data with the checksum ``start``; of no data it is ``start``.
 
     widest : at most so wide a way, 2 for AVX-512, 1 for AVX2, 0 for plain C; all find the same.
     """

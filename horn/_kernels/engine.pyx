@@ -3,8 +3,8 @@
 Python appends instructions once, over NumPy arrays that the tape keeps alive; `tape.run()` then
 executes them from C: no allocation, no GIL, every thread of the tape through every instruction,
 with a barrier after each. Shapes are checked here, when an instruction is appended, never in the
-loops (tape.h, strips.h). What changes between runs are two tables: whole numbers in `dims` (rows
-of this batch, live neurons, iteration) and doubles in `scalars` (learning rate, momentum).
+loops (tape.h, strips.h). Two tables change between runs: whole numbers in `dims` (rows of this
+batch, live neurons, iteration) and doubles in `scalars` (learning rate, momentum).
 
     tape = Tape(np.float32, n_threads=2)
     rows = tape.dim(100)                        # at most 100; tape.dims[rows.index] = 73 later
@@ -31,7 +31,7 @@ A loop's values are numbered: first its inputs (views, iotas, constants, scalars
 operation. Its axes may come in any order and any layout: the tape orders them for the cache.
 
 binding.pxi checks operands and fills the structs of tape.h (tape.pxd), windows.pxi those of
-convolutions and pools; moving.pxi lets arrays lie elsewhere later; numpy_products.pxi makes products
+convolutions and pools; moving.pxi lets arrays move later; numpy_products.pxi computes products
 where no BLAS was found.
 """
 
@@ -61,7 +61,7 @@ cdef extern from "unistd.h" nogil:
 cdef extern from "stdlib.h" nogil:
     int posix_memalign(void **, size_t, size_t)
 
-# Laying weights out pays when they are used as often.
+# Packing weights once pays when they are used as often.
 cdef int64_t STEPS_TO_PACK = 3
 MAX_DIMS = 256
 MAX_SCALARS = 1024
@@ -120,8 +120,8 @@ cdef class Tape:
         t.dgemm = <void *><uintptr_t>self.blas.dgemm
         t.blas_get = <void *><uintptr_t>self.blas.get_threads
         t.blas_set = <void *><uintptr_t>self.blas.set_threads
-        # wide.h beats a library that does not use all that the processor has (Intel's does on
-        # Intel's), and one that lays weights out anew at every step
+        # wide.h beats a library that does not use all that the processor has (as Intel's does on
+        # Intel's processors), and one that packs weights anew at every step
         t.wide = (t.dtype == 0 and LEVEL >= (1 if repeats else 2) and not self.blas.is_asked
                   and not (self.blas.name == "mkl" and is_intel()))
         self.in_python = self.blas.sgemm == 0 and not t.wide
@@ -145,7 +145,7 @@ cdef class Tape:
 
     @property
     def products(self):
-        """Who makes the products: "horn" (wide.h) or the name of the BLAS."""
+        """The library of the products: "horn" (wide.h) or the name of the BLAS."""
         return "horn" if self.t.wide else self.blas.name
 
     @property
@@ -177,11 +177,11 @@ cdef class Tape:
         """c = alpha * a @ b + beta * c, over the first m, n, k of (m, k) @ (k, n) -> (m, n).
 
         With beta 0, what c held does not matter. alpha and beta are floats, scalars or coefs.
-        Zeros of what a `load` before read are passed over, where the products are wide.h's; so are
-        those of the operand that `zeros`, "a" or "b", names, wherever they come from.
+        Zeros of an array that an earlier `load` filled are skipped, where the products are
+        wide.h's; so are those of the operand that `zeros`, "a" or "b", names, from any source.
         thin : by the kernel of thin.c where it can. steady : b is the same at every step of a
-        `repeat`; it is laid out once for all of them, where the products are wide.h's, and such
-        products of one a, one after the other, are one.
+        `repeat`; it is packed once for all of them, where the products are wide.h's, and successive
+        such products of one a are computed as one.
         """
         cdef gemm_t *g = self.bind.gemm(a, b, c, alpha, beta, m, n, k, zeros)
         if thin and self.t.dtype == 0 and g.c.row and not self.in_python:
@@ -194,7 +194,7 @@ cdef class Tape:
         return self.t.n_ins - 1
 
     cdef int _keep_panels(self, gemm_t *g) except -1:
-        """Room for the panels of the last instruction's b; it goes with those before it."""
+        """Allocate panels for the last instruction's b, which may join the products before it."""
         cdef gemm_t *before
         cdef int i
         g.panels = <float *>self.bind.block(64 + 4 * WIDE_PANELS(g.n.fixed, g.k.fixed)) + 16
@@ -209,7 +209,7 @@ cdef class Tape:
 
     @property
     def reads_live(self):
-        """Whether `live_gemm` is there: float32, AVX-512 and products without NumPy."""
+        """Whether `live_gemm` is available: float32, AVX-512 and products without NumPy."""
         return self.t.dtype == 0 and LEVEL == 2 and not self.in_python
 
     def live_gemm(self, a, w, c, *, m=None, n=None, k=None, beta=0.0, label=""):
@@ -419,7 +419,7 @@ cdef class Tape:
         return self.t.n_ins - 1
 
     def of_data(self, array):
-        """An array that moves over what a `load` reads: products with it look for zeros, too."""
+        """Register a part of an array that a `load` fills: products with it skip zeros, too."""
         self.bind.of_data.add(self.bind.array(array, "array").ctypes.data)
 
     def rebind(self, number, source, center=None, factor=None):
@@ -526,7 +526,7 @@ cdef class Tape:
     # ---- arrays that lie elsewhere later ----
 
     def anchor(self, array):
-        """Where the instructions so far point into a C-contiguous array: for ``settle``."""
+        """Find the instructions' pointers into a C-contiguous array, for ``settle``."""
         usable(array, "array")
         if not array.flags.c_contiguous:
             raise ValueError("only a C-contiguous array can be moved")
@@ -537,19 +537,20 @@ cdef class Tape:
         return found
 
     def step_load(self, int number, int columns):
-        """From now on this load reads so many columns further at each step; before `rebind`."""
+        """Let this load read so many columns further at each step; before `rebind`."""
         self.moves.add_load(number, columns)
 
     def move(self, array, memory, int64_t first, int64_t unit, rows=None, stays=False):
-        """All places of the tape that use this array use a part of the memory instead: at step s
-        what begins `(first + s) * unit` bytes into it, times the rows of the moment if a unit is
-        one row of `rows`. stays : it is of all steps, and does not move with s.
+        """Let all instructions use a part of the memory in place of this array: at step s the
+        part that begins `(first + s) * unit` bytes into it, times the current rows if a unit is one
+        row of `rows`.
+        stays : the array belongs to all steps, and does not move with s.
         """
         self.moves.add(array, memory, first, unit, -1 if rows is None else rows.index, stays)
         self.bind.keep.append(memory)
 
     def seek(self, int64_t step, int64_t first=0):
-        """From now on the arrays that move are those of this step, and loads that move those of so
+        """Move the arrays that move to this step, and the loads that move so
         many steps further on."""
         self.moves.first_step = first
         self.moves.seek(step)
@@ -582,8 +583,9 @@ cdef class Tape:
         self._end()
 
     def divides_rows(self, int32_t first, int32_t last):
-        """How many threads a `repeat` of these instructions divides the rows of this run among; each
-        does all steps for its own. 0: the instructions mix rows, or there are too few.
+        """The number of threads that divide the rows of this run in a `repeat` of these
+        instructions; each does all steps for its own. 0: the instructions mix rows, or there are
+        too few.
         """
         return bands_threads(&self.t, self.moves.bands_of(first, last))
 
@@ -591,7 +593,7 @@ cdef class Tape:
         """picks[:len(rows)] = rows; whether every one of them is in 0 to limit - 1.
 
         One pass without NumPy, as `total`: between two steps the caches hold weights, and each
-        call of a ufunc comes from memory (20 to 40 us on a 1 MiB second-level cache).
+        call of a ufunc is read from memory (20 to 40 us on a 1 MiB second-level cache).
         """
         cdef Py_buffer given, taken
         cdef int64_t row
@@ -638,7 +640,7 @@ cdef class Tape:
         self._end()
 
     cdef bint _begin(self, int32_t first, int32_t last) except -1:
-        """Whether there is something to run; then the threads are there, after a fork, too."""
+        """Whether there is something to run; also starts the threads, again after a fork."""
         if first < 0 or last > self.t.n_ins:
             raise ValueError(f"the tape has instructions 0 to {self.t.n_ins}, not {first} to {last}")
         if first >= last:
@@ -649,14 +651,14 @@ cdef class Tape:
         return True
 
     cdef int _end(self) except -1:
-        """Raise what a product through NumPy raised."""
+        """Raise the error of a product through NumPy."""
         if self.failure is not None:
             failure, self.failure = self.failure, None
             raise failure
         return 0
 
     def profile(self, runs=100, first=0, last=None):
-        """Run `runs` times; [(label, mean seconds)] of each instruction, barriers included."""
+        """Run `runs` times; return [(label, mean seconds)] per instruction, with barriers."""
         cdef int32_t i
         for i in range(self.t.n_ins):
             self.t.ins[i].ns = 0
@@ -670,7 +672,7 @@ cdef class Tape:
                 for i in range(self.t.n_ins)]
 
     def clock(self, on):
-        """From now on the seconds of each instruction are summed up, or no longer."""
+        """Begin or stop adding up the seconds of each instruction."""
         self.t.profile = 1 if on else 0
 
     def times(self):
@@ -710,7 +712,7 @@ cdef class Tape:
 
 
 cdef int _look(object vector, Py_buffer *view, const char *kinds, int flags) except -1:
-    """The memory of a vector of one of these kinds; it is to be released.
+    """The memory of a vector of one of these kinds; the caller releases it.
 
     No typed memoryview: their code takes as long to compile as all of this file.
     """

@@ -1,10 +1,11 @@
-/* What of an operand is not 0, for one processor level (wide.h).
+/* Events: the nonzero numbers of an operand, for one processor level (wide.h).
  *
- * Letters, the margins of images and spikes are mostly 0. Where less than a fifth is not, each row
- * goes through its own messages, an event each, over many columns at a time. Of what has more, a tile
- * goes through those messages only in which one of its numbers is not 0, if these are few; a tile that
- * has many ends the search in its block. Sums are what they were: 0 times a finite number changes
- * none, their order stays, and where the other operand is not finite all messages count.
+ * Letters, the margins of images and spikes are mostly 0. Where less than a fifth of the numbers is
+ * not 0, each row skips the other messages: an event per nonzero message, over many columns at a
+ * time. In a fuller operand a tile skips messages in which all its numbers are 0, if few messages
+ * are left; a tile with many ends the search in its block. Sums do not change: 0 times a finite
+ * number changes none, their order stays, and where the other operand is not finite all messages
+ * count.
  */
 #include "tile.h"
 
@@ -14,8 +15,8 @@
 #define ASKED 16
 
 typedef struct {
-    int16_t *tile_at, *row_at;              /* the places of each tile, of each row: LIST for each */
-    float *row_value;                       /* and what is there */
+    int16_t *tile_at, *row_at;              /* the places of each tile, of each row, LIST each */
+    float *row_value;                       /* and the values there */
     int64_t n_tiles, n_some[MOST_TILES];    /* of the first tiles of a block */
     int16_t n_of[WIDE_ROWS];                /* of its rows */
 } events_t;
@@ -67,7 +68,8 @@ static int is_mostly_zero(const float *a, int64_t am, int64_t ak, int64_t m, int
 }
 
 #if LEVEL == 2
-/* The numbers of v that are not 0, and where they are, from `first` on: how many. */
+/* Append the numbers of v that are not 0, and their places, from `first` on; return their
+ * number. */
 static inline int append(int16_t *at, float *value, int first, __m512 v) {
     const __m512i all = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __mmask16 found = not_zeros(v);
@@ -78,7 +80,7 @@ static inline int append(int16_t *at, float *value, int first, __m512 v) {
     return __builtin_popcount(found);
 }
 #else
-/* Of each byte the places of its ones, a byte for each. */
+/* For each byte the places of its ones, a byte for each. */
 #define ONE(m, i) (((m) >> (i) & 1) ? (uint64_t)(i) << 8 * __builtin_popcount((m) & ((1 << (i)) - 1)) : 0)
 #define ONES(m) (ONE(m, 0) | ONE(m, 1) | ONE(m, 2) | ONE(m, 3) | ONE(m, 4) | ONE(m, 5) | ONE(m, 6) \
                  | ONE(m, 7)),
@@ -87,7 +89,8 @@ static inline int append(int16_t *at, float *value, int first, __m512 v) {
 #define SIXTY(m) SIXTEEN(m) SIXTEEN(m + 16) SIXTEEN(m + 32) SIXTEEN(m + 48)
 static const uint64_t PLACES[256] = {SIXTY(0) SIXTY(64) SIXTY(128) SIXTY(192)};
 
-/* The numbers of v that are not 0, and where they are, from `first` on: how many. */
+/* Append the numbers of v that are not 0, and their places, from `first` on; return their
+ * number. */
 static inline int append(int16_t *at, float *value, int first, __m256 v) {
     const int found = not_zeros(v);
     const __m128i places = _mm_loadl_epi64((const __m128i *)&PLACES[found]);
@@ -98,7 +101,7 @@ static inline int append(int16_t *at, float *value, int first, __m256 v) {
 }
 #endif
 
-/* The events of each row; 0: there are too many. One of am and ak is 1. */
+/* Find the events of each row; 0: there are too many. One of am and ak is 1. */
 static int find_in_rows(events_t *e, const float *a, int64_t am, int64_t ak, int64_t rows, int64_t k) {
     int64_t found = 0;
     for (int64_t i = 0; i < rows && ak == 1; i++) {

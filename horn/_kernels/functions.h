@@ -101,8 +101,8 @@ static inline double from_bits_f64(uint64_t u) { double x; memcpy(&x, &u, 8); re
 #define MAGIC_F32 12582912.0f                   /* 1.5 * 2**23 */
 #define MAGIC_F64 6755399441055744.0            /* 1.5 * 2**52 */
 
-/* What p = a * b lacks of the product. Without fused operations the factors are cut in halves
- * (Dekker), so neither may be above 2**996. */
+/* The rounding error of p = a * b. Without fused operations the factors are cut in halves (Dekker),
+ * so neither may be above 2**996. */
 static inline double product_error(double a, double b, double p) {
 #if LEVEL > 0
     return __builtin_fma(a, b, -p);
@@ -238,7 +238,7 @@ static inline double log_f64(double x) {
     v = x == INFINITY ? x : v;
     return x != x ? x : v;
 }
-/* As that of float. */
+/* As log1p_f32. */
 static inline double log1p_f64(double x) {
     double w = 1.0 + x, d = w - 1.0, v = log_f64(w) + (x - d) / w;
     v = w == 1.0 ? x : v;
@@ -254,7 +254,7 @@ static inline double softplus_f64(double x) {
     return m + log1p_f64(exp_f64(-fabs(x)));
 }
 
-/* ---- the rest of a division, with the sign of x: exact, as fmod's ---- */
+/* ---- the remainder of a division, with the sign of x: exact, as fmod's ---- */
 #define FMOD_IN_F64(x, y) (fabs(x) < fabs(y) * 4503599627370496.0 && fabs(y) < 1e300 && fabs(y) > 1e-280)
 static inline double fmod_f64(double x, double y) {
     double n = trunc(x / y), p = n * y, r = (x - p) - product_error(n, y, p);
@@ -319,7 +319,7 @@ static inline float atan2_f32(float y, float x) {
 }
 
 /* ---- error functions: erf(x) = x P(x**2) up to 1; erfc(x) = exp(-x**2) P((x - 3)/(x + 3)) / (1 + 2 x)
- * from 0.45 on (after Shepherd, Laframboise 1981), where what x**2 loses is made good ---- */
+ * from 0.45 on (after Shepherd, Laframboise 1981), corrected for the rounding of x**2 ---- */
 static inline double erfc_far_f64(double a) {
     double y = a > 28.0 ? 28.0 : a, s = y * y, lost = product_error(y, y, s);
     double t = (y - 3.0) / (y + 3.0), e = exp_f64(-s);

@@ -15,8 +15,8 @@ static inline uint32_t live_mask(const live_weights_t *l, int32_t at, int32_t fi
     return m & 0xffffu;
 }
 
-/* to[(kk - k0) * 32 + c] = w[rows[c0 + c], cols[kk]] for kk in [k0, k1). What lies beyond cn is
- * some number: it ends in sums that nobody reads. */
+/* to[(kk - k0) * 32 + c] = w[rows[c0 + c], cols[kk]] for kk in [k0, k1). Beyond cn the numbers are
+ * arbitrary: they end in sums that are not read. */
 static void live_pack_rows(const live_weights_t *l, int64_t c0, int64_t cn, int64_t k0, int64_t k1,
                            float *to) {
     const int32_t first = l->cols ? l->cols[k0] : (int32_t)k0;
@@ -71,7 +71,7 @@ static void live_pack_cols(const live_weights_t *l, int64_t c0, int64_t cn, int6
     }
 }
 
-/* mr samples by 16 * half neurons: sums, 32 apart, begin at zero or go on from what is there. */
+/* mr samples by 16 * half neurons: sums, 32 apart, begin at zero or continue those stored. */
 static inline __attribute__((always_inline)) void
 live_tile(const int mr, const int half, int64_t k, const float *a, const float *b, float *sums,
           int begin) {

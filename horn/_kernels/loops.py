@@ -1,6 +1,6 @@
-"""What a loop of the tape does, worked out when it is appended: checks, numbers, order, strips.
+"""Plans of the tape's loops, made when they are appended: checks, numbering, order, strips.
 
-Pure: no memory is made and nothing runs. `engine.Tape` copies a `TapePlan` into C as it is.
+Pure: it allocates and runs nothing. `engine.Tape` copies a `TapePlan` into C as it is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from horn._kernels.operands import (
     usable,
 )
 
-#: What a reduction of nothing is.
+#: The results of reductions of nothing.
 IDENTITIES = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf, "any": 0.0, "all": 1.0}
 _NAMES = {code: name for name, (code, _) in OPS.items()}
 Axes = Mapping[Any, int | Dim | Ragged]
@@ -44,10 +44,10 @@ Order = tuple[Axis | None, ...]
 
 @dataclass(slots=True)
 class TapePlan:
-    """A loop in the words of tape.h.
+    """The plan of a loop, with the fields of tape.h.
 
     Values are numbered: views and iotas, then constants, then one per operation. `keep` has the
-    arrays whose memory the loop goes to.
+    arrays whose memory the loop points to.
     """
 
     order: Order  # the three axes, outermost first; None is an axis of one place
@@ -61,7 +61,7 @@ class TapePlan:
     reduce: int
     axis: int
     fast: int
-    term: int  # of a tile, and which values play which role (tiles.py)
+    term: int  # of a tile, and the roles of its values (tiles.py)
     roles: tuple[int, ...]
     gate: int  # loop_t.gate
     direct: list[bool]  # output -> its last operation may write it in place; none if it reduces
@@ -79,7 +79,7 @@ def plan(
     accumulate: bool,
     order: Order | None,
 ) -> TapePlan:
-    """The loop of these arguments of `Tape.loop`, or a ValueError that says what does not fit."""
+    """The plan of `Tape.loop` with these arguments; a ValueError says which does not fit."""
     if not 1 <= len(axes) <= 3:
         raise ValueError(f"a loop has one to three axes, not {len(axes)}")
     if not outputs:
@@ -202,7 +202,7 @@ def _fast(
     outputs: Sequence[Output],
     monoid: str | None,
 ) -> int:
-    """1: the sum of a product of two views; 2: a copy in rows; 0: neither."""
+    """The fast path of a loop: 1 the sum of a product of two views; 2 a copy in rows; 0 none."""
     viewed = all(isinstance(view, View) for view in arrays)
     if monoid is None:
         if not (viewed and len(arrays) == len(outputs) == 1 and program == [(OPS["copy"][0], [0])]):
@@ -223,8 +223,9 @@ def _gate(
     monoid: str | None,
     folded: Axis,
 ) -> int:
-    """k + 1 where array k, which does not vary along the reduced axis, says by not being 0 that
-    there is nothing to reduce: select(array != 0, identity, value). The negative: by being 0.
+    """The gate: k + 1 where a nonzero element of array k, which does not vary along the reduced
+    axis, means that there is nothing to reduce: select(array != 0, identity, value). Negative: a
+    zero does.
     """
     first = len(arrays) + len(consts)
     if result < first or monoid not in IDENTITIES:
@@ -260,7 +261,7 @@ def _direct(
     results: Sequence[int],
     outputs: Sequence[Output],
 ) -> list[bool]:
-    """Which outputs may be written in place: their memory is not read, or written, afterwards."""
+    """Whether each output may be written in place: nothing reads or writes its memory later."""
     last = _last_uses(n_inputs, program)
     free = []
     for i, (out, _) in enumerate(outputs):
@@ -274,7 +275,7 @@ def _direct(
 
 
 def _last_uses(n_inputs: int, program: Sequence[tuple[int, list[int]]]) -> list[int]:
-    """value -> the last operation that reads it, or -1."""
+    """The last operation that reads each value, or -1."""
     last = [-1] * (n_inputs + len(program))
     for i, (_, values) in enumerate(program):
         for v in values:
@@ -288,7 +289,7 @@ def _strips(
     program: Sequence[tuple[int, list[int]]],
     results: Sequence[int],
 ) -> tuple[list[int], int]:
-    """value -> strip, and how many: constants keep theirs, another's is free when it is dead."""
+    """The strip of each value, and their number: constants keep theirs, others are reused."""
     first = n_arrays + n_consts
     last = _last_uses(first, program)
     for v in results:
@@ -321,7 +322,7 @@ def _check_indptr(extent: Ragged, axes: Axes) -> Array:
 
 
 def _check_view(view: Any, axes: Axes, is_output: bool, folded: Axis) -> list[Array]:
-    """The arrays of the view, which lies on the loop's axes."""
+    """The arrays of a view, checked against the loop's axes."""
     if isinstance(view, Iota):
         if view.axis not in axes:
             raise ValueError(f"the iota's axis {view.axis!r} is not one of {list(axes)}")
@@ -379,7 +380,7 @@ def _check_output(view: View, axes: Axes, folded: Axis) -> None:
 def _order(
     axes: Axes, views: Sequence[View | Iota | Drawn], folded: Axis, ragged: Sequence[Axis]
 ) -> Order:
-    """The three axes, outermost first, of the arrays' own layouts."""
+    """The three axes, outermost first, from the arrays' layouts."""
     lies = [
         {
             name: (step, name in view.index)
@@ -428,7 +429,7 @@ def ordered(
         return (*ragged, rest[0] if rest else None)
 
     def score(name: Axis) -> float:
-        """Numbers that lie side by side along an axis, less those that do not."""
+        """The numbers that are contiguous along an axis, less those that are not."""
         total = 0.0
         for lie in lies:
             if name in lie:

@@ -1,11 +1,11 @@
 """Mailboxes in memory that the tasks of one host share.
 
 Each task owns a segment and alone writes its counters and slots; only a doorbell is rung by others.
-A counter is published with a release store after what it counts, and read with an acquire load, so
-whoever sees the count sees the data. Waiting: spin, then yield, then sleep on the doorbell. A
-sleeper says so, fences, and looks once more; who publishes fences, and rings whoever says so: one
-of the two always sees the other. No checks here: horn/transport/shm.py has checked; and a wait
-returns after its slice at the latest, so that the caller can look for the dead.
+A counter is published with a release store after the data that it counts, and read with an acquire
+load, so a reader of the count sees the data. Waiting: spin, then yield, then sleep on the doorbell.
+A sleeper sets its flag, fences, and looks once more; a publisher fences, and rings if the flag is
+set: one of the two always sees the other. No checks here: horn/transport/shm.py has checked; and a
+wait returns after its slice at the latest, so that the caller can look for ended tasks.
 Layout and reasons: docs/notes/0020.
 """
 
@@ -85,19 +85,19 @@ cdef extern from *:
 
 # Bytes from the start of a segment; every word that another task reads has a cache line.
 cdef enum:
-    DOORBELL = 64     # u32, what its owner sleeps on
-    NEWS = 68         # u32, rung for another reason than a counter
+    DOORBELL = 64     # u32, on which its owner sleeps
+    NEWS = 68         # u32, rung for other reasons than a counter
     SLEEPING = 128    # u32
     ARRIVED = 192     # u64, barriers entered; then the supersteps of the last two
-    STATE = 256       # u64, 0 or LEFT, 2 if it was seen to have ended; u64, by what that is told
+    STATE = 256       # u64, 0 or LEFT, 2 if it was seen to have ended; u64, the handle of its end
     DIGESTS = 320     # 32 bytes each, of this plan and of the next
-    REASON = 384      # u32, how many bytes; then why it left
+    REASON = 384      # u32, the number of bytes; then the reason for leaving
     COUNTERS = 4096   # u64 per channel: published if it is its own, else released
     LINE = 64
 
-# Two tasks on two cores meet within 2 us; two that were put on one core lose whatever they spin
-# (20 us of it made a barrier 41 us instead of 2). 1 ms of yielding costs less than a sleep and a
-# wake-up (30-120 us) as long as somebody arrives within it (bench_superstep).
+# Two tasks on two cores meet within 2 us; two on one core lose the time that they spin (20 us of it
+# made a barrier 41 us instead of 2). 1 ms of yielding costs less than a sleep and a wake-up
+# (30-120 us) as long as the other task arrives within it (bench_superstep).
 cdef enum:
     SPIN_NS = 2_000
     YIELD_NS = 1_000_000
@@ -114,8 +114,8 @@ DONE, MISMATCH = ALL_HERE, WRONG_STEP
 
 
 cdef class Mapping:
-    """Shared memory of a descriptor, which may be closed: mmap.mmap would keep a copy of it, and a
-    task of a group of n has n of them. Read and written; it goes with its last view.
+    """Map the shared memory of a descriptor, which may be closed: mmap.mmap would keep a copy of
+    it, and a task of a group of n has n of them. Read and written; freed with its last view.
 
     Raises
     ------
@@ -148,7 +148,7 @@ cdef class Step:
     cdef int n_out, n_in, n_ring
     cdef int *out_channels
     cdef int *in_channels
-    cdef int *ring            # who may sleep for what is published or released here
+    cdef int *ring            # tasks that may sleep until something is published or released here
 
     def __cinit__(self, out_channels, in_channels, ring):
         self.n_out, self.n_in, self.n_ring = len(out_channels), len(in_channels), len(ring)
@@ -171,7 +171,7 @@ cdef class Step:
 
 
 cdef class Mailboxes:
-    """All segments of a group, seen by one task."""
+    """All segments of a group, as one task maps them."""
 
     cdef int task, n_tasks, n_channels
     cdef bint may_spin
@@ -182,8 +182,8 @@ cdef class Mailboxes:
     cdef int64_t *stride            # (n_channels,) from slot 0 to slot 1
     cdef uint64_t *published        # (n_channels,) uses, if src is this task
     cdef uint64_t *collected        # (n_channels,) uses, if it is not
-    cdef uint64_t **words           # scratch: what is waited for ...
-    cdef uint64_t *targets          # ... and how far it must be
+    cdef uint64_t **words           # scratch: the words that are waited for ...
+    cdef uint64_t *targets          # ... and their targets
     cdef uint64_t n_arrived
     cdef readonly int bad           # channel or task of the last MISMATCH
     cdef readonly uint64_t bad_got, bad_expected
@@ -244,7 +244,7 @@ cdef class Mailboxes:
             horn_wake(doorbell)
 
     cdef int _wait(self, int n, int64_t wait_ns, bint may_yield) noexcept nogil:
-        """Until every word has its target: DONE, else the index of one that has not."""
+        """Wait until every word has its target: DONE, else the index of one that has not."""
         cdef uint64_t **words = self.words
         cdef uint64_t *targets = self.targets
         cdef uint32_t *doorbell = <uint32_t *>(self.base[self.task] + DOORBELL)
@@ -298,7 +298,7 @@ cdef class Mailboxes:
         cdef uint64_t *mine = self._arrived(self.task)
         cdef int task
         self.n_arrived += 1
-        mine[1 + (self.n_arrived & 1)] = superstep   # two ago nobody reads any more
+        mine[1 + (self.n_arrived & 1)] = superstep   # no task still reads that of two barriers ago
         horn_release(mine, self.n_arrived)
         horn_fence()
         for task in range(self.n_tasks):
@@ -323,7 +323,7 @@ cdef class Mailboxes:
         return ALL_HERE
 
     def barrier(self, uint64_t superstep, double wait_s, bint first=True):
-        """Arrive (if ``first``) and wait: DONE, MISMATCH, or 0 and more: not all are here."""
+        """Arrive (if ``first``) and wait: DONE, MISMATCH, or from 0: not all are here."""
         cdef int code
         with nogil:
             if first:
@@ -337,7 +337,7 @@ cdef class Mailboxes:
     # blocks
 
     def wait_free(self, int channel, list dsts, double wait_s, bint first=True):
-        """Until all readers have released the slot of the next use."""
+        """Wait until all readers have released the slot of the next use."""
         cdef int n = 0, dst, code
         if self.published[channel] >= 2:
             for dst in dsts:
@@ -353,7 +353,7 @@ cdef class Mailboxes:
                 or horn_acquire(self._counter(dst, channel)) >= self.published[channel] - 1)
 
     def slot(self, int channel, bint is_next):
-        """0 or 1: where the next use is written, or where the last one was collected from."""
+        """The slot, 0 or 1, of the next use to write, or of the last one collected."""
         if is_next:
             return (self.published[channel] + 1) & 1
         return self.collected[channel] & 1
@@ -369,7 +369,7 @@ cdef class Mailboxes:
             header[0], header[1] = use, superstep
             horn_release(self._counter(self.task, channel), use)
             self.published[channel] = use
-        for i in range(step.n_in):          # what was collected before may be overwritten now
+        for i in range(step.n_in):          # blocks collected before may now be overwritten
             channel = step.in_channels[i]
             horn_release(self._counter(self.task, channel), self.collected[channel])
         horn_fence()
@@ -398,19 +398,19 @@ cdef class Mailboxes:
         return ALL_HERE
 
     def post(self, Step step, uint64_t superstep):
-        """Publish what this task owes, release what it had."""
+        """Publish this task's blocks, release those that it had collected."""
         with nogil:
             self._post(step, superstep)
 
     def collect(self, Step step, uint64_t superstep, double wait_s, bint first=True):
-        """Wait for what is owed to this task: DONE, MISMATCH, or 0 and more: not all is here."""
+        """Wait for the blocks for this task: DONE, MISMATCH, or from 0: not all are here."""
         cdef int code
         with nogil:
             code = self._collect(step, superstep, <int64_t>(wait_s * 1e9), first)
         return code
 
     def exchange(self, Step step, uint64_t superstep, double wait_s):
-        """``post`` and ``collect`` in one call."""
+        """Run ``post`` and ``collect`` in one call."""
         cdef int code
         with nogil:
             self._post(step, superstep)
@@ -423,15 +423,15 @@ cdef class Mailboxes:
     # coming and going
 
     def enter(self, int task, uint64_t handle):
-        """For the hub: a task, and by which handle its end is told."""
+        """Give the hub a task, and the handle by which its end is reported."""
         (<uint64_t *>(self.base[task] + STATE))[1] = handle
 
     def handle(self, int task):
         return (<uint64_t *>(self.base[task] + STATE))[1]
 
     def leave(self, bytes why):
-        """Say that nothing more comes from here, and wake everybody. why : as many bytes as there
-        is room for.
+        """Announce that this task sends nothing more, and wake all. why : the reason, at
+        most as many bytes as there is room for.
         """
         cdef char *text = why
         cdef uint32_t size = len(why)
@@ -444,16 +444,16 @@ cdef class Mailboxes:
                 self._call(task)
 
     def has_ended(self, int task):
-        """Say of another that it has ended without a word."""
+        """Mark another task as ended without an announcement."""
         horn_release(<uint64_t *>(self.base[task] + STATE), 2)
 
     def reason(self, int task):
-        """Why it left."""
+        """The reason that a task gave for leaving."""
         cdef uint32_t size = (<uint32_t *>(self.base[task] + REASON))[0]
         return self.base[task][REASON + 4 : REASON + 4 + min(size, COUNTERS - REASON - 4)]
 
     def say_digest(self, int at, bytes digest):
-        """Of plan ``at``; read by the others after the next barrier."""
+        """Set the digest of plan ``at``; the others read it after the next barrier."""
         cdef char *text = digest
         memcpy(self.base[self.task] + DIGESTS + 32 * (at & 1), text, 32)
 

@@ -1,7 +1,7 @@
-"""Arrays that lie elsewhere from time to time, and the instructions that point into them.
+"""Arrays whose memory changes between runs or steps, and the instructions that point into them.
 
-`find_uses` has the one list of what an instruction points to. Lists of places (indices, live
-neurons) and what a load reads are not in it: they stay, or are bound anew.
+`find_uses` has the one list of an instruction's pointers. Lists of places (indices, live
+neurons) and the sources of loads are not in it: they stay, or are bound anew.
 """
 
 cdef int note(uses_t *uses, void *place, char *begin, int64_t size) except -1:
@@ -66,7 +66,7 @@ cdef int find_uses(uses_t *uses, tape_t *t, char *begin, int64_t size) except -1
 
 
 cdef void point(uses_t *uses, char *memory) noexcept nogil:
-    """Let the array begin here."""
+    """Point all uses of the array to memory that begins here."""
     cdef int i
     for i in range(uses.n):
         uses.pointer[i][0] = memory + uses.offset[i]
@@ -92,7 +92,7 @@ cdef class Anchor:
         forget(&self.uses)
 
     def settle(self, memory):
-        """From now on the array lies in this memory: contiguous, as large as it was."""
+        """Move the array to this memory: contiguous, as large as before."""
         cdef Py_buffer view
         PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
         try:
@@ -105,7 +105,7 @@ cdef class Anchor:
 
 
 cdef class Moves:
-    """The arrays of a tape that lie elsewhere at each step, and the loads that read elsewhere."""
+    """The arrays of a tape that move at each step, and the loads that read another part."""
 
     cdef tape_t *t
     cdef moving_t *moving
@@ -124,7 +124,7 @@ cdef class Moves:
         free(self.stepped)
 
     cdef void drop_bands(self) noexcept:
-        """They point into what is here, and into the tape's instructions."""
+        """Free the bands, which point into this object and the tape's instructions."""
         cdef int i
         for i in range(self.n_bands):
             bands_free(self.bands[i])
@@ -132,7 +132,7 @@ cdef class Moves:
         self.bands, self.n_bands = NULL, 0
 
     cdef bands_t *bands_of(self, int32_t first, int32_t last) except NULL:
-        """The bands of these instructions, which are made once."""
+        """The bands of these instructions, made at the first use."""
         cdef int i
         for i in range(self.n_bands):
             if bands_are(self.bands[i], first, last):
@@ -174,7 +174,7 @@ cdef class Moves:
         return 0
 
     cdef void rebind(self, int number, load_t *load, int64_t column_stride) noexcept:
-        """The load of this number reads another source."""
+        """Let the load with this number read another source."""
         cdef int i
         for i in range(self.n_stepped):
             if self.stepped[i].number == number:

@@ -2,7 +2,7 @@
 
 cdef void numpy_gemm(void *owner, const gemm_t *g, int64_t m, int64_t n, int64_t k, double alpha,
                      double beta) noexcept with gil:
-    """The product through NumPy, where no BLAS was found; it allocates, and says so by its name."""
+    """Compute a product through NumPy, where no BLAS was found; it allocates."""
     cdef Tape tape = <Tape>owner
     try:
         a = _borrow(tape.dtype, <uintptr_t>g.a.data, g.a.stride[0], g.a.stride[1], m, k)
@@ -18,7 +18,7 @@ cdef void numpy_gemm(void *owner, const gemm_t *g, int64_t m, int64_t n, int64_t
 
 
 class _Memory:
-    """Memory that an instruction borrowed, as NumPy sees it."""
+    """An array over memory that an instruction lends."""
 
     def __init__(self, interface):
         self.__array_interface__ = interface

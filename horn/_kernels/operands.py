@@ -1,4 +1,4 @@
-"""What the instructions of a tape are made of: its tables' entries, views, axes and operations."""
+"""The operands of a tape's instructions: table entries, views, axes and operations."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Iota:
 
 
 class Drawn:
-    """Random numbers made where a loop reads them: one per message (horn.random.of_messages).
+    """Random numbers drawn where a loop reads them: one per message (horn.random.of_messages).
 
     axes : the loop's, of a dense link "o" and perhaps "b", "i"; of a sparse one "e" and perhaps
     "b". keys : (places along "o" or "e", 2) uint32, of the receivers. sources : (places along "i"
@@ -127,7 +127,7 @@ class Drawn:
 
     @property
     def strides(self) -> dict[Axis, int]:
-        """Messages are numbered: from one place along an axis to the next."""
+        """The steps in the numbers of messages, from one place along each axis to the next."""
         row = len(self.keys) if "e" in self.axes else len(self.keys) * len(self.sources)
         of = {"b": max(row, 1), "o": max(len(self.sources), 1), "i": 1, "e": 1}
         return {axis: of[str(axis)] for axis in self.axes}
@@ -145,18 +145,18 @@ class Ragged:
 Extent = int | Dim
 Number = float | Scalar | Coef
 Input = View | Iota | Drawn | Number
-ARRAYS = (View, Iota, Drawn)  # what a loop reads place by place
+ARRAYS = (View, Iota, Drawn)  # operands that a loop reads place by place
 Output = tuple[View, int]
 Op = tuple[Any, ...]
 
 
 def maximum_of(extent: Extent) -> int:
-    """How many places an axis may have."""
+    """The largest number of places that an axis may have."""
     return extent.maximum if isinstance(extent, Dim) else int(extent)
 
 
 def usable(array: Any, name: str, writes: bool = False) -> Array:
-    """The array, if C can walk it by strides; a ValueError says what is wrong with it."""
+    """The array, if C can access it by strides; a ValueError says why not."""
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{name} must be a NumPy array, got {type(array).__name__}")
     if writes and not array.flags.writeable:
@@ -180,12 +180,12 @@ def known(dtype: np.dtype[Any], name: str) -> int:
 
 
 def strides(array: Array) -> tuple[int, ...]:
-    """The strides in elements."""
+    """The strides of an array in elements."""
     return tuple(s // array.itemsize for s in array.strides)
 
 
 def is_row(array: Array) -> bool:
-    """Rows are contiguous, one after the other or further apart."""
+    """Whether rows are contiguous, one after the other or further apart."""
     rows, cols = array.shape
     s0, s1 = strides(array)
     if array.size == 0:

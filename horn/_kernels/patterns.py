@@ -1,4 +1,4 @@
-"""The loops after a product that thin.c does in the same pass, found by their form."""
+"""Loops after a product that thin.c computes in the same pass, found by their form."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def spread_over(
 
 
 def renamed(view: Any, names: Mapping[Axis, Axis]) -> Any:
-    """An input of a loop over other axes."""
+    """An input of a loop, with its axes renamed."""
     if isinstance(view, View):
         lists = {names.get(axis, axis): places for axis, places in view.index.items()}
         axes = [names.get(axis, axis) for axis in view.axes]
@@ -101,7 +101,7 @@ def renamed(view: Any, names: Mapping[Axis, Axis]) -> Any:
 
 
 def _is_live(view: Input) -> bool:
-    """Whether a tile of sums can be spread over it."""
+    """Whether a tile of sums can be spread over the view."""
     return (
         isinstance(view, View)
         and view.axes == ("m", "n")

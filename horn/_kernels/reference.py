@@ -1,4 +1,4 @@
-"""What the engine's instructions mean, in NumPy and without haste: the judge in its tests."""
+"""A reference for the engine's instructions, in plain NumPy: tests compare with it."""
 
 from __future__ import annotations
 

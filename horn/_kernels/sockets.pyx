@@ -1,9 +1,9 @@
 """A ZeroMQ socket's hot path: frames in and out without Python, its lock or a thread in between.
 
 pyzmq makes an event and a tracker per part, and a thread of its own, which needs the interpreter's
-lock, hears that a part has gone: 100 us a frame. Here the library's callback counts in C. Nothing is
-linked: who imports zmq gives the addresses of the library that pyzmq has loaded.
-Used from one thread, as the socket itself.
+lock, is notified that a part is sent: 100 us a frame. Here the library's callback counts in C.
+Nothing is linked: the module that imports zmq passes the addresses in the library that pyzmq has
+loaded. Used from one thread, as the socket itself.
 """
 
 from cpython.buffer cimport (
@@ -62,11 +62,11 @@ cdef enum:
     SNDMORE = 2
     EVENTS = 15
     POLLIN = 1
-    COPY_BYTES = 65536  # a copy of so much costs less than to be told when it has gone
-    # Of memory for received parts, which ZeroMQ takes anew for each: what the largest one takes, and
-    # how much of what was given back stays with the process. Otherwise the C library returns it to
-    # the system now and then, and the next parts are received into pages that have to be cleared
-    # first: 2,000 page faults and a sixth of the time of an allreduce of 48 MB (docs/notes/0092).
+    COPY_BYTES = 65536  # copying so much costs less than the callback when it is sent
+    # Memory for received parts, which ZeroMQ allocates anew for each: the size of the largest, and
+    # the freed memory that stays with the process. Otherwise the C library returns it to the system
+    # now and then, and the next parts are received into pages that have to be cleared first: 2,000
+    # page faults and a sixth of the time of an allreduce of 48 MB (docs/notes/0092).
     PART_BYTES = 16 * 1024 * 1024
     SPARE_BYTES = 64 * 1024 * 1024
 
@@ -132,7 +132,7 @@ cdef class Part:
 
 
 cdef class Sent:
-    """A frame whose large parts the library still reads. Calling it says whether it has gone."""
+    """A frame whose large parts the library still reads; calling it tells whether they are sent."""
 
     cdef int n_left
     cdef object views
@@ -146,7 +146,7 @@ cdef class Socket:
 
     Raises
     ------
-    OSError : what the library says, other than: not now.
+    OSError : any error of the library except EAGAIN.
     """
 
     cdef void *handle
@@ -159,8 +159,8 @@ cdef class Socket:
         self.flying = deque()
 
     def send(self, parts):
-        """None: full, nothing was sent. True: gone. Else a callable that says when the parts may be
-        written again.
+        """Send a message. None: full, nothing was sent. True: sent. Else a callable that tells when
+        the parts may be written again.
         """
         cdef Sent sent = None
         cdef Py_buffer view
@@ -207,7 +207,7 @@ cdef class Socket:
         return True if sent is None else sent
 
     def settle(self):
-        """Let go of what has gone; whether all has."""
+        """Release the frames that are sent; return whether all are."""
         cdef Sent sent
         while self.flying:
             sent = self.flying[0]
@@ -218,7 +218,7 @@ cdef class Socket:
         return True
 
     def receive(self):
-        """The parts of the next message, or None. Large ones stay where they are."""
+        """The parts of the next message, or None. Large ones stay in the library's memory."""
         global keeps_pages
         cdef list parts = []
         cdef Part part
@@ -246,7 +246,7 @@ cdef class Socket:
         return parts
 
     def wait(self, double wait_s):
-        """Look for a message so long, giving way to others; whether there is one."""
+        """Wait for a message so long, yielding to other threads; return whether there is one."""
         cdef double ends
         cdef int events = 0
         cdef size_t size = sizeof(int)

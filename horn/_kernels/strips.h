@@ -35,7 +35,7 @@
 #define FMOD_IN FMOD_IN_F64
 #endif
 
-/* Python's x // y and x % y of the rest that fmod gives (Objects/floatobject.c has the law; by 0
+/* Python's x // y and x % y from fmod's remainder (Objects/floatobject.c has the rule; for y = 0
  * they are NumPy's). */
 static inline REAL K(floordiv_)(REAL x, REAL y, REAL rest) {
     REAL whole = (x - rest) / y;
@@ -68,7 +68,7 @@ static inline REAL K(mod_)(REAL x, REAL y, REAL rest) {
 #else
 #define UNARY_16(E, V) UNARY(E)
 #endif
-/* The same where an operand may be one number for the strip. */
+/* The same where an operand may be one number for the whole strip. */
 #define BINARY_ONE(E) { \
     if (one_of & 1) { const REAL x = *a; \
         IVDEP for (int64_t i = 0; i < n; i++) { REAL y = b[i]; d[i] = (REAL)(E); } } \
@@ -80,7 +80,7 @@ static inline REAL K(mod_)(REAL x, REAL y, REAL rest) {
     { IVDEP for (int64_t i = 0; i < n; i++) \
         { REAL x = a[i], y = b[i], z = c[i]; d[i] = (REAL)(E); } break; }
 
-/* E where IN holds, which may be a vector; libm's REST at the places where it does not. */
+/* E where IN holds, computed in vectors; elsewhere libm's REST. */
 #define SOME 64
 #define UNARY_IN(E, IN, REST) { \
     for (int64_t at = 0; at < n; at += SOME) { \
@@ -105,7 +105,7 @@ static inline REAL K(mod_)(REAL x, REAL y, REAL rest) {
     } \
     break; }
 
-/* Whether an operation takes one number for a strip, as one of two operands. */
+/* Whether an operation accepts one number for a strip, as one of two operands. */
 static inline int K(takes_one)(int op) {
     return op >= OP_ADD && op <= OP_DIV;
 }
@@ -185,7 +185,7 @@ static inline __mmask16 K(bits16)(const view_t *v, int64_t at, int64_t first, in
     if (at == last >> 4) m &= 0xffffu >> (15 - (last & 15));
     return (__mmask16)m;
 }
-/* `ahead`: the row that comes next, which is fetched meanwhile. */
+/* `ahead`: the next row, which is prefetched. */
 static void K(squeeze)(const view_t *v, const float *p, const float *ahead, float *to, int64_t i2,
                        int64_t c) {
     const int64_t first = v->index[2][i2], last = v->index[2][i2 + c - 1];
@@ -339,7 +339,7 @@ static double K(dot_row)(const REAL *a, const REAL *b, int64_t n) {
     for (; i < n; i++) total += (double)a[i] * b[i];
     return total;
 }
-/* In double all along: factors near 0 go below what a float can be. */
+/* In double throughout: products of factors near 0 underflow in float. */
 static double K(prod_row)(const REAL *a, int64_t n) {
     enum { WIDE = 16 };
     double lane[WIDE], total = 1;
@@ -371,7 +371,7 @@ EXTREME_ROW(max_row, >)
 EXTREME_ROW(min_row, <)
 #undef EXTREME_ROW
 
-/* One reduction's running value; which member is alive depends on the monoid. */
+/* The running value of one reduction; the monoid decides which member is used. */
 typedef struct { double sum; REAL best; int64_t where; } K(acc_t);
 
 static inline K(acc_t) K(start)(int monoid) {
@@ -446,15 +446,15 @@ static inline void K(finish)(const loop_t *l, const view_t *out, int64_t off, in
 /* ---- the loop ---- */
 typedef struct {
     const loop_t *l; const domain_t *d; REAL *strip; REAL **value;
-    uint8_t *is_one;            /* of a value: it is one number for the strip, where it points to */
-    int64_t n_receivers;        /* a tile has all edges of so many rows of a ragged axis, from i0 on */
+    uint8_t *is_one;            /* of each value: one number for the strip, at its pointer */
+    int64_t n_receivers;        /* rows of a ragged axis in a tile, from i0 on, with all edges */
 } K(machine_t);
 
 /* Whether a view's places along a ragged axis depend on the row. */
 static inline int K(by_receiver)(const view_t *v) {
     return v->stride[0] != 0 || v->index[0] || v->dtype == DRAWN || (v->dtype == IOTA && v->local);
 }
-/* Edges of many receivers, of one sample. */
+/* Fetch the edges of many receivers, of one sample. */
 static void K(fetch_receivers)(const K(machine_t) *m, const view_t *v, REAL *to, int64_t i0) {
     const int64_t *p = m->d->indptr;
     for (int64_t i = i0; i < i0 + m->n_receivers; to += p[i + 1] - p[i], i++)
@@ -464,7 +464,7 @@ static void K(fetch_receivers)(const K(machine_t) *m, const view_t *v, REAL *to,
         } else K(fetch)(v, to, i, p[i], p[i + 1] - p[i], 0, 1, p[i], 0);
 }
 
-/* The number all along its strip. */
+/* Fill a strip with its one number. */
 static inline void K(spread_one)(const K(machine_t) *m, int32_t k, int64_t n) {
     REAL *to = m->strip + m->l->slot[k] * STRIP;
     const REAL q = *m->value[k];
@@ -519,7 +519,7 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
                 value[l->result[k]] = m->strip + l->slot[l->result[k]] * STRIP;
             }
         }
-    /* What the next tile reads comes from memory meanwhile, an array for each operation or two. */
+    /* The operands of the next tile are prefetched, an array per operation or two. */
     const int n_ahead = l->reduce ? 0 : l->n_in + (l->n_out < 64 ? l->n_out : 0);
     int ahead = 0;
     for (int k = 0; k < l->n_ops; k++) {
@@ -533,7 +533,7 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
             for (int64_t at = 0; at < r * c * (int64_t)sizeof(REAL); at += 64)
                 __builtin_prefetch(next + at, 0, 3);
         }
-        if (o->a < l->n_in || o->b < l->n_in || o->c < l->n_in) {   /* others are never one */
+        if (o->a < l->n_in || o->b < l->n_in || o->c < l->n_in) {   /* others never are */
             const uint8_t *is_one = m->is_one;
             const int a = o->a < l->n_in && is_one[o->a], b = o->b < l->n_in && is_one[o->b];
             if (a | b | (o->c < l->n_in && is_one[o->c])) {
@@ -555,8 +555,8 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
                 K(put_tile)(m, &d->v[l->n_in + k], value[l->result[k]], i0, i1, r, i2, c);
 }
 
-/* A loop over a ragged axis and one sample: a tile has the edges of as many receivers as fit into a
- * strip, whole ones, instead of those of one. Every number is made as one receiver's tile makes it. */
+/* A loop over a ragged axis and one sample: a tile has all edges of as many receivers as fit into a
+ * strip, instead of those of one. Every number is computed as in a tile of one receiver. */
 static void K(receivers)(K(machine_t) *m) {
     const loop_t *l = m->l; const domain_t *d = m->d;
     const int64_t *p = d->indptr;
@@ -593,7 +593,7 @@ static void K(receivers)(K(machine_t) *m) {
 }
 
 /* Rows per tile: as many as fit, unless rows that would be used in place had to be copied (a bias,
- * once for each row) and that costs more than to begin with each operation once per row. */
+ * once for each row) at a higher cost than starting each operation once per row. */
 #define BEGIN_CYCLES 32
 static int64_t K(rows_per_tile)(const loop_t *l, const domain_t *d) {
     int64_t c = d->n[2], n_copied = 0;
@@ -639,8 +639,8 @@ static void K(weighted_numbers)(const loop_t *l, const domain_t *d, const view_t
     }
 }
 
-/* The products of numbers that stand at listed places: the sparse weight gradient of one sample, which
- * begins with 0. */
+/* The products of numbers at listed places: the sparse weight gradient of one sample, which begins
+ * at 0. */
 static void K(listed_products)(const loop_t *l, const domain_t *d, const view_t *x,
                                const view_t *y, const view_t *out) {
     const int32_t *xi = x->index[2], *yi = y->index[2];
@@ -731,7 +731,7 @@ static int K(dot_rows)(const loop_t *l, const domain_t *d) {
     return 1;
 }
 
-/* Rows copied as they are, or their live places only. */
+/* Copy rows, or their live places only. */
 static int K(copy_rows)(const domain_t *d) {
     const view_t *v = &d->v[0], *out = &d->v[1];
     const int64_t c = d->n[2];
@@ -765,7 +765,8 @@ static int K(copy_rows)(const domain_t *d) {
     return 1;
 }
 
-/* Whether a result at a0, and at this place along the other axis that is left, is of nothing. */
+/* Whether a result at a0, and at this place along the other remaining axis, has nothing to
+ * reduce. */
 static inline int K(is_gated)(const loop_t *l, const domain_t *d, int64_t i0, int axis, int64_t i) {
     const view_t *v = &d->v[(l->gate > 0 ? l->gate : -l->gate) - 1];
     return (K(read)(v, K(place)(v, 0, i0) + K(place)(v, axis, i)) != 0) == (l->gate > 0);
@@ -1110,8 +1111,9 @@ static inline uint64_t K(counter3)(const drawn_t *g, uint64_t sample) {
 }
 
 #if LEVEL == 2 && IS_F32
-/* What uniforms of one receiver's messages have in common. Three of a counter's four words are the
- * same for all, so half of the first two rounds is: hi0 and lo1 are of products with them. */
+/* The common part of the uniforms of one receiver's messages. Three of a counter's four words are
+ * the same for all, and so is half of the first two rounds: hi0 and lo1 are of products with
+ * them. */
 typedef struct { __m512i key0[10], key1[10], last, second, lo1, hi1; } uniforms_t;
 
 static inline void uniforms_of(uniforms_t *u, const uint32_t key[2], uint64_t low, uint64_t step,
@@ -1130,8 +1132,8 @@ static inline void uniforms_of(uniforms_t *u, const uint32_t key[2], uint64_t lo
     u->hi1 = _mm512_xor_si512(_mm512_set1_epi64((int64_t)(next >> 32)), u->key1[1]);
 }
 
-/* Those of 8 n_v blocks from block q on, at places p to p + 32 n_v of `to`, but for what is not from
- * 0 to n. The upper halves of words hold rubbish; only low words count. */
+/* The uniforms of 8 n_v blocks from block q on, at places p to p + 32 n_v of `to`, except places
+ * outside 0 to n. The upper halves of words are undefined; only low words count. */
 static inline __attribute__((always_inline)) void uniforms_at(
     const uniforms_t *u, const int n_v, int64_t q, int64_t p, int64_t n, float *to) {
     const __m512i m0 = _mm512_set1_epi64(0xD2511F53u), m1 = _mm512_set1_epi64(0xCD9E8D57u);
@@ -1167,7 +1169,8 @@ static inline __attribute__((always_inline)) void uniforms_at(
 }
 #endif
 
-/* n messages of one receiver from neighbours: 16 blocks of 4 (2 for normals) at a time. */
+/* n messages of one receiver from neighbouring sources: 16 blocks of 4 (2 for normals) at a
+ * time. */
 static void K(drawn_row)(const drawn_t *g, int64_t row, int64_t key, int64_t source, int64_t n,
                          REAL *to) {
     const int normal = g->kind == D_NORMAL, per = normal ? 2 : 4;
@@ -1271,8 +1274,8 @@ static inline void K(turn)(__m512 r[16], float scale, float *out, int64_t step) 
 #else
 #define LOAD_TURNED(T)
 #endif
-/* What is loaded of a number of column j. Of a double the difference to the center is one of doubles:
- * a float has no digits left for what a time in seconds differs from its mean by. */
+/* The loaded value of a number of column j. For doubles the difference from the center is in
+ * double: float has no digits left for the difference of a time in seconds from its mean. */
 #define SCALED(v, j) (scale * (REAL)(v))
 #define APART(v, j) ((whole * (v) - center[j]) * factor[j])
 #define LOAD_ROWS(T, U, V) { \
@@ -1312,7 +1315,8 @@ static inline void K(turn)(__m512 r[16], float scale, float *out, int64_t step) 
     } \
     break; }
 
-/* (value - center) * factor of each column, of the rows and columns that this thread has loaded. */
+/* (value - center) * factor of each column, for the rows and columns that this thread has
+ * loaded. */
 static void K(normalize)(const load_t *g, int64_t b, int64_t n, int64_t lo, int64_t hi) {
     const REAL *center = (const REAL *)(const void *)g->center;
     const REAL *factor = (const REAL *)(const void *)g->factor;

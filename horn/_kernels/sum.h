@@ -12,9 +12,9 @@
 #include <string.h>
 
 #define HORN_BLOCK 4096
-#define HORN_AHEAD 2048 /* bytes that are asked for before they are needed */
+#define HORN_AHEAD 2048 /* the distance of prefetches in bytes */
 #define HORN_PRIME ((UINT64_C(1) << 61) - 1)
-#define HORN_POINT UINT64_C(0x1e3779b97f4a7c15) /* where the polynomial is taken */
+#define HORN_POINT UINT64_C(0x1e3779b97f4a7c15) /* the point at which the polynomial is evaluated */
 
 static uint32_t horn_keys[HORN_BLOCK / 4] __attribute__((aligned(64)));
 
@@ -48,7 +48,7 @@ static uint64_t horn_nh(const unsigned char *p, size_t n_pairs, uint32_t *words)
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
-/* The same of a whole block. */
+/* NH of a whole block. */
 __attribute__((target("avx2")))
 static uint64_t horn_nh_avx2(const unsigned char *p, uint32_t *words) {
     const __m256i *k = (const __m256i *)horn_keys;
@@ -93,7 +93,7 @@ static uint64_t horn_nh_avx512(const unsigned char *p, uint32_t *words) {
     return (uint64_t)_mm512_reduce_add_epi64(total[0]);
 }
 
-/* The widest way that this processor has: 2 is AVX-512, 1 AVX2, 0 plain C. */
+/* The widest vectors of this processor: 2 is AVX-512, 1 AVX2, 0 plain C. */
 static int horn_widest(void) {
     if (__builtin_cpu_supports("avx512f")) return 2;
     return __builtin_cpu_supports("avx2") ? 1 : 0;
@@ -120,7 +120,8 @@ static uint64_t horn_next(uint64_t a, uint64_t b) {
     return found >= HORN_PRIME ? found - HORN_PRIME : found;
 }
 
-/* Of n bytes; sum : of what comes before them, 0 for nothing. What a tail lacks to 8 bytes is 0. */
+/* The sum of n bytes; sum : of the bytes before them, 0 for none. A tail is padded to 8 bytes by
+ * 0. */
 static uint64_t horn_sum(uint64_t sum, const unsigned char *p, size_t n, int way) {
     uint32_t words = (uint32_t)sum;
     uint64_t high = sum >> 32;

@@ -1,4 +1,4 @@
-/* What runs a tape: loops cut into threads, products, the barrier (see tape.h). */
+/* The execution of a tape: loops cut into threads, products, the barrier (see tape.h). */
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,14 +91,14 @@ static void simplify(domain_t *d, int nv, view_t *spare) {
     }
 }
 
-/* Whether it reduces over three axes: what costs so much per element that it is worth a division. */
+/* Whether it reduces over three axes: each element then costs enough to be worth a division. */
 static int is_deep(const domain_t *d) {
     return d->axis > 0 && !d->indptr && d->n[0] > 1 && d->n[1] > 1 && d->n[2] > 1;
 }
 
-/* The axis that is cut. Along a0, or along rows of a1 if they are what is reduced, so that each is
- * read by one thread alone: weights, where samples are a0. Columns of tiles.h are packed for all of
- * a0, so a short a0 is not cut. */
+/* The axis that is cut. Along a0, or along rows of a1 if those are reduced, so that each is read by
+ * one thread alone: weights, where samples are a0. Columns of tiles.h are packed for all of a0, so
+ * a short a0 is not cut. */
 static int axis_to_cut(const loop_t *l, const domain_t *d, int nt) {
     const int is_tile = l->fast == 4 || l->fast == 6 || l->fast == 8;
     int axis = -1;
@@ -111,9 +111,9 @@ static int axis_to_cut(const loop_t *l, const domain_t *d, int nt) {
     return axis;
 }
 
-/* How many parts a loop has: one for each thread, or, if it is long, some that threads take as they
- * come to them. A thread whose processor has other work does less then, instead of being waited for.
- * The numbers are the same: no part of a reduction is ever cut. */
+/* The number of parts of a loop: one for each thread, or, if it is long, more, which threads take
+ * as they finish. A thread whose processor has other work then does less, and no other waits for
+ * it. The numbers are the same: no part of a reduction is ever cut. */
 #define PARTS_EACH 8
 #define PART_WORK (1 << 19)
 static int64_t parts_of(const loop_t *l, const domain_t *d, int nt) {
@@ -279,7 +279,7 @@ static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
 }
 
 #ifdef HORN_X86
-/* The panels of the products among some instructions, from what their b is now: a thread's part. */
+/* Pack the panels of the products among some instructions from the present b: a thread's part. */
 static void pack_all(const tape_t *t, int32_t first, int32_t last, int tid, int nt) {
     int count = 0;
     for (int32_t i = first; i < last; i++) {
@@ -457,8 +457,8 @@ void wait_all(tape_t *t, int nt) {
     }
 }
 
-/* Whether the first thread alone does an instruction, whatever the extents of this run: then it goes
- * on to the next of this kind without a barrier. */
+/* Whether the first thread alone executes an instruction, whatever the extents of this run: then it
+ * goes on to the next of this kind without a barrier. */
 static int is_solo(const tape_t *t, const ins_t *ins) {
     const gemm_t *g = ins->gemm; const loop_t *l = ins->loop;
     switch (ins->kind) {
@@ -548,7 +548,7 @@ void stop_threads(tape_t *t) {
     free(t->worker); t->worker = NULL; t->n_workers = 0;
 }
 
-/* Run on so many threads, of which each does run_all, or other work: 1 or all of them. */
+/* Run on so many threads (1 or all), each of which runs run_all, or other work. */
 static void run_on(tape_t *t, int n_threads) {
     int before = 1;
     if (t->blas_get) {

@@ -17,11 +17,11 @@
 
 /* Bytes of one register strip: a dozen live strips stay inside a 32 KiB first-level cache. */
 #define STRIP_BYTES 2048
-/* Of rows that a loop comes back to: half of a small second-level cache. */
+/* The bytes of rows that a loop returns to: half of a small second-level cache. */
 #define NEAR_ROWS_BYTES 131072
 
 enum { F32, F64, U8, I32, I64, IOTA, DRAWN };
-/* From one element to the next; of an IOTA and of what is DRAWN the data are a number, not memory. */
+/* Bytes per element; the data of an IOTA and of DRAWN numbers are a number, not memory. */
 static const int64_t ITEM_SIZE[] = {4, 8, 1, 4, 8, 1, 1};
 
 enum { K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS, K_POOL };
@@ -36,13 +36,13 @@ enum {
 
 enum { R_NONE, R_SUM, R_PROD, R_MAX, R_MIN, R_ANY, R_ALL, R_ARGMAX };
 
-/* Terms of the tiles of tiles.h: of two values, the first less the second, the other way round, how
- * far they are apart, its square, a number less or plus their product. */
+/* Terms of the tiles of tiles.h, of two values: product, sum, the first less the second, the second
+ * less the first, their distance, its square, a number less or plus their product. */
 enum { T_MUL, T_ADD, T_SUB, T_BUS, T_APART, T_SQUARE, T_LESS, T_MORE };
 /* Functions that tiles sum. */
 enum { W_EXP, W_TANH, W_SIGMOID, N_WAVES };
 
-/* What becomes of the sums of windows: a bias is added, relu, 0 where the gate is not more than 0. */
+/* Operations on the sums of windows: a bias is added, relu, 0 where the gate is not above 0. */
 enum { END_BIAS = 1, END_RELU = 2, END_GATE = 4 };
 
 enum { D_UNIFORM, D_NORMAL, D_BERNOULLI };
@@ -63,7 +63,7 @@ typedef struct {
 } drawn_t;
 
 typedef struct {
-    char *data;                 /* of an IOTA: its first value, as an integer */
+    char *data;                 /* for an IOTA: its first value, as an integer */
     int64_t stride[3];          /* in elements; 0 = broadcast */
     const int32_t *index[3];    /* coordinate -> place, or NULL */
     const uint16_t *mask[3];    /* the same list as bits, 16 places each, or NULL */
@@ -71,7 +71,7 @@ typedef struct {
     int32_t ascending;          /* index lists ascend without repeats: may be one range */
     int32_t local;              /* an IOTA that counts from the start of its ragged row */
     int32_t direct;             /* an output that its last operation may write in place */
-    const drawn_t *drawn;       /* of what is DRAWN */
+    const drawn_t *drawn;       /* for DRAWN numbers */
 } view_t;
 
 typedef struct { int32_t op, dst, a, b, c; } op_t;
@@ -84,11 +84,11 @@ typedef struct {
     int32_t accumulate;         /* combine with what the output holds */
     int32_t fast;               /* 1: the sum of a product of two inputs; 2: one copy; 3 to 8: the
                                  * rows, columns, places, quotients, waves and slopes of tiles.h */
-    int32_t term, role[8];      /* of a tile: T_* or W_*; which values are what (tiles.py) */
+    int32_t term, role[8];      /* of a tile: T_* or W_*; the roles of values (tiles.py) */
     int32_t gate;               /* k: where input k - 1 is not 0 there is nothing to reduce; -k: where
                                  * it is; 0: always */
     view_t *view;               /* inputs, then outputs */
-    view_t *room;               /* two copies of them per thread, if they are more than a few */
+    view_t *room;               /* two copies of them per thread, if they exceed FEW_VIEWS */
     op_t *ops;
     coef_t *consts;
     int32_t *slot;              /* value -> scratch strip */
@@ -98,7 +98,7 @@ typedef struct {
 typedef struct { char *data; int64_t stride[2], ld; int32_t row; } matrix_t;
 
 #define MAX_PARTS 7
-/* Products of one a that are done at once. */
+/* Products of one a that are computed together. */
 #define MAX_STACKED 16
 
 typedef struct {
@@ -106,17 +106,17 @@ typedef struct {
     extent_t m, n, k;
     coef_t alpha, beta;
     int64_t block;              /* rows of C per block of a fused loop */
-    /* thin.c can do product and loop at once: v = decay v + product, w += v (w may be NULL), at
-     * live rows and columns or at all; v NULL: it cannot */
+    /* thin.c can compute product and loop at once: v = decay v + product, w += v (w may be NULL),
+     * at live rows and columns or at all; v NULL: it cannot */
     float *v, *w; int64_t ldv, ldw;
     const int32_t *rows, *cols; const uint16_t *bits;
     coef_t decay;
-    /* what others add to the product */
+    /* parts of other tasks that are added to the product */
     int32_t n_parts; const float *part[MAX_PARTS]; int64_t ldpart[MAX_PARTS];
     /* 1, 2: b is w at live rows and columns, turned or not, and live.h makes the product */
     int32_t live;
-    /* b as wide_pack lays it out while instructions are repeated, or NULL; and how many of the
-     * instructions behind have such panels and the same a: they are one product */
+    /* b as packed by wide_pack while instructions are repeated, or NULL; and the number of
+     * following instructions with such panels and the same a: they are computed as one product */
     float *panels; int32_t followers;
     int32_t zeros;              /* ZEROS_*, of thin.h */
 } gemm_t;
@@ -164,8 +164,8 @@ typedef struct {
     const int32_t *src, *row, *unit;
 } conv_t;
 
-/* Folds over windows (pools.h): kind is the place in its table. same: whether a row folds what the
- * one before does, or NULL. */
+/* Folds over windows (pools.h): kind is the place in its table. same: whether a row folds the same
+ * as the row before, or NULL. */
 typedef struct {
     int32_t kind, end;
     char *x, *out, *where, *upper, *gate;
@@ -178,7 +178,7 @@ typedef struct {
 } pool_t;
 
 /* ---- a loop bound to this run's extents ---- */
-/* Views of a loop that lie on the stack while it runs; those of one with more are in its `room`. */
+/* Views of a loop that are on the stack while it runs; a loop with more has them in its `room`. */
 #define FEW_VIEWS 48
 typedef struct {
     int64_t n[3]; const int64_t *indptr; int axis; view_t *v;
@@ -206,20 +206,20 @@ struct tape_s {
     void *sgemm, *dgemm;
     gemm_numpy_t numpy_gemm; void *owner;
     char **scratch; int64_t scratch_bytes;
-    char *panel; int64_t panel_bytes;   /* what an instruction over windows lays out */
-    char **packs;               /* by thread: what the kernels of thin.h pack */
+    char *panel; int64_t panel_bytes;   /* scratch of an instruction over windows */
+    char **packs;               /* by thread: scratch of the kernels of thin.h */
     int32_t wide;               /* products by wide.h, not by the BLAS */
-    int32_t packed;             /* the panels of products hold what b is */
-    const tape_t *whole;        /* of a band: the tape that it is of */
-    /* What a thread does, and for what: the instructions from first to last if there is nothing. */
+    int32_t packed;             /* the panels of products hold the present b */
+    const tape_t *whole;        /* of a band: its tape */
+    /* A thread's work and its argument; NULL: the instructions from first to last. */
     void (*work)(tape_t *, void *, int tid); void *of;
-    void *blas_get, *blas_set;  /* how many threads the BLAS itself would use */
+    void *blas_get, *blas_set;  /* the number of threads that the BLAS itself would use */
     /* threads */
     worker_t *worker; int32_t n_workers; int64_t pid;
     int32_t first, last; atomic_int stop;
     atomic_int go, sleepers_go;
     atomic_int arrived, generation, sleepers;
-    atomic_int taken;           /* parts of the loop that is run now */
+    atomic_int taken;           /* parts of the current loop that threads have taken */
     pthread_mutex_t lock; pthread_cond_t wake;
 };
 

@@ -1,4 +1,4 @@
-"""What tape.h and thin.h declare."""
+"""The declarations of tape.h and thin.h."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 

@@ -21,7 +21,7 @@
 
 static inline int thin_height(int64_t rows) { return rows >= 12 ? 12 : rows >= 8 ? 8 : rows >= 4 ? 4 : 1; }
 
-/* `next` rows are fetched meanwhile, one after the other: the tile's own arithmetic hides them. */
+/* `next` rows are prefetched, one after the other: the tile's own arithmetic hides the latency. */
 static inline __attribute__((always_inline)) void
 thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, float beta,
           float *v, int64_t ldv, float *w, int64_t ldw, int64_t cols, int64_t next,
@@ -86,8 +86,8 @@ thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, 
     }
 }
 
-/* Where a panel of live columns lies: blocks of 16 places, which of them, and the panel's column
- * that goes to each. */
+/* The places of a panel of live columns: blocks of 16 places, the live ones as a mask, and the
+ * panel's column for each. */
 typedef struct { int n; int32_t at[32]; uint16_t mask[32]; __m512i from[32]; } thin_blocks_t;
 
 static void thin_find(const int32_t *cols, const uint16_t *bits, int64_t n, thin_blocks_t *to) {
@@ -108,7 +108,7 @@ static void thin_find(const int32_t *cols, const uint16_t *bits, int64_t n, thin
 }
 
 /* A tile whose rows and columns are spread over v and w: rows[0 .. mr), and the blocks' columns.
- * The rows `ahead` are fetched meanwhile. */
+ * The rows `ahead` are prefetched. */
 static inline __attribute__((always_inline)) void
 thin_tile_live(const int mr, int64_t k, const float *a, const float *b, float alpha, float beta,
                float *v, int64_t ldv, float *w, int64_t ldw, const int64_t *rows,

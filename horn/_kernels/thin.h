@@ -1,5 +1,5 @@
-/* Products of float32 for AVX2 and AVX-512 (wide.h), two of them for thin batches and AVX-512 (thin.c,
- * live.h), and how much scratch they need. */
+/* Products of float32 for AVX2 and AVX-512 (wide.h), two of them for thin batches and AVX-512
+ * (thin.c, live.h), and their scratch sizes. */
 #ifndef HORN_THIN_H
 #define HORN_THIN_H
 
@@ -8,7 +8,7 @@
 /* Columns of a panel, of AVX-512 (AVX2: half as many), and floats of the panels of a product. */
 #define WIDE_PANEL 32
 #define WIDE_PANELS(n, k) (((n) + WIDE_PANEL - 1) / WIDE_PANEL * WIDE_PANEL * (k))
-/* Of which operand much may be 0, which is passed over. */
+/* The operand that may have many zeros, which are skipped. */
 enum {ZEROS_NONE, ZEROS_A, ZEROS_B};
 
 #ifdef HORN_X86
@@ -21,7 +21,7 @@ enum {ZEROS_NONE, ZEROS_A, ZEROS_B};
 #define WIDE_K 384                          /* messages at a time */
 #define WIDE_ROWS 240                       /* rows of a that stay in the second-level cache */
 #define WIDE_COLS 1024                      /* columns of b that are packed once for all rows */
-#define TURNED_COLS 512                     /* of a part of a product that is made turned */
+#define TURNED_COLS 512                     /* columns of a part of a transposed product */
 /* Of events (events.h): places in tiles and in rows, and numbers in rows. */
 #define WIDE_EVENTS ((WIDE_ROWS / 6 + 1 + 3 * WIDE_ROWS) * (WIDE_K + 16) * 2)
 #define WIDE_BYTES (((WIDE_ROWS + WIDE_COLS) * WIDE_K + WIDE_ROWS * TURNED_COLS) * 4 + WIDE_EVENTS \
@@ -46,8 +46,8 @@ typedef struct {
     void (*product)(const float *a, int64_t am, int64_t ak, const float *b, int64_t bk, int64_t bn,
                     float *c, int64_t ldc, int64_t m, int64_t n, int64_t k, float alpha, float beta,
                     int zeros, char *scratch);
-    /* The same in two steps, for a b that many products have: its panels, with room for a number
-     * before them, and those from p0 on to p1 of the n of a product, to the same bits. */
+    /* The same in two steps, for a b of many products: pack its panels, with room for a number
+     * before them; then compute with panels p0 to p1 of the n columns, to the same bits. */
     void (*pack)(const float *b, int64_t bk, int64_t bn, int64_t n, int64_t k, float *panels);
     void (*packed)(const float *a, int64_t am, int64_t ak, int64_t m, int64_t k,
                    const wide_part_t *parts, int n_parts, int64_t p0, int64_t p1, int zeros,

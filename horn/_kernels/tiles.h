@@ -80,7 +80,7 @@ static inline VEC_T K(vec_pick)(BITS_T where, VEC_T a, VEC_T b) {
 #define OF_SQUARE(x, w) (((x) - (w)) * ((x) - (w)))
 #define OF_LESS(x, w) (number - K(rounded)((x) * (w)))
 #define OF_MORE(x, w) (number + K(rounded)((x) * (w)))
-/* The number itself, from where no compiler sees the product: not fused with what comes next. */
+/* The number itself, opaque to the compiler: a product is not fused with the next operation. */
 static inline VEC_T K(rounded)(VEC_T v) {
 #if LEVEL > 0
     __asm__("" : "+v"(v));
@@ -373,8 +373,8 @@ static inline void K(rows_at)(const REAL **to, const REAL *from, int64_t step, i
     for (int k = 0; k < n; k++) to[k] = from + (first + k < end ? first + k : end - 1) * step;
 }
 
-/* total *= the products of the terms of pn rows of x and qn of w. Whether a result is made in float
- * follows from its own two rows. */
+/* total *= the products of the terms of pn rows of x and qn of w. A result's own two rows decide
+ * whether it is computed in float. */
 static void K(products)(int term, REAL number, const REAL *x, int64_t step_x, int64_t pn,
                         const REAL *w, int64_t step_w, int64_t qn, int64_t n, double *total) {
     const K(product_tile_t) wide = K(ROW_PRODUCTS)[term];
@@ -443,7 +443,7 @@ static void K(waves)(K(wave_tile_t) tile, const REAL *x, int64_t step_x, int64_t
     }
 }
 
-/* 0: the loop does not lie as it must. */
+/* 0: the loop's layout does not fit. */
 static int K(row_tiles)(const tape_t *t, const loop_t *l, const domain_t *d) {
     const int is_wave = l->fast == 7;
     const view_t *x = &d->v[is_wave ? l->role[0] : 0], *w = &d->v[is_wave ? l->role[1] : 1];
@@ -731,7 +731,7 @@ static int K(column_tiles)(const tape_t *tape, const loop_t *l, const domain_t *
 }
 
 /* ---- places ---- */
-/* The sum over a1 of what is there only at the place along a2 that a view says (the gradient of a
+/* The sum over a1 of values only at the place along a2 that a view gives (the gradient of a
  * maximum): evaluated at those places alone. role: that view, the iota, the value. */
 static int K(places)(const loop_t *l, const domain_t *d, REAL **value) {
     const view_t *at = &d->v[l->role[0]], *iota = &d->v[l->role[1]], *out = &d->v[l->n_in];

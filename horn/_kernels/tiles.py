@@ -1,4 +1,4 @@
-"""The reductions that tiles.h does in registers, found by their form."""
+"""Reductions that tiles.h computes in registers, found by their form."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Values:
         self.first = n_arrays + len(consts)
 
     def op(self, value: int) -> tuple[str, list[int]]:
-        """Its name and values; of what is no operation ("", [])."""
+        """The name and arguments of an operation; ("", []) for another value."""
         name, values = self.ops[value - self.first] if value >= self.first else ("", ())
         return name, list(values)
 
@@ -43,11 +43,11 @@ class _Values:
         return value < self.n_arrays
 
     def const(self, value: int) -> int | None:
-        """Its place among the constants."""
+        """The index of a value among the constants, or None."""
         return value - self.n_arrays if self.n_arrays <= value < self.first else None
 
     def term(self, value: int) -> tuple[int, tuple[int, int], int] | None:
-        """What a value is of two arrays: T_*, the arrays, and the constant (-1: none); or None."""
+        """The term of two arrays: (T_*, the arrays, the constant or -1 for none), or None."""
         name, values = self.op(value)
         if len(values) == 2 and all(map(self.is_array, values)) and values[0] != values[1]:
             found = {"mul": MUL, "add": ADD, "sub": SUB}.get(name)
@@ -65,8 +65,8 @@ class _Values:
         return None
 
     def wave(self, value: int) -> tuple[int, tuple[int, int], int, int] | None:
-        """What a value is of two arrays: the place of F in F(x w - sign t), x and w, t (-1: none)
-        and the sign; or None.
+        """The function of two arrays F(x w - sign t): (the index of F, x and w, t or -1 for none,
+        the sign), or None.
         """
         name, args = self.op(value)
         if name not in FUNCTIONS:
@@ -84,14 +84,14 @@ class _Values:
         return FUNCTIONS.index(name), found[1], t, sign
 
     def factors(self, value: int) -> list[int]:
-        """Of a product, those that are none."""
+        """The factors of a product, none of which is a product itself."""
         name, args = self.op(value)
         if name == "mul" and args[0] != args[1]:
             return [*self.factors(args[0]), *self.factors(args[1])]
         return [value]
 
     def is_one_less(self, value: int, other: int) -> bool:
-        """Whether it is 1 - other."""
+        """Whether the value is 1 - other."""
         name, args = self.op(value)
         if name != "sub" or args[1] != other or (at := self.const(args[0])) is None:
             return False
@@ -125,7 +125,7 @@ def tile(
 
 
 def _columns(ops: Ops, first: int) -> Tile | None:
-    """+-u sign(a - b): roles are u, a, b and the sign."""
+    """The tile +-u sign(a - b), or None: roles are u, a, b and the sign."""
     sign = 1
     if ops[-1][0] == "neg" and list(ops[-1][1]) == [first + 2]:
         ops, sign = ops[:-1], -1
@@ -141,8 +141,8 @@ def _columns(ops: Ops, first: int) -> Tile | None:
 
 
 def _quotient(values: _Values, result: int) -> Tile | None:
-    """y select(term == 0, a, b / term): roles are a, b, y (-1: it is 1), what the term is of, and
-    its constant (-1: it has none).
+    """The tile y select(term == 0, a, b / term), or None: roles are a, b, y (-1: it is 1), the
+    arrays of the term, and its constant (-1: it has none).
     """
     name, args = values.op(result)
     y = -1
@@ -166,8 +166,8 @@ def _quotient(values: _Values, result: int) -> Tile | None:
 
 
 def _waves(values: _Values, result: int) -> Tile | None:
-    """F(x w - sign t), perhaps times x or w: roles are x, w, t, what it is multiplied with (-1:
-    nothing), the sign.
+    """The tile F(x w - sign t), perhaps times x or w, or None: roles are x, w, t, the other factor
+    (-1: none), the sign.
     """
     name, args = values.op(result)
     times, value = sorted(args) if name == "mul" else (-1, result)
@@ -178,8 +178,8 @@ def _waves(values: _Values, result: int) -> Tile | None:
 
 
 def _slopes(values: _Values, result: int) -> Tile | None:
-    """y (a + b y) F'(m f - sign t): roles are a, b, y, m, f, t (-1: none; a and y may be exchanged)
-    and the sign.
+    """The tile y (a + b y) F'(m f - sign t), or None: roles are a, b, y, m, f, t (-1: none; a and y
+    may be exchanged) and the sign.
     """
     arrays: list[int] = []
     sums: list[tuple[int, int, int]] = []
@@ -210,7 +210,7 @@ def _slopes(values: _Values, result: int) -> Tile | None:
 
 
 def _slope(values: _Values, slope: Sequence[int]) -> int | None:
-    """F(z), if the product of these is F'(z)."""
+    """The value F(z), if the product of these factors is F'(z); else None."""
     if len(slope) == 1:
         (value,) = slope
         if values.op(value)[0] == "exp":
@@ -229,7 +229,7 @@ def _slope(values: _Values, slope: Sequence[int]) -> int | None:
 
 
 def _places(iotas: Sequence[bool], consts: Sequence[Any], ops: Ops) -> Tile | None:
-    """select(view == iota, value, 0): roles are the view, the iota and the value."""
+    """The tile select(view == iota, value, 0), or None: roles are the view, the iota, the value."""
     first = len(iotas) + len(consts)
     if ops[-1][0] != "select" or sum(iotas) != 1:
         return None

@@ -1,4 +1,5 @@
-/* Vectors of floats of one processor level, for what AVX-512 (LEVEL 2) and AVX2 (LEVEL 1) share. */
+/* Vectors of floats of one processor level, for code that AVX-512 (LEVEL 2) and AVX2 (LEVEL 1)
+ * share. */
 #ifndef HORN_VECTORS_H
 #define HORN_VECTORS_H
 #include <immintrin.h>
@@ -62,6 +63,6 @@ static inline __attribute__((always_inline)) void transpose_of(__m256 r[8], __m2
     for (int i = 0; i < 8; i++) r[i] = t[i];
 }
 #endif
-#define PANEL (2 * LANES)       /* columns that a tile has at most */
+#define PANEL (2 * LANES)       /* the most columns of a tile */
 
 #endif

@@ -1,8 +1,8 @@
-"""How often each part of a loop runs: what tape.c and strips.h do with given extents, counted.
+"""The runs of each part of a loop with given extents, counted as tape.c and strips.h cut it.
 
-A model of time needs to know how many strips a loop is cut into, which of its arrays are copied
-into strips first, and how often a reduction begins anew. This follows the C code step by step and
-runs nothing; whoever changes how loops are cut changes it here too.
+A model of time needs the number of strips of a loop, its arrays that are copied into strips
+first, and the number of times a reduction begins anew. This follows the C code step by step and
+runs nothing; a change of how loops are cut there needs one here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ STRIP_BYTES = 2048  # as in tape.h
 
 @dataclass(slots=True)
 class Lie:
-    """How an array lies on the three axes of a loop, outermost first.
+    """The layout of an array along the three axes of a loop, outermost first.
 
     strides : in elements; 0 where it does not vary. listed : its places are looked up in a list.
     """
@@ -30,13 +30,14 @@ class Lie:
 
 @dataclass(slots=True)
 class Walk:
-    """What running a loop once amounts to.
+    """The counts of one run of a loop.
 
-    strips : how many, each with all operations. elements : of all strips. left : of these, what is
-    left over after the last whole vector of a strip. fetched : elements that are copied into
-    strips, by how they lie: "copy" (side by side), "fill" (one for all), "list" (looked up),
-    "step" (apart). fetches : of how many rows. folded : elements that are reduced along strips, in
-    ``folds`` rows. crossed : elements that are reduced across strips. results : of a reduction.
+    strips : their number, each with all operations. elements : of all strips. left : of these, the
+    elements after the last whole vector of a strip. fetched : elements that are copied into
+    strips, by layout: "copy" (side by side), "fill" (one for all), "list" (looked up),
+    "step" (apart). fetches : the number of copied rows. folded : elements that are reduced along
+    strips, in ``folds`` rows. crossed : elements that are reduced across strips. results : of a
+    reduction.
     """
 
     strips: float = 0.0
@@ -61,10 +62,11 @@ def walk(
     itemsize: int = 4,
     lanes: int = 16,
 ) -> Walk:
-    """Of a loop over ``extents`` (of a ragged middle axis the mean). Changes ``lies``.
+    """Count the runs of a loop over ``extents`` (for a ragged middle axis the mean). Changes
+    ``lies``.
 
     lies : of the inputs, ``n_in`` of them, then of the outputs. axis : 1 or 2 is reduced; 0: none.
-    direct : of each output, whether it may be written in place. lanes : numbers in a vector.
+    direct : for each output, whether it may be written in place. lanes : numbers in a vector.
     """
     found = Walk()
     n = list(extents)
@@ -108,7 +110,7 @@ def _walk_receivers(
     found: Walk, n0: int, edges: int, lies: Sequence[Lie], n_in: int, axis: int,
     direct: Sequence[bool], strip: int, lanes: int,
 ) -> None:  # fmt: skip
-    """Of one sample and a ragged axis: a strip has the edges of as many rows as fit."""
+    """Count a loop over one sample and a ragged axis: a strip has the edges of several rows."""
     outputs = [] if axis else list(lies[n_in:])
     for high, r in _cuts(edges, strip):
         found.strips += high
@@ -132,7 +134,7 @@ def _walk_receivers(
 
 
 def _cuts(n: int, size: int) -> Iterator[tuple[int, int]]:
-    """How many pieces of which size n falls into."""
+    """The numbers and sizes of the pieces into which n is cut."""
     if n >= size:
         yield n // size, size
     if n % size:
@@ -140,7 +142,7 @@ def _cuts(n: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _in_place(v: Lie, r: int, c: int) -> bool:
-    """Whether a strip of r rows of c is used where it lies."""
+    """Whether a strip of r rows of c is used in place."""
     return (
         not v.listed[2]
         and (v.strides[2] == 1 or c == 1)
@@ -167,7 +169,7 @@ def _rows_per_strip(n: Sequence[int], lies: Sequence[Lie], strip: int, is_ragged
 
 
 def _simplify(n: list[int], lies: Sequence[Lie], axis: int) -> int:
-    """Axes that all arrays walk as one become one; returns the axis that is reduced now."""
+    """Merge axes that all arrays step along as one; return the axis that is then reduced."""
     if axis == 0:
         _merge(n, lies, 1, 2)
         if n[1] == 1:

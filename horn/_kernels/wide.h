@@ -1,9 +1,9 @@
 /* The product of two matrices of float32, for one processor level (vectors.h).
  *
- * It is here because the libraries that users have do not know their processors: NumPy's OpenBLAS
- * and MKL take processors with 512-bit vectors that they have no table for, or that another company
- * makes, for ones with 256 bits (docs/notes/0070); and because they lay weights out anew at each step
- * of a sequence, and multiply zeros of data (docs/notes/0184). Goto and van de Geijn, "Anatomy of
+ * It is here because the users' libraries do not know their processors: NumPy's OpenBLAS and MKL
+ * treat processors with 512-bit vectors that they have no table for, or that another company makes,
+ * as processors with 256 bits (docs/notes/0070); and because they pack weights anew at each step of
+ * a sequence, and multiply zeros of data (docs/notes/0184). Goto and van de Geijn, "Anatomy of
  * High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008, with two differences: a panel of b
  * is packed when the first tile needs it, so that a thin batch finds it in the first-level cache,
  * and a sum goes through the messages in the same order whatever m and n are, so that a part of a
@@ -19,8 +19,8 @@ static inline int rows_from(int64_t i, int64_t end) {
     return end - i < TILE_ROWS ? (int)(end - i) : TILE_ROWS;
 }
 
-/* Columns of which there are too few for tiles: a vector has rows. Four tiles at a time, for one
- * would wait for each sum. */
+/* Too few columns for tiles: a vector has rows. Four tiles at a time, as one would wait for each
+ * sum. */
 static void few_columns(const float *tiles, int64_t m, int64_t k, const float *panel, float alpha,
                         float beta, float *c, int64_t ldc, int64_t cols) {
     for (int64_t col = 0; col < cols; col++)
@@ -55,8 +55,8 @@ static void few_columns(const float *tiles, int64_t m, int64_t k, const float *p
         }
 }
 
-/* All rows, in tiles of `height` one after the other; the last may have fewer. What is contiguous
- * is read once, some messages at a time, not once for each tile that has a part of its lines. */
+/* All rows, in tiles of `height` one after the other; the last may have fewer. Contiguous memory is
+ * read once, some messages at a time, not once for each tile that has a part of its lines. */
 #define SOME_MESSAGES 8
 static void pack_tiles(const float *a, int64_t am, int64_t ak, int64_t k, int64_t m, int height,
                        float *to) {
@@ -78,12 +78,12 @@ static void pack_tiles(const float *a, int64_t am, int64_t ak, int64_t k, int64_
     }
 }
 
-/* ---- what comes from memory next ---- */
+/* ---- prefetching ---- */
 typedef struct {
     const char *at; int64_t pitch, n_lines, rows;
 } ahead_t;
 
-/* A part of an operand: lines of 64 bytes, of those of its rows or columns that are contiguous. */
+/* A part of an operand: lines of 64 bytes along the axis, rows or columns, that is contiguous. */
 static ahead_t ahead_of(const float *p, int64_t rs, int64_t cs, int64_t rows, int64_t cols) {
     const int64_t n = cs == 1 ? cols : rows;
     return (ahead_t){(const char *)p, 4 * (cs == 1 ? rs : cs), (4 * n + 63) / 64 + 1,
@@ -117,13 +117,13 @@ static room_t room_of(char *scratch) {
     return r;
 }
 
-/* Columns that rows go through together, of n that are left: as many at each time as can be. */
+/* The number of columns that rows process together, of n that are left: as many as possible. */
 static inline int64_t together(int64_t n) {
     const int64_t most = MOST_VECTORS * LANES, n_times = (n + most - 1) / most;
     return part_of(n, n_times > 0 ? n_times : 1, PANEL);
 }
 
-/* Rows of a and columns of b in blocks; of a zeros are looked for if `looks`. */
+/* Rows of a and columns of b in blocks; zeros of a are skipped if `looks`. */
 static void blocks(const float *a, int64_t am, int64_t ak, const float *b, int64_t bk, int64_t bn,
                    float *c, int64_t ldc, int64_t m, int64_t n, int64_t k, float alpha, float beta,
                    int looks, room_t *room) {
@@ -219,7 +219,7 @@ static void wide_product(const float *a, int64_t am, int64_t ak, const float *b,
         blocks(a, am, ak, b, bk, bn, c, ldc, m, n, k, alpha, beta, zeros == ZEROS_A, &room);
         return;
     }
-    /* Its columns are rows of the transposed product, which is made a part at a time. */
+    /* Its columns are rows of the transposed product, which is computed a part at a time. */
     for (int64_t j = 0; j < n; j += WIDE_ROWS)
         for (int64_t i = 0; i < m; i += TURNED_COLS) {
             const int64_t rows = m - i < TURNED_COLS ? m - i : TURNED_COLS;
@@ -232,7 +232,7 @@ static void wide_product(const float *a, int64_t am, int64_t ak, const float *b,
         }
 }
 
-/* Before the panels it says whether all is finite. */
+/* The number before the panels tells whether all of b is finite. */
 static void wide_pack(const float *b, int64_t bk, int64_t bn, int64_t n, int64_t k, float *panels) {
     const int64_t n_depths = k > 0 ? (k + WIDE_K - 1) / WIDE_K : 1;
     float *const first = panels;

@@ -42,8 +42,8 @@ static inline void K(part_store)(REAL *p, VEC_T v, int64_t n) {
 
 typedef double K(wide_t) __attribute__((vector_size(8 * TILE_BYTES / sizeof(REAL))));
 
-/* What becomes of n sums before they are kept: their row's bias is added; what is less than 0 is 0;
- * what has a gate that is not more than 0 is 0. */
+/* The operations on n sums before they are stored: their row's bias is added; numbers below 0
+ * become 0; so do numbers whose gate is not above 0. */
 static inline __attribute__((always_inline)) VEC_T K(vec_end)(
     int end, VEC_T v, REAL bias, const REAL *gate, int64_t n) {
     if (end & END_BIAS) v += K(vec_of)(bias);
@@ -82,7 +82,7 @@ static void K(window_turn)(const REAL *from, int64_t ldf, REAL *to, int64_t ldt,
 #endif
 }
 
-/* Where tile t of n begins, of n_r results: as equal as they can be. */
+/* The first result of tile t of n, of n_r results: tiles are as equal as they can be. */
 static inline int64_t K(tile_at)(int64_t n_r, int64_t t) {
     return n_r * t / ((n_r + WR - 1) / WR);
 }
@@ -91,8 +91,8 @@ static inline int64_t K(tile_at)(int64_t n_r, int64_t t) {
 #define UNROLL _Pragma("GCC unroll 16")
 
 /* ---- sums ---- */
-/* Of which a tile is: rows of x, and those that go with them. `load` numbers of the last vector are
- * read, `keep` are kept. */
+/* A tile's rows of x, and the arrays that go with them. `load` numbers of the last vector are read,
+ * `keep` are stored. */
 typedef struct {
     const REAL *x, *w; const int32_t *src, *other, *row; int64_t ldx, n, load, keep;
 } K(window_t);
@@ -164,7 +164,7 @@ static void K(window_part)(int64_t n_r, int n_v, const K(window_t) *s, const con
 /* Units whose rows of x stay in the second-level cache for all tiles. */
 #define NEAR_UNITS 8
 
-/* Two vectors of the batch at a time; of these what a tile's weights are for. Where only one vector is
+/* Two vectors of the batch at a time, by the weights of a tile at a time. Where only one vector is
  * left, two groups with the same weights at a time. */
 static void K(window_sums)(const tape_t *t, const conv_t *g, int64_t rows, int64_t lo, int64_t hi) {
     const int64_t n_tiles = (g->n_r + WR - 1) / WR;
@@ -286,9 +286,9 @@ static void K(gradient_part)(int64_t n_k, int n_v, const conv_t *g, const REAL *
     }
 }
 
-/* Tiles lo to hi of places, of positions p0 to p1. What flows back is turned so that maps are side by
- * side, for some positions and samples at a time. totals: of a tile, of two vectors of maps, of each
- * place. */
+/* Tiles lo to hi of places, of positions p0 to p1. Gradients are transposed so that maps are side
+ * by side, for some positions and samples at a time. totals: of a tile, of two vectors of maps, of
+ * each place. */
 static void K(window_gradients)(const conv_t *g, int64_t rows, int64_t p0, int64_t p1, int64_t lo,
                                 int64_t hi, char *room, double *totals) {
     const REAL *y = (const REAL *)g->w;
@@ -329,8 +329,8 @@ static void K(windows)(const tape_t *t, const conv_t *g, int phase, int tid, int
         share(g->n_units, tid, nt, 1, &lo, &hi);
         K(window_sums)(t, g, rows, lo, hi);
     } else {
-        /* Tiles of places; if these are few, of parts of the positions, which are as many whatever
-         * the threads. */
+        /* Tiles of places; if these are few, of parts of the positions, whose number is the same
+         * for any number of threads. */
         const int64_t n_tiles = (g->n_rows + WR - 1) / WR, few = (16 + n_tiles - 1) / n_tiles;
         const int64_t n_parts = few < g->n_groups ? few : g->n_groups;
         const int64_t size = WR * ((g->n_r + 2 * LN - 1) / (2 * LN) * 2 * LN);

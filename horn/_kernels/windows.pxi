@@ -2,7 +2,7 @@
 
 
 def _same(ptr, src):
-    """Whether each row's part of src is that of the row before, as bytes."""
+    """Whether each row's part of src equals that of the row before, as bytes."""
     counts = np.diff(ptr)
     n = len(counts)
     starts = ptr[:n]
@@ -16,7 +16,7 @@ def _same(ptr, src):
 
 
 def _units(ptr, row):
-    """Groups by two that have the same rows of weights, the others alone: (units, 2) int32, -1 for
+    """Pairs of groups with the same rows of weights, other groups alone: (units, 2) int32, -1 for
     none."""
     waiting, units = {}, []
     for k in range(len(ptr) - 1):
@@ -31,7 +31,7 @@ def _units(ptr, row):
 
 cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, base, step, bias, relu, gate,
                         rows) except NULL:
-    """As ``Tape.windows`` says."""
+    """The instruction of ``Tape.windows``."""
     x, w = bind.rows_of(x, "x"), bind.flat(w, "w", bind.dtype)
     out = bind.rows_of(out, "out", writes=True)
     ptr, base = bind.flat(ptr, "ptr", np.int64), bind.flat(base, "base", np.int64)
@@ -70,7 +70,7 @@ cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, base, step, bias
 
 
 cdef conv_t *window_gradients_of(Binding bind, x, y, out, src, rows) except NULL:
-    """As ``Tape.window_gradients`` says."""
+    """The instruction of ``Tape.window_gradients``."""
     x, y = bind.rows_of(x, "x"), bind.rows_of(y, "y")
     out = bind.array(out, "out", writes=True)
     src = bind.array(src, "src")
@@ -80,7 +80,7 @@ cdef conv_t *window_gradients_of(Binding bind, x, y, out, src, rows) except NULL
     if out.dtype != bind.dtype or out.ndim != 2 or not out.flags.c_contiguous \
             or out.shape[1] != src.shape[1] or len(y) != out.shape[0] * src.shape[0]:
         raise ValueError(f"y {y.shape} and src {src.shape} do not give out {out.shape}")
-    # what flows back, two vectors of maps at a time, and sums of tiles of 12 places at most
+    # gradients, two vectors of maps at a time, and sums of tiles of 12 places at most
     maps = (len(out) + 31) // 32 * 32
     cdef int64_t room_bytes = WINDOW_DEEP * (1 + maps) * x.itemsize
     bind.room_for_windows(bind.t.n_threads * room_bytes + 8 * maps * (src.shape[1] + 12 * 18))
@@ -95,7 +95,7 @@ cdef conv_t *window_gradients_of(Binding bind, x, y, out, src, rows) except NULL
 
 cdef pool_t *pool_of(Binding bind, x, out, fold, ptr, src, where, upper, place, gate,
                      rows) except NULL:
-    """As ``Tape.pool`` says."""
+    """The instruction of ``Tape.pool``."""
     x, out = bind.rows_of(x, "x"), bind.rows_of(out, "out", writes=True)
     ptr, src = bind.flat(ptr, "ptr", np.int64), bind.flat(src, "src", np.int32)
     kinds = {"sum": 0, "max": 2, "argmax": 3, "min": 5, "argmin": 6}
@@ -146,7 +146,7 @@ cdef pool_t *pool_of(Binding bind, x, out, fold, ptr, src, where, upper, place, 
 
 
 cdef int _end(Binding bind, out, bias, relu, gate) except -1:
-    """What becomes of sums before they are kept, as bits."""
+    """The operations on sums before they are stored, as bits."""
     if bias is not None and bind.flat(bias, "bias", bind.dtype).shape != out.shape[:1]:
         raise ValueError(f"bias {bias.shape} is not one for each of {len(out)} rows")
     if gate is not None and bind.rows_of(gate, "gate").shape != out.shape:
