@@ -61,7 +61,7 @@ class Aggregate:
 
     @property
     def monoid(self) -> str:
-        """How the numbers of two sets of samples are combined."""
+        """The monoid that combines the numbers of two sets of samples."""
         return OF_SAMPLES[self.of_samples]
 
     @property

@@ -81,7 +81,7 @@ def _optimizer(network: Network) -> Optimizer:
 
 
 def kind(layer: Layer) -> str:
-    """How gradients pass through a layer: by a weighted sum, a local rule, or another formula."""
+    """The path of gradients through a layer: a weighted sum, a local rule, or another formula."""
     forward, _, _ = read_layer(layer, True, written=False)
     if forward.pushes:
         return "local rule"

@@ -168,7 +168,7 @@ class AdaDelta(Optimizer):
 @teaches
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """With bias correction. Source: Kingma & Ba 2015, algorithm 1."""
+    """The Adam optimizer, with bias correction. Source: Kingma & Ba 2015, algorithm 1."""
 
     learning_rate: LearningRate = 0.001
     beta1: float = 0.9

@@ -53,7 +53,7 @@ class Exponential:
 @mistakes.teaches
 @dataclass(frozen=True)
 class Cosine:
-    """From ``initial`` down to ``final`` along half a cosine in ``iterations``, then ``final``.
+    """A rate from ``initial`` to ``final``, half a cosine in ``iterations``, then ``final``.
 
     Source: Loshchilov & Hutter, "SGDR", 2017, eq. 5, without restarts.
     """

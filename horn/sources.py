@@ -165,7 +165,7 @@ class SourceCapture:
         }
 
     def texts(self) -> dict[str, tuple[dict[str, str], dict[str, Any]]]:
-        """For every captured module the needed statements, by the names that they define, without
+        """The needed statements of every captured module, by the names that they define, without
         comments, docstrings and layout; and the values of the variables that they read.
         """
         return {name: needed.texts() for name, needed in self._modules.items()}

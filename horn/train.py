@@ -646,7 +646,7 @@ def _train_in_group(
 
 
 def _placement(job: Job, settings: RunSettings) -> Placement:
-    """Where weights live and who computes what."""
+    """The cheapest placement of a run: the homes of weights, and the tasks' shares of the work."""
     from horn.planner.plan import cheapest
 
     mine = job.with_settings(batch_size=largest_share(job.batch_size, settings.groups))

@@ -1,4 +1,4 @@
-"""From the IR of every layer to one program: forward, loss, backward, updates."""
+"""The lowering of all layers' IR to one program: forward, loss, backward, updates."""
 
 from __future__ import annotations
 

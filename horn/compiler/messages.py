@@ -653,8 +653,8 @@ def _known(upstream: Node | None) -> Node:
 
 
 def swap(node: Node) -> Node:
-    """The same values with the letters o and i exchanged: from a vertex expression of a link's
-    source, and back.
+    """The node with the letters o and i exchanged: from a vertex expression of a link's source, and
+    back.
     """
     table = str.maketrans("oi", "io")
 

@@ -421,9 +421,7 @@ class Storage:
             del self.buffers[name]
 
     def spread(self, node: Node, letter: str, frame: Frame) -> Node:
-        """The same value, made to vary (in name) along an axis, so that a loop visits it once per
-        place.
-        """
+        """The node, varying in name along an axis, so that a loop visits it once per place."""
         return mul(node, self.ones(frame, letter))
 
     def ones(self, frame: Frame, letter: str) -> Node:

@@ -117,7 +117,7 @@ class Gradients:
         return self.along(wire)[0]
 
     def along(self, wire: Wire) -> tuple[float, dict[str, float]]:
-        """The same, with the receiver's deltas, from the step at which it hears this one."""
+        """The gradient along a wire and the receiver's deltas, at the step that it delivers to."""
         there: Sequence[Gradients] = (self,)
         if wire.is_reversed:
             there = self.sequence[len(self.later) :]

@@ -53,8 +53,8 @@ class Op(enum.Enum):
     ERROR = "error"  # the delta of each output neuron (backward)   "bi"
     ERROR_DRAW = "error_draw"  # a random number of this neuron and that one  "oi"
     LOSS = "loss"  # of the sample (backward)                    "b"
-    TARGET = "target"  # what the output should be                    "bo"
-    RANK = "rank"  # how many neurons of the layer have more      "bo"
+    TARGET = "target"  # the wanted output                    "bo"
+    RANK = "rank"  # the number of neurons of the layer with more      "bo"
     CHANNEL_SUM = "channel_sum"  # over all positions of each channel      "bo", "o"
     CARRY = "carry"  # a variable of the loop, only while parsing   any
     # a leaf of the lowered program

@@ -29,8 +29,8 @@ PLACES = (*LINK_SPLITS, CHANNELS, INPUT_CHANNELS)  # of links
 
 @dataclass(frozen=True)
 class Placement:
-    """For every link (layer, position) one of PLACES, for every layer one of LAYER_SPLITS, or
-    CHANNELS.
+    """The split of a group's work: one of PLACES for every link (layer, position), one of
+    LAYER_SPLITS or CHANNELS for every layer.
 
     Where nothing is named, every task has everything: ``Placement()`` is that of one task.
     """

@@ -1,4 +1,4 @@
-"""From the program of one task to one that every task of a group runs on its share.
+"""The partition of one task's program into one that every task of a group runs on its share.
 
 Every frame gets a split (placement.py), and with it every letter an axis, whole or a share. Each
 statement then finds its operands in the form that its frame reads; where a buffer has another

@@ -132,7 +132,7 @@ def _is_move(statements: Sequence[Statement], number: int) -> bool:
 
 
 def dependencies(program: Program) -> list[set[int]]:
-    """For each statement the earlier ones that it depends on: writers of its inputs, readers and
+    """The earlier statements that each statement depends on: writers of its inputs, readers and
     writers of its outputs. A view counts as its array. In sequences, a statement that reads one
     step of a buffer keeps its place between two repeats.
     """

@@ -65,7 +65,7 @@ from horn.wire.frames import Array
 FORMAT = 9  # of the file; a file of another format is replaced by new measurements
 SIDES = (192, 640, 2048)  # sides of the measured square weights
 BATCHES = (20, 100)
-# Of the measured products: receivers, sources, rows.
+# The measured products: receivers, sources, rows.
 SIZES = [*((side, side, n) for side in SIDES for n in BATCHES), (10, 512, BATCHES[-1]), (4, 4, 4)]
 FRAME = Frame(1, 0)
 DIGITS = 2  # significant digits of a kept figure
