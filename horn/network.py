@@ -1,4 +1,4 @@
-"""Network and Layer: frozen descriptions of who computes what and who listens to whom. They never
+"""Network and Layer: frozen descriptions of the layers and their connections. They never
 run anything.
 
 Layers are numbered from 0, the input. A layer's name is "layer<k>" unless given; its arrays are
@@ -7,9 +7,9 @@ named after it: "layer1.weight" (fan_out, fan_in), or (n_edges,) for a sparse co
 weight array each: "layer3.weight.layer1", or "layer3.weight.x" of the input that is called x. A
 class that declares Weights has an array of each in its place: "layer3.weight.forget",
 "layer3.weight.layer1.forget"; "layer3.bias.forget".
-What ``forward`` remembers of the incoming synapses is "layer3.trace" ("layer3.trace.layer1" of
-several inputs) and "layer3.bias.trace", what ``backward`` remembers of the outgoing ones
-"layer3.trace.to.layer4"; see docs/notes/0116.
+The SynapseStates that ``forward`` keeps for incoming synapses are "layer3.trace"
+("layer3.trace.layer1" of several inputs) and "layer3.bias.trace", those that ``backward`` keeps for
+outgoing ones "layer3.trace.to.layer4"; see docs/notes/0116.
 """
 
 from __future__ import annotations
@@ -392,7 +392,7 @@ class Network:
 
     def of_steps(self, steps: int, *, asks_each: bool = True) -> Network:
         """The same layers for sequences of another number of steps; learned arrays fit both.
-        asks_each : every step is answered; else those that this network answers.
+        asks_each : every step has an answer; else the steps that this network answers.
         """
         network = Network(self.seed)
         for layer in self.layers:

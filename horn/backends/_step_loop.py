@@ -83,7 +83,7 @@ class StepLoop:
 
     def _zero_around(self) -> None:
         """Zero the content before the first step and behind the last one; where no sequence ends
-        early also the steps that nobody writes.
+        early also the steps that no statement writes.
         """
         if self.lengths is None:
             self.forget()

@@ -86,7 +86,7 @@ def measure(
             chunk = steps[valid]
         chunk = chunk.reshape(-1, width)
         low, high = np.minimum(low, chunk.min(axis=0)), np.maximum(high, chunk.max(axis=0))
-        with np.errstate(over="ignore", invalid="ignore"):  # told below
+        with np.errstate(over="ignore", invalid="ignore"):  # refused below
             m, own = len(chunk), chunk.mean(axis=0)
             chunk -= own
             squares += (chunk * chunk).sum(axis=0) + (own - mean) ** 2 * (n * m / (n + m))

@@ -4,7 +4,7 @@ its backward pushes.
 The answers are about the class, not about one sample, so every path of the method is walked: it is
 run on three made-up messages again and again, each time with one more comparison turned the other
 way. The neuron's prints happen on these walks too; breakpoint() does nothing. A class whose
-answers nobody needs is not walked.
+answers are not needed is not walked.
 
 Weighted sum (note 0001, point 4): on every path the value fed forward, and the values compared
 before, depend on ``m.input`` and ``m.weight`` through sum(m.input * m.weight) over all messages, or
@@ -82,7 +82,9 @@ def probes(
     traces: tuple[str, ...] = (),
     inputs: Sequence[str] = (),
 ) -> list[Message]:
-    """Made-up messages, told apart on the tape by their number: some of each input, and without."""
+    """Artificial messages, distinct on the tape by their number: some of each input, and
+    without.
+    """
     fields = {"forward": ("input",), "backward": ("delta", "gradient")}[kind]
     found, names = [], tuple(weights)
     groups = [group for group in (*inputs, "") for _ in range(PROBES)]

@@ -38,7 +38,7 @@ class Op(enum.Enum):
     PREVIOUS = "previous"  # the last update of the weight                "oi"
     DELTA = "delta"  # d loss / d sum of the receiver (backward)      "bi"
     GRADIENT = "gradient"  # d loss / d input of the synapse (backward)   "boi"
-    OUTPUT = "output"  # what the neuron sent                         "bo"
+    OUTPUT = "output"  # the neuron's output                         "bo"
     PARAM = "param"  # a learned number per neuron                  "o"
     STATE = "state"  # a remembered number                          "bo"
     INDEX = "index"  # the neuron's place in its layer              "o"

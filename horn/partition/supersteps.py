@@ -1,8 +1,8 @@
 """The order of a partitioned program: early sends, late receives, few exchanges.
 
 Statements without inputs from other tasks go first, in their own order. When only waiting
-statements are left, all moves under way are collected at once, except for the latest that nobody
-needs yet: so a batch has few supersteps, and computation meanwhile overlaps with them.
+statements are left, all moves under way are collected at once, except for the latest that no
+statement needs yet: so a batch has few supersteps, and computation meanwhile overlaps with them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def scheduled(program: Program) -> Program:
     inner, program = in_repeats(program)
     order = reordered(program)
     written: dict[str, int] = {}
-    trips: list[tuple[int, int, list[Move]]] = []  # posted after, collected before, what
+    trips: list[tuple[int, int, list[Move]]] = []  # posted after, collected before, moves
     for place, item in enumerate(order):
         if isinstance(item, list):
             ready = max(written.get(move.array, -1) for move in item)

@@ -233,7 +233,7 @@ class Superstep:
 
 @dataclass(frozen=True)
 class StepCost:
-    """A batch: its seconds, what each layer computes (the slowest task's seconds), supersteps."""
+    """The cost of a batch: seconds, each layer's computing (of the slowest task), supersteps."""
 
     seconds: float
     layers: dict[int, float]
