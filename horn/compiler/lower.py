@@ -138,7 +138,6 @@ class Builder:
             found = Arrangement(
                 net, storage.buffers, storage.phases, keep, self.seeds, self.part
             ).statements()
-            storage.statements[:] = []
             storage.statements = list(found)
         program = Program(
             net,

@@ -43,7 +43,7 @@ class TlsIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checks_names: bool = False
 
     def __repr__(self) -> str:
-        return "Trust()"
+        return "TlsIdentity()"
 
 
 class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
