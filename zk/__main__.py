@@ -19,12 +19,13 @@ def main(
     argv: list[str] | None = None,
     tls_for: Callable[[str], ssl.SSLContext | None] | None = None,
     epilog: str | None = None,
+    program: str = "python -m zk",
 ) -> int:
     """Run a server; returns the exit code of DESIGN 8: 2 usage, 3 disk, 6 port or folder in use.
     ``tls_for`` : gives the TLS settings for an address without a certificate.
     """
     p = argparse.ArgumentParser(
-        prog="python -m zk",
+        prog=program,
         description="An embedded ZooKeeper server in pure Python.",
         epilog=epilog,
     )

@@ -28,6 +28,10 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
                 terminal.say(f"Job {name} is to stop.")
                 continue
             state = cluster.wait(name, ENDED, terminal.duration(timeout))
-            checkpoint = cluster.status(name).record.checkpoint
-            saved = f" · last checkpoint: iteration {checkpoint:,}" if checkpoint >= 0 else ""
+            found = cluster.status(name)
+            saved = " · no checkpoint: horn resume would begin anew"
+            if found.record.checkpoint >= 0:
+                saved = f" · last checkpoint: iteration {found.record.checkpoint:,}"
+            elif found.submission is not None and found.submission.servers:
+                saved = ""  # they keep a journal
             terminal.say(f"Job {name} {state.value}{saved}")

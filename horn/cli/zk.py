@@ -9,10 +9,7 @@ import click
 from horn.cli import _cluster
 from horn.errors import JobError
 
-EPILOG = (
-    "With --key FILE (or HORN_KEY), the cluster's key from horn keygen, the server speaks TLS off "
-    "loopback, and lets in who has the key. No certificates are needed."
-)
+EPILOG = "With --key FILE, or HORN_KEY, it speaks TLS off loopback, with who has the cluster's key."
 
 
 @click.command(
@@ -34,10 +31,9 @@ def command(args: tuple[str, ...], key_file: str | None) -> int:
             return None
         if key is None:
             raise JobError(
-                f"{address} can be reached from other hosts, so the server speaks TLS there, and "
-                f"its certificates are made of the cluster's key: make one with  horn keygen FILE  "
-                f"and give --key FILE, or set HORN_KEY"
+                f"{address} can be reached from other hosts: the server speaks TLS there, by the "
+                f"cluster's key; make one, horn keygen FILE, and give --key FILE, or set HORN_KEY"
             )
         return server_context(key)
 
-    return main(list(args), tls_for, EPILOG)
+    return main(list(args), tls_for, EPILOG, "horn zk")

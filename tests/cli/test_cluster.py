@@ -152,6 +152,16 @@ def test_stop_saves_and_resume_goes_on(cluster: Agents, run: Run):
     assert run("stop", "--now", job).code == 0
 
 
+def test_stop_says_that_nothing_is_saved(cluster: Agents, run: Run):
+    job = run("submit", "job.py", "-d", "--set", f"epochs={FOREVER}", "-n", "2").out.strip()
+    with cluster.client() as client:
+        cluster.wait_running(client, job, 10)
+    done = run("stop", "--now", job)
+    assert "STOPPED · no checkpoint: horn resume would begin anew" in done.err
+    assert "goes on from the beginning" in run("resume", job).err
+    assert run("stop", "--now", job).code == 0
+
+
 def test_resume_goes_on_from_the_checkpoint_that_it_is_told(cluster: Agents, run: Run):
     job = run(
         "submit", "job.py", "-d", "--set", f"epochs={FOREVER}", "--checkpoint-every", "10"
