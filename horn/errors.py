@@ -30,10 +30,14 @@ Each class names the exit code that a command ends with (DESIGN 8) in ``exit_cod
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Any
 
 from horn.own_lines import OwnLines
+
+# Of a write: a full disk, or one of which the user may have no more, and a terminal that was closed.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class HornError(OwnLines):

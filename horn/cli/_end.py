@@ -12,11 +12,10 @@ from typing import Any, NoReturn
 
 import click
 
-from horn.errors import HornError
+from horn.errors import FULL, HornError
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INTERNAL, INTERRUPTED = 70, 130
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a disk, or who may use no more of it
 
 
 def ending(command: click.Command, arguments: list[str]) -> int:

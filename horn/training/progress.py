@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from horn.aggregates import named
+from horn.errors import FULL
 
 if TYPE_CHECKING:
     from horn.job import Job
@@ -58,10 +59,14 @@ class LineProgress(Progress):
             self.note(job.acc_is_of)
 
     def epoch(self, row: Mapping[str, Any]) -> None:
-        print(line(row, self.n_epochs), file=self.stream or sys.stderr, flush=True)
+        self.note(line(row, self.n_epochs))
 
     def note(self, text: str) -> None:
-        print(text, file=self.stream or sys.stderr, flush=True)
+        try:
+            print(text, file=self.stream or sys.stderr, flush=True)
+        except OSError as error:  # costs the line, and not what was learned
+            if error.errno not in FULL:
+                raise
 
 
 def line(row: Mapping[str, Any], n_epochs: int | None = None) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import itertools
 import math
+import os
 import subprocess
 import sys
 from typing import Any
@@ -296,6 +299,16 @@ def test_progress_sees_begin_epochs_and_end_also_when_training_fails(use: Any) -
     with pytest.raises(Diverged):
         horn.train(horn.Job(network(), data(10), batch_size=5, epochs=2), progress=seen)
     assert seen.events == ["begin", 1, 2, "epoch 1", "end"]
+
+
+class FullDisk(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_lines_that_a_full_disk_does_not_take_cost_no_run() -> None:
+    job = horn.Job(network(), data(), epochs=2)
+    assert len(horn.train(job, progress=LineProgress(FullDisk())).history) == 2
 
 
 @pytest.mark.parametrize("progress", ["tqdm", 3, object(), LineProgress])
