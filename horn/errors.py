@@ -36,7 +36,7 @@ from typing import Any
 
 from horn.own_lines import OwnLines
 
-# Of a write: a full disk, or one of which the user may have no more, and a terminal that was closed.
+# Errors of a write: a full disk, a quota that is used up, a terminal that was closed.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
