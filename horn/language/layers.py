@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from horn import ir
 from horn.aggregates import Aggregate
+from horn.errors import CompileError
 from horn.ir import OUTPUT, Node, Op, derive
 from horn.ir.neuron_ir import BackwardIR, ForwardIR, NeuronContext
 from horn.language import parse
@@ -32,6 +33,21 @@ def read_layer(
         _check_written(layer, forward, backward)
     interlayer = parse.function(layer.interlayer, OUTPUT) if layer.interlayer is not None else None
     return forward, backward, interlayer
+
+
+def digest(layer: Layer, receivers: Iterable[Layer] = ()) -> str:
+    """A digest of all that ``read_layer`` reads of a layer, the same in every process; "" if it
+    does not compile.
+    """
+    try:
+        forward, backward, interlayer = read_layer(layer, True, receivers=receivers)
+    except CompileError:
+        return ""
+    parts = [forward.output, *forward.states.values(), *forward.pushes.values(), forward.sits_out,
+             *forward.traces.values(), interlayer]  # fmt: skip
+    if backward is not None:
+        parts += [backward.delta, *backward.pushes.values(), *backward.parameters.values()]
+    return "".join("-" if part is None else part.place[1].hex() for part in parts)
 
 
 def asks(forward: ForwardIR) -> bool:

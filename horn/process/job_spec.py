@@ -30,6 +30,7 @@ from horn.data.targets import OutputTargets
 from horn.description import network_to_json, rebuild
 from horn.errors import DataError, JobError, ModelError, ProtocolError
 from horn.job import EarlyStopping, Job
+from horn.language.layers import digest
 from horn.metrics import from_json
 from horn.metrics import to_json as metrics_to_json
 from horn.network import Network
@@ -179,7 +180,7 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 class JobText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole text of a payload. ``arrays``: parameter/NAME, state/NAME, edges/WEIGHT/indptr and
-    .../indices, .../weight.
+    .../indices, .../weight. ``digests``: of each layer that computes, for who reads its sources.
     """
 
     format: int
@@ -191,6 +192,7 @@ class JobText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     links: list[tuple[int, int, str]]
     layers: list[tuple[int, str]]
     arrays: dict[str, ArraySpec]
+    digests: list[str]
 
 
 class SharedArrays:
@@ -305,6 +307,7 @@ class JobDraft:
     aggregates: dict[str, AggregateSpec]
     metrics: list[dict[str, Any]]
     callbacks: list[dict[str, Any]]
+    digests: list[str]
 
 
 def draft(job: Job, strategy: Strategy | None = None, with_callbacks: bool = False) -> JobDraft:
@@ -328,7 +331,9 @@ def draft(job: Job, strategy: Strategy | None = None, with_callbacks: bool = Fal
             if isinstance(one, Callback) and (with_callbacks or one.everywhere)
         ]
         sources = capture.sources(whole_paths=True)
-        found = JobDraft(network, sources, optimizer, plan, aggregates, metrics, watching)
+        found = JobDraft(
+            network, sources, optimizer, plan, aggregates, metrics, watching, _digests(job.network)
+        )
         json.dumps([network, sources, optimizer, plan, metrics, watching])
         json.dumps(msgspec.to_builtins(aggregates))
     except (ModelError, TypeError, ValueError) as error:
@@ -373,8 +378,9 @@ def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> Share
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
         layers = sorted(placement.layers.items())
         text = JobText(
-            FORMAT, draft.network, draft.sources, spec, run, draft.strategy, links, layers, arrays
-        )
+            FORMAT, draft.network, draft.sources, spec, run, draft.strategy, links, layers, arrays,
+            draft.digests,
+        )  # fmt: skip
         written = json.dumps(msgspec.to_builtins(text, enc_hook=_number)).encode()
         memory.add({"text": np.frombuffer(written, np.uint8)}, "job")
         memory.descriptors[0] = memory.descriptors.pop()
@@ -441,6 +447,7 @@ def open_payload(descriptors: Sequence[int]) -> OpenedPayload:
         found = {n: _array(descriptors, s, maps, n) for n, s in text.arrays.items()}
         code = CapturedCode(text.sources, "")  # its files have whole paths
         job = _job(text, found, descriptors, maps, code)
+        _check_digests(text.digests, job.network)
         return OpenedPayload(
             job,
             text.run,
@@ -453,6 +460,32 @@ def open_payload(descriptors: Sequence[int]) -> OpenedPayload:
     finally:
         for fd in descriptors:
             os.close(fd)
+
+
+def _digests(network: Network) -> list[str]:
+    """A digest of what each layer computes; layers of the same kind are read once."""
+    known: dict[tuple[Any, ...], str] = {}
+    found = []
+    for layer in network.layers[1:]:
+        receivers = network.receivers(layer)
+        key = (layer.neuron, layer.activation, layer.interlayer, layer.kind, layer.inputs,
+               tuple(receiver.neuron for receiver in receivers))  # fmt: skip
+        if key not in known:
+            known[key] = digest(layer, receivers)
+        found.append(known[key])
+    return found
+
+
+def _check_digests(digests: Sequence[str], network: Network) -> None:
+    """Check that the sources say here what they said to their sender. Raises ModelError."""
+    for layer, there, here in zip(network.layers[1:], digests, _digests(network), strict=True):
+        if there != here:
+            raise ModelError(
+                f"{layer.name}: the text of {layer.neuron.__name__}, or of what it calls, is not "
+                f"what was to be trained: something changed a function or a number without a "
+                f"statement that horn can repeat (globals()['f'] = ..., an item set inside a "
+                f"function, a module's attribute). Define it at the top level, or use one task"
+            )
 
 
 def _map(descriptors: Sequence[int], index: int, maps: dict[int, mmap.mmap]) -> mmap.mmap:

@@ -13,7 +13,7 @@ import pytest
 
 import horn
 from horn.data import Dataset
-from horn.errors import DataError, JobError, ProtocolError
+from horn.errors import DataError, JobError, ModelError, ProtocolError
 from horn.optimizers import Optimizer
 from horn.partition.placement import Placement
 from horn.process import job_spec
@@ -26,6 +26,8 @@ from horn.process.job_spec import (
     open_payload,
     pack,
 )
+
+FACTORS = [0.5]
 
 
 class Leaky(horn.Neuron):
@@ -208,6 +210,26 @@ def test_rows_that_are_not_contiguous_arrive():
     wide = np.random.default_rng(0).random((20, 9), np.float32)
     given = job(validation=(wide[:, 2:8], np.arange(20) % 3))
     np.testing.assert_array_equal(sent(given).job.validation.x, wide[:, 2:8])
+
+
+class Scaled(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(sum(m.input * m.weight for m in messages) * FACTORS[0])
+
+
+def test_a_number_that_no_statement_says_is_refused_where_the_text_is_read():
+    net = horn.Network()
+    net.input(6)
+    net.layer(4, neuron=Scaled)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    given = job().with_settings(network=net)
+    assert sent(given).job.network.layers[1].neuron is not Scaled
+    before, FACTORS[0] = FACTORS[0], 2.0
+    try:
+        with pytest.raises(ModelError, match="layer1: the text of Scaled, or of what it calls"):
+            sent(given)
+    finally:
+        FACTORS[0] = before
 
 
 def test_what_cannot_travel_is_said_before_anything_starts():
