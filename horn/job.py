@@ -453,18 +453,17 @@ class Job:
         self._check_recompute()
         if not self.network.steps:
             return
-        cannot = {
-            "augment": self.augment is not None,
-            "a stream": is_stream(self.data),
-            "class_weight with each_step=True": (
-                self.class_weight is not None and self.network.last.each_step
-            ),
-        }
-        for what, is_asked in cannot.items():
+        has_class_weight = self.class_weight is not None and self.network.last.each_step
+        for what, is_asked, remedy in (
+            ("augment", self.augment is not None, "change the arrays before"),
+            ("a stream", is_stream(self.data), "pass arrays, or lists of them"),
+            ("class_weight with each_step=True", has_class_weight,
+             "weigh whole sequences, sample_weight=, or write a loss of your own"),
+        ):  # fmt: skip
             if is_asked:
                 raise ModelError(
                     f"Job: {what} is not available for sequences (net.input(n, steps=...)); "
-                    "prepare the arrays before"
+                    f"{remedy}"
                 )
 
     def _check_augment(self) -> None:
