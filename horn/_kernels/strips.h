@@ -793,8 +793,9 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
     if (l->fast == 1 && d->axis == 1 && K(weighted_rows)(l, d, acc, best)) return;
     if (l->fast == 1 && d->axis == 2 && K(dot_rows)(l, d)) return;
 
-    if ((l->fast == 3 || l->fast == 7) && K(row_tiles)(t, l, d)) return;
-    if ((l->fast == 4 || l->fast == 6 || l->fast == 8) && K(column_tiles)(t, l, d)) return;
+    const int is_by_rows = l->fast == 3 || l->fast == 7 || (l->fast == 9 && d->axis == 2);
+    if (is_by_rows && K(row_tiles)(t, l, d)) return;
+    if ((l->fast == 4 || l->fast == 6 || l->fast >= 8) && K(column_tiles)(t, l, d)) return;
 
     for (int k = l->fast == 5 ? 0 : l->n_in; k < l->n_values; k++)
         value[k] = strip + l->slot[k] * STRIP;

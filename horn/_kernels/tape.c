@@ -100,7 +100,7 @@ static int is_deep(const domain_t *d) {
  * one thread alone: weights, where samples are a0. Columns of tiles.h are packed for all of a0, so
  * a short a0 is not cut. */
 static int axis_to_cut(const loop_t *l, const domain_t *d, int nt) {
-    const int is_tile = l->fast == 4 || l->fast == 6 || l->fast == 8;
+    const int is_tile = (l->fast == 4 || l->fast == 6 || l->fast >= 8) && d->axis == 1;
     int axis = -1;
     if (is_deep(d) && d->axis == 2 && d->n[1] >= 64 * nt) return 1;
     if (is_deep(d) && is_tile && d->n[0] < 64 * nt && d->n[2] >= 64 * nt) return 2;

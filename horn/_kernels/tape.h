@@ -40,7 +40,7 @@ enum { R_NONE, R_SUM, R_PROD, R_MAX, R_MIN, R_ANY, R_ALL, R_ARGMAX };
  * less the first, their distance, its square, a number less or plus their product. */
 enum { T_MUL, T_ADD, T_SUB, T_BUS, T_APART, T_SQUARE, T_LESS, T_MORE };
 /* Functions that tiles sum. */
-enum { W_EXP, W_TANH, W_SIGMOID, N_WAVES };
+enum { W_EXP, W_TANH, W_SIGMOID, W_SQUARE, N_WAVES };
 
 /* Operations on the sums of windows: a bias is added, relu, 0 where the gate is not above 0. */
 enum { END_BIAS = 1, END_RELU = 2, END_GATE = 4 };
@@ -82,8 +82,9 @@ typedef struct {
     int32_t n_in, n_out, n_ops, n_const, n_values, n_slots;
     int32_t reduce, axis;       /* monoid; 1 or 2 */
     int32_t accumulate;         /* combine with what the output holds */
-    int32_t fast;               /* 1: the sum of a product of two inputs; 2: one copy; 3 to 8: the
-                                 * rows, columns, places, quotients, waves and slopes of tiles.h */
+    int32_t fast;               /* 1: the sum of a product of two inputs; 2: one copy; 3 to 9: the
+                                 * rows, columns, places, quotients, waves, slopes and squares of
+                                 * tiles.h */
     int32_t term, role[8];      /* of a tile: T_* or W_*; the roles of values (tiles.py) */
     int32_t gate;               /* k: where input k - 1 is not 0 there is nothing to reduce; -k: where
                                  * it is; 0: always */

@@ -7,7 +7,8 @@
  * has for DEEP places of r and two vectors of q is packed once for TILE_P results. Quotients: of
  * y[r, q] times b[p, r] / t, or a[p, r] where t is 0, t a term of m[r, q] and f[p, q]: what a product
  * of terms sends back. Waves: the sum over r of F(x w - t), perhaps times x or w, t a number of the
- * result; slopes: of y (a + b y) F'(m f - t), which they send back.
+ * result; slopes: of y (a + b y) F'(m f - t), which they send back. Squares: the sum over r of
+ * s (x - w)^2, s of each w (rows), or of u (m - f)^2 (columns).
  *
  * Sums are float within TILE_R places and double beyond; products are double. A term is rounded as
  * two operations, here as in strips: whether it is 0 may not depend on which. Extremes and signs of what is infinite or
@@ -139,6 +140,26 @@ ROW_TILE(sum_square, OF_SQUARE, VEC_ADD, 0)
 #define EXTREMES(NAME, TERM) \
     ROW_TILE(max_##NAME, TERM, VEC_MAX, -(REAL)INFINITY) \
     ROW_TILE(min_##NAME, TERM, VEC_MIN, (REAL)INFINITY)
+#define S_ROW(q) const REAL *bs##q = by[q];
+#define S_LOAD(q) const VEC_T b##q = K(vec_load)(bs##q + i);
+#define S_PART(q) const VEC_T b##q = K(vec_part)(bs##q + i, n - i);     /* 0 past the end */
+#define SQUARE_STEP(p, q, T, J) s##p##q += b##q * OF_SQUARE(x##p, w##q);
+static void K(weighted_squares)(const REAL *const x[TP], const REAL *const w[TQ],
+                                const REAL *const by[TQ], int64_t n, REAL *to) {
+    const VEC_T begin = {0};
+    EACH(TILE_BEGIN, , )
+    EACH_P(X_ROW) EACH_W(W_ROW) EACH_W(S_ROW)
+    int64_t i = 0;
+    for (; i + LN <= n; i += LN) {
+        EACH_P(X_LOAD) EACH_W(W_LOAD) EACH_W(S_LOAD)
+        EACH(SQUARE_STEP, , )
+    }
+    if (i < n) {
+        EACH_P(X_PART) EACH_W(W_PART) EACH_W(S_PART)
+        EACH(SQUARE_STEP, , )
+    }
+    EACH(TILE_KEEP, , )
+}
 EXTREMES(mul, OF_MUL)
 EXTREMES(add, OF_ADD)
 EXTREMES(sub, OF_SUB)
@@ -295,11 +316,14 @@ static void K(NAME)(const REAL *const x[TP], const REAL *const w[TQ], const REAL
 WAVE_TILES(wave_exp, VEC_EXP)
 WAVE_TILES(wave_tanh, VEC_TANH)
 WAVE_TILES(wave_sigmoid, VEC_SIGMOID)
+static inline VEC_T K(squared)(VEC_T v) { return v * v; }
+WAVE_TILES(wave_square, K(squared))
 typedef void (*K(wave_tile_t))(const REAL *const *, const REAL *const *, const REAL *, int64_t, REAL *);
 static const K(wave_tile_t) K(WAVES)[N_WAVES][3] = {
     {K(wave_exp_alone), K(wave_exp_of_x), K(wave_exp_of_w)},
     {K(wave_tanh_alone), K(wave_tanh_of_x), K(wave_tanh_of_w)},
-    {K(wave_sigmoid_alone), K(wave_sigmoid_of_x), K(wave_sigmoid_of_w)}};
+    {K(wave_sigmoid_alone), K(wave_sigmoid_of_x), K(wave_sigmoid_of_w)},
+    {K(wave_square_alone), K(wave_square_of_x), K(wave_square_of_w)}};
 
 /* The lanes of one result as one number. */
 static inline REAL K(lanes)(int monoid, REAL *a) {
@@ -445,21 +469,32 @@ static void K(waves)(K(wave_tile_t) tile, const REAL *x, int64_t step_x, int64_t
 
 /* 0: the loop's layout does not fit. */
 static int K(row_tiles)(const tape_t *t, const loop_t *l, const domain_t *d) {
-    const int is_wave = l->fast == 7;
-    const view_t *x = &d->v[is_wave ? l->role[0] : 0], *w = &d->v[is_wave ? l->role[1] : 1];
+    const int is_wave = l->fast == 7, is_square = l->fast == 9;
+    const view_t *x = &d->v[is_wave ? l->role[0] : is_square ? l->role[1] : 0];
+    const view_t *w = &d->v[is_wave ? l->role[1] : is_square ? l->role[2] : 1];
+    const view_t *by = is_square ? &d->v[l->role[0]] : NULL;
     const view_t *t2 = is_wave && l->role[2] >= 0 ? &d->v[l->role[2]] : NULL, *out = &d->v[l->n_in];
     const int64_t np = d->n[0], nq = d->n[1], n = d->n[2];
     int term = l->term;
     if (d->axis != 2 || d->indptr || n < LN) return 0;
+    if (by && by->stride[0] != 0 && by->stride[1] == 0) {   /* the rows that have weights come second */
+        view_t turned[4];
+        domain_t other = *d;
+        for (int k = 0; k < 4; k++) {
+            const view_t *v = &d->v[k];
+            turned[k] = *v;
+            turned[k].stride[0] = v->stride[1]; turned[k].stride[1] = v->stride[0];
+            turned[k].index[0] = v->index[1]; turned[k].index[1] = v->index[0];
+            turned[k].mask[0] = v->mask[1]; turned[k].mask[1] = v->mask[0];
+        }
+        other.v = turned; other.n[0] = nq; other.n[1] = np;
+        return K(row_tiles)(t, l, &other);
+    }
     if (x->stride[0] == 0) {
         const view_t *s = x; x = w; w = s;
         if (!is_wave && (term == T_SUB || term == T_BUS)) term = T_SUB + T_BUS - term;
     }
-    for (int k = 0; k < 2; k++) {
-        const view_t *v = k ? w : x;
-        if (v->dtype != REAL_TYPE || v->index[0] || v->index[1] || v->index[2]
-            || v->stride[2] != 1 || v->stride[!k] != 0) return 0;
-    }
+    if (!K(is_rows)(x, 1) || !K(is_rows)(w, 0) || (by && !K(is_rows)(by, 0))) return 0;
     const int monoid = l->reduce == R_ARGMAX ? R_MAX : l->reduce, is_product = monoid == R_PROD;
     const K(row_tile_t) tile = is_product || is_wave ? NULL : monoid == R_SUM ? K(ROW_SUMS)[term]
                              : monoid == R_MAX ? K(ROW_MAXIMA)[term] : K(ROW_MINIMA)[term];
@@ -493,7 +528,13 @@ static int K(row_tiles)(const tape_t *t, const loop_t *l, const domain_t *d) {
                         const REAL *xs[TP], *ws[TQ];
                         K(rows_at)(xs, xs0 + r, x->stride[0], p, pn, TP);
                         K(rows_at)(ws, ws0 + r, w->stride[1], q, qn, TQ);
-                        tile(xs, ws, c, number, lanes);
+                        if (by) {
+                            const REAL *bs[TQ], *from = (const REAL *)by->data + q0 * by->stride[1] + r;
+                            K(rows_at)(bs, from, by->stride[1], q, qn, TQ);
+                            K(weighted_squares)(xs, ws, bs, c, lanes);
+                        } else {
+                            tile(xs, ws, c, number, lanes);
+                        }
                         for (int k = 0; k < TP; k++)
                             for (int j = 0; j < TQ; j++) {
                                 double *to = total + (p + k) * TILE_Q + q + j;
@@ -555,6 +596,20 @@ static void K(signed_columns)(const K(columns_t) *o, REAL *to) {
 #define F_STEP(p) { const VEC_T g = K(vec_of)(a##p[r * step]); \
                     s##p##0 = K(add_signed)(s##p##0, m0 - f##p##0, g); \
                     s##p##1 = K(add_signed)(s##p##1, m1 - f##p##1, g); }
+    const REAL *m = o->m;
+    const int64_t step = o->step_a;
+    EACH_P(F_LOAD)
+    for (int64_t r = 0; r < o->n; r++, m += COLUMNS) {
+        const VEC_T m0 = K(vec_load)(m), m1 = K(vec_load)(m + LN);
+        EACH_P(F_STEP)
+    }
+    EACH_P(F_KEEP)
+#undef F_STEP
+}
+
+static void K(square_columns)(const K(columns_t) *o, REAL *to) {
+#define F_STEP(p) { const VEC_T g = K(vec_of)(a##p[r * step]); \
+                    s##p##0 += g * OF_SQUARE(m0, f##p##0); s##p##1 += g * OF_SQUARE(m1, f##p##1); }
     const REAL *m = o->m;
     const int64_t step = o->step_a;
     EACH_P(F_LOAD)
@@ -645,7 +700,7 @@ static const K(column_tile_t) K(QUOTIENTS)[] = {
     K(quotient_less), K(quotient_more)};
 
 static const K(column_tile_t) K(SLOPES)[N_WAVES] = {
-    K(slope_exp), K(slope_tanh), K(slope_sigmoid)};
+    K(slope_exp), K(slope_tanh), K(slope_sigmoid), NULL};
 
 static inline void K(pack_rows)(REAL *to, const REAL *from, int64_t step, int64_t rows, int64_t c) {
     for (int64_t row = 0; row < rows; row++, to += COLUMNS, from += step) {
@@ -658,15 +713,17 @@ static inline const REAL *K(number_at)(const view_t *v, int64_t i0, int64_t i1, 
 }
 
 /* The sum over a1, where m varies along a1 and f along a0. fast 4: of +-a sign(m - f); roles a, m,
- * f, sign. 6: roles a, b, y, m, f, the number of the term. 8: roles a, b, y, m, f, t, its sign; a
+ * f, sign. 9: of a (m - f)^2; roles a, m, f. 6: roles a, b, y, m, f, the number of the term. 8: roles a, b, y, m, f, t, its sign; a
  * and y may be exchanged. -1: none. */
 static int K(column_tiles)(const tape_t *tape, const loop_t *l, const domain_t *d) {
-    const int is_signed = l->fast == 4, is_slope = l->fast == 8;
+    const int is_signed = l->fast == 4, is_slope = l->fast == 8, is_square = l->fast == 9;
+    const int is_of_three = is_signed || is_square;
     const int32_t *role = l->role;
     const view_t *v = d->v, *out = &v[l->n_in];
-    const view_t *a = role[0] >= 0 ? &v[role[0]] : NULL, *m = &v[role[is_signed ? 1 : 3]];
-    const view_t *b = !is_signed && role[1] >= 0 ? &v[role[1]] : NULL;
-    const view_t *y = !is_signed && role[2] >= 0 ? &v[role[2]] : NULL, *f = &v[role[is_signed ? 2 : 4]];
+    const view_t *a = role[0] >= 0 ? &v[role[0]] : NULL, *m = &v[role[is_of_three ? 1 : 3]];
+    const view_t *b = !is_of_three && role[1] >= 0 ? &v[role[1]] : NULL;
+    const view_t *y = !is_of_three && role[2] >= 0 ? &v[role[2]] : NULL;
+    const view_t *f = &v[role[is_of_three ? 2 : 4]];
     const view_t *t = is_slope && role[5] >= 0 ? &v[role[5]] : NULL;
     const int64_t np = d->n[0], nr = d->n[1], nq = d->n[2];
     double sign = is_signed ? role[3] : 1;
@@ -686,7 +743,7 @@ static int K(column_tiles)(const tape_t *tape, const loop_t *l, const domain_t *
     if (is_signed && !(K(all_finite)(ms, nr, m->stride[1], nq)
                        && K(all_finite)(fs, np, f->stride[0], nq))) return 0;
     if (is_slope && y && !K(all_finite)(ys, nr, y->stride[1], nq)) return 0;    /* b may be 0 */
-    const K(column_tile_t) tile = is_signed ? K(signed_columns)
+    const K(column_tile_t) tile = is_signed ? K(signed_columns) : is_square ? K(square_columns)
                                 : is_slope ? K(SLOPES)[term] : K(QUOTIENTS)[term];
     const REAL unit[2] = {0, 1};
     const int has_y = y && y != m;
@@ -695,8 +752,8 @@ static int K(column_tiles)(const tape_t *tape, const loop_t *l, const domain_t *
     K(columns_t) o = {.m = pack, .y = y && !has_y ? pack : pack_y, .step_a = a ? a->stride[1] : 0,
                       .step_b = b ? b->stride[1] : 0, .step_t = t ? t->stride[1] : 0};
     if (is_slope) o.c = (REAL)role[6];
-    else if (!is_signed && role[5] >= 0) o.c = (REAL)value_of(tape, l->consts[role[5]]);
-    if (!y && !is_signed) for (int64_t k = 0; k < (int64_t)(COLUMNS * DEEP); k++) pack_y[k] = 1;
+    else if (!is_of_three && role[5] >= 0) o.c = (REAL)value_of(tape, l->consts[role[5]]);
+    if (!y && !is_of_three) for (int64_t k = 0; k < (int64_t)(COLUMNS * DEEP); k++) pack_y[k] = 1;
     for (int64_t q = 0; q < nq; q += COLUMNS)
         for (int64_t p0 = 0; p0 < np; p0 += TILE_P) {
             const int64_t c = nq - q < (int64_t)COLUMNS ? nq - q : (int64_t)COLUMNS;
@@ -825,6 +882,10 @@ static int K(places)(const loop_t *l, const domain_t *d, REAL **value) {
 #undef VEC_EXP
 #undef VEC_TANH
 #undef VEC_SIGMOID
+#undef S_ROW
+#undef S_LOAD
+#undef S_PART
+#undef SQUARE_STEP
 #undef WAVE_ALONE
 #undef WAVE_OF_X
 #undef WAVE_OF_W

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 Ops = Sequence[tuple[str, Sequence[int]]]
 
-ROWS, COLUMNS, PLACES, QUOTIENTS, WAVES, SLOPES = range(3, 9)  # loop_t.fast
+ROWS, COLUMNS, PLACES, QUOTIENTS, WAVES, SLOPES, SQUARES = range(3, 10)  # loop_t.fast
 MUL, ADD, SUB, BUS, APART, SQUARE, LESS, MORE = range(8)  # T_* of tape.h
-FUNCTIONS = ("exp", "tanh", "sigmoid")  # W_* of tape.h
+FUNCTIONS = ("exp", "tanh", "sigmoid", "square")  # W_* of tape.h
 _EXTREMES = (MUL, ADD, SUB, BUS, APART)
 _FACTORS = (MUL, ADD, SUB, BUS, LESS, MORE)
 _TERMS = {
@@ -69,6 +69,8 @@ class _Values:
         the sign), or None.
         """
         name, args = self.op(value)
+        if name == "mul" and args[0] == args[1]:
+            name = "square"
         if name not in FUNCTIONS:
             return None
         t, sign, inside = -1, 1, args[0]
@@ -121,7 +123,8 @@ def tile(
         return None
     if len(iotas) == 3 and not consts and (signs := _columns(ops, values.first)) is not None:
         return signs
-    return _quotient(values, result) or _waves(values, result) or _slopes(values, result)
+    forms = (_squares, _quotient, _waves, _slopes)
+    return next((made for form in forms if (made := form(values, result)) is not None), None)
 
 
 def _columns(ops: Ops, first: int) -> Tile | None:
@@ -138,6 +141,17 @@ def _columns(ops: Ops, first: int) -> Tile | None:
     if inside != [first] or sorted(product) != [u, first + 1]:
         return None
     return Tile(COLUMNS, 0, (u, a, b, sign))
+
+
+def _squares(values: _Values, result: int) -> Tile | None:
+    """The tile s (a - b)^2, or None: roles are s, a, b."""
+    by, *rest = sorted(values.factors(result))
+    if not values.is_array(by) or len(rest) not in (1, 2) or rest[0] != rest[-1]:
+        return None
+    found = values.term(rest[0])
+    if found is None or found[0] != (SQUARE if len(rest) == 1 else SUB) or by in found[1]:
+        return None
+    return Tile(SQUARES, SQUARE, (by, *found[1]))
 
 
 def _quotient(values: _Values, result: int) -> Tile | None:
@@ -170,7 +184,7 @@ def _waves(values: _Values, result: int) -> Tile | None:
     (-1: none), the sign.
     """
     name, args = values.op(result)
-    times, value = sorted(args) if name == "mul" else (-1, result)
+    times, value = sorted(args) if name == "mul" and args[0] != args[1] else (-1, result)
     if (found := values.wave(value)) is None or (times >= 0 and times not in found[1]):
         return None
     function, (x, w), t, sign = found

@@ -155,6 +155,7 @@ LOOPS = {
     "wave": ([("mul", 0, 1), ("tanh", 3), ("mul", 1, 4)], "sum"),
     "sign": ([("sub", 0, 1), ("sign", 3), ("mul", 2, 4)], "sum"),
     "slope": ([("mul", 0, 1), ("exp", 3), ("mul", 2, 4)], "sum"),
+    "square": ([("sub", 0, 1), ("mul", 3, 3), ("mul", 2, 4)], "sum"),
     "strips": ([("mul", 0, 1), ("sin", 3), ("add", 2, 4), ("mul", 4, 5)], "sum"),
 }
 
@@ -303,6 +304,7 @@ WAVES = {
     "exp": (np.exp, np.exp),
     "tanh": (np.tanh, lambda z: 1 - np.tanh(z) ** 2),
     "sigmoid": (lambda z: 1 / (1 + np.exp(-z)), lambda z: np.exp(-z) / (1 + np.exp(-z)) ** 2),
+    "square": (np.square, lambda z: 2 * z),
 }
 
 
@@ -399,6 +401,52 @@ def test_what_is_gated(turned, monoid, nothing, folded, rest, dtype, n_threads, 
     np.testing.assert_allclose(out, expected, rtol=100 * RTOL[dtype], atol=1e-36)
 
 
+SQUARES = {
+    "by weight": ([("sub", 1, 2), ("mul", 3, 3), ("mul", 0, 4)], "oi", "i"),
+    "turned": ([("sub", 2, 1), ("mul", 3, 3), ("mul", 4, 0)], "oi", "i"),
+    "by message": ([("sub", 1, 2), ("mul", 3, 3), ("mul", 0, 4)], "i", "i"),
+    "by sample": ([("sub", 1, 2), ("mul", 3, 3), ("mul", 0, 4)], "bi", "i"),
+    "one by one": ([("sub", 1, 2), ("mul", 0, 3), ("mul", 3, 4)], "oi", "i"),
+    "back": ([("sub", 1, 2), ("mul", 3, 3), ("mul", 0, 4)], "bo", "b"),
+    "back, turned": ([("sub", 2, 1), ("mul", 3, 3), ("mul", 4, 0)], "bo", "b"),
+    "to the senders": ([("sub", 1, 2), ("mul", 3, 3), ("mul", 0, 4)], "bo", "o"),
+}
+
+
+def squares(x, w, form, n_threads, rng):
+    """The sum of s (x - w)^2, and what it is."""
+    ops, letters, folded = SQUARES[form]
+    axes = {"b": len(x), "o": len(w), "i": x.shape[1]}
+    s = rng.standard_normal([axes[name] for name in letters]).astype(x.dtype)
+    rest = "boi".replace(folded, "")
+    out = np.zeros([axes[name] for name in rest], x.dtype)
+    tape = Tape(x.dtype, n_threads)
+    tape.loop(axes, [View(s, letters), View(x, "bi"), View(w, "oi")], ops,
+              [(View(out, rest), 5)], reduce=("sum", folded))  # fmt: skip
+    tape.run()
+    whole = s.reshape([axes[name] if name in letters else 1 for name in "boi"])
+    return out, whole.astype(float) * (x[:, None].astype(float) - w) ** 2, "boi".index(folded)
+
+
+@pytest.mark.parametrize("p, q, r", [*SIZES, (300, 5, 70), (3, 600, 33)])
+@pytest.mark.parametrize("form", SQUARES)
+def test_squares(form, p, q, r, dtype, n_threads, kernel_rng):
+    x, w = matrices(kernel_rng, p, q, r, dtype)
+    found, values, axis = squares(x, w, form, n_threads, kernel_rng)
+    scale = abs(values).sum(axis).max()
+    np.testing.assert_allclose(found, values.sum(axis), rtol=0.0, atol=RTOL[dtype] * scale)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_squares_of_what_is_no_number(dtype, kernel_rng):
+    for form in SQUARES:
+        for what in (np.nan, np.inf):
+            x, w = matrices(kernel_rng, 6, 5, 40, dtype)
+            x[2, 17] = what
+            found, values, axis = squares(x, w, form, 1, kernel_rng)
+            np.testing.assert_allclose(found, values.sum(axis), rtol=1e-3, atol=1e-4)
+
+
 def test_a_constant_factor_is_no_slope():
     """x (0.3 y), as a sparse sum of products may have it."""
     assert (
@@ -431,6 +479,9 @@ def test_what_is_no_tile():
     assert found(place, (False, True, False), (1.0,)) is None
     assert found([("abs", [0]), ("mul", [3, 4])], (False,) * 3, (4.0,)) is None
     assert found([("mul", [0, 1]), ("mul", [3, 4])], (False,) * 3, (4.0,)) is None
+    square = [("sub", [0, 1]), ("mul", [3, 3]), ("mul", [2, 4])]
+    assert found(square, (False,) * 3) == tiles.Tile(tiles.SQUARES, tiles.SQUARE, (2, 0, 1))
+    assert found([*square[:2], ("mul", [0, 4])], (False,) * 3) is None
     wave = [("mul", [0, 1]), ("exp", [4])]  # of arrays 0 to 2 and a number, 3
     three, one = (False,) * 3, (1.0,)
     assert found(wave, three, one) == tiles.Tile(tiles.WAVES, 0, (0, 1, -1, -1, 1))
