@@ -426,6 +426,11 @@ class StripTimings:
         signs = [("sub", 1, 2), ("sign", 3), ("mul", 0, 4)]
         seconds = self.run_s([View(u, "bo"), *pair], signs, to, ("sum", "b"), axes)
         found["columns"] = seconds / (n * n * r)
+        square = [("sub", 1, 2), ("mul", 3, 3), ("mul", 0, 4)]
+        seconds = self.run_s([pair[1], *pair], square, View(out, "bo"), ("sum", "i"), axes)
+        found["squares"] = seconds / (n * n * r)
+        seconds = self.run_s([View(u, "bo"), *pair], square, to, ("sum", "b"), axes)
+        found["square columns"] = seconds / (n * n * r)
         given = [View(u, "bo"), View(u, "bo"), *near[:2], pair[0], 0.0, 1.0]
         quotient = [
             ("mul", 2, 3), ("sub", 6, 7), ("eq", 8, 5), ("div", 1, 8), ("select", 9, 0, 10),
@@ -435,9 +440,11 @@ class StripTimings:
         found["quotients"] = seconds / (n * n * r)
         given = [View(u, "bo"), *pair, View(u, "bo"), 1.0]
         for name in FUNCTIONS:
-            wave = [("mul", 1, 2), ("sub", 5, 3), (name, 6)]
+            wave = [("mul", 1, 2), ("sub", 5, 3), ("mul", 6, 6) if name == "square" else (name, 6)]
             seconds = self.run_s(given, wave, View(out, "bo"), ("sum", "i"), axes)
             found[name] = seconds / (n * n * r)
+            if name == "square":  # its slope is a product
+                continue
             last = {
                 "exp": [("mul", 7, 0), ("mul", 8, 1)],
                 "tanh": [("mul", 7, 7), ("sub", 4, 8), ("mul", 9, 0), ("mul", 10, 1)],

@@ -24,6 +24,7 @@ from horn._kernels.tiles import (
     PLACES,
     QUOTIENTS,
     SLOPES,
+    SQUARES,
     WAVES,
 )
 from horn._kernels.walks import STRIP_BYTES
@@ -141,7 +142,8 @@ class Machine:
     cross_s: Figures = _by(FOLDS, 1e-10, argmax=3e-10)
     result_s: float = 3e-9
     tile_s: Figures = _by(
-        ("sum", "max", "min", "near"), 5e-11, argmax=1e-10, prod=1e-10, columns=7e-11, places=5e-9,
+        ("sum", "max", "min", "near", "squares", "square columns", "square"), 5e-11,
+        argmax=1e-10, prod=1e-10, columns=7e-11, places=5e-9,
         quotients=8e-11, exp=1.6e-10, tanh=2.4e-10, sigmoid=2e-10,
         **{"exp slope": 2e-10, "tanh slope": 2.8e-10, "sigmoid slope": 2.4e-10},
     )  # fmt: skip
@@ -429,6 +431,8 @@ class Costs:
             kind = _TILES.get(tile.fast, each.monoid)
             if tile.fast in (WAVES, SLOPES):
                 kind = FUNCTIONS[tile.term] + ("" if tile.fast == WAVES else " slope")
+            if tile.fast == SQUARES:
+                kind = "squares" if each.axis == "i" else "square columns"
             if kind == "prod" and tile.term in (LESS, MORE):
                 kind = "near"
             over = [n for name, n in lengths.items() if tile.fast != PLACES or name in "bo"]

@@ -261,15 +261,17 @@ class Shape:
         along = self.order(lengths)[2]
         if lengths[along] < lanes:
             return None
-        if found.fast in (tiles.ROWS, tiles.WAVES):
-            is_wave = found.fast == tiles.WAVES
-            x, w = (axes[k] for k in (found.roles[:2] if is_wave else (0, 1)))
+        is_square, is_wave = found.fast == tiles.SQUARES, found.fast == tiles.WAVES
+        if found.fast == tiles.ROWS or is_wave or (is_square and along == self.folded):
+            pair = found.roles[:2] if is_wave else found.roles[1:] if is_square else (0, 1)
+            x, w = (axes[k] for k in pair)
             pairs = all(len(a) == 2 and a[1] == along == self.folded for a in (x, w)) and x != w
             beside = axes[found.roles[2]] if is_wave and found.roles[2] >= 0 else ()
-            return found if pairs and along not in beside else None
+            fits = not is_square or axes[found.roles[0]] in (x, w, (along,))
+            return found if pairs and fits and along not in beside else None
         if along == self.folded:
             return None
-        if found.fast in (tiles.COLUMNS, tiles.QUOTIENTS, tiles.SLOPES):
+        if found.fast in (tiles.COLUMNS, tiles.SQUARES, tiles.QUOTIENTS, tiles.SLOPES):
             return found if self._are_columns(found, axes, along) else None
         return found if along not in axes[found.roles[0]] else None
 
@@ -277,7 +279,7 @@ class Shape:
         """Whether the arrays have the layout that a tile of columns needs."""
         roles = tile.roles
         more: tuple[int, ...] = ()
-        if tile.fast == tiles.COLUMNS:
+        if tile.fast in (tiles.COLUMNS, tiles.SQUARES):
             beside, pair = roles[:1], roles[1:3]
         elif tile.fast == tiles.QUOTIENTS:
             beside, more, pair = roles[:2], roles[2:3], roles[3:5]
