@@ -35,6 +35,20 @@ class Saturating(horn.Neuron):
         self.feedforward(sum(math.tanh(m.input - m.weight) for m in messages))
 
 
+class Metric(horn.Neuron):
+    centre = horn.Weight()
+    scale = horn.Weight()
+
+    def forward(self, messages):
+        self.feedforward(sum(m.scale * (m.input - m.centre) ** 2 for m in messages))
+
+
+class Spread(horn.Neuron):
+    def forward(self, messages):
+        mean = sum(m.input * m.weight for m in messages) / len(messages)
+        self.feedforward(sum((m.input * m.weight - mean) ** 2 for m in messages))
+
+
 class Dendrite(horn.Neuron):
     def forward(self, messages):
         self.feedforward(sum(math.tanh(m.input * m.weight) for m in messages))
@@ -195,7 +209,8 @@ def test_dearer_operations_take_longer():
         ("tile_s", "argmax", Largest), ("fold_s", "prod", Squashed), ("tile_s", "columns", Adding),
         ("tile_s", "near", Product), ("tile_s", "quotients", Product),
         ("tile_s", "tanh", Dendrite), ("tile_s", "tanh slope", Dendrite),
-        ("cross_s", "sum", Saturating),
+        ("tile_s", "squares", Metric), ("tile_s", "square columns", Metric),
+        ("tile_s", "square", Spread), ("cross_s", "sum", Saturating),
     ],
 )  # fmt: skip
 def test_every_figure_counts_where_its_operation_is(figure, key, neuron):
