@@ -271,8 +271,11 @@ def test_training_at_the_top_level_of_a_file_is_refused(run: Any, folder: Path) 
     "number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_a_signal_stops_cleanly(folder: Path, number: signal.Signals, code: int) -> None:
+    # As from a terminal; under nohup SIGHUP is ignored, and children inherit that.
+    begin = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL); "
     process = subprocess.Popen(
-        [sys.executable, "-m", "horn", "submit", str(folder / "job.py"),
+        [sys.executable, "-c", begin + "os.execv(sys.argv[1], sys.argv[1:])",
+         sys.executable, "-m", "horn", "submit", str(folder / "job.py"),
          "-o", str(folder / "m.horn"), "--set", "epochs=10000000"],
         cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip

@@ -342,24 +342,15 @@ def test_initial_weights_go_by_the_window():
     assert spread == pytest.approx(math.sqrt(2 / 75), rel=0.05)
 
 
-class Distance(horn.Neuron):
-    def forward(self, messages: Any) -> None:
-        self.feedforward(horn.math.sqrt(sum((m.input - m.weight) ** 2 for m in messages)))
-
-
-def test_squared_distances_are_products_where_their_digits_do_not_matter():
-    def convolved(neuron: Any) -> list[str]:
-        net = horn.Network(seed=3)
-        net.input((5, 5, 2))
-        net.layer(connect=horn.Convolution(3, 2), activation="tanh")
-        net.layer(connect=horn.Convolution(2, 3, padding="same"), neuron=neuron)
-        net.output(2, activation="softmax", loss="cross_entropy")
-        program = training_program(net, horn.SGD(0.1), "label")
-        found = [s for s in program.statements if isinstance(s, Convolve) and s.frame.layer == 2]
-        return [s.axis for s in found]
-
-    assert convolved(RBF) == ["i", "o", "b", "b"]
-    assert "i" not in convolved(Distance)
+def test_squared_distances_are_summed_as_written_and_their_gradients_are_products():
+    net = horn.Network(seed=3)
+    net.input((5, 5, 2))
+    net.layer(connect=horn.Convolution(3, 2), activation="tanh")
+    net.layer(connect=horn.Convolution(2, 3, padding="same"), neuron=RBF)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    program = training_program(net, horn.SGD(0.1), "label")
+    found = [s for s in program.statements if isinstance(s, Convolve) and s.frame.layer == 2]
+    assert [s.axis for s in found] == ["o", "b", "b"]
 
 
 def test_what_senders_alone_have_is_not_taken_for_shared():
