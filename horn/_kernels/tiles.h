@@ -592,34 +592,25 @@ typedef struct {
                   VEC_T s##p##0 = {0}, s##p##1 = {0}; const REAL *a##p = o->a[p];
 #define F_KEEP(p) K(vec_store)(to + (p) * COLUMNS, s##p##0); \
                   K(vec_store)(to + (p) * COLUMNS + LN, s##p##1);
-static void K(signed_columns)(const K(columns_t) *o, REAL *to) {
-#define F_STEP(p) { const VEC_T g = K(vec_of)(a##p[r * step]); \
-                    s##p##0 = K(add_signed)(s##p##0, m0 - f##p##0, g); \
-                    s##p##1 = K(add_signed)(s##p##1, m1 - f##p##1, g); }
-    const REAL *m = o->m;
-    const int64_t step = o->step_a;
-    EACH_P(F_LOAD)
-    for (int64_t r = 0; r < o->n; r++, m += COLUMNS) {
-        const VEC_T m0 = K(vec_load)(m), m1 = K(vec_load)(m + LN);
-        EACH_P(F_STEP)
-    }
-    EACH_P(F_KEEP)
-#undef F_STEP
+#define COLUMN_TILE(NAME, STEP) \
+static void K(NAME)(const K(columns_t) *o, REAL *to) { \
+    const REAL *m = o->m; \
+    const int64_t step = o->step_a; \
+    EACH_P(F_LOAD) \
+    for (int64_t r = 0; r < o->n; r++, m += COLUMNS) { \
+        const VEC_T m0 = K(vec_load)(m), m1 = K(vec_load)(m + LN); \
+        EACH_P(STEP) \
+    } \
+    EACH_P(F_KEEP) \
 }
-
-static void K(square_columns)(const K(columns_t) *o, REAL *to) {
-#define F_STEP(p) { const VEC_T g = K(vec_of)(a##p[r * step]); \
-                    s##p##0 += g * OF_SQUARE(m0, f##p##0); s##p##1 += g * OF_SQUARE(m1, f##p##1); }
-    const REAL *m = o->m;
-    const int64_t step = o->step_a;
-    EACH_P(F_LOAD)
-    for (int64_t r = 0; r < o->n; r++, m += COLUMNS) {
-        const VEC_T m0 = K(vec_load)(m), m1 = K(vec_load)(m + LN);
-        EACH_P(F_STEP)
-    }
-    EACH_P(F_KEEP)
-#undef F_STEP
-}
+#define SIGNED_STEP(p) { const VEC_T g = K(vec_of)(a##p[r * step]); \
+                         s##p##0 = K(add_signed)(s##p##0, m0 - f##p##0, g); \
+                         s##p##1 = K(add_signed)(s##p##1, m1 - f##p##1, g); }
+#define SQUARED_STEP(p) { const VEC_T g = K(vec_of)(a##p[r * step]); \
+                          s##p##0 += g * OF_SQUARE(m0, f##p##0); \
+                          s##p##1 += g * OF_SQUARE(m1, f##p##1); }
+COLUMN_TILE(signed_columns, SIGNED_STEP)
+COLUMN_TILE(square_columns, SQUARED_STEP)
 
 /* where t is 0: a, else q */
 #if LEVEL == 2 && IS_F32
@@ -873,6 +864,9 @@ static int K(places)(const loop_t *l, const domain_t *d, REAL **value) {
 #undef PRODUCT_LAST
 #undef PRODUCT_KEEP
 #undef PRODUCT_TILE
+#undef COLUMN_TILE
+#undef SIGNED_STEP
+#undef SQUARED_STEP
 #undef F_LOAD
 #undef F_KEEP
 #undef OR_AT_0

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -273,19 +272,21 @@ def test_training_at_the_top_level_of_a_file_is_refused(run: Any, folder: Path) 
 def test_a_signal_stops_cleanly(folder: Path, number: signal.Signals, code: int) -> None:
     # As from a terminal; under nohup SIGHUP is ignored, and children inherit that.
     begin = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL); "
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", begin + "os.execv(sys.argv[1], sys.argv[1:])",
          sys.executable, "-m", "horn", "submit", str(folder / "job.py"),
          "-o", str(folder / "m.horn"), "--set", "epochs=10000000"],
         cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stderr is not None
-    for text in process.stderr:  # wait for the first epoch
-        if text.startswith("Epoch"):
-            break
-    process.send_signal(number)
-    deadline = time.monotonic() + 60
-    _, err = process.communicate(timeout=deadline - time.monotonic())
+    ) as process:  # fmt: skip
+        try:
+            assert process.stderr is not None
+            for text in process.stderr:  # wait for the first epoch
+                if text.startswith("Epoch"):
+                    break
+            process.send_signal(number)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == code
     assert "Traceback" not in err
     left = {p.name for p in folder.iterdir() if p.suffix != ".py" and p.name != "__pycache__"}
