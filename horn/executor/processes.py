@@ -15,7 +15,6 @@ from contextlib import ExitStack, closing, suppress
 
 import numpy
 
-import horn
 from horn.errors import JobError
 from horn.executor import preload
 from horn.process.control import ControlChannel, ControlMessage
@@ -52,8 +51,8 @@ def import_paths() -> list[str]:
 
 def paths_for_child() -> str:
     """For HORN_TASK_PATH: where this process has horn and NumPy from, and ``import_paths``."""
-    homes = {os.path.dirname(os.path.dirname(str(found.__file__))) for found in (horn, numpy)}
-    return json.dumps([sorted(homes), import_paths()])
+    packages = os.path.dirname(os.path.dirname(__file__)), os.path.dirname(str(numpy.__file__))
+    return json.dumps([sorted(set(map(os.path.dirname, packages))), import_paths()])
 
 
 class ChildProcess:
