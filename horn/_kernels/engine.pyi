@@ -163,6 +163,7 @@ class Tape:
         row: NDArray[np.int32],
         base: NDArray[np.int64],
         step: int,
+        of_squares: bool = False,
         bias: Array | None = None,
         relu: bool = False,
         gate: Array | None = None,

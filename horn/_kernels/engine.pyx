@@ -483,10 +483,11 @@ cdef class Tape:
         self._append(K_LIVE, label or "live").live = g
         return self.t.n_ins - 1
 
-    def windows(self, x, w, out, *, ptr, src, row, base, step, bias=None, relu=False, gate=None,
-                rows=None, label=""):
+    def windows(self, x, w, out, *, ptr, src, row, base, step, of_squares=False, bias=None,
+                relu=False, gate=None, rows=None, label=""):
         """Rows of out in groups: result r of group k is the sum over its pairs j, from ptr[k] to
-        ptr[k + 1], of w[base[row[j]] + r * step] * x[src[j]].
+        ptr[k + 1], of w[base[row[j]] + r * step] * x[src[j]] or, with of_squares, of the square of
+        their difference.
 
         A bias, one for each row, is added; with relu what is less than 0 becomes 0; where the gate,
         as out, is not more than 0, 0 is kept.
@@ -494,8 +495,8 @@ cdef class Tape:
         x (n, batch) and out (groups * results, batch) are contiguous along the batch, w is
         contiguous; ptr and base are int64, src and row int32.
         """
-        cdef conv_t *g = windows_of(self.bind, x, w, out, ptr, src, row, base, step, bias, relu, gate,
-                                    rows)
+        cdef conv_t *g = windows_of(self.bind, x, w, out, ptr, src, row, base, step, of_squares, bias,
+                                    relu, gate, rows)
         self._append(K_WINDOWS, label or "windows").conv = g
         return self.t.n_ins - 1
 

@@ -150,14 +150,15 @@ typedef struct {
 /* Samples, of one or several positions, whose gradients are added up as floats. */
 #define WINDOW_DEEP 208
 /* Sums over windows (windows.h). kind 0: results in n_groups groups of n_r rows from pairs ptr[k] to
- * ptr[k + 1] of rows of x and of the n_rows rows of weights, which are packed from w[base + r step].
+ * ptr[k + 1] of rows of x and of the n_rows rows of weights, which are packed from w[base + r step]:
+ * their products or, with of_squares, the squares of their differences.
  * A unit is a group or, if they have the same rows of weights, two; else its second is -1.
  * kind 1: gradients of n_r maps by n_rows places: w has the rows of what flows back (ldw), src the
  * row of x of each (position, place), -1 for none; the tape's panel has the threads' rooms, then
  * totals. end: END_* of kind 0, with a bias for each row of out, and a gate
  * that lies like it. */
 typedef struct {
-    int32_t kind, end;
+    int32_t kind, end, of_squares;
     char *x, *w, *out, *packed, *bias, *gate;
     int64_t ldx, ldw, ldo, ldz, n_groups, n_units, n_r, n_rows, step, n_x, room_bytes;
     extent_t rows;

@@ -94,7 +94,7 @@ cdef extern from "tape.h":
         uint16_t *bits
         int32_t dim
     ctypedef struct conv_t:
-        int32_t kind, end
+        int32_t kind, end, of_squares
         char *x
         char *w
         char *out

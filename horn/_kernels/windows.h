@@ -1,7 +1,8 @@
 /* Sums over windows, the batch side by side: included by tiles.h's users, per dtype and level.
  *
  * Rows of x and out are contiguous along the batch. Sums: results lie in groups of n_r rows; result r
- * of a group is the sum over its pairs (row of x, row of the weights) of weight[row][r] * x[row].
+ * of a group is the sum over its pairs (row of x, row of the weights) of weight[row][r] * x[row], or
+ * of (x[row] - weight[row][r])**2.
  * Forward a group is a position and its maps, backward a position and its channels: no window is
  * ever laid out. Gradients: out[m, k] = the sum over positions p and the batch of y[p, m] x[p, k].
  *
@@ -98,10 +99,11 @@ typedef struct {
 } K(window_t);
 
 /* n_r (a constant) results by n_v (a constant) vectors: one, two that are side by side, or, if it
- * `is_pair`, one each of two groups, of which the other has out, bias and gate further on. */
+ * `is_pair`, one each of two groups, of which the other has out, bias and gate further on.
+ * of_squares, a constant, is that of conv_t. */
 static inline __attribute__((always_inline)) void K(window_tile)(
-    const int n_r, const int n_v, const int is_pair, const K(window_t) *s, const conv_t *g,
-    int64_t at, int64_t at_other, int64_t b) {
+    const int of_squares, const int n_r, const int n_v, const int is_pair, const K(window_t) *s,
+    const conv_t *g, int64_t at, int64_t at_other, int64_t b) {
     VEC_T sum[WR][2];
     const REAL *w = s->w;
     const int64_t load = s->load, ldx = s->ldx, n = s->n;
@@ -122,7 +124,10 @@ static inline __attribute__((always_inline)) void K(window_tile)(
         for (int r = 0; r < n_r; r++) {
             const VEC_T each = K(vec_of)(by[r]);
             UNROLL
-            for (int v = 0; v < n_v; v++) sum[r][v] += each * xs[v];
+            for (int v = 0; v < n_v; v++) {
+                const VEC_T apart = xs[v] - each;
+                sum[r][v] += of_squares ? apart * apart : each * xs[v];
+            }
         }
     }
     UNROLL
@@ -143,13 +148,14 @@ static inline __attribute__((always_inline)) void K(window_tile)(
 
 #define WINDOW_ROWS(R) \
     case R: \
-        if (n_v == 2) K(window_tile)(R, 2, 0, s, g, at, 0, b); \
-        else if (at_other < 0) K(window_tile)(R, 1, 0, s, g, at, 0, b); \
-        else K(window_tile)(R, 2, 1, s, g, at, at_other, b); \
+        if (n_v == 2) K(window_tile)(of_squares, R, 2, 0, s, g, at, 0, b); \
+        else if (at_other < 0) K(window_tile)(of_squares, R, 1, 0, s, g, at, 0, b); \
+        else K(window_tile)(of_squares, R, 2, 1, s, g, at, at_other, b); \
         break;
 
-static void K(window_part)(int64_t n_r, int n_v, const K(window_t) *s, const conv_t *g, int64_t at,
-                           int64_t at_other, int64_t b) {
+static inline __attribute__((always_inline)) void K(window_results)(
+    const int of_squares, int64_t n_r, int n_v, const K(window_t) *s, const conv_t *g, int64_t at,
+    int64_t at_other, int64_t b) {
     switch (n_r) {
     WINDOW_ROWS(1) WINDOW_ROWS(2) WINDOW_ROWS(3) WINDOW_ROWS(4)
 #if WR > 4
@@ -159,6 +165,12 @@ static void K(window_part)(int64_t n_r, int n_v, const K(window_t) *s, const con
     WINDOW_ROWS(7) WINDOW_ROWS(8) WINDOW_ROWS(9) WINDOW_ROWS(10) WINDOW_ROWS(11) WINDOW_ROWS(12)
 #endif
     }
+}
+
+static void K(window_part)(int64_t n_r, int n_v, const K(window_t) *s, const conv_t *g, int64_t at,
+                           int64_t at_other, int64_t b) {
+    if (g->of_squares) K(window_results)(1, n_r, n_v, s, g, at, at_other, b);
+    else K(window_results)(0, n_r, n_v, s, g, at, at_other, b);
 }
 
 /* Units whose rows of x stay in the second-level cache for all tiles. */

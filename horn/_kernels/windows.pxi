@@ -29,8 +29,8 @@ def _units(ptr, row):
     return np.array([[*unit, -1][:2] for unit in units], np.int32)
 
 
-cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, base, step, bias, relu, gate,
-                        rows) except NULL:
+cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, base, step, of_squares, bias, relu,
+                        gate, rows) except NULL:
     """The instruction of ``Tape.windows``."""
     x, w = bind.rows_of(x, "x"), bind.flat(w, "w", bind.dtype)
     out = bind.rows_of(out, "out", writes=True)
@@ -52,6 +52,7 @@ cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, base, step, bias
     bind.room_for_windows(len(x) * ((x.shape[1] * x.itemsize + 127) // 128 * 128))
     cdef conv_t *g = _conv(bind, x, w, out, rows)
     g.kind, g.step, g.n_groups, g.n_r, g.n_rows = 0, step, n_groups, n_r, len(base)
+    g.of_squares = of_squares
     g.packed = <char *>bind.block(len(base) * n_r * bind.dtype.itemsize)
     g.n_x, g.n_units = len(x), len(unit)
     g.unit = <const int32_t *>at(unit)

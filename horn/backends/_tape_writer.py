@@ -51,7 +51,7 @@ from horn.scheduling.choices import (
     MAX_LIVE_ROWS,
     only_multiplied,
 )
-from horn.scheduling.folds import End, Fold, Joined, only_fold, plan
+from horn.scheduling.folds import End, Fold, Joined, only_fold, only_squares, plan
 from horn.scheduling.passes import Pass, passes
 
 IN_PARTS = 2  # the mode of a range of instructions: once 0, step by step 1, in reverse -1
@@ -369,7 +369,7 @@ class TapeWriter:
             return ""
         return "a" if left == "b" else "b" if right != "b" else ""
 
-    def _convolve(self, s: Convolve, end: End | None = None) -> None:
+    def _convolve(self, s: Convolve, end: End | None = None, of_squares: bool = False) -> None:
         layer = self.network.layers[s.frame.layer]
         link = layer.links[s.frame.link or 0]
         rows = self._extent(letter_axes(self.network, s.frame, "b")[0])
@@ -394,7 +394,7 @@ class TapeWriter:
                 here["relu"] = end.relu
                 here["bias"] = self.arrays[end.bias] if end.bias else None
                 here["gate"] = self.arrays[end.gate].T if end.gate else None
-            self.tape.windows(a, b, out.T, **lists, **here)
+            self.tape.windows(a, b, out.T, of_squares=of_squares, **lists, **here)
 
     def _fold(self, s: Loop, fold: Fold, end: End | None = None) -> None:
         """Fold windows, and store the place of the extreme, if it is read."""
@@ -537,6 +537,12 @@ class TapeWriter:
         fold = only_fold(self.program, s)
         if fold:
             self._fold(s, fold)
+            return
+        squares = only_squares(self.program, s)
+        if squares:
+            out = s.outputs[0].buffer
+            sums = Convolve(s.frame, out, squares.source, squares.weight, "i")
+            self._convolve(sums, of_squares=True)
             return
         for each in passes(s):
             self._pass(s, each)

@@ -56,13 +56,14 @@ from horn.program import (
     Program,
     Statement,
     Update,
+    each_of,
 )
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group, TaskTimes
 from horn.transport import Channel, Identity, Transport
 from horn.wire.frames import Array
 
-FORMAT = 9  # of the file; a file of another format is replaced by new measurements
+FORMAT = 10  # of the file; a file of another format is replaced by new measurements
 SIDES = (192, 640, 2048)  # sides of the measured square weights
 BATCHES = (20, 100)
 # The measured products: receivers, sources, rows.
@@ -501,7 +502,7 @@ def _least(times: Iterable[dict[str, float]]) -> dict[str, float]:
 
 
 def _windows_s(dtype: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds, per synapse and sample, of sums of products over windows, and of folds."""
+    """Seconds, per synapse and sample, of sums over windows, and of folds."""
     batch = 64  # a multiple of whole vectors
     network = Network()
     network.input(WINDOWS)
@@ -512,6 +513,10 @@ def _windows_s(dtype: str) -> tuple[dict[str, float], dict[str, float]]:
         "places": Buffer("places", ("e2.0",), "constant", True, ("edge", 2, 0)),
         "ones": Buffer("ones", ("n2",), "constant", True, ("ones", 2)),
     }
+    weight = seen.links[0].weights["weight"]
+    each = each_of(network, weight, FRAME)
+    buffers |= {weight: Buffer(weight, ("w1.0",)), each: Buffer(each, ("e1.0",))}
+    apart = load("x", "bi") - load(each, "oi")
     pool = Frame(2, 0)
     heard = load("y", "bi") * load("ones", "o")
     here = ir.make(Op.EQ, load("at", "bo"), load("places", "oi"))
@@ -520,14 +525,15 @@ def _windows_s(dtype: str) -> tuple[dict[str, float], dict[str, float]]:
         Convolve(FRAME, "y", "x", "w", "i"),
         Convolve(FRAME, "x", "y", "w", "o"),
         Convolve(FRAME, "w", "y", "x", "b"),
+        Loop(FRAME, (Output("y", apart * apart, "i", "sum"),)),
         Loop(pool, (Output("z", heard, "i", "max"),)),
         Loop(pool, (Output("y", slope, "o", "sum"),)),
     ]
     seconds = _seconds(network, buffers, statements, batch, dtype)
     edges = [layer.links[0].edges for layer in (seen, pooled)]
     n, n_pool = (len(each.indices) * batch for each in edges if each is not None)
-    kinds = {name: s / n for name, s in zip(PRODUCTS, seconds[:3], strict=False)}
-    best, slope_s = seconds[3] / n_pool, seconds[4] / n_pool
+    kinds = {name: s / n for name, s in zip((*PRODUCTS[:3], "squares"), seconds[:4], strict=True)}
+    best, slope_s = seconds[4] / n_pool, seconds[5] / n_pool
     return kinds, {"sum": best, "both": 2 * best, "slope": slope_s}
 
 

@@ -54,7 +54,7 @@ from horn.program import (
     letter_axes,
 )
 from horn.scheduling.choices import choose_layout, choose_threads
-from horn.scheduling.folds import Fold, only_fold, plan
+from horn.scheduling.folds import Fold, only_fold, only_squares, plan
 from horn.scheduling.passes import Pass, Shape, passes
 from horn.transport import DEFAULT, load, names
 
@@ -108,8 +108,8 @@ class Machine:
     result_s : a result of a reduction. tile_s : an element of a tile (tiles.h), by monoid or kind:
     "near" of a product of factors near 1; of "places" a sample and neuron.
     window_s : a synapse of a sum of products over windows, for a number of whole vectors of the
-    batch (a gradient: of maps), by kind of product. pool_s : the same of a fold over windows:
-    "sum", "both" (an extreme and its place), "slope" (its gradient).
+    batch (a gradient: of maps), by kind of product; "squares": of squared differences. pool_s : the
+    same of a fold over windows: "sum", "both" (an extreme and its place), "slope" (its gradient).
     synapse_s, synapse_once_s : a synapse of a sparse sum of products, by the letter that is
     reduced, for every sample and once; synapse_alone_s : of one sample. draw_s : a random number,
     by kind. input_s : a feature of a sample. batch_s, superstep_s, block_s : the Python of a batch,
@@ -147,7 +147,7 @@ class Machine:
         quotients=8e-11, exp=1.6e-10, tanh=2.4e-10, sigmoid=2e-10,
         **{"exp slope": 2e-10, "tanh slope": 2.8e-10, "sigmoid slope": 2.4e-10},
     )  # fmt: skip
-    window_s: Figures = _by(PRODUCTS[:3], 1.1e-11)
+    window_s: Figures = _by((*PRODUCTS[:3], "squares"), 1.1e-11, squares=1.8e-11)
     pool_s: Figures = _by(("sum", "both", "slope"), 1e-10)
     synapse_s: Figures = _by("iob", 4e-10)
     synapse_once_s: Figures = _by("iob", 2e-9, b=4e-9)
@@ -334,45 +334,48 @@ class Costs:
         if isinstance(statement, (Matmul, Update)):
             return self._product_s(statement)
         if isinstance(statement, Loop):
-            if fold := only_fold(Program(self.network, dict(buffers), (), (), (), None), statement):
+            program = Program(self.network, dict(buffers), (), (), (), None)
+            if fold := only_fold(program, statement):
                 return self._fold_s(statement, fold)
+            if only_squares(program, statement):
+                return self._windows_s(statement.frame, "i", "squares")
             found = np.zeros(self.n_tasks)
             for each in passes(statement):
                 found = found + self._pass_s(statement.frame, each, buffers)
             return found
         is_sum = isinstance(statement, ScatterAdd)
         if isinstance(statement, Convolve):
-            return self._windows_s(statement)
+            kind = {"i": "forward", "o": "backward", "b": "gradient"}[statement.axis]
+            return self._windows_s(statement.frame, statement.axis, kind)
         size = self.size(buffers[statement.array if is_sum else statement.out].axes)  # type: ignore[attr-defined]
         if isinstance(statement, Draw):
             return machine.call_s + size * machine.draw_s[statement.kind]
         is_given = isinstance(statement, (Input, Target))
         return machine.call_s + size * (machine.input_s if is_given else machine.fetch_s["copy"])
 
-    def _windows_s(self, s: Convolve) -> Array:
-        """Seconds of a sum over windows: per synapse of the task and sample, in whole vectors, and
-        slower where few results are computed side by side.
+    def _windows_s(self, frame: Frame, axis: str, kind: str) -> Array:
+        """Seconds of a sum along an axis of windows: per synapse of the task and sample, in whole
+        vectors, and slower where few results are computed side by side.
         """
-        machine, layer = self.machine, self.network.layers[s.frame.layer]
-        link = layer.links[s.frame.link or 0]
+        machine, layer = self.machine, self.network.layers[frame.layer]
+        link = layer.links[frame.link or 0]
         maps, channels = layer.shape[-1], link.source.shape[-1]
-        if s.frame.split == "m":
+        if frame.split == "m":
             maps = max(maps // self.n_tasks, 1)
-        elif s.frame.split == "c":
+        elif frame.split == "c":
             channels = max(channels // self.n_tasks, 1)
-        kind = {"i": "forward", "o": "backward", "b": "gradient"}[s.axis]
+        results = maps if axis == "i" else channels
         if link.is_turned:
             maps, channels = channels, maps
             kind = {"forward": "backward", "backward": "forward"}.get(kind, kind)
-        synapses = self.size(letter_axes(self.network, s.frame, "oi"))
-        rows = self.size(letter_axes(self.network, s.frame, "b"))
+        synapses = self.size(letter_axes(self.network, frame, "oi"))
+        rows = self.size(letter_axes(self.network, frame, "b"))
         if kind == "gradient":
             work = synapses * rows * (self._vectors(np.array(float(maps))) / maps)
         else:
-            results = maps if kind == "forward" else channels
             side = results / -(-results // MAX_RESULTS)
             work = synapses * self._vectors(rows) * max(MIN_RESULTS / side, 1.0)
-        sides = self.size(letter_axes(self.network, s.frame, "o" if s.axis == "o" else "i"))
+        sides = self.size(letter_axes(self.network, frame, "o" if axis == "o" else "i"))
         return np.asarray(
             machine.call_s + work * machine.window_s[kind]
             + sides * rows * 2 * machine.operation_s["add"]

@@ -1,7 +1,8 @@
 """Loops that fold windows, and operations on sums over windows, found by their form.
 
-A fold is a sum or an extreme over a receiver's inputs, or the gradient of one. Cheap operations
-after a ``Convolve`` or a fold run where the sums are made: a bias, relu, the gradient of relu. The
+A fold is a sum or an extreme over a receiver's inputs, or the gradient of one. Squared differences
+of a convolution's inputs and weights are summed as its products are. Cheap operations after a
+``Convolve`` or a fold run where the sums are made: a bias, relu, the gradient of relu. The
 extreme of a window and its place are found together.
 """
 
@@ -13,14 +14,18 @@ from dataclasses import dataclass
 
 from horn import ir
 from horn.ir import Node, Op
+from horn.layers import Link
 from horn.program import (
     Buffer,
     Convolve,
+    Expand,
     Loop,
     Post,
     Program,
     Statement,
     base,
+    each_of,
+    every,
     layer_of,
     link_of,
     reads,
@@ -45,6 +50,14 @@ class Fold:
 
 
 @dataclass(frozen=True)
+class Squares:
+    """The sum over the windows of a convolution of ``(source - weight) ** 2``."""
+
+    source: str
+    weight: str
+
+
+@dataclass(frozen=True)
 class End:
     """The operations on a buffer of sums, element by element: a bias (a buffer of neurons) is
     added, relu, 0 where the gate, a buffer like it, is not above 0. The result is ``out``.
@@ -62,7 +75,8 @@ class Joined:
     """The statements that run inside others, each by its ``id``.
 
     with_end : by loop that is replaced, the statement that it ends, and its end. done : statements
-    that run elsewhere. places : by fold that finds an extreme, the buffer of its place.
+    that run elsewhere, or whose result nothing reads. places : by fold that finds an extreme, the
+    buffer of its place.
     """
 
     with_end: dict[int, tuple[Statement, End]]
@@ -122,7 +136,14 @@ def plan(program: Program) -> Joined:
                 places[id(s)] = out
                 done.add(id(later))
             break
-    return Joined(with_end, frozenset(done), places)
+    return Joined(with_end, frozenset(done | _unread(program)), places)
+
+
+def _unread(program: Program) -> set[int]:
+    """The weights of each synapse that only squares would read, by their statements' ``id``."""
+    nested = list(every(program.statements))
+    needed = {name for s in nested if not only_squares(program, s) for name in reads(s)}
+    return {id(s) for s in nested if isinstance(s, Expand) and s.out not in needed}
 
 
 def _changed(statements: tuple[Statement, ...], names: tuple[str, ...]) -> bool:
@@ -155,6 +176,27 @@ def only_fold(program: Program, s: Statement) -> Fold | None:
         return None
     names = [output.buffer, found.source, *([found.upper] if found.upper else [])]
     return found if all(_is_rows(buffers[n], program.compact) for n in names) else None
+
+
+def only_squares(program: Program, s: Statement) -> Squares | None:
+    """The sum of squared differences that a statement is, or None."""
+    if not isinstance(s, Loop) or len(s.outputs) != 1 or s.scatter or s.frame.link is None:
+        return None
+    output, buffers, link = s.outputs[0], program.buffers, link_of(program.network, s.frame)
+    if (output.axis, output.monoid) != ("i", "sum") or not isinstance(link, Link):
+        return None
+    factors = output.node.args if output.node.op is Op.MUL else ()
+    if not link.convolves or len(factors) != 2 or factors[0] is not factors[1]:
+        return None
+    parts = {a.axes: a.value for a in factors[0].args if a.op is Op.LOAD}
+    if factors[0].op is not Op.SUB or parts.keys() != {"bi", "oi"}:
+        return None
+    weights = {each_of(program.network, w, s.frame): w for w in link.weights.values()}
+    if parts["oi"] not in weights:
+        return None
+    if not all(_is_rows(buffers[n], program.compact) for n in (output.buffer, parts["bi"])):
+        return None
+    return Squares(parts["bi"], weights[parts["oi"]])
 
 
 def _gradient(node: Node) -> Fold | None:

@@ -11,8 +11,8 @@ import horn
 from horn._kernels.engine import LEVEL, Tape
 from horn.backends._windows import WindowLists
 from horn.compiler.lower import training_program
-from horn.program import writes
-from horn.scheduling.folds import plan
+from horn.program import Expand, every, writes
+from horn.scheduling.folds import Squares, only_squares, plan
 
 RTOL = {np.float32: 2e-5, np.float64: 1e-12}
 # shape below, maps, what else the windows are told
@@ -40,10 +40,12 @@ def test_sums_and_gradients(below, maps, told, rows, size, dtype, n_threads, ker
 
     x, w, y = drawn(n, size), drawn(maps, n_places), drawn(n_positions * maps, size)
     sent, back, gradient = np.full_like(y, 7), np.full_like(x, 7), np.full_like(w, 7)
+    apart = np.full_like(y, 7)
     tape = Tape(dtype, n_threads)
     extent = tape.dim(size)
     tape.windows(x, w.reshape(-1), sent, **lists.to_maps, rows=extent)
     tape.windows(y, w.reshape(-1), back, **lists.to_channels, rows=extent)
+    tape.windows(x, w.reshape(-1), apart, of_squares=True, **lists.to_maps, rows=extent)
     tape.window_gradients(x, y, gradient, src=lists.sources, rows=extent)
     tape.dims[extent.index] = rows
     tape.run()
@@ -56,6 +58,10 @@ def test_sums_and_gradients(below, maps, told, rows, size, dtype, n_threads, ker
     near = {"rtol": RTOL[dtype], "atol": RTOL[dtype] * 10}
     np.testing.assert_allclose(sent[:, :rows], expected, **near)
     np.testing.assert_array_equal(sent[:, rows:], 7)
+    is_inside = (lists.sources >= 0)[:, None, :, None]  # outside of the borders there is no message
+    squares = np.where(is_inside, (seen[:, None] - wide[None, :, :, None]) ** 2, 0).sum(axis=2)
+    np.testing.assert_allclose(apart[:, :rows], squares.reshape(-1, rows), **near)
+    np.testing.assert_array_equal(apart[:, rows:], 7)
     into = np.zeros((n + 1, rows))
     each = np.einsum("pmb,mk->pkb", flows, wide)
     np.add.at(into, lists.sources.reshape(-1), each.reshape(-1, rows))
@@ -210,6 +216,57 @@ def test_what_follows_windows_is_done_with_them():
         "layer1.delta": ("layer1.gradient", "", False, "layer1.output"),
     }
     assert list(found.places.values()) == ["layer3.argmax"]
+
+
+class Near(horn.Neuron):
+    def forward(self, messages):
+        total = 0.0
+        for m in messages:
+            total += (m.weight - m.input) ** 2
+        self.feedforward(horn.math.exp(-total))
+
+
+class Doubled(horn.Neuron):
+    """Its weight is read elsewhere, too, and so each synapse's is needed."""
+
+    def forward(self, messages):
+        apart = sum((m.input - m.weight) ** 2 for m in messages)
+        self.feedforward(apart + max(m.weight for m in messages))
+
+
+class Scaled(horn.Neuron):
+    """Its squares have a factor: no sum of squares alone."""
+
+    scale = horn.Weight(init=1.0)
+    weight = horn.Weight()
+
+    def forward(self, messages):
+        self.feedforward(sum(m.scale * (m.input - m.weight) ** 2 for m in messages))
+
+
+@pytest.mark.parametrize(
+    "neuron, connect, n_squares, n_each",
+    [
+        (Near, horn.Convolution(4, 3), 1, 0),
+        (Doubled, horn.Convolution(4, 3), 1, 1),
+        (Scaled, horn.Convolution(4, 3), 0, 2),
+        (Near, horn.Convolution(4, 3, groups=2), 0, 1),
+        (Near, horn.Local(4, 3), 0, 0),
+    ],
+)
+def test_squared_differences_are_summed_by_the_kernels_of_windows(
+    neuron, connect, n_squares, n_each
+):
+    net = horn.Network(seed=1)
+    net.input((8, 8, 2))
+    net.layer(connect=connect, neuron=neuron, bias=False)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    program = training_program(net, horn.SGD(0.1), "label")
+    found = [only_squares(program, s) for s in every(program.statements)]
+    assert [s for s in found if s] == [Squares("layer0.output", "layer1.weight")] * n_squares
+    done = plan(program).done
+    weights = [s for s in every(program.statements) if isinstance(s, Expand) and s.frame.layer == 1]
+    assert sum(id(s) not in done for s in weights) == n_each
 
 
 def lists(**changes):

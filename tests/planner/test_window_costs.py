@@ -57,6 +57,25 @@ def test_what_is_done_with_sums_is_free_and_pooling_is_no_walk_over_synapses():
     assert cost(network()).layers[2] < 0.3 * cost(network(pool=Smooth)).layers[2]
 
 
+def test_squared_differences_over_windows_cost_their_synapses():
+    class Near(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(sum((m.input - m.weight) ** 2 for m in messages))
+
+    class Nearest(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(min((m.input - m.weight) ** 2 for m in messages))
+
+    def layer(neuron: type[horn.Neuron]) -> float:
+        net = horn.Network(seed=1)
+        net.input((16, 16, 8))
+        net.layer(connect=horn.Convolution(24, 3, padding="same"), neuron=neuron, bias=False)
+        net.output(4, activation="softmax", loss="cross_entropy")
+        return float(cost(net).layers[1])
+
+    assert layer(Near) < 0.5 * layer(Nearest)  # which goes synapse by synapse
+
+
 @pytest.mark.parametrize("where", ["receiver", "replicated"])
 def test_two_tasks_compute_half_each_by_positions_or_by_samples(where):
     one, two = cost(network()), cost(network(), 2, where=where)
