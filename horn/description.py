@@ -202,7 +202,7 @@ def rebuild(
         # Class constants tell apart two loaded classes of one source.
         salt = [layer.get("constants") for layer in described["layers"]]
         code = CapturedCode(dict(manifest["sources"]), origin, salt=salt)
-    network = Network(number(described["seed"], int, 0, 2**63))
+    network = Network(number(described["seed"], int, 0, 2**64 - 1))
     layers = described["layers"]
     for index, found in enumerate(layers):
         if not isinstance(found["name"], str):
@@ -237,7 +237,7 @@ def rebuild(
 
 def number(found: Any, kind: type[int | float], low: float, high: float) -> Any:
     """Check a number of a file, before the model runs. Raises ValueError."""
-    if not isinstance(found, (int, kind)) or not low <= float(found) <= high:
+    if not isinstance(found, (int, kind)) or not low <= found <= high:
         raise ValueError(f"{found!r:.80} where a number from {low:g} to {high:g} was expected")
     return found
 

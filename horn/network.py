@@ -74,6 +74,8 @@ class Network:
                 f"Network: seed is a whole number from 0, got {self.seed!r}; layers are added by "
                 "net.input(n), net.layer(n) and net.output(n)"
             )
+        if self.seed >= 2**64:  # the order of samples has 64 bits of it
+            raise ModelError(f"Network: seed must be below 2**64, got {self.seed}")
 
     if not TYPE_CHECKING:  # type checkers report unknown names themselves
 

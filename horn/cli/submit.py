@@ -148,7 +148,7 @@ def _transport(context: click.Context, parameter: click.Parameter, name: str) ->
     metavar="DIR",
     help="Send this folder to the cluster; by default the target and what it imports beside it.",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Instead of the network's own.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Instead of the network's own.")
 @click.option(
     "-o",
     "--output",

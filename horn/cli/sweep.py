@@ -43,7 +43,7 @@ STATES = {0: "SUCCEEDED", 5: "STOPPED", 7: "DIVERGED", 124: "TIMEOUT", 130: "STO
               help="How many tasks may run here at once.")  # fmt: skip
 @click.option("--monitor", metavar="COLUMN", show_default="val_loss, else loss",
               help="The column of the history that says which run is the best.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), help="Instead of the network's own.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Instead of the network's own.")
 @click.option("--timeout", metavar="TIME", help="Of each run: 90s, 5m or 2h.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE",
               show_default="the target's name with .horn", help="The best model.")  # fmt: skip

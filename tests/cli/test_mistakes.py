@@ -254,6 +254,8 @@ JOBS = {
         ("all but the size have names: net.layer(100, neuron=Mine, activation='relu')",), 1),
     "sizes of layers": M(SEED, "    net = horn.Network([2, 4, 2])",
         ("Network: seed is a whole number from 0, got [2, 4, 2]; layers are added by",)),
+    "a seed of 65 bits": M(SEED, "    net = horn.Network(2**64)",
+        ("Network: seed must be below 2**64, got 18446744073709551616",)),
     "the data as input": M(INPUT, "    net.input(x)",
         ("must be a whole number from 1, got ndarray of shape (40, 2)",)),
     "a name as input": M(LAYER, '    net.layer(4, inputs="layer0")',

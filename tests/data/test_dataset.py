@@ -190,3 +190,13 @@ def test_tensors_with_gradients_and_of_bfloat16_are_their_numbers():
     np.testing.assert_array_equal(stream.whole().x, wanted.x)
     with pytest.raises(DataError, match="Sparse layout tensor .*to_dense"):
         data.as_dataset(x.to_sparse())
+
+
+def test_a_seed_of_more_than_64_bits_is_refused():
+    """It gave the parts of its lower 64 bits: 2**64 those of 0."""
+    digits = data.digits("test").take(20)
+    for seed in (-1, 2**64):
+        with pytest.raises(
+            DataError, match=rf"split with seed {seed}: it is from 0, below 2\*\*64"
+        ):
+            digits.split(0.5, seed)
