@@ -51,6 +51,8 @@ def write(
     layers = manifest.get("network", {}).get("layers", ())
     form = OUTPUTS if sum(layer["kind"] == "output" for layer in layers) > 1 else form
     whole = {**manifest, "format": form, "arrays_sha256": digest(solid)}
+    # A name of a file that is no UTF-8, or that LC_ALL=C misreads, has half characters.
+    whole = json.loads(json.dumps(whole, ensure_ascii=False).encode(errors="replace"))
     text = json.dumps(whole, separators=(",", ":"))
     header = {"horn": text, "horn_sha256": hashlib.sha256(text.encode()).hexdigest()}
     try:

@@ -138,7 +138,10 @@ def check_path(path: str) -> None:
     try:
         n_bytes = len(path.encode())
     except UnicodeEncodeError:
-        wrong("half a character (a surrogate)", "UTF-8")
+        wrong(
+            "half a character (a surrogate)",
+            "a name in UTF-8; rename the file or, if LC_ALL=C misreads it, set LC_ALL=C.UTF-8",
+        )
     if not path:
         wrong("an empty path", "a name")
     if n_bytes > PATH_BYTES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -48,6 +49,16 @@ def test_evaluate_and_predict_give_the_figure_of_the_training(run: Any, model: s
     labels = [int(text) for text in run("predict", model, "rows.npz", "--labels").out.split()]
     assert np.mean(labels == np.load("rows.npz")["y"]) == found["acc"]
     assert f"acc {found['acc']:.4f}" in run("evaluate", model, "rows.npz").out
+
+
+def test_a_model_of_a_file_whose_name_is_no_utf_8_can_be_read(run: Any, folder: Path) -> None:
+    """Its description had half a character, and could not be read any more."""
+    text = JOB.replace("def job", NEURON + "\ndef job", 1)
+    name = os.fsdecode(b"j\xe4b.py")
+    (folder / name).write_text(text.replace("net.layer(4, ", "net.layer(4, neuron=Shifted, "))
+    assert run("submit", name, "-q", "-o", "a.horn").code == 0
+    done = run("show", "a.horn")
+    assert done.code == 0 and "j?b.py" in done.out, done.err
 
 
 def test_predict_writes_what_the_model_predicts(run: Any, model: str) -> None:
