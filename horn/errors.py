@@ -31,6 +31,7 @@ Each class names the exit code that a command ends with (DESIGN 8) in ``exit_cod
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from typing import Any
 
@@ -38,6 +39,20 @@ from horn.own_lines import OwnLines
 
 # Errors of a write: a full disk, a quota that is used up, a terminal that was closed.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def short(text: str) -> str:
+    """Shorten paths below the current folder to paths from here."""
+    return text if is_removed() else text.replace(os.getcwd() + os.sep, "")
+
+
+def is_removed() -> bool:
+    """Whether the current folder has been removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 class HornError(OwnLines):
@@ -62,10 +77,14 @@ class JobError(HornError):
     exit_code = 2
 
 
-def check_whole(what: str, value: object, least: int) -> None:
-    """Raise JobError for a setting that is no whole number from ``least``."""
+def check_whole(what: str, value: object, least: int, bits: int = 0) -> None:
+    """Raise JobError for a setting that is no whole number from ``least``, below 2**bits if bits
+    are given.
+    """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise JobError(f"{what} must be a whole number from {least}, got {value!r}")
+    if bits and value >= 2**bits:
+        raise JobError(f"{what} must be below 2**{bits}, got {value}")
 
 
 class NotFound(HornError):

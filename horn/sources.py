@@ -13,12 +13,14 @@ import builtins
 import functools
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import json
 import linecache
 import math
 import os
+import re
 import site
 import sys
 import types
@@ -50,7 +52,8 @@ Reference = dict[str, Any]
 CAPTURED = "horn_source_"  # the prefix of the names of captured modules
 # The file whose captured text is running again at the moment; ``train`` must not run then.
 running: ContextVar[str] = ContextVar("running", default="")
-_HORN = str(Path(__file__).resolve().parent)
+_ROOT = Path(__file__).resolve().parent.parent
+_OWN = f"{_ROOT}/horn/", f"{_ROOT}/zk/"
 
 
 @functools.cache
@@ -73,7 +76,21 @@ def is_user_file(file: str) -> bool:
     # Packages of a user (pip install --user), of another environment or of Debian count, too.
     if "site-packages" in found.parts or "dist-packages" in found.parts:
         return False
-    return not str(found).startswith((_HORN + "/", *_installed()))
+    return not str(found).startswith((*_OWN, *_installed()))
+
+
+def hiding(error: BaseException) -> str:
+    """The sentence about a file of the user that was imported instead of the module, of Python or
+    of a package, that an error names; "" without one.
+    """
+    for name in re.findall(r"'(\w+)", str(error)):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is None or not is_user_file(file):
+            continue
+        finder = importlib.machinery.PathFinder
+        if name in sys.stdlib_module_names or finder.find_spec(name, _installed()):
+            return f"{file} hides the module {name} that horn needs: give that file another name"
+    return ""
 
 
 class SourceCapture:
@@ -540,7 +557,7 @@ def line_of(error: BaseException, called: bool = False) -> tuple[str, int, str] 
     for frame in inspect.getinnerframes(error.__traceback__) if error.__traceback__ else ():
         path = str(Path(frame.filename).resolve())
         of_module = frame.frame.f_globals.get("__name__", "")  # dataclasses generate code, too
-        if path.startswith(_HORN + "/") or of_module.partition(".")[0] == "horn":
+        if path.startswith(_OWN) or of_module.partition(".")[0] == "horn":
             found = found if called else None
         elif is_user_file(frame.filename):
             text = (frame.code_context or [""])[0].strip()

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
-from horn.errors import FULL, HornError
+from horn.errors import FULL, HornError, is_removed, short
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INTERNAL, INTERRUPTED = 70, 130
@@ -37,7 +37,7 @@ def ending(command: click.Command, arguments: list[str]) -> int:
             _say(getattr(error, "details", ""))
             _say(_bug_report(str(error), arguments))
             return INTERNAL
-        _say_error(_short(_placed(error)))
+        _say_error(short(_placed(error)))
         if verbose:
             _traceback()
         return error.exit_code
@@ -58,6 +58,9 @@ def ending(command: click.Command, arguments: list[str]) -> int:
         )
         return 2
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and is_removed():
+            _say_error("the current folder was removed; go to another, or give absolute paths")
+            return 2
         # Errors of horn's own files name them: this one is of the command's output.
         if error.errno not in FULL or error.filename is not None or _is_users(error):
             return _unexpected(error, arguments, verbose)
@@ -93,15 +96,16 @@ def _placed(error: HornError) -> str:
 def _unexpected(error: BaseException, arguments: list[str], verbose: bool) -> int:
     """An exception that horn did not raise on purpose: from the user's code, or a bug in horn."""
     from horn.mistakes import NoSuchArgument, NoSuchAttribute, remedy
-    from horn.sources import line_of
+    from horn.sources import hiding, line_of
 
     kind = f"{type(error).__name__}: {error}"
     found = line_of(error, called=isinstance(error, (NoSuchArgument, NoSuchAttribute)))
-    if found is not None:
-        file, line, text = found
-        is_python = isinstance(error, TypeError) and not isinstance(error, NoSuchArgument)
-        hint = remedy(str(error)) if is_python else ""
-        _say_error(f"{_short(file)}:{line}  {text}\n{kind}" + (f"; {hint}" if hint else ""))
+    hint = short(hiding(error))
+    if found is not None or hint:
+        place = "" if found is None else f"{short(found[0])}:{found[1]}  {found[2]}\n"
+        if isinstance(error, TypeError) and not isinstance(error, NoSuchArgument):
+            hint = hint or remedy(str(error))
+        _say_error(f"{place}{kind}" + (f"; {hint}" if hint else ""))
         if verbose:
             _traceback()
         return 1
@@ -170,11 +174,3 @@ def _say_error(text: str) -> None:
 
 def _say(text: Any) -> None:
     click.echo(text, err=True)
-
-
-def _short(text: str) -> str:
-    """Shorten paths below the current folder to paths from here."""
-    try:
-        return text.replace(os.getcwd() + os.sep, "")
-    except FileNotFoundError:  # it was removed
-        return text

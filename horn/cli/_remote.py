@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ def submit(
     """Submit with the arguments of horn submit, and attach unless detached; the exit code."""
     from horn.cluster import packing
     from horn.cluster.handles import Cluster
+    from horn.modelfile import check_writable
 
     for name in ("checkpoints", "resume", "changed"):
         if options[name]:
@@ -38,9 +38,8 @@ def submit(
                 there = "on a cluster:  horn resume JOB" + " --changed" * (name == "changed")
             raise JobError(f"--{name} is for this machine; {there}")
     path = Path(output or f"{packing.stem(target)}.horn")
-    is_file = path.parent.is_dir() and os.access(path.parent, os.W_OK) and not path.is_dir()
-    if not (detach or is_file):
-        raise JobError(f"{path} cannot be written; give another --output FILE")
+    if not detach:
+        check_writable(path)
     trace = options["trace"]
     with Cluster(zk_hosts, key_file) as cluster:
         job = cluster.submit(target, trace=trace is not None, **_as_asked(options)).id

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import JOB, Result
+from tests.cluster.agents import ROOT
 
 
 def assert_refused(done: Result, code: int, *sentences: str) -> None:
@@ -334,6 +338,18 @@ def test_a_worker_for_a_user_that_nobody_is(run: Any) -> None:
     assert_refused(done, 2, "--user nobody-of-that-name: this machine has no such user")
 
 
+@pytest.mark.parametrize("name", ["queue", "zmq"])
+def test_a_file_with_the_name_of_a_module_that_is_needed(name: str, folder: Path) -> None:
+    """It was found instead of the module, and the AttributeError was called a bug in horn."""
+    (folder / f"{name}.py").write_text("")
+    words = [sys.executable, "-P", "-m", "horn", "submit", "job.py", "--tasks", "2"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=folder, env=env, text=True, capture_output=True, timeout=60)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    said = f"{name}.py hides the module {name} that horn needs: give that file another name"
+    assert said in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("command", ["submit", "submit --checkpoint-every 9", "up --"], ids=str)
 def test_a_current_folder_that_was_removed(
     command: str, run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -341,7 +357,17 @@ def test_a_current_folder_that_was_removed(
     (folder / "gone").mkdir()
     monkeypatch.chdir(folder / "gone")
     (folder / "gone").rmdir()
-    target = "nothing" if command == "up --" else str(folder / "job.py")
-    done = run(*command.split(), target)
-    assert done.code in (1, 2, 4) and "Traceback" not in done.err, done.err
+    done = run(*command.split(), str(folder / "job.py"))
+    assert done.code in (1, 2, 4) and "SUCCEEDED" not in done.err, done.err
+    assert "Traceback" not in done.err, done.err
     assert "Error: " in done.err and "bug in horn" not in done.err
+
+
+def test_a_relative_folder_of_a_worker_in_a_removed_one(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "gone").mkdir()
+    monkeypatch.chdir(folder / "gone")
+    (folder / "gone").rmdir()
+    done = run("worker", "--zk", "127.0.0.1:1", "--dir", "mine")
+    assert_refused(done, 2, "the current folder was removed; go to another, or give absolute paths")
