@@ -13,6 +13,6 @@ from horn.cli import _cluster
 def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None) -> None:
     """Remove JOBS that have ended from the cluster: logs, checkpoints, model."""
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
-        for name in [cluster.find(job) for job in jobs]:
+        for name in dict.fromkeys(cluster.find(job) for job in jobs):
             cluster.remove(name)
             click.echo(name)

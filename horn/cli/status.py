@@ -36,6 +36,8 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
 
     if wait_for is not None and job is None:
         raise JobError("--wait is for one job: name it")
+    if timeout is not None and wait_for is None:
+        raise JobError("--timeout is of --wait: add it")
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = None if job is None else cluster.find(job)
         code = 0

@@ -20,7 +20,7 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
     from horn.coordination.jobs import ENDED
 
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
-        names = [cluster.find(job) for job in jobs]
+        names = dict.fromkeys(cluster.find(job) for job in jobs)
         for name in names:
             cluster.stop(name, now)
         for name in names:

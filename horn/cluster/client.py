@@ -53,7 +53,7 @@ FILE_BYTES = 2**40  # of one at most
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job, as far as ZooKeeper knows. ``age_s`` : since it was submitted."""
+    """A job, as far as ZooKeeper knows. ``age_s`` : since it was submitted, by its clock."""
 
     job: str
     state: JobState
@@ -63,10 +63,7 @@ class JobStatus:
     result: Mapping[str, Any]
     submitted_s: float
     created: int
-
-    @property
-    def age_s(self) -> float:
-        return max(time.time() - self.submitted_s, 0.0)
+    age_s: float
 
     @property
     def reached(self) -> Mapping[str, Any]:
@@ -98,6 +95,7 @@ class ClusterClient:
         self.jobs = Jobs(self.coord)
         self._clients: dict[str, RpcClient] = {}
         self._membership: Membership | None = None
+        self._clock_s: float | None = None  # ZooKeeper's clock, less the monotonic one here
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -149,10 +147,13 @@ class ClusterClient:
         self.jobs.create_signed(wanted.job, sign, key.zookeeper_of(wanted.job).id)
 
     def now_s(self) -> float:
-        """The time by ZooKeeper's clock: the creation time of a new node."""
+        """The time by ZooKeeper's clock: that of a node, made once, and what has passed since."""
+        if self._clock_s is not None:
+            return self._clock_s + time.monotonic()
         self.coord.ensure(self.paths.jobs())
         path = f"{self.paths.root}/clock-{secrets.token_hex(8)}"
         made = self.coord.create(path, ephemeral=True)
+        self._clock_s = made.made_s - time.monotonic()
         self.coord.delete(path)
         return made.made_s
 
@@ -210,6 +211,8 @@ class ClusterClient:
 
     def find(self, word: str) -> str:
         """The id of the job that a word means: its id, the beginning of one, or @last."""
+        if not word:  # as of a variable of the shell that is not set
+            raise JobError('JOB is "": write an id, the beginning of one, or @last')
         names = self.coord.children(self.paths.jobs())
         if word == LAST:
             mine = [s for s in self.all_statuses() if s.submission and s.submission.user == user()]
@@ -262,6 +265,7 @@ class ClusterClient:
             self._json(at.result(job)),
             spec.made_s,
             spec.created,
+            max(self.now_s() - spec.made_s, 0.0),
         )  # fmt: skip
 
     def _package(self, job: str) -> str:

@@ -51,12 +51,14 @@ class Cluster:
 
     def __init__(self, zk: str | None = None, key: str | os.PathLike[str] | None = None) -> None:
         self.zk = zk or os.environ.get("HORN_ZK", "")
+        if not isinstance(self.zk, str):
+            raise JobError(f'zk is a text, as in horn.Cluster("host:port"); got {zk!r}')
         if not self.zk:
             raise JobError(
                 'no cluster is named: write horn.Cluster("host:port"), or set HORN_ZK. A cluster '
                 "on this machine alone is started with  horn up"
             )
-        own = Key.from_environment() if key is None else Key.from_file(os.fspath(key))
+        own = Key.from_environment() if key is None else Key.from_file(_path("key", key))
         self.client = ReconnectingClient(self.zk, own)
 
     @teaches
@@ -99,7 +101,11 @@ class Cluster:
         """
         if not isinstance(settings, Mapping | None):
             raise JobError(f"submit: settings are a dict, as {{'epochs': 5}}; got {settings!r}")
-        pairs = [(key, str(value)) for key, value in (settings or {}).items()]
+        if isinstance(arguments, str):
+            raise JobError(f"submit: arguments are a list, as {arguments.split()}; got one text")
+        if not isinstance(name, str | None):
+            raise JobError(f"submit: name is a text, the first part of the job's id; got {name!r}")
+        pairs = [(str(key), str(value)) for key, value in (settings or {}).items()]
         if isinstance(strategy, str):
             kind, _ = settings_.strategy(strategy, [f"{key}={value}" for key, value in pairs])
         else:
@@ -116,10 +122,11 @@ class Cluster:
             superstep_timeout=superstep_timeout,
             start_timeout=start_timeout,
             checkpoint_every=checkpoint_every,
+            checkpoint_seconds=checkpoint_seconds,
             max_restarts=max_restarts,
         )  # its checks
         if seed is not None:
-            check_whole("seed", seed, 0)
+            check_whole("seed", seed, 0, bits=64)
         if not isinstance(strategy, str):
             pairs = [*_settings(kind), *pairs]
         package, stem = _packed(job, kind, working_dir)
@@ -137,7 +144,7 @@ class Cluster:
             name=name or stem,
             target=package.target,
             package=package.digest,
-            arguments=tuple(arguments),
+            arguments=tuple(str(argument) for argument in arguments),
             groups=groups,
             tasks=tasks,
             servers=n_servers,
@@ -155,6 +162,10 @@ class Cluster:
 
     def job(self, word: str = "@last") -> SubmittedJob:
         """The handle of a job: by its id, the beginning of one, or your last. Raises NotFound."""
+        if not isinstance(word, str):
+            raise JobError(
+                f'job is named by its id, as in cluster.job("digits-7f3a"); got {word!r}'
+            )
         return SubmittedJob(self, self.look(lambda client: client.find(word)))
 
     def jobs(self) -> list[SubmittedJob]:
@@ -216,6 +227,8 @@ class SubmittedJob:
 
     def wait(self, timeout: float | None = None) -> str:
         """Wait until the job is over; its state. timeout : seconds. Raises horn's Timeout."""
+        if timeout is not None and not (isinstance(timeout, (int, float)) and timeout >= 0):
+            raise JobError(f"timeout is a number of seconds, as 300 for 5 minutes; got {timeout!r}")
         ends = None if timeout is None else time.monotonic() + timeout
         while not self.is_over:
             if ends is not None and time.monotonic() > ends:
@@ -271,16 +284,17 @@ class SubmittedJob:
             {int(late): n for late, n in (result.get("staleness") or {}).items()},
         )
 
-    def fetch(self, path: Path) -> None:
+    def fetch(self, path: str | os.PathLike[str]) -> None:
         """Write the model of the job, once it has SUCCEEDED, to a file."""
-        self.cluster.look(lambda client: client.fetch_model(self.id, path))
+        file = Path(_path("path", path))
+        self.cluster.look(lambda client: client.fetch_model(self.id, file))
 
     def fetch_all(self, folder: str | os.PathLike[str]) -> Path:
         """Write the files of the job, in any state, into a folder, made if missing: model.horn,
         history.csv, result.json, trace.json, logs, and in files those that callbacks wrote under
         relative paths. Raises JobError: a file cannot be written here.
         """
-        place = Path(folder)
+        place = Path(_path("folder", folder))
         for note in self.cluster.look(lambda client: fetching.fetch_all(client, self.id, place)):
             warnings.warn(note, stacklevel=2)
         return place
@@ -326,6 +340,8 @@ def _packed(
     """The package of a job, and the stem of its name."""
     from horn.job import Job
 
+    if working_dir is not None:
+        working_dir = _path("working_dir", working_dir)
     if isinstance(job, Job):
         with tempfile.TemporaryDirectory(prefix="horn-job-") as folder:
             job_files.save(job, Path(folder), strategy)
@@ -334,6 +350,12 @@ def _packed(
         raise JobError(f"submit takes a horn.Job, or the path of a file that has one; got {job!r}")
     package = packing.pack(os.fspath(job), working_dir)
     return package, packing.stem(package.target)
+
+
+def _path(what: str, value: Any) -> str:
+    if not isinstance(value, (str, os.PathLike)):
+        raise JobError(f"{what} is a path, as a text; got {value!r}")
+    return os.fspath(value)
 
 
 def _named(strategy: Strategy) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -50,7 +51,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     servers: _Count = 0
     strategy: _Word = "allreduce"
     settings: Annotated[tuple[tuple[_Word, _Text], ...], msgspec.Meta(max_length=1000)] = ()
-    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
+    seed: Annotated[int, msgspec.Meta(ge=0)] | None = None
     checkpoint_every: _Some | None = None
     checkpoint_s: _Seconds | None = None
     keep: _Some = 3
@@ -105,7 +106,7 @@ def sign(key: Key, submission: Submission, origin: Origin) -> bytes:
         if len(raw) <= SPEC_BYTES:
             _DECODE.decode(raw)  # the limits of the fields
     except ValueError as error:  # also text that is no Unicode
-        raise JobError(f"job {submission.job!r}: {error}") from None
+        raise _refused(submission, error) from None
     if len(raw) > SPEC_BYTES:
         raise JobError(
             f"job {submission.job!r}: its description has {len(raw)} bytes, but at most "
@@ -120,8 +121,19 @@ def unsigned(submission: Submission) -> bytes:
     try:
         msgspec.json.decode(raw, type=Submission)  # the limits of the fields
     except ValueError as error:
-        raise JobError(f"job {submission.job!r}: {error}") from None
+        raise _refused(submission, error) from None
     return raw
+
+
+def _refused(submission: Submission, error: ValueError) -> JobError:
+    """The error of a description with a field that no worker would take, with the field's value."""
+    what, _, place = str(error).partition(" - at `$.")
+    name = re.split(r"\W", place.removeprefix("submission."))[0]
+    if not name:
+        return JobError(f"job {submission.job!r}: {what}")
+    value = repr(getattr(submission, name))
+    shown = value if len(value) <= 100 else f"{value[:97]}..."
+    return JobError(f"{name} {shown}: {what}")
 
 
 def verify(key: Key, raw: bytes, *, job: str, origin: Origin) -> SignedSubmission:

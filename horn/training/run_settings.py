@@ -73,8 +73,10 @@ class RunSettings:
             raise JobError(f"barrier is {self.barrier!r}; choose one of {', '.join(known)}")
         if self.transport != transport.DEFAULT:  # which one task need not import
             transport.between_processes(self.transport)
-        for what in ("superstep_timeout", "start_timeout"):
+        for what in ("superstep_timeout", "start_timeout", "checkpoint_seconds"):
             seconds: Any = getattr(self, what)
+            if seconds is None and what == "checkpoint_seconds":
+                continue
             if not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
                 raise JobError(f"{what} must be a number of seconds above 0, got {seconds!r}")
         limit: Any = self.timeout
@@ -104,8 +106,6 @@ class RunSettings:
 
     def schedule(self) -> CheckpointSchedule | None:
         every, seconds = self.checkpoint_every, self.checkpoint_seconds
-        if seconds is not None and not seconds > 0:
-            raise JobError(f"checkpoint_seconds must be above 0, got {seconds!r}")
         is_timed = every is not None or seconds is not None
         if self.n_servers and (is_timed or not isinstance(self.resume, bool)):
             raise JobError(

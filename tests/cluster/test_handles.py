@@ -6,6 +6,7 @@ import asyncio
 import csv
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,31 @@ def test_a_wait_that_is_too_short_says_what_the_job_waits_for(cluster: horn.Clus
         handle.result(timeout=60)
 
 
+@pytest.mark.parametrize("wait", ["wait", "result"])
+def test_a_wait_of_words_is_refused(cluster: horn.Cluster, wait: str):
+    """A TypeError, after the first look."""
+    handle = cluster.submit(job(epochs=int(FOREVER)))
+    with pytest.raises(JobError, match="timeout is a number of seconds, as 300 for 5 minutes; got"):
+        getattr(handle, wait)(timeout="5m")
+    assert handle.cancel(now=True)
+
+
+def test_the_largest_seed_travels(cluster: horn.Cluster):
+    """It was refused above 2**63 - 1, which ``horn.train`` takes."""
+    handle = cluster.submit(job(epochs=1), seed=2**64 - 1)
+    assert handle.result(timeout=90).model.network.seed == 2**64 - 1
+
+
+def test_the_age_of_a_job_does_not_go_by_the_clock_of_who_looks(
+    cluster: horn.Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    handle = cluster.submit(job(epochs=1))
+    handle.wait(timeout=90)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 86_400)
+    assert handle.status.age_s < 3600
+
+
 def test_a_file_with_settings_and_a_strategy_object(cluster: horn.Cluster, made: Agents):
     handle = cluster.submit(
         made.folder / "job.py", groups=2, strategy=horn.Averaging(every=7), name="mine",
@@ -225,6 +251,14 @@ def test_what_cannot_be_sent_is_said_at_once(
         cluster.submit("nothing.py")
     with pytest.raises(NotFound):
         cluster.job("nobody-0000")
+    with pytest.raises(JobError, match=r'as in cluster.job\("digits-7f3a"\); got 5'):
+        cluster.job(5)  # type: ignore[arg-type]
+    with pytest.raises(JobError, match='JOB is "": write an id'):
+        cluster.job("")
+    with pytest.raises(JobError, match=r'as in horn.Cluster\("host:port"\); got 5'):
+        horn.Cluster(5)  # type: ignore[arg-type]
+    with pytest.raises(JobError, match="key is a path, as a text; got 5"):
+        horn.Cluster(cluster.zk, key=5)  # type: ignore[arg-type]
     monkeypatch.delenv("HORN_ZK", raising=False)
     with pytest.raises(JobError, match="no cluster is named"):
         horn.Cluster()
@@ -236,11 +270,17 @@ def test_what_cannot_be_sent_is_said_at_once(
         ({"groups": 0}, "groups must be a whole number from 1, got 0"),
         ({"tasks": "2"}, "tasks must be a whole number from 1, got '2'"),
         ({"seed": -1}, "seed must be a whole number from 0, got -1"),
+        ({"seed": 2**64}, "seed must be below 2**64, got 18446744073709551616"),
         ({"timeout": "5m"}, "timeout must be a number of seconds, got '5m'"),
+        ({"timeout": 0}, "timeout_s 0: Expected `float` > 0.0"),
+        ({"checkpoint_seconds": "30s"}, "checkpoint_seconds must be a number of seconds above 0"),
+        ({"name": 5}, "name is a text, the first part of the job's id; got 5"),
+        ({"arguments": "--a 1"}, "arguments are a list, as ['--a', '1']; got one text"),
+        ({"working_dir": 5}, "working_dir is a path, as a text; got 5"),
         ({"barrier": "x"}, "barrier is 'x'; choose one of message, zookeeper"),
         ({"pins": 5}, "pins say of layers where their weights live"),
         ({"strategy": 5}, "strategy must be a name or a horn.Strategy, got 5"),
-        ({"name": "x" * 300}, "Expected `str` of length <= 256"),
+        ({"name": "x" * 300}, "xxx...: Expected `str` of length <= 256"),
     ],
     ids=str,
 )
