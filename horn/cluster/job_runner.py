@@ -61,6 +61,7 @@ from horn.executor import launch
 from horn.executor.remote_pool import PRIMARY, HostLink, RemoteTaskPool, attend
 from horn.executor.task_pool import TaskPool
 from horn.job import Job
+from horn.mistakes import NoSuchArgument, NoSuchAttribute
 from horn.model import Model
 from horn.process import limits
 from horn.process.job_spec import RunSpec, draft
@@ -168,7 +169,7 @@ class JobRunner:
         host, topology = self.assignment.host, self.topology
         ranks = {name: allocation.ranks for name, allocation in self.assignment.allocations.items()}
         names = {rank: topology.name(rank) for there in ranks.values() for rank in there}
-        text = f"{error}{_of_package(error)}"
+        text = f"{self._line(error, called=True)}{error}{_of_package(error)}"
         return HostFailure(
             _short(text) if self.n_hosts == 1 else f"{_short(text)}\n(said by worker {host})",
             error.exit_code,
@@ -184,14 +185,20 @@ class JobRunner:
 
         text = "".join(traceback.format_exception(error))
         sys.stderr.write(text)
-        found = line_of(error)
+        place = self._line(error, called=isinstance(error, (NoSuchArgument, NoSuchAttribute)))
         kind = _short(f"{type(error).__name__}: {error}{_of_package(error)}")
-        if found is None:
+        if not place:
             code = 1 if isinstance(error, SystemExit) else 70
             return HostFailure(kind, code, is_final=True, details=text[-20_000:])
+        return HostFailure(f"{place}{kind}", is_final=True)
+
+    def _line(self, error: BaseException, called: bool) -> str:
+        """The user's line of an error, as a line; "" without one, or if its text has one."""
+        found = None if getattr(error, "file", "") else line_of(error, called)
+        if found is None:
+            return ""
         file, number, line = found
-        short = file.removeprefix(self.assignment.work + "/")
-        return HostFailure(f"{short}:{number}  {_short(line)}\n{kind}", is_final=True)
+        return f"{file.removeprefix(self.assignment.work + '/')}:{number}  {_short(line)}\n"
 
     def _run(self) -> protocol.RunnerFinished:
         mine, submission = self.assignment, self.submission

@@ -222,7 +222,7 @@ def _tend(snapshot: JobSnapshot) -> Decision | None:
     record, reports = snapshot.record, _reports(snapshot)
     over = ended(snapshot)
     newest = max((r.checkpoint for r in reports.values()), default=-1)
-    if newest > record.checkpoint:
+    if newest not in (-1, record.checkpoint):  # lower where others, with older ones, go on
         return Decision(_proven(_changed(record, checkpoint=newest)))
     if len(over) == len(record.allocations):
         return _conclude(snapshot, reports)
@@ -364,7 +364,7 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
         trouble = f"worker {', '.join(left)} was stopped" if left else "the tasks were ended"
         record = _changed(free, n_restarts=record.n_restarts + 1, trouble=trouble)
         return Decision(record, withdrawn, _restarting(snapshot))
-    n = 1 if record.checkpoint > record.failed_at else record.n_failures + 1
+    n = 1 if record.checkpoint != record.failed_at else record.n_failures + 1
     if n > snapshot.max_restarts:
         times = f"failed {n} times" if n > 1 else "failed"
         last = (

@@ -355,6 +355,13 @@ def test_a_job_that_fails_ends_with_its_cause_and_exit_code(
     assert done.code == 1 and done.files == set()
     assert "bad.py:2  return nonsense\nNameError" in done.err
     text = (folder / "job.py").read_text()
+    (folder / "word.py").write_text(text.replace("activation=", "activatoin=", 1))
+    done = run("submit", "word.py")  # with horn's lines, and code 70
+    assert done.code == 1 and "word.py:8  net.layer(4, activatoin=" in done.err
+    assert "did you mean activation?" in done.err and "Traceback" not in done.err
+    (folder / "size.py").write_text(text.replace("net.layer(4", "net.layer(0"))
+    done = run("submit", "size.py")
+    assert done.code == 2 and "size.py:8  net.layer(0" in done.err
     load = 'horn.data.load("data/rows.csv")'
     (folder / "beside.py").write_text(f"import horn\n\ndef job():\n    return {load}\n")
     done = run("submit", "beside.py")

@@ -161,6 +161,25 @@ def test_failures_are_counted_since_the_last_checkpoint():
     assert snapshot.record.n_failures == 0, "horn resume begins anew"
 
 
+def test_a_checkpoint_of_others_that_began_before_it_counts():
+    """The one that was lost with its host was named for ever, also by horn resume; and failures
+    with ever newer checkpoints between them ended the job."""
+    snapshot = running()
+    lost = {"checkpoint": 6229, "failed_at": 6229, "n_failures": 3}
+    record = msgspec.structs.replace(snapshot.record, **lost)
+    snapshot = saying(replace(snapshot, record=record), a=HostReport(RUNNING, checkpoint=50))
+    snapshot = after(snapshot, decide(snapshot))
+    assert snapshot.record.checkpoint == 50
+    bad = HostFailure("task 0 was killed by SIGKILL")
+    failed = dict.fromkeys(
+        snapshot.record.allocations, HostReport(FAILED, checkpoint=50, failure=bad)
+    )
+    snapshot = saying(snapshot, **failed)
+    snapshot = after(snapshot, decide(snapshot))
+    snapshot = after(snapshot, decide(snapshot))
+    assert snapshot.record.n_failures == 1 and snapshot.state is not JobState.FAILED
+
+
 def test_to_stop_tasks_are_told_to_save_first_and_with_now_they_are_not():
     snapshot = replace(running(), state=JobState.STOPPING)
     found = decide(snapshot)
