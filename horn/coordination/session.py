@@ -206,7 +206,10 @@ class Session(Nodes):
             return self._handler.failure
         if self._handler.context is not None:
             return "it ends encrypted connections: its certificates are of another key, or none"
-        return "it accepts connections but does not answer"
+        return (
+            "it accepts connections but does not answer: if it speaks TLS, give the cluster's key, "
+            "--key FILE or HORN_KEY, and no --zk-tls off"
+        )
 
     def __enter__(self) -> Session:
         return self

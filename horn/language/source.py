@@ -62,9 +62,11 @@ def _source_of(function: types.FunctionType, code: types.CodeType) -> Source:
     whole = texts.lines_of(code, function.__globals__)
     file, first = code.co_filename, texts.first_line_of(function)
     if not first:
+        module = function.__module__
         raise CompileError(
-            f"{name} is of a text that {file} had before: it was loaded again since; import "
-            f"{name.split('.')[0]} again",
+            f"{name} is of a text that {file} had before it changed; load it again:  import "
+            f"importlib, {module}; importlib.reload({module}); from {module} import "
+            f"{name.split('.')[0]}",
             file=file,
             line=code.co_firstlineno,
             where=name,
