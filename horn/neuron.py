@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from types import CellType, CodeType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from horn import mistakes, texts
 from horn.activations import Activation
@@ -55,6 +55,13 @@ def no_statistic(word: str, over: object) -> str:
     """The error message of ``self.word(x, over=over)``, where there is no such statistic."""
     there = "; ".join(f'over="{known}": {", ".join(words)}' for known, words in STATISTICS.items())
     return f"self.{word} is over {over!r}; there are {there}"
+
+
+def no_word(word: str) -> str:
+    """The error message of ``self.word(x, over=over)`` with other arguments than it has."""
+    known = " or ".join(f'over="{each}"' for each in STATISTICS)
+    more = "" if word in ("mean", "var") else "; running= is of self.mean and self.var"
+    return f"self.{word} takes a number, and {known}{more}"
 
 
 def no_input(name: str, known: Iterable[str], kind: str, of: str = "") -> str:
@@ -289,13 +296,13 @@ class Neuron:
         """A normal number with this mean and standard deviation."""
         return self._host.draw(self, "normal", (mean, std), per)
 
-    def sum(self, x: Any, over: str) -> Any:
+    def sum(self, x: Any, over: str, **others: Never) -> Any:
         """The sum of x over all neurons of the layer (``over="layer"``, for this sample), over
         those at all positions of this channel (``over="channel"``), or over this neuron's values
         for all samples (``over="batch"``; at all positions where these are one neuron, as the maps
         of a convolution are).
         """
-        return self._host.ask(self, "sum", x, over, None)
+        return self._host.ask(self, "sum", x, over, None, others)
 
     def mean(self, x: Any, over: str, running: str | None = None) -> Any:
         """The mean, likewise. ``running``: the name of a State that follows it in training, and
@@ -307,23 +314,23 @@ class Neuron:
         """The mean of squared differences from the mean, likewise."""
         return self._host.ask(self, "var", x, over, running)
 
-    def max(self, x: Any, over: str) -> Any:
+    def max(self, x: Any, over: str, **others: Never) -> Any:
         """The largest x in the layer."""
-        return self._host.ask(self, "max", x, over, None)
+        return self._host.ask(self, "max", x, over, None, others)
 
-    def min(self, x: Any, over: str) -> Any:
+    def min(self, x: Any, over: str, **others: Never) -> Any:
         """The smallest x in the layer."""
-        return self._host.ask(self, "min", x, over, None)
+        return self._host.ask(self, "min", x, over, None, others)
 
-    def argmax(self, x: Any, over: str) -> Any:
+    def argmax(self, x: Any, over: str, **others: Never) -> Any:
         """The ``index`` of the neuron with the largest x; the first of equals."""
-        return self._host.ask(self, "argmax", x, over, None)
+        return self._host.ask(self, "argmax", x, over, None, others)
 
-    def rank(self, x: Any, over: str) -> Any:
+    def rank(self, x: Any, over: str, **others: Never) -> Any:
         """The rank of this neuron's x in the layer: the number of neurons before it, the largest
         first; of equals the first. 0 is the winner.
         """
-        return self._host.ask(self, "rank", x, over, None)
+        return self._host.ask(self, "rank", x, over, None, others)
 
 
 N = TypeVar("N", bound=type[Neuron])

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, Never, NoReturn
 
 from horn import random
 from horn.autodiff import user_text
@@ -32,6 +32,7 @@ from horn.neuron import (
     Synapse,
     no_input,
     no_statistic,
+    no_word,
     twice,
 )
 
@@ -458,8 +459,15 @@ class Call:
             return args[0] + (args[1] - args[0]) * random_number
         return args[0] + args[1] * random_number
 
-    def ask(self, neuron: Neuron, word: str, value: Any, over: str, running: str | None) -> Any:
-        """Answer a statistic of the layer or the batch, or end this run at the question."""
+    def ask(
+        self, neuron: Neuron, word: str, value: Any, over: str, running: str | None,
+        others: Mapping[str, Never] = MappingProxyType({}),
+    ) -> Any:  # fmt: skip
+        """Answer a statistic of the layer or the batch, or end this run at the question. others :
+        arguments that it does not have.
+        """
+        if others:
+            raise user_text.error(no_word(word))
         value = self._number(value, f"self.{word}")
         if over not in STATISTICS or word not in STATISTICS[over]:
             raise user_text.error(no_statistic(word, over))

@@ -26,6 +26,7 @@ from horn.neuron import (
     Parameter,
     State,
     no_statistic,
+    no_word,
 )
 from horn.random import site
 
@@ -183,8 +184,7 @@ class Words:
         over, name = text.get("over"), text.get("running")
         allowed = {"x", "over"} | ({"running"} if word in ("mean", "var") else set())
         if "x" not in given or not given.keys() <= allowed or len(node.args) > len(allowed):
-            known = " or ".join(f'over="{each}"' for each in STATISTICS)
-            scope.fail(node, f"self.{word} takes a number, and {known}")
+            scope.fail(node, no_word(word))
         if over not in STATISTICS or word not in STATISTICS[over]:
             scope.fail(node, no_statistic(word, over))
         if scope.kind != "forward":

@@ -566,3 +566,18 @@ def test_a_step_needs_an_optimizer_and_data():
         make("numba", Setup(net))
     with pytest.raises(HornError, match="of shape \\(3,\\) does not fit the network"):
         engine(net).load({"layer1.bias": np.zeros(3)})
+
+
+class Followed(horn.Neuron):
+    average = horn.State(0.0)
+
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(total - self.sum(total, over="batch", running="average"))  # here
+
+
+def test_a_statistic_that_has_no_such_argument():
+    """It was Python's TypeError."""
+    said = 'self.sum takes a number, and over="layer"'
+    assert complaint(Followed).startswith(said)
+    assert "running= is of self.mean and self.var" in complaint(Followed)
