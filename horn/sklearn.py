@@ -116,6 +116,10 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         self.threads = threads
         self.verbose = verbose
 
+    def _begins(self) -> bool:
+        """Whether ``fit`` begins anew, perhaps with other columns than the last."""
+        return not (self.warm_start and hasattr(self, "model_"))
+
     def _train(self, x: Array, y: Array, is_class: bool) -> None:
         """Fit checked data: y are class numbers, or (n, n_outputs) targets."""
         held = None
@@ -276,14 +280,15 @@ class HornClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     @teaches
     def fit(self, X: Any, y: Any) -> HornClassifier:
         """Learn from X (n, n_features) and the classes y (n,): numbers or strings."""
-        X, y = _checked(self, X, y, dtype=TYPES, order="C")
+        X, y = _checked(self, X, y, dtype=TYPES, order="C", reset=self._begins())
         y = self._classes_of(y)
         kept = getattr(self, "classes_", None) if self.warm_start else None
-        self.classes_, numbers = np.unique(y, return_inverse=True)
-        if kept is not None and not np.array_equal(kept, self.classes_):
+        classes, numbers = np.unique(y, return_inverse=True)
+        if kept is not None and not np.array_equal(kept, classes):
             raise ValueError(
-                f"warm_start: y has the classes {self.classes_}, but {kept} were learned before"
+                f"warm_start: y has the classes {classes}, but {kept} were learned before"
             )
+        self.classes_ = classes
         if len(self.classes_) < 2:
             raise ValueError(
                 f"HornClassifier needs two classes or more, but y has 1 class: {self.classes_[0]!r}"
@@ -346,7 +351,10 @@ class HornRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     @teaches
     def fit(self, X: Any, y: Any) -> HornRegressor:
         """Learn from X (n, n_features) and the numbers y, (n,) or (n, n_outputs)."""
-        X, y = _checked(self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True)
+        X, y = _checked(
+            self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True,
+            reset=self._begins(),
+        )  # fmt: skip
         self._train(X, self._targets(X, y), is_class=False)
         return self
 

@@ -179,6 +179,27 @@ def test_early_stopping_keeps_the_best(digits):
     assert model.model_.facts["best_epoch"] == 1 + int(np.argmin(losses))
 
 
+@pytest.mark.parametrize("kind", [HornClassifier, HornRegressor])
+def test_a_warm_start_with_other_columns_leaves_the_estimator_as_it_was(kind):
+    """It took their number before it refused them, and then predicted nothing any more."""
+    x = np.random.default_rng(0).random((40, 4))
+    y = (x[:, 0] > 0.5).astype(int)
+    model = kind(epochs=2, warm_start=True).fit(x, y)
+    with pytest.raises(ValueError, match=f"5 features, but {kind.__name__} is expecting 4"):
+        model.fit(np.ones((40, 5)), y)
+    assert len(model.predict(x)) == 40
+    model.set_params(warm_start=False).fit(np.ones((40, 5)), y)
+    assert model.n_features_in_ == 5
+
+
+def test_a_warm_start_with_other_classes_leaves_those_that_were_learned():
+    x = np.random.default_rng(0).random((40, 4))
+    model = HornClassifier(epochs=1, warm_start=True).fit(x, [0, 1] * 20)
+    with pytest.raises(ValueError, match="were learned before"):
+        model.fit(x, [0, 7] * 20)
+    assert list(model.classes_) == [0, 1]
+
+
 def test_a_warm_start_goes_on(digits):
     x, _, y, _ = digits
     model = HornClassifier(epochs=2, warm_start=True, random_state=0).fit(x, y)
