@@ -66,4 +66,6 @@ extensions = [
 setup(
     ext_modules=cythonize(extensions, build_dir="build/cython", compiler_directives=DIRECTIVES),
     cmdclass={"build_ext": Build},
+    # A folder on the path, as type checkers can follow it, and no finder, as they cannot.
+    options={"editable_wheel": {"mode": "compat"}},
 )
