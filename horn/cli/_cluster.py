@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -77,6 +78,14 @@ def open_lasting(zk_hosts: str | None, key_file: str | None) -> ReconnectingClie
     from horn.cluster.reconnecting import ReconnectingClient
 
     return ReconnectingClient(_named(zk_hosts), key_of(key_file))
+
+
+def start_log(default: str, form: str) -> None:
+    """Write log records to stderr: from the level HORN_LOG_LEVEL, else the default."""
+    level = os.environ.get("HORN_LOG_LEVEL", default).upper()
+    if level not in (known := logging.getLevelNamesMapping()):
+        raise JobError(f"HORN_LOG_LEVEL is {level!r}; choose one of {', '.join(known)}")
+    logging.basicConfig(level=level, format=form)
 
 
 def _named(zk_hosts: str | None) -> str:

@@ -63,7 +63,7 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
     head = first or head
     if is_joined and head is None:
         raise click.UsageError("--join: name the first node with --first HOST")
-    logging.basicConfig(level=os.environ.get("HORN_LOG_LEVEL", "WARNING").upper())
+    _cluster.start_log("WARNING", logging.BASIC_FORMAT)
     mine = address or (_own_address() if is_joined else "127.0.0.1")
     key = _cluster.key_of(key_file)
     if port is None:
@@ -215,11 +215,11 @@ def _lead(
 
 
 def _submit(hosts: str, key_file: str | None, words: tuple[str, ...]) -> int:
-    """Run horn submit TARGET ... --zk HOSTS; if it is left, the job ends with the cluster."""
+    """Run horn submit --zk HOSTS TARGET ...; if it is left, the job ends with the cluster."""
     from horn.cli.submit import command as submit
 
     more = ["--zk", hosts, *(["--key", key_file] if key_file else [])]
-    result = submit.main([words[0], *more, *words[1:]], "horn submit", standalone_mode=False)
+    result = submit.main([*more, *words], "horn submit", standalone_mode=False)
     return result if isinstance(result, int) else 0
 
 

@@ -58,10 +58,7 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
 
     if not zk_hosts:
         raise JobError("horn worker needs a ZooKeeper: --zk host:port[,host:port], or HORN_ZK")
-    logging.basicConfig(
-        level=os.environ.get("HORN_LOG_LEVEL", "WARNING" if quiet else "INFO").upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
+    _cluster.start_log("WARNING" if quiet else "INFO", "%(asctime)s %(levelname)s %(message)s")
     key = _cluster.key_of(key_file)
     if key is not None:
         guard()

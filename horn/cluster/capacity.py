@@ -10,6 +10,7 @@ from horn.cluster.job_controller import JobTerms
 from horn.cluster.scheduler import ResourceRequest
 from horn.cluster.submission import Submission
 from horn.cluster.user import JobUser
+from horn.errors import JobError
 from horn.process.limits import ProcessLimits
 from horn.security.keys import Key
 
@@ -20,7 +21,7 @@ SESSION_S = 6.0  # after which a host that was cut off is given up
 class HostCapacity:
     """A host's offer. address : to listen at, for others. folder : its own, shared : one that all
     hosts see. key : the cluster's. is_insecure : off loopback without a key. user : the account
-    that jobs run as, where the agent is root.
+    that jobs run as, where the agent is root. Raises JobError: no session has that time.
     """
 
     hosts: str
@@ -34,6 +35,12 @@ class HostCapacity:
     session_s: float = SESSION_S
     limits: ProcessLimits = ProcessLimits()
     user: JobUser | None = None
+
+    def __post_init__(self) -> None:
+        if not self.session_s > 0:
+            raise JobError(
+                f"--session {self.session_s:g} s: a time above 0, such as {SESSION_S:g}s"
+            )
 
 
 def terms(found: Submission) -> JobTerms:

@@ -333,9 +333,24 @@ def test_a_blas_that_nobody_has(run: Any, folder: Path, monkeypatch: pytest.Monk
     assert_refused(done, 2, "no BLAS is called 'opnblas'; HORN_BLAS is one of mkl, openblas, numpy")
 
 
+def test_a_worker_whose_session_has_no_time(run: Any) -> None:
+    """It tried for ever, as if ZooKeeper were not there."""
+    done = run("worker", "--zk", "127.0.0.1:1", "--session", "0s")
+    assert_refused(done, 2, "--session 0 s: a time above 0, such as 6s")
+
+
 def test_a_worker_for_a_user_that_nobody_is(run: Any) -> None:
     done = run("worker", "--zk", "127.0.0.1:1", "--user", "nobody-of-that-name")
     assert_refused(done, 2, "--user nobody-of-that-name: this machine has no such user")
+
+
+@pytest.mark.parametrize("command", ["worker --zk 127.0.0.1:1", "up"])
+def test_a_level_of_logs_that_is_none(
+    command: str, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HORN_LOG_LEVEL", "loud")
+    done = run(*command.split())
+    assert_refused(done, 2, "HORN_LOG_LEVEL is 'LOUD'; choose one of CRITICAL")
 
 
 @pytest.mark.parametrize("name", ["queue", "zmq"])

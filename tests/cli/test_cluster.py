@@ -482,6 +482,11 @@ def test_up_runs_a_job_and_leaves_nothing(run: Run, folder: Path):
     assert done.files == {"job.horn"}
 
 
+def test_up_takes_the_options_of_submit_before_the_file(run: Run, folder: Path):
+    done = run("up", "--slots", "2", "--", "--tasks", "2", "job.py", "-q")
+    assert done.code == 0 and "training " in done.out, done.err
+
+
 def test_up_under_slurm_makes_one_cluster_of_all_nodes(folder: Path):
     port = own_port()
     processes = []
