@@ -300,7 +300,10 @@ class Arrangement:
         return not any(self.buffers[n].role == "late" for n in heard)
 
     def spans(self, statements: Sequence[Statement]) -> None:
-        """Set the buffers with all steps, and the number of steps besides."""
+        """Set the buffers with all steps, and the number of steps besides. Views that nobody reads
+        are no buffers: what they are of may be kept for one step alone.
+        """
+        unread = set(self.views)
         where: dict[str, set[int]] = {}
         wide: set[str] = set()
         extra: dict[str, tuple[int, int]] = dict.fromkeys(self.keep, (0, 0))
@@ -311,6 +314,7 @@ class Arrangement:
                 for name in (*reads(each), *writes(each)):
                     buffer = self.buffers[name]
                     if name in self.views:
+                        unread.discard(name)
                         whole, delay = self.views[name]
                         before, after = extra.get(whole, (0, 0))
                         extra[whole] = max(before, delay), max(after, -delay)
@@ -324,6 +328,8 @@ class Arrangement:
                 extra.setdefault(name, (0, 0))
         for name, span in extra.items():
             self.buffers[name] = replace(self.buffers[name], span=span)
+        for name in unread:
+            del self.buffers[name]
         self.check(statements)
 
     def check(self, statements: Sequence[Statement]) -> None:

@@ -221,6 +221,28 @@ def test_a_feature_is_silent_in_a_whole_sequence():
         horn.Network().input(2, per="step")
 
 
+class Deaf(horn.Neuron):
+    """Remembers, and listens to one of its inputs."""
+
+    cell = horn.State(0.1, per="sample")
+
+    def forward(self, messages):
+        self.cell = 0.5 * self.cell + sum(m.input * m.weight for m in messages.x)
+        self.feedforward(self.cell)
+
+
+@pytest.mark.parametrize("heard", [horn.Delayed(), horn.Delayed("out", 2)])
+def test_a_delayed_input_that_nobody_reads(heard):
+    net = horn.Network(seed=1)
+    net.layer(3, neuron=Deaf, inputs={"x": net.input(2, steps=3), "h": heard})
+    net.output(2, loss="squared_error", name="out")
+    rng = np.random.default_rng(1)
+    job = horn.Job(net, (rng.normal(size=(5, 3, 2)), rng.normal(size=(5, 2))), dtype="float64")
+    found = run(job, "python")
+    for backend in ("reference", "kernels"):
+        compare(found, run(job, backend), 1e-9)
+
+
 def test_what_is_not_on_a_circle_is_not_repeated():
     """Products with the inputs and gradients of weights are of all steps at once."""
     program = lower.training_program(elman(5, each=True), horn.SGD(0.1), "label")
