@@ -67,7 +67,8 @@ class Sample:
     divides the losses of each step. between : for a layer with an interlayer its leaves (the values
     fed forward) and its results. raw : for a layer with a ``loss_of_raw`` the argument of that
     loss. past : in a sequence, the same sample at the steps before, the last one first.
-    sequence : with reversed links, the same sample at every step.
+    sequence : with reversed links, the same sample at every step. silent_inputs : input neurons
+    that sit the batch out.
     """
 
     moment: Moment
@@ -81,6 +82,11 @@ class Sample:
     sequence: Sequence[Sample] = ()
     between: dict[int, tuple[list[Traced], list[Any]]] = field(default_factory=dict)
     raw: dict[int, list[float]] = field(default_factory=dict)
+    silent_inputs: frozenset[int] = frozenset()
+
+    def sits_out(self, layer: int, neuron: int) -> bool:
+        """Whether a neuron has left the network for the batch, with its synapses."""
+        return self.fired[layer][neuron].call.silent if layer else neuron in self.silent_inputs
 
 
 @dataclass
@@ -615,6 +621,8 @@ def _come_back(
         if wire.source >= 0:
             own = deltas.get(stage.group(wire), {})
             back.arrived[wire] = (of_input[position], own) if passes else (0.0, {})
+            if sample.sits_out(wire.source_layer, wire.source):
+                continue  # synapses that share its weights still learn them
         for name, array in wire.arrays:
             if stage.local:
                 pushed = fired.call.pushed.get(name, {})
@@ -692,7 +700,8 @@ def _written(
     call = _run(stage, o, "backward", messages, parameters, sample, (), back)
     _remember(sample, stage.outgoing[o], messages, states)
     for wire, message in zip(stage.outgoing[o], messages, strict=True):
-        for name, array in wire.arrays:
+        is_out = sample.sits_out(wire.layer, wire.neuron)
+        for name, array in () if is_out else wire.arrays:
             pushed = call.pushed.get(name, {})
             if not pushed and len(wire.arrays) == 1:
                 pushed = call.pushed.get("", {})

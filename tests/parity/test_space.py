@@ -16,6 +16,7 @@ from horn.backends import Setup, make
 from horn.compiler import storage
 from horn.compiler.lower import training_program
 from horn.connections.placed import PLACED
+from horn.data import Dataset
 from horn.errors import JobError, ModelError
 from horn.ir import load
 from horn.partition.placement import CHANNELS, PLACES, Placement
@@ -378,6 +379,75 @@ def test_tasks_do_what_one_does(neuron, where, n_tasks):
     data = samples(net)
     group = good(of_group("kernels", setup, data, BATCHES, placement, n_tasks))
     compare_tasks(group, of_one("kernels", setup, data, BATCHES), where)
+
+
+class Away(horn.Neuron):
+    """Neither 0 nor a product: it would learn from a 0 that nobody sent."""
+
+    def forward(self, messages):
+        self.feedforward(sum((m.input - m.weight) ** 2 for m in messages))
+
+
+class Oja(horn.Neuron):
+    def forward(self, messages):
+        y = 0.5 + sum(m.input * m.weight for m in messages)
+        for m in messages:
+            self.push(y * (m.input - y * m.weight))
+        self.feedforward(y)
+
+
+class Decaying(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(sum(m.input * m.weight for m in messages))
+
+    def backward(self, messages):
+        for m in messages:
+            self.push(m.delta * self.output + 0.1 * m.weight)
+        self.backpropagate(sum(m.delta * m.weight for m in messages))
+
+
+@pytest.mark.parametrize("receiver", [Away, Oja])
+@pytest.mark.parametrize("backend", ["python", "reference", "kernels"])
+def test_shared_weights_learn_nothing_from_who_sits_out(backend, receiver):
+    """A sender that is silent for a batch takes its synapses with it, also those of a map."""
+    net = horn.Network(seed=1)
+    net.input((4, 1), keep=0.6, per="batch")
+    net.layer(connect=horn.Convolution(2, 1), neuron=receiver, bias=False, name="map")
+    net.output(1, loss="squared_error")
+    engine = make(backend, Setup(net, horn.SGD(0.1), "labels", 3, "float64", 1))
+    engine.bind(Dataset(np.arange(1.0, 13.0).reshape(3, 4) / 10, np.arange(3.0)[:, None]))
+    learned, some = engine.parameters(), False
+    w, above = learned["map.weight"].reshape(1, 1, 2), learned["layer2.weight"].reshape(1, 4, 2)
+    for k in range(4):
+        found = engine.probe(np.arange(3), iteration=k, first_sample=3 * k)
+        x = found["layer0.output"].reshape(3, 4, 1)
+        if receiver is Oja:
+            y = 0.5 + x * w
+            each = y * (x - y * w)
+        else:
+            each = -2 * (x - w) * above * found["layer2.delta"].reshape(3, 1, 1)
+        expected = np.where(x == 0, 0, each).sum((0, 1)) / 3
+        np.testing.assert_allclose(found["map.weight.gradient"].ravel(), expected, 1e-12, 1e-14)
+        some |= 0 < (x == 0).sum() < 12
+    assert some
+
+
+class Leaving(horn.Neuron):
+    def forward(self, messages):
+        here = self.bernoulli(0.6, per="batch") if self.training else 0.6
+        if here == 0:
+            self.feedforward(0.0)
+        else:
+            self.feedforward(here * sum(m.input * m.weight for m in messages))
+
+
+def test_what_is_pushed_to_who_sits_out():
+    net = horn.Network(seed=1)
+    net.input((4, 1))
+    net.layer(connect=horn.OneToOne(), neuron=Decaying)
+    net.layer(connect=horn.Convolution(2, 2), neuron=Leaving)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    compare(net, horn.SGD(0.1), 3, steps=4)
 
 
 @pytest.mark.parametrize("n_groups, n_tasks", [(2, 1), (3, 1), (4, 1), (2, 2)])
