@@ -532,7 +532,7 @@ class Engine:
             moment = Moment(self.network.seed, True, iteration, number_of, lr)
             if keep < 1.0:
                 mask = self._input_mask(moment)
-                x = [v * m for v, m in zip(x, mask, strict=True)]
+                x = [v if m else 0.0 for v, m in zip(x, mask, strict=True)]
                 if self.network.layers[0].per == "batch":
                     silent |= {(0, i): len(rows) for i, m in enumerate(mask) if m == 0.0}
             xs.append(x)

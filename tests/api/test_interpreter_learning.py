@@ -7,6 +7,8 @@ import pytest
 
 import horn
 from horn import random
+from horn.backends import Setup, make
+from horn.data import Dataset
 from tests.api.interpreted import (
     Conditional,
     Gain,
@@ -247,6 +249,24 @@ def test_a_feature_that_is_silent_for_a_batch_sits_out():
         changed = np.any(made.parameters()["layer1.weight"] != before, axis=0)
         np.testing.assert_array_equal(changed, ~silent)
         assert 0 < silent.sum() < 20
+
+
+@pytest.mark.parametrize("per", ["sample", "batch"])
+def test_a_dropped_feature_is_0_whatever_it_was(per):
+    """Not -0, of which atan2 makes another angle, and not NaN."""
+    net = horn.Network(seed=6)
+    net.input(20, keep=0.5, per=per)
+    net.output(1, loss="squared_error")
+    for value in (-1.0, np.inf):
+        data = Dataset(np.full((3, 20), value), np.zeros((3, 1)))
+        for backend in ("python", "reference", "kernels"):
+            made = make(backend, Setup(net, horn.SGD(0.1), "labels", 3, "float64", 1))
+            made.bind(data)
+            with np.errstate(all="ignore"):
+                sent = made.probe(np.arange(3), iteration=0, first_sample=0)["layer0.output"]
+            dropped = sent != value
+            assert 0 < dropped.sum() < 60
+            assert not sent[dropped].any() and not np.signbit(sent[dropped]).any(), backend
 
 
 # --- state, local rules, Direct
