@@ -26,9 +26,9 @@ Updated = tuple[Any, Slots]  # the new weight, the new slots
 class Optimizer:
     """The settings that all optimizers share, and the interface: ``slots`` and ``update``.
 
-    Weight decay is added to the gradient of synapse weights, not of biases and Parameters.
-    ``clip_value`` bounds each gradient; ``clip_norm`` scales all gradients of the network together
-    so that their Euclidean norm stays below it.
+    In this order: weight decay is added to the gradient of synapse weights, not of biases and
+    Parameters; ``clip_value`` bounds each gradient; ``clip_norm`` scales all gradients of the
+    network together so that their Euclidean norm stays below it.
     """
 
     learning_rate: LearningRate = 0.1

@@ -1,8 +1,11 @@
 """Settings of optimizers; against their papers they are in tests/contracts/test_optimizer.py."""
 
+import numpy as np
 import pytest
 
 import horn
+from horn.backends import Setup, make
+from horn.data import Dataset
 from horn.errors import ModelError
 
 
@@ -38,3 +41,34 @@ def test_settings_that_make_no_sense_are_refused(make, message):
 def test_a_schedule_gives_the_rate_of_each_iteration():
     optimizer = horn.SGD(horn.Exponential(1.0, 0.5))
     assert [optimizer.rate(k) for k in range(3)] == [1.0, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("backend", ["python", "reference", "kernels"])
+def test_decay_comes_before_both_clips(backend):
+    """In float64 to the last digits; nothing is added to the norm that divides."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(12, 4)), rng.normal(size=(12, 2))
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.output(2, loss="squared_error")
+    rmsprop = horn.RMSProp(0.01, weight_decay=0.1, clip_value=0.2, clip_norm=0.3)
+    engine = make(backend, Setup(net, rmsprop, "labels", 6, "float64", 1))
+    engine.bind(Dataset(x, y))
+    w, b = engine.parameters().values()
+    squares, clipped = [np.zeros_like(w), np.zeros_like(b)], 0
+    for k in range(30):
+        rows = (np.arange(6) * 5 + k) % 12
+        delta = (x[rows] @ w.T + b - y[rows]) / 6
+        bounded = [np.clip(g, -0.2, 0.2) for g in (delta.T @ x[rows] + 0.1 * w, delta.sum(0))]
+        norm = np.sqrt(sum((g * g).sum() for g in bounded))
+        clipped += norm > 0.3
+        g = [each * min(1.0, 0.3 / norm) for each in bounded]
+        squares = [0.9 * s + 0.1 * each**2 for s, each in zip(squares, g, strict=True)]
+        w, b = (
+            each - 0.01 * d / (np.sqrt(s) + 1e-8)
+            for each, d, s in zip((w, b), g, squares, strict=True)
+        )
+        engine.step(rows, iteration=k, first_sample=6 * k)
+    assert clipped
+    for name, expected in zip(("layer1.weight", "layer1.bias"), (w, b), strict=True):
+        np.testing.assert_allclose(engine.parameters()[name], expected, 0, 1e-13)
