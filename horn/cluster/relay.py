@@ -15,6 +15,7 @@ from typing import Any
 
 from horn.cluster.runner_protocol import JobProgress, RunnerMessage, TasksRunning
 from horn.cluster.store import LogFile
+from horn.executor import preload
 from horn.executor.processes import ChildProcess
 from horn.job import Job
 from horn.training.progress import Progress, line
@@ -112,10 +113,13 @@ class StandbyProcess:
 
 def start_standby(n: int, threads: int) -> list[StandbyProcess]:
     found = []
+    code = preload.memory_for(n)
     for number in range(n):
         ours, theirs = os.pipe2(os.O_CLOEXEC)
-        found.append(StandbyProcess(ChildProcess(number, threads, "waits", theirs), ours))
+        found.append(StandbyProcess(ChildProcess(number, threads, "waits", theirs, code), ours))
         os.close(theirs)
+    if code is not None:
+        os.close(code)
     return found
 
 

@@ -37,6 +37,7 @@ from horn.cluster.master import (
 )
 from horn.cluster.store import LogFile
 from horn.errors import JobError, ProtocolError
+from horn.executor import preload
 from horn.executor.processes import PATHS, PREAMBLE, QUICKLY, paths_for_child
 from horn.patience import Patience
 from horn.process.exits import how_it_ended
@@ -48,7 +49,7 @@ END_S = 5.0  # for a job runner to end its tasks once it is told
 LOOK_S = 1.0  # between two checks whether a job runner is stopped
 LAST_S = 5.0  # for it to exit after its final message
 SAVE_S = 120.0  # for it to save and stop
-PROGRAM = f"{PREAMBLE.format(2)}{QUICKLY}from horn.cluster.job_runner import main; {PATHS}main()"
+IMPORTS = f"from horn.cluster.job_runner import main; {PATHS}"
 
 
 class RunnerProcess:
@@ -60,14 +61,19 @@ class RunnerProcess:
         own = {"HORN_TASK_PATH": paths_for_child(), "PYTHONUNBUFFERED": "1"}
         env = environment({**more, **own})
         words = [str(theirs.fileno()), str(os.getpid()), name, msgspec.json.encode(waits).decode()]
+        # An agent does not make the code of imports, which takes 31 MB; its first job runner does.
+        code = preload.kept()
+        boot, release = ("", "") if code is None else (preload.BOOT.format(code), preload.RELEASE)
+        program = PREAMBLE.format(2) + QUICKLY + boot + IMPORTS + release + "main()"
+        given = [theirs.fileno()] if code is None else [theirs.fileno(), code]
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", PROGRAM, *words],
+                [sys.executable, "-P", "-c", program, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env=env,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=given,
                 start_new_session=True,
             )
         except OSError as error:
@@ -75,6 +81,8 @@ class RunnerProcess:
             raise JobError(f"no process can be started: {error}") from error
         finally:
             theirs.sock.close()
+            if code is not None:
+                os.close(code)
         assert self.process.stdout is not None
         self.output: int | None = self.process.stdout.fileno()
         os.set_blocking(self.output, False)

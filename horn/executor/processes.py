@@ -57,7 +57,7 @@ def paths_for_child() -> str:
 
 class ChildProcess:
     """A task process, as its parent sees it. output : a descriptor to print to, by default stderr.
-    code : a memfd of executor/preload.py.
+    code : a descriptor of executor/preload.py.
     """
 
     def __init__(

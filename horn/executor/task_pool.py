@@ -70,8 +70,13 @@ class TaskPool:
     def renew(self, ranks: Sequence[int]) -> None:
         """End the processes of these ranks and start others, which wait for ``start``."""
         self.drop(ranks)
-        for rank in ranks:
-            self._children[rank] = ChildProcess(rank, self.threads, self.name)
+        code = preload.memory_for(len(ranks))
+        try:
+            for rank in ranks:
+                self._children[rank] = ChildProcess(rank, self.threads, self.name, code=code)
+        finally:
+            if code is not None:
+                os.close(code)
 
     def drop(self, ranks: Sequence[int]) -> None:
         """End the processes of these ranks, if they have not ended, and forget them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import importlib
 import os
 import re
@@ -12,6 +13,8 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +27,28 @@ from tests.support.runs import job
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
 importlib.import_module("horn.train")  # as who starts tasks has, whichever test comes first
+
+
+NOWHERE = Path(os.devnull, "no", "kept")  # nothing can be kept there
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Where code is kept, of a process that has made none."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(preload, "KEPT", tmp_path / "preload.tasks")
+    monkeypatch.setattr(preload, "_bundled", None)
+    monkeypatch.setattr(preload, "_started", 0)
+    return preload.KEPT
+
+
+def handed(n_tasks: int = 2) -> str | None:
+    """What tasks are given: the path of a file, the name of a memfd, or None."""
+    found = preload.memory_for(n_tasks)
+    if found is None:
+        return None
+    with open(found, "rb") as file:
+        return os.readlink(f"/proc/self/fd/{file.fileno()}")
 
 
 def say(program: str, before: str = "") -> str:
@@ -124,15 +149,20 @@ except AttributeError as error:
     assert refused == "cannot assign to field 'momentum'"
 
 
-def test_the_code_is_no_memory_of_a_task_once_it_is_imported():
+@pytest.mark.parametrize("where, name", [("memory", "memfd:horn-code"), ("kept", ".tasks")])
+def test_the_code_is_no_memory_of_a_task_once_it_is_imported(where, name, tmp_path, monkeypatch):
     """10 MB of each of 4 tasks and more, beyond what a task may take besides its weights."""
-    program = """
-def shared():
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("RssShmem"))
-before = shared()
+    monkeypatch.setattr(preload, "_bundled", None)
+    monkeypatch.setattr(preload, "KEPT", NOWHERE if where == "memory" else tmp_path / "a.tasks")
+    program = f"""
+def of_code():
+    with open("/proc/self/smaps") as file:
+        lines = iter(file)
+        next(line for line in lines if {name!r} in line)
+        return next(int(line.split()[1]) for line in lines if line.startswith("Rss:"))
+before = of_code()
 """
-    before, after = map(int, say(program + preload.RELEASE + "print(before, shared())").split())
+    before, after = map(int, say(program + preload.RELEASE + "print(before, of_code())").split())
     assert before > 1000 and after < 100, (before, after)  # KiB
 
 
@@ -143,9 +173,10 @@ def test_who_starts_tasks_makes_dataclasses_as_ever():
 
 def test_the_code_is_handed_over_once_as_many_tasks_were_started_as_it_is_worth_for(monkeypatch):
     read = []
+    monkeypatch.setattr(preload, "KEPT", NOWHERE)
     monkeypatch.setattr(preload, "_started", 0)
     monkeypatch.setattr(preload, "_bundled", None)
-    monkeypatch.setattr(preload, "_bundle", lambda: read.append(1) or b"code")
+    monkeypatch.setattr(preload, "_bundle", lambda: read.append(1) or ({}, b"code"))
     for n_tasks, has_code in ((2, False), (0, False), (1, False), (1, True), (0, False), (2, True)):
         found = preload.memory_for(n_tasks)
         assert (found is not None) == has_code
@@ -163,14 +194,105 @@ def test_threads_that_start_tasks_at_once_read_the_code_once(monkeypatch):
         read.append(1)
         with contextlib.suppress(threading.BrokenBarrierError):
             both.wait(0.2)  # for the other, who is to come no further than the lock
-        return b"code"
+        return {}, b"code"
 
+    monkeypatch.setattr(preload, "KEPT", NOWHERE)
     monkeypatch.setattr(preload, "_bundled", None)
     monkeypatch.setattr(preload, "_bundle", bundle)
     with ThreadPoolExecutor(2) as threads:
         for found in [threads.submit(preload.memory) for _ in range(2)]:
             os.close(found.result())
     assert len(read) == 1
+
+
+def test_the_code_is_kept_for_processes_that_start_few_tasks(place, monkeypatch):
+    """Each job runner, and each command, has two tasks or so: none of them had code, and each of
+    these tasks found, read and compiled its imports.
+    """
+    assert preload.kept() is None
+    assert handed() == str(place) and preload._bundled is None
+    assert [path.name for path in place.parent.iterdir()] == [place.name]  # no draft
+    assert place.stat().st_mode & 0o022 == 0  # for nobody else to write
+    monkeypatch.setattr(preload, "_bundle", None)  # as in a later process, which makes none
+    assert handed() == str(place)
+
+
+def test_code_is_kept_only_where_bytecode_may_be(place, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert handed() is None
+    monkeypatch.setattr(preload, "KEPT", NOWHERE)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert handed(1) is None and not place.exists()
+
+
+def test_code_of_a_file_that_is_another_now_is_made_again(place, tmp_path, monkeypatch):
+    source = tmp_path / "horn_of_today.py"
+    source.write_text("answer = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(preload, "PACKAGES", (*preload.PACKAGES, source.stem))
+    monkeypatch.setattr(preload, "_needed", lambda: {source.stem})
+    assert handed() == str(place)
+    kept = place.read_bytes()
+    before = source.stat()
+    source.write_text("answer = 23\n")
+    assert preload.kept() is None
+    assert handed() == str(place) and place.read_bytes() != kept
+    place.write_bytes(kept)
+    source.write_text("answer = 1\n")
+    os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert handed() == str(place)
+    source.unlink()
+    assert preload.kept() is None
+
+
+def test_code_of_another_installation_is_not_taken(place, monkeypatch):
+    assert handed() == str(place)
+    elsewhere = ModuleSpec("numpy", None, origin="/elsewhere/numpy/__init__.py")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["numpy"], "__spec__", elsewhere)
+        assert preload.kept() is None
+    with monkeypatch.context() as patch:
+        patch.setattr(preload, "_python", lambda: ["another"])
+        assert preload.kept() is None
+    assert handed() == str(place)
+
+
+def test_what_horn_did_not_write_is_made_again(place):
+    for text in (b"", b"short", b"x" * 100, b" [1, 2]" + (6).to_bytes(8, "little")):
+        place.write_bytes(text)
+        assert preload.kept() is None
+    assert handed() == str(place) and place.stat().st_size > 1_000_000
+
+
+def test_a_full_disk_keeps_nothing_and_tasks_have_their_code(place, monkeypatch):
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert "memfd:horn-code" in (handed() or "") and list(place.parent.iterdir()) == []
+
+
+def test_who_was_given_code_makes_it_for_others(place):
+    """A job runner whose code was removed since; it has let go of the standard library's."""
+    program = """
+from horn.executor import preload
+from pathlib import Path
+import dataclasses, os
+run = dataclasses.exec
+preload.KEPT = Path(PLACE)
+found = preload.memory_for(2)
+print(os.readlink(f"/proc/self/fd/{found}"), dataclasses.exec is run)
+"""
+    assert say(preload.RELEASE + program.replace("PLACE", repr(f"{place}.2"))) == f"{place}.2 True"
+    again, whole = os.path.getsize(f"{place}.2"), os.path.getsize(place)
+    assert again > 0.8 * whole, (again, whole)
+
+
+def test_a_users_file_may_have_the_name_of_a_module_that_horn_has_not_imported(tmp_path):
+    (tmp_path / "colorsys.py").write_text("mine = True\n")
+    importlib.import_module("colorsys")  # so that its code is handed over, too
+    program = f"{preload.RELEASE}sys.path.insert(0, {str(tmp_path)!r})\n"
+    assert say(program + "import colorsys\nprint(hasattr(colorsys, 'mine'))") == "True"
 
 
 def test_many_tasks_compute_what_one_does():
