@@ -167,7 +167,8 @@ def _described(files: dict[str, tuple[str, int, int]]) -> bytes:
 
 
 def _python() -> list[str]:
-    return [sys.version, importlib.util.MAGIC_NUMBER.hex()]
+    """Who can read it: a process that runs since before horn was another has its own BOOT."""
+    return [sys.version, importlib.util.MAGIC_NUMBER.hex(), BOOT + RELEASE]
 
 
 def _holds(description: Any) -> bool:

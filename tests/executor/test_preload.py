@@ -254,6 +254,9 @@ def test_code_of_another_installation_is_not_taken(place, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(preload, "_python", lambda: ["another"])
         assert preload.kept() is None
+    with monkeypatch.context() as patch:
+        patch.setattr(preload, "BOOT", "of horn as it was when this process began")
+        assert preload.kept() is None
     assert handed() == str(place)
 
 
