@@ -489,10 +489,12 @@ class Job:
         if isinstance(data, Dataset) and data.pieces > 1:  # of a job like this one
             data = lanes.joined(data)
         if self.stateful:
-            return lanes.whole(named(data, net.compared, what), net.n_inputs, net.asked, what)
+            return lanes.whole(
+                named(data, net.compared, what), net.n_inputs, net.target_shapes, what
+            )
         data = named(data, net.compared, what)
         if net.steps:
-            return of_steps(data, net.steps, net.n_inputs, net.asked, what)
+            return of_steps(data, net.steps, net.n_inputs, net.target_shapes, what)
         return side_by_side(data, net.inputs, what)
 
     def _in_pieces(self, data: Any, n_lanes: int, what: str) -> Any:

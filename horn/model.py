@@ -199,7 +199,7 @@ class Model:
                 "model.activations(x, layer) tells what a layer sends for each sample"
             )
         is_long, net = self._is_long(x), self.network
-        data = self._scaled(whole(x, net.n_inputs, net.asked, "x")) if is_long else (
+        data = self._scaled(whole(x, net.n_inputs, net.target_shapes, "x")) if is_long else (
             self._dataset(x, "x"))  # fmt: skip
         found = recorded(self.stream(), data, names)
         if data.lengths is not None:
@@ -558,9 +558,9 @@ class Model:
             return side_by_side(data, network.inputs, what)
         x = data[0] if isinstance(data, tuple) and data else data
         if network.judges_each and network.answers_each and self._is_long(x):
-            found = whole(data, network.n_inputs, network.asked, what)
+            found = whole(data, network.n_inputs, network.target_shapes, what)
             return pieces(found, network.n_inputs, network.steps, 1, what)
-        return of_steps(data, network.steps, network.n_inputs, network.asked, what)
+        return of_steps(data, network.steps, network.n_inputs, network.target_shapes, what)
 
     def _is_long(self, x: Any) -> bool:
         steps, n = self.network.steps, self.network.n_inputs
@@ -584,7 +584,7 @@ class Model:
                 f"a layer of this model hears another from the end of the sequence: it answers "
                 f"whole sequences of at most {net.steps:,} steps, not pieces of longer ones"
             )
-        data = self._scaled(whole(x, net.n_inputs, net.asked, "x"))
+        data = self._scaled(whole(x, net.n_inputs, net.target_shapes, "x"))
         if self._of_each is None:
             self._of_each = self._engine_of(net.of_steps(net.steps))
         return answers_of(self._of_each, data, net, self.dtype)

@@ -502,7 +502,7 @@ class Network:
         return all(layer.each_step for layer in self.judged)
 
     @property
-    def asked(self) -> dict[str, tuple[bool, int]]:
+    def target_shapes(self) -> dict[str, tuple[bool, int]]:
         """Whether each step has targets, and the size: for every output with targets, or else for
         the only one.
         """

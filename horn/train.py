@@ -51,8 +51,7 @@ from horn.training.checkpointing import (
     stopped,
 )
 from horn.training.checks import check_backwards, check_run, check_settings, is_alone
-from horn.training.hooks import Hooks, attach
-from horn.training.hooks import of as callbacks_of
+from horn.training.hooks import Hooks, attach, hooks_of
 from horn.training.identity import identity
 from horn.training.journals import JournalFolder
 from horn.training.loop import History, LoopResult, TrainingLoop, grown, of_guessing, when
@@ -266,7 +265,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
     if settings.seed is not None:
         job = job.with_settings(network=job.network.rebuilt(seed=settings.seed))
     check_run(job, settings)
-    hooks = callbacks_of(job, strategy, topology, backend)
+    hooks = hooks_of(job, strategy, topology, backend)
     schedule = settings.schedule()
     watcher = _watcher(settings.progress)
     code = Description.of(job.network, job.metrics)
@@ -290,13 +289,13 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         try:
             if is_single:
                 is_wanted = on_cluster is None or schedule is not None
-                stack.enter_context(interrupts(recovery.asked, is_wanted))
+                stack.enter_context(interrupts(recovery.stop_requested, is_wanted))
                 trained = _train_here(job, settings, watcher, begun, recovery, hooks)
             else:
                 is_mine = on_cluster is None and recovery.plan is None and recovery.journals is None
                 if is_mine and not topology.n_servers:
                     recovery = _stoppable(recovery, stack)
-                stack.enter_context(interrupts(recovery.asked, recovery.plan is not None))
+                stack.enter_context(interrupts(recovery.stop_requested, recovery.plan is not None))
                 trained = _train_in_group(
                     job, settings, watcher, begun, recovery, on_cluster, hooks
                 )
@@ -482,7 +481,7 @@ def _train_here(
     start, plan = recovery.start, recovery.plan
     if plan is not None:
         alone = LocalCheckpoints(
-            plan, recovery.mine, 0 if start is None else start.attempt + 1, recovery.asked
+            plan, recovery.mine, 0 if start is None else start.attempt + 1, recovery.stop_requested
         )
     loop = TrainingLoop(
         job,
@@ -490,7 +489,7 @@ def _train_here(
         watcher,
         begun,
         settings.timeout,
-        at_boundary=alone or recovery.asked.is_set,
+        at_boundary=alone or recovery.stop_requested.is_set,
         take=None if feed is None else feed.take,
         batches=batches,
     )
@@ -661,10 +660,10 @@ def _recovery(
     on_cluster: JobAttempt | None,
 ) -> RecoverySettings:
     """The checkpoint that the run begins with, and its checkpoints or journals to write."""
-    asked = threading.Event() if on_cluster is None else on_cluster.asked
+    stop_requested = threading.Event() if on_cluster is None else on_cluster.stop_requested
     resume, changed, most = settings.resume, settings.changed, settings.max_restarts
     if schedule is None and resume is False:
-        return RecoverySettings(asked=asked, max_restarts=most)
+        return RecoverySettings(stop_requested=stop_requested, max_restarts=most)
     strategy, topology = settings.kind, settings.topology
     mine = identity(job, strategy.resumes_as(topology), strategy)
     if scales := strategy.scales(job, topology):
@@ -672,24 +671,24 @@ def _recovery(
     if schedule is not None and topology.n_servers:
         mine["servers"] = topology.n_servers
         journals = JournalFolder(schedule.folder, mine, resume is True, changed)
-        return RecoverySettings(asked=asked, max_restarts=most, journals=journals)
+        return RecoverySettings(stop_requested=stop_requested, max_restarts=most, journals=journals)
     checkpoints = None if schedule is None else Checkpoints(schedule.folder, schedule.keep)
     start = checkpoint_to_resume(checkpoints, resume, job, mine, changed)
-    return RecoverySettings(schedule, mine, start, asked, most)
+    return RecoverySettings(schedule, mine, start, stop_requested, most)
 
 
 @contextmanager
-def interrupts(asked: threading.Event, is_wanted: bool) -> Iterator[None]:
-    """The first Ctrl-C sets ``asked``, the second is KeyboardInterrupt."""
+def interrupts(stop_requested: threading.Event, is_wanted: bool) -> Iterator[None]:
+    """The first Ctrl-C sets ``stop_requested``, the second is KeyboardInterrupt."""
     if not is_wanted or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.getsignal(signal.SIGINT)
 
     def interrupt(number: int, frame: types.FrameType | None) -> None:
-        if asked.is_set():
+        if stop_requested.is_set():
             raise KeyboardInterrupt
-        asked.set()
+        stop_requested.set()
 
     signal.signal(signal.SIGINT, interrupt)
     try:

@@ -600,9 +600,9 @@ cdef class Tape:
         cdef int64_t row
         cdef Py_ssize_t i
         cdef bint fits = True
-        _look(np.asarray(rows, np.int64), &given, b"lq", PyBUF_STRIDES)
+        _vector(np.asarray(rows, np.int64), &given, b"lq", PyBUF_STRIDES)
         try:
-            _look(picks, &taken, b"lq", PyBUF_ND | PyBUF_WRITABLE)
+            _vector(picks, &taken, b"lq", PyBUF_ND | PyBUF_WRITABLE)
             try:
                 if given.shape[0] > taken.shape[0]:
                     raise ValueError(
@@ -622,7 +622,7 @@ cdef class Tape:
         cdef Py_buffer view
         cdef double total = 0
         cdef Py_ssize_t i
-        _look(numbers, &view, b"d" if self.t.dtype else b"f", PyBUF_STRIDES)
+        _vector(numbers, &view, b"d" if self.t.dtype else b"f", PyBUF_STRIDES)
         for i in range(view.shape[0]):
             if self.t.dtype:
                 total += (<const double *>(<char *>view.buf + i * view.strides[0]))[0]
@@ -712,7 +712,7 @@ cdef class Tape:
         return ins
 
 
-cdef int _look(object vector, Py_buffer *view, const char *kinds, int flags) except -1:
+cdef int _vector(object vector, Py_buffer *view, const char *kinds, int flags) except -1:
     """The memory of a vector of one of these kinds; the caller releases it.
 
     No typed memoryview: their code takes as long to compile as all of this file.

@@ -42,10 +42,10 @@ cdef extern from *:
     static inline void horn_release(uint64_t *p, uint64_t v) {
         __atomic_store_n(p, v, __ATOMIC_RELEASE);
     }
-    static inline uint32_t horn_look(const uint32_t *p) {
+    static inline uint32_t horn_acquire32(const uint32_t *p) {
         return __atomic_load_n(p, __ATOMIC_ACQUIRE);
     }
-    static inline void horn_say(uint32_t *p, uint32_t v) {
+    static inline void horn_store32(uint32_t *p, uint32_t v) {
         __atomic_store_n(p, v, __ATOMIC_RELAXED);
     }
     static inline void horn_add(uint32_t *p) { __atomic_fetch_add(p, 1, __ATOMIC_ACQ_REL); }
@@ -73,8 +73,8 @@ cdef extern from *:
     enum: EINTR
     uint64_t horn_acquire(const uint64_t *) noexcept nogil
     void horn_release(uint64_t *, uint64_t) noexcept nogil
-    uint32_t horn_look(const uint32_t *) noexcept nogil
-    void horn_say(uint32_t *, uint32_t) noexcept nogil
+    uint32_t horn_acquire32(const uint32_t *) noexcept nogil
+    void horn_store32(uint32_t *, uint32_t) noexcept nogil
     void horn_add(uint32_t *) noexcept nogil
     void horn_fence() noexcept nogil
     void horn_pause() noexcept nogil
@@ -238,7 +238,7 @@ cdef class Mailboxes:
     cdef inline void _ring(self, int task) noexcept nogil:
         """After a fence: wake a task that says it sleeps."""
         cdef uint32_t *doorbell
-        if horn_look(<uint32_t *>(self.base[task] + SLEEPING)):
+        if horn_acquire32(<uint32_t *>(self.base[task] + SLEEPING)):
             doorbell = <uint32_t *>(self.base[task] + DOORBELL)
             horn_add(doorbell)
             horn_wake(doorbell)
@@ -259,7 +259,7 @@ cdef class Mailboxes:
             return ALL_HERE
         began = now = horn_now()
         end = began + wait_ns
-        old_news = horn_look(news)
+        old_news = horn_acquire32(news)
         if self.may_spin and may_yield:
             while now - began < SPIN_NS and now < end:
                 for k in range(32):
@@ -277,17 +277,17 @@ cdef class Mailboxes:
                     return ALL_HERE
             now = horn_now()
         while True:
-            seen = horn_look(doorbell)
-            horn_say(sleeping, 1)
+            seen = horn_acquire32(doorbell)
+            horn_store32(sleeping, 1)
             horn_fence()
             while i < n and horn_acquire(words[i]) >= targets[i]:
                 i += 1
-            if i == n or now >= end or horn_look(news) != old_news:
-                horn_say(sleeping, 0)
+            if i == n or now >= end or horn_acquire32(news) != old_news:
+                horn_store32(sleeping, 0)
                 return ALL_HERE if i == n else i
             self.n_sleeps += 1
             error = horn_sleep(doorbell, seen, end - now)
-            horn_say(sleeping, 0)
+            horn_store32(sleeping, 0)
             if error == EINTR:
                 return i              # Python looks for signals
             now = horn_now()
@@ -443,7 +443,7 @@ cdef class Mailboxes:
             if task != self.task:
                 self._call(task)
 
-    def has_ended(self, int task):
+    def set_ended(self, int task):
         """Mark another task as ended without an announcement."""
         horn_release(<uint64_t *>(self.base[task] + STATE), 2)
 

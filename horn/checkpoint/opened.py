@@ -10,7 +10,7 @@ import numpy as np
 
 from horn.checkpoint import manifest as manifests
 from horn.checkpoint.parts import DTYPES, SUFFIX, PartFile, PieceEntry, open_part
-from horn.checkpoint.places import Array, Index, Place, axis, count, cross, meet
+from horn.checkpoint.places import Array, Index, Place, axis, count, cross, intersection
 from horn.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class CheckpointReader:
                 what = f"{kind} {name!r} has {len(tensor.shape)} axes of dtype {its}, but"
                 what = f"{what} {len(want)} of {dtype} in this network; {REMEDY}"
                 raise CheckpointError(str(part.path), what)
-            both = [meet(have, a) for have, a in zip(part.axes(piece), want, strict=True)]
+            both = [intersection(have, a) for have, a in zip(part.axes(piece), want, strict=True)]
             entry = (part, piece, [src for src, _ in both], [to for _, to in both])
             n = count(entry[3])
             if n == count([slice(0, k) for k in shape]):

@@ -44,7 +44,7 @@ def axis(place: Place | range, length: int | None = None) -> Axis:
     return found
 
 
-def meet(have: Axis, want: Axis) -> tuple[Index, Index]:
+def intersection(have: Axis, want: Axis) -> tuple[Index, Index]:
     """The places that are in both, as indices into ``have`` and into ``want``."""
     if isinstance(have, range) and isinstance(want, range) and have.step == want.step == 1:
         start = max(have.start, want.start)

@@ -100,7 +100,7 @@ class JobWatcher:
         self._partial: dict[str, bytes] = {}
         self._told = ""
 
-    def look(self, cluster: ClusterClient) -> bool:
+    def show_news(self, cluster: ClusterClient) -> bool:
         """Show the job's news, in this session; whether it has ended."""
         from horn.coordination.jobs import ENDED
 
@@ -185,7 +185,7 @@ def attach(
     """Show a job until it ends, fetch its model and, into a file, its trace; the exit code."""
     watch = JobWatcher(job, terminal.progress(quiet), quiet)
     try:
-        until_over(cluster, job, watch.look)
+        until_over(cluster, job, watch.show_news)
     except KeyboardInterrupt:
         watch.end()
         terminal.say(f"\nDetached; the job goes on. horn logs -f {job} · horn stop {job}")
@@ -193,8 +193,8 @@ def attach(
     finally:
         watch.end()
     if trace is not None:
-        cluster.look(lambda client: _fetch_trace(client, job, Path(trace)))
-    return cluster.look(lambda client: _ended(client, job, path, as_json=as_json, quiet=quiet))
+        cluster.retry(lambda client: _fetch_trace(client, job, Path(trace)))
+    return cluster.retry(lambda client: _ended(client, job, path, as_json=as_json, quiet=quiet))
 
 
 def _fetch_trace(cluster: ClusterClient, job: str, path: Path) -> None:
@@ -217,7 +217,7 @@ def until_over(
 ) -> None:  # fmt: skip
     """Look again and again until the job is over, in a new session when one is lost."""
     try:
-        while not cluster.look(look):
+        while not cluster.retry(look):
             time.sleep(pause_s)
     except ClusterError as error:
         raise ClusterError(

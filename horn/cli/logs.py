@@ -46,12 +46,12 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, follow: bool, 
     if tail is None and since is None:
         tail = TAIL
     with _cluster.open_lasting(zk_hosts, key_file) as cluster:
-        name = cluster.look(lambda client: client.find(job))
+        name = cluster.retry(lambda client: client.find(job))
         reader = _Reader(name, task, tail, as_json, begins_s)
         if follow:
             until_over(cluster, name, reader.follow, LOOK_S)
         else:
-            cluster.once(reader.look)
+            cluster.once(reader.print_new)
         reader.finish()
         if task is not None and not reader.seen:
             raise NotFound(f"job {name} has no log of {task!r}; it has {', '.join(reader.names)}")
@@ -101,11 +101,11 @@ class _Reader:
         """Print new lines, in this session; whether it is over: no line comes after the end."""
         from horn.coordination.jobs import ENDED
 
-        self.look(cluster)
+        self.print_new(cluster)
         has_ended, self._has_ended = self._has_ended, cluster.jobs.state(self.job) in ENDED
         return has_ended
 
-    def look(self, cluster: ClusterClient) -> None:
+    def print_new(self, cluster: ClusterClient) -> None:
         from horn.errors import ClusterError, NotFound
 
         for host, sizes in cluster.files(self.job).items():

@@ -160,13 +160,13 @@ class Agent:
             orders = FolderView(coord, coord.paths.orders(self.name), self._poke, self._poke)
             stack.callback(orders.close)
             orders.wait_ready(capacity.session_s)
-            masters = JobController(
+            controller = JobController(
                 coord,
                 self.workers,
                 self.name,
                 lambda job, node: terms(self.preparer.submission(job, node)),
             )
-            stack.callback(masters.close)
+            stack.callback(controller.close)
             logger.info("agent registered host=%s slots=%d endpoint=%s member=%d", self.name,
                         capacity.slots, self.service.endpoint, self.member)  # fmt: skip
             self.is_registered.set()

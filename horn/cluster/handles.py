@@ -166,16 +166,16 @@ class Cluster:
             raise JobError(
                 f'job is named by its id, as in cluster.job("digits-7f3a"); got {word!r}'
             )
-        return SubmittedJob(self, self.look(lambda client: client.find(word)))
+        return SubmittedJob(self, self.retry(lambda client: client.find(word)))
 
     def jobs(self) -> list[SubmittedJob]:
         """The handles of all jobs, newest first."""
-        found = self.look(lambda client: client.all_statuses())
+        found = self.retry(lambda client: client.all_statuses())
         return [SubmittedJob(self, status.job) for status in found]
 
-    def look(self, action: Callable[[ClusterClient], T]) -> T:
+    def retry(self, action: Callable[[ClusterClient], T]) -> T:
         """Run an action that may be repeated; in a new session when one is lost."""
-        return self.client.look(action)
+        return self.client.retry(action)
 
     def close(self) -> None:
         self.client.close()
@@ -202,16 +202,16 @@ class SubmittedJob:
     @property
     def state(self) -> str:
         """The state: PENDING RUNNING RESTARTING STOPPING SUCCEEDED FAILED STOPPED."""
-        return self.cluster.look(lambda client: client.jobs.state(self.id)).value
+        return self.cluster.retry(lambda client: client.jobs.state(self.id)).value
 
     @property
     def status(self) -> JobStatus:
         """The status of the job, with all that ZooKeeper has of it."""
-        return self.cluster.look(lambda client: client.status(self.id))
+        return self.cluster.retry(lambda client: client.status(self.id))
 
     @property
     def is_over(self) -> bool:
-        return self.cluster.look(lambda client: client.jobs.state(self.id)) in ENDED
+        return self.cluster.retry(lambda client: client.jobs.state(self.id)) in ENDED
 
     @property
     def progress(self) -> Mapping[str, Any]:
@@ -223,7 +223,7 @@ class SubmittedJob:
         """The history of the epochs so far."""
         from horn.training.loop import History
 
-        return History(self.cluster.look(lambda client: client.history(self.id)))
+        return History(self.cluster.retry(lambda client: client.history(self.id)))
 
     def wait(self, timeout: float | None = None) -> str:
         """Wait until the job is over; its state. timeout : seconds. Raises horn's Timeout."""
@@ -287,7 +287,7 @@ class SubmittedJob:
     def fetch(self, path: str | os.PathLike[str]) -> None:
         """Write the model of the job, once it has SUCCEEDED, to a file."""
         file = Path(_path("path", path))
-        self.cluster.look(lambda client: client.fetch_model(self.id, file))
+        self.cluster.retry(lambda client: client.fetch_model(self.id, file))
 
     def fetch_all(self, folder: str | os.PathLike[str]) -> Path:
         """Write the files of the job, in any state, into a folder, made if missing: model.horn,
@@ -295,7 +295,7 @@ class SubmittedJob:
         relative paths. Raises JobError: a file cannot be written here.
         """
         place = Path(_path("folder", folder))
-        for note in self.cluster.look(lambda client: fetching.fetch_all(client, self.id, place)):
+        for note in self.cluster.retry(lambda client: fetching.fetch_all(client, self.id, place)):
             warnings.warn(note, stacklevel=2)
         return place
 
@@ -304,7 +304,7 @@ class SubmittedJob:
         over already. ``horn resume`` goes on with it.
         """
         try:
-            self.cluster.look(lambda client: client.stop(self.id, now))
+            self.cluster.retry(lambda client: client.stop(self.id, now))
         except Conflict:
             return False
         return True
@@ -320,7 +320,7 @@ class SubmittedJob:
                         found[name] = client.read_all(self.id, host, name).decode(errors="replace")
             return found
 
-        return self.cluster.look(read)
+        return self.cluster.retry(read)
 
     def __await__(self) -> Generator[Any, None, Run]:
         return self._awaited().__await__()

@@ -83,7 +83,7 @@ class JobController:
                 for job in self._known():
                     if self._closing:
                         return
-                    if not self._look(job):
+                    if not self._decide(job):
                         wait_s = AGAIN_S
                 self._wake.wait(wait_s)
         except SessionLost:
@@ -111,7 +111,7 @@ class JobController:
                 logger.warning("job not watched job=%s reason=%s", name, error)
         return list(self._jobs.values())
 
-    def _look(self, job: _Candidacy) -> bool:
+    def _decide(self, job: _Candidacy) -> bool:
         """Make decisions while there are any; False to look again soon."""
         try:
             while job.step():
@@ -154,14 +154,14 @@ class JobController:
 class _Candidacy:
     """The candidacy of this host for one job; it may be its master."""
 
-    def __init__(self, masters: JobController, name: str) -> None:
-        self.masters, self.name = masters, name
-        self.coord, self.paths = masters.coord, masters.coord.paths
+    def __init__(self, controller: JobController, name: str) -> None:
+        self.controller, self.name = controller, name
+        self.coord, self.paths = controller.coord, controller.coord.paths
         self.candidate: Candidate | None = None
         self.refused = ""
         self.known_s = time.monotonic()
         at = self.paths
-        touch = masters.wake
+        touch = controller.wake
         # The folders are made with the job; one that is being removed must not come back.
         self.nodes = FolderView(self.coord, at.job(name), touch, self._on_data, is_made=True)
         self.leaders = FolderView(self.coord, at.leader(name), touch, is_made=True)
@@ -185,7 +185,7 @@ class _Candidacy:
 
     def _on_data(self, name: str) -> None:
         if name in WATCHED:
-            self.masters.wake()
+            self.controller.wake()
 
     def step(self) -> bool:
         """Make one decision, if this is the master and there is one; whether there was."""
@@ -200,12 +200,12 @@ class _Candidacy:
             return False
         if self.candidate is None:
             self.candidate = Candidate(
-                self.coord, self.paths.leader(self.name), self.masters.who.encode()
+                self.coord, self.paths.leader(self.name), self.controller.who.encode()
             )
         if not self.candidate.leads(self.leaders.nodes()):
             return False
         try:
-            terms = self.masters.read(self.name, nodes["spec"])
+            terms = self.controller.read(self.name, nodes["spec"])
         except HornError as error:
             self.refused = str(error)
             logger.error("job refused job=%s reason=%s", self.name, error)
@@ -236,7 +236,7 @@ class _Candidacy:
     ) -> bool:
         at = self.paths
         record = _decoded(nodes["record"], JobRecord, at.record(self.name)) or JobRecord()
-        hosts, taken = self.masters.hosts(self.name)
+        hosts, taken = self.controller.hosts(self.name)
         reports = {}
         for name, node in self.reports.nodes().items():
             attempt, _, host = name.partition("-")
@@ -251,7 +251,7 @@ class _Candidacy:
         wish = nodes["wish"].data if "wish" in nodes else b""
         snapshot = JobSnapshot(
             state, terms.need, record, reports, hosts, terms.max_restarts,
-            wish == NOW, groups_wished(wish),
+            wish == NOW, requested_groups(wish),
         )  # fmt: skip
         found = decide(snapshot)
         if found is None:
@@ -276,7 +276,7 @@ class _Candidacy:
         for host in found.orders:
             node = self.coord.get(self.paths.orders(host))
             if node is not None:
-                self.masters._orders.learn(host, node)
+                self.controller._orders.learn(host, node)
 
     def _steps(
         self,
@@ -354,7 +354,7 @@ def _state(node: Znode | None) -> JobState | None:
         return None
 
 
-def groups_wished(wish: bytes) -> int:
+def requested_groups(wish: bytes) -> int:
     """The number of groups that a request asks for, or 0."""
     number = wish.removeprefix(GROUPS)
     return int(number) if wish.startswith(GROUPS) and number.isdigit() and len(number) < 10 else 0

@@ -94,13 +94,13 @@ class JobRunner:
         self.standby = standby
         self.submission = msgspec.convert(assignment.submission, Submission)
         self.is_over = threading.Event()  # end now
-        self.asked = threading.Event()  # save, then end
+        self.stop_requested = threading.Event()  # save, then end
         self.changes: queue.SimpleQueue[launch.ScaleRequest] = queue.SimpleQueue()
         progress = Path(assignment.keep) / PROGRESS
         self.progress = ProgressWriter(self.say, assignment.attempt, progress)
         self.checkpoint = -1
         self.on_cluster: launch.JobAttempt | None = None
-        self._is_meeting = False  # with other hosts, before any of the job's own code runs
+        self._is_in_rendezvous = False  # with other hosts, before any of the job's own code runs
         self._has_run = threading.Event()
         self._lock = threading.Lock()
 
@@ -164,7 +164,7 @@ class JobRunner:
     def _failure(self, error: HornError) -> HostFailure:
         on_cluster = self.on_cluster
         is_repairable = on_cluster is not None and on_cluster.is_repairable
-        if self._is_meeting and isinstance(error, ClusterError):
+        if self._is_in_rendezvous and isinstance(error, ClusterError):
             is_repairable = True  # none of the job's code has run: on other hosts it may
         host, topology = self.assignment.host, self.topology
         ranks = {name: allocation.ranks for name, allocation in self.assignment.allocations.items()}
@@ -247,7 +247,7 @@ class JobRunner:
                 model.save(path)
                 return True
             except ModelError as error:
-                is_late = self.asked.is_set() or time.monotonic() >= ends
+                is_late = self.stop_requested.is_set() or time.monotonic() >= ends
                 if error.__cause__ is None or is_late:  # it is not the disk's fault, or too late
                     raise
                 if not is_said:
@@ -270,7 +270,7 @@ class JobRunner:
     def told_to_end(self) -> protocol.RunnerFinished:
         """The final message of a runner that the agent ended."""
         return protocol.RunnerFinished(
-            STOPPED if self.asked.is_set() else GONE, checkpoint=self.checkpoint
+            STOPPED if self.stop_requested.is_set() else GONE, checkpoint=self.checkpoint
         )
 
     def _load(self) -> tuple[Job, Strategy]:
@@ -299,8 +299,9 @@ class JobRunner:
             pools = RemoteTaskPool(pool, host_link, elsewhere)
         return launch.JobAttempt(
             mine.zookeeper, mine.job, mine.attempt * REPAIRS, pools, self._url(), threads, mine.key,
-            mine.credential, self.asked, self.is_over, self._saved, groups=self._allocated(),
-            changes=self.changes, on_left=lambda group: self.say(protocol.GroupLeft(group)),
+            mine.credential, self.stop_requested, self.is_over, self._saved,
+            groups=self._allocated(), changes=self.changes,
+            on_left=lambda group: self.say(protocol.GroupLeft(group)),
         )  # fmt: skip
 
     def _allocated(self) -> tuple[int, ...] | None:
@@ -381,7 +382,7 @@ class JobRunner:
         place = Identity(
             names.index(mine.host), len(names), f"{mine.job}/runners", mine.attempt, mine.key
         )
-        self._is_meeting = True
+        self._is_in_rendezvous = True
         host_link = HostLink(f"tcp://{self._address()}:0", place, names)
         stack.callback(host_link.close)
         coord = stack.enter_context(Session(mine.zookeeper, credential=mine.credential))
@@ -395,7 +396,7 @@ class JobRunner:
             host_link.connect([found[name].endpoint for name in names], self.start_s)
         except BarrierTimeout as error:
             raise _hosts_late(error, names) from error
-        self._is_meeting = False
+        self._is_in_rendezvous = False
         return host_link
 
     def _attend(
@@ -539,7 +540,7 @@ def _listen(
             elif isinstance(word, protocol.ChangeGroups):
                 runner.changes.put(launch.ScaleRequest(word.groups, _hosts(word.allocations)))
             elif isinstance(word, protocol.StopJob):
-                runner.asked.set()
+                runner.stop_requested.set()
                 if not runner.saves:  # then there is nothing to wait for
                     runner.is_over.set()
             else:

@@ -35,7 +35,7 @@ class ReconnectingClient:
                 self._was_there = True
             return action(self._client)
 
-    def look(self, action: Callable[[ClusterClient], T]) -> T:
+    def retry(self, action: Callable[[ClusterClient], T]) -> T:
         """Run an action that may be repeated. Raises ClusterError: ZooKeeper was not there at the
         first use, or has not been there for AGAIN_S.
         """

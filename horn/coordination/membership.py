@@ -96,7 +96,7 @@ class FolderView:
             coord.ensure(folder)
         self._unsubscribe = coord.subscribe(self._on_event)
         self._plan()
-        self._look(0)
+        self._list(0)
 
     def wait_ready(self, timeout_s: float) -> None:
         """Wait until the folder has been read once. Raises Unreachable: not in time."""
@@ -124,7 +124,7 @@ class FolderView:
             with self._lock:
                 names, self._asked = list(self._nodes), set(self._nodes)
                 self._round, self._pending = self._round + 1, 0
-            self._look_soon()
+            self._list_soon()
             self._read_soon(names)
         elif isinstance(event, SessionExpired):
             self._ready.set()
@@ -135,9 +135,9 @@ class FolderView:
             self._pending += n_answers
             return self._round
 
-    def _look_soon(self) -> None:
+    def _list_soon(self) -> None:
         round_ = self._plan()
-        self.coord.soon(lambda: self._look(round_))
+        self.coord.soon(lambda: self._list(round_))
 
     def _read_soon(self, names: Sequence[str]) -> None:
         if not names:
@@ -150,10 +150,10 @@ class FolderView:
 
         self.coord.soon(read)
 
-    def _look(self, round_: int) -> None:
+    def _list(self, round_: int) -> None:
         def watch(word: str) -> None:
             if not self._closed and word == "children":
-                self._look_soon()
+                self._list_soon()
 
         names = functools.partial(self._on_names, round_)
         self.coord.send(names, "get_children", self.folder, watch=watch)

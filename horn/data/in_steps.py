@@ -22,7 +22,7 @@ from horn.formats import parts
 Array = np.ndarray[Any, Any]
 Coded = tuple[Array, Classes | None]  # labels or targets as a Dataset has them, and their classes
 Reads = Callable[[Any, str, str], Coded]  # y, the output's name, and its name in messages
-Asked = Mapping[str, tuple[bool, int]]  # by output: whether each step answers, and its size
+TargetShapes = Mapping[str, tuple[bool, int]]  # by output: whether each step answers, and its size
 
 
 def sequences(x: Any, y: Any = None, *, lengths: Any = None, steps: int | None = None) -> Dataset:
@@ -217,13 +217,13 @@ def _targets(y: Any, ends: Array, what: str) -> Array:
     return found[:, :, 0] if all(one.ndim == 1 for one in each) else found
 
 
-def of_steps(data: Any, steps: int, features: int, asked: Asked, what: str) -> Any:
+def of_steps(data: Any, steps: int, features: int, shapes: TargetShapes, what: str) -> Any:
     """The dataset of sequences, or of (x, y); anything but arrays unchanged.
 
     x (n, steps, features), or (n, steps) for one feature, or a list of such of any lengths, or of
     fewer steps · y, for the last step: labels (n,) or targets (n, size); for each step: labels
     (n, steps), targets (n, steps, size), or (n, steps) for one; or a list of arrays; for several
-    outputs {name: either}. Labels stay whole numbers, bytes stay bytes. asked : the network's
+    outputs {name: either}. Labels stay whole numbers, bytes stay bytes. shapes : the network's
     outputs.
 
     Raises
@@ -233,16 +233,16 @@ def of_steps(data: Any, steps: int, features: int, asked: Asked, what: str) -> A
     """
     x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
     if isinstance(x, Dataset):
-        return _of_dataset(x, steps, features, asked, what)
+        return _of_dataset(x, steps, features, shapes, what)
     if isinstance(x, str) or not hasattr(x, "__array__") and not _is_list(x):
         return data
     x, ends = _samples(x, steps, features, what)
     here = x.shape[1]
 
     def own(y: Any, name: str, where: str) -> Coded:
-        if name not in asked and (name or len(asked) != 1):  # the caller complains
+        if name not in shapes and (name or len(shapes) != 1):  # the caller complains
             return _coded(_targets(y, ends, where), here, ends, steps, where)
-        each, size = asked[name] if name else next(iter(asked.values()))
+        each, size = shapes[name] if name else next(iter(shapes.values()))
         if not each and _is_list(y) and is_ragged(y):
             raise DataError(
                 f"{where}: y has an entry for each step, but the network answers by its last step: "
@@ -324,7 +324,9 @@ def _answers(n: int, y: Array, steps: int, each: bool, size: int, what: str) -> 
     return y.reshape(len(y), steps, -1)
 
 
-def _of_dataset(data: Dataset, steps: int, features: int, asked: Asked, what: str) -> Dataset:
+def _of_dataset(
+    data: Dataset, steps: int, features: int, shapes: TargetShapes, what: str
+) -> Dataset:
     """The dataset, filled up to the steps of the network."""
     if len(data.shape) != 2 or data.shape[1] != features or data.shape[0] == steps:
         return data
@@ -337,7 +339,7 @@ def _of_dataset(data: Dataset, steps: int, features: int, asked: Asked, what: st
     ends = np.full(len(data), here) if data.lengths is None else data.lengths
 
     def longer(y: Array, name: str) -> Array:
-        each, _ = asked.get(name) or (next(iter(asked.values())) if asked else (False, 0))
+        each, _ = shapes.get(name) or next(iter(shapes.values()), (False, 0))
         if not each or y.ndim != 2 or y.shape[1] % here:
             return y
         return filled(y.reshape(len(y), here, -1), ends, steps).reshape(len(y), -1)

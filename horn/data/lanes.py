@@ -13,12 +13,12 @@ import numpy as np
 from horn.data import arrays
 from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
-from horn.data.in_steps import Asked, Coded, is_ragged, labels_of, with_answers
+from horn.data.in_steps import Coded, TargetShapes, is_ragged, labels_of, with_answers
 from horn.data.targets import by_part
 from horn.errors import DataError
 
 
-def whole(data: Any, features: int, asked: Asked, what: str) -> Dataset:
+def whole(data: Any, features: int, shapes: TargetShapes, what: str) -> Dataset:
     """Sequences of any length as one dataset, a row each. Each may have more steps than a network
     takes at a time.
 
@@ -26,7 +26,7 @@ def whole(data: Any, features: int, asked: Asked, what: str) -> Dataset:
     ``horn.data.text(path)``). x (steps, features) is one sequence, (n, steps, features) are n; for
     one feature also (steps,) and (n, steps). y, for each step: labels (steps,) or (n, steps),
     targets (steps, size) or (n, steps, size), for one number also without the last axis; for
-    several outputs {name: either}. asked : as for ``of_steps``.
+    several outputs {name: either}. shapes : as for ``of_steps``.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def whole(data: Any, features: int, asked: Asked, what: str) -> Dataset:
     found, scale = arrays.as_features(x.reshape(n, -1), what)
 
     def own(y: Any, name: str, where: str) -> Coded:
-        _, size = asked.get(name or next(iter(asked), ""), (True, 0))
+        _, size = shapes.get(name or next(iter(shapes), ""), (True, 0))
         y = arrays.plain(y, f"{where}: y")
         y = y[None] if is_one else y
         if y.shape == (n, steps) and (y.dtype.kind in "UO" or y.dtype.kind in "iub" and size > 1):

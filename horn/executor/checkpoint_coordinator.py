@@ -74,7 +74,7 @@ class CheckpointCoordinator:
             if self._due is not None and self._due.at == said.iteration and not self._due.stop:
                 self._due = None
 
-    def look(self, now: float, iteration: int) -> None:
+    def advance(self, now: float, iteration: int) -> None:
         """Make requests that are due and settle open ones; call it a few times a second, with the
         latest iteration of the tasks.
         """

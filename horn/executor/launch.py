@@ -92,10 +92,10 @@ class JobAttempt:
     """An attempt of a job on a cluster, where the job has its entry in ZooKeeper already.
 
     hosts, job, attempt : of that entry. pool : of all its tasks, started. url : of the transport on
-    this host. key, credential : the job's. asked : set to stop at a boundary. is_over : set when
-    the tasks are ended, and none is to be started again. on_checkpoint : called with the iteration
-    of each checkpoint. is_repairable : whether the failure need not happen again. silence_s : as in
-    RunSpec.
+    this host. key, credential : the job's. stop_requested : set to stop at a boundary. is_over :
+    set when the tasks are ended, and none is to be started again. on_checkpoint : called with the
+    iteration of each checkpoint. is_repairable : whether the failure need not happen again.
+    silence_s : as in RunSpec.
 
     groups : the present ones, by number; None: all of the job's description. changes : requests for
     other groups, during the run. on_left : called with a group that has left.
@@ -109,7 +109,7 @@ class JobAttempt:
     threads: int
     key: bytes | None = None
     credential: Credential | None = None
-    asked: threading.Event = field(default_factory=threading.Event)
+    stop_requested: threading.Event = field(default_factory=threading.Event)
     is_over: threading.Event = field(default_factory=threading.Event)
     on_checkpoint: Callable[[int], None] | None = None
     is_repairable: bool = False
@@ -192,10 +192,10 @@ def launch(
         entry.change(JobState.RUNNING)
         while True:
             here.pool.start(draft, job, attempts.run(), placement)
-            monitor = attempts.monitor(entry.is_running)
+            monitor = attempts.monitor(entry.mark_running)
             repairs = attempts.repairs(monitor, placement)
             try:
-                attempts.listen(monitor, repairs, entry.look)
+                attempts.listen(monitor, repairs, entry.restart_ended_server)
                 here.pool.wait()
                 attempts.close()
                 attempts.record.end()
@@ -204,7 +204,7 @@ def launch(
             except Stopped:
                 here.pool.stop()
                 attempts.close()
-                entry.is_running()
+                entry.mark_running()
                 entry.change(JobState.STOPPED)
                 raise
             except HornError as error:
@@ -213,7 +213,7 @@ def launch(
                     attempts.close()
                     raise
                 attempts.failed(monitor, error)  # raises it, if that is all
-                entry.is_restarting()
+                entry.mark_restarting()
                 here.pool = TaskPool(range(n_processes), threads, job_id)
                 pools.append(here.pool)
         entry.change(JobState.SUCCEEDED)
@@ -250,7 +250,7 @@ def launch_at(
             may_be = monitor.is_repairable(error) or isinstance(error, MemberLost)
             on_cluster.is_repairable = may_be and (repairs is None or not repairs.is_given_up)
             if journals is not None:
-                journals.keep(attempts.record.rows, attempts.record.told)
+                journals.keep(attempts.record.rows, attempts.record.incomplete)
             raise
         pool.wait()
         attempts.close()
@@ -282,7 +282,7 @@ class Attempts:
         self.checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
         self.attempt, self.earlier_s = 0, 0.0
         if journals is not None:
-            self.record = ProgressRecord(job, watcher, journals.rows, journals.told)
+            self.record = ProgressRecord(job, watcher, journals.rows, journals.incomplete)
             self.attempt = journals.first_attempt
         if self.start is not None:
             self.record.iteration = self.start.iteration
@@ -305,7 +305,7 @@ class Attempts:
         """Set callbacks back to the point where the next attempt begins."""
         memory = {} if self.start is None else cursor_of(self.start).callbacks
         hooks.recall(memory, History(self.record.rows))
-        self.record.untold = deque()
+        self.record.unseen = deque()
 
     def run(self) -> RunSpec:
         """The RunSpec for the tasks of the next attempt."""
@@ -461,7 +461,7 @@ class Attempts:
         cause of a failure, or Stopped if all tasks, on this host, were still starting. look :
         called now and then.
         """
-        record, pool, asked = monitor.record, self.here.pool, self.recovery.asked
+        record, pool, stop_requested = monitor.record, self.here.pool, self.recovery.stop_requested
         timeout_s, coordinator = self.settings.timeout, self.coordinator
         deadline = None if timeout_s is None else self.begun + timeout_s
         look_s = LOOK_S if coordinator is None else CHECKPOINT_LOOK_S
@@ -477,18 +477,18 @@ class Attempts:
                 assert timeout_s is not None
                 raise overdue(monitor.job, timeout_s, record.iteration, record.epoch)
             if coordinator is not None:
-                if asked.is_set() and not coordinator.is_stopping:
+                if stop_requested.is_set() and not coordinator.is_stopping:
                     if isinstance(pool, TaskPool) and not monitor.ready:
                         raise stopped_at(self.start)
                     record.watcher.note(STOPPING)
                     coordinator.stop()
-                coordinator.look(now, record.iteration)
+                coordinator.advance(now, record.iteration)
             if repairs is not None:
                 while not self.here.changes.empty():
                     change = self.here.changes.get()
                     repairs.change(change.groups, change.hosts)
-                repairs.look(now)
-            for late in () if monitor.watch is None else monitor.watch.look():
+                repairs.restart_due(now)
+            for late in () if monitor.watch is None else monitor.watch.take_stalled():
                 failed = late.failed(now)
                 if repairs is None or not repairs.hear(late.ranks[0], failed):
                     monitor.hear(NOBODY, failed)
@@ -511,8 +511,8 @@ class Attempts:
     def _call_back(self, monitor: TaskMonitor, repairs: Restarts | None) -> None:
         """Call the callbacks for new epochs and updates, and send their decisions to the tasks."""
         hooks, topology = self.hooks, self.settings.topology
-        while hooks is not None and self.record.untold:
-            said = self.record.untold.popleft()
+        while hooks is not None and self.record.unseen:
+            said = self.record.unseen.popleft()
             is_epoch = not isinstance(said, BatchDone)
             hooks.arrays = partial(self._arrays, monitor, repairs)
             if isinstance(said, BatchDone):
@@ -587,7 +587,7 @@ class JobEntry:
     def _is_server_gone(self) -> bool:
         return self.server is not None and not self.server.is_running
 
-    def look(self) -> None:
+    def restart_ended_server(self) -> None:
         """Restart an ended server; tasks then learn that their sessions are over."""
         if self._is_server_gone:
             self._renew("the embedded ZooKeeper has ended")
@@ -619,12 +619,12 @@ class JobEntry:
         except (HornError, zk.ZkError) as error:
             logger.warning("no coordination job=%s reason=%s", self.job_id, error)
 
-    def is_restarting(self) -> None:
+    def mark_restarting(self) -> None:
         """Set the state to RESTARTING: a task has failed, maybe during a restart."""
         if self.state is not JobState.RESTARTING:
             self.change(JobState.RESTARTING)
 
-    def is_running(self) -> None:
+    def mark_running(self) -> None:
         """Set the state to RUNNING after a restart: all tasks have met again."""
         if self.state is JobState.RESTARTING:
             self.change(JobState.RUNNING)

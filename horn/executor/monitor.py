@@ -59,8 +59,8 @@ class Outcome:
 
 
 class ProgressRecord:
-    """The progress of a job over all attempts: ``rows`` of the history, epoch and iteration. told :
-    ``told`` of an earlier record.
+    """The progress of a job over all attempts: ``rows`` of the history, epoch and iteration.
+    incomplete : that of an earlier record.
     """
 
     def __init__(
@@ -68,23 +68,23 @@ class ProgressRecord:
         job: Job,
         watcher: Progress,
         rows: Sequence[Mapping[str, Any]] = (),
-        told: Sequence[Mapping[str, Any]] = (),
+        incomplete: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.job, self.watcher = job, watcher
         self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
         self.epoch, self.iteration = len(self.rows) + 1, 0
         self.is_shown, self.resumed = False, ""  # resumed : a note for the beginning
         # Epochs and updates that callbacks have not seen yet. None: there are no callbacks.
-        self.untold: deque[Mapping[str, Any] | BatchDone] | None = None
-        self._n_told = len(self.rows)
+        self.unseen: deque[Mapping[str, Any] | BatchDone] | None = None
+        self._n_shown = len(self.rows)
         self._heard: dict[int, dict[int, EpochRow]] = {}  # epoch, group: not in ``rows`` yet
         self._latest: dict[int, int] = {}  # group: the last epoch that it reported
         self._gone: set[int] = set()  # groups that have left and are not waited for
-        for said in told:
+        for said in incomplete:
             self._note(msgspec.convert(said, EpochRow))
 
     @property
-    def told(self) -> list[dict[str, Any]]:
+    def incomplete(self) -> list[dict[str, Any]]:
         """Reports of epochs that are not in ``rows`` yet, plain, for a file."""
         return [msgspec.to_builtins(row) for said in self._heard.values() for row in said.values()]
 
@@ -109,8 +109,8 @@ class ProgressRecord:
         self.epoch, self.iteration = len(self.rows) + 1, iteration
         self._heard.clear()
         self._latest.clear()
-        if self.untold is not None:
-            self.untold.clear()
+        if self.unseen is not None:
+            self.unseen.clear()
 
     def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
         self.epoch, self.iteration = epoch, iteration
@@ -118,8 +118,8 @@ class ProgressRecord:
 
     def hear(self, row: EpochRow, n_groups: int, is_joined: bool) -> None:
         epoch = int(row.values["epoch"])  # type: ignore[arg-type]
-        if self.untold is not None and row.group == 0 and epoch <= len(self.rows):
-            self.untold.append(self.rows[epoch - 1])  # for a restarted group, which waits for it
+        if self.unseen is not None and row.group == 0 and epoch <= len(self.rows):
+            self.unseen.append(self.rows[epoch - 1])  # for a restarted group, which waits for it
         self._note(row)
         self.put(n_groups, is_joined)
 
@@ -154,11 +154,11 @@ class ProgressRecord:
             self._heard.pop(epoch, None)
             self.rows.append(merged(found, is_joined) if 0 in found else self._unknown(epoch))
             self.epoch, self.iteration = epoch, int(self.rows[-1]["iteration"])
-            if self.untold is not None:
-                self.untold.append(self.rows[-1])
-            if epoch > self._n_told and 0 in found:
+            if self.unseen is not None:
+                self.unseen.append(self.rows[-1])
+            if epoch > self._n_shown and 0 in found:
                 self.watcher.epoch(self.rows[-1])
-            self._n_told = max(epoch, self._n_told)
+            self._n_shown = max(epoch, self._n_shown)
 
     def _unknown(self, epoch: int) -> dict[str, Any]:
         """An empty row for an epoch that group 0 reported to a process that has ended."""
@@ -232,8 +232,8 @@ class TaskMonitor:
                     self.record.hear(said, self.topology.n_groups, self.is_joined)
                 case BatchDone():
                     self.record.begin()
-                    if self.record.untold is not None:
-                        self.record.untold.append(said)
+                    if self.record.unseen is not None:
+                        self.record.unseen.append(said)
                 case control.ArrayShare(parts):
                     self._put(rank, parts, descriptors)
                     self.n_shares += 1

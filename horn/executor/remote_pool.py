@@ -80,9 +80,9 @@ class HostLink:
     ``receive``: another host's runner has gone.
     """
 
-    def __init__(self, url: str, place: Identity, names: Sequence[str]) -> None:
-        self.names, self.number = tuple(names), place.rank
-        self.transport: FramedTransport = Tcp(url, place)
+    def __init__(self, url: str, identity: Identity, names: Sequence[str]) -> None:
+        self.names, self.number = tuple(names), identity.rank
+        self.transport: FramedTransport = Tcp(url, identity)
         self.endpoint = self.transport.endpoint
         self._out: queue.SimpleQueue[RemoteMessage] = queue.SimpleQueue()
         self._in: queue.SimpleQueue[RemoteMessage | HornError] = queue.SimpleQueue()

@@ -177,10 +177,10 @@ class Restarts:
         """The time of the next restart."""
         return min((at for at, _ in self._due.values()), default=None)
 
-    def look(self, now: float) -> None:
+    def restart_due(self, now: float) -> None:
         """Restart units that are due."""
         record = self.monitor.record
-        self.keep(record.rows, record.told)
+        self.keep(record.rows, record.incomplete)
         for unit, (at, why) in list(self._due.items()):
             if now < at:
                 continue

@@ -83,7 +83,7 @@ class StallDetector:
         self._fronts: dict[str, tuple[tuple[int, int, int], Patience]] = {}
         self._signs: dict[int, Patience] = {}  # by training rank,
         self._ends: dict[int, Patience] = {}  # and by rank that has trained
-        self._looked = clock()
+        self._checked_s = clock()
         self.begin(ranks)
 
     def begin(self, ranks: Iterable[int]) -> None:
@@ -119,12 +119,12 @@ class StallDetector:
             if rank in known:
                 known[rank].renew()
 
-    def look(self) -> list[StalledRanks]:
+    def take_stalled(self) -> list[StalledRanks]:
         """Return the newly stalled ranks, and watch them no longer."""
         now = self.clock()
-        if now - self._looked < LOOK_S:
+        if now - self._checked_s < LOOK_S:
             return []
-        self._looked = now
+        self._checked_s = now
         found = [*self._late_starts(), *self._silent()]
         for late in found:
             self.drop(late.ranks)

@@ -78,7 +78,7 @@ class Moment:
         return self.sample if per == "sample" else random.SHARED
 
 
-class Deltas:
+class DeltaByWeight:
     """m.delta of a synapse with several weights: the delta of each weight's sum, by its name."""
 
     def __init__(self, by_weight: dict[str, Any]) -> None:
@@ -222,7 +222,7 @@ class Question:
     value: Any
 
 
-class Asked(BaseException):
+class QuestionAsked(BaseException):
     """Ends the run of one neuron at its question."""
 
     def __init__(self, question: Question) -> None:
@@ -509,7 +509,7 @@ class Call:
             if (found.word, found.over) != (word, over):
                 raise user_text.error(f"self.{word} {PARTLY}")
             return found.value
-        raise Asked(asked)
+        raise QuestionAsked(asked)
 
     # --- helpers
 

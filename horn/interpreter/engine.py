@@ -52,7 +52,7 @@ class Batch:
     states: dict[str, Array]
     sits_out: dict[str, Array]
     sent: list[list[list[list[float]]]]
-    deltas: list[list[list[list[passes.Deltas]]]]
+    deltas: list[list[list[list[passes.DeltaNumbers]]]]
     heard: dict[str, Array]
 
 
@@ -549,7 +549,7 @@ class Engine:
             sample.silent_inputs = silent_inputs
         return samples
 
-    def look(
+    def observe(
         self, rows: Array, k: int, *, iteration: int, first_sample: int
     ) -> tuple[Sample, Gradients]:
         """The calls and gradients of every neuron for sample k of a training batch. Changes

@@ -14,7 +14,7 @@ from horn.autodiff import user_text
 from horn.autodiff.tape import Traced
 from horn.errors import HornError, ModelError
 from horn.interpreter import neuron_kinds
-from horn.interpreter.calls import Call, Deltas, Guard, Heard, Message, Moment
+from horn.interpreter.calls import Call, DeltaByWeight, Guard, Heard, Message, Moment
 from horn.interpreter.language import Translator, printing
 from horn.layers import Layer
 from horn.losses import LOSSES, binary_cross_entropy_of_sigmoid, cross_entropy_of_softmax
@@ -362,7 +362,7 @@ def backward_message(
     """The message of an outgoing synapse in backward."""
     own = {name: Traced(w) for name, w in weights.items()}
     known = {name: Traced(delta) for name, delta in deltas.items()}
-    only = known[next(iter(own))] if len(own) == 1 else Deltas(known)
+    only = known[next(iter(own))] if len(own) == 1 else DeltaByWeight(known)
     fields: dict[str, Any] = {"delta": only, "gradient": Traced(gradient), **own}
     fields |= {name: Traced(kept, "trace") for name, kept in traces.items()}
     for name in refused:

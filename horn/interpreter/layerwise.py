@@ -39,7 +39,7 @@ class _Truth(int):
     sum, mean, prod, max, min = map(_asks, OF_LAYER)
 
 
-class _Asked(BaseException):
+class _LayerAsked(BaseException):
     """Ends the run of one neuron at a question to the layer."""
 
     def __init__(self, word: str, value: Any) -> None:
@@ -63,7 +63,7 @@ class _Layer:
             return self.answers[self.turn - 1][1]
         if self.is_partly or self.turn < len(self.answers):
             raise user_text.error(f"{word} {PARTLY}")
-        raise _Asked(word, value)
+        raise _LayerAsked(word, value)
 
     def hear(self, f: Callable[..., Any], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run f for every neuron, to its end or to its question."""
@@ -72,7 +72,7 @@ class _Layer:
             self.turn = 0
             try:
                 found.append(f(*row))
-            except _Asked as asked:
+            except _LayerAsked as asked:
                 found.append(asked)
         return found
 
@@ -93,7 +93,7 @@ def run(f: Callable[..., Any], rows: Sequence[tuple[Any, ...]]) -> tuple[list[An
     with answering(layer.ask), listening(compare):
         while True:
             found = layer.hear(f, rows)
-            asked = [each for each in found if isinstance(each, _Asked)]
+            asked = [each for each in found if isinstance(each, _LayerAsked)]
             if not asked:
                 varies = any(isinstance(x, Traced) and x.varies for x in found)
                 return found, not (compared or varies)

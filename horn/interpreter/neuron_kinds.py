@@ -19,7 +19,7 @@ from typing import Any
 
 from horn.autodiff.tape import Traced, below
 from horn.errors import HornError
-from horn.interpreter.calls import Call, Deltas, Message
+from horn.interpreter.calls import Call, DeltaByWeight, Message
 from horn.neuron import WEIGHT
 
 # Enough for every neuron seen so far by a wide margin; a method with more paths is judged by these.
@@ -97,7 +97,7 @@ def probes(
             start = 0.375 + 0.5 * i + 0.0625 * k
             values[name] = Traced(start, "weight", (i, name), variable=True, varies=True)
         if kind == "backward" and len(names) > 1:
-            values["delta"] = Deltas(dict.fromkeys(names, values["delta"]))
+            values["delta"] = DeltaByWeight(dict.fromkeys(names, values["delta"]))
         if kind == "forward":
             values["index"] = Traced(i, "index")
         values["previous_update"] = Traced(0.0, "previous_update", (i,))

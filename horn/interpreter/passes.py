@@ -11,12 +11,12 @@ from horn.autodiff import user_text
 from horn.autodiff.tape import Traced, adjoints, below, extreme, is_number, make, number
 from horn.errors import ModelError
 from horn.interpreter import layerwise
-from horn.interpreter.calls import PARTLY, Asked, Call, Heard, Moment, Question
+from horn.interpreter.calls import PARTLY, Call, Heard, Moment, Question, QuestionAsked
 from horn.interpreter.layers import Stage, Wire, backward_message, forward_message
 from horn.neuron import WEIGHT
 
 Numbers = dict[str, list[float]]  # arrays by name, flat
-Deltas = dict[str, dict[str, float]]  # d loss / d sum, by the name of the input and the weight
+DeltaNumbers = dict[str, dict[str, float]]  # d loss / d sum, by names of input and weight
 
 
 @dataclass
@@ -100,7 +100,7 @@ class Gradients:
     """
 
     arrays: Numbers
-    deltas: list[list[Deltas]]
+    deltas: list[list[DeltaNumbers]]
     loss: float = 0.0
     is_apart: bool = False  # the output's neurons tell their inputs apart
     last: int = -1  # the output's layer
@@ -209,7 +209,7 @@ def _fire_all(stage: Stage, samples: Sequence[Sample], memory: LearnedNumbers) -
             for o in size:
                 try:
                     found[k].append(made[k][o].fire(stage, o, sample, answers[k][o]))
-                except Asked as asked:
+                except QuestionAsked as asked:
                     found[k].append(asked.question)
         asked_all = [each for row in found for each in row if isinstance(each, Question)]
         if not asked_all:
@@ -231,7 +231,7 @@ def fire_one(
     """Run the forward of one neuron for samples[k]; at a question all neurons for all samples."""
     try:
         _Leaves.of(stage, o, samples[k], memory).fire(stage, o, samples[k], [])
-    except Asked:
+    except QuestionAsked:
         _fire_all(stage, samples, memory)
 
 
@@ -638,7 +638,7 @@ def _come_back(
 
 def _deltas(
     stage: Stage, fired: Fired, table: Mapping[int, float], shared: _Shared | None
-) -> Deltas:
+) -> DeltaNumbers:
     """d loss / d sum(input * weight) of each weight: the adjoint of any one of the products of an
     input's messages, here the first.
     """

@@ -225,7 +225,7 @@ class BrokenBatch:
         for name, array in engine._kept.items():
             array[0] = self.memory["heard"][name][row]
         with np.errstate(all="ignore"), watching(self.job.dtype, places=True) as watch:
-            seen, _ = engine.look(
+            seen, _ = engine.observe(
                 self.rows[row : row + 1], 0, iteration=self.iteration,
                 first_sample=self.first_sample + row,
             )  # fmt: skip

@@ -156,7 +156,7 @@ class ParameterClient:
         self._say(self.requests.thank())
         self._until(lambda: self.requests.is_heard, "thanking", self.timeout_s)
 
-    def ask(self, epoch: int, stop: bool) -> bool:
+    def wait_verdict(self, epoch: int, stop: bool) -> bool:
         """Whether training ends after an epoch, by the decision of group 0."""
         self._say([self.requests.ask(epoch, stop)])
         where = f"end of epoch {epoch}"

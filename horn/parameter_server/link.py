@@ -53,14 +53,14 @@ class LinkEnd:
         """Send the queue, by a ROUTER ``to`` an address; whether nothing is left. Large bodies are
         not copied, and must not change. Raises zmq.ZMQError if the connection is gone.
         """
-        place = context.place
+        identity = context.identity
         while self.stuck is not None or self.queue:
             if self.stuck is None:
                 meta, values = self.queue.popleft()
                 self.n_out += 1
                 flags = BODY_SUM if context.needs_sum else 0
                 message = WireMessage(
-                    meta, tuple(values), place.rank, place.attempt, self.n_out, flags=flags
+                    meta, tuple(values), identity.rank, identity.attempt, self.n_out, flags=flags
                 )
                 self.stuck = encode(message)
             n_bytes = sum(map(len, self.stuck[2:]))

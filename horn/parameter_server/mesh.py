@@ -18,7 +18,7 @@ class Mesh:
     """One end, a task's or a server's. Peers of a server are ranks, those of a task are servers, by
     their numbers. No message is lost: a lost peer ends the job.
 
-    receive : the next message of a peer; by default the transport's. agree_timeout_s : for all
+    receive : the next message of a peer; by default the transport's. start_timeout_s : for all
     ranks to agree on the channels, before which others compile.
     """
 
@@ -31,7 +31,7 @@ class Mesh:
         pieces: Sequence[ParameterPiece],
         dtype: str,
         timeout_s: float,
-        agree_timeout_s: float | None = None,
+        start_timeout_s: float | None = None,
         receive: Callable[[float], WireMessage | None] | None = None,
     ) -> None:
         self.transport, self.timeout_s = transport, timeout_s
@@ -43,7 +43,7 @@ class Mesh:
         mine = [b for b in every if rank in (b.rank, topology.server(b.server))]
         self._bundles = {bundle.part: bundle for bundle in mine}
         self._n_used = dict.fromkeys(self._bundles, 0)
-        transport.plan(channels(every, topology, dtype), agree_timeout_s or timeout_s)
+        transport.plan(channels(every, topology, dtype), start_timeout_s or timeout_s)
 
     def _use(self, bundle: ParameterBundle) -> int:
         self._n_used[bundle.part] += 1

@@ -89,8 +89,8 @@ class Peers:
                 hint = f"{names} owes {kind.__name__}"
                 raise BarrierTimeout(where, absent, (), self.timeout_s, hint)
 
-    def part(self) -> None:
-        """Wait until the other tasks have finished, too."""
+    def wait_finished(self) -> None:
+        """Say that this task has finished, and wait until the others have, too."""
         for rank in self.others:
             self.transport.send(rank, LeaveServers(), (), self.timeout_s)
         patience, late = Patience(self.timeout_s), list(self.others)
@@ -98,7 +98,7 @@ class Peers:
             found = self._next(f"task {self.rank}, leaving", late, patience, LeaveServers)
             late.remove(found.src)
 
-    def ask(self, epoch: int, stop: bool) -> bool:
+    def wait_verdict(self, epoch: int, stop: bool) -> bool:
         """The decision of group 0 about the end, from its first task."""
         if self.group == 0:
             if self.task == 0:

@@ -38,21 +38,21 @@ LATER = "a later one: another has this place"
 class ServerLinks:
     """A server's end of all its links.
 
-    place : ``task`` is the server's number, ``n_tasks`` the tasks of each group. is_stale : whether
-    a rank's attempt is over. n_stale : frames refused for that.
+    identity : its rank is the server's number, its world size the tasks of each group. is_stale :
+    whether a rank's attempt is over. n_stale : frames refused for that.
     """
 
-    def __init__(self, url: str, place: Identity, is_stale: Callable[[int, int], bool]) -> None:
-        self.place, self.is_stale, self.counters = place, is_stale, TransportCounters()
+    def __init__(self, url: str, identity: Identity, is_stale: Callable[[int, int], bool]) -> None:
+        self.identity, self.is_stale, self.counters = identity, is_stale, TransportCounters()
         self.n_stale = 0
         self._ends: dict[bytes, tuple[int, LinkEnd]] = {}  # by incarnation: rank, link
         self._of: dict[int, bytes] = {}  # by rank
         self._over: dict[bytes, tuple[int, int]] = {}  # by incarnation: rank, attempt
-        self._handshake = Handshake(place, self.counters, self._checks)
-        self._context = ZeroMqContext(place)
+        self._handshake = Handshake(identity, self.counters, self._checks)
+        self._context = ZeroMqContext(identity)
         try:
             bind_to = url if url != "ipc://" else f"ipc://@horn-{secrets.token_hex(16)}"
-            self._context.listen(bind_to, f"server {place.rank} of {place.job}")
+            self._context.listen(bind_to, f"server {identity.rank} of {identity.job}")
         except BaseException:
             self._context.end()
             raise
@@ -108,13 +108,13 @@ class ServerLinks:
     def _take(self, sender: bytes, parts: Sequence[Buffer]) -> WireMessage | None:
         found = self._ends.get(sender)
         if found is None:
-            self._meet(sender, parts)
+            self._accept(sender, parts)
             return None
         rank, end = found
         attempt = end.expected.attempt or 0
         if self.is_stale(rank, attempt):
             self._forget(sender, f"attempt {attempt} is over")
-            self._meet(sender, parts)
+            self._accept(sender, parts)
             return None
         try:
             message = end.take(parts)
@@ -140,9 +140,9 @@ class ServerLinks:
         while len(self._over) > OLD_LINKS:
             self._over.pop(next(iter(self._over)))
         if why:
-            logger.warning("link ended server=%d %s reason=%s", self.place.rank, end.name, why)
+            logger.warning("link ended server=%d %s reason=%s", self.identity.rank, end.name, why)
 
-    def _meet(self, sender: bytes, parts: Sequence[Buffer]) -> None:
+    def _accept(self, sender: bytes, parts: Sequence[Buffer]) -> None:
         """Begin a link by a fitting hello; other frames without a link are dropped and counted."""
         over = self._over.get(sender)
         if over is not None and self.is_stale(*over):
@@ -150,7 +150,7 @@ class ServerLinks:
             refused = HandshakeRefused(ATTEMPT, over[1], LATER)
             self._context.answer(sender, self._handshake.refusal(refused))
             return
-        found = self._handshake.meet(sender, parts, self._context.needs_sum, self._context.answer)
+        found = self._handshake.accept(sender, parts, self._context.needs_sum, self._context.answer)
         if found is None:
             return
         message, hello = found

@@ -102,10 +102,10 @@ def mesh_of(
     server: ParameterServer,
     transport: Transport,
     timeout_s: float,
-    agree_timeout_s: float | None = None,
+    start_timeout_s: float | None = None,
 ) -> Mesh:
     return Mesh(transport, server.topology, server.pieces, server.dtype.str, timeout_s,
-                agree_timeout_s)  # fmt: skip
+                start_timeout_s)  # fmt: skip
 
 
 class ServerThread:
@@ -126,14 +126,14 @@ class ServerThread:
         self.thread = threading.Thread(target=self._run, name="server", daemon=True)
 
     def start(self, endpoints: list[str], timeout_s: float) -> None:
-        self._meet = (endpoints, timeout_s)
+        self._endpoints, self._start_timeout_s = endpoints, timeout_s
         self.thread.start()
 
     def _run(self) -> None:
         with self.transport as transport:
             try:
-                transport.connect(*self._meet)
-                mesh = mesh_of(self.server, transport, self.idle_s, self._meet[1])
+                transport.connect(self._endpoints, self._start_timeout_s)
+                mesh = mesh_of(self.server, transport, self.idle_s, self._start_timeout_s)
                 serve(self.server, mesh, self.idle_s)
             except BaseException as error:
                 self.error = error

@@ -85,7 +85,7 @@ class _Link:
 class TaskLinks:
     """A task's links to all servers.
 
-    place : ``task`` is the rank, ``n_tasks`` those of its group. find : where a server is now.
+    identity : its world size counts the tasks of its group. find : where a server is now.
 
     Raises
     ------
@@ -97,16 +97,16 @@ class TaskLinks:
 
     def __init__(
         self,
-        place: Identity,
+        identity: Identity,
         n_servers: int,
         find: Callable[[int], ServerAddress | None],
     ) -> None:
-        self.place, self.find = place, find
+        self.identity, self.find = identity, find
         self._again: Again = lambda server: ()
         self.counters = TransportCounters()
         self.n_links = 0  # number of links made
         self._links = [_Link() for _ in range(n_servers)]
-        self._context = ZeroMqContext(place)
+        self._context = ZeroMqContext(identity)
 
     def open(self, again: Again) -> None:
         self._again = again
@@ -160,11 +160,11 @@ class TaskLinks:
         """Open the links that are down; whether a link has no room for its queue."""
         is_full, now = False, time.monotonic()
         for server, link in enumerate(self._links):
-            self._look(link)
+            self._read_events(link)
             found = self.find(server)
             if found != link.found:
                 self._answered(link)
-            elif link.probe is not None and link.probe.look(now) is not ProbeResult.NONE:
+            elif link.probe is not None and link.probe.poll(now) is not ProbeResult.NONE:
                 self._answered(link)  # the next link will show whether it runs or has gone
             if found is not None and found != link.found:
                 self._cut(link, NOT_YET)
@@ -177,7 +177,7 @@ class TaskLinks:
             is_full |= not self._flush(link)
         return is_full
 
-    def _look(self, link: _Link) -> None:
+    def _read_events(self, link: _Link) -> None:
         while link.monitor is not None and link.monitor.poll(0):
             event = event_of(link.monitor)
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -207,12 +207,13 @@ class TaskLinks:
         except zmq.ZMQError as error:
             raise JobError(f"cannot connect to {found.endpoint!r}: {error}") from error
         self.n_links += 1
-        needs_sum, place = self._context.needs_sum, self.place
+        needs_sum, identity = self._context.needs_sum, self.identity
         expected = Expected(server, found.attempt, frames.BODY_BYTES, needs_sum)
         link.end = LinkEnd(f"server {server}", expected)
         hello = Hello(
-            task=place.rank, n_tasks=place.world_size, job=place.job, incarnation=incarnation
-        )
+            task=identity.rank, n_tasks=identity.world_size, job=identity.job,
+            incarnation=incarnation,
+        )  # fmt: skip
         link.end.queue.append((hello, ()))
 
     def _cut(self, link: _Link, why: str, linger_ms: int = 0) -> None:
@@ -236,7 +237,7 @@ class TaskLinks:
             message = link.end.take(parts)
         except BadFrame as error:
             self.counters.n_dropped += 1
-            logger.warning("link ended task=%d server=%d %s", self.place.rank, server, error)
+            logger.warning("link ended task=%d server=%d %s", self.identity.rank, server, error)
             self._cut(link, str(error))
             return None
         if isinstance(message.meta, Refusal):
@@ -255,12 +256,12 @@ class TaskLinks:
         where = refusal.where
         if where.rpartition(": ")[2] == ATTEMPT:
             raise Fenced(
-                f"task {self.place.rank}",
-                f"server {server} has seen a later attempt than {self.place.attempt}",
+                f"task {self.identity.rank}",
+                f"server {server} has seen a later attempt than {self.identity.attempt}",
             )
         if where.startswith(HELLO) or where == VERSION:
             raise refused(f"server {server}", refusal)
-        logger.warning("link refused task=%d server=%d %s", self.place.rank, server, refusal.got)
+        logger.warning("link refused task=%d server=%d %s", self.identity.rank, server, refusal.got)
         self._cut(link, refusal.got)
 
     def close(self) -> None:

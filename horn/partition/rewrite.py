@@ -20,7 +20,7 @@ from horn.network import Network
 from horn.partition.forms import Form, TaskBuffers
 from horn.partition.placement import Placement
 from horn.partition.share import has_whole_positions
-from horn.partition.supersteps import scheduled as scheduled
+from horn.partition.supersteps import scheduled
 from horn.program import (
     AllSteps,
     BatchSum,

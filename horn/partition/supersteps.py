@@ -174,7 +174,7 @@ def roots(program: Program, names: Iterable[str]) -> set[str]:
     return found
 
 
-def rendezvous(program: Program, name: str) -> list[int]:
+def idle_supersteps(program: Program, name: str) -> list[int]:
     """The supersteps after a task's last read of a buffer and before its first write in a batch: a
     peer that took part in one misses no write. Empty where something reads it later.
     """

@@ -134,6 +134,7 @@ def _write(path: Path, machine: Machine) -> None:
 
 
 def rounded(machine: Machine) -> Machine:
+    """The machine's figures with ``DIGITS`` significant digits, as they are on disk."""
 
     def cut(value: Any) -> Any:
         if isinstance(value, float):
@@ -149,6 +150,7 @@ def rounded(machine: Machine) -> Machine:
 
 
 def measure(dtype: str = "float32") -> Machine:
+    """Measure this machine: the fastest of ``PASSES`` passes per figure. It takes seconds."""
     call_s = _call_s(dtype)
     strips = StripTimings(dtype, call_s)
     passes, synapses, draws, windows = [], [], [], []

@@ -24,7 +24,8 @@ from horn.partition.placement import (
     Placement,
     has_channels,
 )
-from horn.partition.rewrite import Partition, partition, scheduled
+from horn.partition.rewrite import Partition, partition
+from horn.partition.supersteps import scheduled
 from horn.planner.cost_model import Costs
 from horn.program import (
     BatchSum,

@@ -275,17 +275,18 @@ class TaskProcess:
                 guest.check()
             group.cross()
             if watching is not None:
-                watching.look("on_epoch_end", loop)
+                watching.call("on_epoch_end", loop)
             if decisions is not None:
                 stop = decisions.epoch(loop.iteration) or stop
-            return engine.agree(epoch, stop or (saver is None and self._is_leaving(group_index)))
+            stop = stop or (saver is None and self._is_leaving(group_index))
+            return engine.decide_end(epoch, stop)
 
         on_batch = decisions.batch if decisions and run.callbacks == BY_BATCH else None
         if watching is not None and watching.is_by_batch:
             decided = on_batch
 
             def on_batch(epoch: int, iteration: int, loss: float) -> bool:
-                watching.look("on_batch_end", loop, loss)
+                watching.call("on_batch_end", loop, loss)
                 return decided is not None and decided(epoch, iteration, loss)
 
         self.loop = loop = TrainingLoop(
@@ -294,7 +295,7 @@ class TaskProcess:
             watcher,
             run.begun,
             is_share=True,
-            look=lambda: engine.views()["parameter"],
+            views=lambda: engine.views()["parameter"],
             on_iteration=lambda iteration: setattr(group.state, "iteration", iteration),
             is_watcher=opened.strategy.is_joined or group_index == 0,
             before_measuring=engine.settle,
@@ -324,10 +325,10 @@ class TaskProcess:
         group.cross()
         self._ready("")
         if watching is not None:
-            watching.look("on_train_begin", loop)
+            watching.call("on_train_begin", loop)
         loop.run()
         if watching is not None:
-            watching.look("on_train_end", loop)
+            watching.call("on_train_end", loop)
         self.line.send(control.StartPhase(control.ENDING))
         if saver is not None:
             saver.close()

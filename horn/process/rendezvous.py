@@ -185,7 +185,7 @@ class Rendezvous:
         return Group(
             self._steps,
             timeout_s=run.superstep_timeout_s,
-            agree_timeout_s=run.start_timeout_s,
+            start_timeout_s=run.start_timeout_s,
             barrier=barrier,
             every_superstep=run.barrier == "zookeeper",
         )

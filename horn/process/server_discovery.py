@@ -68,7 +68,7 @@ class ServerDiscovery:
         for watched in (*self.groups, self._servers):
             watched.close()
 
-    def place(self) -> Identity:
+    def identity(self) -> Identity:
         """This rank's identity on its links."""
         rank, run, key = self.rendezvous.rank, self.run, self.rendezvous.key
         number = rank - self.rendezvous.topology.n_workers if self._is_server else rank
@@ -130,7 +130,7 @@ def served(
             server.fence(group, discovery.attempt(group))
         return server.is_stale(group, attempt)
 
-    links = ServerLinks(url, discovery.place(), is_stale)
+    links = ServerLinks(url, discovery.identity(), is_stale)
     stack.callback(links.close)
     journal = Journal(Path(run.journals) / f"server-{number}")
     stack.callback(journal.close)

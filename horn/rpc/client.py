@@ -236,9 +236,9 @@ class RpcClient:
         if left <= 0:
             raise ClusterError(f"no answer to {op!r} from {self.endpoint} in time")
         zmq.zmq_poll([(self._socket, event), (self._monitor, zmq.POLLIN)], int(left * 1000) + 1)
-        self._look()
+        self._check_connection()
 
-    def _look(self) -> None:
+    def _check_connection(self) -> None:
         """Check the connection. Raises NotAllowed."""
         self._drain()
         if self._n_failed >= MAX_FAILED and not self._broke:

@@ -171,7 +171,7 @@ class RpcServer:
             if self._wake in ready:
                 os.eventfd_read(self._wake)
             now = time.monotonic()
-            self.admission.look(now)
+            self.admission.read_events(now)
             if self._router in ready:
                 for _ in range(AT_ONCE):
                     if not self._receive(now):
@@ -192,7 +192,7 @@ class RpcServer:
                 parts.append(frame.bytes)
         fd = int(frame.get(zmq.SRCFD))
         if self._peers.get(fd) != peer or not self.admission.connections.spoke(fd):
-            self.admission.look(now)  # it was accepted since the last look
+            self.admission.read_events(now)  # it was accepted since the last look
             self.admission.connections.spoke(fd)
             self._peers[fd] = peer
         if self._banned.get(peer, 0.0) > now:

@@ -67,8 +67,8 @@ def blocks_of(
         for their_key, (theirs, who) in wants.items():
             found = met.get((known, their_key))
             if found is None:
-                meets = [_meet(a, b) for a, b in zip(places, theirs, strict=True)]
-                taken, put = tuple(m[0] for m in meets), tuple(m[1] for m in meets)
+                both = [_intersection(a, b) for a, b in zip(places, theirs, strict=True)]
+                taken, put = tuple(m[0] for m in both), tuple(m[1] for m in both)
                 found = taken, put, tuple(map(count, taken)), tuple(map(_key, taken))
                 met[known, their_key] = found
             taken, put, shape, key = found
@@ -111,14 +111,14 @@ def _of_axes(share: Share, axes: Sequence[str], batch_size: int) -> tuple[Index,
     return places, tuple(map(_key, places))
 
 
-def _meet(a: Places, b: Places) -> tuple[Places, Places]:
+def _intersection(a: Places, b: Places) -> tuple[Places, Places]:
     """The intersection of two sets of places, as places within ``a`` and as places within ``b``."""
     if isinstance(a, slice) and isinstance(b, slice):
         start = max(a.start, b.start)
         stop = max(min(a.stop, b.stop), start)
         return slice(start - a.start, stop - a.start), slice(start - b.start, stop - b.start)
     if isinstance(a, slice):
-        return _meet(b, a)[::-1]
+        return _intersection(b, a)[::-1]
     if isinstance(b, slice):
         first, past = np.searchsorted(a, (b.start, b.stop))
         return slice(int(first), int(past)), tight(a[first:past] - b.start)

@@ -166,7 +166,7 @@ class GroupEngine(CompiledEngine):
         )
         self._exchanges[id(runner)] = exchange
         self.channels.extend(exchange.channels)
-        self.group.agree(self.channels)
+        self.group.plan(self.channels)
         self._share()
         return runner
 
@@ -184,7 +184,7 @@ class GroupEngine(CompiledEngine):
                 exchange.runner.place(name, memory)
                 exchange.forget()
         if pairs:
-            self.group.meet()
+            self.group.wait_all()
 
     def load(
         self,
@@ -197,7 +197,7 @@ class GroupEngine(CompiledEngine):
         collective. If groups have arrays in common, it first waits until no group measures.
         """
         if any(exchange.common for exchange in self._exchanges.values()):
-            self.group.meet()
+            self.group.wait_all()
         super().load(parameters, states, slots, updates)
 
     def bind(self, data: Dataset) -> None:

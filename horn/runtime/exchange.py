@@ -13,7 +13,7 @@ from horn import ir
 from horn.backends._compiled import Runner
 from horn.partition import group_sums
 from horn.partition.share import Array, Share
-from horn.partition.supersteps import rendezvous, roots
+from horn.partition.supersteps import idle_supersteps, roots
 from horn.program import Move, Post, Statement, base, segments, writes
 from horn.runtime.blocks import Block, Index, blocks_of, is_turned
 from horn.runtime.copies import COMBINE, ArrayRegion, ReadInPlace, SumBundle, Unpacking
@@ -284,7 +284,7 @@ class Exchange:
         everybody = {(a, b) for shares in self._across for a in shares for b in shares if a != b}
         return move.out in roots(program, (move.array,)) and any(
             everybody <= {(c.src, dst) for c in self._plans[step].channels for dst in c.dsts}
-            for step in rendezvous(program, move.out)
+            for step in idle_supersteps(program, move.out)
         )
 
     def _share(self, move: Move, plan: SuperstepPlan) -> None:

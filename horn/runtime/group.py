@@ -68,7 +68,7 @@ OnTrace = Callable[[str, str, int, float, float], None]
 class Group:
     """One task's membership of its group, ready to run scripts.
 
-    ``timeout_s`` bounds every wait for the others, ``agree_timeout_s`` that in ``agree`` and in the
+    ``timeout_s`` bounds every wait for the others, ``start_timeout_s`` that in ``plan`` and in the
     first ``cross``, before which others may still compile. ``barrier`` is crossed by ``cross``, and
     with ``every_superstep`` also at the end of each. ``on_trace`` is called for every step of a
     script, ``on_run`` after each script.
@@ -86,14 +86,14 @@ class Group:
         *,
         clock: Callable[[], float] = time.perf_counter,
         timeout_s: float = 60.0,
-        agree_timeout_s: float | None = None,
+        start_timeout_s: float | None = None,
         barrier: Barrier | None = None,
         every_superstep: bool = True,
         on_trace: OnTrace | None = None,
         on_run: Callable[[], None] | None = None,
     ) -> None:
         self.transport, self.clock, self.timeout_s = transport, clock, timeout_s
-        self.agree_timeout_s = timeout_s if agree_timeout_s is None else agree_timeout_s
+        self.start_timeout_s = timeout_s if start_timeout_s is None else start_timeout_s
         self.barrier, self.every_superstep, self.on_trace = barrier, every_superstep, on_trace
         self.on_run = on_run
         self.task, self.n_tasks = transport.task, transport.n_tasks
@@ -108,15 +108,15 @@ class Group:
         """A copy of the totals of all scripts so far."""
         return replace(self._spent)
 
-    def agree(self, channels: Sequence[Channel], timeout_s: float | None = None) -> None:
+    def plan(self, channels: Sequence[Channel], timeout_s: float | None = None) -> None:
         """Agree on the channels with all tasks: collective. Earlier channels no longer hold."""
-        self.transport.plan(channels, self.agree_timeout_s if timeout_s is None else timeout_s)
+        self.transport.plan(channels, self.start_timeout_s if timeout_s is None else timeout_s)
         self.state.plan(channels)
         self._written.clear()
 
-    def meet(self) -> None:
+    def wait_all(self) -> None:
         """Wait for all tasks: collective, between scripts."""
-        self.transport.barrier(self.state.superstep, self.agree_timeout_s)
+        self.transport.barrier(self.state.superstep, self.start_timeout_s)
 
     def run(self, script: Script, work: ScriptHandler) -> None:
         """Run a script on ``work``: collective."""
@@ -211,7 +211,7 @@ class Group:
         generation = self._n_crossed
         self._n_crossed += 1
         assert self.barrier is not None
-        self.barrier.cross(generation, self.timeout_s if generation else self.agree_timeout_s)
+        self.barrier.cross(generation, self.timeout_s if generation else self.start_timeout_s)
 
     def outbox(self, part: int) -> Array:
         self._written.append(part)
@@ -229,11 +229,11 @@ class Group:
         return self.transport.inbox(part)
 
     def _failed(self, error: BarrierTimeout | MemberLost) -> BarrierTimeout | MemberLost:
-        told = self._told(error)
-        self.state.fail(type(told).__name__, str(told))
-        return told
+        located = self._located(error)
+        self.state.fail(type(located).__name__, str(located))
+        return located
 
-    def _told(self, error: BarrierTimeout | MemberLost) -> BarrierTimeout | MemberLost:
+    def _located(self, error: BarrierTimeout | MemberLost) -> BarrierTimeout | MemberLost:
         """The same error with the position of this task, and the blocks that it waits for."""
         where = f"task {self.task}, {self.state.where}"
         if isinstance(error, BarrierTimeout):

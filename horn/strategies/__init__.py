@@ -60,8 +60,8 @@ class TaskEngine(Engine, Protocol):
     def conclude(self) -> None:
         """Called after the last batch."""
 
-    def agree(self, epoch: int, stop: bool) -> bool:
-        """Whether training ends after this epoch; ``stop`` is this group's wish."""
+    def decide_end(self, epoch: int, stop: bool) -> bool:
+        """Whether training ends after this epoch; ``stop`` : this group asks for the end."""
 
 
 @dataclass

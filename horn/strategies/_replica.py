@@ -38,7 +38,7 @@ def _connected(context: TaskContext) -> tuple[Peers | None, ParameterClient | No
     if found is not None:
         from horn.parameter_server.task_links import TaskLinks  # other tasks need no ZeroMQ
 
-        carrier = TaskLinks(found.place(), topology.n_servers, found.find)
+        carrier = TaskLinks(found.identity(), topology.n_servers, found.find)
         beside = context.check
 
         def check() -> None:
@@ -48,7 +48,7 @@ def _connected(context: TaskContext) -> tuple[Peers | None, ParameterClient | No
     else:
         assert context.wire is not None and peers is not None
         carrier = Mesh(context.wire, topology, cut, job.dtype, context.timeout_s,
-                       context.group.agree_timeout_s, peers.from_servers)  # fmt: skip
+                       context.group.start_timeout_s, peers.from_servers)  # fmt: skip
     client = ParameterClient(carrier, topology, context.rank, cut, job.dtype, context.timeout_s,
                              context.spent, check)  # fmt: skip
     return peers, client
@@ -213,12 +213,12 @@ class Replica(GroupEngine):
     def conclude(self) -> None:
         self._do(self.strategy.at_end(self.remembered, self.view))
         if self.peers is not None and self.client is None:
-            self.peers.part()
+            self.peers.wait_finished()
 
-    def agree(self, epoch: int, stop: bool) -> bool:
+    def decide_end(self, epoch: int, stop: bool) -> bool:
         """Whether training ends after this epoch, by the decision of group 0."""
-        asked = self.client or self.peers
-        return stop if self.is_joined or asked is None else asked.ask(epoch, stop)
+        decider = self.client or self.peers
+        return stop if self.is_joined or decider is None else decider.wait_verdict(epoch, stop)
 
     def _do(self, requests: Requests) -> None:
         for request in requests:

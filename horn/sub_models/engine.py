@@ -107,7 +107,7 @@ class SubModels:
             self.smalls.append(known[key])
         self._make_blocks()
         if self.n_ranks > 1:
-            self._agree()
+            self._plan_exchange()
 
     def _make_blocks(self) -> None:
         dtype = np.dtype(self.job.dtype)
@@ -129,7 +129,7 @@ class SubModels:
                         start += array.size
                 self.parts.append((found[0], found[1]))
 
-    def _agree(self) -> None:
+    def _plan_exchange(self) -> None:
         arrays = [
             [self.losses_of[mine.start : mine.stop], block] if len(mine) else []
             for mine, block in zip(self.ranges, self.blocks, strict=True)
@@ -152,7 +152,7 @@ class SubModels:
             self.measure,
             lambda: None,
         )
-        self.group.agree([*self.gather_batch.channels, *self.gather_losses.channels])
+        self.group.plan([*self.gather_batch.channels, *self.gather_losses.channels])
 
     # --- a batch
 
@@ -398,5 +398,5 @@ class SubModels:
 
     def conclude(self) -> None: ...
 
-    def agree(self, epoch: int, stop: bool) -> bool:
+    def decide_end(self, epoch: int, stop: bool) -> bool:
         return stop

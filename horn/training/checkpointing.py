@@ -261,15 +261,15 @@ class RecoverySettings:
     """When a run saves checkpoints, and how it recovers.
 
     plan : when and where to save; None : never. mine : the job's identity. start : the checkpoint
-    to begin from. asked : set to stop the run at a boundary, with a checkpoint. max_restarts :
-    failures in a row without a new checkpoint, after which the run is given up. journals : of
-    servers, instead of a plan.
+    to begin from. stop_requested : set to stop the run at a boundary, with a checkpoint.
+    max_restarts : failures in a row without a new checkpoint, after which the run is given up.
+    journals : of servers, instead of a plan.
     """
 
     plan: CheckpointSchedule | None = None
     mine: Mapping[str, Any] = field(default_factory=dict)
     start: CheckpointReader | None = None
-    asked: threading.Event = field(default_factory=threading.Event)
+    stop_requested: threading.Event = field(default_factory=threading.Event)
     max_restarts: int = 0
     journals: JournalFolder | None = None
 
@@ -285,8 +285,8 @@ def manifest_facts(
 class LocalCheckpoints:
     """Saves the training of one process, as its loop's ``at_boundary``.
 
-    asked : set to stop it at the next boundary, with a checkpoint. last : the iteration and path of
-    the newest checkpoint.
+    stop_requested : set to stop it at the next boundary, with a checkpoint. last : the iteration
+    and path of the newest checkpoint.
     """
 
     def __init__(
@@ -294,9 +294,9 @@ class LocalCheckpoints:
         plan: CheckpointSchedule,
         mine: Mapping[str, Any],
         attempt: int,
-        asked: threading.Event,
+        stop_requested: threading.Event,
     ) -> None:
-        self.plan, self.mine, self.asked = plan, mine, asked
+        self.plan, self.mine, self.stop_requested = plan, mine, stop_requested
         self.checkpoints = Checkpoints(plan.folder, plan.keep)
         self.checkpoints.sweep()
         self.writer = PartWriter(self.checkpoints, max(attempt, self.checkpoints.next_attempt()))
@@ -310,7 +310,7 @@ class LocalCheckpoints:
     def __call__(self) -> bool:
         loop, now = self.loop, time.monotonic()
         assert loop is not None
-        stop = self.asked.is_set()
+        stop = self.stop_requested.is_set()
         is_due = self.plan.every is not None and loop.iteration % self.plan.every == 0
         if stop or is_due or now >= self._next_at:
             self._next_at = self._after(now)

@@ -135,19 +135,19 @@ def _what(
     if first is not None:
         layer, row, step, neuron, n_bad = first
         others = f", as {n_bad - 1} more of the layer do" if n_bad > 1 else ""
-        said = _told(partial(found.forward, layer, row, neuron, seen, step))
+        said = _found(partial(found.forward, layer, row, neuron, seen, step))
         sent = seen[f"{layer.name}.output"][row]
-        return cause.told(
+        return cause.message(
             f"Neuron {neuron} of {layer.name} ({layer.neuron.__name__})",
             f"feeds forward {(sent[step] if job.network.steps else sent)[neuron]} for "
             f"{_sample(job, rows[row], step)}{others}",
             said,
         )
     if not np.isfinite(seen["loss"]):
-        which, said = _told_loss(found, seen, len(rows))
+        which, said = _broken_loss(found, seen, len(rows))
         name = job.network.loss_in_words or "the loss"
         where = "" if which is None else f" of {_sample(job, rows[which[0]], which[1])}"
-        return cause.told(f"The loss {name!r}{where}", f"is {float(seen['loss'])}", said)
+        return cause.message(f"The loss {name!r}{where}", f"is {float(seen['loss'])}", said)
     gradients = {k: v for k, v in seen.items() if k.endswith(".gradient")}
     for layer in reversed(job.network.layers[1:]):
         for name in _arrays_of(layer):
@@ -157,11 +157,11 @@ def _what(
                 one, last = _last_back(seen)
                 if one is None and job.data.pieces == 1:
                     one = _row_of(engine, read, iteration, sample, f"{name}.gradient")
-                said = _told(partial(found.backward, one))
+                said = _found(partial(found.backward, one))
                 if said is not None and said.step is not None:
                     last = said.step
                 whose = "" if one is None else f", {_sample(job, rows[one], last)}"
-                return cause.told(
+                return cause.message(
                     f"Of {name} ({layer.neuron.__name__}){whose}",
                     f"{n_bad} of {gradient.size} gradients are not finite",
                     said,
@@ -176,7 +176,7 @@ def _what(
             f"{place} is not. Gradients are {most:.3g} at most; times the learning rate ({rate:g}) "
             f"that is more than {job.dtype} can hold: the learning rate is too high. Try 0.1"
         )
-    return cause.told(place, "is not", None)
+    return cause.message(place, "is not", None)
 
 
 def _sample(job: Job, row: int, step: int | None) -> str:
@@ -220,21 +220,21 @@ def _last_back(seen: Mapping[str, np.ndarray]) -> tuple[int | None, int | None]:
     return (max(bad)[1], max(bad)[0]) if bad else (None, None)
 
 
-def _told(look: Callable[[], trouble.BrokenOperation | None]) -> trouble.BrokenOperation | None:
+def _found(search: Callable[[], trouble.BrokenOperation | None]) -> trouble.BrokenOperation | None:
     """The interpreter's finding; None where it cannot run the neuron."""
     try:
-        return look()
+        return search()
     except HornError:
         return None
 
 
-def _told_loss(
+def _broken_loss(
     found: trouble.BrokenBatch, seen: Mapping[str, np.ndarray], n_rows: int
 ) -> tuple[tuple[int, int] | None, trouble.BrokenOperation | None]:
     """The first row and step of its sequence where the loss is broken, and the finding."""
     for row in range(n_rows):
         for step in range(found.n_steps(row)):
-            said = _told(partial(found.loss, row, seen, step))
+            said = _found(partial(found.loss, row, seen, step))
             if said is not None:
                 return (row, step), said
     return None, None
@@ -272,7 +272,7 @@ class Cause:
         """Whether the weights grew by more than in a training that goes well."""
         return self.now > GREW * max(self.start, 1.0)
 
-    def told(self, place: str, what: str, said: trouble.BrokenOperation | None) -> str:
+    def message(self, place: str, what: str, said: trouble.BrokenOperation | None) -> str:
         parts = [f"{place} {what}."]
         if said is not None:
             parts = [f"{said.error}\n{place} {what}."]

@@ -127,7 +127,7 @@ class Hooks:
         self.context._model = lambda: model
         self._call("on_train_end", is_kept=True)
 
-    def look(self, hook: str, loop: TrainingLoop, loss: float | None = None) -> None:
+    def call(self, hook: str, loop: TrainingLoop, loss: float | None = None) -> None:
         """Call the callbacks of one hook, in a task. Raises CallbackError."""
         context = self.context
         context.history, context.epoch, context.iteration = loop.history, loop.epoch, loop.iteration
@@ -233,7 +233,7 @@ def attach(hooks: Hooks, loop: TrainingLoop) -> None:
     hooks.arrays = lambda: (engine.parameters(), engine.states())
 
 
-def of(job: Job, strategy: Strategy, topology: Topology, backend: str) -> Hooks | None:
+def hooks_of(job: Job, strategy: Strategy, topology: Topology, backend: str) -> Hooks | None:
     """Make the callbacks of a run; None without any. Raises JobError: one sets the learning rate,
     which this strategy's servers have.
     """

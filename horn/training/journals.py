@@ -51,7 +51,7 @@ class JournalFolder:
     """The folder of one run.
 
     n_starts : of the run, with this one; its first attempt is ``first_attempt``. rows : of the
-    history. told : reports of some groups on later epochs.
+    history. incomplete : reports of some groups on later epochs.
 
     Raises
     ------
@@ -68,7 +68,7 @@ class JournalFolder:
             what = f"has checkpoints of a run without servers, the newest of iteration {there[-1]}"
             raise _other_kind(folder, what, resume)
         self.n_starts, self.rows = 1, list[dict[str, Any]]()
-        self.told: list[dict[str, Any]] = []
+        self.incomplete: list[dict[str, Any]] = []
         file = self.path / "run.json"
         try:
             found = json.loads(file.read_text()) if file.exists() else None
@@ -84,7 +84,7 @@ class JournalFolder:
         if found is not None:
             check_same(str(file), found["identity"], self.mine, is_changed)
             self.n_starts, self.rows = found["n_starts"] + 1, found["rows"]
-            self.told = found["told"]
+            self.incomplete = found["told"]
         self._write()
 
     @property
@@ -92,18 +92,19 @@ class JournalFolder:
         return self.n_starts * ATTEMPTS
 
     def keep(
-        self, rows: Sequence[Mapping[str, Any]], told: Sequence[Mapping[str, Any]] = ()
+        self, rows: Sequence[Mapping[str, Any]], incomplete: Sequence[Mapping[str, Any]] = ()
     ) -> None:
         """Write the history, if it has grown, and the reports on later epochs."""
-        if len(rows) > len(self.rows) or list(told) != self.told:
-            self.rows, self.told = [plain_row(row) for row in rows], [dict(one) for one in told]
+        if len(rows) > len(self.rows) or list(incomplete) != self.incomplete:
+            self.rows = [plain_row(row) for row in rows]
+            self.incomplete = [dict(one) for one in incomplete]
             self._write()
 
     def _write(self) -> None:
         """Write run.json durably, unlike journals: no run can resume without it."""
         file = self.path / "run.json"
         said = {"format": FORMAT, "identity": self.mine, "n_starts": self.n_starts,
-                "rows": self.rows, "told": self.told}  # fmt: skip
+                "rows": self.rows, "told": self.incomplete}  # fmt: skip
         new = file.with_suffix(".new")
         disk.make_folder(self.path)
         disk.create(new, [json.dumps(said).encode()])

@@ -159,7 +159,7 @@ class TrainingLoop:
 
     begun : when the run began (``perf_counter``). timeout : its seconds. is_share : the engine has
     a share of the arrays, so that an error cannot name the neuron; ``trouble`` has its place.
-    look : gives the learned arrays without copying them. on_iteration : called with the number of
+    views : gives the learned arrays without copying them. on_iteration : called with the number of
     each update before it. is_watcher : this loop measures, and keeps the best model; else another
     group does. before_measuring : called at the end of each epoch. on_epoch : called after each
     epoch with its number and whether this group wants to stop; returns whether all stop.
@@ -191,7 +191,7 @@ class TrainingLoop:
         timeout: float | None = None,
         *,
         is_share: bool = False,
-        look: Callable[[], Mapping[str, Array]] | None = None,
+        views: Callable[[], Mapping[str, Array]] | None = None,
         on_iteration: Callable[[int], None] | None = None,
         is_watcher: bool = True,
         before_measuring: Callable[[], None] | None = None,
@@ -217,7 +217,7 @@ class TrainingLoop:
         self.take, self.batches = take, batches
         self.callbacks: Callable[[], dict[str, Any]] = dict  # their state, for the cursor
         self.recalled: dict[str, Any] = {}  # their state in the cursor that the loop resumed from
-        self.look = look or engine.parameters
+        self.views = views or engine.parameters
         self.history = History()
         self.iteration = self.epoch = 0
         self.done, self.total = 0, 0.0  # samples of the current epoch, the sum of their losses
@@ -355,7 +355,7 @@ class TrainingLoop:
         batches = BatchRows(n, size, pieces, seed, epoch - 1, lengths, job.buckets)
         sample, n_before = (epoch - 1) * n, batches.before(self.done)
         n_steps = min(job.iterations_per_epoch, job.n_iterations - self.iteration + n_before)
-        next_look = begun + self.watcher.interval_s
+        next_report_s = begun + self.watcher.interval_s
         for number in range(n_before, n_steps):
             start = number // pieces * size
             rows = batches[number] if take is None else take(min(size, n - start))
@@ -374,8 +374,8 @@ class TrainingLoop:
             if self.own_of is not None:
                 self.own.add(*self.own_of())
             now = perf_counter()
-            if now >= next_look:
-                next_look = now + self.watcher.interval_s
+            if now >= next_report_s:
+                next_report_s = now + self.watcher.interval_s
                 speed = (self.done - done_before) / (now - begun)
                 mean = self.total / (self.done - self.unseen)
                 self.watcher.step(epoch, self.iteration, mean, speed)
@@ -451,7 +451,7 @@ class TrainingLoop:
         return {"training": _measure(self.engine, job, job.data)}
 
     def _check_finite(self) -> None:
-        if not all(map(_is_finite, self.look().values())):
+        if not all(map(_is_finite, self.views().values())):
             raise self._diverged("a weight is not finite", self.iteration - 1, len(self.history))
 
     def _diverged(self, what: str, iteration: int, epoch: int) -> Diverged:

@@ -144,14 +144,16 @@ def trace(
     for iteration in range(step):
         before, first_sample = batches.at(iteration)
         engine.step(before, iteration=iteration, first_sample=first_sample)
-    looking = Interpreter(setup)
-    looking.bind(batches.data)
-    looking.load(engine.parameters(), engine.states(), engine.slots(), engine.updates)
+    interpreter = Interpreter(setup)
+    interpreter.bind(batches.data)
+    interpreter.load(engine.parameters(), engine.states(), engine.slots(), engine.updates)
     if job.data.pieces > 1:
-        looking.recall(engine.memory(), engine.updates)
+        interpreter.recall(engine.memory(), engine.updates)
     place = (layer.index, o)
     with printing(lambda who: who is not None and (who.layer_index, who.index) == place):
-        seen, back = looking.look(batches.at(step)[0], sample, iteration=step, first_sample=first)
+        seen, back = interpreter.observe(
+            batches.at(step)[0], sample, iteration=step, first_sample=first
+        )
     backs = (back, *back.later)
     in_time = (*reversed(seen.past[: len(backs) - 1]), seen)
     if at is not None and not 0 <= at < len(backs):
@@ -171,7 +173,7 @@ def trace(
         )
         for wire, x, weights in fired.leaves
     ]
-    stages = looking.stages
+    stages = interpreter.stages
     pushes = stages[layer.index].writes_backward and stages[layer.index].pushes
 
     def pushed(wire: Wire) -> dict[str, float]:

@@ -125,9 +125,9 @@ class Transport(ABC):
     bytes_per_s: ClassVar[float]
     endpoint: str  # the address for the other tasks
 
-    def __init__(self, url: str, place: Identity) -> None:
-        self.url, self.place, self.counters = url, place, TransportCounters()
-        self.task, self.n_tasks = place.rank, place.world_size
+    def __init__(self, url: str, identity: Identity) -> None:
+        self.url, self.identity, self.counters = url, identity, TransportCounters()
+        self.task, self.n_tasks = identity.rank, identity.world_size
 
     @abstractmethod
     def connect(self, peers: Sequence[str], timeout_s: float) -> None:
@@ -236,16 +236,16 @@ def across_hosts() -> str:
     return next(name for name in names() if load(name).crosses_hosts)
 
 
-def open_transport(url: str, place: Identity) -> Transport:
+def open_transport(url: str, identity: Identity) -> Transport:
     """Make a transport by its URL: ``shm://``, ``ipc:///folder``, ``tcp://host:port``,
     ``inproc://``.
     """
     scheme, separator, _ = url.partition("://")
     if not separator:
         raise JobError(f"{url!r} is no transport: write one of {'://, '.join(names())}://")
-    if not 0 <= place.rank < place.world_size:
-        raise JobError(f"task {place.rank} of {place.world_size}: tasks count from 0")
-    return load(scheme)(url, place)
+    if not 0 <= identity.rank < identity.world_size:
+        raise JobError(f"task {identity.rank} of {identity.world_size}: tasks count from 0")
+    return load(scheme)(url, identity)
 
 
 def checked(channels: Iterable[Channel], n_tasks: int) -> dict[int, Channel]:

@@ -107,22 +107,22 @@ class Delivery(Transport):
 
     link: FrameLink
 
-    def __init__(self, url: str, place: Identity, incarnation: bytes) -> None:
-        super().__init__(url, place)
+    def __init__(self, url: str, identity: Identity, incarnation: bytes) -> None:
+        super().__init__(url, identity)
         self.incarnation = incarnation
         self._peers = {
             task: Peer(
-                f"task {task}", FrameStream(f"frames of task {task}, attempt {place.attempt}")
+                f"task {task}", FrameStream(f"frames of task {task}, attempt {identity.attempt}")
             )
-            for task in range(place.world_size)
-            if task != place.rank
+            for task in range(identity.world_size)
+            if task != identity.rank
         }
         self._by_incarnation: dict[bytes, int] = {}
-        self._door = Handshake(place, self.counters, self._checks, self._is_free)
+        self._handshake = Handshake(identity, self.counters, self._checks, self._is_free)
         self._expected: dict[int, Expected] = {}
         self._max_body = BODY_BYTES
         self._gone: dict[int, str] = {}
-        self._looked_s = 0.0
+        self._checked_s = 0.0
 
     @abstractmethod
     def _act(self, peer: Peer, message: WireMessage) -> None:
@@ -138,13 +138,13 @@ class Delivery(Transport):
         if frame is not None:
             self._take(*frame)
             progress = True
-        if not progress or time.monotonic() - self._looked_s > SLICE_S:
-            self._look()
+        if not progress or time.monotonic() - self._checked_s > SLICE_S:
+            self._check_connections()
         return progress
 
-    def _look(self) -> None:
+    def _check_connections(self) -> None:
         """Check connections; send unacknowledged frames again on new ones."""
-        self._looked_s = time.monotonic()
+        self._checked_s = time.monotonic()
         self._take_answers()
         self._gone = self.link.gone()
         for task in self.link.broke():
@@ -214,8 +214,8 @@ class Delivery(Transport):
         stream, m = peer.stream, out.message
         parts = encode(
             WireMessage(
-                m.meta, m.arrays, self.task, self.place.attempt, stream.n_out + 1, m.step, m.part,
-                BODY_SUM if self.link.needs_sum else 0,
+                m.meta, m.arrays, self.task, self.identity.attempt, stream.n_out + 1, m.step,
+                m.part, BODY_SUM if self.link.needs_sum else 0,
             ),
             out.body_sum,
             stream.n_in,
@@ -237,7 +237,7 @@ class Delivery(Transport):
             used=peer.used, seq=stream.n_in, sent=stream.n_put, again=stream.asks_again,
             ask=peer.asks,
         )  # fmt: skip
-        message = WireMessage(word, (), self.task, self.place.attempt)
+        message = WireMessage(word, (), self.task, self.identity.attempt)
         if self.link.put(task, encode(message)) is None:
             return False
         peer.must_tell = peer.asks = stream.asks_again = False
@@ -257,7 +257,7 @@ class Delivery(Transport):
     def _take(self, sender: bytes, parts: Sequence[Buffer]) -> None:
         src = self._by_incarnation.get(sender[:INCARNATION_BYTES])
         if src is None:
-            self._meet(sender, parts)
+            self._accept(sender, parts)
             return
         peer = self._peers[src]
         stream = peer.stream
@@ -319,13 +319,13 @@ class Delivery(Transport):
 
     def _checks(self, message: WireMessage, hello: Hello) -> list[Check]:
         return [
-            ("attempt", message.attempt, self.place.attempt),
+            ("attempt", message.attempt, self.identity.attempt),
             ("features", hello.features & MENDS, MENDS),
         ]
 
-    def _meet(self, sender: bytes, parts: Sequence[Buffer]) -> None:
+    def _accept(self, sender: bytes, parts: Sequence[Buffer]) -> None:
         """Take the first frame of a stranger: the handshake."""
-        found = self._door.meet(sender, parts, self.link.needs_sum, self.link.answer)
+        found = self._handshake.accept(sender, parts, self.link.needs_sum, self.link.answer)
         if found is None:
             return
         hello = found[1]
@@ -339,7 +339,7 @@ class Delivery(Transport):
     def _expect(self, task: int, max_body: int) -> None:
         self._max_body = min(self._max_body, max_body)
         self._expected[task] = Expected(
-            task, self.place.attempt, self._max_body, self.link.needs_sum
+            task, self.identity.attempt, self._max_body, self.link.needs_sum
         )
 
     def _take_answers(self) -> None:

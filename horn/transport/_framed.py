@@ -43,8 +43,8 @@ DOUBT_S = 2.0  # of waiting, before a check whether the peer's process lives
 class FramedTransport(Delivery):
     """The protocol of blocks over a link, which a subclass makes in ``__init__``."""
 
-    def __init__(self, url: str, place: Identity, incarnation: bytes) -> None:
-        super().__init__(url, place, incarnation)
+    def __init__(self, url: str, identity: Identity, incarnation: bytes) -> None:
+        super().__init__(url, identity, incarnation)
         self._channels: dict[int, Channel] = {}
         self._outlets: dict[int, Outlet] = {}
         self._inlets: dict[int, Inlet] = {}
@@ -60,7 +60,7 @@ class FramedTransport(Delivery):
         hello = Hello(
             task=self.task,
             n_tasks=self.n_tasks,
-            job=self.place.job,
+            job=self.identity.job,
             incarnation=self.incarnation,
             features=MENDS,
         )
@@ -249,7 +249,7 @@ class FramedTransport(Delivery):
     def absent(self) -> dict[int, str]:
         for task in self._peers:
             self.link.doubt(task)
-        self._look()
+        self._check_connections()
         left = {task: peer.left for task, peer in self._peers.items() if peer.left is not None}
         return self._gone | left
 
@@ -311,7 +311,7 @@ class FramedTransport(Delivery):
                         self.link.doubt(task)
                     peer = self._peers[task]
                     how = peer.left or self._gone.get(task)
-                    unfit = self._door.unfit.get(task)
+                    unfit = self._handshake.unfit.get(task)
                     # The real one may still come, but not after its connection has gone.
                     if unfit and (how or left_s <= 0 or now - unfit[0] > UNFIT_S):
                         raise unfit[1]

@@ -40,16 +40,17 @@ class Handshake:
 
     def __init__(
         self,
-        place: Identity,
+        identity: Identity,
         counters: TransportCounters,
         checks: Callable[[WireMessage, Hello], Iterable[Check]],
         is_free: Callable[[int], bool | None] | None = None,
     ) -> None:
-        self.place, self.counters, self.checks, self.is_free = place, counters, checks, is_free
+        self.identity, self.counters = identity, counters
+        self.checks, self.is_free = checks, is_free
         self.unfit: dict[int, tuple[float, HandshakeRefused]] = {}  # tasks' hellos that did not fit
         self._strikes: dict[bytes, int] = {}
 
-    def meet(
+    def accept(
         self,
         sender: bytes,
         parts: Sequence[Buffer],
@@ -81,21 +82,21 @@ class Handshake:
                 self._strikes.clear()
             self._strikes[sender] = n_strikes + 1
             if n_strikes < STRIKES:
-                logger.warning("stranger refused task=%d reason=%s", self.place.rank, error)
+                logger.warning("stranger refused task=%d reason=%s", self.identity.rank, error)
                 answer(sender, self.refusal(error))
             return None
 
     def refusal(self, error: BadFrame) -> list[Buffer]:
         """The answer to a peer that gets no link, or loses it."""
-        place = self.place
-        return encode(WireMessage(refusal(error), src=place.rank, attempt=place.attempt))
+        identity = self.identity
+        return encode(WireMessage(refusal(error), src=identity.rank, attempt=identity.attempt))
 
     def _check(self, sender: bytes, message: WireMessage, hello: Hello) -> None:
-        place = self.place
+        identity = self.identity
         where = f"{HELLO} {hello.task}"
         for what, got, wanted in (
-            ("job", hello.job, place.job),
-            ("tasks", hello.n_tasks, place.world_size),
+            ("job", hello.job, identity.job),
+            ("tasks", hello.n_tasks, identity.world_size),
             ("src", message.src, hello.task),
             ("incarnation", hello.incarnation.hex(), sender[:INCARNATION_BYTES].hex()),
             ("byte order", hello.endian, "little"),

@@ -60,7 +60,7 @@ class _Peer:
     window: ReceiveWindow
     sock: socket.socket | None = None
     n_out: int = 0
-    is_met: bool = False  # its hello has come
+    has_hello: bool = False  # its hello has come
     plans: deque[tuple[ChannelPlan, int]] = field(default_factory=deque)  # with the memfd
     gone: str | None = None
 
@@ -70,15 +70,15 @@ class SocketPeers:
     tasks are marked there, and a task that leaves marks itself.
     """
 
-    def __init__(self, place: Identity) -> None:
-        self.place, self.task, self.n_tasks = place, place.rank, place.world_size
+    def __init__(self, identity: Identity) -> None:
+        self.identity, self.task, self.n_tasks = identity, identity.rank, identity.world_size
         self.boxes: Mailboxes | None = None
         self._peers = {
             task: _Peer(
-                f"task {task}", ReceiveWindow(f"frames of task {task}, attempt {place.attempt}")
+                f"task {task}", ReceiveWindow(f"frames of task {task}, attempt {identity.attempt}")
             )
-            for task in range(place.world_size)
-            if task != place.rank
+            for task in range(identity.world_size)
+            if task != identity.rank
         }
         self._loose: deque[WireMessage] = deque()
         # Each task holds the writing end of its own pipe and the reading end of the next task's. A
@@ -87,7 +87,7 @@ class SocketPeers:
         self._ends: select.epoll | None = None
         self._held: list[int] = []
         self._handles: list[int] = []
-        self._is_meeting = False
+        self._is_connecting = False
         self._incarnation = secrets.token_bytes(16)
         self._poll = select.poll()
         self._sockets: dict[int, tuple[socket.socket, int | None]] = {}  # by descriptor; its task
@@ -96,22 +96,22 @@ class SocketPeers:
         self._endpoints: Sequence[str] = ()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self._listener.bind(f"\0{name}")
-        self._listener.listen(place.world_size)
+        self._listener.listen(identity.world_size)
         self._poll.register(self._listener, select.POLLIN)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._peers)
 
-    # meeting
+    # connecting
 
-    def meet(self, endpoints: Sequence[str], patience: Patience, where: str) -> None:
-        """Wait for hellos: the root for those of all, the others for the root's. Until ``has_met``
-        a stranger is an error.
+    def connect(self, endpoints: Sequence[str], patience: Patience, where: str) -> None:
+        """Wait for hellos: the root for those of all, the others for the root's. A stranger is an
+        error until ``end_connecting``.
         """
         self._endpoints = endpoints
-        self._is_meeting = True
+        self._is_connecting = True
         if self.task == ROOT:
-            while absent := [t for t, peer in self._peers.items() if not peer.is_met]:
+            while absent := [t for t, peer in self._peers.items() if not peer.has_hello]:
                 left_s = patience.left_s()
                 if left_s <= 0:
                     raise overdue(
@@ -122,10 +122,10 @@ class SocketPeers:
         else:
             self._dial(ROOT, patience, where)
             root = self._peers[ROOT]
-            self._wait_for(ROOT, lambda: root.is_met, patience, where, "its hello")
+            self._wait_for(ROOT, lambda: root.has_hello, patience, where, "its hello")
 
-    def has_met(self) -> None:
-        self._is_meeting = False
+    def end_connecting(self) -> None:
+        self._is_connecting = False
 
     def _dial(self, task: int, patience: Patience, where: str) -> None:
         """Connect to a task, and send a hello."""
@@ -158,13 +158,14 @@ class SocketPeers:
 
     def _hello(self) -> bytes:
         hello = Hello(
-            task=self.task, n_tasks=self.n_tasks, job=self.place.job, incarnation=self._incarnation
-        )
+            task=self.task, n_tasks=self.n_tasks, job=self.identity.job,
+            incarnation=self._incarnation,
+        )  # fmt: skip
         return self._first(hello)
 
     def _first(self, meta: Meta) -> bytes:
         """Make the first packet of a connection."""
-        message = WireMessage(meta, src=self.task, attempt=self.place.attempt, seq=1)
+        message = WireMessage(meta, src=self.task, attempt=self.identity.attempt, seq=1)
         return b"".join(encode(message))
 
     def _listen_to(self, sock: socket.socket, task: int | None) -> None:
@@ -179,7 +180,7 @@ class SocketPeers:
             if not self.find_gone([task]):
                 peer.gone = ENDED
                 if self.boxes is not None:
-                    self.boxes.has_ended(task)
+                    self.boxes.set_ended(task)
             if peer.sock is sock:
                 peer.sock = None
         sock.close()
@@ -209,7 +210,7 @@ class SocketPeers:
             self._tell_refused(error)
             return
         peer = self._peers[hello.task]
-        peer.is_met = True
+        peer.has_hello = True
         peer.window.admit(1)
         self._sockets[sock.fileno()] = sock, hello.task
         if peer.sock is None:  # else both have made one, and each sends on its own
@@ -220,8 +221,8 @@ class SocketPeers:
                 pass  # it has gone again, which is seen at the other end of the queue
 
     def _tell_refused(self, error: BadFrame) -> None:
-        """Raise a refusal while tasks meet; later only log it."""
-        if self._is_meeting:
+        """Raise a refusal while tasks connect; later only log it."""
+        if self._is_connecting:
             raise error
         logger.warning("connection refused task=%d error=%s", self.task, error)
 
@@ -235,15 +236,15 @@ class SocketPeers:
             raise BadFrame("first frame", type(hello).__name__, "Hello")
         where = f"hello of task {hello.task}"
         for what, got, wanted in [
-            ("job", hello.job, self.place.job),
+            ("job", hello.job, self.identity.job),
             ("tasks", hello.n_tasks, self.n_tasks),
-            ("attempt", message.attempt, self.place.attempt),
+            ("attempt", message.attempt, self.identity.attempt),
             ("src", message.src, hello.task),
             ("task", hello.task, hello.task if task is None else task),
         ]:
             if got != wanted:
                 raise HandshakeRefused(f"{where}: {what}", got, wanted)
-        if hello.task not in self._peers or self._peers[hello.task].is_met:
+        if hello.task not in self._peers or self._peers[hello.task].has_hello:
             raise HandshakeRefused(where, "a place that is taken", "each task once")
         return hello
 
@@ -262,7 +263,7 @@ class SocketPeers:
             self.read_all()
             if is_there():
                 return
-            self.look(where, [task], lambda task: what)
+            self.raise_lost(where, [task], lambda task: what)
             if patience.left_s() <= 0:
                 raise overdue(self.n_tasks, where, [task], lambda task: what, patience.timeout_s)
 
@@ -305,7 +306,7 @@ class SocketPeers:
 
     # lost tasks
 
-    def look(self, where: str, absent: list[int], owes: Callable[[int], str]) -> None:
+    def raise_lost(self, where: str, absent: list[int], owes: Callable[[int], str]) -> None:
         for task in self.find_gone(absent):
             peer = self._peers[task]
             raise PeerLost(where, (peer.name,), f"{peer.gone}; it owes {owes(task)}")
@@ -325,7 +326,7 @@ class SocketPeers:
                     peer.gone = f"it left: {boxes.reason(task).decode(errors='replace')}"
                 elif state or (ended and boxes.handle(task) in ended):
                     peer.gone = ENDED
-                    boxes.has_ended(task)  # the task that holds its pipe may end next
+                    boxes.set_ended(task)  # the task that holds its pipe may end next
         return [task for task in tasks if self._peers[task].gone is not None]
 
     # messages
@@ -342,7 +343,7 @@ class SocketPeers:
         where = f"sending {type(meta).__name__} to {peer.name}"
         if peer.sock is None and self._endpoints and not self.find_gone([to]):
             self._dial(to, patience, where)
-        message = WireMessage(meta, tuple(arrays), self.task, self.place.attempt, peer.n_out + 1)
+        message = WireMessage(meta, tuple(arrays), self.task, self.identity.attempt, peer.n_out + 1)
         packet, own_fd = packet_of(message)
         try:
             carried = array.array("i", fds if own_fd is None else [own_fd])
@@ -396,15 +397,15 @@ class SocketPeers:
             self._greet(sock, packet)
             return True
         peer = self._peers[task]
-        if not peer.is_met:
+        if not peer.has_hello:
             self._checked(packet, task)
-            peer.is_met = True
+            peer.has_hello = True
             peer.window.admit(1)
             return True
         kept: list[int] = []
         try:
             try:
-                message = message_of(packet, fds, Expected(task, self.place.attempt))
+                message = message_of(packet, fds, Expected(task, self.identity.attempt))
                 peer.window.admit(message.seq)
             except BadFrame as error:
                 where = f"frame from {peer.name}: {error.where}"

@@ -119,10 +119,10 @@ def bind(socket: zmq.Socket[bytes], admission: Admission, bind_to: str) -> str:
 class ZeroMqContext:
     """A ZeroMQ context with LIMITS, and CURVE keys where there is a secret; one ROUTER at most."""
 
-    def __init__(self, place: Identity) -> None:
-        self.place = place
-        self.needs_sum = place.key is None
-        self.pair = keypair(place.key, place.job) if place.key is not None else None
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self.needs_sum = identity.key is None
+        self.pair = keypair(identity.key, identity.job) if identity.key is not None else None
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.zap: ZapHandler | None = None
 
@@ -170,15 +170,15 @@ class ZeroMqContext:
 class _Sockets(ZeroMqContext):
     """The link: sockets of ZeroMQ."""
 
-    def __init__(self, bind_to: str, place: Identity) -> None:
-        super().__init__(place)
+    def __init__(self, bind_to: str, identity: Identity) -> None:
+        super().__init__(identity)
         self.incarnation = b""
         self.connections: dict[int, PeerConnection] = {}
         self.mending: set[int] = set()  # whose connection broke since ``broke`` was asked
         self.full: set[int] = set()
         try:
             sockets.use(_addresses())
-            self.listen(bind_to, f"task {place.rank} of {place.job}")
+            self.listen(bind_to, f"task {identity.rank} of {identity.job}")
             self.inlet = sockets.Socket(self.router.underlying)
         except BaseException:
             self.close(0.0)
@@ -187,7 +187,7 @@ class _Sockets(ZeroMqContext):
     def connect(self, peers: Sequence[str], incarnation: bytes) -> None:
         self.incarnation = incarnation
         for task, endpoint in enumerate(peers):
-            if task == self.place.rank:
+            if task == self.identity.rank:
                 continue
             try:
                 self.connections[task] = PeerConnection(endpoint, partial(self._dial, endpoint))
@@ -245,7 +245,7 @@ class _Sockets(ZeroMqContext):
 
     def gone(self) -> dict[int, str]:
         now_s = time.monotonic()
-        self.mending |= {task for task, c in self.connections.items() if c.look(now_s)}
+        self.mending |= {task for task, c in self.connections.items() if c.check(now_s)}
         return {task: c.lost for task, c in self.connections.items() if c.lost}
 
     def broke(self) -> set[int]:
@@ -271,7 +271,7 @@ class _Sockets(ZeroMqContext):
 class ZeroMq(FramedTransport):
     """The base of ``ipc`` and ``tcp``, which give the address to listen at."""
 
-    def __init__(self, url: str, place: Identity, bind_to: str) -> None:
-        super().__init__(url, place, b"\1" + secrets.token_bytes(15))  # 0 first is ZeroMQ's own
-        self.link = self.sockets = _Sockets(bind_to, place)
+    def __init__(self, url: str, identity: Identity, bind_to: str) -> None:
+        super().__init__(url, identity, b"\1" + secrets.token_bytes(15))  # 0 first is ZeroMQ's own
+        self.link = self.sockets = _Sockets(bind_to, identity)
         self.endpoint = self.sockets.endpoint

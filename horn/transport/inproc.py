@@ -141,11 +141,11 @@ class InProc(FramedTransport):
     latency_s, bytes_per_s = 60e-6, 4e9
     queues: ClassVar[type[InProcQueues]] = InProcQueues
 
-    def __init__(self, url: str, place: Identity) -> None:
-        super().__init__(url, place, secrets.token_bytes(16))
+    def __init__(self, url: str, identity: Identity) -> None:
+        super().__init__(url, identity, secrets.token_bytes(16))
         name = url.removeprefix("inproc://") or secrets.token_hex(8)
         self.endpoint = f"inproc://{name}"
-        self.link = self.queues(self.endpoint, place.rank)
+        self.link = self.queues(self.endpoint, identity.rank)
 
 
 TRANSPORT = InProc

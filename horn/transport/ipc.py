@@ -24,7 +24,7 @@ class Ipc(ZeroMq):
     fds_per_peer = 6
     latency_s, bytes_per_s = 90e-6, 1.2e9
 
-    def __init__(self, url: str, place: Identity) -> None:
+    def __init__(self, url: str, identity: Identity) -> None:
         folder = url.removeprefix("ipc://")
         name = f"horn-{secrets.token_hex(16)}"
         self.path = os.path.join(folder, name) if folder else ""
@@ -35,7 +35,7 @@ class Ipc(ZeroMq):
                 raise JobError(f"{url!r}: {error.strerror}: make the folder, mode 0700") from error
             if stat.S_IMODE(found.st_mode) & 0o077 or found.st_uid != os.getuid():
                 raise JobError(f"{url!r}: others may enter the folder; chmod 700 {folder}")
-        super().__init__(url, place, f"ipc://{self.path or '@' + name}")
+        super().__init__(url, identity, f"ipc://{self.path or '@' + name}")
 
     def close(self, reason: str = "finished") -> None:
         super().close(reason)

@@ -33,27 +33,27 @@ class Shm(Transport):
     fds_per_peer = 3  # of the first task, while it sends the common memory
     latency_s, bytes_per_s = 12e-6, 1e11
 
-    def __init__(self, url: str, place: Identity) -> None:
-        super().__init__(url, place)
+    def __init__(self, url: str, identity: Identity) -> None:
+        super().__init__(url, identity)
         if url != "shm://":
             raise JobError(f"{url!r}: write shm://, it needs no more")
-        self._peers = SocketPeers(place)
+        self._peers = SocketPeers(identity)
         self.endpoint = self._peers.endpoint
         self._slots: dict[int, Slot] = {}
         self._by_index: list[Slot] = []
         self._steps: dict[tuple[int, ...], tuple[Step, list[Slot], list[Slot]]] = {}
         self._n_plans, self._is_closed = 0, False
 
-    # meeting
+    # connecting
 
     def connect(self, peers: Sequence[str], timeout_s: float) -> None:
         self._check_endpoints(peers)
         patience = Patience(timeout_s)
         where, mine = "connecting", digest(())
-        self._peers.meet(peers, patience, where)
+        self._peers.connect(peers, patience, where)
         self._lay_out([], mine, patience, where)
         self._cross(PLANNING, timeout_s, where, "its arrival")
-        self._peers.has_met()
+        self._peers.end_connecting()
 
     # the plan
 
@@ -253,7 +253,7 @@ class Shm(Transport):
             absent = missing()
             # Blocks that a peer published before its end count, so look at its counters last.
             if absent and self._peers.find_gone(absent):
-                self._peers.look(where, missing(), owes)
+                self._peers.raise_lost(where, missing(), owes)
             elif absent and left_s <= 0:
                 raise overdue(self.n_tasks, where, absent, owes, timeout_s)
 

@@ -20,9 +20,9 @@ class Tcp(ZeroMq):
     fds_per_peer = 6
     latency_s, bytes_per_s = 110e-6, 1.0e9
 
-    def __init__(self, url: str, place: Identity) -> None:
-        host, port = listening(url, place.key is not None)
-        super().__init__(url, place, f"tcp://{host}:{port}")
+    def __init__(self, url: str, identity: Identity) -> None:
+        host, port = listening(url, identity.key is not None)
+        super().__init__(url, identity, f"tcp://{host}:{port}")
 
 
 TRANSPORT = Tcp

@@ -117,9 +117,9 @@ class Admission:
             ready = dict(zmq.zmq_poll(watched, wait_ms))
             if self._wake in ready:
                 return
-            self.look(time.monotonic())
+            self.read_events(time.monotonic())
 
-    def look(self, now: float) -> None:
+    def read_events(self, now: float) -> None:
         """Read events of new and ended connections."""
         connections = self.connections
         while self.monitor.poll(0):
@@ -138,7 +138,7 @@ class Admission:
                     self.ended(fd)
             else:
                 connections.failed()
-        self.blocked.look(now)
+        self.blocked.unblock_due(now)
 
     def _accepted(self, fd: int, now: float) -> None:
         reason = self.connections.accepted(fd, now)

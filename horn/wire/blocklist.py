@@ -82,7 +82,7 @@ class Blocklist:
         if is_new:
             self._attach()
 
-    def look(self, now: float) -> None:
+    def unblock_due(self, now: float) -> None:
         """Unblock addresses whose time is over."""
         over = [address for address, until in self._until.items() if until <= now]
         for address in over:

@@ -90,7 +90,7 @@ class PeerConnection:
         """The file descriptor of a probe that has no answer yet."""
         return None if self._probe is None else self._probe.fd
 
-    def look(self, now_s: float) -> bool:
+    def check(self, now_s: float) -> bool:
         """Check the connection; whether it broke, so that unacknowledged frames are sent again."""
         if self.lost:
             return False
@@ -132,7 +132,7 @@ class PeerConnection:
 
     def _judge(self, now_s: float) -> None:
         if self._probe is not None:
-            match self._probe.look(now_s):
+            match self._probe.poll(now_s):
                 case ProbeResult.REFUSED:
                     self._lose("its connection broke: killed, crashed or cut off")
                 case ProbeResult.GREETED:

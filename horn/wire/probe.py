@@ -34,7 +34,7 @@ class Probe:
         self._socket: socket.socket | None = None
         self._tried_s = 0.0
 
-    def look(self, now_s: float) -> ProbeResult:
+    def poll(self, now_s: float) -> ProbeResult:
         """The result so far; call it now and then."""
         if self._socket is not None and now_s - self._tried_s > ATTEMPT_S:
             self.close()

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 
 from horn.checkpoint import ArrayPiece, Checkpoints, write_part
 from horn.checkpoint import disk as disk_module
-from horn.checkpoint.places import axis, cross, meet
+from horn.checkpoint.places import axis, cross, intersection
 from horn.errors import CheckpointError, Conflict, Fenced, HornError
 from tests.support.checkpoints import whole_array
 
@@ -383,7 +383,7 @@ place = st.one_of(
 @given(have=place, want=place)
 def test_what_two_places_have_in_common_is_what_sets_have(have, want):
     have, want = axis(have), axis(want)
-    source, to = meet(have, want)
+    source, to = intersection(have, want)
     both = set(map(int, have)) & set(map(int, want))
     a, b = np.asarray(have)[source], np.asarray(want)[to]
     assert a.tolist() == b.tolist() and sorted(a.tolist()) == sorted(both)

@@ -323,7 +323,7 @@ def test_who_follows_logs_goes_on_in_a_new_session(
 def test_who_is_attached_goes_on_in_a_new_session(
     cluster: Agents, run: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    sessions = sessions_of(monkeypatch, JobWatcher, "look")
+    sessions = sessions_of(monkeypatch, JobWatcher, "show_news")
     done = run("submit", "job.py")
     assert done.code == 0 and done.files == {"job.horn"}, done.err + cluster.said()
     assert done.err.count("Epoch 3/3") == 1 and len(set(sessions)) == 2

@@ -317,9 +317,11 @@ def test_what_a_submitter_left_unfinished_is_no_job_and_is_removed(
         monkeypatch.setattr(job_controller, "UNFINISHED_S", 0.0)
         terms = job_controller.JobTerms(ResourceRequest(1, 1), 0)
         workers = Membership(cluster.coord, cluster.paths.workers())
-        masters = job_controller.JobController(cluster.coord, workers, "a", lambda job, node: terms)
+        controller = job_controller.JobController(
+            cluster.coord, workers, "a", lambda job, node: terms
+        )
         cluster_of.wait(lambda: cluster.coord.children(cluster.paths.jobs()) == [])
-        masters.close()
+        controller.close()
         workers.close()
 
 

@@ -216,7 +216,7 @@ def test_a_file_with_settings_and_a_strategy_object(cluster: horn.Cluster, made:
     run = handle.result(timeout=90)
     assert handle.id.startswith("mine-") and run.model.network.layers[1].size == 5
     assert run.model.facts["seed"] == 9 and len(run.history[0]["group_loss"]) == 2
-    submission = cluster.look(lambda client: client.status(handle.id)).submission
+    submission = cluster.retry(lambda client: client.status(handle.id)).submission
     assert submission is not None and submission.settings[0] == ("strategy.every", "7")
 
 

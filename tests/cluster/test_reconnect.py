@@ -187,7 +187,7 @@ def test_masters_watch_no_job_that_has_ended_and_hear_when_one_goes_on(tmp_path)
                 read.put(job)
                 return JobTerms(ResourceRequest(1, 1, 0, False, "", ""), 0)
 
-            masters = JobController(coord, workers, "here", terms)
+            controller = JobController(coord, workers, "here", terms)
             try:
                 assert read.get(timeout=20) == "new-0001"
                 assert _watched_jobs(server) == {"new-0001"}
@@ -200,9 +200,9 @@ def test_masters_watch_no_job_that_has_ended_and_hear_when_one_goes_on(tmp_path)
                 jobs.change("old-0007", JobState.PENDING, JobState.STOPPED)
                 leader = coord.paths.leader("old-0007")
                 wait_until(lambda: not other.children(leader))
-                wait_until(lambda: set(masters._jobs) == {"new-0001"})
+                wait_until(lambda: set(controller._jobs) == {"new-0001"})
             finally:
-                masters.close()
+                controller.close()
                 workers.close()
 
 
@@ -230,7 +230,7 @@ def test_workers_whose_nodes_cannot_be_read_are_left_out_and_the_others_get_jobs
             other.set(at.orders("good"), taken)
             Jobs(other).create("new-0001", b"{}")
             terms = JobTerms(ResourceRequest(1, 1, 0, False, "", ""), 0)
-            masters = JobController(coord, workers, "here", lambda job, node: terms)
+            controller = JobController(coord, workers, "here", lambda job, node: terms)
             try:
                 wait_until(lambda: other.children(at.orders("good")) == ["new-0001"])
                 coord.check()
@@ -239,7 +239,7 @@ def test_workers_whose_nodes_cannot_be_read_are_left_out_and_the_others_get_jobs
                 for name in UNREADABLE:  # once, by its name
                     assert sum(f"workers/{name} " in text for text in said) == 1, said
             finally:
-                masters.close()
+                controller.close()
                 workers.close()
 
 

@@ -52,14 +52,14 @@ def lost(away: Away):
 def test_who_looks_goes_on_when_zookeeper_comes_back_after_some_tries(looking):
     away = Away(3)
     client = looking(away)
-    assert client.look(lost(away)) == "it goes on"
+    assert client.retry(lost(away)) == "it goes on"
     assert away.n_sessions == 2 and away.n == 0
 
 
 def test_who_was_never_there_is_said_at_once(looking):
     away = Away(10, is_there=False)
     with pytest.raises(Unreachable):
-        looking(away).look(lambda _: None)
+        looking(away).retry(lambda _: None)
     assert away.n == 9
 
 
@@ -67,7 +67,7 @@ def test_who_stays_away_is_said_after_a_time(looking, monkeypatch):
     monkeypatch.setattr(reconnecting, "AGAIN_S", 0.0)
     away = Away(10)
     with pytest.raises((SessionLost, Unreachable)):
-        looking(away).look(lost(away))
+        looking(away).retry(lost(away))
     assert away.n > 0
 
 

@@ -180,7 +180,7 @@ def test_every_sample_is_seen_once_in_an_epoch(
                 assert math.isfinite(loss) and math.isfinite(member.own_loss)
                 total += member.own_samples
             member.settle()
-            assert member.agree(epoch + 1, epoch == 1) == (epoch == 1) or member.group_index
+            assert member.decide_end(epoch + 1, epoch == 1) == (epoch == 1) or member.group_index
             found.append(total)
             in_step.wait()
         member.conclude()

@@ -67,10 +67,10 @@ class Mine(Ipc):
     scheme = "SCHEME"
     default_url = "SCHEME://"
 
-    def __init__(self, url, place):
+    def __init__(self, url, identity):
         assert url == self.default_url
-        open(os.path.join(os.path.dirname(__file__), f"task-{place.rank}"), "w").close()
-        super().__init__("ipc://", place)
+        open(os.path.join(os.path.dirname(__file__), f"task-{identity.rank}"), "w").close()
+        super().__init__("ipc://", identity)
 
 TRANSPORT = Mine
 """
@@ -109,11 +109,11 @@ def test_a_transport_of_the_users_carries_blocks_between_tasks(tmp_path, monkeyp
 
 
 def test_unknown_urls_are_refused_with_what_there_is():
-    place = Identity(0, 2, "test")
+    identity = Identity(0, 2, "test")
     with pytest.raises(JobError, match="no transport is called 'rdma'; Known: inproc, ipc"):
-        open_transport("rdma://", place)
+        open_transport("rdma://", identity)
     with pytest.raises(JobError, match="'tcp' is no transport: write "):
-        open_transport("tcp", place)
+        open_transport("tcp", identity)
     with pytest.raises(JobError, match="task 2 of 2"):
         open_transport("shm://", Identity(2, 2, "test"))
 

@@ -88,43 +88,43 @@ def test_by_time_tasks_are_told_an_iteration_that_none_has_reached(tmp_path):
     board = Board(tmp_path, seconds=5.0)
     coordinator = board.coordinator
     for k in range(41):  # 128 iterations per second
-        coordinator.look(100.0 + k / 8, 16 * k)
+        coordinator.advance(100.0 + k / 8, 16 * k)
     assert board.said == [SaveRequest(679)]  # 0.3 s ahead
     for rank in range(N):
         coordinator.hear(rank, SaveReply(679, 642))
         board.save(rank, 679)
-    coordinator.look(106.0, 700)
+    coordinator.advance(106.0, 700)
     assert board.checkpoints.iterations() == [679] and len(board.said) == 1
-    coordinator.look(110.1, 1000)
+    coordinator.advance(110.1, 1000)
     assert len(board.said) == 2
 
 
 def test_steps_that_are_told_all_at_once_are_not_taken_for_a_speed(tmp_path):
     board = Board(tmp_path)
     for k in range(20):  # 100 iterations per second, told by fifty
-        board.coordinator.look(1.0 + k / 2, 26 + 50 * k)
-        board.coordinator.look(1.0001 + k / 2, 51 + 50 * k)
+        board.coordinator.advance(1.0 + k / 2, 26 + 50 * k)
+        board.coordinator.advance(1.0001 + k / 2, 51 + 50 * k)
     board.coordinator.stop()
-    board.coordinator.look(10.6, 1001)
+    board.coordinator.advance(10.6, 1001)
     assert board.said == [SaveRequest(1031, stop=True)]
 
 
 def test_who_is_late_makes_the_next_boundary_further_ahead(tmp_path):
     board = Board(tmp_path)
     board.coordinator.stop()
-    board.coordinator.look(1.0, 7)
+    board.coordinator.advance(1.0, 7)
     assert board.said == [SaveRequest(9, stop=True)]
     board.coordinator.hear(0, SaveReply(9, 8))
     board.coordinator.hear(1, SaveReply(9, 11, is_late=True))
-    board.coordinator.look(1.1, 7)
+    board.coordinator.advance(1.1, 7)
     assert board.said[1:] == [StopDecision(9, go_on=True), SaveRequest(15, stop=True)]
     board.coordinator.hear(0, SaveReply(9, 9, is_waiting=True))  # of the old one: it does not count
     board.coordinator.hear(0, SaveReply(15, 12))
-    board.coordinator.look(1.2, 7)
+    board.coordinator.advance(1.2, 7)
     assert len(board.said) == 3
     board.coordinator.hear(1, SaveReply(15, 13))
-    board.coordinator.look(1.3, 7)
-    board.coordinator.look(1.4, 7)
+    board.coordinator.advance(1.3, 7)
+    board.coordinator.advance(1.4, 7)
     assert board.said[3:] == [StopDecision(15, go_on=False)]
 
 
@@ -132,12 +132,12 @@ def test_who_waits_is_let_go_if_another_has_not_heard(tmp_path):
     """It may be in the next superstep already, where it waits for the first."""
     board = Board(tmp_path)
     board.coordinator.stop()
-    board.coordinator.look(1.0, 7)
+    board.coordinator.advance(1.0, 7)
     board.coordinator.hear(0, SaveReply(9, 9, is_waiting=True))
-    board.coordinator.look(1.1, 7)
-    board.coordinator.look(1.0 + HOLD_S, 7)
+    board.coordinator.advance(1.1, 7)
+    board.coordinator.advance(1.0 + HOLD_S, 7)
     assert len(board.said) == 1
-    board.coordinator.look(1.2 + HOLD_S, 7)
+    board.coordinator.advance(1.2 + HOLD_S, 7)
     assert board.said[1:] == [StopDecision(9, go_on=True), SaveRequest(13, stop=True)]
 
 

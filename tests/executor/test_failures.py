@@ -171,8 +171,8 @@ def test_who_waits_for_a_server_names_it_by_its_rank_in_whatever_group():
     ours, theirs = socket.socketpair()
     process = TaskProcess(ControlChannel(ours))
     process.first_of_group = 2
-    place = Identity(3, 2, "nobody/servers", 0, None)
-    links = TaskLinks(place, 1, lambda server: None)
+    identity = Identity(3, 2, "nobody/servers", 0, None)
+    links = TaskLinks(identity, 1, lambda server: None)
     client = ParameterClient(links, topology, 3, [], "float32", 0.1, TaskTimes())
     with pytest.raises(BarrierTimeout) as caught:
         client.join(0.05)

@@ -48,7 +48,7 @@ def test_an_epoch_is_put_when_all_groups_have_told_of_it(record):
 
 def test_what_some_have_told_of_outlives_a_start(record):
     assert hear(record, (1, 0), (2, 0), (3, 0), (1, 1)) == [1]
-    again = ProgressRecord(job(), Told(), record.rows, record.told)
+    again = ProgressRecord(job(), Told(), record.rows, record.incomplete)
     assert hear(again, (2, 1), (3, 1)) == [1, 2, 3] and again.watcher.epochs == [2, 3]
     assert again.rows[2]["loss"] == 0.375
 
@@ -56,7 +56,7 @@ def test_what_some_have_told_of_outlives_a_start(record):
 def test_an_epoch_told_of_to_somebody_who_has_gone_leaves_a_row_and_holds_nothing_up(record):
     """Group 0 goes on in epoch 4, and what it said of epoch 3 went with who heard it."""
     assert hear(record, (1, 0), (1, 1), (2, 0), (2, 1)) == [1, 2]
-    again = ProgressRecord(job(), Told(), record.rows, record.told)
+    again = ProgressRecord(job(), Told(), record.rows, record.incomplete)
     assert hear(again, (3, 1), (4, 1), (4, 0)) == [1, 2, 3, 4]
     assert again.rows[2]["loss"] is None and again.rows[2]["iteration"] > 0
     assert again.watcher.epochs == [4]

@@ -40,7 +40,7 @@ def after(watch, clock, seconds):
     found = []
     for _ in range(int(seconds)):
         clock.now += 1.0
-        found += watch.look()
+        found += watch.take_stalled()
     return [(late.ranks, late.others, late.where) for late in found]
 
 
@@ -103,7 +103,7 @@ def test_whoever_looks_may_stand_still(clock):
     watch = a_run(clock)
     after(watch, clock, 1)
     clock.now += 10 * START_S
-    assert watch.look() == []
+    assert watch.take_stalled() == []
 
 
 def test_units_start_on_their_own(clock):

@@ -81,7 +81,7 @@ def task(given: Any, stack: ExitStack) -> None:
     discovery = ServerDiscovery(meeting)
     stack.callback(discovery.close)
     spent = TaskTimes()
-    links = TaskLinks(discovery.place(), topology.n_servers, discovery.find)
+    links = TaskLinks(discovery.identity(), topology.n_servers, discovery.find)
     wire = ParameterClient(links, topology, given.rank, dealt(topology), "float64",
                            given.timeout_s, spent, discovery.check)  # fmt: skip
     stack.callback(wire.close)

@@ -52,11 +52,11 @@ def main(folder: str) -> None:
         jobs.change("a-1", JobState.PENDING, JobState.RUNNING)
         service, echo = RpcServer("tcp://127.0.0.1:0", "host-1", key), Echo()
         register(service, echo)
-        place = Identity(0, 1, "a-1", key=key.job("a-1"))
-        print(place, file=sys.stderr)
+        identity = Identity(0, 1, "a-1", key=key.job("a-1"))
+        print(identity, file=sys.stderr)
         access = ClientKeys.of(key, "client", "host-1")
         print(access, file=sys.stderr)
-        with service, open_transport("tcp://127.0.0.1:0", place) as transport:
+        with service, open_transport("tcp://127.0.0.1:0", identity) as transport:
             print(transport, vars(transport).keys(), file=sys.stderr)
             with RpcClient(service.endpoint, access) as client:
                 client.call("echo", Text("x"), Text)

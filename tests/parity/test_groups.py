@@ -281,7 +281,7 @@ def test_nobody_goes_back_to_other_weights_before_all_have_measured():
                              n_groups=2)  # fmt: skip
         engine.bind(data)
         best = {name: array + 1 for name, array in engine.parameters().items()}
-        engine.group.meet()
+        engine.group.wait_all()
         is_late = transport.task == 1 and is_loaded.wait(0.2)  # it is still measuring
         measured = engine.parameters()
         engine.load(best)

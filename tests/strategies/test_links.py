@@ -40,9 +40,9 @@ class Served:
         self, scheme: str, *, attempt: int = 1, job: str = "job", key: Any = None, url: str = ""
     ) -> None:
         self.over: dict[int, int] = {}  # by rank: attempts below are over
-        place = Identity(0, 1, job, attempt, key)
+        identity = Identity(0, 1, job, attempt, key)
         self.hub = ServerLinks(
-            url or url_of(scheme), place, lambda rank, e: e < self.over.get(rank, 0)
+            url or url_of(scheme), identity, lambda rank, e: e < self.over.get(rank, 0)
         )
         self.found = ServerAddress(self.hub.endpoint, attempt)
         self.heard: list[tuple[int, int]] = []  # rank, number
@@ -75,9 +75,9 @@ class Asker:
         self, find: Callable[[], ServerAddress | None], rank: int = 0, **more: Any
     ) -> None:
         settings = {"job": "job", "attempt": 1, "key": None, **more}
-        place = Identity(rank, 1, settings["job"], settings["attempt"], settings["key"])
+        identity = Identity(rank, 1, settings["job"], settings["attempt"], settings["key"])
         self.pending: dict[int, Any] = {}
-        self.links = TaskLinks(place, 1, lambda server: find())
+        self.links = TaskLinks(identity, 1, lambda server: find())
         self.links.open(
             lambda server: [(EndOfEpoch(epoch=n), some) for n, some in self.pending.items()]
         )

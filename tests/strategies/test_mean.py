@@ -34,7 +34,7 @@ def everywhere(topology: Topology, body: Callable[[Peers], Any]) -> list[Any]:
                 transport.connect(ends, WAIT_S)
                 peers = Peers(transport, topology, WAIT_S, TaskTimes())
                 found[rank] = body(peers)
-                peers.part()
+                peers.wait_finished()
         except Exception as error:  # handed to the test
             found[rank] = error
 

@@ -571,7 +571,7 @@ def test_it_has_every_array_whole():
     def body(engine: SubModels) -> None:
         engine.settle()
         engine.conclude()
-        assert engine.agree(1, True) and not engine.agree(1, False)
+        assert engine.decide_end(1, True) and not engine.decide_end(1, False)
         assert engine.places("layer1.weight") == (slice(0, 9), slice(0, 7))
         assert engine.places("layer2.bias/velocity") == (slice(0, 6),)
         with pytest.raises(JobError, match="no probes"):

@@ -80,6 +80,6 @@ class FaultyQueues(InProcQueues):
 class FaultyInProc(InProc):
     queues = FaultyQueues
 
-    def __init__(self, url: str, place: Identity, faults: Faults | None = None) -> None:
-        super().__init__(url, place)
+    def __init__(self, url: str, identity: Identity, faults: Faults | None = None) -> None:
+        super().__init__(url, identity)
         self.link.faults = faults or {}  # type: ignore[attr-defined]

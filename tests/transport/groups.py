@@ -144,12 +144,12 @@ def expected_digests(n_tasks: int, steps: list[list[Channel]], n_rounds: int) ->
 # Spawned processes: a body is named "module:function" and takes the connected transport and a pipe.
 
 
-def _process(url: str, place: Identity, body: str, args: tuple[Any, ...], pipe: Any) -> None:
+def _process(url: str, identity: Identity, body: str, args: tuple[Any, ...], pipe: Any) -> None:
     module, _, name = body.partition(":")
     function = getattr(importlib.import_module(module), name)
     result: Any = None
     try:
-        with open_transport(url, place) as t:
+        with open_transport(url, identity) as t:
             pipe.send(t.endpoint)
             t.connect(pipe.recv(), TIMEOUT_S)
             result = function(t, pipe, *args)
@@ -198,8 +198,8 @@ class Processes:
         self.pipes, self.processes = [], []
         for task in range(n_tasks):
             ours, theirs = context.Pipe()
-            place = Identity(task, n_tasks, "test", 7)
-            target = (url or url_of(scheme), place, body, args, theirs)
+            identity = Identity(task, n_tasks, "test", 7)
+            target = (url or url_of(scheme), identity, body, args, theirs)
             process = context.Process(target=_process, args=target, daemon=True)
             with _no_main():
                 process.start()

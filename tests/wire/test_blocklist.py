@@ -54,14 +54,14 @@ def test_who_is_blocked_is_not_heard_and_others_are():
         assert "127.0.0.2" in blocked and not is_heard(listener, "127.0.0.2")
         assert is_heard(listener, "127.0.0.1") and is_heard(listener, "127.0.0.3")
         blocked.add("127.0.0.3", 20.0)
-        blocked.look(9.9)
+        blocked.unblock_due(9.9)
         assert not is_heard(listener, "127.0.0.2") and not is_heard(listener, "127.0.0.3")
-        blocked.look(10.0)
+        blocked.unblock_due(10.0)
         assert is_heard(listener, "127.0.0.2") and not is_heard(listener, "127.0.0.3")
         blocked.add("127.0.0.3", 30.0)  # again: longer
-        blocked.look(20.0)
+        blocked.unblock_due(20.0)
         assert not is_heard(listener, "127.0.0.3")
-        blocked.look(30.0)
+        blocked.unblock_due(30.0)
         assert is_heard(listener, "127.0.0.3")
 
 
@@ -84,7 +84,7 @@ def test_who_was_dropped_gets_in_when_it_tries_again():
         made, state = knock(listener, "127.0.0.2")
         with made:
             assert state == SYN_SENT
-            blocked.look(1.0)
+            blocked.unblock_due(1.0)
             listener.settimeout(30.0)
             with listener.accept()[0] as accepted:
                 assert accepted.getpeername()[0] == "127.0.0.2"
@@ -105,7 +105,7 @@ def test_long_addresses_are_compared_whole(address: str, is_blocked: bool):
     with listening("::1") as (listener, blocked):
         blocked.add(address, 1.0)
         assert is_heard(listener, "::1") != is_blocked
-        blocked.look(1.0)
+        blocked.unblock_due(1.0)
         assert is_heard(listener, "::1")
 
 
@@ -124,7 +124,7 @@ def test_a_short_address_is_itself_on_a_socket_of_both():
                 with contextlib.suppress(BlockingIOError):
                     made.connect(("127.0.0.1", both.getsockname()[1]))
                 assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == SYN_SENT
-                blocked.look(1.0)
+                blocked.unblock_due(1.0)
 
 
 def test_many_are_blocked_and_no_more_than_there_is_room_for():
@@ -135,7 +135,7 @@ def test_many_are_blocked_and_no_more_than_there_is_room_for():
         assert is_heard(listener, "127.0.2.7") and is_heard(listener, "127.0.0.1")
         for n in range(MOST + 10):
             blocked.add(f"{n + 1:x}::1", 1.0)  # nor of these
-        blocked.look(1.0)
+        blocked.unblock_due(1.0)
         assert is_heard(listener, "127.0.1.1")
 
 
