@@ -47,6 +47,7 @@ from horn.sources import CapturedCode
 if TYPE_CHECKING:
     from horn.backends import Engine
     from horn.export.program import Translation
+    from horn.job import Job
     from horn.stream import ModelStream
 
 Array = np.ndarray[Any, Any]
@@ -664,6 +665,18 @@ def _frozen(
         array.flags.writeable = False
         found[name] = array
     return found
+
+
+def model_of(
+    job: Job, parameters: Mapping[str, Array], states: Mapping[str, Array], **settings: Any
+) -> Model:
+    """The model of a job that has learned these arrays. settings : further ones of ``Model``."""
+    data = job.data
+    return Model(
+        job.network, parameters, states, dtype=job.dtype, target=job.target, metrics=job.metrics,
+        classes=data.all_classes if job.target == "labels" else None,
+        normalization=data.normalization, feature_names=data.feature_names, **settings,
+    )  # fmt: skip
 
 
 def default_path(file: str | os.PathLike[str]) -> Path:

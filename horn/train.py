@@ -32,7 +32,7 @@ from horn.description import Description
 from horn.errors import Diverged, JobError, Stopped
 from horn.job import Job
 from horn.mistakes import NoSuchAttribute, is_function, no_argument, no_attribute, shown, teaches
-from horn.model import Array, Model
+from horn.model import Array, Model, model_of
 from horn.modelfile import check_writable
 from horn.partition.placement import Placement
 from horn.sources import running
@@ -356,21 +356,10 @@ def _run_of(
         job, settings.backend, n_epochs, ending.iteration, ending.best_epoch, ending.metrics,
         perf_counter() - begun,
     )  # fmt: skip
-    model = Model(
-        job.network,
-        trained.parameters,
-        trained.states,
-        dtype=job.dtype,
-        target=job.target,
-        backend=settings.backend,
-        threads=settings.threads,
-        facts=facts,
-        code=code,
-        metrics=job.metrics,
-        classes=job.data.all_classes if job.target == "labels" else None,
-        normalization=job.data.normalization,
-        feature_names=job.data.feature_names,
-    )
+    model = model_of(
+        job, trained.parameters, trained.states, backend=settings.backend,
+        threads=settings.threads, facts=facts, code=code,
+    )  # fmt: skip
     state = "SUCCEEDED" if trained.stopped is None else "STOPPED"
     if worse := grown(trained.history, of_guessing(job)):
         best = ending.best_epoch
@@ -557,9 +546,9 @@ def _explained(
         better, better.iteration, memory = error, kept.iteration, kept.memory
     else:
         return error
-    better.model = Model(
-        job.network, memory["parameter"], memory["state"], dtype=job.dtype, target=job.target,
-        backend=settings.backend, threads=settings.threads, code=code,
+    better.model = model_of(
+        job, memory["parameter"], memory["state"], backend=settings.backend,
+        threads=settings.threads, code=code,
         facts=_facts(job, settings.backend, better.iteration // job.iterations_per_epoch,
                      better.iteration, None, {}, seconds),
     )  # fmt: skip

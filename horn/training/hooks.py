@@ -15,7 +15,7 @@ from typing import Any
 from horn.callbacks import Callback, TrainingContext, defines, name_of
 from horn.errors import CallbackError, HornError, JobError, ModelError
 from horn.job import Job
-from horn.model import Array, Model
+from horn.model import Array, Model, model_of
 from horn.schedules import SettableRate
 from horn.sources import line_of
 from horn.strategies import Strategy, Topology
@@ -183,19 +183,7 @@ class Hooks:
                      "iteration": context.iteration, "epochs": context.epoch}  # fmt: skip
             if job.data.x.dtype == "uint8":
                 facts["scale"] = job.data.scale
-            self._model = Model(
-                job.network,
-                parameters,
-                states,
-                dtype=job.dtype,
-                target=job.target,
-                backend=self.backend,
-                facts=facts,
-                metrics=job.metrics,
-                classes=job.data.all_classes if job.target == "labels" else None,
-                normalization=job.data.normalization,
-                feature_names=job.data.feature_names,
-            )
+            self._model = model_of(job, parameters, states, backend=self.backend, facts=facts)
         return self._model
 
     def _set_rate(self, value: float) -> None:

@@ -191,6 +191,26 @@ def test_the_model_is_what_it_was_before_the_batch() -> None:
         np.testing.assert_array_equal(caught.value.model.parameters[name], array)
 
 
+def test_the_model_reads_data_and_names_classes_as_that_of_a_whole_training_does() -> None:
+    """It had no normalization: what it answered about the samples of the job was of others."""
+    x = np.random.default_rng(0).normal(100.0, 30.0, (40, 3))
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.layer(8, activation="relu")
+    net.output(2, loss="cross_entropy", activation="softmax")
+    data = x, np.array(["no", "yes"])[(x[:, 0] > 100.0).astype(int)]
+    settings = {"batch_size": 10, "normalize": True, "optimizer": horn.SGD(1e30)}
+    with pytest.raises(Diverged) as caught:
+        horn.train(horn.Job(net, data, epochs=3, metrics=["f1"], **settings))
+    found = caught.value.model
+    iterations = max(caught.value.iteration, 1)
+    whole = horn.train(horn.Job(net, data, iterations=iterations, metrics=["f1"], **settings)).model
+    assert found.normalization is not None
+    np.testing.assert_array_equal(found.normalization.mean, whole.normalization.mean)
+    np.testing.assert_array_equal(found.classes_, whole.classes_)
+    assert (found.metrics, found.feature_names) == (whole.metrics, whole.feature_names)
+
+
 def test_after_many_steps_only_the_last_are_repeated() -> None:
     """A copy is kept at the start of an epoch, after a hundred steps."""
     slow = job(Log, rate=0.004).with_settings(epochs=400)
