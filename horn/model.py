@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from horn.stream import ModelStream
 
 Array = np.ndarray[Any, Any]
-KEPT_FACTS = ("name", "scale", "seed", "date", "stateful")  # by what is cut out of a model
+KEPT_FACTS = ("name", "scale", "seed", "date", "stateful")  # those that a part of a model keeps
 CHUNK_ROWS = 1024  # samples that are floating point at once in ``predict``
 DESCRIBED = ("network", "sources", "metrics")  # entries that ``Description`` writes
 

@@ -79,7 +79,7 @@ def walk(
     if is_ragged and n2 == 1:
         _walk_receivers(found, n0, n0 * n1, lies, n_in, axis, direct, strip, lanes)
         return found
-    rows = _rows_per_strip(n, lies, strip, is_ragged)
+    rows = _rows_per_strip(n, lies, strip)
     views = list(lies[:n_in])
     if not axis:
         views += [v for v, is_direct in zip(lies[n_in:], direct, strict=True) if is_direct]
@@ -157,7 +157,7 @@ def _fetch(found: Walk, v: Lie, times: int, r: int, c: int) -> None:
     found.fetches += times * r
 
 
-def _rows_per_strip(n: Sequence[int], lies: Sequence[Lie], strip: int, is_ragged: bool) -> int:
+def _rows_per_strip(n: Sequence[int], lies: Sequence[Lie], strip: int) -> int:
     c = n[2]
     if c > strip // 2:
         return 1

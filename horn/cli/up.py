@@ -85,7 +85,7 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
         )
         agent = _agent(stack, capacity)
         if rank > 0:
-            return _follow(hosts, key_file, agent)
+            return _follow(hosts, key_file)
         return _lead(hosts, key_file, agent, nodes, words)
 
 
@@ -223,7 +223,7 @@ def _submit(hosts: str, key_file: str | None, words: tuple[str, ...]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _follow(hosts: str, key_file: str | None, agent: Agent) -> int:
+def _follow(hosts: str, key_file: str | None) -> int:
     """Serve until the first node gives the exit code."""
     from horn.errors import ClusterError
 

@@ -155,7 +155,7 @@ def decide(snapshot: JobSnapshot) -> Decision | None:
     if snapshot.record.allocations:
         return _tend(snapshot)
     if snapshot.state is JobState.STOPPING:
-        return _stopped(snapshot, snapshot.record)
+        return _stopped(snapshot.record)
     return _place(snapshot)
 
 
@@ -358,7 +358,7 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
     if cause is not None and cause.is_final:
         return _failed(free, withdrawn, cause, cause.text)
     if snapshot.state is JobState.STOPPING:
-        return _stopped(snapshot, free, withdrawn)
+        return _stopped(free, withdrawn)
     if cause is None:  # an agent was told to leave: nobody's failure
         left = sorted(n for n in record.allocations if n not in reports or reports[n].phase == GONE)
         trouble = f"worker {', '.join(left)} was stopped" if left else "the tasks were ended"
@@ -441,9 +441,7 @@ def _failed(
     return Decision(_settled(record), orders, JobState.FAILED, result)
 
 
-def _stopped(
-    snapshot: JobSnapshot, record: JobRecord, orders: Mapping[str, HostOrder | None] | None = None
-) -> Decision:
+def _stopped(record: JobRecord, orders: Mapping[str, HostOrder | None] | None = None) -> Decision:
     result = {"state": JobState.STOPPED.value, "code": 5, "checkpoint": record.checkpoint}
     return Decision(_settled(record), orders or {}, JobState.STOPPED, result)
 

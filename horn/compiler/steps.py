@@ -81,8 +81,8 @@ class Arrangement:
 
     def statements(self) -> tuple[Statement, ...]:
         later = self.phases["backward"] + self.phases["last"]
-        forward = self.bodies(self.phases["forward"], later, self.phases["judge"])
-        backward = self.bodies(self.phases["backward"], self.phases["last"], [])
+        forward = self.bodies(self.phases["forward"], later)
+        backward = self.bodies(self.phases["backward"], self.phases["last"])
         first = list(self.phases["first"])
         runs = [run for run, _ in (*forward, *backward)]
         for run in runs:
@@ -168,9 +168,8 @@ class Arrangement:
         return [over(s) for s in statements]
 
     def bodies(
-        self, statements: Sequence[Statement], later: Sequence[Statement],
-        judge: Sequence[Statement],
-    ) -> list[tuple[Body, list[Statement]]]:  # fmt: skip
+        self, statements: Sequence[Statement], later: Sequence[Statement]
+    ) -> list[tuple[Body, list[Statement]]]:
         """The statements of one pass, by the number of reversals before them: a reader of a
         reversal waits for all steps of its source. Each level with the reversals that follow it.
         """
@@ -181,7 +180,7 @@ class Arrangement:
             rest = [s for s, at in zip(statements, levels, strict=True) if at > level]
             turned: list[Statement] = [s for s in here if isinstance(s, Reverse)]
             others = [s for s in here if not isinstance(s, Reverse)]
-            found.append((self.body(others, [*turned, *rest, *later], judge), turned))
+            found.append((self.body(others, [*turned, *rest, *later]), turned))
         return found
 
     def levels(self, statements: Sequence[Statement]) -> list[int]:
@@ -214,10 +213,7 @@ class Arrangement:
             return True
         return any(base(axis) == "b" for name in names for axis in self.buffers[name].axes)
 
-    def body(
-        self, statements: Sequence[Statement], later: Sequence[Statement],
-        judge: Sequence[Statement],
-    ) -> Body:  # fmt: skip
+    def body(self, statements: Sequence[Statement], later: Sequence[Statement]) -> Body:
         """Assign the statements of one pass to its places."""
         made: dict[str, int] = {}
         for number, statement in enumerate(statements):

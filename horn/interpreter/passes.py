@@ -595,7 +595,7 @@ def _come_back(
     pushes."""
     passes = stage.writes_backward or not stage.local
     if stage.writes_backward:
-        call = _written(stages, stage, o, fired, sample, memory, back)
+        call = _written(stages, stage, o, sample, memory, back)
         delta, (name,) = number(call.delta), stage.layer.weights
         of_input = [delta * w[name].value for _, _, w in fired.leaves]
         of_weight = [{name: delta * x.value} for _, x, _ in fired.leaves]
@@ -666,7 +666,6 @@ def _written(
     stages: Sequence[Stage],
     stage: Stage,
     o: int,
-    fired: Fired,
     sample: Sample,
     memory: LearnedNumbers,
     back: Gradients,

@@ -67,7 +67,7 @@ class Placement:
         for layer in network.layers:
             for position, link in enumerate(layer.links):
                 key = layer.index, position
-                if links.get(key) == CHANNELS and not has_channels(layer, link):
+                if links.get(key) == CHANNELS and not has_channels(link):
                     links[key] = "receiver"
                 if links.get(key) == INPUT_CHANNELS and not link.convolves:
                     links[key] = "sender"
@@ -85,7 +85,7 @@ class Placement:
         return Frame(frame.layer, frame.link, "" if where is None else _LINKS[where])
 
 
-def has_channels(layer: Layer, link: Link) -> bool:
+def has_channels(link: Link) -> bool:
     """Whether tasks can divide a link by channels of the receivers."""
     connection = link.connection
     return link.convolves or (type(connection) is Window and connection.channels == 1)
@@ -128,7 +128,7 @@ def pinned(network: Network, pins: Mapping[str, str] | None) -> dict[tuple[int, 
             raise ModelError(f"pin {name}={where}: {_known(network.layers)}")
         for layer, position in mine:
             of = network.layers[layer]
-            if where == CHANNELS and not has_channels(of, of.links[position]):
+            if where == CHANNELS and not has_channels(of.links[position]):
                 raise ModelError(
                     f"pin {name}={where}: only convolutions without groups, and windows within a "
                     f"channel, are divided by {CHANNELS}; pin it to receiver"

@@ -261,7 +261,6 @@ def advice(
     *,
     shares_batch: bool = True,
     divides: bool = True,
-    machine: Machine | None = None,
     transport: str = transports.DEFAULT,
     threads: int | None = None,
 ) -> list[str]:
@@ -272,7 +271,7 @@ def advice(
     n = n_groups * n_tasks + topology.n_servers
     if n == 1 or any(layer.neuron.interpreted for layer in job.network.layers):
         return []
-    machine = machine or calibrate(job.dtype)
+    machine = calibrate(job.dtype)
     cores = machine.n_cores
     times, is_slower = "", False
     if divides and (n_tasks > 1 or shares_batch):

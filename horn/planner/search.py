@@ -211,7 +211,7 @@ class Search:
 
     def of_link(self, layer: int, position: int) -> tuple[str, ...]:
         of = self.network.layers[layer]
-        has = has_channels(of, of.links[position]) and layer in self.layers
+        has = has_channels(of.links[position]) and layer in self.layers
         hears = of.links[position].convolves
         return (*LINK_SPLITS, *([CHANNELS] if has else []), *([INPUT_CHANNELS] if hears else []))
 

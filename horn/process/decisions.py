@@ -80,7 +80,7 @@ class Decisions:
     def _apply(self, decision: CallbackDecision) -> None:
         self.memory, self.rate.number = decision.memory, decision.rate
 
-    def hear(self, said: ControlMessage, iteration: int) -> bool:
+    def hear(self, said: ControlMessage) -> bool:
         """Handle a message of the parent; whether it was one for callbacks."""
         if isinstance(said, CallbackDecision):
             self._heard[said.at, said.is_epoch] = said
@@ -100,7 +100,7 @@ class Decisions:
             found = self.line.receive(1.0)
             if found is None:
                 raise SystemExit(0)  # the parent has gone
-            if not self.hear(found[0], iteration):
+            if not self.hear(found[0]):
                 self.take(found[0], iteration)
         decision = self._heard.pop(key)
         self._heard = {at: one for at, one in self._heard.items() if at[0] >= iteration}

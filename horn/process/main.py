@@ -356,7 +356,7 @@ class TaskProcess:
             found = self.line.receive(1.0)
             if found is None:
                 raise SystemExit(0)  # the parent has gone
-            if self.decisions is None or not self.decisions.hear(found[0], 0):
+            if self.decisions is None or not self.decisions.hear(found[0]):
                 self._take(found[0], group_index)
         return self.leaves
 
