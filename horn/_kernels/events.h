@@ -12,13 +12,13 @@
 #define LIST (WIDE_K + 16)
 #define MOST_TILES (WIDE_ROWS / TILE_ROWS + 1)
 #define MOST_VECTORS 14                     /* sums of a row; 16 registers have room for them */
-#define ASKED 16
+#define SAMPLED 16                          /* lines that is_mostly_zero reads */
 
 typedef struct {
     int16_t *tile_at, *row_at;              /* the places of each tile, of each row, LIST each */
     float *row_value;                       /* and the values there */
-    int64_t n_tiles, n_some[MOST_TILES];    /* of the first tiles of a block */
-    int16_t n_of[WIDE_ROWS];                /* of its rows */
+    int64_t n_tiles, n_some[MOST_TILES];    /* searched tiles of a block, and the places of each */
+    int16_t n_of[WIDE_ROWS];                /* events of each row of a block */
 } events_t;
 
 static int is_finite(const float *p, int64_t n) {
@@ -31,7 +31,7 @@ static int is_finite(const float *p, int64_t n) {
     return not_zeros(sum) == 0;
 }
 
-/* The places at which one of `width` numbers, `step` apart, is not 0. */
+/* The places among k, `step` numbers apart, at which one of `width` neighbours is not 0. */
 static int64_t not_zero(const float *p, int64_t step, int width, int64_t k, int16_t *at) {
     const lanes_t mask = lanes(width, 0);
     int64_t n = 0;
@@ -52,12 +52,12 @@ static void find_in_tiles(events_t *e, const float *tiles, int64_t rows, int64_t
     }
 }
 
-/* Whether less than a fifth of a (m, k) is not 0: some lines of it are asked, not at one distance.
- * Where they are samples, step after step, all would be of the same sample. */
+/* Whether less than a fifth of a (m, k) is not 0, by a sample of its lines. Their distance varies: of
+ * the steps of samples an even one might hit the same sample, or the same step, each time. */
 static int is_mostly_zero(const float *a, int64_t am, int64_t ak, int64_t m, int64_t k) {
     const int is_by_rows = ak == 1;
     const int64_t lines = is_by_rows ? m : k, length = is_by_rows ? k : m;
-    const int64_t step = is_by_rows ? am : ak, n = lines < ASKED ? lines : ASKED;
+    const int64_t step = is_by_rows ? am : ak, n = lines < SAMPLED ? lines : SAMPLED;
     int64_t found = 0;
     for (int64_t i = 0; i < n; i++) {
         const float *p = a + (lines * i / n + (37 * i + 11) % (lines / n)) * step;
@@ -141,8 +141,8 @@ static int find_in_rows(events_t *e, const float *a, int64_t am, int64_t ak, int
 }
 
 /* c = beta c + alpha a b for a row with n events, and n_vectors of columns of b: its messages are
- * `ld` apart, and every second vector begins `pitch` behind the one before. Of columns that do not fill
- * the last vector b has no more if `is_cut`. */
+ * `ld` apart, and pairs of vectors `pitch` apart. is_cut : b ends with the last column, so that the
+ * last vector is read in part. */
 static inline __attribute__((always_inline)) void
 row(const int n_vectors, const int is_cut, int64_t n, const int16_t *at, const float *value,
     const float *b, int64_t ld, int64_t pitch, float alpha, float beta, float *c, int64_t cols) {

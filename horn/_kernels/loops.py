@@ -202,17 +202,19 @@ def _fast(
     outputs: Sequence[Output],
     monoid: str | None,
 ) -> int:
-    """The fast path of a loop: 1 the sum of a product of two views; 2 a copy in rows; 0 none."""
+    """The fast path of a loop that is the sum of a product of two views, or a copy in rows."""
     viewed = all(isinstance(view, View) for view in arrays)
     if monoid is None:
         if not (viewed and len(arrays) == len(outputs) == 1 and program == [(OPS["copy"][0], [0])]):
-            return 0
+            return tiles.NONE
         source = arrays[0]
         assert isinstance(source, View)
         # a copy may not be done in rows where it would read what it has written
-        return 0 if np.may_share_memory(source.array, outputs[0][0].array) else 2
+        shared = np.may_share_memory(source.array, outputs[0][0].array)
+        return tiles.NONE if shared else tiles.COPY
     product = program == [(OPS["mul"][0], [0, 1])]
-    return int(monoid == "sum" and viewed and len(arrays) == 2 and not consts and product)
+    is_dot = monoid == "sum" and viewed and len(arrays) == 2 and not consts and product
+    return tiles.DOT if is_dot else tiles.NONE
 
 
 def _gate(

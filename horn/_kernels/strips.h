@@ -533,7 +533,7 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
             for (int64_t at = 0; at < r * c * (int64_t)sizeof(REAL); at += 64)
                 __builtin_prefetch(next + at, 0, 3);
         }
-        if (o->a < l->n_in || o->b < l->n_in || o->c < l->n_in) {   /* others never are */
+        if (o->a < l->n_in || o->b < l->n_in || o->c < l->n_in) {   /* a computed value is a whole strip */
             const uint8_t *is_one = m->is_one;
             const int a = o->a < l->n_in && is_one[o->a], b = o->b < l->n_in && is_one[o->b];
             if (a | b | (o->c < l->n_in && is_one[o->c])) {
@@ -789,21 +789,22 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
     REAL **value = (REAL **)(where + STRIP);
     K(machine_t) m = {l, d, strip, value, (uint8_t *)(value + l->n_values + 4), 1};
     if (n0 <= 0) return;
-    if (l->fast == 2 && K(copy_rows)(d)) return;
-    if (l->fast == 1 && d->axis == 1 && K(weighted_rows)(l, d, acc, best)) return;
-    if (l->fast == 1 && d->axis == 2 && K(dot_rows)(l, d)) return;
+    if (l->fast == FAST_COPY && K(copy_rows)(d)) return;
+    if (l->fast == FAST_DOT && d->axis == 1 && K(weighted_rows)(l, d, acc, best)) return;
+    if (l->fast == FAST_DOT && d->axis == 2 && K(dot_rows)(l, d)) return;
 
-    const int is_by_rows = l->fast == 3 || l->fast == 7 || (l->fast == 9 && d->axis == 2);
+    const int is_by_rows = l->fast == FAST_ROWS || l->fast == FAST_WAVES
+                           || (l->fast == FAST_SQUARES && d->axis == 2);
     if (is_by_rows && K(row_tiles)(t, l, d)) return;
-    if ((l->fast == 4 || l->fast == 6 || l->fast >= 8) && K(column_tiles)(t, l, d)) return;
+    if (has_columns(l) && K(column_tiles)(t, l, d)) return;
 
-    for (int k = l->fast == 5 ? 0 : l->n_in; k < l->n_values; k++)
+    for (int k = l->fast == FAST_PLACES ? 0 : l->n_in; k < l->n_values; k++)
         value[k] = strip + l->slot[k] * STRIP;
     for (int k = 0; k < l->n_const; k++) {
         REAL q = (REAL)value_of(t, l->consts[k]), *to = value[l->n_in + k];
         for (int64_t j = 0; j < STRIP; j++) to[j] = q;
     }
-    if (l->fast == 5 && K(places)(l, d, value)) return;
+    if (l->fast == FAST_PLACES && K(places)(l, d, value)) return;
     if (d->indptr && n2 == 1) { K(receivers)(&m); return; }
     const int64_t rows = K(rows_per_tile)(l, d);
     const view_t *out = &d->v[l->n_in];
@@ -1113,8 +1114,8 @@ static inline uint64_t K(counter3)(const drawn_t *g, uint64_t sample) {
 
 #if LEVEL == 2 && IS_F32
 /* The common part of the uniforms of one receiver's messages. Three of a counter's four words are
- * the same for all, and so is half of the first two rounds: hi0 and lo1 are of products with
- * them. */
+ * the same for all, and so is half of the first two rounds: second, lo1 and hi1 come of products
+ * of these words. */
 typedef struct { __m512i key0[10], key1[10], last, second, lo1, hi1; } uniforms_t;
 
 static inline void uniforms_of(uniforms_t *u, const uint32_t key[2], uint64_t low, uint64_t step,

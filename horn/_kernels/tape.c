@@ -100,7 +100,7 @@ static int is_deep(const domain_t *d) {
  * one thread alone: weights, where samples are a0. Columns of tiles.h are packed for all of a0, so
  * a short a0 is not cut. */
 static int axis_to_cut(const loop_t *l, const domain_t *d, int nt) {
-    const int is_tile = (l->fast == 4 || l->fast == 6 || l->fast >= 8) && d->axis == 1;
+    const int is_tile = has_columns(l) && d->axis == 1;
     int axis = -1;
     if (is_deep(d) && d->axis == 2 && d->n[1] >= 64 * nt) return 1;
     if (is_deep(d) && is_tile && d->n[0] < 64 * nt && d->n[2] >= 64 * nt) return 2;
@@ -145,7 +145,7 @@ static int cut(const loop_t *l, domain_t *d, int nv, int64_t part, int64_t parts
         return hi > lo;
     }
     if (d->n[0] * d->n[1] * d->n[2] * work < 16384) return part == 0;
-    const int axis = axis_to_cut(l, d, nt), is_tile = l->fast >= 3;
+    const int axis = axis_to_cut(l, d, nt), is_tile = l->fast >= FAST_ROWS;
     const int64_t align = axis == 2 ? (is_deep(d) ? 32 : 16) : is_deep(d) && is_tile ? 4 : 1;
     share(d->n[axis], part, parts, align, &lo, &hi);
     shift(d, nv, axis, lo); d->n[axis] = hi - lo;

@@ -34,6 +34,13 @@ enum {
     OP_LT, OP_LE, OP_GT, OP_GE, OP_EQ, OP_NE, OP_AND, OP_OR, OP_SELECT, OP_FMA, N_OPS
 };
 
+/* How a loop runs: strip by strip; as a sum of products of two inputs, or a copy of one; or by one of
+ * the forms of tiles.h. */
+enum {
+    FAST_NONE, FAST_DOT, FAST_COPY, FAST_ROWS, FAST_COLUMNS, FAST_PLACES, FAST_QUOTIENTS, FAST_WAVES,
+    FAST_SLOPES, FAST_SQUARES
+};
+
 enum { R_NONE, R_SUM, R_PROD, R_MAX, R_MIN, R_ANY, R_ALL, R_ARGMAX };
 
 /* Terms of the tiles of tiles.h, of two values: product, sum, the first less the second, the second
@@ -82,9 +89,7 @@ typedef struct {
     int32_t n_in, n_out, n_ops, n_const, n_values, n_slots;
     int32_t reduce, axis;       /* monoid; 1 or 2 */
     int32_t accumulate;         /* combine with what the output holds */
-    int32_t fast;               /* 1: the sum of a product of two inputs; 2: one copy; 3 to 9: the
-                                 * rows, columns, places, quotients, waves, slopes and squares of
-                                 * tiles.h */
+    int32_t fast;               /* FAST_* */
     int32_t term, role[8];      /* of a tile: T_* or W_*; the roles of values (tiles.py) */
     int32_t gate;               /* k: where input k - 1 is not 0 there is nothing to reduce; -k: where
                                  * it is; 0: always */
@@ -95,6 +100,12 @@ typedef struct {
     int32_t *slot;              /* value -> scratch strip */
     int32_t *result;            /* output -> value */
 } loop_t;
+
+/* Whether a loop has a form of tiles.h over columns; squares may be over rows, too. */
+static inline int has_columns(const loop_t *l) {
+    return l->fast == FAST_COLUMNS || l->fast == FAST_QUOTIENTS || l->fast == FAST_SLOPES
+        || l->fast == FAST_SQUARES;
+}
 
 typedef struct { char *data; int64_t stride[2], ld; int32_t row; } matrix_t;
 

@@ -1,18 +1,20 @@
 /* Loops over pairs of rows as register tiles: included by strips.h, per dtype and level.
  *
  * Rows: out[p, q] = the sum, product, maximum or minimum over r of a term of x[p, r] and w[q, r], both
- * contiguous along r. TP x TQ results are in registers while r runs; what w has for TILE_Q results
- * and TILE_R places stays in the second-level cache for all of TILE_P.
- * Columns: out[p, q] = the sum over r of u[p, r] sign(m[r, q] - f[p, q]), contiguous along q. What m
- * has for DEEP places of r and two vectors of q is packed once for TILE_P results. Quotients: of
- * y[r, q] times b[p, r] / t, or a[p, r] where t is 0, t a term of m[r, q] and f[p, q]: what a product
- * of terms sends back. Waves: the sum over r of F(x w - t), perhaps times x or w, t a number of the
- * result; slopes: of y (a + b y) F'(m f - t), which they send back. Squares: the sum over r of
- * s (x - w)^2, s of each w (rows), or of u (m - f)^2 (columns).
+ * contiguous along r. TP x TQ results are in registers while r runs; TILE_Q rows of w, TILE_R places
+ * of each, stay in the second-level cache for TILE_P rows of x.
+ * Columns: out[p, q] = the sum over r of u[p, r] sign(m[r, q] - f[p, q]), contiguous along q. DEEP
+ * rows of m, two vectors of each, are packed once for TILE_P results.
+ * Quotients, the gradient of a product of terms: the sum over r of y[r, q] times b[p, r] / t, or
+ * a[p, r] where t is 0, t a term of m[r, q] and f[p, q].
+ * Waves: the sum over r of F(x w - t), perhaps times x or w, t a number of the result. Slopes, their
+ * gradient: the sum over r of y (a + b y) F'(m f - t).
+ * Squares: the sum over r of s (x - w)^2, s of each w (rows), or of u (m - f)^2 (columns).
  *
- * Sums are float within TILE_R places and double beyond; products are double. A term is rounded as
- * two operations, here as in strips: whether it is 0 may not depend on which. Extremes and signs of what is infinite or
- * no number go the general way, which has NumPy's answer to NaN.
+ * Sums are float within TILE_R places and double beyond; products are double, or float where their
+ * factors are all near 1. A term is rounded as two operations, as in strips.h: whether it is 0 may
+ * not depend on the path. Extremes and signs of infinities and NaN are left to strips.h, which has
+ * NumPy's answer.
  */
 #if LEVEL == 2
 #define TILE_BYTES 64
@@ -469,7 +471,7 @@ static void K(waves)(K(wave_tile_t) tile, const REAL *x, int64_t step_x, int64_t
 
 /* 0: the loop's layout does not fit. */
 static int K(row_tiles)(const tape_t *t, const loop_t *l, const domain_t *d) {
-    const int is_wave = l->fast == 7, is_square = l->fast == 9;
+    const int is_wave = l->fast == FAST_WAVES, is_square = l->fast == FAST_SQUARES;
     const view_t *x = &d->v[is_wave ? l->role[0] : is_square ? l->role[1] : 0];
     const view_t *w = &d->v[is_wave ? l->role[1] : is_square ? l->role[2] : 1];
     const view_t *by = is_square ? &d->v[l->role[0]] : NULL;
@@ -703,11 +705,13 @@ static inline const REAL *K(number_at)(const view_t *v, int64_t i0, int64_t i1, 
     return v ? (const REAL *)v->data + i0 * v->stride[0] + i1 * v->stride[1] : none;
 }
 
-/* The sum over a1, where m varies along a1 and f along a0. fast 4: of +-a sign(m - f); roles a, m,
- * f, sign. 9: of a (m - f)^2; roles a, m, f. 6: roles a, b, y, m, f, the number of the term. 8: roles a, b, y, m, f, t, its sign; a
- * and y may be exchanged. -1: none. */
+/* The sum over a1, where m varies along a1 and f along a0; a role of -1: none. Roles of FAST_COLUMNS,
+ * +-a sign(m - f): a, m, f, sign; of FAST_SQUARES, a (m - f)^2: a, m, f; of FAST_QUOTIENTS: a, b, y,
+ * m, f, the number of the term; of FAST_SLOPES: a, b, y, m, f, t, its sign, where a and y may be
+ * exchanged. */
 static int K(column_tiles)(const tape_t *tape, const loop_t *l, const domain_t *d) {
-    const int is_signed = l->fast == 4, is_slope = l->fast == 8, is_square = l->fast == 9;
+    const int is_signed = l->fast == FAST_COLUMNS, is_slope = l->fast == FAST_SLOPES;
+    const int is_square = l->fast == FAST_SQUARES;
     const int is_of_three = is_signed || is_square;
     const int32_t *role = l->role;
     const view_t *v = d->v, *out = &v[l->n_in];

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 Ops = Sequence[tuple[str, Sequence[int]]]
 
-ROWS, COLUMNS, PLACES, QUOTIENTS, WAVES, SLOPES, SQUARES = range(3, 10)  # loop_t.fast
+NONE, DOT, COPY, ROWS, COLUMNS, PLACES, QUOTIENTS, WAVES, SLOPES, SQUARES = range(10)  # FAST_*
 MUL, ADD, SUB, BUS, APART, SQUARE, LESS, MORE = range(8)  # T_* of tape.h
 FUNCTIONS = ("exp", "tanh", "sigmoid", "square")  # W_* of tape.h
 _EXTREMES = (MUL, ADD, SUB, BUS, APART)

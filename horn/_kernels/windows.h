@@ -1,4 +1,4 @@
-/* Sums over windows, the batch side by side: included by tiles.h's users, per dtype and level.
+/* Sums over windows, the batch side by side: included by strips.h, per dtype and level.
  *
  * Rows of x and out are contiguous along the batch. Sums: results lie in groups of n_r rows; result r
  * of a group is the sum over its pairs (row of x, row of the weights) of weight[row][r] * x[row], or
@@ -207,7 +207,7 @@ static void K(window_sums)(const tape_t *t, const conv_t *g, int64_t rows, int64
     }
 }
 
-/* The weights, a row for each number of g->row, of each tile on its own. */
+/* Pack the weights tile by tile: n_rows rows of a tile's results, in the order of g->row's numbers. */
 static void K(window_pack)(const conv_t *g, int64_t lo, int64_t hi) {
     const REAL *w = (const REAL *)g->w;
     const int64_t n_tiles = (g->n_r + WR - 1) / WR;
