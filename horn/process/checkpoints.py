@@ -38,7 +38,7 @@ class TaskCheckpoints:
         self.writer = PartWriter(Checkpoints(run.checkpoints), run.attempt)
         self._owned: set[str] | None = None
         # Gets each message first; returns whether the message was for it.
-        self.other: Callable[[ControlMessage, int], bool] | None = None
+        self.other: Callable[[ControlMessage], bool] | None = None
 
     def __call__(self) -> bool:
         loop, every = self.loop, self.run.checkpoint_every
@@ -59,7 +59,7 @@ class TaskCheckpoints:
         found = self.line.receive(1.0)
         if found is None:
             raise SystemExit(0)  # the parent has gone
-        if self.other is None or not self.other(found[0], iteration):
+        if self.other is None or not self.other(found[0]):
             self.take(found[0], iteration)
 
     def take(self, said: ControlMessage, iteration: int) -> None:
