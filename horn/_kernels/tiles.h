@@ -264,6 +264,33 @@ static REAL K(farthest)(const REAL *p, int64_t n) {
 #define VEC_TANH(v) ((VEC_T)tanh_16((__m512)(v)))
 #define VEC_SIGMOID(v) ((VEC_T)sigmoid_16((__m512)(v)))
 #else
+#if IS_F32
+/* exp_f32 and tanh_f32 of every lane, written for vectors: not every compiler makes such of loops. */
+static inline __attribute__((always_inline)) VEC_T K(vec_exp)(VEC_T x) {
+    VEC_T y = K(vec_pick)((BITS_T)(x > 89.0f), K(vec_of)(89.0f), x);
+    y = K(vec_pick)((BITS_T)(y < -104.0f), K(vec_of)(-104.0f), y);
+    const VEC_T t = y * 1.44269504088896341f + MAGIC_F32, n = t - MAGIC_F32;
+    const BITS_T i = (BITS_T)t - (BITS_T)K(vec_of)(MAGIC_F32), h = i >> 1;
+    VEC_T r = y - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    const VEC_T p = EXP_POLY_F32(r) * (r * r) + r + 1.0f;
+    return p * (VEC_T)((h + 127) << 23) * (VEC_T)((i - h + 127) << 23);
+}
+static inline __attribute__((always_inline)) VEC_T K(vec_tanh)(VEC_T x) {
+    const VEC_T a = (VEC_T)((BITS_T)x & ~SIGN_BIT);
+    const VEC_T y = K(vec_pick)((BITS_T)(a > 9.1f), K(vec_of)(9.1f), a);
+    const VEC_T t = y * 2.88539008177792681f + MAGIC_F32, n = t - MAGIC_F32;
+    VEC_T r = 2.0f * y - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    const VEC_T p = EXP_POLY_F32(r) * (r * r) + r;
+    const VEC_T s = (VEC_T)(((BITS_T)t - (BITS_T)K(vec_of)(MAGIC_F32) + 127) << 23);
+    const VEC_T v = p * s + (s - 1.0f);
+    return (VEC_T)((BITS_T)(v / (v + 2.0f)) | ((BITS_T)x & SIGN_BIT));
+}
+static inline __attribute__((always_inline)) VEC_T K(vec_sigmoid)(VEC_T x) {
+    return 1.0f / (1.0f + K(vec_exp)(-x));
+}
+#else
 #define EACH_LANE(NAME) \
 static inline VEC_T K(vec_##NAME)(VEC_T v) { \
     REAL a[TILE_BYTES / sizeof(REAL)]; \
@@ -275,6 +302,7 @@ EACH_LANE(exp)
 EACH_LANE(tanh)
 EACH_LANE(sigmoid)
 #undef EACH_LANE
+#endif
 #define VEC_EXP K(vec_exp)
 #define VEC_TANH K(vec_tanh)
 #define VEC_SIGMOID K(vec_sigmoid)
