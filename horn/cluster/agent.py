@@ -44,7 +44,7 @@ from horn.errors import (
 from horn.process.limits import environment
 from horn.rpc.server import RpcServer
 from horn.security.audit import AuditLog
-from horn.security.tls import credential, is_loopback
+from horn.security.tls import INSECURE, credential, is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +70,8 @@ class Agent:
                 f"reaches it could run code here. Make a key with horn keygen and give --key FILE, "
                 f"or leave --host out; --insecure accepts it"
             )
+        if capacity.is_insecure:
+            os.environ[INSECURE] = "1"  # for the job runners and tasks that it starts, too
         self.capacity = capacity
         self.name = capacity.name or f"{platform.node().split('.')[0] or 'host'}"
         threads = max(len(os.sched_getaffinity(0)) // capacity.slots, 1)

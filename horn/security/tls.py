@@ -16,6 +16,7 @@ from horn.errors import JobError, NotFound
 from horn.security.keys import Credential, Key, TlsIdentity
 
 VARIABLE = "HORN_ZK_TLS"
+INSECURE = "HORN_INSECURE"  # "1": what --insecure says to a worker, for what it starts
 AUTO, KEY, OFF = "auto", "key", "off"
 
 
@@ -83,12 +84,12 @@ def is_loopback(host: str) -> bool:
 
 def listening(url: str, has_key: bool) -> tuple[str, str]:
     """Host and port of "tcp://host:port" to listen on. Raises JobError: it is no such URL, or
-    others can reach it and there is no key.
+    others can reach it and there is no key, nor an agent whose user accepts that.
     """
     host, separator, port = url.removeprefix("tcp://").rpartition(":")
     if not url.startswith("tcp://") or not separator or not port.isdigit():
         raise JobError(f"{url!r}: write tcp://host:port, port 0 for any free one")
-    if not has_key and not is_loopback(host):
+    if not has_key and not is_loopback(host) and os.environ.get(INSECURE) != "1":
         raise JobError(
             f"{url!r} can be reached from other hosts, and there is no key: make one with "
             f"horn keygen, or listen on 127.0.0.1"

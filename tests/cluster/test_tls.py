@@ -14,10 +14,11 @@ import pytest
 import zk
 from horn.coordination.session import Session
 from horn.errors import JobError, NotFound, Unreachable
+from horn.process.limits import environment
 from horn.security import tls
 from horn.security.certificates import CertificateAuthority
 from horn.security.keys import Credential, Key
-from horn.security.tls import server_context
+from horn.security.tls import INSECURE, listening, server_context
 from tests.apache import ApacheServer, free_ports, is_available
 from tests.cluster.agents import ROOT
 
@@ -149,3 +150,16 @@ def test_apache_takes_the_certificates_that_keygen_makes(tmp_path: Path):
             Session(hosts, credential=task, timeout_s=20.0)
         with pytest.raises(Unreachable, match="its certificate is refused"):
             Session(hosts, credential=tls.credential(other, hosts), timeout_s=2.0)
+
+
+def test_without_a_key_others_are_heard_only_where_a_user_accepts_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(INSECURE, raising=False)
+    assert listening("tcp://127.0.0.1:0", has_key=False) == ("127.0.0.1", "0")
+    assert listening("tcp://10.0.0.1:7", has_key=True) == ("10.0.0.1", "7")
+    with pytest.raises(JobError, match="can be reached from other hosts, and there is no key"):
+        listening("tcp://10.0.0.1:7", has_key=False)
+    monkeypatch.setenv(INSECURE, "1")
+    assert listening("tcp://10.0.0.1:7", has_key=False) == ("10.0.0.1", "7")
+    assert environment()[INSECURE] == "1"  # of job runners, and so of tasks

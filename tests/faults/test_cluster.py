@@ -322,6 +322,14 @@ def test_nothing_can_be_reached_from_another_host_by_default(net, tmp_path):
 
 
 @pytest.mark.slow
+def test_hosts_without_a_key_work_together_where_their_user_accepts_that(net, tmp_path):
+    two, other = net.hosts[:2], net.hosts[3]
+    with Cluster(net, two, tmp_path, slots=2, zk_host=other, has_key=False) as cluster:
+        job = cluster.submit(*SMALL, "---", "--samples", "2000", "--epochs", "1")  # two on each
+        assert cluster.wait(job, "SUCCEEDED", 120.0)["result"]["test"]["acc"] > 0.5
+
+
+@pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.skipif(not is_available(), reason="no Apache ZooKeeper here")
 def test_with_an_ensemble_of_three_the_answer_is_that_of_one_machine(tmp_path):
