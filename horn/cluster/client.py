@@ -85,6 +85,7 @@ class ClusterClient:
     key: Key | None = None
     timeout_s: float = SHORT_S
     _stack: ExitStack = field(default_factory=ExitStack)
+    _clock_s: float | None = None  # ZooKeeper's clock, less the monotonic one here
 
     def __enter__(self) -> ClusterClient:
         credential = tls.credential(self.key, self.hosts)
@@ -95,7 +96,7 @@ class ClusterClient:
         self.jobs = Jobs(self.coord)
         self._clients: dict[str, RpcClient] = {}
         self._membership: Membership | None = None
-        self._clock_s: float | None = None  # ZooKeeper's clock, less the monotonic one here
+        self._clock_s = None  # perhaps of another server
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -53,7 +53,10 @@ class _Host:
     def draw(self, *_: Any) -> float:
         raise NotPlain
 
-    def ask(self, neuron: Any, word: str, x: float, over: str, running: str | None) -> Any:
+    def ask(
+        self, neuron: Any, word: str, x: float, over: str, running: str | None, others: Any = ()
+    ) -> Any:
+        assert not others
         if over == "batch":
             return getattr(neuron, running or "")
         for answer in self.answers:

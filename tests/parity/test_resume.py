@@ -544,7 +544,10 @@ def test_a_missing_checkpoint_is_no_start(tmp_path):
         ({"resume": True}, "say where checkpoints are"),
         ({"checkpoints": "c", "checkpoint_every": 0}, "checkpoint_every must be a whole number"),
         ({"checkpoints": "c", "keep_checkpoints": 0}, "keep_checkpoints must be a whole number"),
-        ({"checkpoints": "c", "checkpoint_seconds": 0}, "checkpoint_seconds must be above 0"),
+        (
+            {"checkpoints": "c", "checkpoint_seconds": 0},
+            "checkpoint_seconds must be a number of seconds above 0",
+        ),
         ({"changed": True}, "changed is for going on"),
         ({"max_restarts": -1}, "max_restarts must be a whole number from 0"),
         (

@@ -144,6 +144,6 @@ def test_an_answer_that_comes_before_this_task_has_pulled_is_kept_for_its_pull()
     said = WireMessage(Verdict(epoch=1, stop=False), src=2)
     transport = Slow(0, [answer(1), said])
     client = a_client(transport)
-    assert not client.ask(1, False)
+    assert not client.wait_verdict(1, False)
     transport.block[...] = 0.0  # what comes next is written to the same place
     assert pulled(client, Pull(1)) == [3.0, 4.0]
