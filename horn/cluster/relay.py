@@ -114,12 +114,14 @@ class StandbyProcess:
 def start_standby(n: int, threads: int) -> list[StandbyProcess]:
     found = []
     code = preload.memory_for(n)
-    for number in range(n):
-        ours, theirs = os.pipe2(os.O_CLOEXEC)
-        found.append(StandbyProcess(ChildProcess(number, threads, "waits", theirs, code), ours))
-        os.close(theirs)
-    if code is not None:
-        os.close(code)
+    try:
+        for number in range(n):
+            ours, theirs = os.pipe2(os.O_CLOEXEC)
+            found.append(StandbyProcess(ChildProcess(number, threads, "waits", theirs, code), ours))
+            os.close(theirs)
+    finally:
+        if code is not None:
+            os.close(code)
     return found
 
 

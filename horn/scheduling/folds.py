@@ -9,7 +9,7 @@ extreme of a window and its place are found together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from horn import ir
@@ -136,13 +136,13 @@ def plan(program: Program) -> Joined:
                 places[id(s)] = out
                 done.add(id(later))
             break
-    return Joined(with_end, frozenset(done | _unread(program)), places)
+    return Joined(with_end, frozenset(done | _unread(program, shown)), places)
 
 
-def _unread(program: Program) -> set[int]:
+def _unread(program: Program, shown: Set[str | None]) -> set[int]:
     """The weights of each synapse that only squares would read, by their statements' ``id``."""
     nested = list(every(program.statements))
-    needed = {name for s in nested if not only_squares(program, s) for name in reads(s)}
+    needed = set(shown).union(*(reads(s) for s in nested if not only_squares(program, s)))
     return {id(s) for s in nested if isinstance(s, Expand) and s.out not in needed}
 
 
