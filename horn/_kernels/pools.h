@@ -6,7 +6,7 @@
  * A row that is the `same` as the one before is copied: the maps of a position see one window.
  * All bits are those of the loops of strips.h: sums of more than two rows are double.
  */
-#define WIDE(v) __builtin_convertvector(v, K(wide_t))
+#define POOL_SUMS 4     /* vectors of a sum side by side */
 #define POOL_ROW(array, ld, row, v) ((const REAL *)g->array + (row) * g->ld + b + (v) * LN)
 #define POOL_LOAD(array, ld, row, v) \
     (v == n_v - 1 && some < LN ? K(part_load)(POOL_ROW(array, ld, row, v), some) \
@@ -19,25 +19,28 @@ static inline void K(pool_keep)(char *out, int64_t at, VEC_T v, int64_t n) {
 
 /* n_v (a constant) vectors of row k from place b, the last of them of `some` numbers. */
 static inline __attribute__((always_inline)) void K(pool_sum)(
-    const int is_at, const int n_v, const pool_t *g, int64_t k, int64_t b, int64_t some) {
-    const int64_t from = g->ptr[k], to = g->ptr[k + 1];
-    const int is_few = to - from <= 2;
-    VEC_T sum[2] = {{0}, {0}};
-    K(wide_t) total[2] = {{0}, {0}};
-    for (int64_t j = from; j < to; j++)
+    const int is_at, const int is_few, const int n_v, const pool_t *g, int64_t k, int64_t b,
+    int64_t some) {
+    VEC_T sum[POOL_SUMS] = {{0}};
+    K(doubles_t) total[POOL_SUMS][N_WIDE] = {{{0}}};
+    for (int64_t j = g->ptr[k]; j < g->ptr[k + 1]; j++) {
+        const VEC_T place = is_at ? K(vec_of)(((const REAL *)g->place)[j]) : (VEC_T){0};
+        UNROLL
         for (int v = 0; v < n_v; v++) {
             VEC_T x = POOL_LOAD(x, ldx, g->src[j], v);
             if (is_at) {
-                const VEC_T place = K(vec_of)(((const REAL *)g->place)[j]);
                 const VEC_T best = POOL_LOAD(upper, ldu, g->src[j], v);
                 x = K(vec_pick)((K(bits_t))(best == place), x, (VEC_T){0});
             }
             if (is_few) sum[v] += x;
-            else total[v] += WIDE(x);
+            else
+                for (int half = 0; half < N_WIDE; half++) total[v][half] += AS_WIDE(x, half);
         }
+    }
+    UNROLL
     for (int v = 0; v < n_v; v++) {
         const int64_t n = v == n_v - 1 ? some : LN;
-        if (!is_few) sum[v] = __builtin_convertvector(total[v], VEC_T);
+        if (!is_few) sum[v] = K(vec_narrow)(total[v]);
         sum[v] = K(vec_end)(g->end, sum[v], 0, POOL_ROW(gate, ldz, k, v), n);
         K(pool_keep)(g->out, k * g->ldo + b + v * LN, sum[v], n);
     }
@@ -77,7 +80,15 @@ static inline __attribute__((always_inline)) void K(pool_extreme)(
     }
 }
 
-#define POOL(NAME, TILE, ...) \
+/* All numbers of a row, `MOST` vectors (2 or 4) at a time. */
+#define POOL_ROWS(MOST, TILE, ...) \
+    for (int64_t b = 0, left; (left = rows - b) > 0; ) { \
+        if (MOST == 4 && left >= 4 * LN) { TILE(__VA_ARGS__, MOST, g, k, b, LN); b += 4 * LN; } \
+        else if (left >= 2 * LN) { TILE(__VA_ARGS__, 2, g, k, b, LN); b += 2 * LN; } \
+        else if (left > LN) { TILE(__VA_ARGS__, 2, g, k, b, left - LN); b = rows; } \
+        else { TILE(__VA_ARGS__, 1, g, k, b, left); b = rows; } \
+    }
+#define POOL(NAME, ROWS) \
 static void K(NAME)(const pool_t *g, int64_t rows, int64_t lo, int64_t hi) { \
     for (int64_t k = lo; k < hi; k++) { \
         if (k > lo && g->same && g->same[k]) { \
@@ -85,22 +96,20 @@ static void K(NAME)(const pool_t *g, int64_t rows, int64_t lo, int64_t hi) { \
             memcpy(to, to - g->ldo, rows * sizeof(REAL)); \
             continue; \
         } \
-        for (int64_t b = 0; b < rows; b += 2 * LN) { \
-            const int64_t left = rows - b; \
-            if (left >= 2 * LN) TILE(__VA_ARGS__, 2, g, k, b, LN); \
-            else if (left > LN) TILE(__VA_ARGS__, 2, g, k, b, left - LN); \
-            else TILE(__VA_ARGS__, 1, g, k, b, left); \
-        } \
+        ROWS \
     } \
 }
-POOL(pool_sums, K(pool_sum), 0)
-POOL(pool_sums_at, K(pool_sum), 1)
-POOL(pool_max, K(pool_extreme), 0, 1, 0)
-POOL(pool_argmax, K(pool_extreme), 0, 0, 1)
-POOL(pool_max_both, K(pool_extreme), 0, 1, 1)
-POOL(pool_min, K(pool_extreme), 1, 1, 0)
-POOL(pool_argmin, K(pool_extreme), 1, 0, 1)
-POOL(pool_min_both, K(pool_extreme), 1, 1, 1)
+#define SUMS(is_at) \
+    if (g->ptr[k + 1] - g->ptr[k] <= 2) { POOL_ROWS(POOL_SUMS, K(pool_sum), is_at, 1) } \
+    else { POOL_ROWS(POOL_SUMS, K(pool_sum), is_at, 0) }
+POOL(pool_sums, SUMS(0))
+POOL(pool_sums_at, SUMS(1))
+POOL(pool_max, POOL_ROWS(2, K(pool_extreme), 0, 1, 0))
+POOL(pool_argmax, POOL_ROWS(2, K(pool_extreme), 0, 0, 1))
+POOL(pool_max_both, POOL_ROWS(2, K(pool_extreme), 0, 1, 1))
+POOL(pool_min, POOL_ROWS(2, K(pool_extreme), 1, 1, 0))
+POOL(pool_argmin, POOL_ROWS(2, K(pool_extreme), 1, 0, 1))
+POOL(pool_min_both, POOL_ROWS(2, K(pool_extreme), 1, 1, 1))
 
 static void K(pools)(const tape_t *t, const pool_t *g, int tid, int nt) {
     static void (*const FOLDS[])(const pool_t *, int64_t, int64_t, int64_t) = {
@@ -111,7 +120,9 @@ static void K(pools)(const tape_t *t, const pool_t *g, int tid, int nt) {
     share(g->n_groups, tid, nt, 1, &lo, &hi);
     FOLDS[g->kind](g, resolve(t, g->rows), lo, hi);
 }
-#undef WIDE
+#undef POOL_SUMS
+#undef POOL_ROWS
+#undef SUMS
 #undef POOL_ROW
 #undef POOL_LOAD
 #undef POOL

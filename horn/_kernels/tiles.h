@@ -42,10 +42,42 @@ typedef WHOLE K(bits_t) __attribute__((vector_size(TILE_BYTES)));
 
 static inline VEC_T K(vec_load)(const REAL *p) { VEC_T v; memcpy(&v, p, sizeof v); return v; }
 static inline void K(vec_store)(REAL *p, VEC_T v) { memcpy(p, &v, sizeof v); }
-static inline VEC_T K(vec_part)(const REAL *p, int64_t n) {
+/* The first n lanes, for n up to LN: a mask; of p, others 0; to p, which has no more room. */
+static const WHOLE K(FIRST)[2 * TILE_BYTES / sizeof(REAL)] = {
+    [0 ... TILE_BYTES / sizeof(REAL) - 1] = -1};
+static inline BITS_T K(vec_first)(int64_t n) {
+    BITS_T here; memcpy(&here, K(FIRST) + LN - n, sizeof here);
+    return here;
+}
+static inline VEC_T K(part_load)(const REAL *p, int64_t n) {
+#if LEVEL == 2 && IS_F32
+    return (VEC_T)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+#elif LEVEL == 2
+    return (VEC_T)_mm512_maskz_loadu_pd((__mmask8)((1u << n) - 1), p);
+#elif LEVEL == 1 && IS_F32
+    return (VEC_T)_mm256_maskload_ps(p, (__m256i)K(vec_first)(n));
+#elif LEVEL == 1
+    return (VEC_T)_mm256_maskload_pd(p, (__m256i)K(vec_first)(n));
+#else
     REAL some[TILE_BYTES / sizeof(REAL)] = {0};
     memcpy(some, p, n * sizeof(REAL));
     return K(vec_load)(some);
+#endif
+}
+static inline void K(part_store)(REAL *p, VEC_T v, int64_t n) {
+#if LEVEL == 2 && IS_F32
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
+#elif LEVEL == 2
+    _mm512_mask_storeu_pd(p, (__mmask8)((1u << n) - 1), (__m512d)v);
+#elif LEVEL == 1                        /* masked stores of AVX2 are slow on some processors */
+    const REAL *from = (const REAL *)&v;
+    int64_t at = 0;
+    if (IS_F32 && n & 4) { memcpy(p, from, 4 * sizeof(REAL)); at = 4; }
+    if (n & 2) { memcpy(p + at, from + at, 2 * sizeof(REAL)); at += 2; }
+    if (n & 1) p[at] = from[at];
+#else
+    memcpy(p, &v, n * sizeof(REAL));
+#endif
 }
 static inline VEC_T K(vec_of)(REAL x) { return x - (VEC_T){0}; }
 static inline VEC_T K(vec_pick)(BITS_T where, VEC_T a, VEC_T b) {
@@ -113,8 +145,8 @@ static inline VEC_T K(rounded)(VEC_T v) {
 #define W_ROW(q) const REAL *ws##q = w[q];
 #define X_LOAD(p) const VEC_T x##p = K(vec_load)(xs##p + i);
 #define W_LOAD(q) const VEC_T w##q = K(vec_load)(ws##q + i);
-#define X_PART(p) const VEC_T x##p = K(vec_part)(xs##p + i, n - i);
-#define W_PART(q) const VEC_T w##q = K(vec_part)(ws##q + i, n - i);
+#define X_PART(p) const VEC_T x##p = K(part_load)(xs##p + i, n - i);
+#define W_PART(q) const VEC_T w##q = K(part_load)(ws##q + i, n - i);
 
 #define ROW_TILE(NAME, TERM, JOIN, BEGIN) \
 static void K(NAME)(const REAL *const x[TP], const REAL *const w[TQ], int64_t n, REAL c, REAL *to) { \
@@ -128,9 +160,7 @@ static void K(NAME)(const REAL *const x[TP], const REAL *const w[TQ], int64_t n,
         EACH(TILE_STEP, TERM, JOIN) \
     } \
     if (i < n) { \
-        WHOLE some[TILE_BYTES / sizeof(REAL)]; BITS_T here; \
-        for (int64_t k = 0; k < LN; k++) some[k] = k < n - i ? -1 : 0; \
-        memcpy(&here, some, sizeof here); \
+        const BITS_T here = K(vec_first)(n - i); \
         EACH_P(X_PART) EACH_W(W_PART) \
         EACH(TILE_LAST, TERM, JOIN) \
     } \
@@ -144,7 +174,7 @@ ROW_TILE(sum_square, OF_SQUARE, VEC_ADD, 0)
     ROW_TILE(min_##NAME, TERM, VEC_MIN, (REAL)INFINITY)
 #define S_ROW(q) const REAL *bs##q = by[q];
 #define S_LOAD(q) const VEC_T b##q = K(vec_load)(bs##q + i);
-#define S_PART(q) const VEC_T b##q = K(vec_part)(bs##q + i, n - i);     /* 0 past the end */
+#define S_PART(q) const VEC_T b##q = K(part_load)(bs##q + i, n - i);     /* 0 past the end */
 #define SQUARE_STEP(p, q, T, J) s##p##q += b##q * OF_SQUARE(x##p, w##q);
 static void K(weighted_squares)(const REAL *const x[TP], const REAL *const w[TQ],
                                 const REAL *const by[TQ], int64_t n, REAL *to) {
@@ -223,9 +253,7 @@ static void K(NAME)(const REAL *const x[TP], const REAL *const w[TQ], int64_t n,
         EACH_PRODUCT(PRODUCT_STEP, TERM) \
     } \
     if (i < n) { \
-        WHOLE some[TILE_BYTES / sizeof(REAL)]; BITS_T here; \
-        for (int64_t k = 0; k < LN; k++) some[k] = k < n - i ? -1 : 0; \
-        memcpy(&here, some, sizeof here); \
+        const BITS_T here = K(vec_first)(n - i); \
         EACH_PX(X_PART) EACH_W(W_PART) \
         EACH_PRODUCT(PRODUCT_LAST, TERM) \
     } \
@@ -331,9 +359,7 @@ static void K(NAME)(const REAL *const x[TP], const REAL *const w[TQ], const REAL
         EACH_WAVE(WAVE_STEP, FUNCTION, JOIN) \
     } \
     if (i < n) { \
-        WHOLE some[TILE_BYTES / sizeof(REAL)]; BITS_T here; \
-        for (int64_t k = 0; k < LN; k++) some[k] = k < n - i ? -1 : 0; \
-        memcpy(&here, some, sizeof here); \
+        const BITS_T here = K(vec_first)(n - i); \
         EACH_PX(X_PART) EACH_W(W_PART) \
         EACH_WAVE(WAVE_LAST, FUNCTION, JOIN) \
     } \

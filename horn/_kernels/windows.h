@@ -22,26 +22,24 @@
 #define LN ((int64_t)(TILE_BYTES / sizeof(REAL)))
 #define VEC_T K(vec_t)
 
-static inline VEC_T K(part_load)(const REAL *p, int64_t n) {
-#if LEVEL == 2 && IS_F32
-    return (VEC_T)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
-#elif LEVEL == 2
-    return (VEC_T)_mm512_maskz_loadu_pd((__mmask8)((1u << n) - 1), p);
+/* A vector as double: of float two, as what is wider than a register goes through memory. */
+#if IS_F32
+#define N_WIDE 2
+#define AS_WIDE(v, half) K(half_as_wide)(&(v), half)
 #else
-    return K(vec_part)(p, n);
+#define N_WIDE 1
+#define AS_WIDE(v, half) (v)
+#endif
+static inline VEC_T K(vec_narrow)(const K(doubles_t) v[N_WIDE]) {
+#if IS_F32
+    K(half_t) halves[N_WIDE]; VEC_T found;
+    for (int k = 0; k < N_WIDE; k++) halves[k] = __builtin_convertvector(v[k], K(half_t));
+    memcpy(&found, halves, sizeof found);
+    return found;
+#else
+    return v[0];
 #endif
 }
-static inline void K(part_store)(REAL *p, VEC_T v, int64_t n) {
-#if LEVEL == 2 && IS_F32
-    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
-#elif LEVEL == 2
-    _mm512_mask_storeu_pd(p, (__mmask8)((1u << n) - 1), (__m512d)v);
-#else
-    memcpy(p, &v, n * sizeof(REAL));
-#endif
-}
-
-typedef double K(wide_t) __attribute__((vector_size(8 * TILE_BYTES / sizeof(REAL))));
 
 /* The operations on n sums before they are stored: their row's bias is added; numbers below 0
  * become 0; so do numbers whose gate is not above 0. */
@@ -269,11 +267,14 @@ static inline __attribute__((always_inline)) void K(gradient_tile)(
     for (int i = 0; i < n_k; i++)
         UNROLL
         for (int v = 0; v < n_v; v++) {
-            K(wide_t) all;
             double *to = total + (2 * i + v) * LN;
-            memcpy(&all, to, sizeof all);
-            all += __builtin_convertvector(sum[i][v], K(wide_t));
-            memcpy(to, &all, sizeof all);
+            UNROLL
+            for (int half = 0; half < N_WIDE; half++, to += LN / N_WIDE) {
+                K(doubles_t) all;
+                memcpy(&all, to, sizeof all);
+                all += AS_WIDE(sum[i][v], half);
+                memcpy(to, &all, sizeof all);
+            }
         }
 }
 
@@ -381,6 +382,8 @@ static void K(windows)(const tape_t *t, const conv_t *g, int phase, int tid, int
 #undef WR
 #undef UNROLL
 #undef NEAR_UNITS
+#undef N_WIDE
+#undef AS_WIDE
 #undef LN
 #undef VEC_T
 #undef WINDOW_ROWS
