@@ -27,7 +27,7 @@ from horn.cluster import submission
 from horn.cluster.job_controller import GROUPS, NOW, allocated, host_of
 from horn.cluster.master import RUNNING, HostReport, JobRecord
 from horn.cluster.scheduler import Host, check_files
-from horn.cluster.submission import Origin, Submission
+from horn.cluster.submission import Submission
 from horn.coordination.jobs import ENDED, Jobs, JobState
 from horn.coordination.membership import Member, Membership
 from horn.coordination.records import Check, Put, Step, Znode
@@ -143,7 +143,7 @@ class ClusterClient:
             return
 
         def sign(node: Znode) -> bytes:
-            return submission.sign(key, wanted, Origin.of(node))
+            return submission.sign(key, wanted, node)
 
         self.jobs.create_signed(wanted.job, sign, key.zookeeper_of(wanted.job).id)
 

@@ -69,7 +69,7 @@ def _with(cluster: ClusterClient, job: str, package: PackedJob) -> Put:
     cluster.upload(package)
     if key is None:
         return Put(path, msgspec.json.encode(found), node.version)
-    return Put(path, submission.sign(key, found, submission.Origin.of(node)), node.version)
+    return Put(path, submission.sign(key, found, node), node.version)
 
 
 def _chosen(cluster: ClusterClient, status: JobStatus, begin: str) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -62,18 +61,6 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     user: _Word = ""
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The node of a description: its zxid, and when it was made, in seconds since 1970."""
-
-    created: int
-    made_s: float
-
-    @classmethod
-    def of(cls, node: Znode) -> Origin:
-        return cls(node.created, node.made_s)
-
-
 class SignedSubmission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A submission with its node and MAC. ``key`` : the signing key's fingerprint."""
 
@@ -89,9 +76,9 @@ _DECODE = msgspec.json.Decoder(SignedSubmission)
 _ENCODE = msgspec.json.Encoder(order="deterministic")
 
 
-def sign(key: Key, submission: Submission, origin: Origin) -> bytes:
-    """Make the ``spec`` of a job, for the node in ``origin`` alone. Raises JobError: a field or all
-    of it is too long.
+def sign(key: Key, submission: Submission, origin: Znode) -> bytes:
+    """Make the ``spec`` of a job, for the node ``origin`` alone. Raises JobError: a field or all of
+    it is too long.
     """
     signed = SignedSubmission(
         format=FORMAT,
@@ -136,7 +123,7 @@ def _refused(submission: Submission, error: ValueError) -> JobError:
     return JobError(f"{name} {shown}: {what}")
 
 
-def verify(key: Key, raw: bytes, *, job: str, origin: Origin) -> SignedSubmission:
+def verify(key: Key, raw: bytes, *, job: str, origin: Znode) -> SignedSubmission:
     """Check the submission in ``raw``: signed by a holder of the key for ``job`` and the node it
     was found in. Raises NotAllowed: forged, altered, of another job, or recorded and put elsewhere.
     """
@@ -169,7 +156,7 @@ def verify(key: Key, raw: bytes, *, job: str, origin: Origin) -> SignedSubmissio
 def read(key: Key | None, job: str, node: Znode) -> Submission:
     """Read a job's description, if this cluster may run it. Raises NotAllowed, ProtocolError."""
     if key is not None:
-        return verify(key, node.data, job=job, origin=Origin.of(node)).submission
+        return verify(key, node.data, job=job, origin=node).submission
     try:
         found = msgspec.json.decode(node.data, type=Submission)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,14 +12,14 @@ import msgspec
 import pytest
 
 from horn.cluster import preparation, submission
-from horn.cluster.submission import SPEC_BYTES, Origin, Submission, sign, verify
+from horn.cluster.submission import SPEC_BYTES, Submission, sign, verify
 from horn.coordination.records import Znode
 from horn.errors import JobError, NotAllowed
 from horn.security.keys import Key
 
 SEED = int(os.environ.get("HORN_SEED", "0"))
 KEY, OTHER = Key(bytes(range(32))), Key(bytes(range(1, 33)))
-NODE = Origin(4_294_967_338, 1_700_000_000.25)
+NODE = Znode(b"", 0, 4_294_967_338, 4_294_967_338, 0, 0, 1_700_000_000.25)
 JOB = Submission(
     job="mnist-02c1",
     target="job.py:make",
@@ -40,9 +41,13 @@ def test_what_is_signed_is_what_is_verified():
 
 @pytest.mark.parametrize(
     "node",
-    [Origin(NODE.created + 1, NODE.made_s), Origin(NODE.created, NODE.made_s + 0.001),
-     Origin(NODE.created, NODE.made_s - 3600), Origin(0, 0.0)],
-)  # fmt: skip
+    [
+        replace(NODE, created=NODE.created + 1),
+        replace(NODE, made_s=NODE.made_s + 0.001),
+        replace(NODE, made_s=NODE.made_s - 3600),
+        replace(NODE, created=0, made_s=0.0),
+    ],
+)
 def test_it_holds_in_the_node_that_it_was_signed_for_alone(node):
     raw = sign(KEY, JOB, NODE)
     with pytest.raises(NotAllowed, match="signed for another node .*; submit it again"):

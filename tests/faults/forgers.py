@@ -15,11 +15,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import msgspec
 import zmq
 
-from horn.cluster.submission import Origin, Submission, sign, verify
+from horn.cluster.submission import Submission, sign, verify
+from horn.coordination.records import Znode
 from horn.errors import NotAllowed
 from horn.rpc import protocol as calls
 from horn.rpc.client import ClientKeys, RpcClient
@@ -219,7 +221,7 @@ def _altered(found: RpcServer, echo: Echo, n: int, rng: random.Random) -> int:
 
 def submissions(n: int, rng: random.Random) -> int:
     """Forged and altered submissions, and good ones in other places; how many were accepted."""
-    node, n_accepted = Origin(41, 1_700_000_000.0), 0
+    node, n_accepted = Znode(b"", 0, 41, 41, 0, 0, 1_700_000_000.0), 0
     job = Submission(job="a-1", target="job.py", package="ab" * 32, seed=3)
     good = sign(KEY, job, node)
     verify(KEY, good, job="a-1", origin=node)
@@ -233,13 +235,13 @@ def submissions(n: int, rng: random.Random) -> int:
                 raw = good[:at] + bytes([good[at] ^ 1 << rng.randrange(8)]) + good[at + 1 :]
             case 2:  # in a node that was made at another time
                 late_ms = rng.choice((-1, 1)) * rng.randrange(1, 10**9)
-                where = Origin(41, node.made_s + late_ms / 1e3)
+                where = replace(node, made_s=node.made_s + late_ms / 1e3)
             case 3:  # another job's
                 wanted = f"a-{rng.randrange(2, 100)}"
             case 4:  # cut
                 raw = good[: rng.randrange(len(good))]
             case _:  # recorded, and put into another node
-                where = Origin(42 + number, node.made_s)
+                where = replace(node, created=42 + number)
         try:
             verify(KEY, raw, job=wanted, origin=where)
             n_accepted += 1

@@ -25,6 +25,7 @@ import numpy as np
 from zmq.utils import z85
 
 from horn.cluster import package, submission
+from horn.coordination.records import Znode
 from horn.errors import HornError
 from horn.process import control
 from horn.rpc import protocol as calls
@@ -32,7 +33,7 @@ from horn.security.keys import Key
 from horn.wire import frames as messages
 from horn.wire.zap import ZAP_DOMAIN, AllowedKeys, pair_of
 
-KEY, NODE = Key(bytes(range(32))), submission.Origin(41, 1000.25)
+KEY, NODE = Key(bytes(range(32))), Znode(b"", 0, 41, 41, 0, 0, 1000.25)
 SLOW_S = 0.001
 BAIT = [
     b"\x90", b"\x80", b"\xc1", b"\x91" * 64, b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff",

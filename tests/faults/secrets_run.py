@@ -16,7 +16,7 @@ import sys
 
 import zk
 from horn.cluster.packing import pack
-from horn.cluster.submission import Origin, Submission, sign, verify
+from horn.cluster.submission import Submission, sign, verify
 from horn.coordination.jobs import Jobs, JobState
 from horn.coordination.session import Session
 from horn.errors import HornError
@@ -44,10 +44,10 @@ def main(folder: str) -> None:
             file.write("def job(): ...\n")
         package = pack(os.path.join(folder, "job.py"))
         submission = Submission(job="a-1", target=package.target, package=package.digest)
-        jobs.create_signed("a-1", lambda node: sign(key, submission, Origin.of(node)))
+        jobs.create_signed("a-1", lambda node: sign(key, submission, node))
         spec = coord.get(coord.paths.spec("a-1"))
         assert spec is not None
-        raw, node = spec.data, Origin.of(spec)
+        raw, node = spec.data, spec
         verify(key, raw, job="a-1", origin=node)
         jobs.change("a-1", JobState.PENDING, JobState.RUNNING)
         service, echo = RpcServer("tcp://127.0.0.1:0", "host-1", key), Echo()
