@@ -289,10 +289,10 @@ class Layer:
         return {**weights, **self.vertex_shapes}
 
     @property
-    def learned(self) -> set[str]:
+    def learned(self) -> tuple[str, ...]:
         """All learned arrays that it reads, also those of a layer that it is tied to."""
-        of_links = {array for link in self.links for array in link.weights.values()}
-        return of_links | self.vertex_shapes.keys()
+        of_links = (array for link in self.links for array in link.weights.values())
+        return *of_links, *self.vertex_shapes
 
     def incoming(self, state: str, position: int | None) -> str:
         """The array of a SynapseState in forward, for one link or (None) the bias synapses."""

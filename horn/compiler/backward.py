@@ -114,7 +114,7 @@ class Backward:
         late = sum(link.delay > 0 for x in self.storage.network.layers for link in x.links)
         for index, code in [*self.code.layers.items()] * (1 + late):
             layer = code.layer
-            learns = code.backward is not None or not frozen >= layer.learned
+            learns = code.backward is not None or not frozen.issuperset(layer.learned)
             if learns or any(link.source.index in found for link in layer.links):
                 found.add(index)
         return found

@@ -25,7 +25,7 @@ from horn.interpreter.engine import Engine
 from horn.interpreter.language import Translator
 from horn.interpreter.layers import Stage
 from horn.interpreter.passes import LearnedNumbers
-from horn.interpreter.samples import SampleTargets, by_step, read_sample, sample_before
+from horn.interpreter.samples import SampleTargets, by_step, flat, read_sample, sample_before
 from horn.job import Job
 from horn.layers import Layer
 
@@ -238,16 +238,13 @@ class BrokenBatch:
         return replace(watch.first, step=min(later)[1] if later else None)
 
     def _numbers(self, layer: Layer) -> tuple[LearnedNumbers, dict[str, list[float]]]:
-        own = [array for link in layer.links for array in link.weights.values()]
-        own += [*layer.biases.values(), *(f"{layer.name}.{name}" for name in layer.parameters)]
-        learned = {name: _flat(self.arrays[name]) for name in own}
+        arrays = {name: self.arrays[name] for name in layer.learned}
         slots = self.memory.get("slot", {})
         previous = {
-            name: _flat(slots.get(f"{name}/previous_update", np.zeros_like(self.arrays[name])))
-            for name in own
+            name: slots.get(f"{name}/previous_update", np.zeros_like(array))
+            for name, array in arrays.items()
         }
-        states = {name: _flat(array) for name, array in self.memory["state"].items()}
-        return LearnedNumbers(learned, previous), states
+        return LearnedNumbers(flat(arrays), flat(previous)), flat(self.memory["state"])
 
     def _sample(
         self, layer: Layer, row: int, seen: Mapping[str, Array], states: dict[str, list[float]]
@@ -306,7 +303,3 @@ class BrokenBatch:
         for sample in found:
             sample.sequence = found
         return found
-
-
-def _flat(array: Array) -> list[float]:
-    return [float(v) for v in np.asarray(array, np.float64).ravel()]

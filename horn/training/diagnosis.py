@@ -150,7 +150,7 @@ def _what(
         return cause.message(f"The loss {name!r}{where}", f"is {float(seen['loss'])}", said)
     gradients = {k: v for k, v in seen.items() if k.endswith(".gradient")}
     for layer in reversed(job.network.layers[1:]):
-        for name in _arrays_of(layer):
+        for name in layer.learned:
             gradient = gradients.get(f"{name}.gradient")
             if gradient is not None and not np.isfinite(gradient).all():
                 n_bad = int((~np.isfinite(gradient)).sum())
@@ -238,11 +238,6 @@ def _broken_loss(
             if said is not None:
                 return (row, step), said
     return None, None
-
-
-def _arrays_of(layer: Layer) -> list[str]:
-    own = [array for link in layer.links for array in link.weights.values()]
-    return [*own, *layer.biases.values(), *(f"{layer.name}.{name}" for name in layer.parameters)]
 
 
 def _row_of(engine: Engine, rows: np.ndarray, iteration: int, sample: int, name: str) -> int | None:
