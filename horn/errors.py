@@ -32,10 +32,9 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from typing import Any
 
-from horn.own_lines import OwnLines
+from horn.own_lines import OwnLines, shell
 
 # Errors of a write: a full disk, a quota that is used up, a terminal that was closed.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -400,8 +399,8 @@ def _cell(file: str) -> str:
     """A notebook's cell by the number shown there, another file by its name."""
     if "ipykernel_" not in file:
         return file
-    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    found = shell and shell.compile.format_code_name(file)
+    here = shell()
+    found = here and here.compile.format_code_name(file)
     return " ".join(found) if found else file
 
 

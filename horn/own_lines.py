@@ -10,12 +10,17 @@ from typing import Any
 _HORN = str(Path(__file__).resolve().parent)
 
 
+def shell() -> Any:
+    """The shell that runs a notebook's cells, or None. Imports nothing."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+
 class OwnLines(Exception):
     """A base of exceptions whose sentence makes horn's own lines unnecessary."""
 
     def _render_traceback_(self) -> list[str]:
         """The traceback for IPython, without horn's lines. ``%xmode Verbose`` shows all."""
-        shown: Any = sys.modules["IPython"].get_ipython().InteractiveTB
+        shown: Any = shell().InteractiveTB
         whole: list[tuple[BaseException, TracebackType | None]] = []
         error: BaseException | None = self
         while error is not None and all(error is not seen for seen, _ in whole):

@@ -16,7 +16,6 @@ import importlib.util
 import io
 import math
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -29,6 +28,7 @@ from horn.data.classes import as_array
 from horn.data.inputs import side_by_side
 from horn.data.stream import read
 from horn.errors import ModelError
+from horn.own_lines import shell
 
 MOST = 64  # the most neurons of a layer in a picture
 MOST_SEQUENCES = 8  # the most sequences side by side
@@ -68,7 +68,7 @@ class LivePlot(Callback):
         axes.legend()
         if self.path is not None:
             _written(self.figure, self.path)
-        elif getattr(_shell(), "kernel", None) is not None:
+        elif getattr(shell(), "kernel", None) is not None:
             self._show()
 
     def _show(self) -> None:
@@ -87,11 +87,6 @@ class LivePlot(Callback):
 
     def on_train_begin(self, context: TrainingContext) -> None:
         self._handle = None  # another run has its own picture
-
-
-def _shell() -> Any:
-    """The shell that runs a notebook's cells, or None."""
-    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 
 def live(*columns: str, path: str | os.PathLike[str] | None = None) -> LivePlot:
