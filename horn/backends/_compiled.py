@@ -167,7 +167,9 @@ class CompiledEngine:
     def _reading(self, kind: str, target: Targets, data: Dataset) -> Runner:
         """The runner of a program that reads these data."""
         self.is_ragged = data.lengths is not None
-        return self._bound(self._runner(kind, target), data)
+        runner = self._runner(kind, target)
+        runner.bind(data)
+        return runner
 
     @property
     def part(self) -> int:
@@ -227,11 +229,6 @@ class CompiledEngine:
         self, runner: Runner, rows: Array, scalars: Mapping[str, float], first_sample: int
     ) -> None:
         runner.run(rows, scalars, first_sample)
-
-    @staticmethod
-    def _bound(runner: Runner, data: Dataset) -> Runner:
-        runner.bind(data)
-        return runner
 
     def _scalars(
         self, rows: int, iteration: int, begins: bool = True, steps: float = 1.0

@@ -153,17 +153,12 @@ class Runner:
             assert isinstance(turn, Repeat)
             self.step, statements = step, turn.body
         with np.errstate(all="ignore"):
-            for statement in statements:
-                self.do(statement)
-
-    def do(self, statement: Statement) -> None:
-        getattr(self, type(statement).__name__.lower())(statement)
+            self.all_of(statements)
 
     def repeat(self, s: Repeat) -> None:
         steps = range(self.n_steps)
         for self.step in reversed(steps) if s.reverse else steps:
-            for statement in s.body:
-                self.do(statement)
+            self.all_of(s.body)
 
     def parts(self, s: Parts) -> None:
         steps = self.n_steps
@@ -200,12 +195,11 @@ class Runner:
 
     def all_of(self, statements: Sequence[Statement]) -> None:
         for statement in statements:
-            self.do(statement)
+            getattr(self, type(statement).__name__.lower())(statement)
 
     def allsteps(self, s: AllSteps) -> None:
         self.is_wide = True
-        for statement in s.body:
-            self.do(statement)
+        self.all_of(s.body)
         self.is_wide = False
 
     def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:

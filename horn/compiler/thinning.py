@@ -122,9 +122,7 @@ class Thinning:
             for o in self.code.outgoing[layer.index]
         ):
             return False
-        for (
-            link
-        ) in layer.links:  # senders that loop over their messages must not notice the silent ones
+        for link in layer.links:  # a sender's loop over messages must not notice the silent ones
             sender = self.code.layers.get(link.source.index)
             if sender is None or sender.backward is None:
                 continue
