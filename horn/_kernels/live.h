@@ -81,16 +81,7 @@ live_tile(const int mr, const int half, int64_t k, const float *a, const float *
         sum[i][0] = begin ? _mm512_setzero_ps() : _mm512_load_ps(sums + 32 * i);
         if (half == 2) sum[i][1] = begin ? _mm512_setzero_ps() : _mm512_load_ps(sums + 32 * i + 16);
     }
-    for (int64_t kk = 0; kk < k; kk++) {
-        const __m512 b0 = _mm512_load_ps(b + kk * 32);
-        const __m512 b1 = half == 2 ? _mm512_load_ps(b + kk * 32 + 16) : b0;
-#pragma GCC unroll 12
-        for (int i = 0; i < mr; i++) {
-            const __m512 q = _mm512_set1_ps(a[kk * mr + i]);
-            sum[i][0] = _mm512_fmadd_ps(q, b0, sum[i][0]);
-            if (half == 2) sum[i][1] = _mm512_fmadd_ps(q, b1, sum[i][1]);
-        }
-    }
+    thin_sums(mr, half, 0, k, a, b, sum);
 #pragma GCC unroll 12
     for (int i = 0; i < mr; i++) {
         _mm512_store_ps(sums + 32 * i, sum[i][0]);

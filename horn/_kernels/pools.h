@@ -34,7 +34,7 @@ static inline __attribute__((always_inline)) void K(pool_sum)(
             }
             if (is_few) sum[v] += x;
             else
-                for (int half = 0; half < N_WIDE; half++) total[v][half] += AS_WIDE(x, half);
+                for (int half = 0; half < N_WIDE; half++) total[v][half] += K(half_as_wide)(&x, half);
         }
     }
     UNROLL
@@ -120,9 +120,3 @@ static void K(pools)(const tape_t *t, const pool_t *g, int tid, int nt) {
     share(g->n_groups, tid, nt, 1, &lo, &hi);
     FOLDS[g->kind](g, resolve(t, g->rows), lo, hi);
 }
-#undef POOL_SUMS
-#undef POOL_ROWS
-#undef SUMS
-#undef POOL_ROW
-#undef POOL_LOAD
-#undef POOL

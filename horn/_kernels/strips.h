@@ -166,6 +166,12 @@ static inline int64_t K(place)(const view_t *v, int axis, int64_t i) {
     return (v->index[axis] ? (int64_t)v->index[axis][i] : i) * v->stride[axis];
 }
 
+#define EACH_DTYPE(X) \
+    case F32: X(float) \
+    case F64: X(double) \
+    case U8: X(uint8_t) \
+    case I32: X(int32_t) \
+    case I64: X(int64_t)
 #define LOAD_ROW(T) { \
     const T *p = (const T *)v->data + off; \
     if (x2 && s2 == 1) { const int32_t *x = x2 + i2; \
@@ -237,11 +243,7 @@ static void K(fetch)(const view_t *v, REAL *restrict to, int64_t i0, int64_t i1,
         }
 #endif
         switch (v->dtype) {
-        case F32: LOAD_ROW(float)
-        case F64: LOAD_ROW(double)
-        case U8: LOAD_ROW(uint8_t)
-        case I32: LOAD_ROW(int32_t)
-        case I64: LOAD_ROW(int64_t)
+        EACH_DTYPE(LOAD_ROW)
         case IOTA: {
             int64_t base = (int64_t)(intptr_t)v->data + off;
             if (v->local) base -= row_start * v->stride[1];
@@ -275,11 +277,7 @@ static void K(put)(const view_t *v, const REAL *restrict from, int64_t i0, int64
         }
 #endif
         switch (v->dtype) {
-        case F32: STORE_ROW(float)
-        case F64: STORE_ROW(double)
-        case U8: STORE_ROW(uint8_t)
-        case I32: STORE_ROW(int32_t)
-        case I64: STORE_ROW(int64_t)
+        EACH_DTYPE(STORE_ROW)
         }
     }
 }
@@ -305,6 +303,12 @@ static inline void K(write)(const view_t *v, int64_t off, double x) {
 
 /* ---- reductions along a strip: 32 lanes, then double ---- */
 #define LANES 32
+static inline double K(sum_lanes)(REAL lane[LANES]) {
+    for (int l = 0; l < LANES / 2; l++) lane[l] += lane[l + LANES / 2];
+    for (int l = 0; l < LANES / 4; l++) lane[l] += lane[l + LANES / 4];
+    for (int l = 0; l < LANES / 8; l++) lane[l] += lane[l + LANES / 8];
+    return ((double)lane[0] + lane[2]) + ((double)lane[1] + lane[3]);
+}
 static double K(sum_row)(const REAL *a, int64_t n) {
     double total = 0;
     int64_t i = 0;
@@ -313,10 +317,7 @@ static double K(sum_row)(const REAL *a, int64_t n) {
         for (int l = 0; l < LANES; l++) lane[l] = a[l];
         for (i = LANES; i + LANES <= n; i += LANES)
             for (int l = 0; l < LANES; l++) lane[l] += a[i + l];
-        for (int l = 0; l < LANES / 2; l++) lane[l] += lane[l + LANES / 2];
-        for (int l = 0; l < LANES / 4; l++) lane[l] += lane[l + LANES / 4];
-        for (int l = 0; l < LANES / 8; l++) lane[l] += lane[l + LANES / 8];
-        total = ((double)lane[0] + lane[2]) + ((double)lane[1] + lane[3]);
+        total = K(sum_lanes)(lane);
     }
     double odd = 0;
     for (; i + 2 <= n; i += 2) { total += a[i]; odd += a[i + 1]; }
@@ -331,10 +332,7 @@ static double K(dot_row)(const REAL *a, const REAL *b, int64_t n) {
         for (int l = 0; l < LANES; l++) lane[l] = a[l] * b[l];
         for (i = LANES; i + LANES <= n; i += LANES)
             for (int l = 0; l < LANES; l++) lane[l] += a[i + l] * b[i + l];
-        for (int l = 0; l < LANES / 2; l++) lane[l] += lane[l + LANES / 2];
-        for (int l = 0; l < LANES / 4; l++) lane[l] += lane[l + LANES / 4];
-        for (int l = 0; l < LANES / 8; l++) lane[l] += lane[l + LANES / 8];
-        total = ((double)lane[0] + lane[2]) + ((double)lane[1] + lane[3]);
+        total = K(sum_lanes)(lane);
     }
     for (; i < n; i++) total += (double)a[i] * b[i];
     return total;
@@ -369,7 +367,6 @@ static REAL K(NAME)(const REAL *a, int64_t n, REAL best) { \
 }
 EXTREME_ROW(max_row, >)
 EXTREME_ROW(min_row, <)
-#undef EXTREME_ROW
 
 /* The running value of one reduction; the monoid decides which member is used. */
 typedef struct { double sum; REAL best; int64_t where; } K(acc_t);
@@ -436,11 +433,17 @@ static void K(finish_any)(const loop_t *l, const view_t *out, int64_t off, int64
     K(write)(out, off, v);
 }
 
-static inline void K(finish)(const loop_t *l, const view_t *out, int64_t off, int64_t off2,
-                             K(acc_t) s) {
+static inline __attribute__((always_inline)) void K(finish)(
+    const loop_t *l, const view_t *out, int64_t off, int64_t off2, K(acc_t) s) {
     if (l->reduce == R_SUM && !l->accumulate && out->dtype == REAL_TYPE)
         ((REAL *)out->data)[off] = (REAL)s.sum;
     else K(finish_any)(l, out, off, off2, s);
+}
+/* The result at i0 along a0 and i along another axis; of two outputs both. */
+static inline __attribute__((always_inline)) void K(finish_at)(
+    const loop_t *l, const view_t *out, int64_t i0, int axis, int64_t i, K(acc_t) s) {
+    K(finish)(l, out, K(place)(out, 0, i0) + K(place)(out, axis, i),
+              l->n_out > 1 ? K(place)(out + 1, 0, i0) + K(place)(out + 1, axis, i) : 0, s);
 }
 
 /* ---- the loop ---- */
@@ -577,9 +580,7 @@ static void K(receivers)(K(machine_t) *m) {
                     K(acc_t) one = zero;
                     if (l->reduce == R_SUM) one.sum += v[e - i1];
                     else K(fold_row)(l->reduce, &one, v + (e - i1), 1, 0);
-                    K(finish)(l, out, K(place)(out, 0, i) + K(place)(out, 1, e),
-                              l->n_out > 1 ? K(place)(out + 1, 0, i) + K(place)(out + 1, 1, e) : 0,
-                              one);
+                    K(finish_at)(l, out, i, 1, e, one);
                 }
         }
         for (int64_t i = i0; d->axis == 1 && i < i0 + n; i++) {
@@ -747,16 +748,7 @@ static int K(copy_rows)(const domain_t *d) {
             if (LIVE_BITS(v)) {
                 const int64_t after = i1 + 1 < d->n[1] ? i1 + 1 : i1;
                 const float *q = (const float *)v->data + K(place)(v, 0, i0) + K(place)(v, 1, after);
-                const int64_t first = x[0] >> 4, last = x[c - 1] >> 4;
-                float *end = to + c;
-                for (int64_t at = first; at <= last; at++) {
-                    const __mmask16 m = K(bits16)(v, at, x[0], x[c - 1]);
-                    _mm_prefetch((const char *)(q + 16 * at), _MM_HINT_T0);
-                    const __m512 some = _mm512_maskz_compress_ps(m, _mm512_maskz_loadu_ps(m, p + 16 * at));
-                    if (end - to >= 16) _mm512_storeu_ps(to, some);     /* the rest comes next */
-                    else _mm512_mask_storeu_ps(to, (__mmask16)((1u << (end - to)) - 1), some);
-                    to += __builtin_popcount(m);
-                }
+                K(squeeze)(v, p, q, to, 0, c);
                 continue;
             }
 #endif
@@ -840,19 +832,14 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
                         K(tile)(&m, i0, i1, 1, i2, c, d->indptr ? e0 : 0);
                         K(fold_row)(l->reduce, &s, value[l->result[0]], c, i2);
                     }
-                    K(finish)(l, out, K(place)(out, 0, i0) + K(place)(out, 1, i1),
-                              l->n_out > 1 ? K(place)(out + 1, 0, i0) + K(place)(out + 1, 1, i1) : 0,
-                              s);
+                    K(finish_at)(l, out, i0, 1, i1, s);
                     continue;
                 }
                 K(tile)(&m, i0, i1, r, 0, n2, d->indptr ? e0 : 0);
                 for (int64_t j = 0; j < r; j++) {
                     s = K(start)(l->reduce);
                     K(fold_row)(l->reduce, &s, value[l->result[0]] + j * n2, n2, 0);
-                    K(finish)(l, out, K(place)(out, 0, i0) + K(place)(out, 1, i1 + j),
-                              l->n_out > 1
-                                  ? K(place)(out + 1, 0, i0) + K(place)(out + 1, 1, i1 + j) : 0,
-                              s);
+                    K(finish_at)(l, out, i0, 1, i1 + j, s);
                 }
             }
         }
@@ -932,9 +919,7 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
             if (in_parts) for (int64_t j = 0; j < c; j++) acc[j] += best[j];
             for (int64_t j = 0; j < c; j++) {
                 K(acc_t) s = {acc[j], best[j], where[j]};
-                K(finish)(l, out, K(place)(out, 0, i0) + K(place)(out, 2, i2 + j),
-                          l->n_out > 1 ? K(place)(out + 1, 0, i0) + K(place)(out + 1, 2, i2 + j) : 0,
-                          s);
+                K(finish_at)(l, out, i0, 2, i2 + j, s);
             }
         }
     }
@@ -1004,14 +989,6 @@ static void K(philox)(const uint32_t key[2], uint64_t w[4][PHILOX_LANES]) {
         V_STORE(w[2] + lane + VLEN, b2); V_STORE(w[3] + lane + VLEN, b3);
     }
 }
-#undef VEC
-#undef VLEN
-#undef V_SET
-#undef V_LOAD
-#undef V_STORE
-#undef V_MUL
-#undef V_HIGH
-#undef V_XOR
 
 #define TO_UNIT(w) ((REAL)(int32_t)((uint32_t)(w) >> 8) * (REAL)5.9604644775390625e-08)
 
@@ -1280,14 +1257,14 @@ static inline void K(turn)(__m512 r[16], float scale, float *out, int64_t step) 
  * double: float has no digits left for the difference of a time in seconds from its mean. */
 #define SCALED(v, j) (scale * (REAL)(v))
 #define APART(v, j) ((whole * (v) - center[j]) * factor[j])
-#define LOAD_ROWS(T, U, V) { \
-    U *out = (U *)g->out; \
+#define LOAD_ROWS(T, V) { \
+    REAL *out = (REAL *)g->out; \
     if (s1 == 1) { \
         for (int64_t i = lo; i < hi; i++) { \
             const T *p = (const T *)(g->source + g->index[i] * g->row_stride); \
-            U *q = out + i * s0; \
-            if (cs == 1) for (int64_t j = 0; j < n; j++) q[j] = (U)V(p[j], j); \
-            else for (int64_t j = 0; j < n; j++) q[j] = (U)V(p[j * cs], j); \
+            REAL *q = out + i * s0; \
+            if (cs == 1) for (int64_t j = 0; j < n; j++) q[j] = (REAL)V(p[j], j); \
+            else for (int64_t j = 0; j < n; j++) q[j] = (REAL)V(p[j * cs], j); \
         } \
     } else { \
         for (int64_t i = 0; i < b; i += 16) { \
@@ -1298,13 +1275,13 @@ static inline void K(turn)(__m512 r[16], float scale, float *out, int64_t step) 
                 int64_t j = lo; \
                 if (cs == 1) { LOAD_TURNED(T) } \
                 for (; j < hi; j++) { \
-                    U *q = out + i + j * s1; \
-                    for (int l = 0; l < 16; l++) q[l] = (U)V(p[l][j * cs], j); \
+                    REAL *q = out + i + j * s1; \
+                    for (int l = 0; l < 16; l++) q[l] = (REAL)V(p[l][j * cs], j); \
                 } \
             } else { \
                 for (int64_t j = lo; j < hi; j++) \
                     for (int64_t l = 0; l < c; l++) \
-                        out[(i + l) * s0 + j * s1] = (U)V(p[l][j * cs], j); \
+                        out[(i + l) * s0 + j * s1] = (REAL)V(p[l][j * cs], j); \
             } \
         } \
     } \
@@ -1316,6 +1293,9 @@ static inline void K(turn)(__m512 r[16], float scale, float *out, int64_t step) 
         for (int64_t j = 0; j < n; j++) out[i * s0 + j * s1] = (U)p[j * cs]; \
     } \
     break; }
+#define LOAD_SCALED(T) LOAD_ROWS(T, SCALED)
+#define LOAD_I32(T) LOAD_WHOLE(T, int32_t)
+#define LOAD_I64(T) LOAD_WHOLE(T, int64_t)
 
 /* (value - center) * factor of each column, for the rows and columns that this thread has
  * loaded. */
@@ -1346,21 +1326,9 @@ static void K(load)(const tape_t *t, const load_t *g, int tid, int nt) {
     if (g->out_dtype != REAL_TYPE) {            /* whole numbers: labels */
         if (tid) return;
         if (g->out_dtype == I32)
-            switch (g->dtype) {
-            case F32: LOAD_WHOLE(float, int32_t)
-            case F64: LOAD_WHOLE(double, int32_t)
-            case U8: LOAD_WHOLE(uint8_t, int32_t)
-            case I32: LOAD_WHOLE(int32_t, int32_t)
-            case I64: LOAD_WHOLE(int64_t, int32_t)
-            }
+            switch (g->dtype) { EACH_DTYPE(LOAD_I32) }
         else if (g->out_dtype == I64)
-            switch (g->dtype) {
-            case F32: LOAD_WHOLE(float, int64_t)
-            case F64: LOAD_WHOLE(double, int64_t)
-            case U8: LOAD_WHOLE(uint8_t, int64_t)
-            case I32: LOAD_WHOLE(int32_t, int64_t)
-            case I64: LOAD_WHOLE(int64_t, int64_t)
-            }
+            switch (g->dtype) { EACH_DTYPE(LOAD_I64) }
         return;
     }
     if (s1 == 1) share(b, tid, nt, 1, &lo, &hi);
@@ -1368,21 +1336,14 @@ static void K(load)(const tape_t *t, const load_t *g, int tid, int nt) {
     if (g->center && g->dtype == F64) {
         const double *center = (const double *)(const void *)g->center, whole = value_of(t, g->scale);
         const double *factor = (const double *)(const void *)g->factor;
-        do LOAD_ROWS(double, REAL, APART) while (0);
+        do LOAD_ROWS(double, APART) while (0);
         return;
     }
-    switch (g->dtype) {
-    case F32: LOAD_ROWS(float, REAL, SCALED)
-    case F64: LOAD_ROWS(double, REAL, SCALED)
-    case U8: LOAD_ROWS(uint8_t, REAL, SCALED)
-    case I32: LOAD_ROWS(int32_t, REAL, SCALED)
-    case I64: LOAD_ROWS(int64_t, REAL, SCALED)
-    }
+    switch (g->dtype) { EACH_DTYPE(LOAD_SCALED) }
     if (g->center) K(normalize)(g, b, n, lo, hi);
 }
 
-#undef STRIP
-#undef REAL_TYPE
+/* The macros whose text is another one for the other dtype; tiles.h has more. */
 #undef LIVE_BITS
 #undef ABS_
 #undef SQRT_
@@ -1396,21 +1357,5 @@ static void K(load)(const tape_t *t, const load_t *g, int tid, int nt) {
 #undef SIN_IN
 #undef POW_IN
 #undef FMOD_IN
-#undef SOME
-#undef UNARY_IN
-#undef BINARY_IN
-#undef UNARY
 #undef UNARY_16
-#undef BINARY
-#undef BINARY_ONE
-#undef TERNARY
-#undef LOAD_ROW
-#undef STORE_ROW
-#undef LANES
-#undef PHILOX_LANES
-#undef TO_UNIT
-#undef LOAD_ROWS
-#undef SCALED
-#undef APART
 #undef LOAD_TURNED
-#undef LOAD_WHOLE

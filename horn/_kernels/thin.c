@@ -21,6 +21,22 @@
 
 static inline int thin_height(int64_t rows) { return rows >= 12 ? 12 : rows >= 8 ? 8 : rows >= 4 ? 4 : 1; }
 
+/* Add the messages k0 to k1 to the sums of mr rows by 16 * half columns. */
+static inline __attribute__((always_inline)) void
+thin_sums(const int mr, const int half, int64_t k0, int64_t k1, const float *a, const float *b,
+          __m512 sum[THIN_ROWS][2]) {
+    for (int64_t kk = k0; kk < k1; kk++) {
+        const __m512 b0 = _mm512_load_ps(b + kk * 32);
+        const __m512 b1 = half == 2 ? _mm512_load_ps(b + kk * 32 + 16) : b0;
+#pragma GCC unroll 12
+        for (int i = 0; i < mr; i++) {
+            const __m512 q = _mm512_set1_ps(a[kk * mr + i]);
+            sum[i][0] = _mm512_fmadd_ps(q, b0, sum[i][0]);
+            if (half == 2) sum[i][1] = _mm512_fmadd_ps(q, b1, sum[i][1]);
+        }
+    }
+}
+
 /* `next` rows are prefetched, one after the other: the tile's own arithmetic hides the latency. */
 static inline __attribute__((always_inline)) void
 thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, float beta,
@@ -50,15 +66,7 @@ thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, 
             }
             ahead++;
         }
-        for (int64_t kk = k0; kk < k1; kk++) {
-            const __m512 b0 = _mm512_load_ps(b + kk * 32), b1 = _mm512_load_ps(b + kk * 32 + 16);
-#pragma GCC unroll 12
-            for (int i = 0; i < mr; i++) {
-                const __m512 q = _mm512_set1_ps(a[kk * mr + i]);
-                sum[i][0] = _mm512_fmadd_ps(q, b0, sum[i][0]);
-                sum[i][1] = _mm512_fmadd_ps(q, b1, sum[i][1]);
-            }
-        }
+        thin_sums(mr, 2, k0, k1, a, b, sum);
     }
     const __m512 va = _mm512_set1_ps(alpha), vb = _mm512_set1_ps(beta);
     const __mmask16 m0 = lanes(cols, 0), m1 = lanes(cols, 16);
@@ -123,15 +131,7 @@ thin_tile_live(const int mr, int64_t k, const float *a, const float *b, float al
             _mm_prefetch((const char *)(v + next * ldv + blocks->at[j]), _MM_HINT_T0);
             if (w) _mm_prefetch((const char *)(w + next * ldw + blocks->at[j]), _MM_HINT_T0);
         }
-        for (int64_t kk = k0; kk < k1; kk++) {
-            const __m512 b0 = _mm512_load_ps(b + kk * 32), b1 = _mm512_load_ps(b + kk * 32 + 16);
-#pragma GCC unroll 12
-            for (int i = 0; i < mr; i++) {
-                const __m512 q = _mm512_set1_ps(a[kk * mr + i]);
-                sum[i][0] = _mm512_fmadd_ps(q, b0, sum[i][0]);
-                sum[i][1] = _mm512_fmadd_ps(q, b1, sum[i][1]);
-            }
-        }
+        thin_sums(mr, 2, k0, k1, a, b, sum);
     }
     const __m512 va = _mm512_set1_ps(alpha), vb = _mm512_set1_ps(beta);
 #pragma GCC unroll 12

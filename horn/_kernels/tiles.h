@@ -16,16 +16,8 @@
  * not depend on the path. Extremes and signs of infinities and NaN are left to strips.h, which has
  * NumPy's answer.
  */
-#if LEVEL == 2
-#define TILE_BYTES 64
-#define TP 4
-#elif LEVEL == 1
-#define TILE_BYTES 32
-#define TP 2
-#else
-#define TILE_BYTES 16
-#define TP 2
-#endif
+#define TILE_BYTES (16 << LEVEL)
+#define TP (LEVEL == 2 ? 4 : 2)
 #define TQ 4
 #define LN ((int64_t)(TILE_BYTES / sizeof(REAL)))
 #if IS_F32
@@ -83,6 +75,7 @@ static inline VEC_T K(vec_of)(REAL x) { return x - (VEC_T){0}; }
 static inline VEC_T K(vec_pick)(BITS_T where, VEC_T a, VEC_T b) {
     return (VEC_T)((where & (BITS_T)a) | (~where & (BITS_T)b));
 }
+/* All bits of the first n lanes. */
 #if LEVEL == 2 && IS_F32
 #define VEC_MAX(a, b) ((VEC_T)_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define VEC_MIN(a, b) ((VEC_T)_mm512_min_ps((__m512)(a), (__m512)(b)))
@@ -131,9 +124,11 @@ static inline VEC_T K(rounded)(VEC_T v) {
 #define EACH_Q(X, p, T, J) X(p, 0, T, J) X(p, 1, T, J) X(p, 2, T, J) X(p, 3, T, J)
 #if TP == 4
 #define EACH_P(X) X(0) X(1) X(2) X(3)
+#define EACH_STEP(X, T) X(0, T) X(1, T) X(2, T) X(3, T)
 #define EACH(X, T, J) EACH_Q(X, 0, T, J) EACH_Q(X, 1, T, J) EACH_Q(X, 2, T, J) EACH_Q(X, 3, T, J)
 #else
 #define EACH_P(X) X(0) X(1)
+#define EACH_STEP(X, T) X(0, T) X(1, T)
 #define EACH(X, T, J) EACH_Q(X, 0, T, J) EACH_Q(X, 1, T, J)
 #endif
 #define EACH_W(X) X(0) X(1) X(2) X(3)
@@ -147,23 +142,26 @@ static inline VEC_T K(rounded)(VEC_T v) {
 #define W_LOAD(q) const VEC_T w##q = K(vec_load)(ws##q + i);
 #define X_PART(p) const VEC_T x##p = K(part_load)(xs##p + i, n - i);
 #define W_PART(q) const VEC_T w##q = K(part_load)(ws##q + i, n - i);
+/* STEP of every result, as vectors run along the rows; LAST, of the lanes that are left. */
+#define ALONG_ROWS(EACH_RESULT, EACH_X, STEP, LAST, T, J) \
+    EACH_X(X_ROW) EACH_W(W_ROW) \
+    int64_t i = 0; \
+    for (; i + LN <= n; i += LN) { \
+        EACH_X(X_LOAD) EACH_W(W_LOAD) \
+        EACH_RESULT(STEP, T, J) \
+    } \
+    if (i < n) { \
+        const BITS_T here = K(vec_first)(n - i); \
+        EACH_X(X_PART) EACH_W(W_PART) \
+        EACH_RESULT(LAST, T, J) \
+    }
 
 #define ROW_TILE(NAME, TERM, JOIN, BEGIN) \
 static void K(NAME)(const REAL *const x[TP], const REAL *const w[TQ], int64_t n, REAL c, REAL *to) { \
     const VEC_T number = K(vec_of)(c); (void)number; \
     const VEC_T begin = K(vec_of)(BEGIN); \
     EACH(TILE_BEGIN, TERM, JOIN) \
-    EACH_P(X_ROW) EACH_W(W_ROW) \
-    int64_t i = 0; \
-    for (; i + LN <= n; i += LN) { \
-        EACH_P(X_LOAD) EACH_W(W_LOAD) \
-        EACH(TILE_STEP, TERM, JOIN) \
-    } \
-    if (i < n) { \
-        const BITS_T here = K(vec_first)(n - i); \
-        EACH_P(X_PART) EACH_W(W_PART) \
-        EACH(TILE_LAST, TERM, JOIN) \
-    } \
+    ALONG_ROWS(EACH, EACH_P, TILE_STEP, TILE_LAST, TERM, JOIN) \
     EACH(TILE_KEEP, TERM, JOIN) \
 }
 typedef void (*K(row_tile_t))(const REAL *const *, const REAL *const *, int64_t, REAL, REAL *);
@@ -208,11 +206,11 @@ static const K(row_tile_t) K(ROW_MINIMA)[] = {
 /* Products of PP x TQ results in double; `to`: all lanes of each as one. */
 #if LEVEL == 2
 #define PP 2
-#define EACH_PRODUCT(X, T) EACH_Q(X, 0, T, ) EACH_Q(X, 1, T, )
+#define EACH_WIDE(X, T, J) EACH_Q(X, 0, T, J) EACH_Q(X, 1, T, J)
 #define EACH_PX(X) X(0) X(1)
 #else
 #define PP 1
-#define EACH_PRODUCT(X, T) EACH_Q(X, 0, T, )
+#define EACH_WIDE(X, T, J) EACH_Q(X, 0, T, J)
 #define EACH_PX(X) X(0)
 #endif
 typedef double K(doubles_t) __attribute__((vector_size(TILE_BYTES)));
@@ -229,6 +227,7 @@ static inline K(doubles_t) K(half_as_wide)(const VEC_T *v, int k) {
     s##p##q *= K(half_as_wide)(&v, 0); z##p##q *= K(half_as_wide)(&v, 1); }
 #define PRODUCT_KEEP(p, q, T, J) s##p##q *= z##p##q; K(lanes_times)(to + (p) * TQ + (q), s##p##q);
 #else
+static inline K(doubles_t) K(half_as_wide)(const VEC_T *v, int k) { return v[k]; }  /* k is 0 */
 #define PRODUCT_BEGIN(p, q, T, J) K(doubles_t) s##p##q = one;
 #define PRODUCT_STEP(p, q, T, J) s##p##q *= T(x##p, w##q);
 #define PRODUCT_LAST(p, q, T, J) s##p##q *= K(vec_pick)(here, T(x##p, w##q), K(vec_of)(1));
@@ -245,19 +244,9 @@ static inline void K(lanes_times)(double *to, K(doubles_t) v) {
 static void K(NAME)(const REAL *const x[TP], const REAL *const w[TQ], int64_t n, REAL c, double *to) { \
     const K(doubles_t) one = (K(doubles_t)){0} + 1; \
     const VEC_T number = K(vec_of)(c); (void)number; \
-    EACH_PRODUCT(PRODUCT_BEGIN, TERM) \
-    EACH_PX(X_ROW) EACH_W(W_ROW) \
-    int64_t i = 0; \
-    for (; i + LN <= n; i += LN) { \
-        EACH_PX(X_LOAD) EACH_W(W_LOAD) \
-        EACH_PRODUCT(PRODUCT_STEP, TERM) \
-    } \
-    if (i < n) { \
-        const BITS_T here = K(vec_first)(n - i); \
-        EACH_PX(X_PART) EACH_W(W_PART) \
-        EACH_PRODUCT(PRODUCT_LAST, TERM) \
-    } \
-    EACH_PRODUCT(PRODUCT_KEEP, TERM) \
+    EACH_WIDE(PRODUCT_BEGIN, TERM, ) \
+    ALONG_ROWS(EACH_WIDE, EACH_PX, PRODUCT_STEP, PRODUCT_LAST, TERM, ) \
+    EACH_WIDE(PRODUCT_KEEP, TERM, ) \
 }
 typedef void (*K(product_tile_t))(const REAL *const *, const REAL *const *, int64_t, REAL, double *);
 PRODUCT_TILE(product_mul, OF_MUL)
@@ -329,7 +318,6 @@ static inline VEC_T K(vec_##NAME)(VEC_T v) { \
 EACH_LANE(exp)
 EACH_LANE(tanh)
 EACH_LANE(sigmoid)
-#undef EACH_LANE
 #endif
 #define VEC_EXP K(vec_exp)
 #define VEC_TANH K(vec_tanh)
@@ -342,28 +330,12 @@ EACH_LANE(sigmoid)
 #define WAVE_STEP(p, q, T, J) s##p##q += J(x##p, w##q, T(x##p * w##q - t##p##q));
 #define WAVE_LAST(p, q, T, J) \
     s##p##q += K(vec_pick)(here, J(x##p, w##q, T(x##p * w##q - t##p##q)), (VEC_T){0});
-#define EACH_WAVE_Q(X, p, T, J) X(p, 0, T, J) X(p, 1, T, J) X(p, 2, T, J) X(p, 3, T, J)
-#if PP == 2
-#define EACH_WAVE(X, T, J) EACH_WAVE_Q(X, 0, T, J) EACH_WAVE_Q(X, 1, T, J)
-#else
-#define EACH_WAVE(X, T, J) EACH_WAVE_Q(X, 0, T, J)
-#endif
 #define WAVE_TILE(NAME, FUNCTION, JOIN) \
 static void K(NAME)(const REAL *const x[TP], const REAL *const w[TQ], const REAL *t, int64_t n, \
                     REAL *to) { \
-    EACH_WAVE(WAVE_BEGIN, FUNCTION, JOIN) \
-    EACH_PX(X_ROW) EACH_W(W_ROW) \
-    int64_t i = 0; \
-    for (; i + LN <= n; i += LN) { \
-        EACH_PX(X_LOAD) EACH_W(W_LOAD) \
-        EACH_WAVE(WAVE_STEP, FUNCTION, JOIN) \
-    } \
-    if (i < n) { \
-        const BITS_T here = K(vec_first)(n - i); \
-        EACH_PX(X_PART) EACH_W(W_PART) \
-        EACH_WAVE(WAVE_LAST, FUNCTION, JOIN) \
-    } \
-    EACH_WAVE(TILE_KEEP, FUNCTION, JOIN) \
+    EACH_WIDE(WAVE_BEGIN, FUNCTION, JOIN) \
+    ALONG_ROWS(EACH_WIDE, EACH_PX, WAVE_STEP, WAVE_LAST, FUNCTION, JOIN) \
+    EACH_WIDE(TILE_KEEP, FUNCTION, JOIN) \
 }
 #define WAVE_TILES(NAME, FUNCTION) \
     WAVE_TILE(NAME##_alone, FUNCTION, WAVE_ALONE) \
@@ -421,7 +393,6 @@ static int64_t K(first_place)(int term, const REAL *x, const REAL *w, int64_t n,
     case T_BUS: FIND(W - X)
     case T_APART: FIND(ABS_(X - W))
     }
-#undef FIND
     return 0;
 }
 
@@ -645,29 +616,27 @@ typedef struct {
 } K(columns_t);
 
 #define F_LOAD(p) const VEC_T f##p##0 = K(vec_load)(o->f[p]), f##p##1 = K(vec_load)(o->f[p] + LN); \
-                  VEC_T s##p##0 = {0}, s##p##1 = {0}; const REAL *a##p = o->a[p];
+                  VEC_T s##p##0 = {0}, s##p##1 = {0};
 #define F_KEEP(p) K(vec_store)(to + (p) * COLUMNS, s##p##0); \
                   K(vec_store)(to + (p) * COLUMNS + LN, s##p##1);
-#define COLUMN_TILE(NAME, STEP) \
+#define COLUMN_TILE(NAME, STEP, T) \
 static void K(NAME)(const K(columns_t) *o, REAL *to) { \
-    const REAL *m = o->m; \
-    const int64_t step = o->step_a; \
+    const VEC_T number = K(vec_of)(o->c); (void)number; \
+    const REAL *m = o->m, *y = o->y; \
     EACH_P(F_LOAD) \
-    for (int64_t r = 0; r < o->n; r++, m += COLUMNS) { \
+    for (int64_t r = 0; r < o->n; r++, m += COLUMNS, y += COLUMNS) { \
         const VEC_T m0 = K(vec_load)(m), m1 = K(vec_load)(m + LN); \
-        EACH_P(STEP) \
+        const VEC_T y0 = K(vec_load)(y), y1 = K(vec_load)(y + LN); (void)y0; (void)y1; \
+        EACH_STEP(STEP, T) \
     } \
     EACH_P(F_KEEP) \
 }
-#define SIGNED_STEP(p) { const VEC_T g = K(vec_of)(a##p[r * step]); \
-                         s##p##0 = K(add_signed)(s##p##0, m0 - f##p##0, g); \
-                         s##p##1 = K(add_signed)(s##p##1, m1 - f##p##1, g); }
-#define SQUARED_STEP(p) { const VEC_T g = K(vec_of)(a##p[r * step]); \
-                          s##p##0 += g * OF_SQUARE(m0, f##p##0); \
-                          s##p##1 += g * OF_SQUARE(m1, f##p##1); }
-COLUMN_TILE(signed_columns, SIGNED_STEP)
-COLUMN_TILE(square_columns, SQUARED_STEP)
-
+#define SIGNED_STEP(p, T) { const VEC_T g = K(vec_of)(o->a[p][r * o->step_a]); \
+                            s##p##0 = K(add_signed)(s##p##0, m0 - f##p##0, g); \
+                            s##p##1 = K(add_signed)(s##p##1, m1 - f##p##1, g); }
+#define SQUARED_STEP(p, T) { const VEC_T g = K(vec_of)(o->a[p][r * o->step_a]); \
+                             s##p##0 += g * OF_SQUARE(m0, f##p##0); \
+                             s##p##1 += g * OF_SQUARE(m1, f##p##1); }
 /* where t is 0: a, else q */
 #if LEVEL == 2 && IS_F32
 #define OR_AT_0(t, a, q) ((VEC_T)_mm512_mask_blend_ps( \
@@ -678,69 +647,28 @@ COLUMN_TILE(square_columns, SQUARED_STEP)
 #else
 #define OR_AT_0(t, a, q) K(vec_pick)((t) == 0, a, q)
 #endif
-#define B_ROW(p) const REAL *b##p = o->b[p];
-#define QUOTIENT_STEP(p) { \
-    const VEC_T a = K(vec_of)(a##p[r * o->step_a]), b = K(vec_of)(b##p[r * o->step_b]); \
-    const VEC_T t0 = QUOTIENT_OF(m0, f##p##0), t1 = QUOTIENT_OF(m1, f##p##1); \
+#define QUOTIENT_STEP(p, T) { \
+    const VEC_T a = K(vec_of)(o->a[p][r * o->step_a]), b = K(vec_of)(o->b[p][r * o->step_b]); \
+    const VEC_T t0 = T(m0, f##p##0), t1 = T(m1, f##p##1); \
     s##p##0 += y0 * OR_AT_0(t0, a, b / t0); s##p##1 += y1 * OR_AT_0(t1, a, b / t1); }
-#define QUOTIENT_TILE(NAME) \
-static void K(NAME)(const K(columns_t) *o, REAL *to) { \
-    const VEC_T number = K(vec_of)(o->c); (void)number; \
-    const REAL *m = o->m, *y = o->y; \
-    EACH_P(F_LOAD) EACH_P(B_ROW) \
-    for (int64_t r = 0; r < o->n; r++, m += COLUMNS, y += COLUMNS) { \
-        const VEC_T m0 = K(vec_load)(m), m1 = K(vec_load)(m + LN); \
-        const VEC_T y0 = K(vec_load)(y), y1 = K(vec_load)(y + LN); \
-        EACH_P(QUOTIENT_STEP) \
-    } \
-    EACH_P(F_KEEP) \
-}
-#define QUOTIENT_OF OF_MUL
-QUOTIENT_TILE(quotient_mul)
-#undef QUOTIENT_OF
-#define QUOTIENT_OF OF_ADD
-QUOTIENT_TILE(quotient_add)
-#undef QUOTIENT_OF
-#define QUOTIENT_OF OF_SUB
-QUOTIENT_TILE(quotient_sub)
-#undef QUOTIENT_OF
-#define QUOTIENT_OF OF_BUS
-QUOTIENT_TILE(quotient_bus)
-#undef QUOTIENT_OF
-#define QUOTIENT_OF OF_LESS
-QUOTIENT_TILE(quotient_less)
-#undef QUOTIENT_OF
-#define QUOTIENT_OF OF_MORE
-QUOTIENT_TILE(quotient_more)
-#undef QUOTIENT_OF
+#define SLOPE_STEP(p, T) { \
+    const VEC_T a = K(vec_of)(o->a[p][r * o->step_a]), b = K(vec_of)(o->b[p][r * o->step_b]); \
+    const VEC_T t = K(vec_of)(o->c * o->t[p][r * o->step_t]); \
+    s##p##0 += (a + b * y0) * y0 * T(m0 * f##p##0 - t); \
+    s##p##1 += (a + b * y1) * y1 * T(m1 * f##p##1 - t); }
 static inline VEC_T K(slope_of_tanh)(VEC_T v) { v = VEC_TANH(v); return 1 - v * v; }
 static inline VEC_T K(slope_of_sigmoid)(VEC_T v) { v = VEC_SIGMOID(v); return v * (1 - v); }
-#define T_ROW(p) const REAL *t##p = o->t[p];
-#define SLOPE_STEP(p) { \
-    const VEC_T a = K(vec_of)(a##p[r * o->step_a]), b = K(vec_of)(b##p[r * o->step_b]); \
-    const VEC_T t = K(vec_of)(o->c * t##p[r * o->step_t]); \
-    s##p##0 += (a + b * y0) * y0 * SLOPE_OF(m0 * f##p##0 - t); \
-    s##p##1 += (a + b * y1) * y1 * SLOPE_OF(m1 * f##p##1 - t); }
-#define SLOPE_TILE(NAME) \
-static void K(NAME)(const K(columns_t) *o, REAL *to) { \
-    const REAL *m = o->m, *y = o->y; \
-    EACH_P(F_LOAD) EACH_P(B_ROW) EACH_P(T_ROW) \
-    for (int64_t r = 0; r < o->n; r++, m += COLUMNS, y += COLUMNS) { \
-        const VEC_T m0 = K(vec_load)(m), m1 = K(vec_load)(m + LN); \
-        const VEC_T y0 = K(vec_load)(y), y1 = K(vec_load)(y + LN); \
-        EACH_P(SLOPE_STEP) \
-    } \
-    EACH_P(F_KEEP) \
-}
-#define SLOPE_OF VEC_EXP
-SLOPE_TILE(slope_exp)
-#undef SLOPE_OF
-#define SLOPE_OF K(slope_of_tanh)
-SLOPE_TILE(slope_tanh)
-#undef SLOPE_OF
-#define SLOPE_OF K(slope_of_sigmoid)
-SLOPE_TILE(slope_sigmoid)
-#undef SLOPE_OF
+COLUMN_TILE(signed_columns, SIGNED_STEP, )
+COLUMN_TILE(square_columns, SQUARED_STEP, )
+COLUMN_TILE(quotient_mul, QUOTIENT_STEP, OF_MUL)
+COLUMN_TILE(quotient_add, QUOTIENT_STEP, OF_ADD)
+COLUMN_TILE(quotient_sub, QUOTIENT_STEP, OF_SUB)
+COLUMN_TILE(quotient_bus, QUOTIENT_STEP, OF_BUS)
+COLUMN_TILE(quotient_less, QUOTIENT_STEP, OF_LESS)
+COLUMN_TILE(quotient_more, QUOTIENT_STEP, OF_MORE)
+COLUMN_TILE(slope_exp, SLOPE_STEP, VEC_EXP)
+COLUMN_TILE(slope_tanh, SLOPE_STEP, K(slope_of_tanh))
+COLUMN_TILE(slope_sigmoid, SLOPE_STEP, K(slope_of_sigmoid))
 typedef void (*K(column_tile_t))(const K(columns_t) *, REAL *);
 static const K(column_tile_t) K(QUOTIENTS)[] = {
     K(quotient_mul), K(quotient_add), K(quotient_sub), K(quotient_bus), NULL, NULL,
@@ -879,82 +807,15 @@ static int K(places)(const loop_t *l, const domain_t *d, REAL **value) {
     }
     return 1;
 }
-#undef TILE_BYTES
-#undef TP
-#undef TQ
-#undef LN
 #undef WHOLE
 #undef SIGN_BIT
-#undef VEC_T
-#undef BITS_T
 #undef VEC_MAX
 #undef VEC_MIN
-#undef VEC_ADD
-#undef VEC_TIMES
-#undef OF_MUL
-#undef OF_ADD
-#undef OF_SUB
-#undef OF_BUS
-#undef OF_APART
-#undef OF_SQUARE
-#undef OF_LESS
-#undef OF_MORE
-#undef EACH_P
-#undef EACH_Q
-#undef EACH_W
-#undef EACH
-#undef TILE_BEGIN
-#undef TILE_STEP
-#undef TILE_LAST
-#undef TILE_KEEP
-#undef X_ROW
-#undef W_ROW
-#undef X_LOAD
-#undef W_LOAD
-#undef X_PART
-#undef W_PART
-#undef ROW_TILE
-#undef PP
-#undef EACH_PRODUCT
-#undef EACH_PX
 #undef PRODUCT_BEGIN
 #undef PRODUCT_STEP
 #undef PRODUCT_LAST
 #undef PRODUCT_KEEP
-#undef PRODUCT_TILE
-#undef COLUMN_TILE
-#undef SIGNED_STEP
-#undef SQUARED_STEP
-#undef F_LOAD
-#undef F_KEEP
 #undef OR_AT_0
-#undef B_ROW
-#undef QUOTIENT_STEP
-#undef QUOTIENT_TILE
 #undef VEC_EXP
 #undef VEC_TANH
 #undef VEC_SIGMOID
-#undef S_ROW
-#undef S_LOAD
-#undef S_PART
-#undef SQUARE_STEP
-#undef WAVE_ALONE
-#undef WAVE_OF_X
-#undef WAVE_OF_W
-#undef WAVE_BEGIN
-#undef WAVE_STEP
-#undef WAVE_LAST
-#undef EACH_WAVE_Q
-#undef EACH_WAVE
-#undef WAVE_TILE
-#undef WAVE_TILES
-#undef T_ROW
-#undef SLOPE_STEP
-#undef SLOPE_TILE
-#undef EXTREMES
-#undef COLUMNS
-#undef DEEP
-#undef NEAR_1
-#undef TILE_P
-#undef TILE_Q
-#undef TILE_R

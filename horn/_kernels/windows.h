@@ -9,27 +9,9 @@
  * Tiles of at most WR results by two vectors are in registers. Sums are float along one window, or
  * WINDOW_DEEP samples of a gradient, and double beyond.
  */
-#if LEVEL == 2
-#define TILE_BYTES 64
-#define WR 12
-#elif LEVEL == 1
-#define TILE_BYTES 32
-#define WR 6
-#else
-#define TILE_BYTES 16
-#define WR 4
-#endif
-#define LN ((int64_t)(TILE_BYTES / sizeof(REAL)))
-#define VEC_T K(vec_t)
+#define WR (LEVEL == 2 ? 12 : LEVEL == 1 ? 6 : 4)
 
-/* A vector as double: of float two, as what is wider than a register goes through memory. */
-#if IS_F32
-#define N_WIDE 2
-#define AS_WIDE(v, half) K(half_as_wide)(&(v), half)
-#else
-#define N_WIDE 1
-#define AS_WIDE(v, half) (v)
-#endif
+#define N_WIDE (IS_F32 ? 2 : 1)         /* vectors of double that are one vector */
 static inline VEC_T K(vec_narrow)(const K(doubles_t) v[N_WIDE]) {
 #if IS_F32
     K(half_t) halves[N_WIDE]; VEC_T found;
@@ -272,7 +254,7 @@ static inline __attribute__((always_inline)) void K(gradient_tile)(
             for (int half = 0; half < N_WIDE; half++, to += LN / N_WIDE) {
                 K(doubles_t) all;
                 memcpy(&all, to, sizeof all);
-                all += AS_WIDE(sum[i][v], half);
+                all += K(half_as_wide)(&sum[i][v], half);
                 memcpy(to, &all, sizeof all);
             }
         }
@@ -377,14 +359,3 @@ static void K(windows)(const tape_t *t, const conv_t *g, int phase, int tid, int
 }
 
 #include "pools.h"
-
-#undef TILE_BYTES
-#undef WR
-#undef UNROLL
-#undef NEAR_UNITS
-#undef N_WIDE
-#undef AS_WIDE
-#undef LN
-#undef VEC_T
-#undef WINDOW_ROWS
-#undef GRADIENT_ROWS
