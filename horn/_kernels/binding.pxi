@@ -212,7 +212,7 @@ cdef class Binding:
             l.consts[i] = self.coef(c)
         l.consts[len(consts)].factor = offset
         for i, (code, values) in enumerate(program):
-            l.ops[i].op, l.ops[i].dst = code, n_first + i
+            l.ops[i].op = code
             l.ops[i].a, l.ops[i].b, l.ops[i].c = (values + 2 * values[:1])[:3]
         for i, value in enumerate(results):
             l.result[i] = value

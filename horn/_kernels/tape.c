@@ -186,14 +186,12 @@ int is_intel(void) {
 }
 
 /* ---- GEMM ---- */
-typedef void (*sgemm32_t)(int, int, int, int, int, int, float, const void *, int, const void *, int,
-                          float, void *, int);
-typedef void (*dgemm32_t)(int, int, int, int, int, int, double, const void *, int, const void *,
-                          int, double, void *, int);
-typedef void (*sgemm64_t)(int, int, int, int64_t, int64_t, int64_t, float, const void *, int64_t,
-                          const void *, int64_t, float, void *, int64_t);
-typedef void (*dgemm64_t)(int, int, int, int64_t, int64_t, int64_t, double, const void *, int64_t,
-                          const void *, int64_t, double, void *, int64_t);
+/* A call of the BLAS: its integers may have 32 or 64 bits. */
+#define BLAS_GEMM(function, INT, REAL) \
+    ((void (*)(int, int, int, INT, INT, INT, REAL, const void *, INT, const void *, INT, REAL, void *, \
+               INT))(function))( \
+        order, ta, tb, (INT)m, (INT)n, (INT)k, (REAL)alpha, a, (INT)g->a.ld, b, (INT)g->b.ld, \
+        (REAL)beta, c, (INT)g->c.ld)
 
 /* Rows [r0, r1) and columns [c0, c1) of C. */
 static void gemm_part(const tape_t *t, const gemm_t *g, int64_t r0, int64_t r1, int64_t c0,
@@ -219,21 +217,10 @@ static void gemm_part(const tape_t *t, const gemm_t *g, int64_t r0, int64_t r1, 
 #endif
     int order = g->c.row ? 101 : 102;
     int ta = g->a.row == g->c.row ? 111 : 112, tb = g->b.row == g->c.row ? 111 : 112;
-    if (t->ilp64) {
-        if (t->dtype == F32)
-            ((sgemm64_t)t->sgemm)(order, ta, tb, m, n, k, (float)alpha, a, g->a.ld, b, g->b.ld,
-                                  (float)beta, c, g->c.ld);
-        else
-            ((dgemm64_t)t->dgemm)(order, ta, tb, m, n, k, alpha, a, g->a.ld, b, g->b.ld, beta, c,
-                                  g->c.ld);
-    } else {
-        if (t->dtype == F32)
-            ((sgemm32_t)t->sgemm)(order, ta, tb, (int)m, (int)n, (int)k, (float)alpha, a,
-                                  (int)g->a.ld, b, (int)g->b.ld, (float)beta, c, (int)g->c.ld);
-        else
-            ((dgemm32_t)t->dgemm)(order, ta, tb, (int)m, (int)n, (int)k, alpha, a, (int)g->a.ld, b,
-                                  (int)g->b.ld, beta, c, (int)g->c.ld);
-    }
+    if (t->dtype == F32 && t->ilp64) BLAS_GEMM(t->sgemm, int64_t, float);
+    else if (t->dtype == F32) BLAS_GEMM(t->sgemm, int, float);
+    else if (t->ilp64) BLAS_GEMM(t->dgemm, int64_t, double);
+    else BLAS_GEMM(t->dgemm, int, double);
 }
 
 static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {

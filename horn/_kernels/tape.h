@@ -81,7 +81,7 @@ typedef struct {
     const drawn_t *drawn;       /* for DRAWN numbers */
 } view_t;
 
-typedef struct { int32_t op, dst, a, b, c; } op_t;
+typedef struct { int32_t op, a, b, c; } op_t;
 
 typedef struct {
     extent_t extent[3];
@@ -213,7 +213,7 @@ typedef struct {
 } worker_t;
 
 struct tape_s {
-    int32_t dtype, n_threads, n_ins, room, spin, profile, ilp64, is_open;
+    int32_t dtype, n_threads, n_ins, room, spin, profile, ilp64;
     ins_t *ins;
     int64_t *dims; double *scalars;     /* NumPy's */
     void *sgemm, *dgemm;

@@ -26,7 +26,7 @@ cdef extern from "tape.h":
         int32_t dtype, ascending, local, direct
         const drawn_t *drawn
     ctypedef struct op_t:
-        int32_t op, dst, a, b, c
+        int32_t op, a, b, c
     ctypedef struct loop_t:
         extent_t extent[3]
         const int64_t *indptr

@@ -14,7 +14,6 @@ enum {ZEROS_NONE, ZEROS_A, ZEROS_B};
 #ifdef HORN_X86
 #define THIN_K 256
 #define THIN_TILES_BYTES (256 * 1024)
-#define THIN_BYTES (THIN_TILES_BYTES + 32 * THIN_K * 4 + 256)
 #define LIVE_K 128                          /* messages per panel: 16 KiB */
 #define LIVE_SUMS_BYTES (256 * 1024)        /* samples x neurons that wait for the next messages */
 #define LIVE_BYTES (THIN_TILES_BYTES + LIVE_SUMS_BYTES + 32 * LIVE_K * 4 + 512)
