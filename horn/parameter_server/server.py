@@ -342,7 +342,7 @@ class ParameterServer:
         """For a synchronous strategy: apply every clock that all groups have pushed."""
         here = [g for g in range(self.topology.n_groups) if g not in self.left]
         complete = min((kept.n_pushes[g] for g in here), default=math.inf)
-        if n_applied := kept.apply_waiting(self.optimizer, complete):
+        if n_applied := kept.apply_waiting(self.optimizer, complete, keeps=self.is_durable):
             self.staleness[0] += n_applied
 
     # pulls
@@ -390,7 +390,7 @@ class ParameterServer:
             if self.is_durable:
                 self.pulled[group] = wanted
                 shared = {i: k for i, k in self.kept.items() if len(k.piece.holders) > 1}
-                self.given[group] = {index: kept.w.copy() for index, kept in shared.items()}
+                self.given[group] = {i: _values(kept, wanted).copy() for i, kept in shared.items()}
         return answers
 
     def _answers(
@@ -404,7 +404,9 @@ class ParameterServer:
                 meta = ParameterData(
                     pieces=indices, clock=wanted.clock, part=bundle.part, turn=wanted.turn
                 )
-                arrays = tuple(given[k] if k in given else self.kept[k].w for k in indices)
+                arrays = tuple(
+                    given[k] if k in given else _values(self.kept[k], wanted) for k in indices
+                )
                 found.append((bundle.rank, meta, arrays))
         return found
 
@@ -449,3 +451,10 @@ class ParameterServer:
         key = (group, epoch)
         # The verdict for the first of its tasks holds for the others, which ask later.
         return self.verdicts.setdefault(key, stop or self.stop_after is not None)
+
+
+def _values(kept: ServerPiece, wanted: PullParameters) -> Array:
+    """A piece as a pull of this clock gets it. A group that ended between two pieces of a push
+    pulls that clock again: pieces that all groups had pushed are those of the next one by then.
+    """
+    return kept.w if wanted.final else kept.before.get(wanted.clock, kept.w)

@@ -14,7 +14,7 @@ from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.updates import ServerPiece
 from horn.wire.frames import PullParameters
 
-FORMAT = 1
+FORMAT = 2
 # Attributes of a server; each is a fact of the same name.
 PLAIN = ("n_pushes", "n_changes", "n_repeated", "stop_after")
 SETS = ("left", "final", "fresh", "begun")
@@ -39,12 +39,14 @@ def state(s: ParameterServer) -> tuple[dict[str, Any], dict[str, Array]]:
             for group, (samples, array) in found.items():
                 waiting.append([index, clock, group, samples])
                 arrays[f"waiting/{index}/{clock}/{group}"] = array
+        arrays |= {f"before/{index}/{clock}": array for clock, array in kept.before.items()}
     for group, shared in s.given.items():
         arrays |= {f"given/{group}/{index}": array for index, array in shared.items()}
     facts = _identity(s) | {
         "n_groups": s.topology.n_groups,
         "kept": [[i, k.n_updates, list(k.n_pushes), list(k.pulled)] for i, k in s.kept.items()],
         "waiting": waiting,
+        "before": [[index, clock] for index, kept in s.kept.items() for clock in kept.before],
         "verdicts": [[g, epoch, stop] for (g, epoch), stop in s.verdicts.items()],
         "clocks": [[g, clock, is_new] for g, (clock, is_new) in s.clocks.items()],
         "given": [[g, sorted(shared)] for g, shared in s.given.items()],
@@ -89,6 +91,8 @@ def _restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, 
     for index, clock, group, samples in facts["waiting"]:
         array = arrays[f"waiting/{index}/{clock}/{group}"]
         s.kept[index].waiting.setdefault(clock, {})[group] = (samples, array)
+    for index, clock in facts["before"]:
+        s.kept[index].before[clock] = arrays[f"before/{index}/{clock}"]
     s.verdicts = {(g, epoch): stop for g, epoch, stop in facts["verdicts"]}
     s.clocks = {g: (clock, is_new) for g, clock, is_new in facts["clocks"]}
     s.given = {g: {i: arrays[f"given/{g}/{i}"] for i in some} for g, some in facts["given"]}

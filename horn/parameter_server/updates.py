@@ -52,7 +52,9 @@ class PieceUpdate:
 
 @dataclass
 class ServerPiece:
-    """A piece on its server: values, slots and clocks."""
+    """A piece on its server: values, slots and clocks. before : of a durable synchronous server,
+    the values of one clock ago, for a group that ended while it pushed some of its pieces.
+    """
 
     piece: ParameterPiece
     w: Array
@@ -61,6 +63,7 @@ class ServerPiece:
     n_pushes: list[int] = field(default_factory=list)  # by group
     pulled: list[int] = field(default_factory=list)  # by group: n_updates when it pulled last
     waiting: dict[int, dict[int, tuple[int, Array]]] = field(default_factory=dict)  # clock, group
+    before: dict[int, Array] = field(default_factory=dict)  # by clock
     update: PieceUpdate | None = None
 
     def step(self, optimizer: Optimizer, gradient: Array, scale: float) -> None:
@@ -71,15 +74,18 @@ class ServerPiece:
             self.update = PieceUpdate(optimizer, self.w, self.slots, self.piece.decays)
         self.update(np.ascontiguousarray(gradient), rate, self.n_updates)
 
-    def apply_waiting(self, optimizer: Optimizer, below: float) -> int:
+    def apply_waiting(self, optimizer: Optimizer, below: float, *, keeps: bool = False) -> int:
         """Make one update for each clock below this, by the mean of the waiting gradients over all
-        samples, in the order of groups. Return the number of pushes that were applied.
+        samples, in the order of groups. Return the number of pushes that were applied. keeps :
+        whether values of before the last one are kept.
         """
         n_applied = 0
         for clock in sorted(clock for clock in self.waiting if clock < below):
             found = self.waiting.pop(clock)
             n_applied += len(found)
             n = sum(samples for samples, _ in found.values())
+            if keeps:
+                self.before = {clock: self.w.copy()}
             if n:
                 total = np.zeros_like(self.w)
                 for _, (samples, gradient) in sorted(found.items()):
