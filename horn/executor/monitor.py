@@ -398,15 +398,13 @@ def merged(found: Mapping[int, EpochRow], is_joined: bool) -> dict[str, Any]:
     groups are not joined, the loss is that of all groups' samples, and their speeds are added.
     """
     row: dict[str, Any] = dict(found[0].values)
-    said = [found[group] for group in sorted(found)]
+    # A group that came back at the end of an epoch has had no sample of it.
+    said = [one for _, one in sorted(found.items()) if one.own is not None and one.own[1]]
     known = [one.own for one in said if one.own is not None]
-    numbers = [one.group for one in said if one.own is not None]
     if len(known) < 2 or row["loss"] is None:
         return row
     n = sum(samples for _, samples in known)
-    if not n:  # an epoch that was over in the checkpoint of another strategy
-        return row
-    row["group_loss"], row["groups"] = [loss for loss, _ in known], numbers
+    row["group_loss"], row["groups"] = [loss for loss, _ in known], [one.group for one in said]
     if is_joined:
         return row
     row["loss"] = sum(loss * samples for loss, samples in known) / n

@@ -46,6 +46,15 @@ def test_an_epoch_is_put_when_all_groups_have_told_of_it(record):
     assert hear(record, (2, 0)) == [1, 2] == record.watcher.epochs
 
 
+def test_a_group_without_a_sample_of_an_epoch_has_no_loss_of_it(record):
+    """One that started again where the epoch ends."""
+    without = EpochRow(row(1, 1).values, 1, (0.0, 0))
+    for told in (row(1, 0), without, row(1, 2)):
+        record.hear(told, 3, is_joined=False)
+    assert record.rows[0]["group_loss"] == [0.25, 0.75] and record.rows[0]["groups"] == [0, 2]
+    assert record.rows[0]["loss"] == 0.5
+
+
 def test_what_some_have_told_of_outlives_a_start(record):
     assert hear(record, (1, 0), (2, 0), (3, 0), (1, 1)) == [1]
     again = ProgressRecord(job(), Told(), record.rows, record.incomplete)
