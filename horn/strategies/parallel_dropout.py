@@ -25,6 +25,7 @@ from horn.layers import Layer
 from horn.mistakes import teaches
 from horn.network import Network
 from horn.neuron import SynapseState, declared
+from horn.neurons import Relay
 from horn.optimizers import Direct
 from horn.strategies import Strategy, TaskEngine, Topology, in_words
 from horn.sub_models.rules import SubModelRules
@@ -143,6 +144,13 @@ def _check_network(network: Network) -> None:
             "horn.neurons.Dropout in its layers"
         )
     for layer in network.layers[1:]:
+        if layer.neuron is Relay:  # what a layer that names one of several inputs listens to
+            sizes = " + ".join(f"{size} of {name}" for name, size in network.inputs)
+            raise JobError(
+                f"parallel-dropout: the network has several inputs ({sizes}) and layers that "
+                f"listen to one of them, {layer.name}, and sub-models have one that is whole; lay "
+                "them side by side in one net.input, or use allreduce"
+            )
         if not layer.answers:
             raise JobError(
                 f"parallel-dropout: {layer.name} is a loss between layers, and sub-models have "

@@ -625,10 +625,19 @@ def flat() -> Any:
     return net
 
 
+def of_two_inputs() -> Any:
+    net = horn.Network(seed=1)
+    first, second = net.input(4, name="first"), net.input(3, name="second")
+    net.layer(6, inputs=[first, second])
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
 @pytest.mark.parametrize(
     ("strategy", "job", "said"),
     [
         (ParallelDropout(2), {"net": flat()}, "no hidden layer"),
+        (ParallelDropout(2), {"net": of_two_inputs()}, r"inputs \(4 of first \+ 3 of second\)"),
         (ParallelDropout(7), {"net": with_layer()}, "7 disjoint sub-models cannot divide the 6"),
         (ParallelDropout(9), {}, "9 sub-models need as many samples in every batch, but it has 8"),
         (ParallelDropout(2, keep=0.05), {"net": with_layer()}, "leaves none of the 6 neurons"),
