@@ -54,7 +54,7 @@ class Decisions:
 
     def recall(self, memory: dict[str, Any]) -> None:
         if memory:
-            self.memory, self.rate.number = memory, memory.get("rate")
+            self.memory, self.rate.number = memory, memory.get("held", memory.get("rate"))
 
     def batch(self, epoch: int, iteration: int, loss: float) -> bool:
         """Wait for the decision after an update; whether training ends with it."""
@@ -66,7 +66,9 @@ class Decisions:
         if self.is_joined:
             self._apply(decision)
             return decision.stop
-        self.memory = decision.memory  # the rest is for the end of the epoch, which others share
+        # What they decide is for the end of the epoch, which others share. A checkpoint has the
+        # rate that holds until then, and the stop that is due then.
+        self.memory = decision.memory | {"held": self.rate.number, "stop": decision.stop}
         return False
 
     def epoch(self, iteration: int) -> bool:

@@ -92,7 +92,7 @@ class Hooks:
                     if key in values:
                         setattr(callback, key, values[key])
         self.context.history, self._epoch = history, len(history)
-        self.context.is_stopping = False
+        self.context.is_stopping = bool(memory.get("stop", False))
 
     def begin(self, history: History, iteration: int) -> None:
         """Call the callbacks before the first update. Raises CallbackError: nothing is lost yet."""

@@ -136,6 +136,29 @@ def test_averaged_groups_go_on_exactly(every, tmp_path):
     law(tmp_path, job("adam"), ["middle"], groups=2, tasks=2, strategy=strategy)
 
 
+class Decides(horn.Callback):
+    """In the middle of an epoch it lowers the rate, and ends training."""
+
+    def on_batch_end(self, context):
+        if context.iteration == 2:
+            context.learning_rate = 0.05
+        if context.iteration == PER_EPOCH + 2:
+            context.stop()
+
+
+def test_what_callbacks_decided_for_the_end_of_an_epoch_holds_after_a_resume(tmp_path):
+    """Averaged groups share it at the end of the epoch, also where they went on in between."""
+    given = job(horn.SGD(0.1), callbacks=[Decides()])
+    settings = {"groups": 2, "strategy": horn.Averaging(every=2)}
+    saved = tmp_path / "saved"
+    whole = horn.train(given, checkpoints=saved, checkpoint_every=1, keep_checkpoints=99,
+                       **settings)  # fmt: skip
+    assert whole.history["learning_rate"] == [0.1, 0.05] and whole.stopped_early
+    for iteration in (3, PER_EPOCH + 3):
+        run = horn.train(given, resume=Checkpoints(saved).open(iteration).path, **settings)
+        assert (bits(run), told(run)) == (bits(whole), told(whole)), iteration
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "before, after",
