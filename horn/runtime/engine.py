@@ -204,10 +204,10 @@ class GroupEngine(CompiledEngine):
         super().bind(data)
         if self._kept:  # keep this task's rows
             assert self._training is not None
-            size = self.setup.batch_size
-            start, stop = share(size, self.group_index, self.n_groups)
+            group, n_groups = self.batch_part
+            start, stop = share(self.n_whole, group, n_groups)
             axis = "b" if self.share.n_tasks == 1 else "b@own"
-            own = self.share.rows(axis, stop - start, largest_share(size, self.n_groups))
+            own = self.share.rows(axis, stop - start, largest_share(self.n_whole, n_groups))
             self._first_kept = start + own.start
             n = own.stop - own.start
             self._kept = {name: array[:n].copy() for name, array in self._kept.items()}
@@ -220,6 +220,11 @@ class GroupEngine(CompiledEngine):
             return share(n, group, n_groups)
         start, stop = share(self.n_whole, group, n_groups)
         return min(start, n), min(stop, n)
+
+    @property
+    def batch_part(self) -> tuple[int, int]:
+        """The number of this task's group among those that share a batch, and theirs."""
+        return self.group_index, self.n_groups
 
     @property
     def n_whole(self) -> int:

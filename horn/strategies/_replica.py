@@ -95,6 +95,10 @@ class Replica(GroupEngine):
         self._stream: ParameterStream | None = None
 
     @property
+    def batch_part(self) -> tuple[int, int]:
+        return self.own_group % self.n_parts, self.n_parts
+
+    @property
     def n_whole(self) -> int:
         return self._n_whole
 
@@ -155,7 +159,7 @@ class Replica(GroupEngine):
         """Compute one batch of all groups; return the loss of all under a joined strategy, else
         this group's own.
         """
-        start, stop = self.part_of(len(rows), self.own_group % self.n_parts, self.n_parts)
+        start, stop = self.part_of(len(rows), *self.batch_part)
         self.own_samples = self.view.n_samples = self._counts(rows[start:stop])
         self._do(self.strategy.before_batch(self.remembered, self.view))
         if self.is_joined:

@@ -136,6 +136,26 @@ def test_averaged_groups_go_on_exactly(every, tmp_path):
     law(tmp_path, job("adam"), ["middle"], groups=2, tasks=2, strategy=strategy)
 
 
+def test_sequences_in_pieces_of_averaged_groups_go_on_with_any_number_of_groups(tmp_path):
+    """Each group has its own lanes of the batch; with every=1 they compute what one does."""
+    net = horn.Network(seed=1)
+    net.layer(5, activation="tanh", inputs=[net.input(2, steps=4), horn.Delayed()])
+    net.output(3, activation="softmax", loss="cross_entropy", each_step=True)
+    x = np.random.default_rng(1).normal(size=(12, 16, 2))
+    given = horn.Job(
+        net, (x, np.abs(x[:, :, 0].cumsum(axis=1)).astype(int) % 3), horn.SGD(0.1), batch_size=6,
+        epochs=2, dtype="float64", stateful=True, truncate=4,
+    )  # fmt: skip
+    whole, strategy, saved = horn.train(given), horn.Averaging(every=1), tmp_path / "saved"
+    horn.train(given, groups=2, strategy=strategy, checkpoints=saved, checkpoint_every=1,
+               keep_checkpoints=99)  # fmt: skip
+    start = Checkpoints(saved).open(2).path  # in the middle of the first sequences
+    for settings in ({}, {"groups": 3, "strategy": strategy}):
+        run = horn.train(given, resume=start, changed=True, **settings)
+        for name, array in whole.model.parameters.items():
+            np.testing.assert_allclose(run.model.parameters[name], array, 0, 1e-12, err_msg=name)
+
+
 class Decides(horn.Callback):
     """In the middle of an epoch it lowers the rate, and ends training."""
 
