@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 from horn import ir
 from horn.compiler import lower
 from horn.connections.placed import PLACED
 from horn.errors import CompileError
 from horn.ir import averages, derive
-from horn.ir.neuron_ir import BackwardIR
+from horn.ir.neuron_ir import BackwardIR, ForwardIR
 from horn.language.layers import read_layer
 from horn.language.parse import function
 from horn.language.source import source_of
@@ -117,7 +118,7 @@ def unreached(network: Network) -> list[tuple[str, list[str]]]:
     derived = {
         k.index: derive.derive(read[k.index][0], k.parameters, k.weights, k.groups) for k in layers
     }
-    reached = {layer.index for layer in network.judged if _is_steep(layer)}
+    reached = _reached(network, read, derived)
     found: list[tuple[Layer, list[str], bool]] = []
     learned: set[str] = set()  # by one layer, and so by all layers tied to it
     for layer in reversed(layers):
@@ -127,9 +128,6 @@ def unreached(network: Network) -> list[tuple[str, list[str]]]:
         if backward is not None:
             here = True
         senders = [read[k.source.index][1] for k in layer.links if k.source.index]
-        if here:
-            through = (k for k in layer.links if any(_of_messages(own, backward, k.input)))
-            reached.update(link.source.index for link in through)
         silent = []
         for name in layer.weights if layer.has_weights else ():
             pushed = bool(forward.pushes)  # weights without a push are left on purpose
@@ -155,6 +153,28 @@ def unreached(network: Network) -> list[tuple[str, list[str]]]:
             unread = _unread(layer, read[layer.index][0].output)
             sentences.append((_unreached(layer, silent, is_reached, unread), silent))
     return sentences
+
+
+def _reached(
+    network: Network,
+    read: dict[int, tuple[ForwardIR, BackwardIR | None, Any]],
+    derived: dict[int, derive.Derived],
+) -> set[int]:
+    """The layers to which gradients come back; again and again, since who hears a layer late may
+    come before it.
+    """
+    reached = {layer.index for layer in network.judged if _is_steep(layer)}
+    before = -1
+    while before < len(reached):
+        before = len(reached)
+        for layer in reversed(network.layers[1:]):
+            forward, backward, _ = read[layer.index]
+            if backward is None and (layer.index not in reached or forward.pushes):
+                continue
+            own = derived[layer.index]
+            through = (k for k in layer.links if any(_of_messages(own, backward, k.input)))
+            reached.update(link.source.index for link in through)
+    return reached
 
 
 def _of_messages(own: derive.Derived, written: BackwardIR | None, group: str) -> list[bool]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +78,9 @@ class _LearnedArrays(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self._arrays)
+
+    def keys(self) -> KeysView[str]:
+        return self._arrays.keys()  # which shows as names: a Mapping's own keys show all numbers
 
     def __repr__(self) -> str:
         return repr(self._arrays)

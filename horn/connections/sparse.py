@@ -141,6 +141,12 @@ def as_connection(given: Any, where: str) -> Connection:
     """The connection for an argument of ``connect``: a connection, a matrix or a graph."""
     if is_matrix(given):
         return Sparse(matrix=given)
+    if isinstance(given, (list, tuple)):
+        raise ModelError(
+            f"{where}: connect is a {type(given).__name__}; a connection for each input goes by "
+            'its name: inputs={"x": a, "h": b}, connect={"h": horn.OneToOne()}; rows of numbers '
+            "are a matrix as np.array(rows)"
+        )
     if not (hasattr(given, "edges") or hasattr(given, "at")):
         raise ModelError(
             f"{where}: connect must be a connection such as horn.Sparse(fan_in=8), a scipy sparse "

@@ -194,6 +194,11 @@ def test_views_survive_saving(tmp_path: Path) -> None:
         np.testing.assert_array_equal(arrays[name], view)
 
 
+def test_the_names_of_parameters_show_as_names() -> None:
+    keys = model_of(dense()).parameters.keys()
+    assert "layer1.bias" in repr(keys) and "array" not in repr(keys)
+
+
 def test_parameters_cannot_be_changed_behind_the_models_back() -> None:
     model = model_of(dense())
     with pytest.raises(ValueError, match="read-only"):

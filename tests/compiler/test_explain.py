@@ -120,6 +120,15 @@ def test_layers_below_a_step_never_learn():
     assert "Step.forward" in step and "stop_gradient" in step
 
 
+def test_a_layer_that_only_an_earlier_one_hears_late_learns():
+    """Excitation hears inhibition, which comes later: gradients come back through the delay."""
+    net = horn.Network(seed=1)
+    excitation = net.layer(3, inputs=[net.input(4, steps=5), horn.Delayed("inhibition")])
+    net.layer(2, inputs=[excitation, horn.Delayed()], name="inhibition")
+    net.output(2, activation="softmax", loss="cross_entropy", inputs=excitation)
+    assert explain.never_learn(net) == []
+
+
 def test_a_parameter_that_no_gradient_reaches_never_learns():
     (said,) = explain.never_learn(network(Rounded))
     assert "layer1.size will never learn" in said and "weight" not in said.partition(" will")[0]
