@@ -150,8 +150,8 @@ def unreached(network: Network) -> list[tuple[str, list[str]]]:
     sentences = []
     for layer, silent, is_reached in reversed(found):
         if silent := [array for array in silent if array not in learned]:
-            unread = _unread(layer, read[layer.index][0].output)
-            sentences.append((_unreached(layer, silent, is_reached, unread), silent))
+            output = read[layer.index][0].output
+            sentences.append((_unreached(layer, silent, is_reached, output), silent))
     return sentences
 
 
@@ -281,8 +281,9 @@ def _learned_elsewhere(layer: Layer, silent: list[str]) -> list[str]:
     return words if not left else []
 
 
-def _unreached(layer: Layer, silent: list[str], reached: bool, unread: dict[str, str]) -> str:
-    """The sentence on a layer's arrays that never learn. unread : as ``_unread`` finds."""
+def _unreached(layer: Layer, silent: list[str], reached: bool, output: ir.Node) -> str:
+    """The sentence on a layer's arrays that never learn. output : what its neurons send."""
+    unread = _unread(layer, output)
     name = layer.neuron.__name__
     said = f"layer {layer.index} {layer.name!r}: {', '.join(silent)} will never learn"
     words = ", ".join(dict.fromkeys(unread.values()))
@@ -290,6 +291,13 @@ def _unreached(layer: Layer, silent: list[str], reached: bool, unread: dict[str,
         return (
             f"{said}: what {name} feeds forward is made without {words}. Use it there, or leave "
             "its declaration out"
+        )
+    of_parameters = {f"{layer.name}.{each}" for each in layer.parameters}
+    read = {each for each in layer.weights if derive.weight(each) in ir.walk(output)}
+    if not read and of_parameters.isdisjoint(silent):
+        return (
+            f"{said}: {name}.forward reads no m.{' or m.'.join(layer.weights)}. Where that is "
+            "meant nothing is wrong, nobody hears them; through horn.Window such a class has none"
         )
     if elsewhere := _learned_elsewhere(layer, silent):
         return (

@@ -11,6 +11,8 @@ import math as _m
 from collections.abc import Callable, Iterable
 from typing import Any
 
+pi, e = _m.pi, _m.e
+
 OPS: dict[str, int] = {  # name -> number of arguments
     "exp": 1,
     "log": 1,

@@ -27,6 +27,8 @@ ATTRIBUTES = {
     **dict.fromkeys(("add", "add_module", "append"), "layers are added by net.input(n), "
                     "net.layer(n) and net.output(n)"),
     **dict.fromkeys(("Model", "Module", "nn", "layers", "models", "keras"), _NETWORK),
+    **dict.fromkeys(("best_model", "best_weights"), "run.model is that of the best epoch where the "
+                    "job has keep_best=True or early_stopping="),
     "get_layer": "model.network.layers holds them; what one sends is "
                  "model.activations(x, 'layer1')",
     **dict.fromkeys(("history", "losses", "loss", "val_loss"), "a run has it: run.history['loss'] "
@@ -209,6 +211,30 @@ LOSSES = {
     **dict.fromkeys(("bce", "binary_crossentropy", "BCELoss", "hinge"), "binary_cross_entropy"),
 }  # fmt: skip
 
+NOT_IN_MATH: dict[str, str] = {  # what other modules have, by the words of this one
+    **dict.fromkeys(("pow", "power"), "x ** y"),
+    **dict.fromkeys(("abs", "fabs"), "abs(x)"),
+    **dict.fromkeys(("fmod", "remainder"), "x % y"),
+    **dict.fromkeys(("clip", "clamp"), "min(max(x, low), high)"),
+    **dict.fromkeys(("round", "rint"), "floor(x + 0.5)"),
+    **dict.fromkeys(("step", "heaviside"), "1.0 if x > 0.0 else 0.0"),
+    **dict.fromkeys(("silu", "swish"), "x * sigmoid(x)"),
+    "max": "max(x, y)",
+    "min": "min(x, y)",
+    "square": "x ** 2",
+    "exp2": "2.0 ** x",
+    "log2": "log(x) / log(2.0)",
+    "log10": "log(x) / log(10.0)",
+    "sinh": "0.5 * (exp(x) - exp(-x))",
+    "cosh": "0.5 * (exp(x) + exp(-x))",
+    "hypot": "sqrt(x ** 2 + y ** 2)",
+    "isclose": "abs(x - y) < 1e-9",
+    "gelu": "0.5 * x * (1.0 + erf(x / sqrt(2.0)))",
+    "elu": "x if x > 0.0 else exp(x) - 1.0",
+    "leaky_relu": "x if x > 0.0 else 0.01 * x",
+    "logsumexp": "log(sum(exp(m.input) for m in messages))",
+    "softmax": "exp(x) / self.sum(exp(x), over='layer'), or activation='softmax' of the layer",
+}
 METRICS = {
     **dict.fromkeys(("mean_squared_error", "MSE"), "mse"),
     **dict.fromkeys(("mean_absolute_error", "MAE", "l1"), "mae"),

@@ -227,7 +227,8 @@ class Model:
         pieces, from beginning to end.
         labels : the class of the largest output: its label, or its number. A single output that
         tells two classes apart gives the second if it is above 0.5. Of several outputs those
-        that tell no classes apart keep their numbers. layer : the outputs of this layer instead.
+        that tell no classes apart keep their numbers; one alone is refused. layer : the outputs of
+        this layer instead.
         """
         shape = getattr(x, "shape", ())
         if shape[:1] == (0,) and len(shape) > (2 if self.network.steps else 1):
@@ -325,6 +326,16 @@ class Model:
         is_side = answers(self.network, self.target, np.empty((0, 1))) == "side"
         if outputs.shape[-1] == 1 and (is_side or self.classes is not None):
             return (outputs[..., 0] > 0.5).astype(np.int64)
+        if self.facts.get("answers") == "each":
+            raise ModelError(
+                "labels: each output of this model answers by itself, as it learned several labels "
+                "per sample; write  model.predict(x) > 0.5"
+            )
+        if outputs.shape[-1] == 1:
+            raise ModelError(
+                "labels: the only output of this model is a number, no class; write  "
+                "model.predict(x)"
+            )
         return np.asarray(outputs.argmax(axis=-1))
 
     def stream(self) -> ModelStream:

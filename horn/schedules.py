@@ -6,6 +6,7 @@ import math
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Protocol
 
 from horn import mistakes, texts
@@ -74,6 +75,14 @@ class Warmup:
 
     iterations: int
     then: LearningRate
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.iterations, Integral) or self.iterations < 0:
+            raise ModelError(
+                "Warmup: iterations, which come first, must be a whole number from 0, as in "
+                f"horn.Warmup(100, horn.Cosine(0.1, 2000)), got {self.iterations!r}"
+            )
+        check(self.then, "Warmup: then")
 
     def at(self, iteration: int) -> float:
         return rate(self.then, iteration) * min((iteration + 1) / max(self.iterations, 1), 1.0)

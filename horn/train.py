@@ -31,6 +31,7 @@ from horn.data.stream import Feed, Stream
 from horn.description import Description
 from horn.errors import Diverged, JobError, Stopped
 from horn.job import Job
+from horn.metrics import answers
 from horn.mistakes import NoSuchAttribute, is_function, no_argument, no_attribute, shown, teaches
 from horn.model import Array, Model, model_of
 from horn.modelfile import check_writable
@@ -401,6 +402,7 @@ def _facts(
         "scale": job.data.scale if job.data.x.dtype == np.uint8 else None,
         "seed": job.network.seed,
         "stateful": job.stateful,
+        "answers": answers(job.network, job.target, getattr(job.data, "y", None)),
         "optimizer": summary.in_words(job.optimizer),
         "batch_size": job.batch_size,
         "epochs": n_epochs,

@@ -30,6 +30,7 @@ from horn.language.references import (
 from horn.language.scope import Scope
 from horn.language.sequences import Sequences
 from horn.language.words import Words
+from horn.mistakes import NOT_IN_MATH
 
 # Functions of Python that horn.math defines with operations of the neuron language.
 _HELPERS: dict[Any, Callable[..., Any]] = {
@@ -127,6 +128,9 @@ class Calls:
             self.scope.fail(
                 node.func, f"{name} is not in the neuron language; write horn.math.{twin}"
             )
+        if self.module_of(target, node.func) in ("math", "numpy") and twin in NOT_IN_MATH:
+            said = f"{name} is not in the neuron language; write  {NOT_IN_MATH[twin]}"
+            self.scope.fail(node.func, said)
         instead = _INSTEAD_OF_MODULES.get(self.module_of(target, node.func))
         if instead is not None:
             if name.startswith(("np.random.", "numpy.random.")):

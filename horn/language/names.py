@@ -29,7 +29,7 @@ from horn.language.references import (
     wrap,
 )
 from horn.language.scope import Scope
-from horn.mistakes import suggest
+from horn.mistakes import NOT_IN_MATH, suggest
 from horn.neuron import (
     DRAWS,
     MESSAGE_FIELDS,
@@ -141,6 +141,8 @@ class Names:
             except AttributeError:
                 is_of_math = name in horn_math.OPS and hasattr(horn_math, name)
                 hint = f"write horn.math.{name}" if is_of_math else suggest(name, dir(value))
+                if value is horn_math and name in NOT_IN_MATH:
+                    hint = f"write  {NOT_IN_MATH[name]}"
                 problem = f"{ast.unparse(node.value)} has no {name!r}; {hint}"
                 self.scope.fail(node, problem.rstrip("; "))
         problem = f"{ast.unparse(node)!r} is not in the neuron language"

@@ -86,6 +86,9 @@ class History:
         """The columns: ``dict(history)`` is a dict of lists."""
         return self.columns
 
+    def __contains__(self, key: object) -> bool:
+        return key in (self.columns if isinstance(key, str) else self.rows)
+
     def __len__(self) -> int:
         return len(self.rows)
 

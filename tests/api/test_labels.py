@@ -104,6 +104,27 @@ def test_one_output_says_0_or_1() -> None:
     assert found.dtype == np.int64 and (found == y).mean() == model.evaluate(X, y)["acc"] > 0.95
 
 
+def test_outputs_of_which_each_answers_by_itself_are_told_no_largest(tmp_path: Path) -> None:
+    """Of several labels per sample the largest output was said to be the label."""
+    rows = np.eye(3, dtype=int)[CODES] | np.eye(3, dtype=int)[0]
+    model = trained(rows, net=network(3, "binary_cross_entropy", "sigmoid")).model
+    model.save(tmp_path / "model.horn")
+    for each in (model, horn.Model.load(tmp_path / "model.horn")):
+        with pytest.raises(horn.ModelError, match=r"write  model.predict\(x\) > 0.5"):
+            each.predict(X, labels=True)
+        with pytest.raises(horn.ModelError, match="each output of this model answers by itself"):
+            each.labels_of(each.predict(X))
+    codes = trained(CODES, net=network(3, "binary_cross_entropy", "sigmoid")).model
+    np.testing.assert_array_equal(codes.predict(X, labels=True), codes.predict(X).argmax(axis=1))
+
+
+def test_an_output_that_is_a_number_is_no_label() -> None:
+    """It was said to be 0, whatever it was."""
+    model = trained(X[:, :1], net=network(1, "squared_error", "identity")).model
+    with pytest.raises(horn.ModelError, match="the only output of this model is a number"):
+        model.predict(X, labels=True)
+
+
 def test_labels_of_bytes_are_labels_as_text_is(tmp_path: Path) -> None:
     """Of an array of bytes horn said that numbers were expected."""
     y = np.array([b"cat", b"dog", b"eel"])[CODES]

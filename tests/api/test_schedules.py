@@ -1,5 +1,6 @@
 """Learning-rate schedules, as numbers."""
 
+import numpy as np
 import pytest
 
 import horn
@@ -32,6 +33,15 @@ def test_cosine_stays_at_its_end():
 def test_step_needs_a_positive_interval():
     with pytest.raises(ModelError, match="every must be at least 1 iteration, got 0"):
         Step(1.0, every=0)
+
+
+@pytest.mark.parametrize("given", [(Cosine(0.1, 10), 5), (0.1, 5)])
+def test_the_iterations_of_a_warmup_come_first(given):
+    with pytest.raises(ModelError, match=r"which come first.* horn.Warmup\(100, horn.Cosine\(0.1"):
+        Warmup(*given)
+    with pytest.raises(ModelError, match="Warmup: then: learning_rate is a number, a schedule"):
+        Warmup(5, "cosine")
+    Warmup(np.int64(5), np.float32(0.1))
 
 
 @pytest.mark.parametrize("function", [lambda: 0.1, lambda epoch, loss: 0.1], ids=["0", "2"])

@@ -98,6 +98,10 @@ def test_history_is_a_dict_of_columns_and_a_list_of_rows(use: Any) -> None:
     assert len(run.history) == 3
     with pytest.raises(KeyError, match="columns: epoch, iteration"):
         run.history["los"]
+    assert "loss" in run.history and "los" not in run.history
+    assert run.history[1] in run.history
+    with pytest.raises(AttributeError, match="run.model is that of the best epoch where"):
+        run.best_model  # noqa: B018
 
 
 def test_learning_rate_of_the_history_is_that_of_the_last_update(use: Any) -> None:

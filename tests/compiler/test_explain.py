@@ -129,6 +129,16 @@ def test_a_layer_that_only_an_earlier_one_hears_late_learns():
     assert explain.never_learn(net) == []
 
 
+def test_weights_that_nobody_reads_are_said_to_be_unread_not_flat():
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.layer(4, neuron=horn.neurons.Relay, connect=horn.Sparse(fan_in=1), bias=False)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    (said,) = explain.never_learn(net)
+    assert "layer1.weight will never learn: Relay.forward reads no m.weight." in said
+    assert "stop_gradient" not in said
+
+
 def test_a_parameter_that_no_gradient_reaches_never_learns():
     (said,) = explain.never_learn(network(Rounded))
     assert "layer1.size will never learn" in said and "weight" not in said.partition(" will")[0]

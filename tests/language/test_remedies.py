@@ -6,6 +6,7 @@ import pytest
 
 from horn.errors import CompileError
 from horn.ir import Op, leaf, reduce
+from horn.mistakes import NOT_IN_MATH
 from tests.language import texts
 
 
@@ -29,7 +30,10 @@ REFUSED = [
     (["self.feedforward(random.random())"], "self.uniform()"),
     (["self.feedforward(np.random.normal())"], "self.normal()"),
     (["self.feedforward(time.time())"], "self.iteration is the number of the batch"),
-    (["self.feedforward(np.clip(sum(m.input for m in messages), 0, 1))"], "horn.math"),
+    (["self.feedforward(np.clip(sum(m.input for m in messages), 0, 1))"], "min(max(x, low)"),
+    (["self.feedforward(horn.math.cosh(0.5))"], "horn.math has no 'cosh'; write  0.5 * (exp(x) +"),
+    (["self.feedforward(np.cosh(0.5))"], "write  0.5 * (exp(x) + exp(-x))"),
+    (["self.feedforward(math.hypot(0.5, 0.5))"], "write  sqrt(x ** 2 + y ** 2)"),
     (["import random", "self.feedforward(0.5)"], "write it at the top of the file"),
     (
         ["v = total = 0.0", "for m in messages:", "    v = m.input", "    total += v",
@@ -50,6 +54,17 @@ def test_a_complaint_says_what_there_is_instead(tmp_path, lines: list[str], said
     with pytest.raises(CompileError) as caught:
         texts.forward(made.N)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(NOT_IN_MATH))
+def test_what_is_said_of_a_function_that_horn_math_has_not_compiles(tmp_path, name: str):
+    what = NOT_IN_MATH[name].partition(", or ")[0]
+    lines = ["x = sum(m.input for m in messages)", "y, low, high = 2.0, 0.0, 1.0"]
+    lines += ["self.feedforward(x + y + low + high + " + f"({what}))"]
+    made = texts.source(
+        forward(*lines), "from horn.math import erf, exp, floor, log, sigmoid, sqrt"
+    )
+    texts.forward(texts.module(tmp_path, made).N)
 
 
 def test_a_largest_message_starts_at_minus_infinity_as_the_complaint_says(tmp_path):
