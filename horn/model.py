@@ -130,6 +130,7 @@ class Model:
         self._parameters = _frozen(parameters, network, "parameter", dtype)
         self._states = _frozen(states or {}, network, "state", dtype)
         self._code = code
+        self._learned: Network | None = None  # as ``_as_learned`` finds it
         self._engine: Engine | None = None
         self._of_each: Any = None  # an engine that answers each step of a long sequence
         self._cuts: dict[str, Model] = {}
@@ -158,7 +159,7 @@ class Model:
     @mistakes.teaches
     def cut(self, layer: str) -> Model:
         """A model that ends with this layer and sends its outputs: features, an encoder."""
-        network = self.network.until(layer)
+        network = self._as_learned().until(layer)
         wanted = shapes(network)
         return Model(
             network,
@@ -353,7 +354,7 @@ class Model:
                 "stream: a layer of this model hears another from the end of the sequence, which "
                 "nobody knows before it is there; use predict"
             )
-        setup = Setup(self.network, None, self.target, 1, self.dtype, self.threads)
+        setup = Setup(self._as_learned(), None, self.target, 1, self.dtype, self.threads)
         updates, scale = int(self.facts.get("iteration", 0)), self.facts.get("scale")
         return ModelStream(setup, self.backend, self._parameters, self._states, updates=updates,
                       scale=BYTE_SCALE if scale is None else float(scale),
@@ -404,6 +405,7 @@ class Model:
             data = data.of_outputs(self.network.compared, self.network.has_several)
             data = data.with_classes(self.classes, "this model")
         check_fit(self.network, data, self.target)
+        self._as_learned()  # with its metrics
         wanted = self.metrics if metrics is None else resolved(metrics, self.network, "evaluate")
         check_metrics(wanted, self.network, data, self.target, "the data")
         return measure(self._ready(), self.network, data, self.target, wanted)
@@ -496,7 +498,7 @@ class Model:
             _measured(manifest["facts"])
             code = Description({k: manifest[k] for k in DESCRIBED if k in manifest})
             classes, normalization, names = seen(manifest)
-            return cls(
+            model = cls(
                 network,
                 parameters,
                 states,
@@ -511,6 +513,8 @@ class Model:
                 normalization=normalization,
                 feature_names=names,
             )
+            model._learned = model.network
+            return model
 
     @mistakes.teaches
     def export(self, path: str | os.PathLike[str]) -> None:
@@ -547,7 +551,7 @@ class Model:
 
         arrays = {**self._parameters, **self._states}
         updates = int(self.facts.get("iteration", 0))
-        return Translation(self.network, arrays, self.dtype, updates, self.normalization)
+        return Translation(self._as_learned(), arrays, self.dtype, updates, self.normalization)
 
     def _dataset(self, data: Any, what: str) -> Dataset:
         found = read(self._arranged(data, what), what)
@@ -601,13 +605,28 @@ class Model:
             )
         data = self._scaled(whole(x, net.n_inputs, net.target_shapes, "x"))
         if self._of_each is None:
-            self._of_each = self._engine_of(net.of_steps(net.steps))
+            self._of_each = self._engine_of(self._as_learned().of_steps(net.steps))
         return answers_of(self._of_each, data, net, self.dtype)
 
     def _ready(self) -> Engine:
         if self._engine is None:
-            self._engine = self._engine_of(self.network)
+            self._engine = self._engine_of(self._as_learned())
         return self._engine
+
+    def _as_learned(self) -> Network:
+        """The network as it was when it learned. Its neurons may read other numbers by now, of a
+        cell that was run again or of a class that was changed; then it is made of what was kept.
+        """
+        if self._learned is None:
+            self._learned, code = self.network, self._code
+            if code and code.manifest:
+                kept = len(code.manifest.get("metrics", ())) == len(self.metrics)
+                now = Description.of(self.network, self.metrics if kept else ()).manifest
+                if any(now.get(part) != code.manifest.get(part) for part in DESCRIBED):
+                    arrays = {**self._parameters, **sparse_edges(self.network)}
+                    self._learned = rebuild(code.manifest, arrays, "the model").of_model()
+                    self.metrics = _metrics(code.manifest, "the model") if kept else self.metrics
+        return self._learned
 
     def _engine_of(self, network: Network) -> Engine:
         """An engine of this network, or of one with the same learned arrays."""

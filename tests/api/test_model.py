@@ -485,6 +485,39 @@ def test_bytes_are_scaled_as_the_bytes_it_learned_from() -> None:
     np.testing.assert_allclose(model.predict(raw / 16), model.predict(digits), rtol=1e-5)
 
 
+def test_a_model_computes_with_the_numbers_that_it_learned_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its file does. A cell that sets another number made another model of it, unless it had
+    been asked before.
+    """
+    (tmp_path / "later.py").write_text(
+        "import horn\n\nFACTOR, LIMIT = 2.0, 0.5\n\n\nclass Scaled(horn.Neuron):\n    own = 3.0\n\n"
+        "    def forward(self, messages):\n"
+        "        self.feedforward(FACTOR * self.own * sum(m.input * m.weight for m in messages))\n"
+        "\n\ndef large(y_true, y_pred):\n    return (y_pred > LIMIT).mean()\n"
+    )
+    net = of_file(tmp_path, monkeypatch, "later", "Scaled")
+    later = sys.modules["later"]
+    x = np.random.default_rng(0).random((20, 3))
+    job = horn.Job(net, (x, x[:, :2]), horn.SGD(0.001), epochs=1, dtype="float64",
+                   metrics=[later.large])  # fmt: skip
+    models = [horn.train(job).model for _ in range(2)]
+    models[0].save(tmp_path / "m.horn")
+    expected = models[0].predict(x)
+    np.testing.assert_allclose(expected, 6.0 * x @ models[0].parameters["layer1.weight"].T)
+    measured = models[0].evaluate(x, x[:, :2])
+    later.FACTOR, later.LIMIT, later.Scaled.own = 0.5, 100.0, 7.0
+    assert measured["large"] > 0.0
+    for model in (models[1], Model.load(tmp_path / "m.horn")):
+        np.testing.assert_array_equal(model.predict(x), expected)
+        np.testing.assert_array_equal(model.activations(x, "layer1"), expected)
+        assert model.evaluate(x, x[:, :2]) == measured
+    now = Model(models[1].network, models[1].parameters, dtype="float64")
+    np.testing.assert_allclose(now.predict(x), expected * 3.5 / 6.0)
+    sys.modules.pop("later")
+
+
 def test_state_is_saved_and_read_by_predict(userland: ModuleType, tmp_path: Path) -> None:
     net = userland.network()
     x = np.random.default_rng(0).random((30, 5), np.float32)
