@@ -295,9 +295,11 @@ def _unreached(layer: Layer, silent: list[str], reached: bool, output: ir.Node) 
     of_parameters = {f"{layer.name}.{each}" for each in layer.parameters}
     read = {each for each in layer.weights if derive.weight(each) in ir.walk(output)}
     if not read and of_parameters.isdisjoint(silent):
+        ones = " (the 1 of the bias is among its messages: bias=False leaves it out)"
         return (
-            f"{said}: {name}.forward reads no m.{' or m.'.join(layer.weights)}. Where that is "
-            "meant nothing is wrong, nobody hears them; through horn.Window such a class has none"
+            f"{said}: {name}.forward reads no m.{' or m.'.join(layer.weights)}"
+            f"{ones if layer.biases else ''}. Where that is meant nothing is wrong, nobody hears "
+            "them; through horn.Window such a class has none"
         )
     if elsewhere := _learned_elsewhere(layer, silent):
         return (

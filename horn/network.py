@@ -140,7 +140,8 @@ class Network:
         if first.steps or other.steps:
             raise ModelError(
                 f"input {other.name!r}: a network of sequences (steps=) has one input; lay the "
-                "features of all side by side"
+                "features of all side by side; a layer of horn.neurons.Relay with bias=False and "
+                "connect=horn.Sparse(sources=lambda k: [first + k]) hands some of them on"
             )
         inputs = (*(self._inputs or (first,)), other)
         if (other.keep, other.per) != (first.keep, first.per):

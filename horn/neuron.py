@@ -74,6 +74,10 @@ def no_input(name: str, known: Iterable[str], kind: str, of: str = "") -> str:
             "over them (for m in messages)"
         )
     there = ", ".join(f"messages.{each}" for each in known)
+    if name in ("sum", "prod", "max", "min", "mean") and name not in known:
+        what = "sum" if name == "mean" else name
+        share = " / len(messages)" if name == "mean" else ""
+        return f"messages.{name}: write  {what}(m.input * m.weight for m in messages){share}"
     if name in ("input", "weight"):
         return f"messages.{name}: ask each message, as sum(m.input * m.weight for m in messages)"
     has = f"its inputs are {there}" if there else "its inputs have no names"

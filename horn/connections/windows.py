@@ -60,9 +60,10 @@ class Windows:
             _check(self, name, 1)
         if isinstance(self.padding, str):
             if self.padding not in ("valid", "same"):
+                causal = "; what a neuron may not hear is left out by sequences, horn.Delayed()"
                 raise ModelError(
                     f'{type(self).__name__}: padding is "valid", "same" or a number, got '
-                    f"{self.padding!r}"
+                    f"{self.padding!r}{causal if self.padding == 'causal' else ''}"
                 )
         else:
             _check(self, "padding", 0)

@@ -24,10 +24,11 @@ class Expressions:
     def value(self, node: ast.expr) -> Any:
         rule = self.rules.get(type(node))
         if rule is None:
+            of_its_own = "; assign on a line of its own" if isinstance(node, ast.NamedExpr) else ""
             self.scope.fail(
                 node,
                 f"{ast.unparse(node)!r} is not in the neuron language (numbers, + - * / "
-                "// % **, comparisons, if-else, and the functions of horn.math are)",
+                f"// % **, comparisons, if-else, and the functions of horn.math are){of_its_own}",
             )
         return rule(node)
 

@@ -178,7 +178,12 @@ class Names:
             return self.target(node)
         if name in ("error", "loss") and found is _MISSING:
             if self.scope.kind != "backward":
-                self.scope.fail(node, f"self.{name} is known in backward, when there is a loss")
+                self.scope.fail(
+                    node,
+                    f"self.{name} is known in backward, when there is a loss; a rule in "
+                    f"{self.scope.kind} hears a reward as messages of an input of its own, "
+                    'net.input(1, name="reward")',
+                )
             return ErrorsRef() if name == "error" else leaf(Op.LOSS, "b")
         if type(found) is State:
             return self.scope.frame.states.get(name, leaf(Op.STATE, "bo", name))

@@ -137,6 +137,12 @@ def test_weights_that_nobody_reads_are_said_to_be_unread_not_flat():
     (said,) = explain.never_learn(net)
     assert "layer1.weight will never learn: Relay.forward reads no m.weight." in said
     assert "stop_gradient" not in said
+    with_bias = horn.Network(seed=1)
+    with_bias.input(4)
+    with_bias.layer(4, neuron=horn.neurons.Relay, connect=horn.Sparse(fan_in=1))
+    with_bias.output(2, activation="softmax", loss="cross_entropy")
+    (said,) = explain.never_learn(with_bias)
+    assert "reads no m.weight (the 1 of the bias is among its messages: bias=False" in said
 
 
 def test_a_parameter_that_no_gradient_reaches_never_learns():

@@ -34,6 +34,9 @@ REFUSED = [
     (["self.feedforward(horn.math.cosh(0.5))"], "horn.math has no 'cosh'; write  0.5 * (exp(x) +"),
     (["self.feedforward(np.cosh(0.5))"], "write  0.5 * (exp(x) + exp(-x))"),
     (["self.feedforward(math.hypot(0.5, 0.5))"], "write  sqrt(x ** 2 + y ** 2)"),
+    (["self.feedforward(messages.sum())"], "write  sum(m.input * m.weight for m in messages)"),
+    (["self.feedforward(messages.mean())"], "for m in messages) / len(messages)"),
+    (["self.feedforward((z := 0.5))"], "assign on a line of its own"),
     (["import random", "self.feedforward(0.5)"], "write it at the top of the file"),
     (
         ["v = total = 0.0", "for m in messages:", "    v = m.input", "    total += v",

@@ -513,6 +513,7 @@ CONVOLVE, IMAGE = horn.Convolution, (4, 4, 1)
         (IMAGE, lambda: CONVOLVE(0, 3), "channels must be a whole number from 1, got 0"),
         (IMAGE, lambda: CONVOLVE(2, 3, stride=0), "stride is a whole number from 1.*got 0"),
         (IMAGE, lambda: CONVOLVE(2, 3, padding="full"), 'padding is "valid", "same" or a number'),
+        (IMAGE, lambda: CONVOLVE(2, 3, padding="causal"), "got 'causal'; .* horn.Delayed"),
         (IMAGE, lambda: CONVOLVE(2, (3, 3, 3)), "is for 3 dimensions, but the layer below has 2"),
         ((4, 4, 3), lambda: CONVOLVE(4, 3, groups=2), "groups=2 must divide the 3 channels"),
         (IMAGE, lambda: horn.Window(2, channels=2), "channels must be odd.*got 2"),

@@ -168,5 +168,5 @@ def test_what_is_not_known_is_refused():
     net.input(7)
     net.layer(3, neuron=type("Early", (horn.Neuron,), {"forward": reads_error}))
     net.output(2, loss="squared_error")
-    with pytest.raises(CompileError, match="self.loss is known in backward"):
+    with pytest.raises(CompileError, match="self.loss is known in backward.*; a rule in forward"):
         make("kernels", Setup(net, horn.SGD(0.1), "labels", 3, "float64", 1)).bind(samples(net))
