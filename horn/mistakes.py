@@ -57,6 +57,7 @@ ATTRIBUTES = {
                      "ExponentialDecay", "LearningRateScheduler", "lr_scheduler", "schedule"),
                     "the optimizer's learning rate may be a schedule: "
                     "horn.SGD(horn.Cosine(0.1, 1000)), or a function of the update's number"),
+    "Embedding": "a layer that hears a one-hot input is one: np.eye(n)[numbers]",
     "train_test_split": "a job holds out a part itself: horn.Job(net, (x, y), validation=0.2)",
     **dict.fromkeys(("csv", "read_csv"), "write horn.data.load('rows.csv')"),
     "plot": "write horn.plot.history(run)",
@@ -177,6 +178,10 @@ CONNECTIONS = LAYERS | {
 }  # fmt: skip
 _PLACES = {
     **dict.fromkeys(("Network.layer(", "Network.output("), LAYERS),
+    "Step.": {"step_size": "every", "gamma": "factor"},
+    "Exponential.": {"gamma": "decay"},
+    "Cosine.": dict.fromkeys(("T_max", "decay_steps"), "iterations") | {"eta_min": "final"},
+    "Warmup.": dict.fromkeys(("steps", "warmup_steps"), "iterations"),
     **dict.fromkeys(("Convolution.", "Window.", "Local.", "Dense.", "Sparse."), CONNECTIONS),
 }
 
@@ -351,6 +356,12 @@ def remedy(message: str, function: Callable[..., Any] | None = None) -> str:
     called = re.match(r"'?(\w+)", message)
     if re.match(r"Network\.(input|layer|output)\(\) takes .* positional", message):
         return "all but the size have names: net.layer(100, neuron=Mine, activation='relu')"
+    if message.startswith("Network.loss() takes"):
+        return (
+            "a loss compares two layers, net.loss(a, b, f), and f has a name where it is about "
+            "one, net.loss(a, f=f); of more layers a neuron makes one number, which it hears by "
+            "the names of its inputs: net.loss(made, f=lambda y: y)"
+        )
     if made := re.match(r"(\w+)\(\) takes no arguments", message):
         return (
             f"if it is a neuron, it is passed as its class, neuron={made[1]}, and what differs is "

@@ -6,9 +6,12 @@ and one sample at a time; the compiler reads the same source and never calls the
 
 from __future__ import annotations
 
+import dis
 import inspect
-from collections.abc import Iterable
-from types import CellType, CodeType
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import takewhile
+from types import CellType, CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from horn import mistakes, texts
@@ -407,8 +410,41 @@ def mentions(cls: type[Neuron], method: str | None, word: str) -> bool:
                 return True
             for name in inner.co_names:
                 pending.append(inspect.getattr_static(cls, name, None))
-                pending.append(function.__globals__.get(name))
+            pending += _looked_up(function, inner)
     return False
+
+
+def _looked_up(function: Any, code: CodeType) -> Iterator[Any]:
+    """What code, of the function or inside it, finds by names outside of it: also what it asks of a
+    class or a module, as ``Base.forward``. (co_names has names of attributes of anything.)
+    """
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
+    for is_global, name, *asked in _names_outside(code):
+        found: Any = None
+        if is_global:
+            found = function.__globals__.get(name)
+        elif name in cells and cells[name] != CellType():
+            found = cells[name].cell_contents
+        for attribute in asked:
+            if not isinstance(found, (type, ModuleType)):
+                break
+            found = inspect.getattr_static(found, attribute, None)
+        yield found
+
+
+@lru_cache(maxsize=4096)
+def _names_outside(code: CodeType) -> tuple[tuple[Any, ...], ...]:
+    """Each name of a global or of a function around: whether it is global, it, and the attributes
+    that are asked of it.
+    """
+    steps = list(dis.get_instructions(code))
+    found = []
+    for k, step in enumerate(steps, 1):
+        if step.opname == "LOAD_GLOBAL" or step.argval in code.co_freevars:
+            after = takewhile(lambda s: s.opname in ("LOAD_ATTR", "LOAD_METHOD"), steps[k:])
+            asked = (each.argval for each in after)
+            found.append((step.opname == "LOAD_GLOBAL", step.argval, *asked))
+    return tuple(found)
 
 
 def reads_weights(cls: type[Neuron]) -> bool:

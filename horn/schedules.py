@@ -6,7 +6,7 @@ import math
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Real
 from typing import Any, Protocol
 
 from horn import mistakes, texts
@@ -63,6 +63,13 @@ class Cosine:
     iterations: int
     final: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.iterations, Real) or 0 != self.iterations < 1:
+            raise ModelError(
+                "Cosine: iterations, which come second, are 0, 1 or more, as in "
+                f"horn.Cosine(0.1, 2000), got {self.iterations!r}"
+            )
+
     def at(self, iteration: int) -> float:
         done = min(iteration / max(self.iterations, 1), 1.0)
         return self.final + (self.initial - self.final) * 0.5 * (1.0 + math.cos(math.pi * done))
@@ -77,9 +84,9 @@ class Warmup:
     then: LearningRate
 
     def __post_init__(self) -> None:
-        if not isinstance(self.iterations, Integral) or self.iterations < 0:
+        if not isinstance(self.iterations, Real) or 0 != self.iterations < 1:
             raise ModelError(
-                "Warmup: iterations, which come first, must be a whole number from 0, as in "
+                "Warmup: iterations, which come first, are 0, 1 or more, as in "
                 f"horn.Warmup(100, horn.Cosine(0.1, 2000)), got {self.iterations!r}"
             )
         check(self.then, "Warmup: then")

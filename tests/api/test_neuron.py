@@ -1,10 +1,11 @@
 """The neuron's words, before any engine runs them."""
 
+import numpy as np
 import pytest
 
 import horn
 from horn.errors import ModelError
-from horn.neuron import READABLE, check_class, declared, has_backward
+from horn.neuron import READABLE, check_class, declared, has_backward, mentions, reads_weights
 
 
 class Gain(horn.Neuron):
@@ -90,3 +91,51 @@ def test_what_is_no_class_of_neurons_is_told_what_to_be(given, remedy):
 def test_the_base_class_is_no_neuron_of_a_layer():
     with pytest.raises(ModelError, match="leave neuron= out for the weighted sum, or write a cl"):
         check_class(horn.Neuron, "layer 1")
+
+
+def said(messages):  # as the input of Told
+    print(messages)
+
+
+class Told(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(sum(m.input for m in messages.said))
+
+
+class Weighing(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(sum(m.input * m.weight for m in messages))
+
+
+class Again(Weighing):
+    def forward(self, messages):
+        Weighing.forward(self, messages)
+
+
+def test_a_function_that_is_called_as_an_attribute_is_not_what_the_class_names():
+    """Told was said to print."""
+    assert not mentions(Told, "forward", "print")
+
+
+def test_a_base_that_is_called_by_its_name_is_read_too():
+    """Through windows the class was taken to read no weights: a KeyError in the compiler."""
+    assert reads_weights(Again)
+    net = horn.Network(seed=1)
+    net.input((4, 4, 1))
+    net.layer(neuron=Again, connect=horn.Local(2, 3), name="windows")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    data = np.random.default_rng(0).random((6, 16)), np.arange(6) % 2
+    model = horn.train(horn.Job(net, data, epochs=1), progress=False).model
+    assert model.parameters["windows.weight"].shape == (4 * 2 * 9,)
+
+
+def test_a_base_that_is_called_by_its_name_where_both_are_in_a_function():
+    class Near(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(sum(m.input * m.weight for m in messages))
+
+    class Nearer(Near):
+        def forward(self, messages):
+            Near.forward(self, messages)
+
+    assert reads_weights(Nearer)

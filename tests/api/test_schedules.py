@@ -41,6 +41,9 @@ def test_the_iterations_of_a_warmup_come_first(given):
         Warmup(*given)
     with pytest.raises(ModelError, match="Warmup: then: learning_rate is a number, a schedule"):
         Warmup(5, "cosine")
+    with pytest.raises(ModelError, match=r"Cosine: iterations, which come second, .* got 0.1"):
+        Cosine(1000, 0.1)
+    Cosine(0.1, 1e3)
     Warmup(np.int64(5), np.float32(0.1))
 
 
