@@ -73,8 +73,9 @@ def check_backwards(job: Job, backend: str) -> None:
             said = "\n".join(sentence for sentence, _ in silent)
             raise JobError(f"the loss reaches nothing that could learn:\n{said}\nIf that is meant, "
                            "say horn.Job(..., check=False)")  # fmt: skip
-        for sentence, _ in silent:
-            logger.warning("%s", sentence)
+        for sentence, names in silent:
+            if not job.network.frozen >= set(names):  # else it is meant
+                logger.warning("%s", sentence)
     except CompileError:
         if load(backend).runner is not None:
             raise

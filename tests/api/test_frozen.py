@@ -187,3 +187,21 @@ def test_a_written_backward_is_checked_although_it_is_frozen():
 
     with pytest.raises(ModelError, match="is not the gradient of the loss"):
         horn.train(job(["low"], Wrong))
+
+
+class Step(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(1.0 if sum(m.input * m.weight for m in messages) > 0.0 else 0.0)
+
+
+@pytest.mark.parametrize("frozen, n_said", [([], 1), (["hidden.weight"], 1), (["hidden"], 0)])
+def test_what_is_frozen_is_not_said_to_never_learn(
+    caplog: pytest.LogCaptureFixture, frozen: list[str], n_said: int
+) -> None:
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.layer(4, neuron=Step, name="hidden")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    data = np.random.default_rng(0).random((6, 3)), np.arange(6) % 2
+    horn.train(horn.Job(net, data, epochs=1, frozen=frozen), progress=False)
+    assert sum("will never learn" in record.message for record in caplog.records) == n_said
