@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import time
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -556,7 +557,12 @@ def user() -> str:
         return str(os.getuid())
 
 
+def plain_name(name: str) -> str:
+    """A name in the letters of an id: Zähler/2 -> Zahler-2; "" if it has none of them."""
+    bare = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
+    return re.sub("[^A-Za-z0-9_.-]+", "-", bare).strip("-.")
+
+
 def new_id(name: str) -> str:
     """Make a job id: <name>-<4 hex>"""
-    plain = re.sub("[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "job"
-    return f"{plain[:80]}-{secrets.token_hex(2)}"
+    return f"{plain_name(name)[:80] or 'job'}-{secrets.token_hex(2)}"

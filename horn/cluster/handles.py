@@ -14,10 +14,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from horn import backends, strategies
 from horn import settings as settings_
-from horn import strategies
 from horn.cluster import fetching, packing
-from horn.cluster.client import ClusterClient, JobStatus, user
+from horn.cluster.client import ClusterClient, JobStatus, plain_name, user
 from horn.cluster.reconnecting import LOOK_S, ReconnectingClient
 from horn.cluster.submission import Submission
 from horn.cluster.versions import versions
@@ -105,6 +105,11 @@ class Cluster:
             raise JobError(f"submit: arguments are a list, as {arguments.split()}; got one text")
         if not isinstance(name, str | None):
             raise JobError(f"submit: name is a text, the first part of the job's id; got {name!r}")
+        if name and not plain_name(name):
+            raise JobError(
+                f"submit: name is {name!r}, but a job's id has letters and digits of ASCII, _ . -; "
+                f"give it a name with one of them, or none: then it is that of the job or its file"
+            )
         pairs = [(str(key), str(value)) for key, value in (settings or {}).items()]
         if isinstance(strategy, str):
             kind, _ = settings_.strategy(strategy, [f"{key}={value}" for key, value in pairs])
@@ -118,6 +123,7 @@ class Cluster:
             threads=threads,
             timeout=timeout,
             barrier=barrier,
+            transport=transport,
             pins=pins,
             superstep_timeout=superstep_timeout,
             start_timeout=start_timeout,
@@ -125,6 +131,7 @@ class Cluster:
             checkpoint_seconds=checkpoint_seconds,
             max_restarts=max_restarts,
         )  # its checks
+        backends.load(backend)
         if seed is not None:
             check_whole("seed", seed, 0, bits=64)
         if not isinstance(strategy, str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from horn.cluster import preparation, submission
+from horn.cluster.client import new_id
 from horn.cluster.submission import SPEC_BYTES, Submission, sign, verify
 from horn.coordination.records import Znode
 from horn.errors import JobError, NotAllowed
@@ -153,3 +155,13 @@ def test_an_agent_remembers_the_newest_jobs_it_has_read_and_not_all(monkeypatch)
     assert len(n_read) == 20 and len(preparer._read) == 3
     ask("one-19", change=2)
     assert len(n_read) == 21 and set(preparer._read) == {"one-17", "one-18", "one-19"}
+
+
+@pytest.mark.parametrize(
+    "name, begins",
+    [("ä/ö", "a-o-"), ("Zähler 2", "Zahler-2-"), ("a.b_c", "a.b_c-"), ("日本", "job-"),
+     ("--", "job-"), ("é" * 200, "e" * 80 + "-")],
+)  # fmt: skip
+def test_an_id_begins_with_the_letters_of_a_name(name: str, begins: str):
+    """Of letters with accents nothing was left: ä/ö was job-1f3a."""
+    assert re.fullmatch(re.escape(begins) + "[0-9a-f]{4}", new_id(name))
