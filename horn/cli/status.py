@@ -12,6 +12,8 @@ from horn.cli import _cluster
 if TYPE_CHECKING:
     from horn.cluster.client import ClusterClient, JobStatus
 
+LEAST_S = 0.1  # between two looks of --watch, which ask ZooKeeper for all jobs
+
 
 @click.command(short_help="How a cluster, or one job of it, is doing.")
 @click.argument("job", required=False)
@@ -38,6 +40,12 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
         raise JobError("--wait is for one job: name it")
     if timeout is not None and wait_for is None:
         raise JobError("--timeout is of --wait: add it")
+    every_s = LEAST_S if watch_s is None else terminal.duration(watch_s)
+    if every_s < LEAST_S:
+        raise JobError(
+            f"--watch {watch_s}: at least {LEAST_S:g} s, as ZooKeeper is asked each time"
+        )
+    limit_s = None if timeout is None else terminal.duration(timeout)
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = None if job is None else cluster.find(job)
         code = 0
@@ -45,7 +53,6 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
             wanted = ENDED
             if wait_for.upper() != "ENDED":
                 wanted = frozenset({_cluster.state_named(wait_for)})
-            limit_s = None if timeout is None else terminal.duration(timeout)
             state = cluster.wait(name, wanted | ENDED, limit_s)
             if wanted == ENDED or state not in wanted:
                 code = int(cluster.status(name).result.get("code", 1))
@@ -56,7 +63,7 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
                 _show_job(cluster.status(name), as_json)
             if watch_s is None:
                 return code
-            time.sleep(terminal.duration(watch_s))
+            time.sleep(every_s)
 
 
 def _show_cluster(cluster: ClusterClient, as_json: bool) -> None:

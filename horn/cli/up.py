@@ -197,7 +197,8 @@ def _lead(
         code = 0
         try:
             if words:
-                code = _submit(hosts, key_file, words)
+                members = cluster.workers().values()
+                code = _submit(hosts, key_file, words, sum(m.info["slots"] for m in members))
             else:
                 terminal.say(
                     f"ZooKeeper {hosts} · {nodes} worker{'s' * (nodes > 1)}. Submit with  "
@@ -214,12 +215,26 @@ def _lead(
         return code
 
 
-def _submit(hosts: str, key_file: str | None, words: tuple[str, ...]) -> int:
-    """Run horn submit --zk HOSTS TARGET ...; if it is left, the job ends with the cluster."""
+def _submit(hosts: str, key_file: str | None, words: tuple[str, ...], slots: int) -> int:
+    """Run horn submit --zk HOSTS TARGET ...; if it is left, the job ends with the cluster. Raises
+    JobError: it needs more slots than there are, and none will come.
+    """
     from horn.cli.submit import command as submit
+    from horn.errors import JobError
 
     more = ["--zk", hosts, *(["--key", key_file] if key_file else [])]
-    result = submit.main([*more, *words], "horn submit", standalone_mode=False)
+    try:
+        with submit.make_context("horn submit", [*more, *words]) as context:
+            asked = context.params
+            need = asked["groups"] * asked["tasks"]
+            if need > slots and not (asked["local"] or asked["dry_run"]):
+                raise JobError(
+                    f"--groups {asked['groups']} --tasks {asked['tasks']} need {need} slots, but "
+                    f"horn up has started {slots}; ask for fewer, or for more with horn up --slots"
+                )
+            result = submit.invoke(context)
+    except click.exceptions.Exit as error:
+        return error.exit_code
     return result if isinstance(result, int) else 0
 
 

@@ -138,6 +138,14 @@ def test_status_of_the_cluster_says_what_is_free_and_why_a_job_waits(own_cluster
     assert run("status", job, "--json").json["exit_code"] == 5
 
 
+@pytest.mark.parametrize("every", ["0", "0.01s", "often"])
+def test_a_watch_without_a_pause_is_refused(run: Run, every: str):
+    """It asked ZooKeeper without end, and a wrong time came after the first table."""
+    done = run("status", "--zk", "127.0.0.1:1", "--watch", every)
+    assert done.code == 2 and done.out == ""
+    assert f"--watch {every}: at least 0.1 s" in done.err or "is no length of time" in done.err
+
+
 def test_stop_saves_and_resume_goes_on(cluster: Agents, run: Run):
     job = run("submit", "job.py", "-d", "--set", f"epochs={FOREVER}", "-n", "2").out.strip()
     with cluster.client() as client:
@@ -485,6 +493,15 @@ def test_up_runs_a_job_and_leaves_nothing(run: Run, folder: Path):
 def test_up_takes_the_options_of_submit_before_the_file(run: Run, folder: Path):
     done = run("up", "--slots", "2", "--", "--tasks", "2", "job.py", "-q")
     assert done.code == 0 and "training " in done.out, done.err
+
+
+def test_up_refuses_more_tasks_than_it_has_slots(run: Run, folder: Path):
+    """It waited for ever: no other worker can come. A plan needs no slots."""
+    done = run("up", "--slots", "1", "--", "job.py", "-g", "2", "-q", "--timeout", "5s")
+    assert done.code == 2 and "PENDING" not in done.err
+    assert "--groups 2 --tasks 1 need 2 slots, but horn up has started 1; ask for" in done.err
+    assert run("up", "--slots", "1", "--", "job.py", "-g", "2", "--dry-run").code == 0
+    assert run("up", "--slots", "1", "--", "--help").code == 0
 
 
 def test_up_under_slurm_makes_one_cluster_of_all_nodes(folder: Path):
