@@ -25,7 +25,7 @@ from horn.cluster.file_service import FileService
 from horn.cluster.job_controller import JobController
 from horn.cluster.master import GONE, LAST, RUN, STARTING, HostOrder
 from horn.cluster.preparation import JobPreparer
-from horn.cluster.runner_protocol import Assignment, StandbySize
+from horn.cluster.runner_protocol import AddStandby, Assignment, StandbySize
 from horn.cluster.runners import JobRun, RunnerProcess
 from horn.cluster.store import HostStore
 from horn.cluster.versions import versions
@@ -79,13 +79,14 @@ class Agent:
         if capacity.user is not None:
             limits = msgspec.structs.replace(limits, uid=capacity.user.uid, gid=capacity.user.gid)
             self.user_environment = capacity.user.environment
-        self.waits = StandbySize(min(capacity.slots, MAX_WAITING), threads, limits)
+        self.waits = StandbySize(0, threads, limits)
         self.runs: dict[str, JobRun] = {}
         self.is_registered = threading.Event()
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._warm: RunnerProcess | None = None
+        self._n_standby = 0  # its tasks
         self._written: dict[str, float] = {}  # by job: when its progress was written,
         self._progress: dict[str, dict[str, Any]] = {}  # and the progress to be written
         self._suspended = False
@@ -178,7 +179,7 @@ class Agent:
                     self._beat()
                     self._reconcile(orders.nodes())
                     self._tell()
-                    self._keep_warm()
+                    self._keep_warm(controller.free(self.name, capacity.slots))
                     self._turn(time.monotonic() + self._patience())
                 self._leave()
             finally:
@@ -316,19 +317,30 @@ class Agent:
             runner.reap()
             runner = None
         try:
-            run.begin(runner or self._runner(), assignment)
+            run.begin(runner or self._runner(0), assignment)  # its tasks are known by now
         except (HornError, OSError) as error:  # no room for its log
             run.kill(f"First failure: worker {self.name} cannot begin: {error}")
 
-    def _keep_warm(self) -> None:
-        """Start a job runner with standby tasks for the next job; not while a job starts here."""
+    def _keep_warm(self, n_free: int) -> None:
+        """Start a job runner for the next job, with a standby task for each free slot; not while a
+        job starts here, which it would slow down, nor without a slot that it could serve.
+        """
+        n_tasks = min(n_free, MAX_WAITING)
+        if n_tasks <= 0 or self._suspended or self._stopping:
+            return
         if any(run.report.phase == STARTING for run in self.runs.values()):
             return
-        if self._warm is None and not self._suspended and not self._stopping:
-            self._warm = self._runner()
+        if self._warm is None:
+            self._warm = self._runner(n_tasks)
+        elif n_tasks > self._n_standby:
+            self._warm.send(AddStandby(n_tasks - self._n_standby))
+        else:
+            return
+        self._n_standby = n_tasks
 
-    def _runner(self) -> RunnerProcess:
-        return RunnerProcess(self.name, self.waits, self.user_environment)
+    def _runner(self, n_tasks: int) -> RunnerProcess:
+        size = msgspec.structs.replace(self.waits, n_tasks=n_tasks)
+        return RunnerProcess(self.name, size, self.user_environment)
 
     def _tell(self) -> None:
         """Write reports and progress into ZooKeeper."""

@@ -147,6 +147,13 @@ class JobController:
         self._left_out = left_out
         return found, taken
 
+    def free(self, host: str, slots: int) -> int:
+        """A host's slots without an order; 0 if its node cannot be read: no job is placed there."""
+        try:
+            return slots - sum(allocated(host, self._orders.nodes().get(host)).values())
+        except ProtocolError:
+            return 0
+
     def wake(self, what: object = None) -> None:
         self._wake.set()
 

@@ -502,6 +502,8 @@ def main() -> None:
         for word in words:
             if isinstance(word, protocol.Assignment):
                 assignment = word
+            elif isinstance(word, protocol.AddStandby):
+                standby += start_standby(word.n_tasks, waits.threads)
             else:
                 waiting.append(word)
     logging.basicConfig(

@@ -58,6 +58,12 @@ class Assignment(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=Tru
     changed: bool = False
 
 
+class AddStandby(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To a job runner that waits: start so many standby tasks more, for slots that came free."""
+
+    n_tasks: int
+
+
 class StopJob(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """To a job runner: save, then end."""
 

@@ -239,6 +239,32 @@ def test_a_job_waits_for_slots_says_why_and_begins_when_they_come(
     assert cluster_of.wait_ended(client, job).state is JobState.SUCCEEDED, cluster_of.said()
 
 
+def test_a_process_waits_for_each_free_slot_and_for_no_other(
+    cluster_of: Agents, client: ClusterClient
+):
+    cluster_of.start("a")
+
+    def waiting() -> int:
+        running = set(cluster_of.tasks("a"))
+        below = [pid for pid, line in cluster_of.descendants("a") if " waits:" in line]
+        return len(set(below) - running)
+
+    cluster_of.wait(lambda: waiting() == 2)
+    first = cluster_of.submit(client, "--epochs", FOREVER, tasks=1)
+    cluster_of.wait_running(client, first)
+    cluster_of.wait(lambda: waiting() == 1)
+    second = cluster_of.submit(client, *cluster_of.held(), "--epochs", "1", tasks=1)
+    cluster_of.wait_running(client, second)
+    cluster_of.wait(lambda: waiting() == 0)
+    client.stop(first, now=True)
+    cluster_of.wait(lambda: waiting() == 1)
+    cluster_of.let_go()
+    assert cluster_of.wait_ended(client, second).state is JobState.SUCCEEDED
+    cluster_of.wait(lambda: waiting() == 2)
+    third = cluster_of.submit(client, "--epochs", "1", tasks=2)
+    assert cluster_of.wait_ended(client, third).state is JobState.SUCCEEDED
+
+
 def test_a_worker_of_another_version_is_not_used(cluster_of: Agents, client: ClusterClient):
     cluster_of.start("a")
     job = cluster_of.submit(client, options={"python": "3.99"})

@@ -283,7 +283,7 @@ from horn.cli import main
 from horn.cluster.agent import Agent
 
 def stuck(agent):
-    agent._keep_warm()
+    agent._keep_warm(1)
     print(agent._warm.process.pid, flush=True)
     lock = threading.Lock()
     lock.acquire()

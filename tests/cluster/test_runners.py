@@ -13,6 +13,7 @@ from horn.cluster.agent import Agent
 from horn.cluster.job_runner import JobRunner, _last_rows
 from horn.cluster.master import FAILED, RUN, STARTING, Allocation, HostFailure, HostOrder
 from horn.cluster.runner_protocol import (
+    AddStandby,
     CheckpointComplete,
     RunnerConnection,
     RunnerFinished,
@@ -164,6 +165,31 @@ def test_of_a_job_that_is_gone_an_agent_keeps_nothing():
     agent._is_cut_off = lambda: False  # type: ignore[method-assign]
     agent._reconcile({})
     assert not agent.runs and not agent._progress and not agent._written
+
+
+def test_what_waits_for_a_job_is_as_much_as_there_are_free_slots():
+    """It was as many tasks as there are slots, also where none was free: twice the memory, and the
+    time of a processor while a job ran.
+    """
+    agent = Agent.__new__(Agent)
+    agent.runs, agent._warm, agent._n_standby = {}, None, 0
+    agent._suspended = agent._stopping = False
+    words: list[Any] = []
+    runner = SimpleNamespace(send=words.append)
+    agent._runner = lambda n: words.append(n) or runner  # type: ignore[method-assign]
+    agent._keep_warm(0)
+    agent._keep_warm(-1)
+    assert agent._warm is None
+    agent.runs["one"] = JobRun("one", HostOrder(1, RUN, {}), member=1)
+    agent._keep_warm(2)
+    assert agent._warm is None, "it would slow down a start"
+    agent.runs["one"].hear(TasksRunning())
+    agent._keep_warm(1)
+    assert words == [1] and agent._warm is runner
+    agent._keep_warm(3)
+    agent._keep_warm(3)
+    agent._keep_warm(1)
+    assert words == [1, AddStandby(2)]
 
 
 def test_who_holds_a_dead_job_runners_line_keeps_nobody_waiting():
