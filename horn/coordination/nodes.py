@@ -93,7 +93,8 @@ class Nodes(ABC):
         return replies
 
     def _deny(self, path: str) -> NoReturn:
-        raise AccessDenied(self.hosts, path, "the key is another one, or missing")
+        hint = "give the cluster's, with --key FILE or HORN_KEY"
+        raise AccessDenied(self.hosts, path, f"the key is another one, or missing; {hint}")
 
     def _ask(self, request: str, path: str, *args: Any, timeout_s: float, **kwargs: Any) -> Reply:
         """The reply to an idempotent request, repeated over broken connections."""

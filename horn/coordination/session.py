@@ -90,8 +90,8 @@ class Session(Nodes):
     granted. With a ``credential`` nodes have a digest ACL, for it and, if it is a job's, its owner.
     Without an answer for ``session_s`` the session counts as over, as another may have this place;
     or for ``silence_s``, if that is more and places are given only after a process has ended.
-    Raises JobError: the hosts cannot be parsed. Unreachable, AccessDenied: at the start.
-    SessionLost: from any call, once it is over.
+    Raises JobError: the hosts cannot be parsed, or their folder is missing. Unreachable,
+    AccessDenied: at the start. SessionLost: from any call, once it is over.
     """
 
     def __init__(
@@ -152,6 +152,8 @@ class Session(Nodes):
             if credential is not None and credential.job:
                 self._check_job(credential.job, timeout_s)
                 return
+            if self._client.chroot:
+                self._check_chroot(self._client.chroot, timeout_s)
             self.ensure(self.paths.root)
             if self._acl is not None and self._acl_of(self.paths.root, timeout_s) != self._acl:
                 self._refuse_open(self.paths.root)
@@ -159,6 +161,14 @@ class Session(Nodes):
         except BaseException:
             self.close()
             raise
+
+    def _check_chroot(self, folder: str, timeout_s: float) -> None:
+        self.sync("/", timeout_s)  # this server may not have heard of it yet
+        if not self._ask("exists", "/", timeout_s=timeout_s).value:
+            raise JobError(
+                f"ZooKeeper at {self.hosts} has no folder {folder}: make it, with  create "
+                f"{folder}  in zkCli.sh, or leave it out of --zk and HORN_ZK"
+            )
 
     def _check_job(self, job: str, timeout_s: float) -> None:
         """Check that a job's own folder exists and is the job's."""

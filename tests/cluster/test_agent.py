@@ -253,13 +253,12 @@ def test_a_process_waits_for_each_free_slot_and_for_no_other(
     first = cluster_of.submit(client, "--epochs", FOREVER, tasks=1)
     cluster_of.wait_running(client, first)
     cluster_of.wait(lambda: waiting() == 1)
-    second = cluster_of.submit(client, *cluster_of.held(), "--epochs", "1", tasks=1)
+    second = cluster_of.submit(client, "--epochs", FOREVER, tasks=1)
     cluster_of.wait_running(client, second)
     cluster_of.wait(lambda: waiting() == 0)
     client.stop(first, now=True)
     cluster_of.wait(lambda: waiting() == 1)
-    cluster_of.let_go()
-    assert cluster_of.wait_ended(client, second).state is JobState.SUCCEEDED
+    client.stop(second, now=True)
     cluster_of.wait(lambda: waiting() == 2)
     third = cluster_of.submit(client, "--epochs", "1", tasks=2)
     assert cluster_of.wait_ended(client, third).state is JobState.SUCCEEDED

@@ -31,7 +31,7 @@ from horn.coordination.records import (
 )
 from horn.coordination.session import AWAKE_S, OVERDUE, Session, _Handler
 from horn.security.keys import Credential, TlsIdentity
-from tests.cluster.conftest import TICK_MS
+from tests.cluster.conftest import TICK_MS, Connect, Zookeeper
 from tests.cluster.helpers import Call, end_session, wait_until
 from tests.cluster.relay import Relay
 
@@ -89,7 +89,7 @@ def test_a_secret_closes_the_tree_to_others(zookeeper, connect):
         assert caught.value.exit_code == 3
         assert str(caught.value) == (
             f"ZooKeeper at {zookeeper.hosts} refuses access to {zookeeper.root}: "
-            f"the key is another one, or missing"
+            f"the key is another one, or missing; give the cluster's, with --key FILE or HORN_KEY"
         )
 
 
@@ -160,6 +160,20 @@ def test_tls_reaches_the_server_and_refuses_a_stranger(tmp_path):
                 assert len(n_seen) == n_here
         with pytest.raises(errors.Unreachable, match="its certificate is refused"):
             Session(hosts, credential=trusting(certificates[1][0]), timeout_s=0.3)
+
+
+def test_a_folder_of_the_hosts_that_is_missing_is_named_with_what_to_do(
+    zookeeper: Zookeeper, connect: Connect
+):
+    """It was: /horn: ZooKeeper answers 'missing'."""
+    words = f"has no folder {zookeeper.root}: make it, with  create {zookeeper.root}  in zkCli"
+    with pytest.raises(errors.JobError, match=words):
+        Session(zookeeper.hosts + zookeeper.root, timeout_s=20.0)
+    coord = connect()
+    with Session(zookeeper.hosts + zookeeper.root, timeout_s=20.0) as below:
+        below.ensure("/horn/jobs")
+    coord.sync(zookeeper.root)
+    assert coord.children(f"{zookeeper.root}/horn") == ["jobs"]
 
 
 @pytest.mark.parametrize("hosts", ["zk1:port", "", "zk1:99999"])
