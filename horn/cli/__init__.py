@@ -12,6 +12,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -30,6 +31,16 @@ class Commands(click.Group):
             return None
         command: click.Command = importlib.import_module(f"horn.cli.{name}").command
         return command
+
+    def resolve_command(self, context: click.Context, args: list[str]) -> Any:
+        known = self.list_commands(context)
+        if args[0] not in known:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], known, 1)
+            if near:
+                context.fail(f"No such command {args[0]!r}; did you mean {near[0]}?")
+        return super().resolve_command(context, args)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

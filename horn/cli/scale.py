@@ -21,12 +21,13 @@ def command(job: str, groups: int, zk_hosts: str | None, key_file: str | None, n
     """
     from horn import terminal
 
+    limit_s = terminal.duration(timeout)
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = cluster.find(job)
         cluster.scale(name, groups)
         if no_wait:
             terminal.say(f"Job {name} is to have {groups} group{'s' * (groups > 1)}.")
             return
-        status = cluster.wait_scaled(name, groups, terminal.duration(timeout))
+        status = cluster.wait_scaled(name, groups, limit_s)
         numbers = ", ".join(map(str, status.record.groups or range(groups)))
         terminal.say(f"Job {name} has {groups} group{'s' * (groups > 1)}: {numbers}")

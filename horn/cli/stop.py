@@ -18,16 +18,22 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
     """Have JOBS save a checkpoint at the next boundary and stop."""
     from horn import terminal
     from horn.coordination.jobs import ENDED
+    from horn.errors import Conflict
 
+    limit_s = terminal.duration(timeout)
+    refused: dict[str, Conflict] = {}
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         names = dict.fromkeys(cluster.find(job) for job in jobs)
         for name in names:
-            cluster.stop(name, now)
-        for name in names:
+            try:
+                cluster.stop(name, now)
+            except Conflict as error:  # it has ended; the others are to stop all the same
+                refused[name] = error
+        for name in (name for name in names if name not in refused):
             if no_wait:
                 terminal.say(f"Job {name} is to stop.")
                 continue
-            state = cluster.wait(name, ENDED, terminal.duration(timeout))
+            state = cluster.wait(name, ENDED, limit_s)
             found = cluster.status(name)
             saved = " · no checkpoint: horn resume would begin anew"
             if found.record.checkpoint >= 0:
@@ -35,3 +41,5 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
             elif found.submission is not None and found.submission.servers:
                 saved = ""  # they keep a journal
             terminal.say(f"Job {name} {state.value}{saved}")
+    if refused:
+        raise Conflict("; ".join(map(str, refused.values())))

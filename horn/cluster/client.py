@@ -33,7 +33,15 @@ from horn.coordination.jobs import ENDED, Jobs, JobState
 from horn.coordination.membership import Member, Membership
 from horn.coordination.records import Check, Put, Step, Znode
 from horn.coordination.session import Session
-from horn.errors import ClusterError, Conflict, HornError, JobError, NotApplied, NotFound
+from horn.errors import (
+    ClusterError,
+    Conflict,
+    HornError,
+    JobError,
+    NotApplied,
+    NotFound,
+    ProtocolError,
+)
 from horn.security import tls
 from horn.security.keys import Key
 from horn.topology import Topology
@@ -45,6 +53,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNREADABLE = (ValueError, msgspec.MsgspecError)  # errors of a node that this horn did not write
+UNANSWERED = (ClusterError, ProtocolError)  # of a worker that has gone, or has another horn
 COPIES = 2  # agents that get a package, so that the loss of one loses no job
 LAST = "@last"
 SHORT_S = 5.0  # for a command to reach ZooKeeper
@@ -98,6 +107,7 @@ class ClusterClient:
         self._clients: dict[str, RpcClient] = {}
         self._membership: Membership | None = None
         self._clock_s = None  # perhaps of another server
+        self._not_understood: set[str] = set()  # workers of another horn
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -187,7 +197,7 @@ class ClusterClient:
                         timeout_s=120.0,
                     )
                 taken += 1
-            except ClusterError as error:
+            except UNANSWERED as error:
                 reasons.append(f"{name}: {error}")
         if not taken:
             raise ClusterError(f"no worker takes the job's files: {'; '.join(reasons)}")
@@ -418,7 +428,7 @@ class ClusterClient:
         for name, member in self.workers().items():
             try:
                 self.client(name, member).call("forget", JobRequest(job, package), DoneReply)
-            except ClusterError as error:
+            except UNANSWERED as error:
                 what = f"the files of {job} on {name} are not removed"
                 raise ClusterError(f"{what}: {error}") from error
         self.jobs.remove(job)
@@ -449,6 +459,10 @@ class ClusterClient:
                 found[name] = reply.sizes
             except ClusterError:
                 continue  # it has just gone; others may have the file too
+            except ProtocolError as error:
+                if name not in self._not_understood:
+                    logger.warning("what worker %s has of %s is left out: %s", name, job, error)
+                self._not_understood.add(name)
         return found
 
     def read(

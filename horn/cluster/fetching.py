@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from horn.cluster.client import FILE_BYTES, FILE_S, ClusterClient, save
+from horn.cluster.client import FILE_BYTES, FILE_S, UNANSWERED, ClusterClient, save
 from horn.cluster.file_service import JobRequest, SizeReply, WrittenRequest
 from horn.cluster.package import check_path
 from horn.cluster.store import FILES, MODEL, PROGRESS, TRACE
@@ -65,7 +65,7 @@ def _fetch_written(client: ClusterClient, job: str, first: str, folder: Path) ->
     for host in sorted(client.workers(), key=lambda name: (name != first, name)):
         try:
             listed = _listed(client, job, host)
-        except (ClusterError, NotFound):
+        except (*UNANSWERED, NotFound):
             continue  # it has just gone, as of logs
         if listed.n_left_out:
             notes.append(f"{listed.n_left_out} files of {host} are left out: {listed.why}")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horn.cluster import submission
-from horn.cluster.client import ClusterClient, JobStatus
+from horn.cluster.client import UNANSWERED, ClusterClient, JobStatus
 from horn.cluster.file_service import CheckpointList, CheckpointsRequest
 from horn.coordination.jobs import NEXT, JobState, listing
 from horn.coordination.records import Put, Step
-from horn.errors import ClusterError, Conflict, JobError, NotApplied, NotFound
+from horn.errors import Conflict, JobError, NotApplied, NotFound
 
 if TYPE_CHECKING:
     from horn.cluster.packing import PackedJob
@@ -108,7 +108,7 @@ def saved(cluster: ClusterClient, job: str, wants_best: bool = False) -> tuple[l
         request = CheckpointsRequest(job, wants_best)
         try:
             here = cluster.client(name, member).call("saved", request, CheckpointList)
-        except ClusterError:
+        except UNANSWERED:
             continue  # it has just gone; with a shared folder others see the same
         if len(here.iterations) > len(found.iterations):
             found = here

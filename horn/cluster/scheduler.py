@@ -210,6 +210,8 @@ def _short(need: ResourceRequest, hosts: Mapping[str, Host], fitting: Mapping[st
     text = f"waits for {_count(need.n_slots, 'slot')}; "
     if not hosts:
         text += "no worker is up"
+    elif not fitting:
+        text += "no worker that is up can run it"
     elif total < need.n_slots:
         text += (
             f"the {_count(len(fitting), 'usable worker')} "

@@ -235,7 +235,10 @@ class RpcServer:
     def _begin(self, peer: bytes, who: str, address: str, ask: calls.CallRequest) -> None:
         op = self._ops.get(ask.op)
         if ask.version != calls.VERSION:
-            raise ProtocolError(f"version {ask.version} is spoken there, {calls.VERSION} here")
+            raise ProtocolError(
+                f"{self.name} speaks version {calls.VERSION} of horn's calls, its caller version "
+                f"{ask.version}; install the same horn on both"
+            )
         if op is None or who not in op.roles:
             raise NotAllowed(f"{ask.op!r} is not for a {who}")
         if not 0 <= ask.size <= op.max_body:

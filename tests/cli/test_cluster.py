@@ -21,6 +21,7 @@ from horn.cluster.client import ClusterClient
 from horn.cluster.resume import saved
 from horn.cluster.store import MARK
 from horn.coordination.jobs import JobState
+from horn.rpc import protocol as calls
 from tests.cli.conftest import Result
 from tests.cluster.agents import FOREVER, ROOT, Agents, alive, own_port
 from tests.cluster.helpers import end_session
@@ -133,9 +134,18 @@ def test_status_of_the_cluster_says_what_is_free_and_why_a_job_waits(own_cluster
     assert run("rm", job).code == 6 and run("fetch", job).code == 6
     own_cluster.start("b", slots=3)
     assert "Free slots: a 2 of 2, b 3 of 3" in run("status").err
+    assert run("stop", job, "--timeout", "soon").code == 2
+    assert run("status", job, "--json").json["state"] == "PENDING"
     assert run("stop", job).code == 0
-    assert run("stop", job).code == 6
+    other = run("submit", "job.py", "-n", "8", "-d", "--name", "other").out.strip()
+    done = run("stop", job, other)
+    assert done.code == 6 and f"job {job!r} is STOPPED already" in done.err
+    assert f"Job {other} STOPPED" in done.err, "it went on running"
     assert run("status", job, "--json").json["exit_code"] == 5
+    done = run("list", "--limit", "1")
+    assert other in done.out and job not in done.out
+    assert "1 of 2 jobs; more with  --limit 2" in done.err
+    assert run("list").err == "" and len(run("list", "--limit", "1", "--json").json["jobs"]) == 1
 
 
 @pytest.mark.parametrize("every", ["0", "0.01s", "often"])
@@ -444,6 +454,25 @@ def test_a_client_that_is_stopped_by_another_ends_with_5(cluster: Agents, folder
         client.stop(job, now=False)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 5 and "was STOPPED" in err
+
+
+def test_a_worker_of_another_horn_costs_no_answer_of_others_and_is_named(
+    cluster: Agents, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """One such worker ended logs, fetch, rm and, by chance, submit: version 2 is spoken there."""
+    job = run("submit", "job.py", "-d").out.strip()
+    assert run("status", job, "--wait").code == 0
+    words = "a speaks version 2 of horn's calls, its caller version 99; install the same horn on"
+    with monkeypatch.context() as patch, cluster.client() as client:
+        patch.setattr(calls, "VERSION", 99)
+        assert client.files(job) == client.files(job) == {}
+        (told,) = caplog.messages
+        assert f"worker a has of {job} is left out: {words}" in told
+        assert run("logs", job).code == 0
+        done = run("submit", "job.py")
+        assert done.code == 3 and f"no worker takes the job's files: a: {words}" in done.err
+        done = run("rm", job)
+        assert done.code == 3 and f"the files of {job} on a are not removed: {words}" in done.err
 
 
 def test_without_a_cluster_the_commands_say_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch):

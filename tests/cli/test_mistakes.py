@@ -393,7 +393,7 @@ COMMANDS = {
     "a name that is not there": (["submit", "job.py:jobb"], 4, "did you mean job.py:job?"),
     "a misspelt setting": (["submit", "job.py", "--set", "batchsize=5"], 2,
                            "did you mean batch_size?"),
-    "a misspelt command": (["sumbit", "job.py"], 2, "No such command 'sumbit'"),
+    "a misspelt command": (["sumbit", "job.py"], 2, "'sumbit'; did you mean submit?"),
     "a missing folder": (["submit", "job.py", "-o", "no/m.horn"], 2, "make it first"),
     "a device": (["submit", "job.py", "-o", "/dev/null"], 2, "is a device or a pipe"),
     "a program as output": (["submit", "job.py", "-o", "job.py"], 2, "is a program, and would be"),

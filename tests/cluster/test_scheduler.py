@@ -86,6 +86,9 @@ def test_workers_of_another_version_are_not_used_and_the_reason_says_so():
     assert isinstance(found, Unschedulable)
     assert "node-d has Python 3.13 and horn 2" in found.reason
     assert "submitted with Python 3.11 and horn 1" in found.reason
+    found = allocate(need(1, 1), {"node-d": there["node-d"]})
+    assert isinstance(found, Unschedulable)
+    assert found.reason.startswith("waits for 1 slot; no worker that is up can run it. Not used: ")
 
 
 @given(
