@@ -288,10 +288,12 @@ class ClusterClient:
         except HornError:
             return ""
 
-    def all_statuses(self) -> list[JobStatus]:
-        """The status of all jobs, newest first; unreadable jobs are left out, with a warning."""
+    def all_statuses(self, *, active: bool = False) -> list[JobStatus]:
+        """The status of all jobs, or of those that have not ended, newest first; unreadable jobs
+        are left out, with a warning.
+        """
         found = []
-        for job in self.coord.children(self.paths.jobs()):
+        for job in self.coord.children(self.paths.all_active() if active else self.paths.jobs()):
             try:
                 found.append(self._status(job))
             except NotFound:  # it is being removed

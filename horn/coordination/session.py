@@ -61,6 +61,22 @@ _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_logger.addHandler(logging.NullHandler())  # horn reports the same as errors or events
 # It writes each request at level DEBUG, the password of the digest in clear among them.
 _kazoo_logger.addFilter(lambda record: "auth" not in record.getMessage().lower())
+REPEAT_S = 60.0  # between two equal lines of kazoo
+_said: dict[str, float] = {}  # when, by the text; few at a time
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether kazoo has not just said the same: while ZooKeeper is away it does at each of its
+    tries, three in a second.
+    """
+    if record.levelno < logging.INFO:
+        return True
+    for text in [text for text, at in _said.items() if not 0 <= record.created - at < REPEAT_S]:
+        _said.pop(text, None)
+    return _said.setdefault(record.getMessage(), record.created) == record.created
+
+
+_kazoo_logger.addFilter(_is_news)
 
 # X.509 errors: a self-signed certificate, alone or in its chain, or an unknown issuer.
 UNKNOWN_AUTHORITY = (18, 19, 20, 21)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import queue
@@ -160,6 +161,20 @@ def test_tls_reaches_the_server_and_refuses_a_stranger(tmp_path):
                 assert len(n_seen) == n_here
         with pytest.raises(errors.Unreachable, match="its certificate is refused"):
             Session(hosts, credential=trusting(certificates[1][0]), timeout_s=0.3)
+
+
+def test_what_kazoo_says_again_and_again_is_said_once_a_minute():
+    """An agent wrote nine lines a second while ZooKeeper was away."""
+    log = logging.getLogger("horn.coordination.session.kazoo")
+    logged = []
+    for at in (0.0, 0.3, 59.0, 61.0, 61.2, 50.0):  # the clock is set back
+        for text in ("Connection dropped", "Connecting to zk1"):
+            record = log.makeRecord(log.name, logging.WARNING, "", 0, text, (), None)
+            record.created = 1e9 + at
+            if log.filter(record):
+                logged.append((at, text.split()[0]))
+    assert [at for at, word in logged if word == "Connection"] == [0.0, 61.0, 50.0]
+    assert [at for at, word in logged if word == "Connecting"] == [0.0, 61.0, 50.0]
 
 
 def test_a_folder_of_the_hosts_that_is_missing_is_named_with_what_to_do(

@@ -252,3 +252,22 @@ def test_what_zookeeper_does_not_take_is_refused_before_it_is_sent(zookeeper, co
     coord.set("/full", bytes(1_000_000))
     assert coord.get("/full").data == bytes(1_000_000)
     coord.remove("/full")
+
+
+@pytest.mark.net
+def test_who_looks_for_jobs_that_run_asks_nothing_of_those_that_have_ended(
+    zookeeper, connect, monkeypatch
+):
+    """Each took five questions, one after the other: seconds, of hundreds of ended jobs."""
+    coord = connect()
+    jobs = Jobs(coord)
+    for job in ("runs", "ended"):
+        jobs.create(job, b"spec")
+    jobs.change("ended", JobState.PENDING, JobState.STOPPED)
+    cluster = ClusterClient(coord.hosts)
+    cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs
+    assert [status.job for status in cluster.all_statuses()] == ["ended", "runs"]
+    asked, get = [], coord.get
+    monkeypatch.setattr(coord, "get", lambda path: asked.append(path) or get(path))
+    assert [status.job for status in cluster.all_statuses(active=True)] == ["runs"]
+    assert asked and not [path for path in asked if "ended" in path]
