@@ -451,6 +451,10 @@ class Model:
         ------
         ModelError : the place cannot be written, or the source of a neuron cannot be read.
         """
+        self._save(path, keeps=True)
+
+    def _save(self, path: str | os.PathLike[str], keeps: bool) -> None:
+        """Write the model. keeps : as of ``modelfile.write``."""
         code = self._code or Description.of(self.network, self.metrics)
         if code.problem:
             raise ModelError(code.problem)
@@ -472,7 +476,7 @@ class Model:
             manifest["normalization"] = self.normalization.as_json()
         if self.feature_names:
             manifest["feature_names"] = list(self.feature_names)
-        modelfile.write(path, manifest, arrays)
+        modelfile.write(path, manifest, arrays, keeps)
 
     @classmethod
     @mistakes.teaches

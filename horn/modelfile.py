@@ -34,10 +34,14 @@ MAX_NAME_BYTES, MAX_PATH_BYTES = 240, 4080
 
 
 def write(
-    path: str | os.PathLike[str], manifest: Mapping[str, Any], arrays: Mapping[str, Array]
+    path: str | os.PathLike[str],
+    manifest: Mapping[str, Any],
+    arrays: Mapping[str, Array],
+    keeps: bool = True,
 ) -> None:
     """Write a whole model file or none: to a temporary file beside it, synced, then renamed over
-    it. After a failure the model is kept in the temporary folder, or in the current one.
+    it. After a failure the model is kept in the temporary folder, or in the current one, unless
+    ``keeps`` is False, of who tries again.
 
     Raises
     ------
@@ -59,7 +63,8 @@ def write(
         check_writable(path)
         _write(place_of(path), solid, header)
     except ModelError as error:
-        raise ModelError(f"{error}; {_kept(Path(path).name, solid, header)}") from error
+        place = f"; {_kept(Path(path).name, solid, header)}" if keeps else ""
+        raise ModelError(f"{error}{place}") from error
 
 
 def _write(target: Path, solid: Mapping[str, Array], header: Mapping[str, str]) -> None:

@@ -165,7 +165,7 @@ def as_json(status: JobStatus) -> dict[str, Any]:
         "checkpoint": status.record.checkpoint if status.record.checkpoint >= 0 else None,
         "group_numbers": list(status.record.groups) or None,
         "groups_leaving": list(status.record.leaving) or None,
-        "reason": status.record.reason or None,
+        "reason": status.reason or None,
         "trouble": status.record.trouble or None,
         "cause": result.get("cause"),
         "result": result.get("metrics"),

@@ -124,12 +124,13 @@ class JobWatcher:
         which may last for ever.
         """
         text = ""
-        if status.record.reason:
-            text = f"{status.state.value}: {status.record.reason}"
+        if status.reason:
+            text = f"{status.state.value}: {status.reason}"
         elif status.record.trouble and status.state.value in ("RESTARTING", "RUNNING"):
             first = status.record.trouble.splitlines()[0]
             text = f"Restarting (attempt {status.record.n_restarts + 1}): {first}"
-        is_said = not self.quiet or (status.record.reason and status.state.value != "RUNNING")
+        is_halted = status.state.value != "RUNNING" or not status.record.reason
+        is_said = not self.quiet or (status.reason and is_halted)
         if text and text != self._told and is_said:
             if self.is_begun and not self.quiet:
                 self.progress.note(text)

@@ -94,7 +94,7 @@ def _show_cluster(cluster: ClusterClient, as_json: bool) -> None:
         f"Workers {len(hosts)} of {known} up",
         f"{free} of {slots} slots free",
         f"ZooKeeper {cluster.hosts}",
-        *(f"{s.job} {s.record.reason}" for s in statuses if s.record.reason),
+        *(f"{s.job} {s.reason}" for s in statuses if s.reason),
     ]
     terminal.say(" · ".join(line))
 
@@ -115,8 +115,8 @@ def _details(status: JobStatus) -> list[str]:
 
     record, result = status.record, status.result
     lines: list[Any] = []
-    if record.reason:
-        lines.append(f"It {record.reason}.")
+    if status.reason:
+        lines.append(f"It {status.reason}.")
     if record.groups:
         leaving = f"; {', '.join(map(str, record.leaving))} to leave" if record.leaving else ""
         lines.append(f"Groups: {', '.join(map(str, record.groups))}{leaving}")

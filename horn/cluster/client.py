@@ -76,6 +76,12 @@ class JobStatus:
     age_s: float
 
     @property
+    def reason(self) -> str:
+        """What the job waits for, as its master says, or its primary host."""
+        waits = "" if self.state in ENDED else str(self.progress.get("waits", ""))
+        return self.record.reason or waits
+
+    @property
     def reached(self) -> Mapping[str, Any]:
         """The progress, or at the end the result: a short job's last progress is never written."""
         at, result = self.progress, self.result

@@ -240,7 +240,7 @@ class SubmittedJob:
         while not self.is_over:
             if ends is not None and time.monotonic() > ends:
                 status = self.status
-                why = f": it {status.record.reason}" if status.record.reason else ""
+                why = f": it {status.reason}" if status.reason else ""
                 raise Timeout(f"job {self.id} is {status.state.value} after {timeout:g} s{why}")
             time.sleep(LOOK_S)
         return self.state

@@ -243,18 +243,23 @@ class JobRunner:
         ends = time.monotonic() + ROOM_S
         is_said = False
         while True:
+            is_last = self.stop_requested.is_set() or time.monotonic() >= ends
             try:
-                model.save(path)
+                model._save(path, keeps=is_last)  # elsewhere, once: each try would fill that, too
                 return True
             except ModelError as error:
-                is_late = self.stop_requested.is_set() or time.monotonic() >= ends
-                if error.__cause__ is None or is_late:  # it is not the disk's fault, or too late
+                if error.__cause__ is None or is_last:  # it is not the disk's fault, or too late
                     raise
                 if not is_said:
                     logger.warning(
                         "model waits to be written, for %g s at most: make room reason=%s",
                         ROOM_S, error,
                     )  # fmt: skip
+                    host = self.assignment.host
+                    self.progress.waits(
+                        f"waits, for {ROOM_S:g} s at most, to write its model on {host}; make room "
+                        f"there: {error}"
+                    )
                 is_said = True
             if self.is_over.wait(ROOM_LOOK_S):
                 return False

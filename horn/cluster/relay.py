@@ -63,6 +63,10 @@ class ProgressWriter(Progress):
         print(text, flush=True)
         self._write({"note": text})
 
+    def waits(self, reason: str) -> None:
+        """Say what the job waits for, to who looks at its status."""
+        self._tell({"waits": reason})
+
     def end(self) -> None:
         """Write what a full disk did not take; again once there is room."""
         if self._unwritten:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import horn
+from horn.cli._cluster import as_json
 from horn.cluster.client import ClusterClient
 from horn.coordination.jobs import JobState
 from tests.cluster.agents import Agents
@@ -57,13 +58,25 @@ def waits(made: Agents) -> bool:
 def test_a_model_waits_for_room_and_nothing_is_computed_again(
     cluster_of: Agents, client: ClusterClient, small_disk: Path, tmp_path: Path
 ):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    cluster_of.environment["TMPDIR"] = str(elsewhere)
     job = begun(cluster_of, client, small_disk)
     cluster_of.wait(lambda: waits(cluster_of))
-    assert client.status(job).state is JobState.RUNNING
+    # An attached submit showed the last epoch, and was silent then.
+    cluster_of.wait(lambda: client.status(job).reason)
+    status = client.status(job)
+    assert status.state is JobState.RUNNING
+    assert status.reason.startswith("waits, for 600 s at most, to write its model on a; make room ")
+    assert str(small_disk) in status.reason and "No space left" in status.reason
+    assert status.reason in as_json(status)["reason"]
     (small_disk / "full").unlink()
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert (status.record.attempt, status.record.n_restarts) == (1, 0)
+    assert status.reason == ""
+    # Each try left a copy of the model in the temporary folder: 1,200 of them.
+    assert list(elsewhere.rglob("*.horn")) == []
     calm = horn.train(job_of(EPOCHS), tasks=2).model.parameters
     for name, array in parameters(client, job, tmp_path).items():
         np.testing.assert_array_equal(array, calm[name], err_msg=name)
