@@ -30,8 +30,10 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
             except Conflict as error:  # it has ended; the others are to stop all the same
                 refused[name] = error
         for name in (name for name in names if name not in refused):
+            if no_wait or not now:
+                saves = "" if now else " It ends its iteration and saves; --now does not."
+                terminal.say(f"Job {name} is to stop.{saves}")
             if no_wait:
-                terminal.say(f"Job {name} is to stop.")
                 continue
             state = cluster.wait(name, ENDED, limit_s)
             found = cluster.status(name)

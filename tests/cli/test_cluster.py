@@ -162,6 +162,7 @@ def test_stop_saves_and_resume_goes_on(cluster: Agents, run: Run):
         cluster.wait_running(client, job, 10)
         done = run("stop", job)
         assert done.code == 0 and "STOPPED · last checkpoint: iteration" in done.err
+        assert f"Job {job} is to stop. It ends its iteration and saves; --now does" in done.err
         done = run("resume", job)
         assert done.code == 0 and "goes on from iteration" in done.err
         before = client.status(job).record.checkpoint
@@ -175,6 +176,7 @@ def test_stop_says_that_nothing_is_saved(cluster: Agents, run: Run):
     with cluster.client() as client:
         cluster.wait_running(client, job, 10)
     done = run("stop", "--now", job)
+    assert "is to stop" not in done.err
     assert "STOPPED · no checkpoint: horn resume would begin anew" in done.err
     assert "goes on from the beginning" in run("resume", job).err
     assert run("stop", "--now", job).code == 0
