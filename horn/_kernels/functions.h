@@ -98,7 +98,8 @@ static inline uint64_t bits_f64(double x) { uint64_t u; memcpy(&u, &x, 8); retur
 static inline double from_bits_f64(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
 
 /* Adding it rounds to an integer, which is then in the low bits. */
-#define MAGIC_F32 12582912.0f                   /* 1.5 * 2**23 */
+#define MAGIC_F32 12582912.0f                   /* 1.5 * 2**23: its last nine bits are 0 */
+#define MAGIC_EXP (MAGIC_F32 + 254.0f)          /* twice the exponent of 1 is added as well */
 #define MAGIC_F64 6755399441055744.0            /* 1.5 * 2**52 */
 
 /* The rounding error of p = a * b. Without fused operations the factors are cut in halves (Dekker),
@@ -122,14 +123,13 @@ static inline double product_error(double a, double b, double p) {
 static inline float exp_f32(float x) {
     float y = x > 89.0f ? 89.0f : x;
     y = y < -104.0f ? -104.0f : y;
-    float t = y * 1.44269504088896341f + MAGIC_F32;
-    float n = t - MAGIC_F32;
-    uint32_t i = bits_f32(t) - bits_f32(MAGIC_F32);
+    float t = y * 1.44269504088896341f + MAGIC_EXP;
+    float n = t - MAGIC_EXP;
     float r = y - n * 0.693359375f;
     r = r + n * 2.12194440e-4f;
     float p = EXP_POLY_F32(r) * (r * r) + r + 1.0f;
-    uint32_t h = (uint32_t)((int32_t)i >> 1);
-    return p * from_bits_f32((h + 127u) << 23) * from_bits_f32((i - h + 127u) << 23);
+    uint32_t both = bits_f32(t) << 23, half = (both >> 1) & 0x7f800000u;
+    return p * from_bits_f32(half) * from_bits_f32(both - half);
 }
 
 /* log x: x = 2**k m with m near 1 (fdlibm's e_logf). */
@@ -158,7 +158,7 @@ static inline float tanh_f32(float x) {
     float r = 2.0f * y - n * 0.693359375f;
     r = r + n * 2.12194440e-4f;
     float p = EXP_POLY_F32(r) * (r * r) + r;
-    float s = from_bits_f32((bits_f32(t) - bits_f32(MAGIC_F32) + 127u) << 23);
+    float s = from_bits_f32((bits_f32(t) << 23) + 0x3f800000u);
     float v = p * s + (s - 1.0f);
     return copysignf(v / (v + 2.0f), x);
 }

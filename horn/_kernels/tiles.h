@@ -276,76 +276,80 @@ static REAL K(farthest)(const REAL *p, int64_t n) {
 #endif
 
 /* ---- functions of x w - t ---- */
+/* Of n vectors (a constant), one stage of all before the next: a processor looks only so far ahead,
+ * and each stage waits for the one before. */
+#define VECTORS(NAME) static inline __attribute__((always_inline)) void K(NAME)(VEC_T *v, const int n)
+#define OF_ALL(...) _Pragma("GCC unroll 8") for (int k = 0; k < n; k++) { __VA_ARGS__; }
 #if LEVEL == 2 && IS_F32
-#define VEC_EXP(v) ((VEC_T)exp_16((__m512)(v)))
-#define VEC_TANH(v) ((VEC_T)tanh_16((__m512)(v)))
-#define VEC_SIGMOID(v) ((VEC_T)sigmoid_16((__m512)(v)))
-#else
-#if IS_F32
+VECTORS(exp_all) { OF_ALL(v[k] = (VEC_T)exp_16((__m512)v[k])) }
+VECTORS(tanh_all) { OF_ALL(v[k] = (VEC_T)tanh_16((__m512)v[k])) }
+VECTORS(sigmoid_all) { OF_ALL(v[k] = (VEC_T)sigmoid_16((__m512)v[k])) }
+#elif IS_F32
 /* exp_f32 and tanh_f32 of every lane, written for vectors: not every compiler makes such of loops. */
-static inline __attribute__((always_inline)) VEC_T K(vec_exp)(VEC_T x) {
-    VEC_T y = K(vec_pick)((BITS_T)(x > 89.0f), K(vec_of)(89.0f), x);
-    y = K(vec_pick)((BITS_T)(y < -104.0f), K(vec_of)(-104.0f), y);
-    const VEC_T t = y * 1.44269504088896341f + MAGIC_F32, n = t - MAGIC_F32;
-    const BITS_T i = (BITS_T)t - (BITS_T)K(vec_of)(MAGIC_F32), h = i >> 1;
-    VEC_T r = y - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    const VEC_T p = EXP_POLY_F32(r) * (r * r) + r + 1.0f;
-    return p * (VEC_T)((h + 127) << 23) * (VEC_T)((i - h + 127) << 23);
+typedef uint32_t K(words_t) __attribute__((vector_size(TILE_BYTES)));
+VECTORS(exp_all) {
+    VEC_T t[8], r[8], p[8];
+    OF_ALL(v[k] = VEC_MAX(K(vec_of)(-104.0f), VEC_MIN(K(vec_of)(89.0f), v[k])))      /* NaN stays */
+    OF_ALL(t[k] = v[k] * 1.44269504088896341f + MAGIC_EXP)
+    OF_ALL(const VEC_T m = t[k] - MAGIC_EXP; r[k] = v[k] - m * 0.693359375f + m * 2.12194440e-4f)
+    OF_ALL(p[k] = EXP_POLY_F32(r[k]) * (r[k] * r[k]) + r[k] + 1.0f)
+    OF_ALL(const K(words_t) both = (K(words_t))t[k] << 23; const K(words_t) half = (both >> 1) & 0x7f800000;
+           v[k] = p[k] * (VEC_T)half * (VEC_T)(both - half))
 }
-static inline __attribute__((always_inline)) VEC_T K(vec_tanh)(VEC_T x) {
-    const VEC_T a = (VEC_T)((BITS_T)x & ~SIGN_BIT);
-    const VEC_T y = K(vec_pick)((BITS_T)(a > 9.1f), K(vec_of)(9.1f), a);
-    const VEC_T t = y * 2.88539008177792681f + MAGIC_F32, n = t - MAGIC_F32;
-    VEC_T r = 2.0f * y - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    const VEC_T p = EXP_POLY_F32(r) * (r * r) + r;
-    const VEC_T s = (VEC_T)(((BITS_T)t - (BITS_T)K(vec_of)(MAGIC_F32) + 127) << 23);
-    const VEC_T v = p * s + (s - 1.0f);
-    return (VEC_T)((BITS_T)(v / (v + 2.0f)) | ((BITS_T)x & SIGN_BIT));
+VECTORS(tanh_all) {
+    VEC_T y[8], t[8], r[8], p[8];
+    OF_ALL(y[k] = VEC_MIN(K(vec_of)(9.1f), (VEC_T)((BITS_T)v[k] & ~SIGN_BIT)))
+    OF_ALL(t[k] = y[k] * 2.88539008177792681f + MAGIC_F32)
+    OF_ALL(const VEC_T m = t[k] - MAGIC_F32;
+           r[k] = 2.0f * y[k] - m * 0.693359375f + m * 2.12194440e-4f)
+    OF_ALL(p[k] = EXP_POLY_F32(r[k]) * (r[k] * r[k]) + r[k])
+    OF_ALL(const VEC_T s = (VEC_T)(((BITS_T)t[k] << 23) + 0x3f800000); p[k] = p[k] * s + (s - 1.0f))
+    OF_ALL(v[k] = (VEC_T)((BITS_T)(p[k] / (p[k] + 2.0f)) | ((BITS_T)v[k] & SIGN_BIT)))
 }
-static inline __attribute__((always_inline)) VEC_T K(vec_sigmoid)(VEC_T x) {
-    return 1.0f / (1.0f + K(vec_exp)(-x));
+VECTORS(sigmoid_all) {
+    OF_ALL(v[k] = -v[k])
+    K(exp_all)(v, n);
+    OF_ALL(v[k] = 1.0f / (1.0f + v[k]))
 }
 #else
 #define EACH_LANE(NAME) \
-static inline VEC_T K(vec_##NAME)(VEC_T v) { \
-    REAL a[TILE_BYTES / sizeof(REAL)]; \
-    K(vec_store)(a, v); \
-    for (int k = 0; k < (int)LN; k++) a[k] = F(NAME)(a[k]); \
-    return K(vec_load)(a); \
+VECTORS(NAME##_all) { \
+    REAL a[8 * TILE_BYTES / sizeof(REAL)]; \
+    memcpy(a, v, n * sizeof *v); \
+    for (int k = 0; k < n * (int)LN; k++) a[k] = F(NAME)(a[k]); \
+    memcpy(v, a, n * sizeof *v); \
 }
 EACH_LANE(exp)
 EACH_LANE(tanh)
 EACH_LANE(sigmoid)
 #endif
-#define VEC_EXP K(vec_exp)
-#define VEC_TANH K(vec_tanh)
-#define VEC_SIGMOID K(vec_sigmoid)
-#endif
+VECTORS(square_all) { OF_ALL(v[k] *= v[k]) }
+VECTORS(slopes_of_tanh) { K(tanh_all)(v, n); OF_ALL(v[k] = 1 - v[k] * v[k]) }
+VECTORS(slopes_of_sigmoid) { K(sigmoid_all)(v, n); OF_ALL(v[k] *= 1 - v[k]) }
 #define WAVE_ALONE(x, w, v) (v)
 #define WAVE_OF_X(x, w, v) ((x) * (v))
 #define WAVE_OF_W(x, w, v) ((w) * (v))
 #define WAVE_BEGIN(p, q, T, J) VEC_T s##p##q = {0}; const VEC_T t##p##q = K(vec_of)(t[(p) * TQ + (q)]);
-#define WAVE_STEP(p, q, T, J) s##p##q += J(x##p, w##q, T(x##p * w##q - t##p##q));
+#define WAVE_ARG(p, q, T, J) v[(p) * TQ + (q)] = x##p * w##q - t##p##q;
+#define WAVE_STEP(p, q, T, J) s##p##q += J(x##p, w##q, v[(p) * TQ + (q)]);
 #define WAVE_LAST(p, q, T, J) \
-    s##p##q += K(vec_pick)(here, J(x##p, w##q, T(x##p * w##q - t##p##q)), (VEC_T){0});
+    s##p##q += K(vec_pick)(here, J(x##p, w##q, v[(p) * TQ + (q)]), (VEC_T){0});
+#define EACH_WAVE(X, T, J) { VEC_T v[PP * TQ]; EACH_WIDE(WAVE_ARG, T, J) T(v, PP * TQ); EACH_WIDE(X, T, J) }
 #define WAVE_TILE(NAME, FUNCTION, JOIN) \
 static void K(NAME)(const REAL *const x[TP], const REAL *const w[TQ], const REAL *t, int64_t n, \
                     REAL *to) { \
     EACH_WIDE(WAVE_BEGIN, FUNCTION, JOIN) \
-    ALONG_ROWS(EACH_WIDE, EACH_PX, WAVE_STEP, WAVE_LAST, FUNCTION, JOIN) \
+    ALONG_ROWS(EACH_WAVE, EACH_PX, WAVE_STEP, WAVE_LAST, FUNCTION, JOIN) \
     EACH_WIDE(TILE_KEEP, FUNCTION, JOIN) \
 }
 #define WAVE_TILES(NAME, FUNCTION) \
     WAVE_TILE(NAME##_alone, FUNCTION, WAVE_ALONE) \
     WAVE_TILE(NAME##_of_x, FUNCTION, WAVE_OF_X) \
     WAVE_TILE(NAME##_of_w, FUNCTION, WAVE_OF_W)
-WAVE_TILES(wave_exp, VEC_EXP)
-WAVE_TILES(wave_tanh, VEC_TANH)
-WAVE_TILES(wave_sigmoid, VEC_SIGMOID)
-static inline VEC_T K(squared)(VEC_T v) { return v * v; }
-WAVE_TILES(wave_square, K(squared))
+WAVE_TILES(wave_exp, K(exp_all))
+WAVE_TILES(wave_tanh, K(tanh_all))
+WAVE_TILES(wave_sigmoid, K(sigmoid_all))
+WAVE_TILES(wave_square, K(square_all))
 typedef void (*K(wave_tile_t))(const REAL *const *, const REAL *const *, const REAL *, int64_t, REAL *);
 static const K(wave_tile_t) K(WAVES)[N_WAVES][3] = {
     {K(wave_exp_alone), K(wave_exp_of_x), K(wave_exp_of_w)},
@@ -619,7 +623,7 @@ typedef struct {
                   VEC_T s##p##0 = {0}, s##p##1 = {0};
 #define F_KEEP(p) K(vec_store)(to + (p) * COLUMNS, s##p##0); \
                   K(vec_store)(to + (p) * COLUMNS + LN, s##p##1);
-#define COLUMN_TILE(NAME, STEP, T) \
+#define COLUMN_TILE(NAME, STEPS) \
 static void K(NAME)(const K(columns_t) *o, REAL *to) { \
     const VEC_T number = K(vec_of)(o->c); (void)number; \
     const REAL *m = o->m, *y = o->y; \
@@ -627,7 +631,7 @@ static void K(NAME)(const K(columns_t) *o, REAL *to) { \
     for (int64_t r = 0; r < o->n; r++, m += COLUMNS, y += COLUMNS) { \
         const VEC_T m0 = K(vec_load)(m), m1 = K(vec_load)(m + LN); \
         const VEC_T y0 = K(vec_load)(y), y1 = K(vec_load)(y + LN); (void)y0; (void)y1; \
-        EACH_STEP(STEP, T) \
+        STEPS \
     } \
     EACH_P(F_KEEP) \
 }
@@ -651,24 +655,24 @@ static void K(NAME)(const K(columns_t) *o, REAL *to) { \
     const VEC_T a = K(vec_of)(o->a[p][r * o->step_a]), b = K(vec_of)(o->b[p][r * o->step_b]); \
     const VEC_T t0 = T(m0, f##p##0), t1 = T(m1, f##p##1); \
     s##p##0 += y0 * OR_AT_0(t0, a, b / t0); s##p##1 += y1 * OR_AT_0(t1, a, b / t1); }
+#define SLOPE_ARG(p, T) { \
+    const VEC_T t = K(vec_of)(o->c * o->t[p][r * o->step_t]); \
+    v[2 * (p)] = m0 * f##p##0 - t; v[2 * (p) + 1] = m1 * f##p##1 - t; }
 #define SLOPE_STEP(p, T) { \
     const VEC_T a = K(vec_of)(o->a[p][r * o->step_a]), b = K(vec_of)(o->b[p][r * o->step_b]); \
-    const VEC_T t = K(vec_of)(o->c * o->t[p][r * o->step_t]); \
-    s##p##0 += (a + b * y0) * y0 * T(m0 * f##p##0 - t); \
-    s##p##1 += (a + b * y1) * y1 * T(m1 * f##p##1 - t); }
-static inline VEC_T K(slope_of_tanh)(VEC_T v) { v = VEC_TANH(v); return 1 - v * v; }
-static inline VEC_T K(slope_of_sigmoid)(VEC_T v) { v = VEC_SIGMOID(v); return v * (1 - v); }
-COLUMN_TILE(signed_columns, SIGNED_STEP, )
-COLUMN_TILE(square_columns, SQUARED_STEP, )
-COLUMN_TILE(quotient_mul, QUOTIENT_STEP, OF_MUL)
-COLUMN_TILE(quotient_add, QUOTIENT_STEP, OF_ADD)
-COLUMN_TILE(quotient_sub, QUOTIENT_STEP, OF_SUB)
-COLUMN_TILE(quotient_bus, QUOTIENT_STEP, OF_BUS)
-COLUMN_TILE(quotient_less, QUOTIENT_STEP, OF_LESS)
-COLUMN_TILE(quotient_more, QUOTIENT_STEP, OF_MORE)
-COLUMN_TILE(slope_exp, SLOPE_STEP, VEC_EXP)
-COLUMN_TILE(slope_tanh, SLOPE_STEP, K(slope_of_tanh))
-COLUMN_TILE(slope_sigmoid, SLOPE_STEP, K(slope_of_sigmoid))
+    s##p##0 += (a + b * y0) * y0 * v[2 * (p)]; s##p##1 += (a + b * y1) * y1 * v[2 * (p) + 1]; }
+#define SLOPES(T) VEC_T v[2 * TP]; EACH_STEP(SLOPE_ARG, ) T(v, 2 * TP); EACH_STEP(SLOPE_STEP, )
+COLUMN_TILE(signed_columns, EACH_STEP(SIGNED_STEP, ))
+COLUMN_TILE(square_columns, EACH_STEP(SQUARED_STEP, ))
+COLUMN_TILE(quotient_mul, EACH_STEP(QUOTIENT_STEP, OF_MUL))
+COLUMN_TILE(quotient_add, EACH_STEP(QUOTIENT_STEP, OF_ADD))
+COLUMN_TILE(quotient_sub, EACH_STEP(QUOTIENT_STEP, OF_SUB))
+COLUMN_TILE(quotient_bus, EACH_STEP(QUOTIENT_STEP, OF_BUS))
+COLUMN_TILE(quotient_less, EACH_STEP(QUOTIENT_STEP, OF_LESS))
+COLUMN_TILE(quotient_more, EACH_STEP(QUOTIENT_STEP, OF_MORE))
+COLUMN_TILE(slope_exp, SLOPES(K(exp_all)))
+COLUMN_TILE(slope_tanh, SLOPES(K(slopes_of_tanh)))
+COLUMN_TILE(slope_sigmoid, SLOPES(K(slopes_of_sigmoid)))
 typedef void (*K(column_tile_t))(const K(columns_t) *, REAL *);
 static const K(column_tile_t) K(QUOTIENTS)[] = {
     K(quotient_mul), K(quotient_add), K(quotient_sub), K(quotient_bus), NULL, NULL,
@@ -816,6 +820,3 @@ static int K(places)(const loop_t *l, const domain_t *d, REAL **value) {
 #undef PRODUCT_LAST
 #undef PRODUCT_KEEP
 #undef OR_AT_0
-#undef VEC_EXP
-#undef VEC_TANH
-#undef VEC_SIGMOID
