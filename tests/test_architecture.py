@@ -38,7 +38,7 @@ RANKS = [
     {"strategies"},
     {"training", "settings"},
     {"process", "terminal"},
-    {"executor"},
+    {"executor", "contents"},
     {"train"},
     {"target", "sklearn", "doctor"},
     {"cluster"},

@@ -22,12 +22,17 @@ LOOK_S = 0.3  # between two looks for more
 @_cluster.options
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
 @click.option("--task", metavar="NAME", help="Only one process: g0.t1, s0, or a worker's name.")
-@click.option("--tail", type=click.IntRange(min=0), metavar="N",
-              help="Begin so many lines from the end of each.  [default: 200; all with --since]",
-              )  # fmt: skip
-@click.option("--since", metavar="DURATION|TIME",
-              help="Only what is not older: 90s, 5m, 2h, or 2026-11-21T16:05 (+00:00 or Z: UTC).",
-              )  # fmt: skip
+@click.option(
+    "--tail",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Begin so many lines from the end of each.  [default: 200; all with --since]",
+)
+@click.option(
+    "--since",
+    metavar="DURATION|TIME",
+    help="Only what is not older: 90s, 5m, 2h, or 2026-11-21T16:05 (+00:00 or Z: UTC).",
+)
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per line.")
 def command(job: str, zk_hosts: str | None, key_file: str | None, follow: bool, task: str | None,
             tail: int | None, since: str | None, as_json: bool) -> None:  # fmt: skip
@@ -76,8 +81,14 @@ def _moment(text: str, now_s: float) -> float:
 class _Reader:
     """Reads logs on from its last positions. begins_s : sent as an age: clocks of hosts differ."""
 
-    def __init__(self, job: str, task: str | None, tail: int | None, as_json: bool,
-                 begins_s: float | None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        job: str,
+        task: str | None,
+        tail: int | None,
+        as_json: bool,
+        begins_s: float | None,
+    ) -> None:
         self.job, self.task, self.tail = job, task, tail
         self.as_json, self.begins_s = as_json, begins_s
         self.offsets: dict[tuple[str, str], int] = {}
@@ -114,9 +125,13 @@ class _Reader:
                         begins_s = self.begins_s
                         age_s = None if begins_s is None else max(time.time() - begins_s, 0.0)
                         start, data = cluster.read(
-                            self.job, host, name, before or 0,
-                            tail=self.tail if first else None, age_s=age_s if first else None,
-                        )  # fmt: skip
+                            self.job,
+                            host,
+                            name,
+                            before or 0,
+                            tail=self.tail if first else None,
+                            age_s=age_s if first else None,
+                        )
                         self.offsets[key] = start + len(data)
                         rest = self.partial.get(key, b"")
                         *lines, self.partial[key] = (rest + data).split(b"\n")

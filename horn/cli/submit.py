@@ -39,18 +39,32 @@ def _transport(context: click.Context, parameter: click.Parameter, name: str) ->
     "-g", "--groups", default=1, type=click.IntRange(min=1), help="Replicas of the network."
 )
 @click.option("-n", "--tasks", default=1, type=click.IntRange(min=1), help="Processes per group.")
-@click.option("--servers", type=click.IntRange(min=0), show_default=False,
-              help="Servers of downpour and easgd: 1 by default, 0 for one in the process of the "
-              "first task.")  # fmt: skip
-@click.option("--strategy", default="allreduce", metavar="NAME",
-              help="How groups stay together: allreduce, averaging, downpour, easgd, "
-              "parallel-dropout, or module:Class of yours. Its settings are --set "
-              "strategy.KEY=VALUE.")  # fmt: skip
-@click.option("--barrier", default="message", type=click.Choice(["message", "zookeeper"]),
-              help="How tasks pass supersteps.")  # fmt: skip
-@click.option("--transport", default="shm", metavar="NAME", callback=_transport,
-              help="What carries blocks between tasks: shm, ipc, tcp, or module:Class of yours."
-              )  # fmt: skip
+@click.option(
+    "--servers",
+    type=click.IntRange(min=0),
+    show_default=False,
+    help="Servers of downpour and easgd: 1 by default, 0 for one in the process of the first task.",
+)
+@click.option(
+    "--strategy",
+    default="allreduce",
+    metavar="NAME",
+    help="How groups stay together: allreduce, averaging, downpour, easgd, parallel-dropout, or "
+    "module:Class of yours. Its settings are --set strategy.KEY=VALUE.",
+)
+@click.option(
+    "--barrier",
+    default="message",
+    type=click.Choice(["message", "zookeeper"]),
+    help="How tasks pass supersteps.",
+)
+@click.option(
+    "--transport",
+    default="shm",
+    metavar="NAME",
+    callback=_transport,
+    help="What carries blocks between tasks: shm, ipc, tcp, or module:Class of yours.",
+)
 @click.option(
     "--pin",
     "pins",
@@ -73,11 +87,18 @@ def _transport(context: click.Context, parameter: click.Parameter, name: str) ->
     help="Print where the time of one process goes, statement by statement; in FILE, for "
     "chrome://tracing.",
 )
-@click.option("--superstep-timeout", metavar="TIME", default="60s",
-              help="How long a task waits for the others before it says who is late.")  # fmt: skip
-@click.option("--start-timeout", metavar="TIME", default="60s",
-              help="How long each step of the tasks' start may take before who is late in it is "
-              "named.")  # fmt: skip
+@click.option(
+    "--superstep-timeout",
+    metavar="TIME",
+    default="60s",
+    help="How long a task waits for the others before it says who is late.",
+)
+@click.option(
+    "--start-timeout",
+    metavar="TIME",
+    default="60s",
+    help="How long each step of the tasks' start may take before who is late in it is named.",
+)
 @click.option(
     "--checkpoint-every",
     metavar="N|TIME",
@@ -98,12 +119,17 @@ def _transport(context: click.Context, parameter: click.Parameter, name: str) ->
     help="Go on from the newest checkpoint in DIR, if there is one, or from RUN: a checkpoint, or "
     "another run's DIR.",
 )
-@click.option("--changed", is_flag=True,
-              help="With --resume: go on though the job is not what wrote the checkpoint."
-              )  # fmt: skip
-@click.option("--max-restarts", default=3, type=click.IntRange(min=0),
-              help="How often tasks that were killed or hang start again without a new checkpoint "
-              "between.")  # fmt: skip
+@click.option(
+    "--changed",
+    is_flag=True,
+    help="With --resume: go on though the job is not what wrote the checkpoint.",
+)
+@click.option(
+    "--max-restarts",
+    default=3,
+    type=click.IntRange(min=0),
+    help="How often tasks that were killed or hang start again without a new checkpoint between.",
+)
 @click.option(
     "--set",
     "settings",
