@@ -9,7 +9,6 @@ import math
 from typing import Any
 
 from horn import layer_costs, terminal
-from horn.data.classes import all_from_json, said
 
 
 def row(index: int, layer: dict[str, Any], shapes: dict[str, list[int]]) -> list[str]:
@@ -101,6 +100,8 @@ def _losses(judged: list[dict[str, Any]]) -> str:
 
 
 def _classes(found: Any) -> str:
+    from horn.data.classes import all_from_json, said  # imports NumPy
+
     known = all_from_json(found)
     if not isinstance(known, dict):
         return said(known)

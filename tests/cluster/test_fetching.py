@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -12,6 +12,7 @@ from horn import terminal
 from horn.cli._remote import JobWatcher
 from horn.cluster import fetching
 from horn.cluster.client import ClusterClient, notes
+from horn.cluster.client import JobStatus
 from horn.cluster.master import JobRecord
 from horn.cluster.relay import ProgressWriter
 from horn.cluster.store import PROGRESS, TRACE
@@ -111,7 +112,7 @@ def test_the_quiet_hear_why_a_job_does_not_run_and_nothing_else(
     watch.is_begun = is_begun
 
     def look(state: JobState, **record: Any) -> str:
-        watch._say(cast(Any, SimpleNamespace(state=state, record=JobRecord(**record))))
+        watch._say(JobStatus("one-1", state, None, JobRecord(**record), {}, {}, 0.0, 1, 0.0))
         return capsys.readouterr().err
 
     reason = "waits for 8 slots; no worker is up"
