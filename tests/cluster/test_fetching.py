@@ -11,8 +11,7 @@ import pytest
 from horn import terminal
 from horn.cli._remote import JobWatcher
 from horn.cluster import fetching
-from horn.cluster.client import ClusterClient, notes
-from horn.cluster.client import JobStatus
+from horn.cluster.client import ClusterClient, JobStatus, notes
 from horn.cluster.master import JobRecord
 from horn.cluster.relay import ProgressWriter
 from horn.cluster.store import PROGRESS, TRACE
