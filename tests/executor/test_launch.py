@@ -502,10 +502,11 @@ def test_a_process_that_still_imports_ends_with_its_parent(tmp_path):
             os.close(child)
 
 
-def test_the_tasks_end_with_a_parent_that_is_killed():
+def test_the_tasks_end_with_a_parent_that_is_killed(tmp_path):
     code = textwrap.dedent(PARENT).format(root=str(Path(__file__).parents[2]))
+    env = {**os.environ, "TMPDIR": str(tmp_path)}  # it cannot take its own folder away
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env
     ) as parent:
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         ends = [os.pidfd_open(pid) for pid in pids]
