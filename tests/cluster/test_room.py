@@ -83,11 +83,13 @@ def test_a_model_waits_for_room_and_nothing_is_computed_again(
 
 
 def test_who_does_not_want_to_wait_for_room_stops_the_job(
-    cluster_of: Agents, client: ClusterClient, small_disk: Path
+    cluster_of: Agents, client: ClusterClient, small_disk: Path, tmp_path: Path
 ):
-    """Then it has failed for that reason."""
+    """Then it has failed for that reason, and its model is in the temporary folder."""
+    cluster_of.environment["TMPDIR"] = str(tmp_path)
     job = begun(cluster_of, client, small_disk)
     cluster_of.wait(lambda: waits(cluster_of))
     client.stop(job, now=False)
     status = cluster_of.wait_ended(client, job)
     assert status.state in (JobState.FAILED, JobState.STOPPED), cluster_of.said()
+    assert len(list(tmp_path.rglob("horn-kept-*/*.horn"))) == 1
