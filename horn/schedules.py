@@ -22,6 +22,11 @@ class Schedule(Protocol):
 LearningRate = float | Schedule | Callable[[int], float]
 
 
+def _check_iterations(given: Any, what: str, example: str) -> None:
+    if not isinstance(given, Real) or not (given == 0 or given >= 1):
+        raise ModelError(f"{what} are 0, 1 or more, as in {example}, got {given!r}")
+
+
 @mistakes.teaches
 @dataclass(frozen=True)
 class Step:
@@ -64,11 +69,9 @@ class Cosine:
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.iterations, Real) or 0 != self.iterations < 1:
-            raise ModelError(
-                "Cosine: iterations, which come second, are 0, 1 or more, as in "
-                f"horn.Cosine(0.1, 2000), got {self.iterations!r}"
-            )
+        _check_iterations(
+            self.iterations, "Cosine: iterations, which come second,", "horn.Cosine(0.1, 2000)"
+        )
 
     def at(self, iteration: int) -> float:
         done = min(iteration / max(self.iterations, 1), 1.0)
@@ -84,11 +87,11 @@ class Warmup:
     then: LearningRate
 
     def __post_init__(self) -> None:
-        if not isinstance(self.iterations, Real) or 0 != self.iterations < 1:
-            raise ModelError(
-                "Warmup: iterations, which come first, are 0, 1 or more, as in "
-                f"horn.Warmup(100, horn.Cosine(0.1, 2000)), got {self.iterations!r}"
-            )
+        _check_iterations(
+            self.iterations,
+            "Warmup: iterations, which come first,",
+            "horn.Warmup(100, horn.Cosine(0.1, 2000))",
+        )
         check(self.then, "Warmup: then")
 
     def at(self, iteration: int) -> float:

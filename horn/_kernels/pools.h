@@ -6,7 +6,7 @@
  * A row that is the `same` as the one before is copied: the maps of a position see one window.
  * All bits are those of the loops of strips.h: sums of more than two rows are double.
  */
-#define POOL_SUMS 4     /* vectors of a sum side by side */
+#define SUM_VECTORS 4     /* vectors of a sum side by side */
 #define POOL_ROW(array, ld, row, v) ((const REAL *)g->array + (row) * g->ld + b + (v) * LN)
 #define POOL_LOAD(array, ld, row, v) \
     (v == n_v - 1 && some < LN ? K(part_load)(POOL_ROW(array, ld, row, v), some) \
@@ -21,8 +21,8 @@ static inline void K(pool_keep)(char *out, int64_t at, VEC_T v, int64_t n) {
 static inline __attribute__((always_inline)) void K(pool_sum)(
     const int is_at, const int is_few, const int n_v, const pool_t *g, int64_t k, int64_t b,
     int64_t some) {
-    VEC_T sum[POOL_SUMS] = {{0}};
-    K(doubles_t) total[POOL_SUMS][N_WIDE] = {{{0}}};
+    VEC_T sum[SUM_VECTORS] = {{0}};
+    K(doubles_t) total[SUM_VECTORS][N_WIDE] = {{{0}}};
     for (int64_t j = g->ptr[k]; j < g->ptr[k + 1]; j++) {
         const VEC_T place = is_at ? K(vec_of)(((const REAL *)g->place)[j]) : (VEC_T){0};
         UNROLL
@@ -80,15 +80,15 @@ static inline __attribute__((always_inline)) void K(pool_extreme)(
     }
 }
 
-/* All numbers of a row, `MOST` vectors (2 or 4) at a time. */
-#define POOL_ROWS(MOST, TILE, ...) \
+/* A row by blocks of `MOST` vectors (2 or 4), its end by smaller ones. */
+#define POOL_BLOCKS(MOST, TILE, ...) \
     for (int64_t b = 0, left; (left = rows - b) > 0; ) { \
         if (MOST == 4 && left >= 4 * LN) { TILE(__VA_ARGS__, MOST, g, k, b, LN); b += 4 * LN; } \
         else if (left >= 2 * LN) { TILE(__VA_ARGS__, 2, g, k, b, LN); b += 2 * LN; } \
         else if (left > LN) { TILE(__VA_ARGS__, 2, g, k, b, left - LN); b = rows; } \
         else { TILE(__VA_ARGS__, 1, g, k, b, left); b = rows; } \
     }
-#define POOL(NAME, ROWS) \
+#define POOL(NAME, BLOCKS) \
 static void K(NAME)(const pool_t *g, int64_t rows, int64_t lo, int64_t hi) { \
     for (int64_t k = lo; k < hi; k++) { \
         if (k > lo && g->same && g->same[k]) { \
@@ -96,20 +96,20 @@ static void K(NAME)(const pool_t *g, int64_t rows, int64_t lo, int64_t hi) { \
             memcpy(to, to - g->ldo, rows * sizeof(REAL)); \
             continue; \
         } \
-        ROWS \
+        BLOCKS \
     } \
 }
-#define SUMS(is_at) \
-    if (g->ptr[k + 1] - g->ptr[k] <= 2) { POOL_ROWS(POOL_SUMS, K(pool_sum), is_at, 1) } \
-    else { POOL_ROWS(POOL_SUMS, K(pool_sum), is_at, 0) }
-POOL(pool_sums, SUMS(0))
-POOL(pool_sums_at, SUMS(1))
-POOL(pool_max, POOL_ROWS(2, K(pool_extreme), 0, 1, 0))
-POOL(pool_argmax, POOL_ROWS(2, K(pool_extreme), 0, 0, 1))
-POOL(pool_max_both, POOL_ROWS(2, K(pool_extreme), 0, 1, 1))
-POOL(pool_min, POOL_ROWS(2, K(pool_extreme), 1, 1, 0))
-POOL(pool_argmin, POOL_ROWS(2, K(pool_extreme), 1, 0, 1))
-POOL(pool_min_both, POOL_ROWS(2, K(pool_extreme), 1, 1, 1))
+#define POOL_SUM(is_at) \
+    if (g->ptr[k + 1] - g->ptr[k] <= 2) { POOL_BLOCKS(SUM_VECTORS, K(pool_sum), is_at, 1) } \
+    else { POOL_BLOCKS(SUM_VECTORS, K(pool_sum), is_at, 0) }
+POOL(pool_sums, POOL_SUM(0))
+POOL(pool_sums_at, POOL_SUM(1))
+POOL(pool_max, POOL_BLOCKS(2, K(pool_extreme), 0, 1, 0))
+POOL(pool_argmax, POOL_BLOCKS(2, K(pool_extreme), 0, 0, 1))
+POOL(pool_max_both, POOL_BLOCKS(2, K(pool_extreme), 0, 1, 1))
+POOL(pool_min, POOL_BLOCKS(2, K(pool_extreme), 1, 1, 0))
+POOL(pool_argmin, POOL_BLOCKS(2, K(pool_extreme), 1, 0, 1))
+POOL(pool_min_both, POOL_BLOCKS(2, K(pool_extreme), 1, 1, 1))
 
 static void K(pools)(const tape_t *t, const pool_t *g, int tid, int nt) {
     static void (*const FOLDS[])(const pool_t *, int64_t, int64_t, int64_t) = {
