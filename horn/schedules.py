@@ -22,7 +22,7 @@ class Schedule(Protocol):
 LearningRate = float | Schedule | Callable[[int], float]
 
 
-def _check_iterations(given: Any, what: str, example: str) -> None:
+def _check_iterations(given: float, what: str, example: str) -> None:
     if not isinstance(given, Real) or not (given == 0 or given >= 1):
         raise ModelError(f"{what} are 0, 1 or more, as in {example}, got {given!r}")
 
