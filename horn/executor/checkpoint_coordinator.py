@@ -27,8 +27,8 @@ HOLD_S = 2.0  # how long a task waits at a boundary that another does not know
 
 class CheckpointCoordinator:
     """The checkpoints of one attempt. n_parts : tasks that save. facts : gives the manifest's facts
-    in an epoch. tell : sends a message to all tasks. seconds : between timed checkpoints. last :
-    iteration and path of the newest checkpoint.
+    with so many rows of the history. tell : sends a message to all tasks. seconds : between timed
+    checkpoints. last : iteration and path of the newest checkpoint.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class CheckpointCoordinator:
             WrittenPart(part_name(rank), part.n_bytes, part.sha256)
             for rank, part in sorted(parts.items())
         ]
-        facts = self.facts(parts[min(parts)].epoch)
+        facts = self.facts(parts[min(parts)].n_rows)
         try:
             self.last = iteration, self.checkpoints.commit(temporary, iteration, facts, written)
         except HornError as error:

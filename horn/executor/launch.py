@@ -352,10 +352,9 @@ class Attempts:
         pool, topology = self.here.pool, self.settings.topology
         if self.checkpoints is not None and plan is not None:
 
-            def facts(epoch: int) -> Mapping[str, Any]:
-                rows = record.rows[: epoch - 1]
+            def facts(n_rows: int) -> Mapping[str, Any]:
                 n = settings.groups, settings.tasks
-                return manifest_facts(self.recovery.mine, rows, *n)
+                return manifest_facts(self.recovery.mine, record.rows[:n_rows], *n)
 
             self.coordinator = CheckpointCoordinator(
                 self.checkpoints, self.attempt, topology.n_workers, facts, pool.tell, plan.seconds

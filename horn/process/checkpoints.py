@@ -90,12 +90,13 @@ class TaskCheckpoints:
         if self._owned is None:
             names = [name for arrays in self.engine.memory().values() for name in arrays]
             self._owned = {name for name in names if self.engine.owns(name)}
-        iteration, epoch, line = loop.iteration, loop.epoch, self.line
+        iteration, line = loop.iteration, self.line
+        n_rows = loop.epoch - bool(loop.done)
 
         def then(found: WrittenPart | CheckpointError) -> None:
-            said = PartSaved(iteration, epoch, error=str(found)[:60_000])
+            said = PartSaved(iteration, n_rows, error=str(found)[:60_000])
             if isinstance(found, WrittenPart):
-                said = PartSaved(iteration, epoch, found.n_bytes, found.sha256)
+                said = PartSaved(iteration, n_rows, found.n_bytes, found.sha256)
             try:
                 line.send(said)
             except OSError:

@@ -228,10 +228,12 @@ class SaveReply(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=Tru
 
 
 class PartSaved(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A part of a checkpoint is on disk, or ``error``. epoch : of the training, under way."""
+    """A part of a checkpoint is on disk, or ``error``. n_rows : of the history, epochs that have
+    ended.
+    """
 
     iteration: _Count
-    epoch: _Count
+    n_rows: _Count
     n_bytes: _Count = 0
     sha256: _Text = ""
     error: _Text = ""

@@ -171,11 +171,11 @@ class TrainingLoop:
     before_end changes the model, so the last row is not of the model that is kept. part : this
     group's number and the number of groups: of each batch it reads its part. deal : the number of
     the order of the samples; groups that began together have the same. at_boundary : called after
-    each update, before anything else; returns whether to stop there, and then ``is_halted``.
-    on_batch : called after each update, before that, with its epoch, the updates so far and its
-    loss; returns whether its epoch, and training, end with it. take : gives the next rows of a
-    stream, which has an order of its own; its rows cannot be measured again. batches : changes the
-    rows of a batch; the engine is bound to its data.
+    each update, of the last one in an epoch that another follows after the epoch's end; returns
+    whether to stop there, and then ``is_halted``. on_batch : called after each update, before that,
+    with its epoch, the updates so far and its loss; returns whether its epoch, and training, end
+    with it. take : gives the next rows of a stream, which has an order of its own; its rows cannot
+    be measured again. batches : changes the rows of a batch; the engine is bound to its data.
 
     ``go_on``, before ``run``, with the arrays and the ``cursor`` of a moment gives the same rows
     and the same model from then on.
@@ -281,6 +281,7 @@ class TrainingLoop:
         """Run all epochs, or until the loop is stopped early or halted."""
         job = self.job
         while self.iteration < job.n_iterations or self.done:
+            n_before = self.iteration
             row = self._epoch()
             if row is None:
                 self.is_halted = True
@@ -305,6 +306,9 @@ class TrainingLoop:
             if stop:
                 self.stopped_early = self.iteration < job.n_iterations
                 break
+            if n_before < self.iteration < job.n_iterations and self._is_told_to_stop():
+                self.is_halted = True
+                return
         if self.before_end is not None:
             self.before_end()
 
@@ -357,7 +361,8 @@ class TrainingLoop:
         lengths = job.data.lengths if take is None else None
         batches = BatchRows(n, size, pieces, seed, epoch - 1, lengths, job.buckets)
         sample, n_before = (epoch - 1) * n, batches.before(self.done)
-        n_steps = min(job.iterations_per_epoch, job.n_iterations - self.iteration + n_before)
+        n_iterations = job.n_iterations
+        n_steps = min(job.iterations_per_epoch, n_iterations - self.iteration + n_before)
         next_report_s = begun + self.watcher.interval_s
         for number in range(n_before, n_steps):
             start = number // pieces * size
@@ -387,7 +392,8 @@ class TrainingLoop:
             if self.on_batch is not None and self.on_batch(epoch, self.iteration, loss):
                 self.is_ended = True
                 break
-            if self.at_boundary is not None and self.at_boundary():
+            is_over = self.iteration == n_iterations
+            if (number + 1 < n_steps or is_over) and self._is_told_to_stop() and not is_over:
                 return None
         now = perf_counter()
         n_seen = self.done - self.unseen
@@ -399,6 +405,9 @@ class TrainingLoop:
             "seconds": now - self.begun + self.earlier_s,
             "samples_per_s": (self.done - done_before) / max(now - begun, 1e-9),
         }
+
+    def _is_told_to_stop(self) -> bool:
+        return self.at_boundary is not None and self.at_boundary()
 
     def _counts(self, rows: Array) -> float:
         """The weight of a batch in an epoch's mean loss: its number of samples; if sequences end

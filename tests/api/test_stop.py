@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,9 @@ def check(run: horn.Run, **settings: Any) -> None:
         np.testing.assert_allclose(run.model.parameters[name], array, rtol=2e-4, atol=2e-6)
 
 
-def test_one_process_stops_after_the_update_under_way():
+def test_one_process_stops_where_the_epoch_ends():
     run = horn.train(job(), progress=Interrupting())
-    assert run.iterations == 41 and run.checkpoint == ""
+    assert run.iterations == 40 and run.checkpoint == ""
     check(run)
 
 
@@ -64,7 +65,7 @@ def test_what_was_measured_is_of_the_model_that_is_returned():
 
 def test_with_a_folder_it_can_be_resumed(tmp_path: Path):
     run = horn.train(job(epochs=4), progress=Interrupting(), checkpoints=tmp_path / "c")
-    assert Path(run.checkpoint).is_dir() and run.iterations == 41
+    assert Path(run.checkpoint).is_dir() and run.iterations == 40
     rest = horn.train(job(epochs=4), checkpoints=tmp_path / "c", resume=True)
     whole = horn.train(job(epochs=4))
     for name, array in whole.model.parameters.items():
@@ -84,6 +85,27 @@ def test_tasks_stop_at_one_boundary(settings, is_kept, tmp_path: Path):
     assert bool(run.checkpoint) == is_kept
     check(run, **settings if "strategy" in settings else {})
     assert run.metrics["training"] == pytest.approx(run.model.evaluate(job().data))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"tasks": 2},
+        {"groups": 2, "strategy": "averaging"},
+        {"tasks": 2, "strategy": "parallel-dropout"},
+    ],
+    ids=["one process", "tasks", "averaging", "parallel dropout"],
+)
+def test_a_stop_at_the_end_of_an_epoch_keeps_its_row(settings, tmp_path: Path):
+    """One in twenty stops had a model that was an epoch ahead of its history. Here all do."""
+    given, folder = job(batch_size=640, epochs=100_000), tmp_path / "c"
+    run = horn.train(given, progress=Interrupting(), checkpoints=folder, timeout=120, **settings)
+    assert run.stopped and 2 <= run.iterations == len(run.history) == run.history[-1]["iteration"]
+    more = replace(given, epochs=run.iterations + 2)
+    rest = horn.train(more, checkpoints=folder, resume=True, timeout=120, **settings)
+    assert rest.history["epoch"] == list(range(1, run.iterations + 3))
+    assert rest.history["loss"][: run.iterations] == run.history["loss"]
 
 
 def test_twice_is_at_once():
