@@ -115,7 +115,7 @@ def check_gradients(job: Any) -> None:
                 seen = engine.probe(rows, iteration=0, first_sample=0)
                 losses.append(float(seen["loss"]))
             expected = (losses[0] - losses[1]) / 2e-5
-            assert found[f"{name}.gradient"][place] == pytest.approx(expected, abs=1e-8)
+            assert found[f"{name}.gradient"][place] == pytest.approx(expected, rel=1e-8, abs=1e-8)
 
 
 # --- traps
