@@ -631,7 +631,7 @@ class Job:
         shown = [repr(self.network), repr(self.data)]
         for each in fields(self)[2:]:
             value = getattr(self, each.name)
-            is_usual = value is each.default or value is None
+            is_usual = value is None or repr(value) == repr(each.default)
             if not is_usual and (isinstance(value, (int, float)) or value):
                 shown.append(f"{each.name}={value!r}")
         return f"Job({', '.join(shown)})"

@@ -298,7 +298,7 @@ class Model:
         own = classes.get(output.name)
         own_network = self.network.alone(output)
         is_side = answers(own_network, self.target, np.empty((0, 1))) == "side"
-        tells = output.name in classes or is_side or output.loss is losses.LOSSES["cross_entropy"]
+        tells = output.name in classes or is_side or output.loss == losses.LOSSES["cross_entropy"]
         if not tells or (output.size == 1 and not is_side and own is None):
             return np.ascontiguousarray(sent)
         is_one = output.size == 1

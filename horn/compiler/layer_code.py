@@ -40,7 +40,7 @@ class LayerCode:
         """Replace the forward, and derive its gradients."""
         self.forward = root = forward
         self.stable = (
-            self.layer.loss is losses.LOSSES["binary_cross_entropy"]
+            self.layer.loss == losses.LOSSES["binary_cross_entropy"]
             and self.interlayer is None
             and not self.is_heard
             and forward.output.op is Op.SIGMOID

@@ -429,7 +429,7 @@ class Builder:
         own = self.loss_name(last)
         name = self.storage.buffer(f"{own}.step" if by_steps else own, ("b",))
         is_whole = False
-        if last.interlayer is softmax and loss is losses.LOSSES["cross_entropy"]:
+        if last.interlayer is softmax and loss == losses.LOSSES["cross_entropy"]:
             # log y without taking y: log sum exp. d loss / d raw = y * sum(t) - t; sum(t) is 1 for
             # labels.
             raw = load(f"{last.name}.raw", "bo")

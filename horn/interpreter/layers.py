@@ -323,9 +323,9 @@ def _loss_of_raw(layer: Layer) -> Callable[[Any, Any], Any] | None:
     """The layer's loss as a function of the input of its softmax or sigmoid, where there is one
     that stays finite: the number is the same, and the compiler takes it, too.
     """
-    if layer.interlayer is softmax and layer.loss is LOSSES["cross_entropy"]:
+    if layer.interlayer is softmax and layer.loss == LOSSES["cross_entropy"]:
         return cross_entropy_of_softmax
-    if layer.interlayer is None and layer.loss is LOSSES["binary_cross_entropy"]:
+    if layer.interlayer is None and layer.loss == LOSSES["binary_cross_entropy"]:
         return binary_cross_entropy_of_sigmoid
     return None
 

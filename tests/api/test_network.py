@@ -1,5 +1,8 @@
 """Networks: how layers are added, named, wired and initialised, and what is refused."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -35,6 +38,25 @@ def test_a_job_says_what_is_not_as_usual():
     assert "keep_best" not in said
     digits = "<Dataset digits:train: 3,823 samples of (8, 8, 1) float32, labels>"
     assert repr(horn.data.digits()) == digits
+
+
+@pytest.mark.parametrize("backend", ["kernels", "python"])
+@pytest.mark.parametrize("size, last", [
+    (3, {"activation": "softmax", "loss": "cross_entropy"}),
+    (1, {"activation": "sigmoid", "loss": "binary_cross_entropy"}),
+])  # fmt: skip
+def test_a_copied_network_learns_what_the_first_learns(rng, backend, size, last):
+    """Where the output rounds to 0 and its logarithm is not taken."""
+    net = horn.Network(seed=3)
+    net.input(4)
+    net.output(size, **last)
+    data = 1000.0 * rng.standard_normal((20, 4)), rng.integers(0, max(size, 2), 20)
+    job = horn.Job(net, data, epochs=2, batch_size=10)
+    run = horn.train(job, backend=backend)
+    assert np.isfinite(run.history["loss"]).all()
+    for again in (copy.deepcopy(job), pickle.loads(pickle.dumps(job))):
+        assert repr(again) == repr(job)
+        assert horn.train(again, backend=backend).history["loss"] == run.history["loss"]
 
 
 def test_arrays_have_the_names_and_shapes_of_the_module():
