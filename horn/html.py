@@ -41,6 +41,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def plain(values: Mapping[str, Any]) -> str:
+    """Names and values for a ``repr``; None is left out."""
+    return ", ".join(f"{name} {cell(value)}" for name, value in values.items() if value is not None)
+
+
 def facts(values: Mapping[str, Any]) -> str:
     """Names and values in one paragraph; None is left out."""
     said = [f"{escape(name)} <b>{cell(value)}</b>" for name, value in values.items()

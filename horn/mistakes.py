@@ -7,7 +7,7 @@ import functools
 import inspect
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeGuard, TypeVar
 
@@ -309,6 +309,12 @@ class NoSuchAttribute(OwnLines, AttributeError):
     """An attribute that horn does not have; the line to blame is the user's."""
 
 
+class NoSuchKey(OwnLines, KeyError):
+    """A key that a mapping of horn does not have; the line to blame is the user's."""
+
+    __str__ = Exception.__str__  # a KeyError's own shows the sentence in quotes
+
+
 class NoSuchArgument(OwnLines, TypeError):
     """An argument that horn's function does not take; the line to blame is the user's."""
 
@@ -338,6 +344,15 @@ def no_attribute(kind: str, name: str, known: Iterable[str] = ()) -> NoSuchAttri
     if remedy is None and close:
         remedy = f"did you mean {close[0]}?"
     return NoSuchAttribute(f"{kind} has no {name!r}" + (f": {remedy}" if remedy else ""))
+
+
+def of_module(module: str, names: Sequence[str]) -> tuple[Callable[[str], Any], Any]:
+    """A module's ``__getattr__``, with the remedies, and its ``__dir__``: its own names alone."""
+
+    def __getattr__(name: str) -> Any:
+        raise no_attribute(module, name, names)
+
+    return __getattr__, lambda: [*names]
 
 
 def no_module(name: str, own: Iterable[str]) -> NoSuchAttribute:
@@ -386,6 +401,8 @@ def remedy(message: str, function: Callable[..., Any] | None = None) -> str:
     if message.startswith("Model.__init__() missing"):
         return "a model is read by horn.Model.load('model.horn')"
     refused = re.search(r"positional argument|object is not callable", message)
+    if re.match(r"Model\.(?!predict|__call__)", message):
+        refused = None
     said = _CALLS.get(called[1], "") if called and refused else ""
     if not said and function is not None and " missing " in message:
         return f"it takes {', '.join(_arguments(function))}"

@@ -64,7 +64,8 @@ class _LearnedArrays(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         if name not in self._arrays:
-            raise KeyError(f"{name} is not among the model's {self._kind}: {', '.join(self)}")
+            known = ", ".join(self)
+            raise mistakes.NoSuchKey(f"{name} is not among the model's {self._kind}: {known}")
         return self._arrays[name]
 
     def __setitem__(self, name: str, value: Any) -> None:

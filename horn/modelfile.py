@@ -64,7 +64,7 @@ def write(
         _write(place_of(path), solid, header)
     except ModelError as error:
         place = f"; {_kept(Path(path).name, solid, header)}" if keeps else ""
-        raise ModelError(f"{error}{place}") from error
+        raise ModelError(f"{error}{place}") from error.__cause__
 
 
 def _write(target: Path, solid: Mapping[str, Array], header: Mapping[str, str]) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-_HORN = str(Path(__file__).resolve().parent)
 
 
 def shell() -> Any:
@@ -41,7 +38,8 @@ def _without_horn(lines: TracebackType | None) -> TracebackType | None:
     """A traceback without horn's own frames; if it has no others, its last frame."""
     kept: list[TracebackType] = []
     while lines is not None:
-        if not lines.tb_frame.f_code.co_filename.startswith(_HORN) or not (kept or lines.tb_next):
+        module = lines.tb_frame.f_globals.get("__name__")  # a dataclass's __init__ has no file
+        if not f"{module}.".startswith("horn.") or not (kept or lines.tb_next):
             kept.append(lines)
         lines = lines.tb_next
     found = None

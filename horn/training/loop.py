@@ -27,7 +27,7 @@ from horn.errors import Diverged, Timeout
 from horn.evaluation import measure
 from horn.job import Job
 from horn.metrics import n_answers
-from horn.mistakes import NoSuchAttribute
+from horn.mistakes import NoSuchAttribute, NoSuchKey
 from horn.model import Array
 from horn.network import Network
 from horn.outputs import better, has_answers
@@ -73,7 +73,7 @@ class History:
             if key not in self.columns:
                 close = key.replace("accuracy", "acc")
                 meant = f"write {close!r}; " if close in self.columns else ""
-                raise KeyError(f"{key!r}; {meant}columns: {', '.join(self.columns)}")
+                raise NoSuchKey(f"{key!r}; {meant}columns: {', '.join(self.columns)}")
             return [row.get(key) for row in self.rows]  # an earlier horn's have fewer
         return self.rows[key]
 
@@ -96,7 +96,8 @@ class History:
         return iter(self.rows)
 
     def __repr__(self) -> str:
-        return f"<History of {len(self)} epochs, last {self.rows[-1] if self.rows else None}>"
+        last = f", last: {html.plain(self.rows[-1])}" if self.rows else ""
+        return f"<History of {len(self)} epochs{last}>"
 
     def _repr_html_(self) -> str:
         return html.epochs(self.rows)

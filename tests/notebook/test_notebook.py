@@ -188,13 +188,15 @@ def test_an_error_in_a_cell_shows_its_line(tmp_path):
     ("horn.Network().fit", "NoSuchAttribute"),
     ("horn.Network().layer(100, units=3)", "NoSuchArgument"),
     ("History([]).acc", "NoSuchAttribute"),
+    ("History([])['accuracy']", "NoSuchKey"),
+    ("horn.SGD(-0.1)", "ModelError"),
 ])  # fmt: skip
-def test_a_name_that_is_not_there_shows_the_line_that_asks_for_it(tmp_path, wrong, ename):
+def test_what_is_wrong_shows_the_line_that_asks_for_it(tmp_path, wrong, ename):
     first = "import horn\nfrom horn.training.loop import History"
     [said] = execute(cells(first, wrong), tmp_path).cells[-1].outputs
     whole = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(said.traceback))
     assert said.ename == ename and "Cell In[2]" in whole
-    assert "horn/" not in whole
+    assert "horn/" not in whole and "__init__(self" not in whole
 
 
 def test_what_is_shown_is_escaped_and_short():
