@@ -6,6 +6,7 @@ and one sample at a time; the compiler reads the same source and never calls the
 
 from __future__ import annotations
 
+import difflib
 import dis
 import inspect
 from collections.abc import Iterable, Iterator
@@ -107,6 +108,9 @@ class Parameter:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
+    def __repr__(self) -> str:
+        return f"horn.{type(self).__name__}({self.initial!r})"
+
     # To a type checker a Parameter or State reads and writes as the number it holds.
     if TYPE_CHECKING:
 
@@ -114,8 +118,20 @@ class Parameter:
         def __set__(self, instance: Any, value: Any) -> None: ...
 
 
+class _Remembered(Parameter):
+    def __init__(self, initial: float | Initializer = 0.0, per: str = "run") -> None:
+        super().__init__(initial)
+        if per not in ("run", "sample"):
+            name = type(self).__name__
+            raise ModelError(f'{name}: per must be "run" or "sample", got {per!r}')
+        self.per = per
+
+    def __repr__(self) -> str:
+        return f"horn.{type(self).__name__}({self.initial!r}, per={self.per!r})"
+
+
 @mistakes.teaches
-class State(Parameter):
+class State(_Remembered):
     """A number per neuron that is remembered between supersteps.
 
     Within a batch each sample sees its own value, from forward to backward. When a training batch
@@ -127,12 +143,6 @@ class State(Parameter):
     flow back through it from step to step, as through the cell of an LSTM; it is assigned at most
     once on each path. ``per="run"``, the default, is as above, and no gradient flows.
     """
-
-    def __init__(self, initial: float | Initializer = 0.0, per: str = "run") -> None:
-        super().__init__(initial)
-        if per not in ("run", "sample"):
-            raise ModelError(f'State: per must be "run" or "sample", got {per!r}')
-        self.per = per
 
 
 @mistakes.teaches
@@ -163,7 +173,7 @@ class Weight:
 
 
 @mistakes.teaches
-class SynapseState(Parameter):
+class SynapseState(_Remembered):
     """A number per synapse that is remembered: ``m.trace``, read and assigned in the loop over
     messages. ``forward`` has those of the incoming synapses, ``backward`` those of the outgoing
     ones.
@@ -174,12 +184,6 @@ class SynapseState(Parameter):
     In sequences each sample's value goes on from step to step, without a gradient.
     ``per="sample"``: it begins with ``initial`` in every sequence, and nothing is kept.
     """
-
-    def __init__(self, initial: float | Initializer = 0.0, per: str = "run") -> None:
-        super().__init__(initial)
-        if per not in ("run", "sample"):
-            raise ModelError(f'SynapseState: per must be "run" or "sample", got {per!r}')
-        self.per = per
 
     def __get__(self, instance: Any, owner: type) -> Any:
         """Raise AttributeError on a neuron: the state belongs to its synapses."""
@@ -489,7 +493,15 @@ def check_class(cls: object, where: str) -> type[Neuron]:
             "weighted sum, or write a class Mine(horn.Neuron) with forward(self, messages)"
         )
     if cls.forward is Neuron.forward:
-        raise ModelError(f"{where}: {cls.__name__} has no forward(self, messages); write one")
+        close = difflib.get_close_matches("forward", vars(cls), 1, 0.8)
+        remedy = f"rename {close[0]!r}" if close else "write one"
+        raise ModelError(f"{where}: {cls.__name__} has no forward(self, messages); {remedy}")
+    close = difflib.get_close_matches("backward", vars(cls), 1, 0.85)
+    if close and not has_backward(cls) and not mentions(cls, "forward", close[0]):
+        raise ModelError(
+            f"{where}: {cls.__name__} has a {close[0]!r}, which nothing calls; rename it backward, "
+            "or leave it out, and horn derives the gradient"
+        )
     if cls.__init__ is not object.__init__:
         raise ModelError(
             f"{where}: {cls.__name__} has an __init__, which nothing calls: the numbers of a "

@@ -67,6 +67,23 @@ def test_a_neuron_class_is_needed_and_it_needs_a_forward():
         check_class(type("Bare", (horn.Neuron,), {}), "layer 1")
 
 
+def test_a_backward_that_is_misspelt_is_no_silent_helper():
+    class Misspelt(horn.Standard):
+        def backwards(self, messages):
+            self.backpropagate(0.0)
+
+    class Helped(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(self.backwards(sum(m.input * m.weight for m in messages)))
+
+        def backwards(self, z):
+            return -z
+
+    with pytest.raises(ModelError, match="Misspelt has a 'backwards', which nothing calls; rename"):
+        check_class(Misspelt, "layer 1")
+    assert check_class(Helped, "layer 1") is Helped
+
+
 class Foreign:
     def forward(self, messages):
         return sum(m.input * m.weight for m in messages)

@@ -180,7 +180,7 @@ JOBS = {
         ("write it as  def forward(self, messages):",),
         remedy="    def forward(self, messages):"),
     "forward misspelt": M("    def forward(self, messages):", "    def foward(self, messages):",
-        ("layer 1 'layer1': Mine has no forward(self, messages); write one",), 2),
+        ("layer 1 'layer1': Mine has no forward(self, messages); rename 'foward'",), 2),
     "forgotten feedforward": M(FEED, "        pass",
         ("never calls self.feedforward(...)", "End forward with self.feedforward(value)"),
         remedy=FEED),
