@@ -339,3 +339,8 @@ def minimum(a: Any, b: Any) -> Any:
 def where(condition: Any, a: Any, b: Any) -> Any:
     """a where the condition holds, else b."""
     return apply("where", condition, a, b)
+
+
+def __dir__() -> list[str]:  # what a prompt completes
+    own = (name for name, f in globals().items() if getattr(f, "__module__", "") == __name__)
+    return ["e", "pi", *(name for name in own if name.strip("_") == name != "apply")]

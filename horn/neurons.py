@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from horn.mistakes import of_module
 from horn.neuron import Neuron
 
 
@@ -91,3 +92,8 @@ class BatchDropout(Neuron):
         else:
             total = sum(m.input * m.weight for m in messages)
             self.feedforward(self.activation(total) * mask)
+
+
+if not TYPE_CHECKING:  # type checkers report unknown names themselves
+    _NAMES = ("BatchDropout", "Dropout", "SequenceDropout", "Standard")
+    __getattr__, __dir__ = of_module(__name__, _NAMES)

@@ -18,7 +18,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from horn.data.classes import as_array
 from horn.data.inputs import side_by_side
 from horn.data.stream import read
 from horn.errors import ModelError
+from horn.mistakes import of_module
 from horn.own_lines import shell
 
 MOST = 64  # the most neurons of a layer in a picture
@@ -405,3 +406,8 @@ def _written(figure: Any, path: Path | None) -> Any:
         except OSError as error:
             raise ModelError(f"{path}: cannot be written ({error.strerror})") from error
     return figure
+
+
+if not TYPE_CHECKING:  # type checkers report unknown names themselves
+    _NAMES = ("confusion", "history", "live", "raster", "weights")
+    __getattr__, __dir__ = of_module(__name__, _NAMES)

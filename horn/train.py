@@ -70,7 +70,7 @@ importing: str | None = None
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """The result of ``train``.
 
@@ -120,12 +120,18 @@ class Run:
         def __iter__(self) -> Any:
             raise TypeError("horn.train gives one run: run.model, run.history, run.metrics")
 
+    def __repr__(self) -> str:
+        return f"<Run {html.plain(self._facts())}, {self.model!r}>"
+
     def _repr_html_(self) -> str:
+        return html.facts(self._facts()) + self.history._repr_html_()
+
+    def _facts(self) -> dict[str, Any]:
         said = {"state": self.state, "seconds": self.seconds, "updates": self.iterations,
                 "best epoch": self.best_epoch}  # fmt: skip
         for where, values in self.metrics.items():
             said |= {f"{where} {name}": value for name, value in values.items()}
-        return html.facts(said) + self.history._repr_html_()
+        return said
 
     def as_dict(self) -> dict[str, Any]:
         """All but the model, for JSON."""

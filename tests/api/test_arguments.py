@@ -46,6 +46,38 @@ def test_names_of_others(name: str, said: str) -> None:
         getattr(horn, name)
 
 
+def test_modules_offer_their_own_names() -> None:
+    assert dir(horn.plot) == ["confusion", "history", "live", "raster", "weights"]
+    assert dir(horn.neurons) == ["BatchDropout", "Dropout", "SequenceDropout", "Standard"]
+    assert {"atan2", "ceil", "pi", "top_sum"} < set(dir(horn.math))
+    assert not {"Any", "OPS", "abs_", "apply"} & set(dir(horn.math))
+    assert all(hasattr(horn.math, name) for name in dir(horn.math))
+    with pytest.raises(AttributeError, match="horn.plot has no 'hist': did you mean history"):
+        _ = horn.plot.hist
+
+
+def test_what_is_shown_at_a_prompt_is_short() -> None:
+    run = horn.train(job())
+    assert re.fullmatch(
+        r"<Run state SUCCEEDED, seconds [\d.e-]+, updates 1, training loss [\d.]+, "
+        r"training acc [\d.]+, <Model 2-2, 6 parameters>>", repr(run),
+    )  # fmt: skip
+    assert repr(run.history).startswith("<History of 1 epochs, last: epoch 1, iteration 1, loss 0.")
+    assert repr([horn.Parameter(1.0), horn.State(per="sample")]) == (
+        "[horn.Parameter(1.0), horn.State(0.0, per='sample')]"
+    )
+
+
+def test_a_method_of_a_model_says_what_it_takes() -> None:
+    model = horn.train(job()).model
+    with pytest.raises(TypeError, match="'path'; it takes path"):
+        model.save()
+    with pytest.raises(TypeError, match="'layer'; it takes x, layer"):
+        model.activations(X)
+    with pytest.raises(TypeError, match=r"'x'; model.predict\(x\) gives"):
+        model.predict()
+
+
 def test_a_history_and_data_are_asked_by_name() -> None:
     history = horn.train(job()).history
     with pytest.raises(KeyError, match="write 'acc'; columns: epoch"):
