@@ -5,6 +5,7 @@ A Model is arrays and a description. It makes an engine when it is first asked t
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 from collections.abc import Iterable, Iterator, KeysView, Mapping
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from horn.export.program import Translation
     from horn.job import Job
     from horn.stream import ModelStream
+
+logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
 KEPT_FACTS = ("name", "scale", "seed", "date", "stateful")  # those that a part of a model keeps
@@ -135,6 +138,7 @@ class Model:
         self._engine: Engine | None = None
         self._of_each: Any = None  # an engine that answers each step of a long sequence
         self._cuts: dict[str, Model] = {}
+        self._has_warned_of_units = False
 
     @property
     def parameters(self) -> Mapping[str, Array]:
@@ -565,7 +569,31 @@ class Model:
         check_names(found, self.feature_names, "this model")
         if len(self.network.inputs) == 1 and not self.network.steps:
             check_shape(found, self.network.layers[0].shape, "this model")
+        if not isinstance(data, Dataset) and not self._has_warned_of_units:
+            if said := self._other_units(found):
+                self._has_warned_of_units = True
+                logger.warning("%s: %s", what, said)
         return self._scaled(found)
+
+    def _other_units(self, found: Dataset) -> str:
+        """What to say where an array seems to count in other units than the training data, else
+        "": bytes, which are worth 1/255 each, and numbers that are themselves.
+        """
+        learned = self.facts.get("scale", 0.0)
+        if found.x.dtype == np.uint8:
+            if learned is not None or found.scale == 1:
+                return ""
+            return (
+                "bytes count 1/255 each, but this model learned from numbers: where those went up "
+                "to 255 pass x.astype(float)"
+            )
+        highest, limit = float(found.x[:CHUNK_ROWS].max(initial=0.0)), 255.0 * abs(learned or 0.0)
+        if highest <= 2.0 * limit or not limit:
+            return ""
+        return (
+            f"has numbers up to {highest:g}, but the bytes that this model learned from counted "
+            f"{learned:g} each, {limit:g} at most: pass bytes, or x in this unit"
+        )
 
     def _scaled(self, found: Dataset) -> Dataset:
         scale = self.facts.get("scale")
