@@ -199,11 +199,9 @@ class Dataset:
 
         DataError : n is below 1 or above the number of samples.
         """
-        if not 1 <= n <= len(self):
-            raise DataError(
-                f"{self.name}: asked for the first {n:,} samples of {len(self):,}; take 1 to "
-                f"{len(self):,}"
-            )
+        if not (isinstance(n, int | np.integer) and 1 <= n <= len(self)):
+            said = f"asked for the first {n!r} samples of {len(self):,}; take 1 to {len(self):,}"
+            raise DataError(f"{self.name}: {said}")
         return self[:n]
 
     def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
@@ -215,10 +213,11 @@ class Dataset:
         DataError : a part would be empty.
         """
         n = len(self)
-        n_second = round(n * fraction) if 0 < fraction < 1 else 0
+        is_part = isinstance(fraction, float | np.floating) and 0 < fraction < 1
+        n_second = round(n * fraction) if is_part else 0
         if not 0 < n_second < n:
             raise DataError(
-                f"{self.name}: split({fraction:g}) of {n:,} samples leaves one part empty; "
+                f"{self.name}: split({fraction}) of {n:,} samples leaves one part empty; "
                 f"give a fraction between 0 and 1, such as 0.1"
             )
         if not 0 <= seed < 2**64:

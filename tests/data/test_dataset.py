@@ -167,6 +167,10 @@ def test_taking_more_than_there_is_is_refused():
     dataset = data.as_dataset(np.ones((5, 1)))
     with pytest.raises(DataError, match="asked for the first 6 samples of 5; take 1 to 5"):
         dataset.take(6)
+    with pytest.raises(DataError, match="asked for the first '2' samples of 5"):
+        dataset.take("2")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"split\(half\) of 5 samples leaves one part empty"):
+        dataset.split("half")  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"split\(1\) of 5 samples leaves one part empty"):
         dataset.split(1)
     with pytest.raises(DataError, match="nothing to learn from"):
