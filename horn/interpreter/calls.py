@@ -319,20 +319,16 @@ class Call:
         vars(self.neuron)["_host"] = self
         with listening(self.compared):
             self.method(self.neuron, self.messages)
-        if self.kind == "forward" and self.fed is None:
-            raise user_text.error_at(
-                self.method,
-                f"{self.name} never called self.feedforward(...), so the neuron has no output. "
-                "End forward with "
-                f"self.feedforward(value), on every path",
-            )
-        if self.kind == "backward" and self.delta is None:
-            raise user_text.error_at(
-                self.method,
-                f"{self.name} never called self.backpropagate(...), so the neuron has no delta. "
-                "End backward with "
-                f"self.backpropagate(delta), on every path",
-            )
+        for kind, made, word, value, of in (
+            ("forward", self.fed, "feedforward", "value", "output"),
+            ("backward", self.delta, "backpropagate", "delta", "delta"),
+        ):
+            if self.kind == kind and made is None:
+                raise user_text.error_at(
+                    self.method,
+                    f"{self.name} never called self.{word}(...), so the neuron has no {of}. End "
+                    f"{kind} with self.{word}({value}), on every path",
+                )
         for weight, pushed in self.pushed.items():
             reached = {m._of_input for m in self.items if id(m) in pushed}
             if len(pushed) != sum(m._of_input in reached for m in self.items):

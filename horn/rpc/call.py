@@ -28,18 +28,6 @@ class Quotas(ConnectionLimits, frozen=True, kw_only=True):
     ban_s: float = 10.0  # for which a peer that broke the rules is blocked
 
 
-@dataclass
-class CallCounters:
-    """Counters since the start. ``n_malformed``: frames of cut-off senders; ``n_refused``:
-    calls.
-    """
-
-    n_calls: int = 0
-    n_refused: int = 0
-    n_malformed: int = 0
-    n_late: int = 0
-
-
 class CallAbandoned(Exception):
     """The caller no longer waits; a handler lets this pass."""
 

@@ -24,7 +24,6 @@ from horn.errors import HornError, NotAllowed, ProtocolError
 from horn.rpc import protocol as calls
 from horn.rpc.call import (
     CallAbandoned,
-    CallCounters,
     DeadlineExceeded,
     Operation,
     Quotas,
@@ -69,7 +68,7 @@ class RpcServer:
         host, port = listening(url, key is not None)
         self.name, self.quotas = name, quotas or Quotas()
         self.audit = audit or AuditLog()
-        self.counters = CallCounters()
+        self.n_refused = self.n_malformed = 0  # calls; frames, whose senders were cut off
         self.public = b""
         self._key, self._ops = key, dict[str, Operation]()
         self._calls: dict[tuple[bytes, int], RpcCall] = {}
@@ -202,7 +201,7 @@ class RpcServer:
         try:
             self._hear(peer, who, address, *calls.decode(parts))
         except ProtocolError as error:
-            self.counters.n_malformed += 1
+            self.n_malformed += 1
             self.audit.line("malformed", address=address, key=who, reason=str(error))
             self._banned = {other: ends for other, ends in self._banned.items() if ends > now}
             self._banned[peer] = now + self.quotas.ban_s
@@ -221,15 +220,13 @@ class RpcServer:
             try:
                 self._begin(peer, who, address, frame)
             except HornError as error:
-                self.counters.n_refused += 1
+                self.n_refused += 1
                 if isinstance(error, NotAllowed):
                     self.audit.line("refused", address=address, key=who, reason=str(error))
                 self._problem(peer, frame.call, error)
-        elif call is None:
-            self.counters.n_late += 1  # it ended meanwhile
-        elif call.role != who:
-            raise ProtocolError("a call of somebody else")
-        else:
+        elif call is not None:  # else it ended meanwhile
+            if call.role != who:
+                raise ProtocolError("a call of somebody else")
             call.take(frame, raw)
 
     def _begin(self, peer: bytes, who: str, address: str, ask: calls.CallRequest) -> None:
@@ -253,7 +250,6 @@ class RpcServer:
         call = RpcCall(functools.partial(self.put, peer), self.quotas, ask, request, who, address)
         if op.is_audited:
             self.audit.line(ask.op, address=address, key=who, job=getattr(request, "job", ""))
-        self.counters.n_calls += 1
         self._calls[peer, ask.call] = call
         thread = threading.Thread(
             target=self._serve,

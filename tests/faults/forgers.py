@@ -98,7 +98,7 @@ def knock(found: RpcServer, echo: Echo, kind: str, n: int, rng: random.Random) -
             found, echo, n, rng
         )
     counts: Callable[[], int] = {
-        "wrong role": lambda: found.counters.n_refused,
+        "wrong role": lambda: found.n_refused,
         "another key": lambda: found.allowed.n_refused,
         "random key": lambda: found.allowed.n_refused,
         "the key of a job": lambda: found.allowed.n_refused,
