@@ -10,7 +10,7 @@ import numpy as np
 
 from horn.backends import Setup, StepEngine, make
 from horn.data import Dataset
-from horn.data.arrays import plain
+from horn.data.arrays import as_numbers
 from horn.data.characters import codes, one_hot
 from horn.data.normalization import Normalization
 from horn.errors import DataError, ModelError
@@ -65,7 +65,7 @@ class ModelStream:
 
         x : (features,), or (steps, features). Bytes are scaled as those of its training data were.
         """
-        given = plain(x, "stream: x")
+        given = as_numbers(x, "stream: x")
         if given.shape[-1:] != (self.n_features,) or given.ndim not in (1, 2):
             raise DataError(
                 f"stream: x has shape {given.shape}, but a step has {self.n_features} features: "
@@ -73,12 +73,20 @@ class ModelStream:
             )
         steps = given.reshape(-1, self.n_features)
         scale = self._scale if given.dtype == np.uint8 else 1.0
-        if self._normalization is not None:
-            center, factor = self._normalization.steps(scale, given.dtype, self._dtype)
-            steps = ((steps.astype(center.dtype) - center) * factor).astype(self._dtype)
-        else:
-            steps = steps.astype(self._dtype)
-            steps *= scale
+        with np.errstate(over="ignore"):
+            if self._normalization is not None:
+                center, factor = self._normalization.steps(scale, given.dtype, self._dtype)
+                steps = ((steps.astype(center.dtype) - center) * factor).astype(self._dtype)
+            else:
+                steps = steps.astype(self._dtype)
+                steps *= scale
+        if not np.isfinite(steps).all():
+            step, feature = np.argwhere(~np.isfinite(steps))[0]
+            raise DataError(
+                f"stream: feature {feature} of step {self.at + step} is "
+                f"{given.reshape(steps.shape)[step, feature]}, no finite {self._dtype}, and would "
+                "be in all that the stream answers from there on; fill it in, or leave the step out"
+            )
         sent = np.empty((len(steps), sum(c.stop - c.start for c in self._columns.values())),
                         self._dtype)  # fmt: skip
         for k, step in enumerate(steps):

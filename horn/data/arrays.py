@@ -21,7 +21,7 @@ BYTE_SCALE = 1 / 255
 
 def as_features(x: Any, what: str) -> tuple[np.ndarray, float]:
     """x as ``Dataset`` needs it, and its natural scale; ``as_dataset`` lists the conversions."""
-    given, x = x, _array(tables.of_table(x, what), f"{what}: x")
+    given, x = x, as_numbers(tables.of_table(x, what), f"{what}: x")
     if x.ndim < 2:
         remedy = "write x.reshape(1, -1) for one sample, x.reshape(-1, 1) for one feature"
         if isinstance(given, (list, tuple)):
@@ -75,7 +75,7 @@ def _has_contiguous_rows(x: np.ndarray) -> bool:
 def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes | None]:
     """y as ``Dataset`` needs it, and the classes of labels that are no whole numbers."""
     is_category = str(getattr(y, "dtype", "")) == "category"
-    y = _array(tables.of_column(y, what), f"{what}: y", may_be_labels=True)
+    y = as_numbers(tables.of_column(y, what), f"{what}: y", may_be_labels=True)
     if y.dtype == object and not is_category and {*map(type, y)} & {float, np.float64, np.float32}:
         numbers = [one for one in y.tolist() if isinstance(one, (int, float))]
         y = np.array(numbers, float) if len(numbers) == len(y) else y  # those of a mixed table
@@ -180,7 +180,7 @@ def refuse_masked(value: Any, what: str) -> None:
     )
 
 
-def _array(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray:
+def as_numbers(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray:
     try:
         array = plain(value, what)
     except ValueError as error:  # ragged nested lists
@@ -290,7 +290,7 @@ def check_shapes(x: np.ndarray, y: np.ndarray | None, name: str) -> None:
 
 def as_weight(weight: Any, n: int, name: str) -> np.ndarray:
     """Weights of n samples as ``Dataset`` needs them. Raises DataError."""
-    found = _array(weight, f"{name}: sample_weight")
+    found = as_numbers(weight, f"{name}: sample_weight")
     if found.dtype not in (np.float32, np.float64):
         found = found.astype(np.float64)
     check_weight(found, n, name)

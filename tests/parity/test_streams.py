@@ -117,6 +117,14 @@ def test_what_is_no_stream_is_said():
     for wrong in (np.zeros(4), np.zeros((2, 2)), np.zeros((1, 2, 3)), 1.0):
         with pytest.raises(horn.DataError, match="a step has 3 features"):
             made.stream()(wrong)
+    stream = made.stream()
+    stream(np.zeros((2, 3)))
+    for wrong in (np.nan, np.inf):
+        with pytest.raises(horn.DataError, match=f"feature 2 of step 3 is {wrong}, no finite"):
+            stream([[0.0, 0.0, 0.0], [0.0, 0.0, wrong]])
+    with pytest.raises(horn.DataError, match="stream: x holds text, but numbers"):
+        stream(["a", "b", "c"])
+    assert stream.at == 2 and np.isfinite(stream(np.zeros(3))).all()
     with pytest.raises(horn.ModelError, match="is for a model that learned a text"):
         made.generate("a", 3)
 
