@@ -130,6 +130,10 @@ class _Package(ModuleType):
             value = getattr(value, name)
         super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name, as cloudpickle sends other modules that a function of a script uses."""
+        return importlib.import_module, (__name__,)
+
 
 sys.modules[__name__].__class__ = _Package
 

@@ -207,7 +207,7 @@ class SourceCapture:
         if code is not None and not own:
             raise ModelError(
                 f"the source of {thing.__qualname__} cannot be read ({code.co_filename}); "
-                f"{texts.REMEDY}"
+                f"{texts.remedy(code.co_filename)}"
             )
         for needed in self._modules.values():
             if isinstance(needed, TypedModule) and needed.namespace is namespace:

@@ -32,6 +32,8 @@ from horn import prompt
 # The key of a namespace for the texts of code that ran in it without a file: they live as long.
 KEPT = "__horn_texts__"
 REMEDY = "define it in a file, in a notebook, in  python -c , or in a text given to exec"
+# A class that cloudpickle, of joblib, dask and ray, sent from a notebook has this file.
+_SENT = "<dynamic-code>"
 _FILE = re.compile(r"[^\n]{1,1000}\.(py|pyw|ipy|txt)")  # a file name that may be a program's
 _MOST_BYTES = 4 * 1024 * 1024  # a longer string is no program
 _MAGICS = ("time", "capture", "prun", "memit", "mprun", "lprun")  # they run a cell in place
@@ -97,6 +99,16 @@ def file_of(namespace: Mapping[str, Any]) -> str | None:
     """The file of a namespace; None for typed code, where 3.13.0 names the prompt's own file."""
     file = namespace.get("__file__")
     return file if isinstance(file, str) and not file.endswith(_PROMPT_FILE) else None
+
+
+def remedy(file: str) -> str:
+    """What to do where code of this file has no text."""
+    if file == _SENT:
+        return (
+            "joblib, dask and ray send the classes of a notebook without their text: define it in "
+            "a .py file, and import it in the notebook and there"
+        )
+    return REMEDY
 
 
 def keep(thing: Any) -> None:

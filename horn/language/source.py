@@ -75,7 +75,7 @@ def _source_of(function: types.FunctionType, code: types.CodeType) -> Source:
     if not lines:
         raise CompileError(
             f"the source of {name} cannot be read ({file}); horn compiles the text of a neuron: "
-            f"{texts.REMEDY}"
+            f"{texts.remedy(file)}"
         )
     tree = _statement(lines)
     if not isinstance(tree, ast.FunctionDef):

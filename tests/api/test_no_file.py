@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import os
 import pty
@@ -593,3 +594,25 @@ def test_what_another_module_put_there_is_named(edited, name, value, caplog):
     with pytest.raises(ModelError, match=f"{name} is now .*, but no statement of "):
         answers()
     module.bend = bend
+
+
+def test_functions_that_use_horn_are_sent_to_other_processes():
+    """As joblib, dask and ray do it: a module of a class of its own could not be pickled."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    space: dict = {"__name__": "__main__"}
+    exec("import horn\n\n\ndef made():\n    return horn.Network(seed=3)", space)
+    assert cloudpickle.loads(cloudpickle.dumps(space["made"]))().seed == 3
+    assert copy.deepcopy(horn) is horn
+
+
+def test_a_class_that_was_sent_without_its_text_is_told_from_where():
+    cloudpickle = pytest.importorskip("cloudpickle")
+    space: dict = {"__name__": "__main__"}
+    exec(PROGRAM, space)
+    code = "import sys, cloudpickle, horn; horn.train(cloudpickle.load(sys.stdin.buffer)())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=cloudpickle.dumps(space["job"]), capture_output=True
+    )
+    said = done.stderr.decode()
+    assert "the source of Typed.forward cannot be read" in said
+    assert "dask and ray send the classes of a notebook without their text" in said
