@@ -31,7 +31,10 @@ from horn import prompt
 
 # The key of a namespace for the texts of code that ran in it without a file: they live as long.
 KEPT = "__horn_texts__"
-REMEDY = "define it in a file, in a notebook, in  python -c , or in a text given to exec"
+REMEDY = (
+    "define it in a file, in a notebook, in  python -c , or in a text given to exec by a variable: "
+    "exec(text)"
+)
 # A class that cloudpickle, of joblib, dask and ray, sent from a notebook has this file.
 _SENT = "<dynamic-code>"
 _FILE = re.compile(r"[^\n]{1,1000}\.(py|pyw|ipy|txt)")  # a file name that may be a program's
