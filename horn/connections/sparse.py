@@ -147,10 +147,11 @@ def as_connection(given: Any, where: str) -> Connection:
             'its name: inputs={"x": a, "h": b}, connect={"h": horn.OneToOne()}; rows of numbers '
             "are a matrix as np.array(rows)"
         )
-    if not (hasattr(given, "edges") or hasattr(given, "at")):
+    if isinstance(given, type) or not (hasattr(given, "edges") or hasattr(given, "at")):
+        remedy = f"; write {given.__name__}(...)" if isinstance(given, type) else ""
         raise ModelError(
             f"{where}: connect must be a connection such as horn.Sparse(fan_in=8), a scipy sparse "
-            f"matrix or a networkx graph, got {given!r:.80}"
+            f"matrix or a networkx graph, got {given!r:.80}{remedy}"
         )
     found: Connection = given
     return found

@@ -56,7 +56,7 @@ _INSTEAD: dict[Any, str] = {
     print: "it gives nothing: write it on a line of its own, which is left out where neurons are "
     "compiled",
     round: "write horn.math.floor(x + 0.5)",
-    int: "write horn.math.floor(x)",
+    int: "write horn.math.floor(x), which is the next whole number below",
     super: "call the base class by its name: Base.forward(self, messages)",
 }
 _DRAWS = "draw with self.uniform(), self.normal() or self.bernoulli(p), which a run repeats"

@@ -11,7 +11,7 @@ from horn import ir
 from horn.errors import CompileError
 from horn.ir import Node, Op, const, leaf, select
 from horn.ir.neuron_ir import NeuronContext
-from horn.language.references import MessageRef, MessagesRef, Unset
+from horn.language.references import ActivationRef, MessageRef, MessagesRef, MethodRef, Unset, Word
 from horn.language.source import Source
 from horn.neuron import MESSAGE_FIELDS, WEIGHT, SynapseState, declared
 
@@ -102,7 +102,12 @@ class Scope:
             )
         if value is None:
             self.fail(node, f"{ast.unparse(node)!r} gives nothing; a number is needed here")
-        self.fail(node, f"{ast.unparse(node)!r} is not a number")
+        said, remedy = ast.unparse(node), ""
+        if isinstance(value, property):
+            remedy = f"; make a method of it, without @property, and call it: {said}()"
+        elif callable(value) or isinstance(value, (ActivationRef, MethodRef, Word)):
+            remedy = f"; call it: {said}(...)"
+        self.fail(node, f"{said!r} is not a number{remedy}")
 
     def condition(self, value: Any, node: ast.AST) -> Node:
         return ir.truth(self.number(value, node))

@@ -117,6 +117,7 @@ def test_what_does_not_fit_is_said() -> None:
         "an array of numbers .receivers, sources. is expected, got float64 of shape": DENSE[0],
         "the graph is 5 x 5, but 3 neurons listen to 4; the nodes": networkx.path_graph(5),
         "connect must be a connection such as horn.Sparse.fan_in=8., .* got 'all'": "all",
+        "got <class 'horn.connections.dense.Dense'>; write Dense.....": horn.Dense,
         r"connect is a list; a connection for each input .* connect=\{\"h\": ": [
             horn.Dense(),
             DENSE,

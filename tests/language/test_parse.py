@@ -682,6 +682,24 @@ REFUSED = {
         """,
         "a message is not a number; read one of its fields: input, weight, index, previous_update",
     ),
+    "an activation as a number": (
+        """
+        def forward(self, messages):
+            self.feedforward(«self.activation»)
+        """,
+        "'self.activation' is not a number; call it: self.activation(...)",
+    ),
+    "a property as a number": (
+        """
+        @property
+        def half(self):
+            return 0.5
+        def forward(self, messages):
+            self.feedforward(«self.half» * sum(m.input for m in messages))
+        """,
+        "'self.half' is not a number; make a method of it, without @property, and call it: "
+        "self.half()",
+    ),
     "messages as a number": (
         """
         def forward(self, messages):
