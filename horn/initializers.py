@@ -106,9 +106,11 @@ def resolve(init: str | float | Initializer, where: str) -> Initializer:
     if isinstance(init, (int, float)):
         return Constant(float(init))
     if not isinstance(init, str):
-        if not hasattr(init, "values"):
+        if isinstance(init, type) or not hasattr(init, "values"):
+            remedy = f"; write {init.__name__}(...)" if isinstance(init, type) else ""
             raise ModelError(
-                f"{where}: init must be a name, a number or an initialiser, got {init!r}"
+                f"{where}: init must be a name, a number or an initialiser, got "
+                f"{mistakes.shown(init)}{remedy}"
             )
         return init
     if init in INITIALIZERS:

@@ -105,6 +105,8 @@ class Scope:
         said, remedy = ast.unparse(node), ""
         if isinstance(value, property):
             remedy = f"; make a method of it, without @property, and call it: {said}()"
+        elif isinstance(value, type):
+            remedy = f"; it is the class {value.__name__}: write {value.__name__}(...) there"
         elif callable(value) or isinstance(value, (ActivationRef, MethodRef, Word)):
             remedy = f"; call it: {said}(...)"
         self.fail(node, f"{said!r} is not a number{remedy}")

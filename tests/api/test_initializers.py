@@ -42,6 +42,10 @@ def test_names_numbers_and_objects_resolve():
     assert initializers.resolve("he", "layer 1") == He()
     assert initializers.resolve(0.5, "layer 1") == Constant(0.5)
     assert initializers.resolve(Glorot(), "layer 1") == Glorot()
+    with pytest.raises(ModelError, match=r"got <class 'horn.initializers.He'>; write He\(...\)"):
+        initializers.resolve(horn.He, "x")
+    with pytest.raises(ModelError, match=r"or an initialiser, got ndarray of shape \(2, 3\)"):
+        initializers.resolve(np.ones((2, 3)), "x")
     with pytest.raises(ModelError, match="unknown initialiser 'glorott'; did you mean 'glorot'"):
         initializers.resolve("glorott", "layer 1")
     with pytest.raises(ModelError, match="init must be a name, a number or an initialiser"):

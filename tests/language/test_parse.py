@@ -689,6 +689,14 @@ REFUSED = {
         """,
         "'self.activation' is not a number; call it: self.activation(...)",
     ),
+    "a class as a number": (
+        """
+        gain = horn.Parameter
+        def forward(self, messages):
+            self.feedforward(«self.gain» * sum(m.input for m in messages))
+        """,
+        "'self.gain' is not a number; it is the class Parameter: write Parameter(...) there",
+    ),
     "a property as a number": (
         """
         @property
