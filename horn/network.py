@@ -438,6 +438,11 @@ class Network:
         return network.freezing(self.frozen)
 
     def _add(self, layer: Layer) -> Layer:
+        if self.is_of_model:
+            raise ModelError(
+                f"{layer.name}: a model's network has the layers of its arrays; make another one, "
+                "which begins with what this one learned: horn.Job(net, (x, y), initial=model)"
+            )
         names = tuple(layer.weights) if layer.has_weights else ()
         if not names:
             layer = replace(layer, bias=None)  # without weights there is no bias

@@ -485,6 +485,19 @@ def test_bytes_are_scaled_as_the_bytes_it_learned_from() -> None:
     np.testing.assert_allclose(model.predict(raw / 16), model.predict(digits), rtol=1e-5)
 
 
+def test_a_model_keeps_its_layers() -> None:
+    """One that was added made another network of it, whose arrays the model had not."""
+    data = np.zeros((4, 2)), np.arange(4) % 2
+    net = horn.Network()
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    model = horn.train(horn.Job(net, data, epochs=1)).model
+    with pytest.raises(ModelError, match=r"layer2: a model's network .*, initial=model\)"):
+        model.network.output(3)
+    net.output(3)
+    assert model.predict(data[0]).shape == (4, 2)
+
+
 def test_an_array_in_other_units_than_the_training_data_is_warned_of_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
