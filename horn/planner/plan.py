@@ -89,7 +89,7 @@ class MeasuredStep:
     unpack_s: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The predicted work of a job on its tasks. Bytes and messages are those of a full batch.
 
@@ -198,7 +198,7 @@ class Plan:
         said.append(f"Predicted {duration(self.predicted_s)} per batch{where}{took}")
         return said
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         tables = [self.rows()] + ([self.superstep_rows()] if self.supersteps else [])
         return "\n\n".join([*(in_columns(*table) for table in tables), "\n".join(self.lines())])
 

@@ -29,7 +29,7 @@ class ProfiledStatement:
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Profile:
     """The profile of a run, as in ``run.profile``. statements : in the order of a step. steps :
     their number; seconds : the time in them; the part between statements is Python's.
@@ -57,7 +57,7 @@ class Profile:
         each = 1e6 * seconds / max(self.steps, 1)
         return f"{100 * seconds / max(self.seconds, 1e-12):.1f} %", f"{each:.1f}"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         head = ["share", "us/step", "layer", "phase", "line", "statement"]
         table = [head, *self.rows()]
         widths = [max(len(row[k]) for row in table) for k in range(5)]

@@ -59,6 +59,11 @@ class RunSettings:
             raise JobError('changed is for going on; say from where, as in resume="changed"')
         if self.checkpoints == "":  # as of a variable of the shell that is not set
             raise JobError('checkpoints is ""; name a folder, as in checkpoints="run1"')
+        if not isinstance(self.checkpoints, str | os.PathLike | None):
+            raise JobError(
+                f'checkpoints is a folder, as in checkpoints="run1", got {self.checkpoints!r}; how '
+                "often they are written is checkpoint_every or checkpoint_seconds"
+            )
         object.__setattr__(self, "strategy", strategies.make(self.strategy))
         for what, least in (
             ("groups", 1), ("tasks", 1), ("servers", 0), ("checkpoint_every", 1),

@@ -72,7 +72,7 @@ def test_after_a_run(job):
     run = horn.train(job)
     plan = horn.plan(job).after(run)
     assert plan.measured is not None and plan.measured.step_s > 0
-    assert "measured" in str(plan) and plan.as_dict()["measured"]["step_s"] > 0
+    assert "measured" in str(plan) == repr(plan) and plan.as_dict()["measured"]["step_s"] > 0
     assert dataclasses.replace(plan, measured=None) == horn.plan(job)
 
 

@@ -101,3 +101,5 @@ def test_a_folder_without_a_name_is_refused():
     """As of a variable of the shell that is not set: it was the current folder."""
     with pytest.raises(JobError, match=r'checkpoints is ""; name a folder'):
         horn.train(job(), checkpoints="", checkpoint_every=3)
+    with pytest.raises(JobError, match=r"checkpoints is a folder, .* got True; how often .* is ch"):
+        horn.train(job(), checkpoints=True, checkpoint_every=3)
