@@ -86,6 +86,8 @@ class _LearnedArrays(Mapping[str, Array]):
     def keys(self) -> KeysView[str]:
         return self._arrays.keys()  # which shows as names: a Mapping's own keys show all numbers
 
+    _ipython_key_completions_ = keys
+
     def __repr__(self) -> str:
         return repr(self._arrays)
 

@@ -94,4 +94,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return list(__all__)
+    return [name for name in __all__ if not name.startswith("check_")]  # those are horn's own

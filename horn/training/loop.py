@@ -86,6 +86,8 @@ class History:
         """The columns: ``dict(history)`` is a dict of lists."""
         return self.columns
 
+    _ipython_key_completions_ = keys
+
     def __contains__(self, key: object) -> bool:
         return key in (self.columns if isinstance(key, str) else self.rows)
 

@@ -52,6 +52,11 @@ def test_modules_offer_their_own_names() -> None:
     assert {"atan2", "ceil", "pi", "top_sum"} < set(dir(horn.math))
     assert not {"Any", "OPS", "abs_", "apply"} & set(dir(horn.math))
     assert all(hasattr(horn.math, name) for name in dir(horn.math))
+    assert "load" in dir(horn.data) and "check_finite" not in dir(horn.data)
+    run = horn.train(job())
+    assert "loss" in run.history._ipython_key_completions_()
+    names = run.model.parameters._ipython_key_completions_()  # type: ignore[attr-defined]
+    assert [*names] == ["layer1.weight", "layer1.bias"]
     with pytest.raises(AttributeError, match="horn.plot has no 'hist': did you mean history"):
         _ = horn.plot.hist
 
