@@ -162,23 +162,23 @@ def trace(
     total = sum(each.loss for each in backs)
     seen, back = in_time[-1 if at is None else at], backs[-1 if at is None else at]
     fired, names = seen.fired[layer.index][o], [each.name for each in job.network.layers]
-    arrays = {**engine.parameters()}
+    arrays = engine.parameters()
+
+    def gradients(wire: Wire) -> dict[str, float]:
+        return {name: back.arrays[array][wire.place] for name, array in wire.arrays}
+
     incoming = [
         IncomingMessage(
             "bias" if wire.source < 0 else f"{names[wire.source_layer]}:{wire.source}",
             number(x),
             {name: number(w) for name, w in weights.items()},
-            {name: back.arrays[array][wire.place] for name, array in wire.arrays},
+            gradients(wire),
             _heard(wire, "ago"),
         )
         for wire, x, weights in fired.leaves
     ]
     stages = interpreter.stages
     pushes = stages[layer.index].writes_backward and stages[layer.index].pushes
-
-    def pushed(wire: Wire) -> dict[str, float]:
-        return {name: back.arrays[array][wire.place] for name, array in wire.arrays}
-
     outgoing = []
     for wire in stages[layer.index].outgoing[o]:
         gradient, deltas = back.along(wire)
@@ -189,7 +189,7 @@ def trace(
                 flat,
                 deltas,
                 gradient,
-                pushed(wire) if pushes else {},
+                gradients(wire) if pushes else {},
                 _heard(wire, "later"),
             )  # fmt: skip
         )
