@@ -131,6 +131,8 @@ def test_every_example_is_judged_and_short() -> None:
     assert {path.stem for path in EXAMPLES} == set(JUDGES)
     for path in EXAMPLES:
         assert len(path.read_text().splitlines()) < 60, f"{path.name} is too long"
+    listed = re.findall(r"^\| `(\w+)\.py` \|", (ROOT / "README.md").read_text(), re.M)
+    assert sorted(listed) == sorted(JUDGES)
 
 
 @pytest.mark.timeout(600)  # MNIST, ten epochs on a busy machine
