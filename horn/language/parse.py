@@ -41,7 +41,7 @@ class SymbolicRun:
         self.scope = scope = Scope(context, kind)
         self.expressions = expressions = Expressions(scope)
         self.names = Names(scope, expressions)
-        Operators(scope, expressions)  # known to the expressions alone
+        self.operators = Operators(scope, expressions)
         self.sequences = Sequences(scope, expressions, self.names)
         self.loops = MessageLoops(scope, expressions, self.names, self.sequences)
         self.statements = Statements(scope, expressions, self.names, self.sequences, self.loops)

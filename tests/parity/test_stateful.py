@@ -139,7 +139,9 @@ def test_the_gradient_of_a_piece_is_that_of_finite_differences():
                 again = engine.probe(rows + 1, iteration=1, first_sample=0)
                 losses.append(float(again["loss"]))
             expected = (losses[0] - losses[1]) / 2e-5
-            assert found[f"{name}.gradient"][place] == pytest.approx(expected, rel=1e-8, abs=1e-8), name
+            assert found[f"{name}.gradient"][place] == pytest.approx(
+                expected, rel=1e-8, abs=1e-8
+            ), name
 
 
 def test_a_sequence_begins_anew_after_another():
