@@ -478,8 +478,9 @@ def _train_here(
     start, plan = recovery.start, recovery.plan
     if plan is not None:
         alone = LocalCheckpoints(
-            plan, recovery.mine, 0 if start is None else start.attempt + 1, recovery.stop_requested
-        )
+            plan, recovery.mine, 0 if start is None else start.attempt + 1,
+            recovery.stop_requested, watcher.note,
+        )  # fmt: skip
     loop = TrainingLoop(
         job,
         engine,

@@ -7,7 +7,6 @@ all go on and the coordinator chooses another, further ahead.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,9 +15,7 @@ from typing import Any
 from horn.checkpoint import Checkpoints, WrittenPart
 from horn.errors import HornError
 from horn.process.control import ControlMessage, PartSaved, SaveReply, SaveRequest, StopDecision
-from horn.training.checkpointing import part_name
-
-logger = logging.getLogger(__name__)
+from horn.training.checkpointing import SaveNotes, part_name
 
 AHEAD_S = 0.3  # how far ahead a boundary is chosen, at the speed of as long a time before
 LEAST_AHEAD = 2  # iterations
@@ -28,7 +25,7 @@ HOLD_S = 2.0  # how long a task waits at a boundary that another does not know
 class CheckpointCoordinator:
     """The checkpoints of one attempt. n_parts : tasks that save. facts : gives the manifest's facts
     with so many rows of the history. tell : sends a message to all tasks. seconds : between timed
-    checkpoints. last : iteration and path of the newest checkpoint.
+    checkpoints. last : iteration and path of the newest checkpoint. notes : what the user is told.
     """
 
     def __init__(
@@ -39,7 +36,9 @@ class CheckpointCoordinator:
         facts: Callable[[int], Mapping[str, Any]],
         tell: Callable[[ControlMessage], None],
         seconds: float | None = None,
+        notes: SaveNotes | None = None,
     ) -> None:
+        self.notes = notes or SaveNotes(lambda text: None)
         self.checkpoints, self.attempt, self.n_parts = checkpoints, attempt, n_parts
         self.facts, self.tell, self.seconds = facts, tell, seconds
         self.last: tuple[int, Path] | None = None
@@ -136,7 +135,7 @@ class CheckpointCoordinator:
         if failed:
             self.checkpoints.discard(temporary)
             what = f"task {failed[0]}: {parts[failed[0]].error}"
-            logger.warning("checkpoint not saved iteration=%d reason=%s", iteration, what)
+            self.notes.failed(iteration, what)
             return
         written = [
             WrittenPart(part_name(rank), part.n_bytes, part.sha256)
@@ -146,7 +145,8 @@ class CheckpointCoordinator:
         try:
             self.last = iteration, self.checkpoints.commit(temporary, iteration, facts, written)
         except HornError as error:
-            logger.warning("checkpoint not saved iteration=%d reason=%s", iteration, error)
+            self.notes.failed(iteration, error)
             return
+        self.notes.saved(iteration)
         if self.on_commit is not None:
             self.on_commit(iteration)

@@ -48,6 +48,7 @@ from horn.security.keys import Credential
 from horn.topology import SPARE_FDS
 from horn.training.checkpointing import (
     RecoverySettings,
+    SaveNotes,
     cursor_of,
     manifest_facts,
     rows_of,
@@ -293,6 +294,7 @@ class Attempts:
             self.attempt = max(self.attempt, self.checkpoints.next_attempt())
             self.checkpoints.sweep()
         self.coordinator: CheckpointCoordinator | None = None
+        self.notes = SaveNotes(watcher.note)  # of all attempts
         self.hooks = hooks
         if hooks is not None:
             hooks.leave_to_tasks()
@@ -357,8 +359,9 @@ class Attempts:
                 return manifest_facts(self.recovery.mine, record.rows[:n_rows], *n)
 
             self.coordinator = CheckpointCoordinator(
-                self.checkpoints, self.attempt, topology.n_workers, facts, pool.tell, plan.seconds
-            )
+                self.checkpoints, self.attempt, topology.n_workers, facts, pool.tell, plan.seconds,
+                self.notes,
+            )  # fmt: skip
             self.coordinator.on_commit = self.here.on_checkpoint
         timeout_s = settings.superstep_timeout
         watch = StallDetector(

@@ -10,6 +10,7 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,6 +117,31 @@ def _factors(opened: CheckpointReader, mine: Mapping[str, float]) -> dict[str, f
     if not theirs and wrote.startswith(SCALED):
         return {}  # a run that has only just stopped, or an earlier horn's of the same strategy
     return {name: theirs.get(name, 1.0) / mine.get(name, 1.0) for name in {*theirs, *mine}}
+
+
+class SaveNotes:
+    """Tells the user that checkpoints fail, and that they are saved again: once each. note : takes
+    the words.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.note = note
+        self.is_failing = False
+
+    def failed(self, iteration: int, reason: object) -> None:
+        level = logging.INFO if self.is_failing else logging.WARNING
+        logger.log(level, "checkpoint not saved iteration=%d reason=%s", iteration, reason)
+        if not self.is_failing:
+            self.is_failing = True
+            self.note(
+                f"The checkpoint of iteration {iteration:,} is not saved, and the run goes on "
+                f"without it: {reason}"
+            )
+
+    def saved(self, iteration: int) -> None:
+        if self.is_failing:
+            self.is_failing = False
+            self.note(f"Checkpoints are saved again: that of iteration {iteration:,} is there.")
 
 
 class PartWriter:
@@ -286,7 +312,7 @@ class LocalCheckpoints:
     """Saves the training of one process, as its loop's ``at_boundary``.
 
     stop_requested : set to stop it at the next boundary, with a checkpoint. last : the iteration
-    and path of the newest checkpoint.
+    and path of the newest checkpoint. note : takes words for the user, in the loop's thread.
     """
 
     def __init__(
@@ -295,12 +321,16 @@ class LocalCheckpoints:
         mine: Mapping[str, Any],
         attempt: int,
         stop_requested: threading.Event,
+        note: Callable[[str], None],
     ) -> None:
         self.plan, self.mine, self.stop_requested = plan, mine, stop_requested
         self.checkpoints = Checkpoints(plan.folder, plan.keep)
         self.checkpoints.sweep()
         self.writer = PartWriter(self.checkpoints, max(attempt, self.checkpoints.next_attempt()))
         self.last: tuple[int, Path] | None = None
+        self.note = note
+        self._said: deque[str] = deque()  # in the writer's thread
+        self._notes = SaveNotes(self._said.append)
         self.loop: TrainingLoop | None = None
         self._next_at = self._after(time.monotonic())
 
@@ -310,6 +340,7 @@ class LocalCheckpoints:
     def __call__(self) -> bool:
         loop, now = self.loop, time.monotonic()
         assert loop is not None
+        self._say()
         stop = self.stop_requested.is_set()
         is_due = self.plan.every is not None and loop.iteration % self.plan.every == 0
         if stop or is_due or now >= self._next_at:
@@ -329,10 +360,17 @@ class LocalCheckpoints:
                     raise found
                 self.last = iteration, self.checkpoints.commit(folder, iteration, facts, [found])
             except HornError as error:
-                logger.warning("checkpoint not saved iteration=%d reason=%s", iteration, error)
+                self._notes.failed(iteration, error)
+            else:
+                self._notes.saved(iteration)
 
         own = {"rank": 0, "group": 0, "cursor": loop.cursor().to_json()}
         self.writer.write(iteration, part_name(0), pieces(loop), own, then)
 
+    def _say(self) -> None:
+        while self._said:
+            self.note(self._said.popleft())
+
     def close(self) -> None:
         self.writer.wait()
+        self._say()

@@ -88,7 +88,7 @@ def engine_of(given: horn.Job) -> Any:
 def measure(folder: Path) -> dict[str, Any]:
     given = job()
     mine = identity(given, "allreduce")
-    saver = Timed(CheckpointSchedule(folder), mine, 0, threading.Event())
+    saver = Timed(CheckpointSchedule(folder), mine, 0, threading.Event(), print)
     loop = TrainingLoop(given, engine_of(given), Progress(), time.perf_counter(), at_boundary=saver)
     saver.loop = loop
     loop.run()

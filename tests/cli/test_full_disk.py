@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import horn
+from horn.training.progress import Progress
 from tests.faults.test_checkpoint_storage import small_disk
 
 __all__ = ["small_disk"]  # a fixture
@@ -127,3 +128,42 @@ def test_a_full_disk_of_the_log_or_a_terminal_that_was_closed_costs_words_and_no
             )  # fmt: skip
             assert (done.returncode, done.stdout[:13]) == (0, "training loss")
             assert horn.Model.load(folder / f"{number}.horn").facts["epochs"] == 2
+
+
+class FullForAnEpoch(horn.Callback):
+    """There is no room from the start to the end of the first epoch."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_begin(self, context):
+        with pytest.raises(OSError, match="No space"), open(self.path, "wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+
+    def on_epoch_end(self, context):
+        self.path.unlink(missing_ok=True)
+
+
+class Notes(Progress):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_checkpoints_that_have_no_room_are_told_once_and_those_that_have_it_again(
+    small_disk: Path, tasks: int
+) -> None:
+    """On a cluster nobody was told; on a terminal each failure was a line, and no success was."""
+    net, told = horn.Network(seed=7), Notes()
+    net.input(64)
+    net.output(10, activation="softmax", loss="cross_entropy")
+    full = FullForAnEpoch(small_disk / "full")
+    job = horn.Job(net, horn.data.digits(), epochs=2, batch_size=100, callbacks=[full])
+    horn.train(job, tasks=tasks, checkpoints=small_disk / "c", checkpoint_every=5, progress=told)
+    failed, again = told.notes
+    assert "The checkpoint of iteration 5 is not saved" in failed and "ENOSPC" in failed
+    assert "Checkpoints are saved again" in again

@@ -24,7 +24,7 @@ from horn.checkpoint import ArrayPiece, Checkpoints, write_part
 from horn.executor.checkpoint_coordinator import HOLD_S, CheckpointCoordinator
 from horn.process.checkpoints import TaskCheckpoints
 from horn.process.control import ControlChannel, PartSaved, SaveReply, SaveRequest, StopDecision
-from horn.training.checkpointing import part_name
+from horn.training.checkpointing import SaveNotes, part_name
 from horn.training.loop import TrainingLoop
 from horn.training.progress import Progress
 from tests.process.test_job_spec import RUN
@@ -39,11 +39,12 @@ class Board:
     """A checkpoint coordinator whose tasks are written down here."""
 
     def __init__(self, folder, seconds=None):
-        self.said, self.folder = [], folder
+        self.said, self.folder, self.notes = [], folder, []
         self.checkpoints = Checkpoints(folder)
         self.coordinator = CheckpointCoordinator(
-            self.checkpoints, 4, N, lambda epoch: {"until": epoch}, self.tell, seconds
-        )
+            self.checkpoints, 4, N, lambda epoch: {"until": epoch}, self.tell, seconds,
+            SaveNotes(self.notes.append),
+        )  # fmt: skip
 
     def tell(self, message):
         self.said.append(message)
@@ -82,6 +83,16 @@ def test_a_part_that_was_not_written_costs_the_checkpoint_and_a_warning(tmp_path
     board.save(0, 20)
     board.save(1, 20)
     assert board.checkpoints.iterations() == [20]
+
+
+def test_the_user_is_told_once_that_checkpoints_fail_and_once_that_they_are_saved(tmp_path):
+    board = Board(tmp_path)
+    for iteration, error in ((10, ""), (20, "no room"), (30, "no room"), (40, ""), (50, "")):
+        for rank in range(N):
+            board.save(rank, iteration, error=error)
+    failed, again = board.notes
+    assert "of iteration 20 is not saved" in failed and failed.endswith(": task 0: no room")
+    assert "that of iteration 40" in again
 
 
 def test_by_time_tasks_are_told_an_iteration_that_none_has_reached(tmp_path):
