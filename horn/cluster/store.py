@@ -21,6 +21,7 @@ import os
 import secrets
 import shutil
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -41,7 +42,8 @@ TRACE = "trace.json"
 TIMES = ".times"
 MARK = struct.Struct("<qd")  # an offset, and when it was written: seconds since 1970
 MARK_S = 1.0  # between two of them
-LOG_BYTES = 8 * 1024 * 1024  # of one process; later output is dropped, with a note in the log
+LOG_BYTES = 8 * 1024 * 1024  # of one process, as they come;
+LOG_END_BYTES = 1024 * 1024  # and of what comes later the last, written when it ends
 
 
 class HostStore:
@@ -252,15 +254,20 @@ def _id(folder: Path) -> str:
 
 
 class LogFile:
-    """A bounded log of a process. Beside it is a file of times, which ``written_since`` reads."""
+    """A bounded log of a process: its beginning, up to ``limit``, and ``end_limit`` bytes of its
+    end, which ``close`` writes: who follows a log reads on from an offset, so that nothing in it
+    may move. Beside it is a file of times, which ``written_since`` reads.
+    """
 
-    def __init__(self, path: Path, limit: int = LOG_BYTES) -> None:
-        self.path, self.limit = path, limit
+    def __init__(self, path: Path, limit: int = LOG_BYTES, end_limit: int = LOG_END_BYTES) -> None:
+        self.path, self.limit, self.end_limit = path, limit, end_limit
+        self._end = bytearray()
+        self._n_cut = 0  # bytes between the beginning and the end
         self._times = opened(path.with_suffix(TIMES), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._marked_s = 0.0
         self._fd = opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._n = os.fstat(self._fd).st_size
-        self._is_full = self._n >= limit
+        self._is_full = self._n > limit  # and says so
         self._n_lost = 0  # bytes that came while nothing could be written
 
     def write(self, data: bytes) -> None:
@@ -279,7 +286,21 @@ class LogFile:
 
     def _append(self, data: bytes) -> None:
         room = max(self.limit - self._n, 0)
-        left = data[:room]
+        self._put(data[:room])
+        if len(data) <= room:
+            return
+        if not self._is_full:
+            self._put(
+                f"\nhorn: {self.limit:,} bytes are kept as they come; of the rest the last "
+                f"{self.end_limit:,} follow when the process ends\n".encode()
+            )
+            self._is_full = True
+        self._end += data[room:]
+        n_over = max(len(self._end) - self.end_limit, 0)
+        del self._end[:n_over]
+        self._n_cut += n_over
+
+    def _put(self, left: bytes) -> None:
         now_s = time.time()
         if left and not 0 <= now_s - self._marked_s < MARK_S:
             os.write(self._times, MARK.pack(self._n, now_s))
@@ -287,15 +308,17 @@ class LogFile:
         while left:  # a disk that fills up takes only a part
             n = os.write(self._fd, left)
             self._n, left = self._n + n, left[n:]
-        if len(data) > room and not self._is_full:
-            notice = f"\nhorn: the log ends here: {self.limit:,} bytes are kept, the rest is not\n"
-            os.write(self._fd, notice.encode())
-            self._is_full = True
 
     def close(self) -> None:
         if self._fd >= 0:
-            if self._n_lost:  # its end
-                self.write(b"")
+            end = bytes(self._end)
+            if self._n_cut:
+                start = end.find(b"\n") + 1  # of a line
+                missing = f"horn: {self._n_cut + start:,} bytes are missing here\n"
+                end = missing.encode() + end[start:]
+            if end or self._n_lost:
+                self.limit = sys.maxsize
+                self.write(end)
             os.close(self._fd)
             os.close(self._times)
             self._fd = -1

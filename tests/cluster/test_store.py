@@ -134,7 +134,31 @@ def test_what_a_disk_takes_in_part_is_in_the_log_whole(
         log.write(b"a whole line\n"[:12])
     log.write(b"more")
     log.close()
-    assert (tmp_path / "a.log").read_bytes().startswith(b"a whole line\nhorn: the log ends here")
+    assert (tmp_path / "a.log").read_bytes().startswith(b"a whole line\nhorn: 12 bytes are kept")
+
+
+def test_a_log_keeps_its_beginning_and_its_end_and_says_what_is_between(tmp_path: Path):
+    """It kept the beginning alone: how a process came to its end was not in it."""
+    log = LogFile(tmp_path / "a.log", limit=12, end_limit=20)
+    lines = [b"line %d\n" % n for n in range(10, 30)]
+    for line in lines:
+        log.write(line)
+    log.close()
+    said = (tmp_path / "a.log").read_text().splitlines()
+    assert said[:2] == ["line 10", "line"]
+    assert said[2] == (
+        "horn: 12 bytes are kept as they come; of the rest the last 20 follow when the process ends"
+    )
+    assert said[3:] == [f"horn: {20 * 8 - 12 - 16} bytes are missing here", "line 28", "line 29"]
+
+
+def test_a_long_log_that_goes_on_has_the_end_of_each_attempt(tmp_path: Path):
+    for text in (b"beginning\n", b"first end\n", b"second end\n"):
+        log = LogFile(tmp_path / "a.log", limit=10)
+        log.write(text)
+        log.close()
+    said = (tmp_path / "a.log").read_text().splitlines()
+    assert (said[0], *said[3:]) == ("beginning", "first end", "second end")
 
 
 class Killed(BaseException):
