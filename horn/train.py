@@ -83,9 +83,10 @@ class Run:
     test : {"loss", "acc", ...} of the job's test data. metrics : the final measurements of the
     model, by data: {"test": {...}}, else "validation", else "training".
     counters : a row per task of a group: compute_s, pack_s, send_s, wait_s, unpack_s, n_sent,
-    sent_bytes, n_received, received_bytes, n_supersteps, peak_memory_bytes; empty with one task,
-    which sends nothing. staleness : with servers, the number of pushed pieces of the parameters by
-    the number of updates that they came late.
+    sent_bytes, n_received, received_bytes, n_supersteps, peak_memory_bytes (of that task;
+    memory that tasks share counts in each); empty with one task, which sends nothing. staleness :
+    with servers, the number of pushed pieces of the parameters by the number of updates that they
+    came late.
     """
 
     model: Model

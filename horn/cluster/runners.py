@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -128,19 +127,10 @@ class RunnerProcess:
         end_session(self.process.pid)
 
     def reap(self) -> tuple[int, dict[str, float]]:
-        """Collect an ended process: its exit code, and the resources used by it and its
-        children.
-        """
+        """Collect an ended process: its exit code, and what it used, as ``used_by`` has it."""
         self.kill()  # its leftovers; its pid cannot be another's before it is waited for
         self.read_output()
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        code = self.process.wait()
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        used = {
-            "user_s": round(after.ru_utime - before.ru_utime, 3),
-            "system_s": round(after.ru_stime - before.ru_stime, 3),
-            "peak_memory_bytes": after.ru_maxrss * 1024,
-        }
+        code, used = used_by(self.process)
         if self.process.stdout is not None:
             self.process.stdout.close()
         self.line.close()
@@ -148,6 +138,23 @@ class RunnerProcess:
         if self.log is not None:
             self.log.close()
         return code, used
+
+
+def used_by(process: subprocess.Popen[bytes]) -> tuple[int, dict[str, float]]:
+    """Wait for a process: its exit code, and the time that it and the children that it waited for
+    used, with the peak of the one of them that held most (a run's counters have each task's).
+
+    Not RUSAGE_CHILDREN, whose peak is that of any child that this process ever had.
+    """
+    if process.returncode is not None:  # somebody has waited for it
+        return process.returncode, {}
+    _, status, spent = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, {
+        "user_s": round(spent.ru_utime, 3),
+        "system_s": round(spent.ru_stime, 3),
+        "largest_process_bytes": spent.ru_maxrss * 1024,
+    }
 
 
 def end_session(leader: int) -> None:

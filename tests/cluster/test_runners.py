@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,7 @@ from horn.cluster.runner_protocol import (
     RunnerFinished,
     TasksRunning,
 )
-from horn.cluster.runners import JobRun, RunnerProcess
+from horn.cluster.runners import JobRun, RunnerProcess, used_by
 from horn.coordination.nodes import MAX_DATA_BYTES
 from horn.errors import ModelError, ProtocolError
 
@@ -221,3 +223,19 @@ def test_a_model_that_cannot_be_written_is_not_computed_again():
     found = runner._failure(ModelError("model.horn: cannot be written (No space left on device)"))
     assert found.is_final and found.code == 2 and "model.horn" in found.text
     assert not runner._failure(ProtocolError("torn")).is_final
+
+
+def test_what_a_job_used_is_not_what_an_earlier_one_did():
+    """The peak was the largest of any process that the agent ever had: it never fell."""
+    large, small = (
+        used_by(subprocess.Popen([sys.executable, "-I", "-S", "-c", f"bytearray({n})"]))
+        for n in (400_000_000, 1)
+    )
+    assert large[0] == small[0] == 0
+    assert small[1]["largest_process_bytes"] < 350e6 < large[1]["largest_process_bytes"]
+
+
+def test_a_process_that_somebody_waited_for_has_its_exit_code():
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", "raise SystemExit(3)"])
+    process.wait()
+    assert used_by(process) == (3, {})
