@@ -65,7 +65,15 @@ def own_output(output: Any, target: Any) -> Any:
     return output
 
 
-ABSOLUTE = ("mae", "l1", "mean_absolute_error", "L1Loss")  # names in other libraries
+_FORMULAS = {  # what a user writes, by names in other libraries
+    **dict.fromkeys(("mae", "l1", "mean_absolute_error", "L1Loss"), "abs(output - target)"),
+    **dict.fromkeys(
+        ("huber", "huber_loss", "smooth_l1", "smooth_l1_loss", "HuberLoss", "SmoothL1Loss"),
+        "horn.math.where(abs(output - target) < 1.0, 0.5 * (output - target) ** 2, "
+        "abs(output - target) - 0.5)",
+    ),
+    "hinge": "horn.math.relu(1.0 - (2.0 * target - 1.0) * output)",
+}
 BETWEEN = Loss("between", own_output)
 LOSSES: dict[str, Loss] = {
     "cross_entropy": Loss("cross_entropy", cross_entropy, labels=True),
@@ -82,10 +90,9 @@ def resolve(loss: str | Loss | Callable[[Any, Any], Any] | None, where: str) -> 
     is_foreign = mistakes.is_foreign(loss)
     if is_foreign:
         called = getattr(loss, "__name__", called)
-    if called in ABSOLUTE:
+    if called in _FORMULAS:
         raise ModelError(
-            f"{where}: unknown loss {loss!r}; write "
-            "loss=lambda output, target: abs(output - target)"
+            f"{where}: unknown loss {loss!r}; write loss=lambda output, target: {_FORMULAS[called]}"
         )
     if mistakes.is_function(loss) and called not in mistakes.LOSSES and not is_foreign:
         return Loss(getattr(loss, "__name__", "loss"), loss)
@@ -94,5 +101,5 @@ def resolve(loss: str | Loss | Callable[[Any, Any], Any] | None, where: str) -> 
     hint = mistakes.suggest(called, LOSSES, mistakes.LOSSES)
     raise ModelError(
         f"{where}: unknown loss {loss!r}; {hint}known: {', '.join(LOSSES)}, or "
-        "pass a function f(output, target)"
+        "pass a function f(output, target), as loss=lambda output, target: abs(output - target)"
     )

@@ -213,7 +213,7 @@ LOSSES = {
     **dict.fromkeys(("mse", "mean_squared_error", "MSELoss", "l2"), "squared_error"),
     **dict.fromkeys(("categorical_crossentropy", "sparse_categorical_crossentropy", "nll",
                      "crossentropy", "log_loss", "CrossEntropyLoss"), "cross_entropy"),
-    **dict.fromkeys(("bce", "binary_crossentropy", "BCELoss", "hinge"), "binary_cross_entropy"),
+    **dict.fromkeys(("bce", "binary_crossentropy", "BCELoss"), "binary_cross_entropy"),
 }  # fmt: skip
 
 NOT_IN_MATH: dict[str, str] = {  # what other modules have, by the words of this one

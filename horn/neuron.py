@@ -260,6 +260,8 @@ class Neuron:
                 f"{cls.__name__} defines {', '.join(sorted(taken))}, which every neuron "
                 "already has; use another name"
             )
+        for name, value in vars(cls).items():
+            _check_declaration(cls.__name__, name, value)
         states = declared(cls, SynapseState)
         for name in (*declared(cls, Weight), *states):
             if name in NO_WEIGHT or (name == WEIGHT and name in states):
@@ -342,6 +344,23 @@ class Neuron:
         first; of equals the first. 0 is the winner.
         """
         return self._host.ask(self, "rank", x, over, None, others)
+
+
+def _check_declaration(owner: str, name: str, value: Any) -> None:
+    """Raise ModelError where a class attribute holds declarations in a list, a tuple or a dict, or
+    is one that was not called: nothing would be declared.
+    """
+    if isinstance(value, type) and issubclass(value, (Parameter, Weight)):
+        kind = f"horn.{value.__name__}"
+        raise ModelError(f"{owner}.{name} is {kind}, the class; call it: {name} = {kind}()")
+    if isinstance(value, (list, tuple, dict)):
+        for each in value.values() if isinstance(value, dict) else value:
+            if isinstance(each, (Parameter, Weight)):
+                kind, held = type(each).__name__, type(value).__name__
+                raise ModelError(
+                    f"{owner}.{name} holds a {kind} in a {held}, where it declares nothing: each "
+                    f"has a name of its own in the class, as  {name}0 = horn.{kind}()"
+                )
 
 
 N = TypeVar("N", bound=type[Neuron])

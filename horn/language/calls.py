@@ -56,9 +56,10 @@ _INSTEAD: dict[Any, str] = {
     print: "it gives nothing: write it on a line of its own, which is left out where neurons are "
     "compiled",
     round: "write horn.math.floor(x + 0.5)",
-    int: "write horn.math.floor(x), which is the next whole number below",
+    int: "write horn.math.floor(x), which rounds down: -0.5 gives -1, not 0",
     super: "call the base class by its name: Base.forward(self, messages)",
 }
+_PLAIN = "calls in a neuron take plain arguments: write them in their order, without names"
 _DRAWS = "draw with self.uniform(), self.normal() or self.bernoulli(p), which a run repeats"
 _INSTEAD_OF_MODULES = {
     "random": _DRAWS,
@@ -105,7 +106,7 @@ class Calls:
             name = ast.unparse(node.func)
             self.scope.fail(node.func, f"{name} is not in the neuron language; {_INSTEAD[target]}")
         if node.keywords:
-            self.scope.fail(node, "calls in a neuron take plain arguments")
+            self.scope.fail(node, _PLAIN)
         args = [self.expressions.value(a) for a in node.args]
         if isinstance(target, ActivationRef):
             return self.activate(target, args, node)
@@ -197,7 +198,7 @@ class Calls:
         if target in _MONOIDS and isinstance(first, (ast.GeneratorExp, ast.ListComp)):
             return self.reduced(name, first, node)
         if node.keywords:
-            self.scope.fail(node, "calls in a neuron take plain arguments")
+            self.scope.fail(node, _PLAIN)
         args = [self.expressions.value(a) for a in node.args]
         if any(isinstance(a, MessagesRef) for a in args):
             self.scope.fail(

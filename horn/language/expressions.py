@@ -10,6 +10,11 @@ from horn.ir import Node, Op
 from horn.language.scope import Scope
 
 Rule = Callable[[Any], Any]  # from a syntax tree of one form to its value
+_REMEDIES: dict[type[ast.expr], str] = {
+    ast.NamedExpr: "; assign on a line of its own",
+    ast.Lambda: "; write it as a method, or as a function beside the class",
+    ast.JoinedStr: "; text is for print(...) on a line of its own",
+}
 
 
 class Expressions:
@@ -24,11 +29,11 @@ class Expressions:
     def value(self, node: ast.expr) -> Any:
         rule = self.rules.get(type(node))
         if rule is None:
-            of_its_own = "; assign on a line of its own" if isinstance(node, ast.NamedExpr) else ""
+            remedy = _REMEDIES.get(type(node), "")
             self.scope.fail(
                 node,
                 f"{ast.unparse(node)!r} is not in the neuron language (numbers, + - * / "
-                f"// % **, comparisons, if-else, and the functions of horn.math are){of_its_own}",
+                f"// % **, comparisons, if-else, and the functions of horn.math are){remedy}",
             )
         return rule(node)
 

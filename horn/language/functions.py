@@ -17,7 +17,7 @@ from horn import math as horn_math
 from horn.errors import CompileError
 from horn.ir import Node, Op, select
 from horn.language.names import ONE_NUMBER
-from horn.language.references import wrap
+from horn.language.references import SelfRef, wrap
 from horn.language.scope import Scope
 from horn.language.source import Source, source_of
 from horn.language.statements import Statements
@@ -96,15 +96,22 @@ class Functions:
         tree = source.tree
         a = tree.args
         if a.vararg or a.kwarg or a.kwonlyargs:
-            problem = "helper functions of a neuron take plain arguments only"
+            problem = "helper functions of a neuron take plain arguments only, no * and **"
             if hasattr(source.function, "__wrapped__"):
                 problem += "; name in the decorator those of the function that it wraps"
             raise source.error(tree, problem)
         names = [x.arg for x in (*a.posonlyargs, *a.args)]
         defaults = source.function.__defaults__ or ()
         if not len(names) - len(defaults) <= len(args) <= len(names):
-            plural = "" if len(names) == 1 else "s"
-            problem = f"{source.where} takes {len(names)} argument{plural}, got {len(args)}"
+            self_too = sum(isinstance(arg, SelfRef) for arg in args[:1])  # the user writes the rest
+            own, got = names[self_too:], len(args) - self_too
+            listed = f" ({', '.join(own)})" if own else ""
+            plural = "" if len(own) == 1 else "s"
+            problem = f"{source.where} takes {len(own)} argument{plural}{listed}, got {got}"
+            if self_too and names[:1] != ["self"]:
+                whole = ", ".join(["self", *names])
+                called = source.function.__name__
+                problem = f"{source.where} is a method, and has no self: def {called}({whole}):"
             if node is not None:
                 self.scope.fail(node, problem)
             if self.scope.kind in ("forward", "backward"):

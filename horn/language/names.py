@@ -205,6 +205,13 @@ class Names:
             return found.__func__
         if isinstance(found, types.FunctionType):
             return MethodRef(found)
+        if isinstance(found, (property, classmethod)):
+            kind = type(found).__name__
+            self.scope.fail(
+                node,
+                f"self.{name} is a {kind}, which is not in the neuron language: write a plain "
+                "method, without the decorator, and call it",
+            )
         if found is None:
             self.scope.fail(node, f"self.{name} is None; give {cls.__name__}.{name} a number")
         if found is not _MISSING:

@@ -13,7 +13,7 @@ from horn.ir import Node, Op, const, leaf, select
 from horn.ir.neuron_ir import NeuronContext
 from horn.language.references import ActivationRef, MessageRef, MessagesRef, MethodRef, Unset, Word
 from horn.language.source import Source
-from horn.neuron import MESSAGE_FIELDS, WEIGHT, SynapseState, declared
+from horn.neuron import MESSAGE_FIELDS, WEIGHT, Parameter, SynapseState, Weight, declared
 
 Path = tuple[tuple[Node, bool], ...]  # conditions and their truth, on the way to a statement
 
@@ -103,7 +103,16 @@ class Scope:
         if value is None:
             self.fail(node, f"{ast.unparse(node)!r} gives nothing; a number is needed here")
         said, remedy = ast.unparse(node), ""
-        if isinstance(value, property):
+        if isinstance(value, (Parameter, Weight)):
+            kind = f"horn.{type(value).__name__}"
+            self.fail(
+                node,
+                f"{said!r} is a {kind} that no class declares: write  {said} = {kind}(...)  in the "
+                "class of the neuron",
+            )
+        if isinstance(value, str):
+            remedy = f", but the text {value!r}"
+        elif isinstance(value, property):
             remedy = f"; make a method of it, without @property, and call it: {said}()"
         elif isinstance(value, type):
             remedy = f"; it is the class {value.__name__}: write {value.__name__}(...) there"

@@ -21,6 +21,14 @@ _STATEMENTS: dict[type[ast.stmt], str] = {
     ast.ImportFrom: "import",
     ast.Delete: "del",
 }
+_REMEDIES = {
+    "import": "; write it at the top of the file",
+    "try": "; nothing raises here, what divides by 0 is infinite or NaN: ask with an if before",
+    "match": "; write if and elif",
+    "a function inside a method": "; write it as a method, or beside the class",
+    "global": "; what a neuron keeps from batch to batch is a horn.State of its class",
+    **dict.fromkeys(("del", "assert", "raise"), "; leave it out"),
+}
 
 
 @dataclass(frozen=True)
@@ -122,7 +130,7 @@ class Statements:
             )
         else:
             word = _STATEMENTS.get(type(node), type(node).__name__.lower())
-            remedy = "; write it at the top of the file" if word == "import" else ""
+            remedy = _REMEDIES.get(word, "")
             self.scope.fail(
                 node,
                 f"{word} is not in the neuron language "

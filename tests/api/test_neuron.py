@@ -34,6 +34,22 @@ def test_a_constant_in_a_subclass_takes_a_parameter_away():
     assert list(declared(Fixed, horn.Parameter)) == ["shift"]
 
 
+HELD = [
+    ([horn.Weight(), horn.Weight()], "holds a Weight in a list", "gates0 = horn.Weight"),
+    ((horn.Parameter(1.0), 2.0), "holds a Parameter in a tuple", "gates0 = horn.Parameter"),
+    ({"a": horn.State(0.0)}, "holds a State in a dict", "gates0 = horn.State"),
+    ([0.5, horn.SynapseState(0.0)], "holds a SynapseState in a list", "gates0 = horn.SynapseState"),
+    (horn.Weight, "is horn.Weight, the class; call it", "gates = horn.Weight"),
+    (horn.State, "is horn.State, the class; call it", "gates = horn.State"),
+]
+
+
+@pytest.mark.parametrize(("value", "said", "remedy"), HELD, ids=[each[1] for each in HELD])
+def test_a_declaration_that_declares_nothing_is_refused(value, said, remedy):
+    with pytest.raises(ModelError, match=rf"^Lister\.gates {said}.* {remedy}\(\)$"):
+        type("Lister", (horn.Neuron,), {"gates": value})
+
+
 @pytest.mark.parametrize("word", [*READABLE, "bernoulli", "push", "feedforward"])
 def test_a_class_may_not_take_a_word_of_the_neuron(word):
     with pytest.raises(ModelError, match=f"Thief defines {word}, which every neuron already has"):

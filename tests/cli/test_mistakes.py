@@ -243,6 +243,18 @@ JOBS = {
     "the mean absolute error": M(OUTPUT, '    net.output(2, loss="mae")',
         ("unknown loss 'mae'; write loss=lambda output, target: abs(output - target)",),
         remedy="    net.output(2, loss=lambda output, target: abs(output - target))"),
+    "Huber's loss": M(OUTPUT, '    net.output(2, loss="huber")',
+        ("unknown loss 'huber'; write loss=lambda output, target: horn.math.where(abs(output - "
+         "target) < 1.0, 0.5 * (output - target) ** 2, abs(output - target) - 0.5)",),
+        remedy="    net.output(2, loss=lambda output, target: horn.math.where(abs(output - "
+        "target) < 1.0, 0.5 * (output - target) ** 2, abs(output - target) - 0.5))"),
+    "a hinge": M(OUTPUT, '    net.output(2, loss="hinge")',
+        ("horn.math.relu(1.0 - (2.0 * target - 1.0) * output)",),
+        remedy="    net.output(2, loss=lambda output, target: horn.math.relu(1.0 - (2.0 * target "
+        "- 1.0) * output))"),
+    "a loss that horn has not": M(OUTPUT, '    net.output(2, loss="wasserstein")',
+        ("unknown loss 'wasserstein'; known:", "as loss=lambda output, target: abs("),
+        remedy="    net.output(2, loss=lambda output, target: abs(output - target))"),
     "glorot_uniform": M(LAYER, '    net.layer(4, init="glorot_uniform")',
         ("unknown initialiser 'glorot_uniform'; did you mean 'glorot'?",),
         remedy='    net.layer(4, init="glorot")'),

@@ -758,7 +758,7 @@ REFUSED = {
         def forward(self, messages):
             self.feedforward(«self.half(1.0, 2.0)»)
         """,
-        "N.half takes 2 arguments, got 3",
+        "N.half takes 1 argument (x), got 2",
     ),
     "forward without messages": (
         """
@@ -873,6 +873,50 @@ def test_a_helper_that_never_returns(tmp_path):
     assert "gives nothing; a number is needed here" in refused(tmp_path, body, before)
 
 
+FORWARD = """
+    text = "2"
+    @property
+    def twice(self):
+        return 2.0
+    @classmethod
+    def of_class(cls, z):
+        return z
+    def bend(self, z, a):
+        return z * a
+    def bare(z):
+        return z
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+"""
+REMEDIES = {
+    "self.feedforward(«self.bend(z)»)": "N.bend takes 2 arguments (z, a), got 1",
+    "self.feedforward(«self.bend(z, 1.0, 2.0)»)": "N.bend takes 2 arguments (z, a), got 3",
+    "self.feedforward(«self.bend(z, a=2.0)»)": "write them in their order, without names",
+    "self.feedforward(«self.bare(z)»)": "N.bare is a method, and has no self: def bare(self, z):",
+    "self.feedforward(z * «self.twice»)": "self.twice is a property",
+    "self.feedforward(«self.of_class»(z))": "self.of_class is a classmethod",
+    "self.feedforward(z * «self.text»)": "'self.text' is not a number, but the text '2'",
+    "self.feedforward(z * «LOOSE»)": "write  LOOSE = horn.Parameter(...)  in the class",
+    "f = «lambda v: v * v»": "write it as a method, or as a function beside the class",
+    "y = «f'{z}'»": "text is for print(...) on a line of its own",
+    "«global LOOSE»": "what a neuron keeps from batch to batch is a horn.State",
+    "«assert z > 0.0»": "leave it out",
+}
+
+
+@pytest.mark.parametrize("line", REMEDIES)
+def test_what_is_refused_has_a_remedy(tmp_path, line):
+    body = f"{FORWARD}        {line}\n"
+    assert REMEDIES[line] in refused(tmp_path, body, "LOOSE = horn.Parameter(1.0)\n")
+
+
+def test_try_and_match_have_a_remedy(tmp_path):
+    tried = "        «try:»\n            y = 1.0 / z\n        except ValueError: pass\n"
+    matched = "        «match z:»\n            case _:\n                y = z\n"
+    for body, remedy in ((tried, "ask with an if before"), (matched, "write if and elif")):
+        assert remedy in refused(tmp_path, FORWARD + body)
+
+
 def test_a_helper_with_keyword_only_arguments(tmp_path):
     before = "def odd(x, *, k=1.0):\n    return k * x\n"
     made = module(tmp_path, source(SUM.replace("sum(", "odd(sum(").replace(")))", "))))"), before))
@@ -914,7 +958,7 @@ def passes(f):
         self.feedforward(sum(m.input * m.weight for m in messages))
     """
     made = module(tmp_path, source(body, before))
-    with pytest.raises(CompileError, match="plain arguments only; name in the decorator those of"):
+    with pytest.raises(CompileError, match="name in the decorator those of"):
         forward(made.N)
 
 
