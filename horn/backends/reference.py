@@ -335,7 +335,13 @@ class Runner:
     ) -> Array:
         """The share of an array that has all of it: whole, or with the outer axes."""
         if axes and base(axes[0]) == "b":
-            array = array[self.here(axes[0])]
+            rows = self.rows_of(axes[0])
+            n = count(rows) * self.n_steps
+            if not self.is_wide:
+                array = array[rows]
+            elif len(array) != n:  # every row, step after step
+                steps = array.reshape(self.n_steps, len(array) // self.n_steps, *array.shape[1:])
+                array = steps[:, rows].reshape(n, *array.shape[1:])
         for position, axis in enumerate(axes):
             if "@" in axis and base(axis) != "b":
                 whole = base(axis) if outer is None else outer[position]

@@ -11,6 +11,7 @@ import horn
 from horn.backends import Setup, make
 from horn.checkpoint import Checkpoints
 from horn.compiler import lower
+from horn.data import Dataset
 from horn.errors import CompileError, JobError, ModelError
 from horn.partition.placement import Placement
 from horn.partition.rewrite import partition
@@ -27,7 +28,7 @@ from tests.parity.recurrent import LIF, DropConnect, Masked, Noisy
 from tests.parity.test_groups import of_groups
 from tests.parity.test_stateful import job_of as job_in_pieces
 from tests.parity.test_stateful import net_of, sequences
-from tests.parity.test_tasks import Found, of_one
+from tests.parity.test_tasks import Found, compare, of_group, of_one, place
 from tests.parity.test_time import BATCHES, elman, job_of, task
 from tests.strategies.together import together
 from tests.support.runs import bits
@@ -265,6 +266,23 @@ def test_every_strategy_trains_in_processes(how):
 
 
 # --- plans, and what is refused
+
+
+def test_a_task_of_the_reference_takes_its_rows_of_all_steps():
+    """A layer that every task computes whole, below one of which each has rows."""
+    net = horn.Network(seed=41)
+    net.input(2, steps=4)
+    net.layer(3, activation="sigmoid")
+    net.output(2, activation="tanh", loss="squared_error", each_step=True)
+    rng = np.random.default_rng(1)
+    data = Dataset(rng.standard_normal((8, 8)), rng.integers(0, 2, (8, 4)))
+    setup = Setup(net, horn.SGD(0.05), "labels", 3, "float64", 1)
+    batches = [np.arange(3), np.arange(5, 7)]
+    one = of_one("reference", setup, data, batches)
+    for layers in (["all"] * 3, ["rows", "all", "rows"]):
+        placement = place(net, ["replicated"] * 2, layers)
+        found = of_group("reference", setup, data, batches, placement, 2)
+        compare(good(found), one, str(layers))
 
 
 def test_a_plan_divides_rows_and_counts_steps():
