@@ -11,6 +11,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -85,7 +86,7 @@ def _split(target: str) -> tuple[str, str]:
 
 def _import(place: str) -> tuple[types.ModuleType, str]:
     path = Path(place)
-    if path.suffix == ".py" or path.exists():
+    if path.suffix == ".py" or os.path.exists(path):
         return _import_file(path), path.stem
     if "/" in place or not all(part.isidentifier() for part in place.split(".")):
         raise NotFound(f"{place}: no such file or module; give file.py or package.module")
@@ -99,14 +100,23 @@ def _import(place: str) -> tuple[types.ModuleType, str]:
         raise
 
 
+def no_file(path: Path) -> NotFound:
+    """The error for a Python file that is not there: where it was looked for, and a near name."""
+    folder = path.parent.absolute()
+    if os.path.isdir(path):
+        return NotFound(f"{path}: is a folder; name a file in it")
+    if not os.path.isdir(folder):
+        return NotFound(f"{path}: no such file, since there is no folder {folder}")
+    # Compares stems: the common ending would make all names alike.
+    names = {entry.stem: entry.name for entry in folder.glob("*.py")}
+    near = difflib.get_close_matches(path.stem, names, 1)
+    hint = f"; did you mean {path.with_name(names[near[0]])}?" if near else ""
+    return NotFound(f"{path}: no such file in {folder}{hint}")
+
+
 def _import_file(path: Path) -> types.ModuleType:
-    if not path.is_file():
-        what = "is a folder; name a file in it" if path.is_dir() else "no such file"
-        # Compares stems: the common ending would make all names alike.
-        names = {entry.stem: entry.name for entry in path.parent.glob("*.py")}
-        near = difflib.get_close_matches(path.stem, names, 1)
-        hint = f"; did you mean {path.with_name(names[near[0]])}?" if near else ""
-        raise NotFound(f"{path}: {what}{hint}")
+    if not os.path.isfile(path):  # False too of a name that is too long
+        raise no_file(path)
     sys.path.insert(0, str(path.parent.resolve()))  # as python file.py does
     name = path.stem if path.stem not in sys.modules else f"horn_target_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())

@@ -27,6 +27,7 @@ from horn.cluster.package import (
 )
 from horn.errors import JobError, NotFound
 from horn.security.keys import is_key_text
+from horn.target import no_file
 
 IGNORED = (".git/", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/",
            ".mypy_cache/", ".ruff_cache/", ".pytest_cache/", ".ipynb_checkpoints/",
@@ -100,8 +101,8 @@ def _place(place: str, root: Path) -> tuple[Path, Path]:
     """The folder where imports begin, and the target's file relative to it."""
     if place.endswith(".py"):
         path = root / place
-        if not path.is_file():
-            raise NotFound(f"{place}: no such file")
+        if not os.path.isfile(path):  # False too of a name that is too long
+            raise no_file(path)
         return path.parent.resolve(), Path(path.name)
     for found in _module_files(root, place.split(".")):
         return root.resolve(), found

