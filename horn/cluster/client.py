@@ -16,7 +16,7 @@ import re
 import secrets
 import time
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +54,7 @@ logger = logging.getLogger(__name__)
 
 UNREADABLE = (ValueError, msgspec.MsgspecError)  # errors of a node that this horn did not write
 UNANSWERED = (ClusterError, ProtocolError)  # of a worker that has gone, or has another horn
+TOGETHER = 100  # jobs that are read in one round trip
 COPIES = 2  # agents that get a package, so that the loss of one loses no job
 LAST = "@last"
 SHORT_S = 5.0  # for a command to reach ZooKeeper
@@ -250,7 +251,7 @@ class ClusterClient:
     def status(self, job: str) -> JobStatus:
         """The status of a job. Raises NotFound. ClusterError: its nodes cannot be read."""
         try:
-            return self._status(job)
+            return self._status(job, self._read([job]))
         except UNREADABLE as error:
             raise ClusterError(self._unreadable(job, error)) from error
 
@@ -261,10 +262,14 @@ class ClusterClient:
             f"written it, and horn rm {job} removes it"
         )
 
-    def _status(self, job: str) -> JobStatus:
+    def _read(self, jobs: Sequence[str]) -> Iterator[Znode | None]:
+        """What ``_status`` takes of jobs, read in one round trip."""
         at = self.paths
-        spec = self.coord.get(at.spec(job))
-        state = self.coord.get(at.state(job))
+        parts = (at.spec, at.state, at.record, at.progress, at.result)
+        return iter(self.coord.get_each([part(job) for job in jobs for part in parts]))
+
+    def _status(self, job: str, nodes: Iterator[Znode | None]) -> JobStatus:
+        spec, state, record, progress, result = itertools.islice(nodes, 5)
         if spec is None or state is None:
             raise NotFound(f"no job {job!r}")
         found: Submission | None
@@ -272,48 +277,47 @@ class ClusterClient:
             found = submission.read(self.key, job, spec)
         except HornError:
             found = None
-        record = self.coord.get(at.record(job))
         return JobStatus(
             job,
             JobState(state.data.decode()),
             found,
             JobRecord() if record is None or not record.data
             else msgspec.json.decode(record.data, type=JobRecord),
-            self._json(at.progress(job)),
-            self._json(at.result(job)),
+            _json(progress),
+            _json(result),
             spec.made_s,
             spec.created,
             max(self.now_s() - spec.made_s, 0.0),
         )  # fmt: skip
 
-    def _package(self, job: str) -> str:
-        """The package of a job, "" if the description cannot be read; other nodes may be bad."""
-        spec = self.coord.get(self.paths.spec(job))
-        try:
-            return "" if spec is None else submission.read(self.key, job, spec).package
-        except HornError:
-            return ""
+    def _packages(self, jobs: Sequence[str]) -> Iterator[str]:
+        """The package of each job, "" if its description cannot be read; other nodes may be bad."""
+        for k in range(0, len(jobs), TOGETHER):
+            some = jobs[k : k + TOGETHER]
+            specs = self.coord.get_each([self.paths.spec(job) for job in some])
+            for job, spec in zip(some, specs, strict=True):
+                try:
+                    yield "" if spec is None else submission.read(self.key, job, spec).package
+                except HornError:
+                    yield ""
 
     def all_statuses(self, *, active: bool = False) -> list[JobStatus]:
         """The status of all jobs, or of those that have not ended, newest first; unreadable jobs
         are left out, with a warning.
         """
         found = []
-        for job in self.coord.children(self.paths.all_active() if active else self.paths.jobs()):
-            try:
-                found.append(self._status(job))
-            except NotFound:  # it is being removed
-                continue
-            except UNREADABLE as error:
-                logger.warning("%s", self._unreadable(job, error))
+        names = self.coord.children(self.paths.all_active() if active else self.paths.jobs())
+        for k in range(0, len(names), TOGETHER):
+            jobs = names[k : k + TOGETHER]
+            nodes = self._read(jobs)
+            for job in jobs:
+                try:
+                    found.append(self._status(job, nodes))
+                except NotFound:  # it is being removed
+                    continue
+                except UNREADABLE as error:
+                    logger.warning("%s", self._unreadable(job, error))
         return sorted(found, key=lambda status: -status.created)
-
-    def _json(self, path: str) -> dict[str, Any]:
-        node = self.coord.get(path)
-        if node is None or not node.data:
-            return {}
-        found = json.loads(node.data)
-        return found if isinstance(found, dict) else {}
 
     # change
 
@@ -428,11 +432,11 @@ class ClusterClient:
         from horn.cluster.file_service import DoneReply, JobRequest
 
         self.jobs.check_ended(job)
-        package = self._package(job)
-        for other in self.coord.children(self.paths.jobs()):
-            # A job that cannot be read, such as another version's, may have the same package.
-            if other != job and self._package(other) in ("", package):
-                package = ""
+        [package] = self._packages([job])
+        others = [other for other in self.coord.children(self.paths.jobs()) if other != job]
+        # A job that cannot be read, such as another version's, may have the same package.
+        if not {"", package}.isdisjoint(self._packages(others)):
+            package = ""
         for name, member in self.workers().items():
             try:
                 self.client(name, member).call("forget", JobRequest(job, package), DoneReply)
@@ -544,6 +548,13 @@ class ClusterClient:
                 f"{path} cannot be written ({error.strerror or error}); the cluster has the model "
                 f"still:  horn fetch {job} -o FILE"
             ) from error
+
+
+def _json(node: Znode | None) -> dict[str, Any]:
+    if node is None or not node.data:
+        return {}
+    found = json.loads(node.data)
+    return found if isinstance(found, dict) else {}
 
 
 def notes(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

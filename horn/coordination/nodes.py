@@ -107,11 +107,23 @@ class Nodes(ABC):
 
     def get(self, path: str, timeout_s: float = ANSWER_S) -> Znode | None:
         """The node, or None if it is not there."""
-        reply = self._ask("get", path, timeout_s=timeout_s)
-        if reply.reason not in ("", "missing"):
-            self._refuse(path, reply)
-        node: Znode | None = reply.value
-        return node
+        return self.get_each([path], timeout_s)[0]
+
+    def get_each(self, paths: Sequence[str], timeout_s: float = ANSWER_S) -> list[Znode | None]:
+        """Several nodes in one round trip: ``get`` of each."""
+        if not paths:
+            return []
+        deadline = time.monotonic() + timeout_s
+        replies = self._sent("get", paths, deadline=deadline)
+        while any(reply.reason == "broken" for reply in replies):
+            self.wait_connected(deadline - time.monotonic())
+            replies = self._sent("get", paths, deadline=deadline)
+        for path, reply in zip(paths, replies, strict=True):
+            if reply.reason == "access":
+                self._deny(path)
+            if reply.reason not in ("", "missing"):
+                self._refuse(path, reply)
+        return [reply.value for reply in replies]
 
     def children(self, path: str, timeout_s: float = ANSWER_S) -> list[str]:
         """The names below ``path``, sorted; none if it is not there."""

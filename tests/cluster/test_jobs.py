@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from horn import errors
+from horn.cluster import client, submission
 from horn.cluster.client import ClusterClient
 from horn.cluster.submission import Submission
 from horn.coordination import paths
@@ -267,7 +268,32 @@ def test_who_looks_for_jobs_that_run_asks_nothing_of_those_that_have_ended(
     cluster = ClusterClient(coord.hosts)
     cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs
     assert [status.job for status in cluster.all_statuses()] == ["ended", "runs"]
-    asked, get = [], coord.get
-    monkeypatch.setattr(coord, "get", lambda path: asked.append(path) or get(path))
+    asked, get_each = [], coord.get_each
+    monkeypatch.setattr(coord, "get_each", lambda paths: asked.extend(paths) or get_each(paths))
     assert [status.job for status in cluster.all_statuses(active=True)] == ["runs"]
     assert asked and not [path for path in asked if "ended" in path]
+
+
+@pytest.mark.net
+def test_many_jobs_are_read_in_few_round_trips(embedded, connect_embedded, monkeypatch):
+    """Each took five, one after the other: seconds, of hundreds of jobs and a slow network."""
+    coord = connect_embedded()
+    jobs = Jobs(coord)
+    names = [f"job-{n:03d}" for n in range(client.TOGETHER + 1)]
+    for job in names:
+        found = Submission(job=job, target="train.py", package="ab" * 32, user=client.user())
+        jobs.create(job, submission.unsigned(found))
+    cluster = ClusterClient(coord.hosts)
+    cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs  # below this test's root
+    cluster.now_s()
+    trips, sent = [], coord._sent
+    monkeypatch.setattr(
+        coord, "_sent", lambda *args, **kwargs: trips.append(args) or sent(*args, **kwargs)
+    )
+    assert [status.job for status in cluster.all_statuses()] == names[::-1]
+    assert len(trips) == 3  # their names, a hundred jobs, the last
+    assert cluster.find("@last") == names[-1]
+    trips.clear()
+    assert cluster.status(names[7]).job == names[7]
+    assert len(trips) == 1
+    assert coord.get_each([]) == []
