@@ -193,14 +193,28 @@ class Agent:
             "id": self.store.id, "shared": self.store.shared_id, "files": capacity.limits.n_files,
         }  # fmt: skip
         old = self.workers.members({}).get(self.name)  # masters log the workers that they leave out
-        return self.workers.join(
-            self.name,
-            self.service.endpoint,
-            versions=versions(),
-            info=info,
-            replace=old is not None and old.info.get("id") == self.store.id,
-            timeout_s=2 * capacity.session_s,
-        )
+        is_own = old is not None and old.info.get("id") == self.store.id
+        if old is not None and not is_own:
+            logger.warning(
+                "worker %s is up already, at %s with another --dir; waiting for it to go, at most "
+                "%g s; if it is to stay, give this one another --name",
+                self.name, old.endpoint, 2 * capacity.session_s,
+            )  # fmt: skip
+        ends = time.monotonic() + 2 * capacity.session_s
+        while not self._stopping:
+            try:
+                return self.workers.join(
+                    self.name,
+                    self.service.endpoint,
+                    versions=versions(),
+                    info=info,
+                    replace=is_own,
+                    timeout_s=AGAIN_S,
+                )
+            except Conflict:
+                if time.monotonic() > ends:
+                    raise
+        return 0  # it ends, without a place
 
     def _on_event(self, event: Event) -> None:
         self._suspended = isinstance(event, ConnectionSuspended)

@@ -7,6 +7,8 @@ import hashlib
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ from horn.coordination.jobs import ENDED, JobState
 from horn.coordination.membership import Membership
 from horn.coordination.records import Znode
 from horn.errors import AccessDenied, JobError
-from tests.cluster.agents import FOREVER, Agents, alive, own_port
+from tests.cluster.agents import FOREVER, ROOT, Agents, alive, own_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -208,6 +210,30 @@ def test_an_agent_that_is_started_again_takes_its_place_at_once(
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.n_restarts >= 1
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_second_worker_of_a_name_says_at_once_what_it_waits_for(
+    cluster_of: Agents, client: ClusterClient, is_stopped: bool
+):
+    """It was silent for two sessions, also to who pressed Ctrl-C."""
+    cluster_of.session_s = 20.0 if is_stopped else 1.0
+    cluster_of.start("a")
+    command = [sys.executable, "-m", "horn", "worker", "--zk", cluster_of.hosts, "--name", "a",
+               "--session", f"{cluster_of.session_s:g}s", "--dir", str(cluster_of.folder / "b"),
+               "--quiet"]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as second:
+        try:
+            said = next(line for line in second.stderr if "with another --dir" in line)
+            assert "waiting for it to go, at most" in said and "another --name" in said
+            if is_stopped:
+                second.send_signal(signal.SIGINT)
+                assert second.wait(60) == 0
+            else:
+                assert second.wait(60) == 6
+                assert "is held by another process" in second.stderr.read()
+        finally:
+            second.kill()
 
 
 def test_an_agent_that_is_told_to_leave_hands_its_jobs_over(
