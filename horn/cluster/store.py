@@ -105,7 +105,13 @@ class HostStore:
     def put(self, digest: str, packed: bytes, portions: Iterator[bytes | memoryview]) -> None:
         """Store a package, unless it is here already. Raises BadPackage."""
         folder = self._package(digest)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ClusterError(
+                f"{folder}: {error.strerror}; see that the folder of --dir is there, is the "
+                f"worker's own to write, and has room"
+            ) from error
         if (folder / "files").is_dir():
             for _ in portions:
                 pass

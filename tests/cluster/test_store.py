@@ -199,3 +199,14 @@ def test_a_copy_for_the_shared_folder_goes_when_its_agent_was_killed_and_starts_
 
 def _id(folder: Path) -> str:
     return (folder / "id").read_text().strip()
+
+
+def test_a_package_for_a_folder_that_has_vanished_is_refused_with_what_to_do(tmp_path):
+    """The submitter was told "put failed"."""
+    store = HostStore(tmp_path / "host")
+    try:
+        (tmp_path / "host").rename(tmp_path / "elsewhere")
+        with pytest.raises(ClusterError, match="No such file or directory; see that the folder"):
+            store.put("ab" * 32, b"", iter(()))
+    finally:
+        store.close()
