@@ -294,10 +294,20 @@ SUBMIT = {
     ),
 }  # fmt: skip
 
-# Where the lines go: before these.
+# A cluster is handed the command's words as they were read, not its variables.
+HANDED = (
+    "words = click.get_current_context().params; "
+    "words |= {key: v for key, v in {**options, **locals()}.items() if key in words}"
+)
+# Where the lines go: before these. What follows the line of an option comes last.
 PLACES = {
     "train": ("horn/train.py", '    if resume == "changed":\n', TRAIN),
     # the end of __post_init__
     "job": ("horn/job.py", "\n    @property\n    def n_iterations(", JOB),
-    "submit": ("horn/cli/submit.py", "    if zk_hosts and not local and not dry_run:\n", SUBMIT),
+    "submit": (
+        "horn/cli/submit.py",
+        "    if zk_hosts and not local and not dry_run:\n",
+        SUBMIT,
+        HANDED,
+    ),
 }

@@ -112,8 +112,6 @@ class Scope:
             )
         if isinstance(value, str):
             remedy = f", but the text {value!r}"
-        elif isinstance(value, property):
-            remedy = f"; make a method of it, without @property, and call it: {said}()"
         elif isinstance(value, type):
             remedy = f"; it is the class {value.__name__}: write {value.__name__}(...) there"
         elif callable(value) or isinstance(value, (ActivationRef, MethodRef, Word)):

@@ -20,7 +20,7 @@ from tests.options import DEEPER, JOB, PLACES, SUBMIT, TRAIN, Guard
 
 training = importlib.import_module("horn.train")  # horn.train is the function
 ROOT = Path(__file__).resolve().parents[2]
-MUTATIONS = [(where, name) for where, (*_, guards) in PLACES.items() for name in guards]
+MUTATIONS = [(where, name) for where, (_, _, guards, *_) in PLACES.items() for name in guards]
 MUTATIONS += [("deeper", name) for name in DEEPER]
 
 
@@ -61,9 +61,9 @@ def mutated(where: str, name: str, folder: Path) -> None:
     if where == "deeper":
         file, old, new, _ = DEEPER[name]
     else:
-        file, old, guards = PLACES[where]
+        file, old, guards, *after = PLACES[where]
         indent = re.match(r"\s*", old.lstrip("\n"))[0] * (2 if where == "job" else 1)
-        new = f"{indent}{guards[name].ignored}\n{old}"
+        new = "".join(f"{indent}{line}\n" for line in (guards[name].ignored, *after)) + old
     text = (folder / file).read_text()
     assert text.count(old) == 1, f"{file} has {old!r} {text.count(old)} times"
     (folder / file).write_text(text.replace(old, new))
@@ -81,6 +81,6 @@ def test_an_option_that_is_ignored_is_seen(where, name, tmp_path):
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=580,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout
-    failed = re.findall(r"^FAILED (.+?)(?: - .*)?$", done.stdout, re.M)
+    failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.M)
     for test in tests:
         assert any(one == test or one.startswith(f"{test}[") for one in failed), done.stdout

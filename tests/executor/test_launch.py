@@ -342,7 +342,7 @@ def test_a_stopped_task_is_named_with_what_it_owes():
     assert error.absent == ("task 1",) and error.exit_code == 1
     text = str(error)
     assert "superstep" in text and ("collect" in text or "barrier" in text)
-    assert "task 1 owes" in text
+    assert "task 1 owes" in text and f"{LATE_S:g} s" in text, text
     assert "is stopped (SIGSTOP, or a debugger)" in text
 
 

@@ -689,25 +689,6 @@ REFUSED = {
         """,
         "'self.activation' is not a number; call it: self.activation(...)",
     ),
-    "a class as a number": (
-        """
-        gain = horn.Parameter
-        def forward(self, messages):
-            self.feedforward(«self.gain» * sum(m.input for m in messages))
-        """,
-        "'self.gain' is not a number; it is the class Parameter: write Parameter(...) there",
-    ),
-    "a property as a number": (
-        """
-        @property
-        def half(self):
-            return 0.5
-        def forward(self, messages):
-            self.feedforward(«self.half» * sum(m.input for m in messages))
-        """,
-        "'self.half' is not a number; make a method of it, without @property, and call it: "
-        "self.half()",
-    ),
     "messages as a number": (
         """
         def forward(self, messages):
