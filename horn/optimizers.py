@@ -215,15 +215,20 @@ class Direct(Optimizer):
         return w + g, {"previous_update": g}
 
 
-def named(name: str) -> type[Optimizer]:
-    """An optimizer of this file by its name, whatever its case, or the user's module:Class. Raises
-    JobError, which lists the names.
-    """
-    known = {
+def of_this_file() -> dict[str, type[Optimizer]]:
+    """The optimizers of this file, by their names in small letters."""
+    return {
         key.lower(): value
         for key, value in globals().items()
         if isinstance(value, type) and issubclass(value, Optimizer) and value is not Optimizer
     }
+
+
+def named(name: str) -> type[Optimizer]:
+    """An optimizer of this file by its name, whatever its case, or the user's module:Class. Raises
+    JobError, which lists the names.
+    """
+    known = of_this_file()
     if name.lower() in known:
         return known[name.lower()]
     theirs = registry.of_module("optimizer", name, list(known))

@@ -108,6 +108,18 @@ def valid_keys(job: Job) -> list[str]:
     return keys
 
 
+def key_like(option: str) -> str:
+    """The key of what somebody took for an option of a command, such as --batch-size; or ""."""
+    from horn.optimizers import of_this_file
+
+    keys = {name: name for name in (*JOB_KEYS, "optimizer")}
+    for kind in of_this_file().values():
+        keys |= {field.name: f"optimizer.{field.name}" for field in dataclasses.fields(kind)}
+    keys |= {"lr": keys["learning_rate"], "batch": "batch_size"}
+    close = difflib.get_close_matches(option.lstrip("-").replace("-", "_"), keys, 1, 0.8)
+    return keys[close[0]] if close else ""
+
+
 def _keys_of(thing: Any, prefix: str) -> list[str]:
     keys = []
     for field in dataclasses.fields(thing):

@@ -18,6 +18,12 @@ import click
 
 from horn.cli._end import LossyFile, ending, stop_on_signals
 
+# What other programs call them.
+ELSEWHERE = {
+    "cancel": "stop", "delete": "rm", "fit": "submit", "jobs": "list", "kill": "stop", "ls": "list",
+    "ps": "list", "run": "submit", "test": "evaluate", "train": "submit",
+}  # fmt: skip
+
 
 class Commands(click.Group):
     """The commands are the files of this package; each has an object ``command``."""
@@ -34,12 +40,16 @@ class Commands(click.Group):
 
     def resolve_command(self, context: click.Context, args: list[str]) -> Any:
         known = self.list_commands(context)
+        if args[0] == "help":
+            args = [*args[1:2], "--help"]
         if args[0] not in known:
             import difflib
 
-            near = difflib.get_close_matches(args[0], known, 1)
+            near = (
+                ELSEWHERE.get(args[0]) or (difflib.get_close_matches(args[0], known, 1) or [""])[0]
+            )
             if near:
-                context.fail(f"No such command {args[0]!r}; did you mean {near[0]}?")
+                context.fail(f"No such command {args[0]!r}; did you mean {near}?")
         return super().resolve_command(context, args)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from horn import registry
+from horn import mistakes, registry
 from horn.backends import Engine
 from horn.errors import JobError
 from horn.job import Job
@@ -199,7 +199,11 @@ def make(strategy: str | Strategy) -> Strategy:
     if isinstance(strategy, Strategy):
         return strategy
     if not isinstance(strategy, str):
-        raise JobError(f"strategy must be a name or a horn.Strategy, got {strategy!r}")
+        is_class = isinstance(strategy, type) and issubclass(strategy, Strategy)
+        said = f"the class {strategy.__name__}; write {strategy.__name__}()" if is_class else ""
+        raise JobError(
+            f"strategy must be a name or a horn.Strategy, got {said or mistakes.shown(strategy)}"
+        )
     return load(strategy)()
 
 

@@ -284,7 +284,10 @@ def test_a_setting_that_does_not_fit(run: Any, setting: str, message: str) -> No
         (["job.py", "--backend", "cuda"], 2, "no backend is called 'cuda'; Known: kernels"),
         (["job.py", "--timeout", "soon"], 2, "'soon' is no length of time; write 90s, 5m or 2h"),
         (["job.py", "-o", "no/where.horn"], 2, "the folder no does not exist; make it first"),
-        (["job.py", "--batch", "5"], 2, "No such option"),
+        (["job.py", "--batch", "5"], 2, "No such option '--batch'; write  --set batch_size=VALUE"),
+        (["job.py", "--lr=0.1"], 2, "'--lr'; write  --set optimizer.learning_rate=VALUE"),
+        (["job.py", "--epoch", "5"], 2, "No such option '--epoch'; write  --set epochs=VALUE"),
+        (["job.py", "--task", "2"], 2, "'--tasks'"),
         ([], 2, "Missing argument"),
     ],
 )
@@ -292,6 +295,17 @@ def test_a_command_that_does_not_fit(
     run: Any, arguments: list[str], code: int, message: str
 ) -> None:
     assert_refused(run("submit", *arguments), code, message)
+
+
+@pytest.mark.parametrize("word, meant", [("train", "submit"), ("sumbit", "submit"), ("ps", "list")])
+def test_a_command_that_there_is_not(run: Any, word: str, meant: str) -> None:
+    """train was answered with trace."""
+    assert_refused(run(word, "job.py"), 2, f"No such command {word!r}; did you mean {meant}?")
+
+
+def test_help_is_a_command_too(run: Any) -> None:
+    assert run("help").out == run("--help").out
+    assert run("help", "submit").out == run("submit", "--help").out
 
 
 def test_a_file_with_a_syntax_error(run: Any, folder: Path) -> None:

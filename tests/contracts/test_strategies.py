@@ -103,7 +103,7 @@ def test_it_is_found_by_its_name() -> None:
         ("horn:SGD", "no subclass of horn.Strategy"),
         (f"{__name__}:Needy", "its settings need defaults, but rate has none"),
         (3, "strategy must be a name or a horn.Strategy, got 3"),
-        (LocalAverage, "strategy must be a name or a horn.Strategy, got <class"),
+        (LocalAverage, "got the class LocalAverage; write LocalAverage()"),
     ],
 )
 def test_what_is_no_strategy_is_said(name: Any, sentence: str) -> None:
