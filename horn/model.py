@@ -6,6 +6,7 @@ A Model is arrays and a description. It makes an engine when it is first asked t
 from __future__ import annotations
 
 import logging
+import math
 import os
 import platform
 from collections.abc import Iterable, Iterator, KeysView, Mapping
@@ -505,8 +506,11 @@ class Model:
             every = shapes(network)
             states = {n: arrays[f"state/{n}"] for kind, n in every if kind == "state"}
             parameters = {n: arrays[n] for kind, n in every if kind == "parameter"}
-            number(manifest["facts"].get("iteration", 0), int, 0, 2**62)
-            _measured(manifest["facts"])
+            facts = manifest["facts"]
+            number(facts.get("iteration", 0), int, 0, 2**62)
+            if facts.get("scale") is not None:
+                number(facts["scale"], float, -math.inf, math.inf)
+            _measured(facts)
             code = Description({k: manifest[k] for k in DESCRIBED if k in manifest})
             classes, normalization, names = seen(manifest)
             model = cls(
@@ -517,7 +521,7 @@ class Model:
                 target=manifest["target"],
                 backend=backend,
                 threads=threads,
-                facts=manifest["facts"],
+                facts=facts,
                 code=code,
                 metrics=_metrics(manifest, str(path)),
                 classes=classes,

@@ -144,7 +144,8 @@ def used_by(process: subprocess.Popen[bytes]) -> tuple[int, dict[str, float]]:
     """Wait for a process: its exit code, and the time that it and the children that it waited for
     used, with the peak of the one of them that held most (a run's counters have each task's).
 
-    Not RUSAGE_CHILDREN, whose peak is that of any child that this process ever had.
+    Not RUSAGE_CHILDREN, whose peak is that of any child that this process ever had. A child begins
+    as a copy of this process: its peak is never below what is held here.
     """
     if process.returncode is not None:  # somebody has waited for it
         return process.returncode, {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,7 @@ def test_what_a_full_disk_refuses_leaves_nothing(
     def on_a_full_disk(fd: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    caplog.set_level(logging.INFO)
     monkeypatch.setattr(os, "write", on_a_full_disk)
     horn.train(job(), checkpoints=tmp_path / "run", checkpoint_every=3)
     assert caplog.text.count("ENOSPC") == 2

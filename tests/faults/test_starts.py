@@ -399,7 +399,8 @@ def test_without_room_for_the_first_checkpoint_a_run_goes_on_and_starts_from_not
     run = horn.train(given, tasks=2, checkpoints=small_disk / "c", checkpoint_every=EVERY,
                      progress=watch, pins=PINS)  # fmt: skip
     assert mark.exists() and bits(run) == bits(calm(tasks=2, pins=PINS))
-    [note] = watch.notes
+    [unsaved, note] = watch.notes
+    assert unsaved.startswith("The checkpoint of iteration 10 is not saved")
     assert note.startswith("Restarting from iteration 0 (attempt 1 of 3)")
     assert "ENOSPC" in caplog.text and str(small_disk) in caplog.text
     assert list((small_disk / "c").glob("*")) == []
