@@ -370,11 +370,28 @@ static inline REAL K(lanes)(int monoid, REAL *a) {
     return a[0];
 }
 
+/* The sum of the lanes of each of TP * TQ results, as ``lanes`` has it, of all at once. */
+static inline void K(sums_of_lanes)(REAL *a, REAL *to) {
+    for (int m = (int)LN / 2; m >= 4; m /= 2)
+        for (int j = 0; j < TP * TQ; j++)
+            for (int k = 0; k < m; k++) a[j * LN + k] += a[j * LN + k + m];
+    for (int j = 0; j < TP * TQ; j++)
+        to[j] = LN == 2 ? a[j * LN] + a[j * LN + 1]
+                        : (a[j * LN] + a[j * LN + 2]) + (a[j * LN + 1] + a[j * LN + 3]);
+}
+
 static int K(all_finite)(const REAL *p, int64_t rows, int64_t step, int64_t n) {
     for (int64_t row = 0; row < rows; row++, p += step) {
-        int bad = 0;
-        for (int64_t i = 0; i < n; i++) bad |= !(p[i] - p[i] == 0);
-        if (bad) return 0;
+        BITS_T bad = {0};
+        int64_t i = 0;
+        for (; i + LN <= n; i += LN) {
+            const VEC_T v = K(vec_load)(p + i);
+            bad |= v - v != 0;
+        }
+        int is_bad = 0;
+        for (int k = 0; k < (int)LN; k++) is_bad |= bad[k] != 0;
+        for (; i < n; i++) is_bad |= !(p[i] - p[i] == 0);
+        if (is_bad) return 0;
     }
     return 1;
 }
@@ -566,10 +583,13 @@ static int K(row_tiles)(const tape_t *t, const loop_t *l, const domain_t *d) {
                         } else {
                             tile(xs, ws, c, number, lanes);
                         }
+                        REAL sums[TP * TQ];
+                        if (monoid == R_SUM) K(sums_of_lanes)(lanes, sums);
                         for (int k = 0; k < TP; k++)
                             for (int j = 0; j < TQ; j++) {
                                 double *to = total + (p + k) * TILE_Q + q + j;
-                                const REAL v = K(lanes)(monoid, lanes + (k * TQ + j) * LN);
+                                const int at = k * TQ + j;
+                                const REAL v = monoid == R_SUM ? sums[at] : K(lanes)(monoid, lanes + at * LN);
                                 *to = monoid == R_SUM ? *to + v
                                     : monoid == R_MAX ? (v > *to ? v : *to) : v < *to ? v : *to;
                             }
@@ -691,6 +711,18 @@ static inline const REAL *K(number_at)(const view_t *v, int64_t i0, int64_t i1, 
     return v ? (const REAL *)v->data + i0 * v->stride[0] + i1 * v->stride[1] : none;
 }
 
+/* Sums of rows as they come from a tile, times 1 or -1. */
+static inline void K(write_rows)(REAL *to, int64_t step, const REAL *from, int64_t rows, int64_t c,
+                                 REAL sign) {
+    for (int64_t row = 0; row < rows; row++, to += step, from += COLUMNS)
+        for (int64_t k = 0; k < c; k += LN) {
+            const VEC_T zero = {0};     /* where a sum is -0 it is 0 */
+            const VEC_T v = sign * (zero + K(vec_load)(from + k));
+            if (c - k < LN) K(part_store)(to + k, v, c - k);
+            else K(vec_store)(to + k, v);
+        }
+}
+
 /* The sum over a1, where m varies along a1 and f along a0; a role of -1: none. Roles of FAST_COLUMNS,
  * +-a sign(m - f): a, m, f, sign; of FAST_SQUARES, a (m - f)^2: a, m, f; of FAST_QUOTIENTS: a, b, y,
  * m, f, the number of the term; of FAST_SLOPES: a, b, y, m, f, t, its sign, where a and y may be
@@ -728,6 +760,7 @@ static int K(column_tiles)(const tape_t *tape, const loop_t *l, const domain_t *
                                 : is_slope ? K(SLOPES)[term] : K(QUOTIENTS)[term];
     const REAL unit[2] = {0, 1};
     const int has_y = y && y != m;
+    const int is_direct = !l->accumulate && K(is_rows)(out, 1) && nr <= (int64_t)DEEP;
     REAL pack[COLUMNS * DEEP], pack_y[COLUMNS * DEEP], fixed[COLUMNS * TILE_P], some[COLUMNS * TP];
     double total[COLUMNS * TILE_P];
     K(columns_t) o = {.m = pack, .y = y && !has_y ? pack : pack_y, .step_a = a ? a->stride[1] : 0,
@@ -756,10 +789,16 @@ static int K(column_tiles)(const tape_t *tape, const loop_t *l, const domain_t *
                         o.t[k] = K(number_at)(t, p0 + row, r, unit);
                     }
                     tile(&o, some);
-                    const int64_t n = (pn - p < TP ? pn - p : TP) * COLUMNS;
-                    for (int64_t k = 0; k < n; k++) total[p * COLUMNS + k] += some[k];
+                    const int64_t rows = pn - p < TP ? pn - p : TP;
+                    if (is_direct)
+                        K(write_rows)((REAL *)out->data + (p0 + p) * out->stride[0] + q, out->stride[0],
+                                      some, rows, c, (REAL)sign);
+                    else
+                        for (int64_t k = 0; k < rows * (int64_t)COLUMNS; k++)
+                            total[p * COLUMNS + k] += some[k];
                 }
             }
+            if (is_direct) continue;
             for (int64_t p = 0; p < pn; p++)
                 for (int64_t k = 0; k < c; k++)
                     K(keep_result)(l, out, K(place)(out, 0, p0 + p) + K(place)(out, 2, q + k), 0,
