@@ -593,8 +593,10 @@ class Model:
                 "bytes count 1/255 each, but this model learned from numbers: where those went up "
                 "to 255 pass x.astype(float)"
             )
-        highest, limit = float(found.x[:CHUNK_ROWS].max(initial=0.0)), 255.0 * abs(learned or 0.0)
-        if highest <= 2.0 * limit or not limit:
+        if not learned:
+            return ""
+        highest, limit = float(found.x[:CHUNK_ROWS].max(initial=0.0)), 255.0 * abs(learned)
+        if highest <= 2.0 * limit:
             return ""
         return (
             f"has numbers up to {highest:g}, but the bytes that this model learned from counted "

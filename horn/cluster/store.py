@@ -323,7 +323,7 @@ class LogFile:
                 missing = f"horn: {self._n_cut + start:,} bytes are missing here\n"
                 end = missing.encode() + end[start:]
             if end or self._n_lost:
-                self.limit = sys.maxsize
+                self.limit = sys.maxsize  # the end is bounded already
                 self.write(end)
             os.close(self._fd)
             os.close(self._times)

@@ -306,10 +306,10 @@ class TrainingLoop:
             if self.on_epoch is not None:
                 stop = self.on_epoch(epoch, stop)
             self.done = 0
-            if stop:
+            if stop:  # without a checkpoint: who began there would go on after the end
                 self.stopped_early = self.iteration < job.n_iterations
                 break
-            if n_before < self.iteration < job.n_iterations and self._is_told_to_stop():
+            if n_before < self.iteration < job.n_iterations and self._pass_boundary():
                 self.is_halted = True
                 return
         if self.before_end is not None:
@@ -395,8 +395,9 @@ class TrainingLoop:
             if self.on_batch is not None and self.on_batch(epoch, self.iteration, loss):
                 self.is_ended = True
                 break
-            is_over = self.iteration == n_iterations
-            if (number + 1 < n_steps or is_over) and self._is_told_to_stop() and not is_over:
+            if self.iteration == n_iterations:
+                self._pass_boundary()  # here: a longer run goes on within this epoch
+            elif number + 1 < n_steps and self._pass_boundary():
                 return None
         now = perf_counter()
         n_seen = self.done - self.unseen
@@ -409,7 +410,8 @@ class TrainingLoop:
             "samples_per_s": (self.done - done_before) / max(now - begun, 1e-9),
         }
 
-    def _is_told_to_stop(self) -> bool:
+    def _pass_boundary(self) -> bool:
+        """Save what is to be saved after this update; returns whether to stop there."""
         return self.at_boundary is not None and self.at_boundary()
 
     def _counts(self, rows: Array) -> float:

@@ -108,6 +108,25 @@ def test_a_stop_at_the_end_of_an_epoch_keeps_its_row(settings, tmp_path: Path):
     assert rest.history["loss"][: run.iterations] == run.history["loss"]
 
 
+class AtTheLast(horn.Callback):
+    def on_batch_end(self, context: horn.TrainingContext) -> None:
+        if context.iteration == 40:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_stop_at_the_last_update_is_no_stop(tmp_path: Path):
+    """And its checkpoint goes on where a longer run would be: within an epoch, here the third."""
+    given = job(epochs=None, iterations=40, batch_size=40, callbacks=[AtTheLast()])
+    run = horn.train(given, checkpoints=tmp_path / "c")
+    assert run.state == "SUCCEEDED" and not run.stopped
+    assert run.history["iteration"] == [16, 32, 40]
+    more = replace(given, iterations=60, callbacks=())
+    rest = horn.train(more, checkpoints=tmp_path / "c", resume=True)
+    assert rest.history["iteration"] == [16, 32, 48, 60]
+    for name, array in horn.train(more).model.parameters.items():
+        np.testing.assert_array_equal(rest.model.parameters[name], array)
+
+
 def test_twice_is_at_once():
     with pytest.raises(KeyboardInterrupt):
         horn.train(job(), progress=Interrupting(times=2))
