@@ -9,11 +9,9 @@ import inspect
 import logging
 import os
 import platform
-import signal
 import threading
-import types
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -54,6 +52,7 @@ from horn.training.checkpointing import (
 from horn.training.checks import check_backwards, check_run, check_settings, is_alone
 from horn.training.hooks import Hooks, attach, hooks_of
 from horn.training.identity import identity
+from horn.training.interrupts import interrupts
 from horn.training.journals import JournalFolder
 from horn.training.loop import History, LoopResult, TrainingLoop, grown, of_guessing, when
 from horn.training.profile import Profile, Profiler
@@ -674,23 +673,3 @@ def _recovery(
     checkpoints = None if schedule is None else Checkpoints(schedule.folder, schedule.keep)
     start = checkpoint_to_resume(checkpoints, resume, job, mine, changed)
     return RecoverySettings(schedule, mine, start, stop_requested, most)
-
-
-@contextmanager
-def interrupts(stop_requested: threading.Event, is_wanted: bool) -> Iterator[None]:
-    """The first Ctrl-C sets ``stop_requested``, the second is KeyboardInterrupt."""
-    if not is_wanted or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def interrupt(number: int, frame: types.FrameType | None) -> None:
-        if stop_requested.is_set():
-            raise KeyboardInterrupt
-        stop_requested.set()
-
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ import click
 from horn import terminal
 from horn.cli import _cluster
 from horn.errors import ClusterError, JobError, NotFound
+from horn.training.interrupts import interrupts
 
 if TYPE_CHECKING:
     from horn.cluster.client import ClusterClient, JobStatus
@@ -140,16 +141,16 @@ class JobWatcher:
 
     def _rows(self, cluster: ClusterClient, host: str) -> None:
         from horn.cluster.client import notes
+        from horn.cluster.file_service import READ_BYTES
         from horn.cluster.store import PROGRESS
 
-        while True:
+        data = b" " * READ_BYTES
+        while len(data) == READ_BYTES:  # the rows that come meanwhile are of the next look
             offset = self._offsets.get(host, 0)
             try:
                 _, data = cluster.read(self.job, host, PROGRESS, offset)
             except (NotFound, ClusterError):
                 return  # not yet, or not any more
-            if not data:
-                return
             self._offsets[host] = offset + len(data)
             whole = self._partial.get(host, b"") + data
             *lines, self._partial[host] = whole.split(b"\n")
@@ -186,7 +187,8 @@ def attach(
     """Show a job until it ends, fetch its model and, into a file, its trace; the exit code."""
     watch = JobWatcher(job, terminal.progress(quiet), quiet)
     try:
-        until_over(cluster, job, watch.show_news)
+        with interrupts(asked := threading.Event()):  # a look holds locks: it is not cut short
+            until_over(cluster, job, watch.show_news, stop_requested=asked)
     except KeyboardInterrupt:
         watch.end()
         terminal.say(f"\nDetached; the job goes on. horn logs -f {job} · horn stop {job}")
@@ -214,13 +216,19 @@ def _fetch_trace(cluster: ClusterClient, job: str, path: Path) -> None:
 
 def until_over(
     cluster: ReconnectingClient, job: str, look: Callable[[ClusterClient], bool],
-    pause_s: float = LOOK_S,
+    pause_s: float = LOOK_S, stop_requested: threading.Event | None = None,
 ) -> None:  # fmt: skip
-    """Look again and again until the job is over, in a new session when one is lost."""
+    """Look again and again until the job is over, in a new session when one is lost. Raises
+    KeyboardInterrupt: a stop was requested.
+    """
+    stop = stop_requested or threading.Event()
     try:
-        while not cluster.retry(look):
-            time.sleep(pause_s)
+        while not cluster.retry(look, stop):
+            if stop.wait(pause_s):
+                raise KeyboardInterrupt
     except ClusterError as error:
+        if stop.is_set():
+            raise KeyboardInterrupt from error
         raise ClusterError(
             f"{error}. The job goes on without this command: horn status {job}"
         ) from error

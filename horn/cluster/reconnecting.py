@@ -35,10 +35,11 @@ class ReconnectingClient:
                 self._was_there = True
             return action(self._client)
 
-    def retry(self, action: Callable[[ClusterClient], T]) -> T:
-        """Run an action that may be repeated. Raises ClusterError: ZooKeeper was not there at the
-        first use, or has not been there for AGAIN_S.
+    def retry(self, action: Callable[[ClusterClient], T], stop: threading.Event | None = None) -> T:
+        """Run an action that may be repeated, until a stop. Raises ClusterError: ZooKeeper was not
+        there at the first use, or has not been there for AGAIN_S or when it was to stop.
         """
+        stop = stop or threading.Event()
         since: float | None = None
         while True:
             try:
@@ -46,10 +47,10 @@ class ReconnectingClient:
             except ClusterError:
                 now = time.monotonic()
                 since = since or now
-                if not self._was_there or now - since > AGAIN_S:
+                if not self._was_there or now - since > AGAIN_S or stop.is_set():
                     raise
                 self.close()
-                time.sleep(LOOK_S)
+                stop.wait(LOOK_S)
 
     def close(self) -> None:
         with self._lock:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from horn.cli._remote import JobWatcher
+from horn.cli._remote import JobWatcher, until_over
 from horn.cli.logs import _Reader
 from horn.cli.up import first_node, slurm
 from horn.cluster.client import ClusterClient
@@ -22,6 +24,7 @@ from horn.cluster.resume import saved
 from horn.cluster.store import MARK
 from horn.coordination.jobs import JobState
 from horn.rpc import protocol as calls
+from horn.training.interrupts import interrupts
 from tests.cli.conftest import Result
 from tests.cluster.agents import FOREVER, ROOT, Agents, alive, own_port
 from tests.cluster.helpers import end_session
@@ -30,13 +33,28 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 Run = Callable[..., Result]
 
 
-def spawn(made: Agents, *arguments: str, folder: Path) -> subprocess.Popen[str]:
-    """A command in a process of its own."""
+@contextlib.contextmanager
+def spawned(made: Agents, *arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A command in a process of its own, which does not outlive the test."""
     env = {**os.environ, "HORN_ZK": made.hosts, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
+    env["PYTHONFAULTHANDLER"] = "1"
+    with subprocess.Popen(
         [sys.executable, "-m", "horn", *arguments], cwd=folder, env=env, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """What it said on stderr until its end. Raises AssertionError: where it is, if it goes on."""
+    try:
+        return process.communicate(timeout=60)[1]
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)
+        raise AssertionError(f"it goes on: {process.communicate()[1][-4000:]}") from None
 
 
 def test_submit_shows_the_progress_fetches_the_model_and_prints_how_good_it_is(
@@ -405,8 +423,8 @@ def test_a_job_that_fails_ends_with_its_cause_and_exit_code(
 
 
 def test_ctrl_c_detaches_and_the_job_goes_on(cluster: Agents, run: Run, folder: Path):
-    process = spawn(cluster, "submit", "job.py", "--set", f"epochs={FOREVER}", folder=folder)
-    with cluster.client() as client:
+    words = ["submit", "job.py", "--set", f"epochs={FOREVER}"]
+    with spawned(cluster, *words, folder=folder) as process, cluster.client() as client:
 
         def entered() -> list[str]:
             found = client.coord.children(client.paths.jobs())
@@ -427,7 +445,7 @@ def test_ctrl_c_detaches_and_the_job_goes_on(cluster: Agents, run: Run, folder: 
         else:
             raise AssertionError(f"it is not attached: {''.join(before)}")
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        err = ended(process)
         assert process.returncode == 130, err
         assert f"Detached; the job goes on. horn logs -f {job} · horn stop {job}" in err, err
         status = client.status(job)
@@ -436,25 +454,51 @@ def test_ctrl_c_detaches_and_the_job_goes_on(cluster: Agents, run: Run, folder: 
         assert cluster.wait_ended(client, job).state is JobState.STOPPED, cluster.said()
 
 
+class _Left:
+    """Whose finalizer hears of Ctrl-C, where an exception is ignored."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_in_a_finalizer_is_not_lost():
+    looks = []
+
+    class Once:
+        def retry(self, look: Callable[[None], bool], stop: threading.Event) -> bool:
+            return look(None)
+
+    def look(_: None) -> bool:
+        _Left()
+        looks.append(1)
+        return len(looks) > 2
+
+    with interrupts(asked := threading.Event()), pytest.raises(KeyboardInterrupt):
+        until_over(Once(), "job-1", look, stop_requested=asked)  # type: ignore[arg-type]
+    assert len(looks) == 1
+
+
 def test_a_client_that_is_killed_changes_nothing(cluster: Agents):
     words = ["submit", "job.py", "--", "--epochs", "12", *cluster.held(1)]
-    process = spawn(cluster, *words, folder=cluster.folder)
-    with cluster.client() as client:
+    with (
+        spawned(cluster, *words, folder=cluster.folder) as process,
+        cluster.client() as client,
+    ):
         job = cluster.wait(lambda: client.coord.children(client.paths.jobs()))[0]
         cluster.wait_running(client, job)
         process.kill()
-        process.communicate(timeout=60)
+        ended(process)
         cluster.let_go()
         assert cluster.wait_ended(client, job).state is JobState.SUCCEEDED, cluster.said()
 
 
 def test_a_client_that_is_stopped_by_another_ends_with_5(cluster: Agents, folder: Path):
-    process = spawn(cluster, "submit", "job.py", "--set", f"epochs={FOREVER}", folder=folder)
-    with cluster.client() as client:
+    words = ["submit", "job.py", "--set", f"epochs={FOREVER}"]
+    with spawned(cluster, *words, folder=folder) as process, cluster.client() as client:
         job = cluster.wait(lambda: client.coord.children(client.paths.jobs()))[0]
         cluster.wait_running(client, job)
         client.stop(job, now=False)
-    _, err = process.communicate(timeout=60)
+        err = ended(process)
     assert process.returncode == 5 and "was STOPPED" in err
 
 
