@@ -47,14 +47,9 @@ def main(
         if tls is None and tls_for is not None:
             tls = tls_for(args.bind)
         server = Server(
-            host=args.bind,
-            port=args.port,
-            data_dir=args.data_dir,
-            tick_ms=args.tick_ms,
-            tls=tls,
-            tls_port=args.tls_port,
-            super_digest=args.super_digest,
-        )
+            host=args.bind, port=args.port, data_dir=args.data_dir, tick_ms=args.tick_ms,
+            tls=tls, tls_port=args.tls_port, super_digest=args.super_digest,
+        )  # fmt: skip
         serve(server, lambda hosts: print(hosts, flush=True))
     except (ServerError, LogError) as error:
         print(f"zk: {error}", file=sys.stderr)

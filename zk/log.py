@@ -161,9 +161,8 @@ class Log:
                 while reader.pos < reader.end:
                     record = records.decode(reader)
                     if record.zxid != zxid + 1:
-                        raise LogError(
-                            str(path), pos, f"change {record.zxid} follows change {zxid}"
-                        )
+                        what = f"change {record.zxid} follows change {zxid}"
+                        raise LogError(str(path), pos, what)
                     replay(record)
                     zxid += 1
                     self.n_changes += 1
@@ -221,10 +220,8 @@ class Log:
             following = os.open(self._log_path(zxid), os.O_WRONLY | os.O_APPEND)
             os.close(self._file)
             self._file = following
-            for number, path in [
-                *self._numbered("log").items(),
-                *self._numbered("snapshot").items(),
-            ]:
+            logs, snapshots = self._numbered("log"), self._numbered("snapshot")
+            for number, path in [*logs.items(), *snapshots.items()]:
                 if number != zxid:
                     path.unlink()
         except OSError as error:

@@ -37,9 +37,7 @@ _WRITE = {
 
 
 class Record(NamedTuple):
-    """One change of the state, all of ``txns`` or none. ``time_ms`` since 1970; ``session`` : the
-    requesting one, or 0.
-    """
+    """A change of the state: all of ``txns`` or none. ``time_ms`` since 1970; ``session`` or 0."""
 
     zxid: int
     time_ms: int

@@ -94,9 +94,7 @@ class Connection(asyncio.Protocol):
         return True
 
     async def secure(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
-        """Do the TLS handshake. The connection counts before: one that never comes costs as
-        much.
-        """
+        """Do the TLS handshake. The connection counts before: one that never comes costs that."""
         self._is_secured = False
         if not self._admit(transport):
             self.connection_lost(None)  # its protocol is not this one yet
@@ -290,10 +288,8 @@ class Server:
         try:
             listener = await self.loop.create_server(
                 lambda: Connection(self) if tls is None else Securing(self, tls),
-                self.host,
-                port,
-                backlog=BACKLOG,
-            )
+                self.host, port, backlog=BACKLOG,
+            )  # fmt: skip
         except OSError as error:
             raise _cannot_listen(self.host, port, error) from error
         self._listeners.append(listener)
@@ -538,15 +534,9 @@ class EmbeddedServer:
     ) -> None:
         self.host, self.port, self.data_dir, self.tick_ms = host, port, data_dir, tick_ms
         self._make = functools.partial(
-            Server,
-            host=host,
-            data_dir=data_dir,
-            tick_ms=tick_ms,
-            tls=tls,
-            super_digest=super_digest,
-            warn_every_s=math.inf,
-            is_open=is_open,
-        )
+            Server, host=host, data_dir=data_dir, tick_ms=tick_ms, tls=tls,
+            super_digest=super_digest, warn_every_s=math.inf, is_open=is_open,
+        )  # fmt: skip
         self._server: Server | None = None
         self._thread: threading.Thread | None = None
         self.error: BaseException | None = None
@@ -566,9 +556,8 @@ class EmbeddedServer:
             return self
         ready = threading.Event()
         self.error = None
-        self._thread = threading.Thread(
-            target=self._run, args=(ready,), name="zk-server", daemon=True
-        )
+        run = functools.partial(self._run, ready)
+        self._thread = threading.Thread(target=run, name="zk-server", daemon=True)
         self._thread.start()
         ready.wait()
         if self.error is not None:

@@ -30,15 +30,8 @@ class Client:
     """A connection. ``out`` : framed answers in order; ``is_closing`` : send them, then close."""
 
     __slots__ = (
-        "address",
-        "ids",
-        "is_closing",
-        "n_received",
-        "n_sent",
-        "n_unsent",
-        "out",
-        "session",
-    )
+        "address", "ids", "is_closing", "n_received", "n_sent", "n_unsent", "out", "session",
+    )  # fmt: skip
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -69,10 +62,7 @@ class Service:
     """
 
     def __init__(
-        self,
-        tick_ms: int,
-        random_bytes: Callable[[int], bytes],
-        super_digest: str | None = None,
+        self, tick_ms: int, random_bytes: Callable[[int], bytes], super_digest: str | None = None
     ) -> None:
         self.tree = Tree()
         self.sessions = Sessions(tick_ms)
@@ -207,10 +197,8 @@ class Service:
         client.session = session
         self.clients[session.id] = client
         self.sessions.touch(session, now_ms)
-        self._send(
-            client,
-            wire.encode_connected(timeout_ms, session.id, session.password, asked.read_only),
-        )
+        said = wire.encode_connected(timeout_ms, session.id, session.password, asked.read_only)
+        self._send(client, said)
 
     def _open_session(self, timeout_ms: int, time_ms: int) -> Session:
         ident = 0
@@ -222,8 +210,7 @@ class Service:
 
     def _end_session(self, ident: int, time_ms: int) -> None:
         zxid = self._commit((CloseSession(ident),), ident, time_ms)
-        fired = self._remove_session(ident, zxid, time_ms)
-        self._tell(fired)
+        self._tell(self._remove_session(ident, zxid, time_ms))
 
     def _remove_session(self, ident: int, zxid: int, time_ms: int) -> list[Fired]:
         fired: list[Fired] = []
@@ -465,27 +452,19 @@ class Service:
     def _on_set_watches(self, r: Request) -> bytes:
         zxid, data, exist, child, *more = r.fields  # SetWatches2 has two more lists
         nodes, watches = self.tree.nodes, self.watches
-        for path in data:
-            node = nodes.get(path)
-            if node is None:
-                self._send(r.client, wire.encode_event(Event.DELETED, path))
-            elif node.mzxid > zxid:
-                self._send_readable(r.client, Event.CHANGED, path)
-            else:
-                watches.add_data(path, r.client)
-        for path in exist:
-            if path in nodes:
-                self._send_readable(r.client, Event.CREATED, path)
-            else:
-                watches.add_data(path, r.client)
-        for path in child:
-            node = nodes.get(path)
-            if node is None:
-                self._send(r.client, wire.encode_event(Event.DELETED, path))
-            elif node.pzxid > zxid:
-                self._send_readable(r.client, Event.CHILDREN, path)
-            else:
-                watches.add_child(path, r.client)
+        for paths, changed, kind, add in (
+            (data, "mzxid", Event.CHANGED, watches.add_data),
+            (exist, "", Event.CREATED, watches.add_data),
+            (child, "pzxid", Event.CHILDREN, watches.add_child),
+        ):
+            for path in paths:
+                node = nodes.get(path)
+                if node is None and changed:
+                    self._send(r.client, wire.encode_event(Event.DELETED, path))
+                elif node is not None and (not changed or getattr(node, changed) > zxid):
+                    self._send_readable(r.client, kind, path)
+                else:
+                    add(path, r.client)
         for mode, paths in enumerate(more):
             for path in paths:
                 watches.add_persistent(path, r.client, recursive=mode == 1)

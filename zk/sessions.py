@@ -57,9 +57,7 @@ class Awake:
 
 
 class Sessions:
-    """All sessions by id, in times of ``Awake``. tick_ms : unit of expiry; timeouts are 2 to 20 of
-    it.
-    """
+    """All sessions by id, in times of ``Awake``. tick_ms : of expiry; timeouts are 2 to 20."""
 
     def __init__(self, tick_ms: int) -> None:
         self.tick_ms = tick_ms

@@ -33,19 +33,9 @@ class Node:
     """
 
     __slots__ = (
-        "acl",
-        "aversion",
-        "children",
-        "ctime",
-        "cversion",
-        "czxid",
-        "data",
-        "mtime",
-        "mzxid",
-        "owner",
-        "pzxid",
-        "version",
-    )
+        "acl", "aversion", "children", "ctime", "cversion", "czxid", "data", "mtime", "mzxid",
+        "owner", "pzxid", "version",
+    )  # fmt: skip
 
     def __init__(self, data: bytes | None, acl: Acls, owner: int, zxid: int, time_ms: int) -> None:
         self.data, self.acl, self.owner = data, acl, owner
@@ -57,18 +47,11 @@ class Node:
     def stat(self) -> bytes:
         n_children = len(self.children) if self.children else 0
         return STAT.pack(
-            self.czxid,
-            self.mzxid,
-            self.ctime,
-            self.mtime,
-            self.version,
-            _wrap(self.cversion * 2 - n_children),
-            self.aversion,
+            self.czxid, self.mzxid, self.ctime, self.mtime, self.version,
+            _wrap(self.cversion * 2 - n_children), self.aversion,
             0 if self.owner == CONTAINER_OWNER else self.owner,
-            len(self.data) if self.data is not None else 0,
-            n_children,
-            self.pzxid,
-        )
+            len(self.data) if self.data is not None else 0, n_children, self.pzxid,
+        )  # fmt: skip
 
 
 class Create(NamedTuple):
@@ -320,10 +303,8 @@ class Tree:
             parent.cversion, parent.pzxid = before
             self._disown(path, owner)
 
-        return [
-            Fired(Event.CREATED, path, acl),
-            Fired(Event.CHILDREN, parent_path, parent.acl),
-        ], undo
+        above = Fired(Event.CHILDREN, parent_path, parent.acl)
+        return [Fired(Event.CREATED, path, acl), above], undo
 
     def _delete(self, path: str, zxid: int) -> tuple[list[Fired], Undo]:
         parent_path = shown_parent(path)
@@ -338,10 +319,8 @@ class Tree:
             parent.pzxid = before
             self._own(path, node.owner)
 
-        return [
-            Fired(Event.DELETED, path, node.acl),
-            Fired(Event.CHILDREN, parent_path, parent.acl),
-        ], undo
+        above = Fired(Event.CHILDREN, parent_path, parent.acl)
+        return [Fired(Event.DELETED, path, node.acl), above], undo
 
     def _set_data(self, txn: SetData, zxid: int, time_ms: int) -> tuple[list[Fired], Undo]:
         path, data, version = txn
