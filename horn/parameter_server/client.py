@@ -23,9 +23,7 @@ LOOK_S = 1.0  # how often a wait calls ``check``
 
 
 class ClientCarrier(Protocol):
-    """Carries a task's messages to servers, by number: a ``Mesh``, or ``TaskLinks``, which
-    reconnect.
-    """
+    """A task's messages to servers, by number: a ``Mesh``, or ``TaskLinks``, which reconnect."""
 
     is_lossy: bool  # whether messages may be lost
 
@@ -45,9 +43,7 @@ class ClientCarrier(Protocol):
         """The servers that have ended for good, and how."""
 
     def cut_off(self) -> Mapping[int, float]:
-        """Registered servers that have not answered since the connection broke: for how long, in
-        s.
-        """
+        """Registered servers that are silent since the connection broke: for how long, in s."""
 
     def close(self) -> None: ...
 
@@ -198,9 +194,7 @@ class ParameterClient:
             self.spent.received_bytes += block.nbytes
 
     def _until(self, is_done: Callable[[], bool], what: str, timeout_s: float | None) -> None:
-        """Handle messages until a condition holds. None : no deadline, but for servers that are
-        down.
-        """
+        """Handle messages until a condition holds. timeout_s : None for down servers only."""
         patience = None if timeout_s is None else Patience(timeout_s)
         ended: Mapping[int, str] = {}
         while not is_done():

@@ -215,9 +215,7 @@ class Journal:
             raise JournalError(str(path), 0, f"cannot be opened: {error.strerror}") from error
 
     def append(self, message: WireMessage, work_s: float = 0.0) -> None:
-        """Write a message; it outlives a kill of this process. work_s : the time of its effect on
-        the server.
-        """
+        """Write a message; it outlives a kill of this process. work_s : of its effect here."""
         began = time.monotonic()
         self.n_records += 1
         numbered = WireMessage(

@@ -65,9 +65,7 @@ class Peers:
     def _next(
         self, where: str, owing: Sequence[int], patience: Patience, kind: type[Meta], **fields: int
     ) -> WireMessage:
-        """Wait for the next message of a kind with these fields, from one of the ranks ``owing``
-        it.
-        """
+        """Wait for the next message of a kind with these fields, from one of ``owing``."""
 
         def fits(message: WireMessage) -> bool:
             meta = message.meta

@@ -433,9 +433,7 @@ class ParameterServer:
         }
 
     def waiting(self) -> list[tuple[int, str]]:
-        """The ranks of tasks whose pulls wait for an answer, each with the ranks that they wait
-        for.
-        """
+        """The ranks of tasks whose pulls wait, each with the ranks that they wait for."""
         found = []
         for group, wanted in self.pulls.items():
             owing = " ".join(map(str, sorted(self._owing(group, wanted))))

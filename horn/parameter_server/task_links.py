@@ -31,7 +31,7 @@ from horn.parameter_server.link import (
 )
 from horn.runtime.context import ServerAddress
 from horn.transport import Identity, TransportCounters
-from horn.transport._handshake import HELLO, refused
+from horn.transport._handshake import HELLO, hello_of, refused
 from horn.transport._zeromq import ZeroMqContext
 from horn.wire import frames
 from horn.wire.connection import EVENTS, event_of, monitor_of
@@ -42,7 +42,6 @@ from horn.wire.frames import (
     Buffer,
     Bye,
     Expected,
-    Hello,
     Meta,
     Refusal,
     Welcome,
@@ -96,10 +95,7 @@ class TaskLinks:
     is_lossy = True
 
     def __init__(
-        self,
-        identity: Identity,
-        n_servers: int,
-        find: Callable[[int], ServerAddress | None],
+        self, identity: Identity, n_servers: int, find: Callable[[int], ServerAddress | None]
     ) -> None:
         self.identity, self.find = identity, find
         self._again: Again = lambda server: ()
@@ -123,9 +119,7 @@ class TaskLinks:
         return {s: now - probe.began_s for s, probe in probes if probe is not None}
 
     def send(self, server: int, meta: Meta, values: Sequence[Array] = ()) -> None:
-        """Send to a server that has a link; else the next link resends it. Keep the values
-        unchanged.
-        """
+        """Send where there is a link; else the next link resends it. Leave the values unchanged."""
         link = self._links[server]
         if link.is_welcome and link.end is not None:
             link.end.queue.append((meta, values))
@@ -207,14 +201,9 @@ class TaskLinks:
         except zmq.ZMQError as error:
             raise JobError(f"cannot connect to {found.endpoint!r}: {error}") from error
         self.n_links += 1
-        needs_sum, identity = self._context.needs_sum, self.identity
-        expected = Expected(server, found.attempt, frames.BODY_BYTES, needs_sum)
+        expected = Expected(server, found.attempt, frames.BODY_BYTES, self._context.needs_sum)
         link.end = LinkEnd(f"server {server}", expected)
-        hello = Hello(
-            task=identity.rank, n_tasks=identity.world_size, job=identity.job,
-            incarnation=incarnation,
-        )  # fmt: skip
-        link.end.queue.append((hello, ()))
+        link.end.queue.append((hello_of(self.identity, incarnation), ()))
 
     def _cut(self, link: _Link, why: str, linger_ms: int = 0) -> None:
         if link.socket is not None and link.monitor is not None:

@@ -170,18 +170,14 @@ class Transport(ABC):
     def send(
         self, to: int, meta: Meta, arrays: Sequence[Array], timeout_s: float, wait: bool = True
     ) -> None:
-        """Send a message outside the plan. Without ``wait`` it may go in later calls: leave the
-        arrays as they are.
-        """
+        """Send a message outside the plan. Without ``wait`` it may go later: keep the arrays."""
 
     @abstractmethod
     def receive(self, timeout_s: float) -> WireMessage | None:
         """The next message outside the plan, None if there is none in time."""
 
     def absent(self) -> dict[int, str]:
-        """Departed peers, with the reason if known: for users that only receive. Messages of theirs
-        may still arrive.
-        """
+        """Departed peers, and why: for users that only receive. Messages may still arrive."""
         return {}
 
     @abstractmethod
@@ -237,9 +233,7 @@ def across_hosts() -> str:
 
 
 def open_transport(url: str, identity: Identity) -> Transport:
-    """Make a transport by its URL: ``shm://``, ``ipc:///folder``, ``tcp://host:port``,
-    ``inproc://``.
-    """
+    """A transport by its URL: ``shm://``, ``ipc:///folder``, ``tcp://host:port``, ``inproc://``."""
     scheme, separator, _ = url.partition("://")
     if not separator:
         raise JobError(f"{url!r} is no transport: write one of {'://, '.join(names())}://")

@@ -54,9 +54,7 @@ class Outlet:
 
 @dataclass
 class Inlet:
-    """The receiving end. arrived : superstep, block, and those of its bytes not granted again
-    yet.
-    """
+    """The receiving end. arrived : superstep, block, and its bytes that are not granted again."""
 
     channel: Channel
     arrived: deque[tuple[int, Array, int]] = field(default_factory=deque)

@@ -18,6 +18,7 @@ from horn.patience import Patience
 from horn.transport import Channel, Identity, PeerLost, check_digest, checked, digest, overdue
 from horn.transport._channel import AHEAD, Inlet, Outlet, chunks
 from horn.transport._delivery import SLICE_S, Delivery, Peer, UnnumberedMessage
+from horn.transport._handshake import hello_of
 from horn.wire.frames import (
     MENDS,
     Array,
@@ -26,7 +27,6 @@ from horn.wire.frames import (
     BlockData,
     Bye,
     ChannelPlan,
-    Hello,
     Meta,
     WireMessage,
     sum_of,
@@ -57,13 +57,7 @@ class FramedTransport(Delivery):
     def connect(self, peers: Sequence[str], timeout_s: float) -> None:
         self._check_endpoints(peers)
         self.link.connect(peers, self.incarnation)
-        hello = Hello(
-            task=self.task,
-            n_tasks=self.n_tasks,
-            job=self.identity.job,
-            incarnation=self.incarnation,
-            features=MENDS,
-        )
+        hello = hello_of(self.identity, self.incarnation, MENDS)
         for task in self._peers:
             self._say(task, hello)
         self._until(
@@ -78,10 +72,8 @@ class FramedTransport(Delivery):
         mine = digest(channels)
         self._steps.clear()
         self._channels = by_part
-        mine_out = {p: c for p, c in by_part.items() if c.src == self.task}
-        self._outlets = {part: Outlet(channel) for part, channel in mine_out.items()}
-        mine_in = {p: c for p, c in by_part.items() if self.task in c.dsts}
-        self._inlets = {part: Inlet(channel) for part, channel in mine_in.items()}
+        self._outlets = {p: Outlet(c) for p, c in by_part.items() if c.src == self.task}
+        self._inlets = {p: Inlet(c) for p, c in by_part.items() if self.task in c.dsts}
         for task in self._peers:
             self._say(task, ChannelPlan(digest=mine))
         self._until(
@@ -177,21 +169,14 @@ class FramedTransport(Delivery):
             self._say(task, Arrived(), step=superstep)
 
         # If a task left before the link has taken its arrival, the others would wait in vain.
-        def missing() -> list[int]:
-            peers = self._peers.items()
-            return [
-                t
-                for t, p in peers
-                if not p.barriers or p.urgent or p.fresh or p.stream.is_repeating
-            ]
+        def is_late(p: Peer) -> bool:
+            return bool(not p.barriers or p.urgent or p.fresh or p.stream.is_repeating)
 
-        if missing():
-            self._until(
-                missing,
-                timeout_s,
-                f"superstep {superstep}, barrier",
-                lambda task: "its arrival",
-            )
+        def missing() -> list[int]:
+            return [task for task, peer in self._peers.items() if is_late(peer)]
+
+        where = f"superstep {superstep}, barrier"
+        self._until(missing, timeout_s, where, lambda task: "its arrival")
         for peer in self._peers.values():
             step = peer.barriers.popleft()
             if step != superstep:
@@ -292,10 +277,8 @@ class FramedTransport(Delivery):
         owes: Callable[[int], str],
     ) -> None:
         """Take frames until ``missing`` names no task."""
-        began = time.monotonic()
-        patience = Patience(timeout_s)
-        slice_s = min(SLICE_S, timeout_s)
-        suspect = -1
+        began, patience = time.monotonic(), Patience(timeout_s)
+        slice_s, suspect = min(SLICE_S, timeout_s), -1
         try:
             while absent := missing():
                 progress = self._turn(slice_s)

@@ -71,11 +71,8 @@ class Handshake:
             self._check(sender, message, message.meta)
             return message, message.meta
         except BadFrame as error:
-            if (
-                isinstance(error, HandshakeRefused)
-                and self.is_free is not None
-                and self.is_free(claimed)
-            ):
+            is_expected = self.is_free is not None and self.is_free(claimed)
+            if isinstance(error, HandshakeRefused) and is_expected:
                 self.unfit.setdefault(claimed, (time.monotonic(), error))
             self.counters.n_dropped += 1
             if len(self._strikes) > MOST_STRANGERS:
@@ -109,6 +106,14 @@ class Handshake:
             raise HandshakeRefused(f"{where}: minor version", hello.min_minor, frames.MINOR)
         if self.is_free is not None and not self.is_free(hello.task):
             raise HandshakeRefused(where, "a place that is taken", "each task once")
+
+
+def hello_of(identity: Identity, incarnation: bytes, features: int = 0) -> Hello:
+    """The hello by which a peer is known."""
+    return Hello(
+        task=identity.rank, n_tasks=identity.world_size, job=identity.job,
+        incarnation=incarnation, features=features,
+    )  # fmt: skip
 
 
 def refusal(error: BadFrame) -> Refusal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import mmap
 import os
 import struct
@@ -91,14 +92,8 @@ def bodies_from_packet(head: bytes, rest: bytes) -> tuple[bytes, list[Buffer]]:
     at = meta_bytes + 8 * n_bodies
     if not n_bodies or n_bodies > MAX_BODIES or at > len(rest):
         return rest, []
-    whole = memoryview(rest)
-    bodies: list[Buffer] = []
-    for length in struct.unpack_from(f"<{n_bodies}Q", rest, meta_bytes):
-        bodies.append(whole[at : at + length])
-        at += length
-    if at != len(rest):
-        raise BadFrame("bodies in a packet", f"{len(rest)} bytes", at)
-    return rest[:meta_bytes], bodies
+    lengths = struct.unpack_from(f"<{n_bodies}Q", rest, meta_bytes)
+    return rest[:meta_bytes], _cut(memoryview(rest), at, lengths, "bodies in a packet")
 
 
 def bodies_from_memfd(fd: int) -> list[Buffer]:
@@ -114,11 +109,12 @@ def bodies_from_memfd(fd: int) -> list[Buffer]:
     at = 8 * (n_bodies + 1)
     if n_bodies > MAX_BODIES or at > size:
         raise BadFrame(where, f"{n_bodies} bodies", f"at most {MAX_BODIES}")
-    lengths = struct.unpack_from(f"<{n_bodies}Q", whole, 8)
-    if at + sum(lengths) != size:
-        raise BadFrame(where, f"{size} bytes", at + sum(lengths))
-    bodies: list[Buffer] = []
-    for length in lengths:
-        bodies.append(whole[at : at + length])
-        at += length
-    return bodies
+    return _cut(whole, at, struct.unpack_from(f"<{n_bodies}Q", whole, 8), where)
+
+
+def _cut(whole: memoryview, at: int, lengths: Sequence[int], where: str) -> list[Buffer]:
+    """Cut the bodies that fill the rest of ``whole``."""
+    ends = list(itertools.accumulate(lengths, initial=at))
+    if ends[-1] != len(whole):
+        raise BadFrame(where, f"{len(whole)} bytes", ends[-1])
+    return [whole[start:end] for start, end in itertools.pairwise(ends)]

@@ -24,7 +24,7 @@ from horn._kernels.mailbox import LEFT, Mailboxes
 from horn.errors import BarrierTimeout
 from horn.patience import Patience
 from horn.transport import Identity, PeerLost, check_digest, overdue
-from horn.transport._handshake import refusal, refused
+from horn.transport._handshake import hello_of, refusal, refused
 from horn.transport._memfds import check_segment, message_of, packet_of
 from horn.wire.frames import (
     HEADER_BYTES,
@@ -82,8 +82,7 @@ class SocketPeers:
         }
         self._loose: deque[WireMessage] = deque()
         # Each task holds the writing end of its own pipe and the reading end of the next task's. A
-        # common epoll shows which writing ends are closed, as long as any process holds
-        # the other end.
+        # common epoll shows which writing ends are closed, while any process holds the other end.
         self._ends: select.epoll | None = None
         self._held: list[int] = []
         self._handles: list[int] = []
@@ -157,11 +156,7 @@ class SocketPeers:
         self._listen_to(sock, task)
 
     def _hello(self) -> bytes:
-        hello = Hello(
-            task=self.task, n_tasks=self.n_tasks, job=self.identity.job,
-            incarnation=self._incarnation,
-        )  # fmt: skip
-        return self._first(hello)
+        return self._first(hello_of(self.identity, self._incarnation))
 
     def _first(self, meta: Meta) -> bytes:
         """Make the first packet of a connection."""

@@ -107,11 +107,9 @@ class InProcQueues:
 
     def answers(self) -> list[tuple[int, Sequence[Buffer]]]:
         with self.box.changed:
-            found = [
-                (task, parts) for to, task, parts in self.box.answers if to == self.incarnation
-            ]
+            found = list(self.box.answers)
             self.box.answers.clear()
-        return [(task, parts) for task, parts in found if task in self.names]
+        return [(t, parts) for to, t, parts in found if to == self.incarnation and t in self.names]
 
     def gone(self) -> dict[int, str]:
         return {task: "it has gone" for task, box in self.peers.items() if box.is_closed}

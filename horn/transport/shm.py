@@ -193,8 +193,7 @@ class Shm(Transport):
         if code == MISMATCH:
             channel = self._by_index[boxes.bad].channel
             where = f"{channel} from task {channel.src}"
-            got, wanted = f"superstep {boxes.bad_got}", f"superstep {boxes.bad_expected}"
-            raise BadFrame(where, got, wanted)
+            raise BadFrame(where, _named(boxes.bad_got), _named(boxes.bad_expected))
         for slot in receiving:
             slot.is_full = True
             self.counters.n_received += 1

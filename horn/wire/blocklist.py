@@ -58,9 +58,7 @@ def _is_address(text: str) -> bool:
 
 
 class Blocklist:
-    """The blocklist of a listening socket, which may be closed meanwhile. Times are the
-    caller's.
-    """
+    """The blocklist of a listening socket, which may be closed by then. Times are the caller's."""
 
     def __init__(self, fd: int) -> None:
         self.listener = socket.socket(fileno=os.dup(fd))

@@ -234,9 +234,7 @@ class PullParameters(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class LeaveServers(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """To a server: the sender's group pushes no more; or, ``is_thanks``, it has the final
-    arrays.
-    """
+    """To a server: the sender's group pushes no more; ``is_thanks``: it has the final arrays."""
 
     is_thanks: bool = False
 

@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 from horn.errors import BarrierTimeout
 from horn.transport import Identity
 from horn.wire.frames import BadFrame, Note
-from tests.transport.faulty import (
-    CorruptFault,
-    DelayFault,
-    DropFault,
-    DuplicateFault,
-    FaultyInProc,
-)
+from tests.transport.faulty import CorruptFault, DelayFault, DropFault, DuplicateFault, FaultyInProc
 from tests.transport.groups import (
     TIMEOUT_S,
     all_to_all,

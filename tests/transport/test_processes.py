@@ -11,13 +11,7 @@ import pytest
 
 from horn.errors import BarrierTimeout
 from horn.transport import PeerLost
-from tests.transport.groups import (
-    TIMEOUT_S,
-    Processes,
-    expected_digests,
-    listeners,
-    mixed,
-)
+from tests.transport.groups import TIMEOUT_S, Processes, expected_digests, listeners, mixed
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
 SCHEMES = ["shm", "ipc", "tcp"]

@@ -9,14 +9,7 @@ import pytest
 
 from horn.transport import PeerLost
 from horn.wire.frames import Note
-from tests.transport.groups import (
-    TIMEOUT_S,
-    Processes,
-    all_to_all,
-    good,
-    run_steps,
-    run_threads,
-)
+from tests.transport.groups import TIMEOUT_S, Processes, all_to_all, good, run_steps, run_threads
 
 pytestmark = pytest.mark.net
 
