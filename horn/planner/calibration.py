@@ -415,37 +415,33 @@ class StripTimings:
         u, out = x[:, :n].copy(), np.zeros((n, n), self.dtype)
         axes = {"b": n, "o": n, "i": r}
         pair, places = [View(x, "bi"), View(w, "oi")], View(np.floor(u * r), "bo")
-        apart: list[tuple[Any, ...]] = [("sub", 0, 1), ("abs", 2)]
+        to, up, u_b = View(np.zeros((n, r), self.dtype), "oi"), View(out, "bo"), View(u, "bo")
+
+        def each_s(given: list[Any], ops: list[tuple[Any, ...]], to: View, *how: str) -> float:
+            return self.run_s(given, ops, to, (how[0], how[1]), axes) / (n * n * r)
+
         found = {}
         for monoid in ("sum", "max", "min", "argmax", "prod"):
-            ops = apart if monoid == "sum" else [("add" if monoid == "prod" else "mul", 0, 1)]
-            seconds = self.run_s(pair, ops, View(out, "bo"), (monoid, "i"), axes)
-            found[monoid] = seconds / (n * n * r)
+            pairwise: list[tuple[Any, ...]] = [("add" if monoid == "prod" else "mul", 0, 1)]
+            ops = [("sub", 0, 1), ("abs", 2)] if monoid == "sum" else pairwise
+            found[monoid] = each_s(pair, ops, up, monoid, "i")
         near = [View(x / 8, "bi"), pair[1], 1.0]  # 1 - x w: no factor near 0
-        less = [("mul", 0, 1), ("sub", 2, 3)]
-        seconds = self.run_s(near, less, View(out, "bo"), ("prod", "i"), axes)
-        found["near"] = seconds / (n * n * r)
-        to = View(np.zeros((n, r), self.dtype), "oi")
+        found["near"] = each_s(near, [("mul", 0, 1), ("sub", 2, 3)], up, "prod", "i")
         signs = [("sub", 1, 2), ("sign", 3), ("mul", 0, 4)]
-        seconds = self.run_s([View(u, "bo"), *pair], signs, to, ("sum", "b"), axes)
-        found["columns"] = seconds / (n * n * r)
+        found["columns"] = each_s([u_b, *pair], signs, to, "sum", "b")
         square = [("sub", 1, 2), ("mul", 3, 3), ("mul", 0, 4)]
-        seconds = self.run_s([pair[1], *pair], square, View(out, "bo"), ("sum", "i"), axes)
-        found["squares"] = seconds / (n * n * r)
-        seconds = self.run_s([View(u, "bo"), *pair], square, to, ("sum", "b"), axes)
-        found["square columns"] = seconds / (n * n * r)
-        given = [View(u, "bo"), View(u, "bo"), *near[:2], pair[0], 0.0, 1.0]
+        found["squares"] = each_s([pair[1], *pair], square, up, "sum", "i")
+        found["square columns"] = each_s([u_b, *pair], square, to, "sum", "b")
+        given = [u_b, View(u, "bo"), *near[:2], pair[0], 0.0, 1.0]
         quotient = [
             ("mul", 2, 3), ("sub", 6, 7), ("eq", 8, 5), ("div", 1, 8), ("select", 9, 0, 10),
             ("mul", 4, 11),
         ]  # fmt: skip
-        seconds = self.run_s(given, quotient, to, ("sum", "b"), axes)
-        found["quotients"] = seconds / (n * n * r)
-        given = [View(u, "bo"), *pair, View(u, "bo"), 1.0]
+        found["quotients"] = each_s(given, quotient, to, "sum", "b")
+        given = [u_b, *pair, View(u, "bo"), 1.0]
         for name in FUNCTIONS:
             wave = [("mul", 1, 2), ("sub", 5, 3), ("mul", 6, 6) if name == "square" else (name, 6)]
-            seconds = self.run_s(given, wave, View(out, "bo"), ("sum", "i"), axes)
-            found[name] = seconds / (n * n * r)
+            found[name] = each_s(given, wave, up, "sum", "i")
             if name == "square":  # its slope is a product
                 continue
             last = {
@@ -453,11 +449,10 @@ class StripTimings:
                 "tanh": [("mul", 7, 7), ("sub", 4, 8), ("mul", 9, 0), ("mul", 10, 1)],
                 "sigmoid": [("sub", 4, 7), ("mul", 7, 8), ("mul", 9, 0), ("mul", 10, 1)],
             }[name]
-            seconds = self.run_s(given, [*wave, *last], to, ("sum", "b"), axes)
-            found[f"{name} slope"] = seconds / (n * n * r)
-        at = [places, Iota("i"), View(u, "bo"), pair[0], 0.0]
+            found[f"{name} slope"] = each_s(given, [*wave, *last], to, "sum", "b")
+        at = [places, Iota("i"), u_b, pair[0], 0.0]
         one = [("eq", 0, 1), ("mul", 2, 3), ("select", 5, 6, 4)]
-        found["places"] = self.run_s(at, one, to, ("sum", "b"), axes) / (n * n)
+        found["places"] = each_s(at, one, to, "sum", "b") * r
         return found
 
     def run_s(
@@ -468,9 +463,7 @@ class StripTimings:
         reduce: tuple[str, str] | None = None,
         axes: Mapping[str, int] | None = None,
     ) -> float:
-        """Seconds of a whole loop, the fastest so far. axes : by default those of the first
-        array.
-        """
+        """Seconds of a whole loop, the fastest so far. axes : by default the first array's."""
         tape = engine.Tape(self.dtype, 1, blas.load())
         axes = axes or dict(zip("rc", inputs[0].array.shape, strict=True))
         value = len(inputs) + len(ops) - 1

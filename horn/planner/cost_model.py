@@ -491,14 +491,7 @@ class Costs:
         posted: dict[int, Array] = {}
         clock = begun
         for each in s.body:
-            then = clock
-            if isinstance(each, Post):
-                clock = clock + self._pack_s(each, program.buffers) * self.crowd
-                posted[each.superstep] = clock
-            elif isinstance(each, Collect):
-                clock = self._collected(each, program.buffers, clock, posted)
-            else:
-                clock = clock + self.compute_s(each, program.buffers)
+            then, clock = clock, self._after(each, program.buffers, clock, posted)
             before, after = (begun + (at - begun) * program.steps for at in (then, clock))
             yield each, before, after
 
@@ -538,13 +531,7 @@ class Costs:
             then = clock
             if id(statement) in elsewhere:
                 continue
-            if isinstance(statement, Collect):
-                clock = self._collected(statement, program.buffers, clock, posted)
-            elif isinstance(statement, Post):
-                clock = clock + self._pack_s(statement, program.buffers) * self.crowd
-                posted[statement.superstep] = clock
-            elif exchanges(statement):
-                assert isinstance(statement, Repeat)
+            if isinstance(statement, Repeat) and exchanges(statement):
                 turns = list(self._turns(statement, program, clock))
                 yield from turns
                 *_, (_, _, clock) = turns
@@ -556,9 +543,19 @@ class Costs:
                     yield each, then, clock
                 self.n_steps = 1
                 continue
-            else:
-                clock = clock + self.compute_s(statement, program.buffers)
+            clock = self._after(statement, program.buffers, clock, posted)
             yield statement, then, clock
+
+    def _after(
+        self, s: Statement, buffers: Mapping[str, Buffer], clock: Array, posted: dict[int, Array]
+    ) -> Array:
+        """The clocks after a statement; after a post they are noted in ``posted``."""
+        if isinstance(s, Collect):
+            return self._collected(s, buffers, clock, posted)
+        if not isinstance(s, Post):
+            return clock + self.compute_s(s, buffers)
+        posted[s.superstep] = clock + self._pack_s(s, buffers) * self.crowd
+        return posted[s.superstep]
 
     def _done_elsewhere(self, program: Program) -> set[int]:
         """The loops, by their ``id``, whose work is part of sums or extremes over windows."""

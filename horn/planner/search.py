@@ -216,9 +216,7 @@ class Search:
         return (*LINK_SPLITS, *([CHANNELS] if has else []), *([INPUT_CHANNELS] if hears else []))
 
     def of_layer(self, layer: int) -> tuple[str, ...]:
-        """The splits of a layer: by channels, too, if a link to it or a convolution from it has
-        them.
-        """
+        """The splits of a layer: by channels, too, if a link or convolution of it has them."""
         of = self.network.layers
         has = any(
             CHANNELS in self.of_link(x, k)

@@ -38,15 +38,7 @@ from horn.planner import calibration, plan
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
 from horn.transport import Identity, open_transport
-from tests.bench.bench_neurons import (
-    Gated,
-    Largest,
-    Manhattan,
-    Product,
-    Radial,
-    Saturating,
-    Tuned,
-)
+from tests.bench.bench_neurons import Gated, Largest, Manhattan, Product, Radial, Saturating, Tuned
 
 TIMEOUT_S = 120.0
 WITHIN, OF_BEST = 0.25, 0.10
