@@ -16,6 +16,7 @@ from horn.cluster.master import HostOrder
 from horn.cluster.runner_protocol import Assignment
 from horn.cluster.store import HostStore
 from horn.cluster.submission import Submission
+from horn.coordination.jobs import node_of
 from horn.coordination.membership import Membership
 from horn.coordination.records import Znode
 from horn.coordination.session import Session
@@ -54,11 +55,8 @@ class JobPreparer:
         self, coord: Session, workers: Membership, job: str, order: HostOrder
     ) -> Assignment:
         """Make the Assignment for a job runner; fetches the package if it is not here."""
-        node = coord.get(coord.paths.spec(job))
-        if node is None:
-            raise NotFound(f"no job {job!r}")
         key = self.capacity.key
-        found = self.submission(job, node)
+        found = self.submission(job, node_of(coord, coord.paths.spec(job), job))
         if not self.store.has(found.package):
             self._fetch(workers, found.package)
         folders = {allocation.shared or name for name, allocation in order.allocations.items()}
@@ -83,24 +81,19 @@ class JobPreparer:
 
     def _fetch(self, workers: Membership, digest: str) -> None:
         """Fetch a package from another host that has it."""
-        reasons = []
+        reasons, key = [], self.capacity.key
         for name, member in workers.members({}).items():
             if name == self.name:
                 continue
-            access = None
-            if self.capacity.key is not None:
-                access = ClientKeys.of(self.capacity.key, "worker", name)
+            access = None if key is None else ClientKeys.of(key, "worker", name)
             try:
                 with RpcClient(member.endpoint, access) as client:
                     if not client.call("have", PackageRequest(digest), PackageKnown).is_here:
                         continue
                     got, portions = client.download(
-                        "get",
-                        PackageRequest(digest),
-                        PackageKnown,
-                        max_bytes=2**27,
-                        timeout_s=FETCH_S,
-                    )
+                        "get", PackageRequest(digest), PackageKnown,
+                        max_bytes=2**27, timeout_s=FETCH_S,
+                    )  # fmt: skip
                     self.store.put(digest, *package.split(portions, got.n_manifest))
                     return
             except HornError as error:

@@ -9,7 +9,7 @@ import msgspec
 from horn.cluster import submission
 from horn.cluster.client import UNANSWERED, ClusterClient, JobStatus
 from horn.cluster.file_service import CheckpointList, CheckpointsRequest
-from horn.coordination.jobs import NEXT, JobState, listing
+from horn.coordination.jobs import NEXT, JobState, listing, node_of
 from horn.coordination.records import Put, Step
 from horn.errors import Conflict, JobError, NotApplied, NotFound
 
@@ -32,9 +32,7 @@ def resume(
     if JobState.PENDING not in NEXT[state]:
         raise Conflict(f"job {job!r} is {state.value}; what FAILED or was STOPPED is resumed")
     at = cluster.paths
-    nodes = [cluster.coord.get(path) for path in (at.state(job), at.record(job))]
-    if nodes[0] is None or nodes[1] is None:
-        raise NotFound(f"no job {job!r}")
+    nodes = [node_of(cluster.coord, path, job) for path in (at.state(job), at.record(job))]
     status = cluster.status(job)
     record = status.record
     if begin:
@@ -59,11 +57,8 @@ def resume(
 
 def _with(cluster: ClusterClient, job: str, package: PackedJob) -> Put:
     """The step that gives the job's description another package, which some worker has then."""
-    path = cluster.paths.spec(job)
-    node = cluster.coord.get(path)
-    if node is None:
-        raise NotFound(f"no job {job!r}")
-    key = cluster.key
+    path, key = cluster.paths.spec(job), cluster.key
+    node = node_of(cluster.coord, path, job)
     found = submission.read(key, job, node)
     found = msgspec.structs.replace(found, package=package.digest, target=package.target)
     cluster.upload(package)

@@ -283,17 +283,15 @@ class GroupBarrier:
         hint = (
             "Another list of members waits in the same attempt: the tasks disagree about who "
             "belongs to the group"
-            if others
-            else ""
         )
-        raise BarrierTimeout(where, absent, tuple(sorted(arrived)), timeout_s, hint)
+        raise BarrierTimeout(
+            where, absent, tuple(sorted(arrived)), timeout_s, hint if others else ""
+        )
 
     # Tidying up
 
     def _finish(self, crossing: _Crossing, generation: int) -> None:
-        """Complete a crossing. The last to arrive makes a folder ahead and removes one behind, with
-        its next arrival.
-        """
+        """Complete a crossing. The last to arrive makes a folder ahead and removes one behind."""
         is_next = generation == self._latest + 1 and len(self._past) > 0
         behind = self._past[0] if len(self._past) == KEPT else None
         self._past.append(crossing)

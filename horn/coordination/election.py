@@ -42,9 +42,7 @@ def commit_as(coord: Session, leadership: Leadership, steps: list[Step]) -> None
 
 
 class Candidate:
-    """A candidacy in ``folder``; ``data`` : its address, for others. Raises Fenced: it was removed
-    at once. SessionLost.
-    """
+    """A candidacy in ``folder``. data : for others. Raises Fenced: it was removed. SessionLost."""
 
     def __init__(self, coord: Session, folder: str, data: bytes = b"") -> None:
         self.coord = coord

@@ -51,6 +51,14 @@ def listing(at: Paths, job: str, old: JobState, new: JobState) -> list[Step]:
     return [Delete(at.active(job)) if new in ENDED else Create(at.active(job))]
 
 
+def node_of(coord: Session, path: str, job: str) -> Znode:
+    """Read a node of a job. Raises NotFound: there is no such job."""
+    node = coord.get(path)
+    if node is None:
+        raise NotFound(f"no job {job!r}")
+    return node
+
+
 class Jobs:
     """Create, read, change and remove jobs. Raises NotFound: no such job. Conflict: the name is
     taken, or the job is in another state.
@@ -124,19 +132,14 @@ class Jobs:
             raise
 
     def state(self, job: str) -> JobState:
-        node = self.coord.get(self.paths.state(job))
-        if node is None:
-            raise NotFound(f"no job {job!r}")
-        return self._parse(job, node.data)
+        return self._parse(job, node_of(self.coord, self.paths.state(job), job).data)
 
     def change(self, job: str, old: JobState, new: JobState) -> None:
         """Change the state of a job; Conflict if it is not in ``old``."""
         if new not in NEXT[old]:
             raise Conflict(f"job {job!r}: {old.value} does not lead to {new.value}")
         path = self.paths.state(job)
-        node = self.coord.get(path)
-        if node is None:
-            raise NotFound(f"no job {job!r}")
+        node = node_of(self.coord, path, job)
         if node.data != old.value.encode():
             raise Conflict(f"job {job!r} is {self._parse(job, node.data).value}, not {old.value}")
         steps: list[Step] = [Put(path, new.value.encode(), node.version)]

@@ -31,23 +31,14 @@ from horn.coordination.records import (
     Znode,
 )
 from horn.coordination.session import Session
-from horn.errors import (
-    BarrierTimeout,
-    Conflict,
-    Fenced,
-    NotApplied,
-    ProtocolError,
-    Unreachable,
-)
+from horn.errors import BarrierTimeout, Conflict, Fenced, NotApplied, ProtocolError, Unreachable
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a folder. ``token`` grows with every new holder of a name; ``session`` is its
-    ZooKeeper session.
-    """
+    """A member. ``token`` grows with every new holder of a name; ``session`` : of ZooKeeper."""
 
     name: str
     endpoint: str
@@ -335,14 +326,9 @@ class Membership:
         return frozenset(self._view.nodes())
 
     def wait_for(
-        self,
-        names: Iterable[str],
-        timeout_s: float,
-        accept: Callable[[Member], bool] | None = None,
+        self, names: Iterable[str], timeout_s: float, accept: Callable[[Member], bool] | None = None
     ) -> dict[str, Member]:
-        """Wait until all ``names`` are members that ``accept`` counts; BarrierTimeout has the
-        absent.
-        """
+        """Wait for all ``names`` that ``accept`` counts; BarrierTimeout has the absent."""
         wanted = frozenset(names)
         deadline = time.monotonic() + timeout_s
         self._view.wait_ready(timeout_s)  # not below: the callback that shows it needs the lock
@@ -357,14 +343,14 @@ class Membership:
                 self.check()
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    here = present()
-                    raise BarrierTimeout(
-                        f"registration in {self.folder}",
-                        tuple(sorted(wanted - here)),
-                        tuple(sorted(wanted & here)),
-                        timeout_s,
+                    here, hint = (
+                        present(),
                         "Look in the log of an absent one, or raise --start-timeout",
                     )
+                    raise BarrierTimeout(
+                        f"registration in {self.folder}", tuple(sorted(wanted - here)),
+                        tuple(sorted(wanted & here)), timeout_s, hint,
+                    )  # fmt: skip
                 self._changed.wait(left)
         found = self.members()
         return {name: found[name] for name in sorted(wanted & found.keys())}
@@ -424,11 +410,8 @@ class Membership:
 
 def described(endpoint: str, versions: Mapping[str, str | int], info: Mapping[str, Any]) -> bytes:
     """The content of a member's node."""
-    said = {
-        "endpoint": endpoint,
-        "versions": {"layout": paths.LAYOUT, **versions},
-        "info": dict(info),
-    }
+    versions = {"layout": paths.LAYOUT, **versions}
+    said = {"endpoint": endpoint, "versions": versions, "info": dict(info)}
     return json.dumps(said, sort_keys=True).encode()
 
 
@@ -464,16 +447,18 @@ def _member(folder: str, name: str, node: Znode) -> Member:
     try:
         written = json.loads(node.data)
         endpoint, versions, info = written["endpoint"], written["versions"], written["info"]
-        if not (
-            isinstance(endpoint, str) and isinstance(versions, dict) and isinstance(info, dict)
-        ):
+        if [*map(type, (endpoint, versions, info))] != [str, dict, dict]:
             raise TypeError("a field has another type")
         layout = versions["layout"]
     except (ValueError, KeyError, TypeError) as error:
         raise ProtocolError(f"{folder}/{name} is not a member that horn wrote: {error}") from error
+    check_layout(f"{folder}/{name}", layout)
+    return Member(name, endpoint, versions, info, node.created, node.owner)
+
+
+def check_layout(path: str, layout: object) -> None:
     if layout != paths.LAYOUT:
         raise ProtocolError(
-            f"{folder}/{name} writes layout {layout}, but this horn reads {paths.LAYOUT}; "
+            f"{path} writes layout {layout}, but this horn reads {paths.LAYOUT}; "
             f"use one version of horn everywhere"
         )
-    return Member(name, endpoint, versions, info, node.created, node.owner)

@@ -30,9 +30,7 @@ ANSWER_S = 10.0  # how long a call waits for its answer unless told otherwise
 
 
 class Nodes(ABC):
-    """Blocking calls over ``send``. All raise SessionLost, AccessDenied, or Unreachable without an
-    answer in time.
-    """
+    """Blocking calls over ``send``. All raise SessionLost, AccessDenied, or Unreachable."""
 
     hosts: str
 

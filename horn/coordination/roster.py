@@ -18,14 +18,15 @@ from typing import Any
 import msgspec
 
 from horn.coordination import paths
-from horn.coordination.membership import Membership, MembershipChange, described, held, taken_over
-from horn.coordination.records import (
-    ConnectionResumed,
-    Event,
-    Reply,
-    SessionExpired,
-    Znode,
+from horn.coordination.membership import (
+    Membership,
+    MembershipChange,
+    check_layout,
+    described,
+    held,
+    taken_over,
 )
+from horn.coordination.records import ConnectionResumed, Event, Reply, SessionExpired, Znode
 from horn.coordination.session import Session
 from horn.errors import (
     BarrierTimeout,
@@ -178,9 +179,7 @@ class Publication:
         self._unsubscribe: list[Callable[[], None]] = []
 
     def publish(self, counts: Mapping[str, int], timeout_s: float) -> RosterTable:
-        """Wait for all members, of this attempt or a later one, and write the table. counts : of
-        members, by folder.
-        """
+        """Wait for all members, of this attempt or later; write the table. counts : by folder."""
         deadline = time.monotonic() + timeout_s
         folders: dict[str, list[RosterEntry]] = {}
         for folder, n in counts.items():
@@ -226,9 +225,7 @@ class Publication:
                 pass
 
     def _tell_once(self) -> bool:
-        """Write departed members into the table; True to repeat it: without an answer the session
-        may go on.
-        """
+        """Write departed members into the table; True to repeat it: there was no answer."""
         with self._lock:
             assert self._table is not None
             table = msgspec.structs.replace(self._table, gone=[*self._gone])
@@ -277,15 +274,11 @@ class Roster:
             self.own.check()
 
     def _late(self, counts: Mapping[str, int], timeout_s: float) -> BarrierTimeout:
-        absent: list[str] = []
-        here: list[str] = []
-        where = next(iter(counts))
+        absent, here, where = list[str](), list[str](), next(iter(counts))
         for folder, n in counts.items():
-            names = {str(number) for number in range(n)}
-            found = set(self.coord.children(folder))
+            names, found = set(map(str, range(n))), set(self.coord.children(folder))
             if names - found:
-                where, absent = folder, sorted(names - found)
-                here = sorted(names & found)
+                where, absent, here = folder, sorted(names - found), sorted(names & found)
                 break
         folder, name = self.publisher
         return BarrierTimeout(
@@ -326,10 +319,8 @@ class Roster:
         if self._table is None or not self._node.is_stale or not self.coord.connected:
             return
         node = self._node.read()
-        if node is None:
-            gone = {self.publisher}  # the table goes with its writer
-        else:
-            gone = {*_table_of(self.path, node).gone}
+        # The table goes with its writer.
+        gone = {self.publisher} if node is None else {*_table_of(self.path, node).gone}
         self._gone = Counter(name for folder, name in gone if folder == self.folder)
 
     def subscribe(self, callback: Callable[[MembershipChange], None]) -> Callable[[], None]:
@@ -343,9 +334,5 @@ def _table_of(path: str, node: Znode) -> RosterTable:
         table = msgspec.json.decode(node.data, type=RosterTable)
     except msgspec.DecodeError as error:
         raise ProtocolError(f"{path} is not a table that horn wrote: {error}") from error
-    if table.layout != paths.LAYOUT:
-        raise ProtocolError(
-            f"{path} writes layout {table.layout}, but this horn reads {paths.LAYOUT}; "
-            f"use one version of horn everywhere"
-        )
+    check_layout(path, table.layout)
     return table

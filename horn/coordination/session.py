@@ -46,13 +46,7 @@ from horn.coordination.records import (
     Step,
     Znode,
 )
-from horn.errors import (
-    AccessDenied,
-    JobError,
-    NotFound,
-    SessionLost,
-    Unreachable,
-)
+from horn.errors import AccessDenied, JobError, NotFound, SessionLost, Unreachable
 from horn.security.keys import Credential
 from horn.security.tls import context_of
 
@@ -66,9 +60,7 @@ _said: dict[str, float] = {}  # when, by the text; few at a time
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether kazoo has not just said the same: while ZooKeeper is away it does at each of its
-    tries, three in a second.
-    """
+    """Whether kazoo has not just said the same, as it does at each try without ZooKeeper."""
     if record.levelno < logging.INFO:
         return True
     for text in [text for text, at in _said.items() if not 0 <= record.created - at < REPEAT_S]:
@@ -120,8 +112,8 @@ class Session(Nodes):
         root: str = "/horn",
         silence_s: float = 0.0,
     ) -> None:
-        self.silence_s = silence_s
-        self.hosts, self.session_s, self.paths = hosts, session_s, Paths(root)
+        self.hosts, self.session_s, self.silence_s = hosts, session_s, silence_s
+        self.paths = Paths(root)
         self._lock = threading.Lock()
         self._subscribers: list[Callable[[Event], None]] = []
         self._session = 0
@@ -142,14 +134,10 @@ class Session(Nodes):
                 self._acl.append(_use(credential.id))
         try:
             self._client = KazooClient(
-                hosts,
-                timeout=session_s,
-                handler=self._handler,
-                default_acl=self._acl,
-                auth_data=auth,
+                hosts, timeout=session_s, handler=self._handler, default_acl=self._acl,
+                auth_data=auth, logger=_kazoo_logger,
                 connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=0.5),
-                logger=_kazoo_logger,
-            )
+            )  # fmt: skip
         except ValueError as error:
             raise JobError(
                 f"ZooKeeper hosts {hosts!r}: {error}; write host:port[,host:port][/folder]"
@@ -202,12 +190,8 @@ class Session(Nodes):
         return None if reply.reason else reply.value[0]
 
     def _refuse_open(self, path: str) -> NoReturn:
-        raise AccessDenied(
-            self.hosts,
-            path,
-            "it was made without this key, so others can write there; remove it, or "
-            "leave out the key",
-        )
+        why = "it was made without this key, so others can write there"
+        raise AccessDenied(self.hosts, path, f"{why}; remove it, or leave out the key")
 
     def _learn_session_time(self) -> None:
         """Take over the time that the server grants: kazoo uses it, but keeps it to itself."""
@@ -249,7 +233,7 @@ class Session(Nodes):
         self._stop()
         with self._lock:
             latecomer = self._latecomer
-        if latecomer is not None and latecomer is not threading.current_thread():
+        if latecomer not in (None, threading.current_thread()):
             latecomer.join(STOP_S)
 
     def _stop(self) -> None:
@@ -351,16 +335,13 @@ class Session(Nodes):
         return threading.current_thread() in self._handler.threads
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Run ``work`` soon, in order, in another thread, unless the session is over: callbacks
-        must not send.
-        """
+        """Run ``work`` soon, in order, in another thread, from which it may send; not if over."""
         with self._lock:
             if self._over:
                 return
             if self._latecomer is None:
-                self._latecomer = threading.Thread(
-                    target=self._do_later, name="horn-zk-soon", daemon=True
-                )
+                run = self._do_later
+                self._latecomer = threading.Thread(target=run, name="horn-zk-soon", daemon=True)
                 self._latecomer.start()
         self._later.put(work)
 

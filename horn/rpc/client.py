@@ -18,17 +18,10 @@ from horn.errors import ClusterError, HornError, NotAllowed, ProtocolError, Time
 from horn.rpc import protocol as calls
 from horn.security.keys import Key
 from horn.transport._zeromq import limited
-from horn.wire.connection import event_of, monitor_of
+from horn.wire.connection import EVENTS, event_of, monitor_of
 from horn.wire.zap import pair_of
 
 TIMEOUT_S = 10.0
-EVENTS = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
 MAX_FAILED = 3  # handshakes without a reason, after which it is the key
 _RAISED = ("JobError", "NotFound", "Conflict", "NotAllowed", "ProtocolError", "ClusterError",
            "Timeout")  # fmt: skip
