@@ -152,8 +152,7 @@ class Agent:
         self._beat_at = self._sure_at = time.monotonic()
         with ExitStack() as stack:
             session = Session(capacity.hosts, session_s=capacity.session_s, credential=own)
-            coord = stack.enter_context(session)
-            self.coord = coord
+            self.coord = coord = stack.enter_context(session)
             self._suspended = False
             stack.callback(coord.subscribe(self._on_event))
             coord.ensure(coord.paths.jobs(), coord.paths.orders(self.name))
@@ -164,11 +163,9 @@ class Agent:
             stack.callback(orders.close)
             orders.wait_ready(capacity.session_s)
             controller = JobController(
-                coord,
-                self.workers,
-                self.name,
+                coord, self.workers, self.name,
                 lambda job, node: terms(self.preparer.submission(job, node)),
-            )
+            )  # fmt: skip
             stack.callback(controller.close)
             logger.info("agent registered host=%s slots=%d endpoint=%s member=%d", self.name,
                         capacity.slots, self.service.endpoint, self.member)  # fmt: skip
@@ -204,13 +201,9 @@ class Agent:
         while not self._stopping:
             try:
                 return self.workers.join(
-                    self.name,
-                    self.service.endpoint,
-                    versions=versions(),
-                    info=info,
-                    replace=is_own,
-                    timeout_s=AGAIN_S,
-                )
+                    self.name, self.service.endpoint, versions=versions(), info=info,
+                    replace=is_own, timeout_s=AGAIN_S,
+                )  # fmt: skip
             except Conflict:
                 if time.monotonic() > ends:
                     raise
@@ -304,21 +297,19 @@ class Agent:
             try:
                 assignment = self.preparer.assignment(self.coord, self.workers, job, order)
             except HornError as error:
-                text = f"First failure: worker {self.name} cannot begin: {error}"
-                self._do(lambda: run.kill(text))
+                why = str(error)
             except OSError as error:  # a full disk, or a folder that is no longer mounted
-                text = (
-                    f"First failure: worker {self.name} cannot begin: {error.filename or 'a file'}:"
-                    f" {error.strerror}; see that the folders of its --dir and --shared are there, "
-                    f"are its own to write, and have room"
+                why = (
+                    f"{error.filename or 'a file'}: {error.strerror}; see that the folders of its "
+                    f"--dir and --shared are there, are its own to write, and have room"
                 )
-                self._do(lambda: run.kill(text))
             except Exception as error:  # the top of this thread
                 logger.exception("prepare failed job=%s", job)
-                text = f"First failure: worker {self.name} cannot begin: {error!r}"
-                self._do(lambda: run.kill(text))
+                why = repr(error)
             else:
                 self._do(lambda: self._begin(run, assignment))
+                return
+            self._do(lambda: self._cannot_begin(run, why))
 
         threading.Thread(target=prepare, name="horn-prepare", daemon=True).start()
 
@@ -333,7 +324,10 @@ class Agent:
         try:
             run.begin(runner or self._runner(0), assignment)  # its tasks are known by now
         except (HornError, OSError) as error:  # no room for its log
-            run.kill(f"First failure: worker {self.name} cannot begin: {error}")
+            self._cannot_begin(run, error)
+
+    def _cannot_begin(self, run: JobRun, why: object) -> None:
+        run.kill(f"First failure: worker {self.name} cannot begin: {why}")
 
     def _keep_warm(self, n_free: int) -> None:
         """Start a job runner for the next job, with a standby task for each free slot; not while a
@@ -401,15 +395,14 @@ class Agent:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         watched: dict[int, tuple[JobRun | None, RunnerProcess]] = {}
-        runners = [(run, run.runner) for run in self.runs.values() if run.runner is not None]
-        everyone: list[tuple[JobRun | None, RunnerProcess]] = [*runners]
-        if self._warm is not None:
-            everyone.append((None, self._warm))
-        for run, runner in everyone:
-            for fd in (runner.pidfd, runner.output, runner.line.fileno()):
-                if fd is not None and (fd != runner.line.fileno() or runner.is_open):
+        for run, runner in [(None, self._warm), *((r, r.runner) for r in self.runs.values())]:
+            if runner is None:
+                continue
+            line = runner.line.fileno()
+            for fd in (runner.pidfd, runner.output, line):
+                if fd is not None and (fd != line or runner.is_open):
                     watched[fd] = (run, runner)
-                    is_behind = fd == runner.line.fileno() and runner.line.is_behind
+                    is_behind = fd == line and runner.line.is_behind
                     poll.register(fd, select.POLLIN | (select.POLLOUT if is_behind else 0))
         now = time.monotonic()
         for run in self.runs.values():

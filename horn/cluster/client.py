@@ -41,6 +41,7 @@ from horn.errors import (
     NotApplied,
     NotFound,
     ProtocolError,
+    Timeout,
 )
 from horn.security import tls
 from horn.security.keys import Key
@@ -196,13 +197,10 @@ class ClusterClient:
                 client = self.client(name, members[name])
                 if not client.call("have", Named(package.digest), PackageKnown).is_here:
                     client.call(
-                        "put",
-                        Named(package.digest, len(package.packed)),
-                        DoneReply,
+                        "put", Named(package.digest, len(package.packed)), DoneReply,
                         body=itertools.chain([package.packed], package.chunks()),
-                        size=len(package.packed) + package.manifest.n_bytes,
-                        timeout_s=120.0,
-                    )
+                        size=len(package.packed) + package.manifest.n_bytes, timeout_s=120.0,
+                    )  # fmt: skip
                 taken += 1
             except UNANSWERED as error:
                 reasons.append(f"{name}: {error}")
@@ -283,10 +281,7 @@ class ClusterClient:
             found,
             JobRecord() if record is None or not record.data
             else msgspec.json.decode(record.data, type=JobRecord),
-            _json(progress),
-            _json(result),
-            spec.made_s,
-            spec.created,
+            _json(progress), _json(result), spec.made_s, spec.created,
             max(self.now_s() - spec.made_s, 0.0),
         )  # fmt: skip
 
@@ -332,9 +327,8 @@ class ClusterClient:
                 node = self.coord.get(self.paths.state(job))
                 if node is None or node.data != state.value.encode():
                     continue
-                steps.append(
-                    Put(self.paths.state(job), JobState.STOPPING.value.encode(), node.version)
-                )
+                stopping = JobState.STOPPING.value.encode()
+                steps.append(Put(self.paths.state(job), stopping, node.version))
             try:
                 self.coord.commit(steps)
                 return
@@ -397,8 +391,6 @@ class ClusterClient:
         """Wait until so many groups have allocations and leaving ones have left, or all have
         restarted. Raises horn's Timeout. Conflict: the job ends, or goes on with its old number.
         """
-        from horn.errors import Timeout
-
         ends = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             status = self.status(job)
@@ -426,9 +418,7 @@ class ClusterClient:
         return True
 
     def remove(self, job: str) -> None:
-        """Remove an ended job, its files, and its package if no other has it. Raises Conflict, also
-        of a worker that runs it.
-        """
+        """Remove an ended job, its files, and its package if no other has it. Raises Conflict."""
         from horn.cluster.file_service import DoneReply, JobRequest
 
         self.jobs.check_ended(job)
@@ -447,8 +437,6 @@ class ClusterClient:
 
     def wait(self, job: str, wanted: frozenset[JobState], timeout_s: float | None) -> JobState:
         """Wait for one of these states; raises horn's Timeout."""
-        from horn.errors import Timeout
-
         ends = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             state = self.jobs.state(job)
@@ -498,14 +486,10 @@ class ClusterClient:
 
     def read_all(self, job: str, host: str, name: str) -> bytes:
         """The whole content of a file at present."""
-        found: list[bytes] = []
-        offset = 0
-        while True:
-            _, data = self.read(job, host, name, offset)
-            if not data:
-                return b"".join(found)
-            found.append(data)
-            offset += len(data)
+        found = bytearray()
+        while data := self.read(job, host, name, len(found))[1]:
+            found += data
+        return bytes(found)
 
     def history(self, job: str) -> list[dict[str, Any]]:
         """The rows of the history so far, of the worker that has the most."""

@@ -48,9 +48,7 @@ class PackageKnown(msgspec.Struct, frozen=True):
 
 
 class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Requests "files", "forget": a job. package : of the job to be forgotten, if it is the only
-    one.
-    """
+    """Requests "files", "forget": a job. package : of that job, if no other has it."""
 
     job: _Name
     package: _Name = ""
@@ -198,9 +196,7 @@ class FileService:
         return CheckpointList(iterations, best)
 
     def forget(self, call: RpcCall) -> DoneReply:
-        """Remove a job's files. An ended job is among the runs until its order is seen
-        withdrawn.
-        """
+        """Remove a job's files. An ended job is among the runs until its order is withdrawn."""
         job, ends = call.request.job, time.monotonic() + GONE_S
         while job in self.runs():
             if time.monotonic() >= ends or self._closing.wait(LOOK_S):

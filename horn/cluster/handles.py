@@ -116,21 +116,12 @@ class Cluster:
         else:
             kind = strategy
         RunSettings(
-            groups=groups,
-            tasks=tasks,
-            servers=servers,
-            strategy=kind,
-            threads=threads,
-            timeout=timeout,
-            barrier=barrier,
-            transport=transport,
-            pins=pins,
-            superstep_timeout=superstep_timeout,
-            start_timeout=start_timeout,
-            checkpoint_every=checkpoint_every,
-            checkpoint_seconds=checkpoint_seconds,
+            groups=groups, tasks=tasks, servers=servers, strategy=kind, threads=threads,
+            timeout=timeout, barrier=barrier, transport=transport, pins=pins,
+            superstep_timeout=superstep_timeout, start_timeout=start_timeout,
+            checkpoint_every=checkpoint_every, checkpoint_seconds=checkpoint_seconds,
             max_restarts=max_restarts,
-        )  # its checks
+        )  # fmt: skip  # its checks
         backends.load(backend)
         if seed is not None:
             check_whole("seed", seed, 0, bits=64)

@@ -14,9 +14,7 @@ from horn.errors import BarrierTimeout, HornError, MemberLost, TaskFailed
 def blamed(
     error: HornError, here: str, ranks: Mapping[str, Sequence[int]], names: Mapping[int, str]
 ) -> tuple[str, ...]:
-    """The host to blame, or two that lost each other. here : it reports. names : of ranks, in
-    errors.
-    """
+    """The host to blame, or two that lost each other. here : the reporter's. names : of ranks."""
     of_rank = {rank: host for host, there in ranks.items() for rank in there}
     of_name = {name: of_rank[rank] for rank, name in names.items() if rank in of_rank}
     of_name |= {f"worker {host}": host for host in ranks}

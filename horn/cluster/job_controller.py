@@ -52,9 +52,7 @@ Read = Callable[[str, Znode], JobTerms]  # reads a job's spec; raises HornError 
 
 
 class JobController:
-    """Runs a host's masters until ``close``, or the session's end. read : gives a job's terms.
-    who : this host, for people.
-    """
+    """A host's masters, until ``close`` or the session's end. read : gives a job's terms."""
 
     def __init__(self, coord: Session, workers: Membership, who: str, read: Read) -> None:
         self.coord, self.workers, self.who, self.read = coord, workers, who, read
@@ -167,8 +165,7 @@ class _Candidacy:
         self.candidate: Candidate | None = None
         self.refused = ""
         self.known_s = time.monotonic()
-        at = self.paths
-        touch = controller.wake
+        at, touch = self.paths, controller.wake
         # The folders are made with the job; one that is being removed must not come back.
         self.nodes = FolderView(self.coord, at.job(name), touch, self._on_data, is_made=True)
         self.leaders = FolderView(self.coord, at.leader(name), touch, is_made=True)
@@ -206,9 +203,8 @@ class _Candidacy:
             self._resign()
             return False
         if self.candidate is None:
-            self.candidate = Candidate(
-                self.coord, self.paths.leader(self.name), self.controller.who.encode()
-            )
+            leader, who = self.paths.leader(self.name), self.controller.who.encode()
+            self.candidate = Candidate(self.coord, leader, who)
         if not self.candidate.leads(self.leaders.nodes()):
             return False
         try:
@@ -224,10 +220,9 @@ class _Candidacy:
         """Write into the job's result that it may not run."""
         assert self.candidate is not None
         result = {"state": JobState.FAILED.value, "code": 3, "cause": f"refused: {reason}"}
+        state, version = JobState.FAILED.value.encode(), nodes["state"].version
         steps: list[Step] = [
-            Put(
-                self.paths.state(self.name), JobState.FAILED.value.encode(), nodes["state"].version
-            ),
+            Put(self.paths.state(self.name), state, version),
             Put(self.paths.result(self.name), _ENCODE(result)),
             Delete(self.paths.active(self.name)),
         ]
@@ -319,25 +314,16 @@ class _Candidacy:
         node = taken.get(host)
         if node is None:
             raise NotFound(f"{self.paths.orders(host)} has not been seen yet")
+        before = used.pop(self.name, None)
+        if order is not None:
+            is_server = need.topology.is_server
+            used[self.name] = sum(not is_server(rank) for rank in order.allocations[host].ranks)
+        slots = Put(self.paths.orders(host), _ENCODE(used), node.version)
         if order is None:
-            used.pop(self.name, None)
-            return [
-                Put(self.paths.orders(host), _ENCODE(used), node.version),
-                Delete(path),
-            ]
-        topology, before = need.topology, used.get(self.name)
-        used[self.name] = sum(
-            not topology.is_server(rank) for rank in order.allocations[host].ranks
-        )
-        if before is not None:
-            steps: list[Step] = [Put(path, _ENCODE(order))]
-            if before != used[self.name]:
-                steps.append(Put(self.paths.orders(host), _ENCODE(used), node.version))
-            return steps
-        return [
-            Put(self.paths.orders(host), _ENCODE(used), node.version),
-            Create(path, _ENCODE(order)),
-        ]
+            return [slots, Delete(path)]
+        if before is None:
+            return [slots, Create(path, _ENCODE(order))]
+        return [Put(path, _ENCODE(order)), *([slots] if before != used[self.name] else [])]
 
 
 _ENCODE = msgspec.json.Encoder(order="deterministic").encode

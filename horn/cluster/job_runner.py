@@ -213,7 +213,10 @@ class JobRunner:
             output_relay = OutputRelay(Path(mine.logs), names, LOG_BYTES, standby)
             stack.callback(output_relay.wait)
             children = [spare.child for spare in standby]
-            pool = TaskPool(allocation.ranks, threads, mine.job, output_relay.outputs, children)
+            pool = TaskPool(
+                allocation.ranks, threads, mine.job, output_relay.outputs, children, mine.key,
+                mine.credential,
+            )  # fmt: skip
             stack.callback(pool.stop)
             output_relay.release()
             threading.Thread(target=self._watch, args=(pool,), name="horn-end", daemon=True).start()
@@ -303,8 +306,8 @@ class JobRunner:
             }
             pools = RemoteTaskPool(pool, host_link, elsewhere)
         return launch.JobAttempt(
-            mine.zookeeper, mine.job, mine.attempt * REPAIRS, pools, self._url(), threads, mine.key,
-            mine.credential, self.stop_requested, self.is_over, self._saved,
+            mine.zookeeper, mine.job, mine.attempt * REPAIRS, pools, self._url(), threads,
+            self.stop_requested, self.is_over, self._saved,
             groups=self._allocated(), changes=self.changes,
             on_left=lambda group: self.say(protocol.GroupLeft(group)),
         )  # fmt: skip
@@ -426,7 +429,7 @@ class JobRunner:
         self.on_cluster = launch.JobAttempt("", "", 0, pool, "", 1, is_repairable=True)
         is_done = attend(
             pool, host_link, job, draft(job, strategy), change, self.is_over,
-            lambda: self.say(protocol.TasksRunning()), mine.key, mine.credential,
+            lambda: self.say(protocol.TasksRunning()),
         )  # fmt: skip
         return protocol.RunnerFinished(FINISHED if is_done else GONE)
 
@@ -438,9 +441,7 @@ def _short(text: str) -> str:
 
 
 def _last_rows(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The last rows that fit into a result, which is a node of ZooKeeper: a row has all of a job's
-    metrics, which may be many.
-    """
+    """The last rows that fit into a result, a node of ZooKeeper: metrics may be many."""
     n, left = 0, MAX_ROWS_BYTES
     for row in reversed(history[-MAX_ROWS:]):
         left -= len(msgspec.json.encode(row)) + 1

@@ -30,7 +30,7 @@ class StoredRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The base of records in ZooKeeper: JSON with checked fields."""
 
 
-class Allocation(StoredRecord, frozen=True, forbid_unknown_fields=True):
+class Allocation(StoredRecord, frozen=True):
     """A host's part. ``member`` : its agent's fencing token. ``shared`` : its folder, or ""."""
 
     member: _Count
@@ -39,7 +39,7 @@ class Allocation(StoredRecord, frozen=True, forbid_unknown_fields=True):
     shared: str = ""
 
 
-class HostOrder(StoredRecord, frozen=True, forbid_unknown_fields=True):
+class HostOrder(StoredRecord, frozen=True):
     """An agent's order for a job. ``allocations`` : of all hosts. ``begin`` : the iteration of the
     checkpoint to resume, -1 for the newest. ``groups`` : those that stay; others with an allocation
     leave. ``changed`` : the checkpoint may be of a changed job.
@@ -53,7 +53,7 @@ class HostOrder(StoredRecord, frozen=True, forbid_unknown_fields=True):
     changed: bool = False
 
 
-class HostFailure(StoredRecord, frozen=True, forbid_unknown_fields=True):
+class HostFailure(StoredRecord, frozen=True):
     """A failure on a host. text : for people. code : exit code. when : the place of its report in
     ZooKeeper's order, as clocks differ; set by its reader. is_secondary : another host's failure
     caused it. is_final : a restart would not help. hosts : at fault, or two that lost each other;
@@ -69,7 +69,7 @@ class HostFailure(StoredRecord, frozen=True, forbid_unknown_fields=True):
     details: str = ""
 
 
-class HostReport(StoredRecord, frozen=True, forbid_unknown_fields=True):
+class HostReport(StoredRecord, frozen=True):
     """An agent's report of an attempt. checkpoint : the last complete one, -1 for none. From the
     primary host: result, when all have finished; left, groups that left in this attempt.
     """
@@ -82,7 +82,7 @@ class HostReport(StoredRecord, frozen=True, forbid_unknown_fields=True):
     left: tuple[_Count, ...] = ()
 
 
-class JobRecord(StoredRecord, frozen=True, forbid_unknown_fields=True):
+class JobRecord(StoredRecord, frozen=True):
     """A master's record of its job.
 
     allocations : hosts with orders. n_failures : since the last checkpoint. hosts : of the last
@@ -136,9 +136,7 @@ class JobSnapshot:
 
 @dataclass(frozen=True)
 class Decision:
-    """Changes to be written at once. ``orders`` by host, None to withdraw; the rest where it
-    changes.
-    """
+    """Changes to be written at once. ``orders`` by host, None to withdraw; the rest if changed."""
 
     record: JobRecord
     orders: Mapping[str, HostOrder | None] = field(default_factory=dict)
@@ -200,13 +198,9 @@ def _place(snapshot: JobSnapshot) -> Decision | None:
         for host in (snapshot.hosts[name],)
     }
     record = _changed(
-        record,
-        attempt=record.attempt + 1,
-        aim=RUN,
-        allocations=allocations,
-        hosts=tuple(allocations),
-        reason="",
-    )
+        record, attempt=record.attempt + 1, aim=RUN, allocations=allocations,
+        hosts=tuple(allocations), reason="",
+    )  # fmt: skip
     return Decision(record, _orders(record), JobState.RUNNING)
 
 
@@ -292,9 +286,8 @@ def _with_other_groups(snapshot: JobSnapshot) -> dict[str, tuple[int, ...]] | Un
         for name, host in snapshot.hosts.items()
         if name in record.allocations or host.shared in folders
     }
-    return allocate(
-        snapshot.need.of(record.n_wanted), near, record.hosts, record.blamed, record.parted
-    )
+    need = snapshot.need.of(record.n_wanted)
+    return allocate(need, near, record.hosts, record.blamed, record.parted)
 
 
 def _reallocated(old: Allocation, ranks: Iterable[int]) -> Allocation:
@@ -455,13 +448,9 @@ def _settled(record: JobRecord) -> JobRecord:
 
 def _orders(record: JobRecord) -> dict[str, HostOrder | None]:
     order = HostOrder(
-        record.attempt,
-        record.aim,
-        dict(record.allocations),
-        record.begin,
-        record.groups,
+        record.attempt, record.aim, dict(record.allocations), record.begin, record.groups,
         record.changed,
-    )
+    )  # fmt: skip
     return dict.fromkeys(record.allocations, order)
 
 

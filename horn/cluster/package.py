@@ -158,8 +158,6 @@ def check_path(path: str) -> None:
     if len(parts) > MAX_DEPTH:
         wrong(f"{len(parts)} parts", f"at most {MAX_DEPTH}")
     for part in parts:
-        if not part.strip(". "):
-            wrong(f"the part {part!r}", "a name that is not only dots or spaces")
         if unicodedata.normalize("NFKC", part).strip(". ") in ("", "/"):
             wrong(f"the part {part!r}", "a name that is not only dots or spaces")
         if len(part.encode()) > PART_BYTES:
@@ -238,12 +236,8 @@ class Unpacker:
             try:
                 if os.path.lexists(self.folder):
                     raise JobError(f"{self.folder} is there already")
-                os.rename(
-                    self._partial,
-                    os.path.basename(self.folder),
-                    src_dir_fd=self._parent,
-                    dst_dir_fd=self._parent,
-                )
+                at, name = self._parent, os.path.basename(self.folder)
+                os.rename(self._partial, name, src_dir_fd=at, dst_dir_fd=at)
                 self._partial = ""
             finally:
                 self.close()
@@ -326,9 +320,7 @@ class Unpacker:
 def split(
     portions: Iterator[bytes | memoryview], n_manifest: int
 ) -> tuple[bytes, Iterator[bytes | memoryview]]:
-    """Split a received package into manifest and bytes of files. Raises BadPackage: it ends
-    before.
-    """
+    """Split a package into manifest and bytes of files. Raises BadPackage: it ends before."""
     packed = b""
     while len(packed) < n_manifest:
         portion = next(portions, None)
@@ -339,9 +331,7 @@ def split(
 
 
 def sweep(parent: str | os.PathLike[str]) -> list[str]:
-    """Remove folders that killed unpackers left in ``parent``, which nobody else uses; their
-    names.
-    """
+    """Remove what killed unpackers left in ``parent``, which nobody else uses; the names."""
     found = sorted(n for n in os.listdir(parent) if n.startswith(PARTIAL))
     for name in found:
         shutil.rmtree(os.path.join(parent, name))

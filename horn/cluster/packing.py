@@ -57,9 +57,7 @@ class PackedJob:
 
 
 def stem(target: str) -> str:
-    """The name of a target's job and model: file of dir/file.py:name, module of
-    package.module:name.
-    """
+    """The name of a target's job and model: file of dir/file.py:name, module of pkg.module:name."""
     place, _, name = target.rpartition(":")
     place = place if place and name.isidentifier() else target
     return Path(place).stem if place.endswith(".py") else place.split(".")[-1]

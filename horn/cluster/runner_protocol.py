@@ -32,7 +32,7 @@ class StandbySize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: ProcessLimits
 
 
-class Assignment(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True):
+class Assignment(RunnerMessage, frozen=True, kw_only=True):
     """To a job runner: run this job, on this host, for this attempt.
 
     work : its folder, with the package. keep : for checkpoints and the model. submission : as
@@ -58,54 +58,54 @@ class Assignment(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=Tru
     changed: bool = False
 
 
-class AddStandby(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class AddStandby(RunnerMessage, frozen=True):
     """To a job runner that waits: start so many standby tasks more, for slots that came free."""
 
     n_tasks: int
 
 
-class StopJob(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class StopJob(RunnerMessage, frozen=True):
     """To a job runner: save, then end."""
 
 
-class ChangeGroups(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class ChangeGroups(RunnerMessage, frozen=True):
     """To a job runner: change the groups. ``allocations`` : of all hosts."""
 
     groups: tuple[int, ...]
     allocations: dict[str, Allocation]
 
 
-class GroupLeft(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class GroupLeft(RunnerMessage, frozen=True):
     """From the job runner with rank 0: a group has left."""
 
     group: int
 
 
-class EndJob(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class EndJob(RunnerMessage, frozen=True):
     """To a job runner: end now."""
 
 
-class RunnerReady(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class RunnerReady(RunnerMessage, frozen=True):
     """From a job runner: ready for its assignment."""
 
 
-class TasksRunning(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class TasksRunning(RunnerMessage, frozen=True):
     """From a job runner: the tasks train."""
 
 
-class JobProgress(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class JobProgress(RunnerMessage, frozen=True):
     """From the job runner with rank 0: the progress of the job."""
 
     progress: dict[str, Any]
 
 
-class CheckpointComplete(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class CheckpointComplete(RunnerMessage, frozen=True):
     """From a job runner: a checkpoint is complete."""
 
     iteration: int
 
 
-class RunnerFinished(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class RunnerFinished(RunnerMessage, frozen=True):
     """The final message of a job runner. phase : one of master.LAST."""
 
     phase: str
@@ -140,9 +140,7 @@ class RunnerConnection:
         self.sock.sendall(_ENCODE.encode(word) + b"\n")
 
     def send_soon(self, word: RunnerMessage) -> None:
-        """Send as much as the other end has room for; ``flush`` sends more, while it
-        ``is_behind``.
-        """
+        """Send what the other end has room for; ``flush`` sends more, while it ``is_behind``."""
         self._unsent += _ENCODE.encode(word) + b"\n"
         self.flush()
 
@@ -172,9 +170,7 @@ class RunnerConnection:
             return None
         self._buffer += data
         if len(self._buffer) > MAX_BYTES:
-            raise ProtocolError(
-                f"a line of more than {MAX_BYTES} bytes between agent and job runner"
-            )
+            raise ProtocolError(f"more than {MAX_BYTES} bytes in a line of agent and job runner")
         *lines, rest = bytes(self._buffer).split(b"\n")
         self._buffer = bytearray(rest)
         try:

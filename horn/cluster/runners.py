@@ -37,7 +37,7 @@ from horn.cluster.master import (
 from horn.cluster.store import LogFile
 from horn.errors import JobError, ProtocolError
 from horn.executor import preload
-from horn.executor.processes import PATHS, PREAMBLE, QUICKLY, paths_for_child
+from horn.executor.processes import paths_for_child, program
 from horn.patience import Patience
 from horn.process.exits import how_it_ended
 from horn.process.limits import environment
@@ -48,7 +48,7 @@ END_S = 5.0  # for a job runner to end its tasks once it is told
 LOOK_S = 1.0  # between two checks whether a job runner is stopped
 LAST_S = 5.0  # for it to exit after its final message
 SAVE_S = 120.0  # for it to save and stop
-IMPORTS = f"from horn.cluster.job_runner import main; {PATHS}"
+IMPORTS = "from horn.cluster.job_runner import main; "
 
 
 class RunnerProcess:
@@ -62,12 +62,10 @@ class RunnerProcess:
         words = [str(theirs.fileno()), str(os.getpid()), name, msgspec.json.encode(waits).decode()]
         # An agent does not make the code of imports, which takes 31 MB; its first job runner does.
         code = preload.kept()
-        boot, release = ("", "") if code is None else (preload.BOOT.format(code), preload.RELEASE)
-        program = PREAMBLE.format(2) + QUICKLY + boot + IMPORTS + release + "main()"
         given = [theirs.fileno()] if code is None else [theirs.fileno(), code]
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", program, *words],
+                [sys.executable, "-P", "-c", program(2, IMPORTS, "main()", code), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -190,9 +188,7 @@ def _state(pid: int) -> list[bytes]:
 
 
 class JobRun:
-    """An attempt of a job on this host. ``report``, if it ``is_told``, and ``progress`` are for
-    ZooKeeper.
-    """
+    """An attempt of a job on this host. ``report`` and ``progress`` are for ZooKeeper."""
 
     def __init__(self, job: str, order: HostOrder, member: int) -> None:
         self.job, self.order, self.attempt = job, order, order.attempt

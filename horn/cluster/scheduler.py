@@ -168,13 +168,9 @@ def _allocate_whole(
             break
         # The last ones go where the least room is left over.
         enough = {name: n for name, n in room.items() if n >= len(groups)}
-        best = min(
-            enough or room,
-            key=lambda n: (free[n] if enough else -free[n], n not in prefer, n),
-        )
-        if enough and prefer:
-            before = [name for name in sorted(enough) if name in prefer]
-            best = before[0] if before else best
+        sign = 1 if enough else -1
+        best = min(enough or room, key=lambda n: (sign * free[n], n not in prefer, n))
+        best = min(enough.keys() & set(prefer), default=best)
         taken, groups = groups[: room[best]], groups[room[best] :]
         for group in taken:
             allocations.setdefault(best, []).extend(need.topology.ranks(group))
@@ -183,10 +179,7 @@ def _allocate_whole(
 
 
 def _divide(
-    need: ResourceRequest,
-    group: int,
-    free: dict[str, int],
-    allocations: dict[str, list[int]],
+    need: ResourceRequest, group: int, free: dict[str, int], allocations: dict[str, list[int]]
 ) -> None:
     """Allocate a group on several hosts, those with the most room first."""
     ranks = need.topology.ranks(group)

@@ -243,9 +243,9 @@ def _write(path: Path, data: bytes) -> None:
 
 def _id(folder: Path) -> str:
     """The random name of a folder, made at the first use."""
-    path = folder / "id"
+    path, name = folder / "id", secrets.token_hex(8)
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        _write(path, name.encode() + b"\n")
     except FileExistsError:
         for _ in range(100):  # its maker may be about to write it
             text = path.read_text().strip()
@@ -253,9 +253,6 @@ def _id(folder: Path) -> str:
                 return text
             threading.Event().wait(0.01)
         raise JobError(f"{path} is empty; remove it") from None
-    with os.fdopen(fd, "w") as file:
-        name = secrets.token_hex(8)
-        file.write(name + "\n")
     return name
 
 

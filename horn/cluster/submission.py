@@ -77,9 +77,7 @@ _ENCODE = msgspec.json.Encoder(order="deterministic")
 
 
 def sign(key: Key, submission: Submission, origin: Znode) -> bytes:
-    """Make the ``spec`` of a job, for the node ``origin`` alone. Raises JobError: a field or all of
-    it is too long.
-    """
+    """Make the ``spec`` of a job, for the node ``origin`` alone. Raises JobError: too long."""
     signed = SignedSubmission(
         format=FORMAT,
         submission=submission,

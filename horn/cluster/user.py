@@ -30,9 +30,7 @@ class JobUser:
 
     @classmethod
     def named(cls, text: str) -> JobUser:
-        """Find an account by name or number. Raises JobError: none is there, it is root, or we are
-        not.
-        """
+        """Find an account by name or number. Raises JobError: none, or root, or we are not root."""
         try:
             entry = pwd.getpwuid(int(text)) if text.isdecimal() else pwd.getpwnam(text)
             found = cls(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir)

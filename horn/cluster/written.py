@@ -76,9 +76,7 @@ def _reason(path: str, found: os.stat_result, n: int) -> str:
 
 
 def open_file(kept: Path, name: str, path: str) -> int:
-    """Open a file of ``find``. Raises NotFound. BadPackage: no file has this path. JobError: a
-    link.
-    """
+    """Open a file of ``find``. Raises NotFound. BadPackage: no file has this path. JobError."""
     check_path(path)
     *folders, last = path.split("/")
     at = -1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +23,26 @@ LEAST_AHEAD = 2  # iterations
 HOLD_S = 2.0  # how long a task waits at a boundary that another does not know
 
 
+@dataclass(eq=False)
 class CheckpointCoordinator:
     """The checkpoints of one attempt. n_parts : tasks that save. facts : gives the manifest's facts
     with so many rows of the history. tell : sends a message to all tasks. seconds : between timed
     checkpoints. last : iteration and path of the newest checkpoint. notes : what the user is told.
     """
 
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        attempt: int,
-        n_parts: int,
-        facts: Callable[[int], Mapping[str, Any]],
-        tell: Callable[[ControlMessage], None],
-        seconds: float | None = None,
-        notes: SaveNotes | None = None,
-    ) -> None:
-        self.notes = notes or SaveNotes(lambda text: None)
-        self.checkpoints, self.attempt, self.n_parts = checkpoints, attempt, n_parts
-        self.facts, self.tell, self.seconds = facts, tell, seconds
-        self.last: tuple[int, Path] | None = None
-        self.is_stopping = self.is_settled = False
-        self.on_commit: Callable[[int], None] | None = None  # called with the iteration
+    checkpoints: Checkpoints
+    attempt: int
+    n_parts: int
+    facts: Callable[[int], Mapping[str, Any]]
+    tell: Callable[[ControlMessage], None]
+    seconds: float | None = None
+    notes: SaveNotes = field(default_factory=lambda: SaveNotes(lambda text: None))
+    on_commit: Callable[[int], None] | None = None  # called with the iteration
+    last: tuple[int, Path] | None = None
+    is_stopping: bool = False
+
+    def __post_init__(self) -> None:
+        self.is_settled = False
         self._due: SaveRequest | None = None
         self._answers: dict[int, SaveReply] = {}  # by rank
         self._held_at = math.inf  # when the first task reported that it waits
@@ -118,9 +117,7 @@ class CheckpointCoordinator:
     def _give_up(self) -> None:
         """Give up a request that is under way."""
         due, self._due = self._due, None
-        if due is None:
-            return
-        if due.stop:
+        if due is not None and due.stop:
             self.tell(StopDecision(due.at, go_on=True))
 
     def close(self) -> None:
@@ -134,8 +131,7 @@ class CheckpointCoordinator:
         failed = [rank for rank in sorted(parts) if parts[rank].error]
         if failed:
             self.checkpoints.discard(temporary)
-            what = f"task {failed[0]}: {parts[failed[0]].error}"
-            self.notes.failed(iteration, what)
+            self.notes.failed(iteration, f"task {failed[0]}: {parts[failed[0]].error}")
             return
         written = [
             WrittenPart(part_name(rank), part.n_bytes, part.sha256)

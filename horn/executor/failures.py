@@ -102,9 +102,7 @@ def numbers(names: Sequence[str]) -> list[int]:
 def verdict(
     case: FailureEvidence, network: Network, stacks: Mapping[int, str], progress: str = ""
 ) -> HornError:
-    """Make the error of the root cause. ``stacks`` : of late tasks. ``progress`` : position of a
-    task that died.
-    """
+    """The error of the root cause. ``stacks``: of late tasks. ``progress``: of a task that died."""
     causes = case.causes
     if causes and causes[0] in case.silent:
         return _died(case, causes[0], progress)

@@ -44,7 +44,6 @@ from horn.process.control import BatchDone, CallbackDecision, ModelRequest, Part
 from horn.process.decisions import BY_BATCH, BY_EPOCH
 from horn.process.job_spec import JobDraft, RunSpec
 from horn.process.main import sign_s
-from horn.security.keys import Credential
 from horn.topology import SPARE_FDS
 from horn.training.checkpointing import (
     RecoverySettings,
@@ -93,10 +92,9 @@ class JobAttempt:
     """An attempt of a job on a cluster, where the job has its entry in ZooKeeper already.
 
     hosts, job, attempt : of that entry. pool : of all its tasks, started. url : of the transport on
-    this host. key, credential : the job's. stop_requested : set to stop at a boundary. is_over :
-    set when the tasks are ended, and none is to be started again. on_checkpoint : called with the
-    iteration of each checkpoint. is_repairable : whether the failure need not happen again.
-    silence_s : as in RunSpec.
+    this host. stop_requested : set to stop at a boundary. is_over : set when the tasks are ended,
+    and none is to be started again. on_checkpoint : called with the iteration of each checkpoint.
+    is_repairable : whether the failure need not happen again. silence_s : as in RunSpec.
 
     groups : the present ones, by number; None: all of the job's description. changes : requests for
     other groups, during the run. on_left : called with a group that has left.
@@ -108,8 +106,6 @@ class JobAttempt:
     pool: TaskPool | RemoteTaskPool
     url: str
     threads: int
-    key: bytes | None = None
-    credential: Credential | None = None
     stop_requested: threading.Event = field(default_factory=threading.Event)
     is_over: threading.Event = field(default_factory=threading.Event)
     on_checkpoint: Callable[[int], None] | None = None
@@ -242,7 +238,7 @@ def launch_at(
         monitor = attempts.monitor()
         repairs = attempts.repairs(monitor, placement)
         if repairs is None:
-            pool.start(draft, job, attempts.run(), placement, on_cluster.key, on_cluster.credential)
+            pool.start(draft, job, attempts.run(), placement)
         else:
             repairs.begin()
         try:
@@ -347,9 +343,7 @@ class Attempts:
         return BY_BATCH if self.hooks.is_by_batch else BY_EPOCH
 
     def monitor(self, on_ready: Callable[[], None] | None = None) -> TaskMonitor:
-        """Make the monitor of the present pool, whose processes are started; sets
-        ``coordinator``.
-        """
+        """Make the monitor of the present pool, which is started; sets ``coordinator``."""
         settings, plan, record = self.settings, self.recovery.plan, self.record
         pool, topology = self.here.pool, self.settings.topology
         if self.checkpoints is not None and plan is not None:
@@ -360,20 +354,19 @@ class Attempts:
 
             self.coordinator = CheckpointCoordinator(
                 self.checkpoints, self.attempt, topology.n_workers, facts, pool.tell, plan.seconds,
-                self.notes,
+                self.notes, self.here.on_checkpoint,
             )  # fmt: skip
-            self.coordinator.on_commit = self.here.on_checkpoint
         timeout_s = settings.superstep_timeout
+        is_joined = settings.kind.is_joined
         watch = StallDetector(
             pool.pids,
             lambda rank: "run" if self.recovery.journals is None else unit_of(topology, rank),
             settings.start_timeout,
-            None if settings.kind.is_joined else timeout_s + sign_s(timeout_s) + MARGIN_S,
+            None if is_joined else timeout_s + sign_s(timeout_s) + MARGIN_S,
             pool.stopped,
             lambda: pool.pids,
             lambda rank: not topology.is_server(rank),
         )
-        is_joined = settings.kind.is_joined
         return TaskMonitor(
             record, topology, pool.pids, is_joined=is_joined, on_ready=on_ready, watch=watch
         )
@@ -420,22 +413,12 @@ class Attempts:
             if ranks[0] >= topology.n_ranks:  # it came later
                 n_groups, n_first = topology.group(ranks[0]) + 1, topology.n_groups
                 run = msgspec.structs.replace(run, n_groups=n_groups, n_first=n_first)
-            pool, key = here.pool, here.key
-            pool.start(self.draft, self.job, run, placement, key, here.credential, ranks)
+            here.pool.start(self.draft, self.job, run, placement, ranks)
 
         return Restarts(
-            topology,
-            self.recovery.max_restarts,
-            here.pool,
-            monitor,
-            start,
-            self.watcher,
-            self.attempt,
-            journals.keep,
-            here.is_over,
-            here.groups,
-            here.on_left,
-        )
+            topology, self.recovery.max_restarts, here.pool, monitor, start, self.watcher,
+            self.attempt, journals.keep, here.is_over, here.groups, here.on_left,
+        )  # fmt: skip
 
     def outcome(self, monitor: TaskMonitor) -> Outcome:
         """The outcome of tasks that have all finished. Raises Stopped if they were stopped."""
@@ -454,10 +437,7 @@ class Attempts:
             self.coordinator.close()
 
     def listen(
-        self,
-        monitor: TaskMonitor,
-        repairs: Restarts | None,
-        look: Callable[[], None] | None = None,
+        self, monitor: TaskMonitor, repairs: Restarts | None, look: Callable[[], None] | None = None
     ) -> None:
         """Handle the messages of all tasks of the pool until they have finished. Raises the root
         cause of a failure, or Stopped if all tasks, on this host, were still starting. look :
@@ -527,18 +507,13 @@ class Attempts:
                 hooks.epoch(said, history)
             is_for_all = not topology.n_servers and (is_epoch or self.settings.kind.is_joined)
             n_ranks = topology.n_workers if is_for_all else topology.n_tasks
-            self.here.pool.tell(
-                CallbackDecision(
-                    at, is_epoch, hooks.stop, hooks.rate.number, n_ranks, hooks.memory()
-                )
-            )
+            rate, memory = hooks.rate.number, hooks.memory()
+            self.here.pool.tell(CallbackDecision(at, is_epoch, hooks.stop, rate, n_ranks, memory))
 
     def _arrays(
         self, monitor: TaskMonitor, repairs: Restarts | None
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Collect the whole model from tasks that wait for a decision. Raises the root cause if a
-        task fails.
-        """
+        """Collect the whole model from tasks that wait for a decision. Raises the root cause."""
         pool, n_tasks = self.here.pool, self.settings.tasks
         if monitor.is_over:
             return monitor.whole["parameter"], monitor.whole["state"]
@@ -585,19 +560,13 @@ class JobEntry:
         self.jobs = Jobs(self.coord)
         self.jobs.create(self.job_id, self._spec)
 
-    @property
-    def _is_server_gone(self) -> bool:
-        return self.server is not None and not self.server.is_running
-
     def restart_ended_server(self) -> None:
         """Restart an ended server; tasks then learn that their sessions are over."""
-        if self._is_server_gone:
+        if self.server is not None and not self.server.is_running:
             self._renew("the embedded ZooKeeper has ended")
 
     def change(self, state: JobState) -> None:
-        """Write the job's state; make the entry anew if another program wrote there, such as a
-        cluster on an old port.
-        """
+        """Write the job's state; make the entry anew if another cluster wrote there."""
         before, self.state = self.state, state
         try:
             self.jobs.change(self.job_id, before, state)
@@ -611,7 +580,7 @@ class JobEntry:
         logger.info("coordination made anew job=%s reason=%s", self.job_id, reason)
         try:
             self.coord.close()
-            if self.server is not None and self._is_server_gone:
+            if self.server is not None and not self.server.is_running:
                 self.server.stop()
                 self.server.start()
             self.coord = Session(self.hosts)

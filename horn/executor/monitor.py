@@ -102,9 +102,7 @@ class ProgressRecord:
             self.watcher.end()
 
     def back_to(self, iteration: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Go back to an iteration, where another attempt begins. Reported epochs are not shown
-        again.
-        """
+        """Go back to where another attempt begins. Reported epochs are not shown again."""
         self.rows = [dict(row) for row in rows]
         self.epoch, self.iteration = len(self.rows) + 1, iteration
         self._heard.clear()
@@ -209,9 +207,7 @@ class TaskMonitor:
         return self.awaited <= self.finished.keys()
 
     def hear(self, rank: int, said: Any, descriptors: Sequence[int] = ()) -> None:
-        """Handle a message of a task and its descriptors, which are closed; an int is its exit
-        code.
-        """
+        """Handle a task's message and descriptors, which are closed; an int is its exit code."""
         try:
             match said:
                 case int(code):
@@ -346,11 +342,10 @@ class TaskMonitor:
             key = (part.kind, part.name)
             if key not in known or part.dtype != np.dtype(self.job.dtype).str:
                 raise ProtocolError(f"task {task}: a share of {part.name!r} as {part.dtype}")
-            shape = known[key]
+            shape, found = known[key], self.whole[part.kind]
             try:
                 places = tuple(_place(memory, at) for at in part.places)
                 values = _values(memory, part)
-                found = self.whole[part.kind]
                 if part.name not in found:
                     found[part.name] = np.zeros(shape, self.job.dtype)
                 found[part.name][_index(places)] = values
@@ -366,12 +361,11 @@ class TaskMonitor:
         for key, shape in shapes(self.job.network).items():
             if self.n_covered.get(key, 0) < int(np.prod(shape)):
                 raise ProtocolError(f"the tasks' shares of {key[1]} do not make it whole")
-        counters: list[dict[str, Any]] = []
-        for task, finished in sorted(self.finished.items()):
-            role = self.topology.name(task)
-            counters.append(
-                {"task": task, "role": role, "pid": self.case.pids.get(task, 0), **finished.spent}
-            )
+        name, pids = self.topology.name, self.case.pids
+        counters: list[dict[str, Any]] = [
+            {"task": task, "role": name(task), "pid": pids.get(task, 0), **finished.spent}
+            for task, finished in sorted(self.finished.items())
+        ]
         sent, received = (sum(row[k] for row in counters) for k in ("n_sent", "n_received"))
         if sent != received:
             raise ProtocolError(f"{sent} messages were sent, {received} received")

@@ -37,7 +37,7 @@ PREAMBLE = (
 PATHS = "sys.path[:] = paths; "
 # Collecting garbage while 300 modules are imported finds none, and takes a tenth of that time.
 QUICKLY = "import gc; gc.disable(); "
-IMPORTS, RUN = f"from horn.process.main import end, main; {PATHS}", "end(main())"
+IMPORTS, RUN = "from horn.process.main import end, main; ", "end(main())"
 
 
 def import_paths() -> list[str]:
@@ -53,6 +53,12 @@ def paths_for_child() -> str:
     """For HORN_TASK_PATH: where this process has horn and NumPy from, and ``import_paths``."""
     packages = os.path.dirname(os.path.dirname(__file__)), os.path.dirname(str(numpy.__file__))
     return json.dumps([sorted(set(map(os.path.dirname, packages))), import_paths()])
+
+
+def program(parent: int, imports: str, run: str, code: int | None) -> str:
+    """What a child runs. parent : which argument is this process's pid. code : of preload.py."""
+    boot, release = ("", "") if code is None else (preload.BOOT.format(code), preload.RELEASE)
+    return PREAMBLE.format(parent) + QUICKLY + boot + imports + PATHS + release + run
 
 
 class ChildProcess:
@@ -74,10 +80,6 @@ class ChildProcess:
         self.is_open = True  # there may be more to read
         env = {**os.environ, **dict.fromkeys(BLAS, str(threads))}
         env["HORN_TASK_PATH"] = paths_for_child()
-        boot, release = "", ""
-        if code is not None:
-            boot, release = preload.BOOT.format(code), preload.RELEASE
-        program = PREAMBLE.format(3) + QUICKLY + boot + IMPORTS + release + RUN
         try:
             with ExitStack() as undo:  # for a start that fails half way
                 self.line, theirs = ControlChannel.pair()
@@ -88,7 +90,13 @@ class ChildProcess:
                     inherited = [theirs.fileno(), self.stack]
                     arguments = [*inherited, os.getpid(), f"{job_id}:{task}"]
                     self.process = subprocess.Popen(
-                        [sys.executable, "-P", "-c", program, *map(str, arguments)],
+                        [
+                            sys.executable,
+                            "-P",
+                            "-c",
+                            program(3, IMPORTS, RUN, code),
+                            *map(str, arguments),
+                        ],
                         stdin=subprocess.DEVNULL,
                         stdout=2 if output is None else output,  # only the parent prints results
                         stderr=output,
@@ -104,9 +112,7 @@ class ChildProcess:
             raise JobError(f"task {task} cannot be started: {error}") from error
 
     def tell(self, message: ControlMessage, descriptors: Sequence[int] = ()) -> None:
-        """Send a message; a task that reads nothing for TELL_S is killed, and its exit reported as
-        any.
-        """
+        """Send a message; a task that reads nothing for TELL_S is killed."""
         try:
             self.line.send(message, descriptors, TELL_S)
         except TimeoutError:
@@ -143,9 +149,7 @@ class ChildProcess:
             if size > before and size == last:
                 break
         text = os.pread(self.stack, STACK_BYTES, before).decode(errors="replace").strip()
-        if not text:
-            return f"{who} does not answer"
-        return f"{who} is here:\n{text}"
+        return f"{who} is here:\n{text}" if text else f"{who} does not answer"
 
     def end(self) -> None:
         """Kill the process at once, and close its descriptors."""

@@ -26,7 +26,6 @@ from horn.partition.placement import Placement
 from horn.process import control
 from horn.process.control import ControlMessage
 from horn.process.job_spec import JobDraft, RunSpec
-from horn.security.keys import Credential
 from horn.transport import Identity, PeerLost
 from horn.transport._framed import FramedTransport
 from horn.transport.tcp import Tcp
@@ -52,9 +51,7 @@ class StartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RestartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The primary host's order to renew the processes of ranks; messages of an earlier
-    ``incarnation`` may come later.
-    """
+    """The order to renew ranks; messages of an earlier ``incarnation`` may come later."""
 
     ranks: list[int]
     incarnation: int
@@ -62,9 +59,7 @@ class RestartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class RemoteMessage:
-    """A message from or to another host: ``topic``, and its data. incarnation : of the rank's
-    process.
-    """
+    """A message from or to another host. incarnation : of the rank's process."""
 
     host: int
     topic: str
@@ -185,9 +180,7 @@ class HostLink:
 
 
 class RemoteTaskPool:
-    """All task pools of a job, with the methods of a TaskPool. pool : this host's. elsewhere :
-    ranks by host.
-    """
+    """All task pools of a job, as one TaskPool. pool : this host's. elsewhere : ranks by host."""
 
     def __init__(
         self, pool: TaskPool, host_link: HostLink, elsewhere: Mapping[int, Sequence[int]]
@@ -250,20 +243,17 @@ class RemoteTaskPool:
         job: Job,
         run: RunSpec,
         placement: Placement,
-        key: bytes | None = None,
-        credential: Credential | None = None,
         ranks: Sequence[int] | None = None,
     ) -> None:
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
         everyone = [*self._pids] if ranks is None else [*ranks]
-        for host, there in self._by_host(everyone).items():
-            if host == PRIMARY:
-                continue
+        by_host = self._by_host(everyone)
+        here = by_host.pop(PRIMARY, [])
+        for host, there in by_host.items():
             begin = StartRanks(run, links, sorted(placement.layers.items()), there)
             self.host_link.send(host, START, blob=msgspec.json.encode(begin))
-        here = [rank for rank in everyone if rank not in self._host_of]
         if here:
-            self.pool.start(draft, job, run, placement, key, credential, here)
+            self.pool.start(draft, job, run, placement, here)
 
     def events(self, timeout_s: float) -> Iterator[tuple[int, Any, list[int]]]:
         ends = time.monotonic() + timeout_s
@@ -325,8 +315,6 @@ def attend(
     change: Callable[[RunSpec], RunSpec],
     is_over: threading.Event,
     on_ready: Callable[[], None],
-    key: bytes | None = None,
-    credential: Credential | None = None,
 ) -> bool:
     """Run the task pool of a host other than the primary one, until that reports the end; False if
     ``is_over`` was set before. change : adapts a RunSpec of the primary host to this host. on_ready
@@ -358,8 +346,7 @@ def attend(
                 begin = msgspec.json.decode(heard.blob, type=StartRanks)
                 links = {(layer, at): where for layer, at, where in begin.links}
                 placement = Placement(links, dict(begin.layers))
-                run = change(begin.run)
-                pool.start(draft, job, run, placement, key, credential, begin.ranks)
+                pool.start(draft, job, change(begin.run), placement, begin.ranks)
             elif heard.topic == RENEW:
                 renew = msgspec.json.decode(heard.blob, type=RestartRanks)
                 pool.renew(renew.ranks)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -33,35 +34,32 @@ def unit_of(topology: Topology, rank: int) -> str:
     return topology.name(rank) if topology.is_server(rank) else f"group {topology.group(rank)}"
 
 
+@dataclass(eq=False)
 class Restarts:
     """The restarts of a run. most : restarts of a unit, with no epoch finished in between. start :
     gives the job to new processes of ranks in an attempt; ``attempt`` is the highest so far. keep :
     saves the history. is_over : when set, nothing restarts. is_given_up : whether a unit ended more
-    than ``most`` times. groups : the ones at the beginning, default all. on_left : called with a
+    than ``most`` times. first_groups : at the beginning, None for all. on_left : called with a
     group that has left.
     """
 
-    def __init__(
-        self,
-        topology: Topology,
-        most: int,
-        pool: TaskPool | RemoteTaskPool,
-        monitor: TaskMonitor,
-        start: Callable[[Sequence[int], int], None],
-        watcher: Progress,
-        attempt: int,
-        keep: Callable[[Sequence[Any], Sequence[Any]], None],
-        is_over: threading.Event | None = None,
-        groups: Collection[int] | None = None,
-        on_left: Callable[[int], None] | None = None,
-    ) -> None:
-        self.topology, self.most, self.pool, self.monitor = topology, most, pool, monitor
-        self.start, self.watcher, self.attempt, self.keep = start, watcher, attempt, keep
-        self.is_over = is_over or threading.Event()
-        self.n_restarts = 0
-        self.is_given_up = False
-        self.on_left = on_left
-        self.groups = set(range(topology.n_groups) if groups is None else groups)
+    topology: Topology
+    most: int
+    pool: TaskPool | RemoteTaskPool
+    monitor: TaskMonitor
+    start: Callable[[Sequence[int], int], None]
+    watcher: Progress
+    attempt: int
+    keep: Callable[[Sequence[Any], Sequence[Any]], None]
+    is_over: threading.Event
+    first_groups: Collection[int] | None = None
+    on_left: Callable[[int], None] | None = None
+    n_restarts: int = 0
+    is_given_up: bool = False
+
+    def __post_init__(self) -> None:
+        every, first = range(self.topology.n_groups), self.first_groups
+        self.groups = set(every if first is None else first)
         self.leaving: set[int] = set()
         self._counts: Counter[str] = Counter()
         self._due: dict[str, tuple[float, str]] = {}  # by unit: when to start it again, and why
@@ -122,15 +120,11 @@ class Restarts:
                 if counted == unit or counted.startswith("server"):
                     del self._counts[counted]
             return False
-        is_end = isinstance(said, int)
-        if not (is_end or isinstance(said, FailureReport)):
+        is_end, monitor = isinstance(said, int), self.monitor
+        if not (is_end or isinstance(said, FailureReport)) or self.is_over.is_set():
             return False
-        if is_end and rank in self.monitor.finished:
-            return False
-        if is_end and rank in self.monitor.case.failures:
-            return False  # it has reported why, and that cannot be repaired
-        if self.is_over.is_set():
-            return False
+        if is_end and (rank in monitor.finished or rank in monitor.case.failures):
+            return False  # it was done, or has reported what cannot be repaired
         if isinstance(said, FailureReport) and rank >= self.topology.n_ranks:
             said = _in_ranks(said, self.topology, self.topology.group(rank))
         if self._counts[unit] >= self.most:
@@ -192,9 +186,7 @@ class Restarts:
             self.attempt += 1
             again = self._counts[unit]
             logger.warning("restarting %s attempt=%d reason=%s", unit, again, why)
-            self.watcher.note(
-                f"Restarting {unit} (attempt {self._counts[unit]} of {self.most}): {why}"
-            )
+            self.watcher.note(f"Restarting {unit} (attempt {again} of {self.most}): {why}")
             self.pool.renew(ranks)
             self.monitor.forget(ranks, self.pool.pids)
             self.start(ranks, self.attempt)
@@ -209,9 +201,7 @@ def _code(code: int) -> str:
 
 
 def _in_ranks(failed: FailureReport, topology: Topology, group: int) -> FailureReport:
-    """Convert a report of a later group, which counts no group after its own, to ranks of the
-    run.
-    """
+    """Convert a report of a later group, which counts none after its own, to ranks of the run."""
     its = Topology(group + 1, topology.n_tasks, topology.n_servers)
 
     def rank(number: int) -> int:

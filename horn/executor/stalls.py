@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 from horn.errors import BarrierTimeout, ClusterError, HornError
@@ -56,6 +56,7 @@ class StalledRanks:
         )
 
 
+@dataclass(eq=False)
 class StallDetector:
     """Finds the stalled ones among the ranks of a run. unit : gives the unit with which a rank
     starts. start_s : deadline of each step, since the last progress in its unit. silence_s :
@@ -64,26 +65,22 @@ class StallDetector:
     rank trains.
     """
 
-    def __init__(
-        self,
-        ranks: Iterable[int],
-        unit: Callable[[int], str],
-        start_s: float,
-        silence_s: float | None = None,
-        is_stopped: Callable[[Sequence[int]], Collection[int]] = lambda ranks: (),
-        pids: Callable[[], Mapping[int, int]] = dict,
-        trains: Callable[[int], bool] = lambda rank: True,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.trains = trains
-        self.unit, self.start_s, self.silence_s = unit, start_s, silence_s
-        self.is_stopped, self.pids, self.clock = is_stopped, pids, clock
+    ranks: InitVar[Iterable[int]]
+    unit: Callable[[int], str]
+    start_s: float
+    silence_s: float | None = None
+    is_stopped: Callable[[Sequence[int]], Collection[int]] = lambda ranks: ()
+    pids: Callable[[], Mapping[int, int]] = dict
+    trains: Callable[[int], bool] = lambda rank: True
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self, ranks: Iterable[int]) -> None:
         self._steps: dict[int, int] = {}  # by starting rank: its step
         self._ready: dict[str, set[int]] = {}  # by unit: ready ranks, while others start
         self._fronts: dict[str, tuple[tuple[int, int, int], Patience]] = {}
         self._signs: dict[int, Patience] = {}  # by training rank,
         self._ends: dict[int, Patience] = {}  # and by rank that has trained
-        self._checked_s = clock()
+        self._checked_s = self.clock()
         self.begin(ranks)
 
     def begin(self, ranks: Iterable[int]) -> None:

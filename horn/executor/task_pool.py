@@ -28,9 +28,10 @@ LAST_WORD_S = 1.0  # to read what a task sent before its end
 
 
 class TaskPool:
-    """Processes for ``ranks``, started at once; they wait for ``start``. Leaving the pool ends
-    them. threads : per task. name : for ps. outputs : descriptors to print to, by rank, else
-    stderr. standby : processes to take first; those not needed are ended.
+    """Processes for ``ranks``, started at once; they wait for ``start``. threads : per task. name :
+    for ps. outputs : descriptors to print to, by rank, else stderr. standby : processes to take
+    first; those not needed are ended. key : encrypts all that leaves the host. credential : for
+    ZooKeeper.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class TaskPool:
         name: str,
         outputs: Mapping[int, int] | None = None,
         standby: Sequence[ChildProcess] = (),
+        key: bytes | None = None,
+        credential: Credential | None = None,
     ) -> None:
-        self.threads, self.name = threads, name
+        self.threads, self.name, self.key, self.credential = threads, name, key, credential
         self._children: dict[int, ChildProcess] = {}  # by rank
         waiting = list(standby)
         code = preload.memory_for(max(0, len(ranks) - len(waiting)))
@@ -95,20 +98,17 @@ class TaskPool:
         job: Job,
         run: RunSpec,
         placement: Placement,
-        key: bytes | None = None,
-        credential: Credential | None = None,
         ranks: Sequence[int] | None = None,
     ) -> None:
-        """Give the job to tasks. key : encrypts all that leaves the host. credential : for
-        ZooKeeper. ranks : only these, which were renewed.
-        """
+        """Give the job to tasks. ranks : only these, which were renewed."""
         # For a group that came later, n_groups counts it, too.
         topology = Topology(run.n_first or run.n_groups, run.n_tasks, run.n_servers)
         payload = pack(draft, job, run, placement)
         try:
             for rank, child in self._children.items():
                 if ranks is None or rank in ranks:
-                    said = StartTask(topology.link(rank), key, credential, child.folder)
+                    link = topology.link(rank)
+                    said = StartTask(link, self.key, self.credential, child.folder)
                     child.tell(said, payload.descriptors)
         finally:
             payload.close()

@@ -15,9 +15,7 @@ MAX_EVENTS = 100_000  # in all, about 15 MB of JSON
 def write(
     path: str | os.PathLike[str], traces: Sequence[TraceEvents], rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Write a Chrome trace: a row per task, and a line through all of them where a superstep
-    ended.
-    """
+    """Write a Chrome trace: a row per task, and a line through all where a superstep ended."""
     events: list[dict[str, Any]] = []
     zero = min((e[3] for trace in traces for e in trace.events), default=0.0)
     ends: dict[int, float] = {}

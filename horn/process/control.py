@@ -56,7 +56,7 @@ class ControlMessage(msgspec.Struct, frozen=True, tag=True, forbid_unknown_field
     """The base class of all messages."""
 
 
-class StartTask(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class StartTask(ControlMessage, frozen=True):
     """To a process: become this task. The descriptors are a payload. key : the job's, encrypts what
     leaves the host; credential : for ZooKeeper; both are here because others can read arguments and
     environments. folder : the working directory.
@@ -68,23 +68,23 @@ class StartTask(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=Tru
     folder: str = ""
 
 
-class StartPhase(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class StartPhase(ControlMessage, frozen=True):
     """A task has reached a step of its start, or its end: ``step`` is an index of STEPS."""
 
     step: Annotated[int, msgspec.Meta(ge=0, lt=len(STEPS))]
 
 
-class Heartbeat(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class Heartbeat(ControlMessage, frozen=True):
     """A task trains: sent every few seconds where no other task waits for it."""
 
 
-class GroupReady(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class GroupReady(ControlMessage, frozen=True):
     """The group has met and agreed; training begins. ``seconds`` since the process began."""
 
     seconds: float
 
 
-class BatchProgress(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class BatchProgress(ControlMessage, frozen=True):
     """Progress inside an epoch."""
 
     epoch: int
@@ -93,7 +93,7 @@ class BatchProgress(ControlMessage, frozen=True, tag=True, forbid_unknown_fields
     samples_per_s: float
 
 
-class BatchDone(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class BatchDone(ControlMessage, frozen=True):
     """The job's first task has made an update; sent where a callback asks for every update."""
 
     epoch: _Count
@@ -101,7 +101,7 @@ class BatchDone(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=Tru
     loss: float
 
 
-class CallbackDecision(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class CallbackDecision(ControlMessage, frozen=True):
     """To tasks of ranks below ``n_ranks``: the callbacks' decision after ``at`` updates, at the end
     of an epoch or within it. rate : of SettableRate. memory : the callbacks' state.
     """
@@ -114,13 +114,13 @@ class CallbackDecision(ControlMessage, frozen=True, tag=True, forbid_unknown_fie
     memory: dict[str, Any] = {}
 
 
-class ModelRequest(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class ModelRequest(ControlMessage, frozen=True):
     """To tasks of ranks below ``n_ranks``, which wait for a CallbackDecision: send your share."""
 
     n_ranks: _Count
 
 
-class EpochRow(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class EpochRow(ControlMessage, frozen=True):
     """An epoch is over in a group. ``own`` : the group's own loss, and its number of samples."""
 
     values: dict[str, float | int | list[float] | None]
@@ -141,22 +141,20 @@ class ArrayPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     places: tuple[Annotated[tuple[_Count, ...], msgspec.Meta(min_length=2, max_length=3)], ...]
 
 
-class ArrayShare(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class ArrayShare(ControlMessage, frozen=True):
     """A task's part of all arrays; the descriptor is their memory."""
 
     parts: tuple[ArrayPart, ...]
 
 
-class TraceEvents(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A task's trace: (phase, label, superstep, begin, end), monotonic seconds; ``n_left_out``
-    counts events over the limit.
-    """
+class TraceEvents(ControlMessage, frozen=True):
+    """A task's trace: (phase, label, superstep, begin, end); ``n_left_out`` : over the limit."""
 
     events: tuple[tuple[str, str, int, float, float], ...]
     n_left_out: int
 
 
-class TaskFinished(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class TaskFinished(ControlMessage, frozen=True):
     """The final message of a task: a LoopResult and TaskTimes. staleness : a server's number of
     pieces by lateness. is_halted : it stopped at a boundary.
     """
@@ -172,9 +170,7 @@ class TaskFinished(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=
     is_halted: bool = False
 
 
-class FailureReport(
-    ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True
-):
+class FailureReport(ControlMessage, frozen=True, kw_only=True):
     """A task's failure. kinds : class and bases of the exception. label : of the instruction. when
     : monotonic seconds. line : (file, number, text) of the user's code. The rest are fields of
     exceptions.
@@ -196,30 +192,28 @@ class FailureReport(
     trouble: tuple[str, int, int] | None = None
 
 
-class LeaveRun(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class LeaveRun(ControlMessage, frozen=True):
     """To the tasks of a group with durable servers: leave at the end of this epoch."""
 
     group: _Count
 
 
-class SaveRequest(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class SaveRequest(ControlMessage, frozen=True):
     """To tasks: save after so many updates; to ``stop``, wait there for StopDecision."""
 
     at: _Count
     stop: bool = False
 
 
-class StopDecision(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+class StopDecision(ControlMessage, frozen=True):
     """To tasks: stop ``at`` this boundary, as all do; or ``go_on``, since one has passed it."""
 
     at: _Count
     go_on: bool
 
 
-class SaveReply(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The reply to a SaveRequest, after ``iteration`` updates: ``at`` is past, or the task is there
-    and waits to stop.
-    """
+class SaveReply(ControlMessage, frozen=True):
+    """The reply to a SaveRequest: ``at`` is past, or the task is there and waits to stop."""
 
     at: _Count
     iteration: _Count
@@ -227,10 +221,8 @@ class SaveReply(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=Tru
     is_waiting: bool = False
 
 
-class PartSaved(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A part of a checkpoint is on disk, or ``error``. n_rows : of the history, epochs that have
-    ended.
-    """
+class PartSaved(ControlMessage, frozen=True):
+    """A part of a checkpoint is on disk, or ``error``. n_rows : of the history, ended epochs."""
 
     iteration: _Count
     n_rows: _Count
@@ -260,9 +252,7 @@ def parsed(data: bytes) -> ControlMessage:
 
 
 class ControlChannel:
-    """One end of the channel. Raises ProtocolError: the packet is no message. BrokenPipeError: the
-    other end has gone.
-    """
+    """One end. Raises ProtocolError: no message. BrokenPipeError: the other end has gone."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -280,10 +270,7 @@ class ControlChannel:
         return self.sock.fileno()
 
     def send(
-        self,
-        message: ControlMessage,
-        descriptors: Sequence[int] = (),
-        timeout_s: float = UNREAD_S,
+        self, message: ControlMessage, descriptors: Sequence[int] = (), timeout_s: float = UNREAD_S
     ) -> None:
         """Send a message; wait while the other end has too much unread. Raises TimeoutError."""
         packed = _ENCODE.encode(message)
@@ -341,24 +328,25 @@ class ControlChannel:
             else:
                 packed = packet[1:]
             return _DECODE.decode(packed), fds
-        except (
-            ProtocolError,
-            ValueError,
-            RecursionError,
-            OSError,
-        ) as error:  # msgspec's too
+        except (ProtocolError, ValueError, RecursionError, OSError) as error:  # msgspec's too
             for fd in fds:
                 os.close(fd)
             raise ProtocolError(f"control message: {error}") from error
 
+    def told(self) -> ControlMessage:
+        """The next message to a task, after ``wait``. Raises SystemExit: the parent has gone."""
+        found = self.receive(1.0)
+        if found is None:
+            raise SystemExit(0)
+        return found[0]
+
     def _packet(self) -> tuple[bytes, list[int], int]:
         try:
-            packet, fds, flags, _ = socket.recv_fds(self.sock, *RECEIVED)
+            return socket.recv_fds(self.sock, *RECEIVED)[:3]
         except ConnectionResetError:
             # The other end has gone and left messages unread: this error comes first, and once.
             # Messages that it sent before can still be received.
-            packet, fds, flags, _ = socket.recv_fds(self.sock, *RECEIVED)
-        return packet, fds, flags
+            return socket.recv_fds(self.sock, *RECEIVED)[:3]
 
     def close(self) -> None:
         self.sock.close()

@@ -8,6 +8,7 @@ callback may save a large model. It ends with the process that is waited for.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from horn.process.control import (
@@ -25,6 +26,7 @@ BY_EPOCH, BY_BATCH = 1, 2  # RunSpec.callbacks
 SIGN_S = 1.0
 
 
+@dataclass(eq=False)
 class Decisions:
     """The callbacks' decisions, as a task receives them. rate : of its job, to be set. take :
     handles other messages of the parent, with the iteration; send_share : sends this task's part of
@@ -34,21 +36,17 @@ class Decisions:
     servers.
     """
 
-    def __init__(
-        self,
-        line: ControlChannel,
-        run: RunSpec,
-        rank: int,
-        is_joined: bool,
-        rate: SettableRate,
-        take: Callable[[ControlMessage, int], None],
-        send_share: Callable[[], None],
-    ) -> None:
-        self.line, self.rank, self.rate, self.take = line, rank, rate, take
-        self.send_share = send_share
-        self.is_first = rank < run.n_tasks  # of group 0
-        self.asks_epoch = self.is_first or not run.n_servers
-        self.is_joined = is_joined
+    line: ControlChannel
+    run: RunSpec
+    rank: int
+    is_joined: bool
+    rate: SettableRate
+    take: Callable[[ControlMessage, int], None]
+    send_share: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self.is_first = self.rank < self.run.n_tasks  # of group 0
+        self.asks_epoch = self.is_first or not self.run.n_servers
         self.memory: dict[str, Any] = {}
         self._heard: dict[tuple[int, bool], CallbackDecision] = {}
 
@@ -99,11 +97,9 @@ class Decisions:
                 if not self.is_joined:  # its parent expects heartbeats
                     self.line.send(Heartbeat())
                 continue
-            found = self.line.receive(1.0)
-            if found is None:
-                raise SystemExit(0)  # the parent has gone
-            if not self.hear(found[0]):
-                self.take(found[0], iteration)
+            said = self.line.told()
+            if not self.hear(said):
+                self.take(said, iteration)
         decision = self._heard.pop(key)
         self._heard = {at: one for at, one in self._heard.items() if at[0] >= iteration}
         return decision

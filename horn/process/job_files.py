@@ -34,9 +34,7 @@ _NO_RUN = RunSpec(
 
 
 def save(job: Job, folder: Path, strategy: Strategy | None = None) -> None:
-    """Write a job into an empty folder, with job.py, which gives it back. Raises JobError: a part
-    of it cannot travel.
-    """
+    """Write a job into an empty folder, with job.py. Raises JobError: a part cannot travel."""
     memory = pack(
         draft(job, strategy, with_callbacks=True), job, _NO_RUN, Placement.default(job.network)
     )

@@ -17,11 +17,12 @@ import mmap
 import os
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from horn.aggregates import Aggregate
 from horn.callbacks import Callback, name_of
@@ -178,6 +179,11 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     callbacks: _Count = 0
 
 
+# Settings that a Job has under the same names.
+PLAIN = ("batch_size", "iterations", "target", "dtype", "keep_best", "name", "buckets", "stateful",
+         "recompute")  # fmt: skip
+
+
 class JobText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole text of a payload. ``arrays``: parameter/NAME, state/NAME, edges/WEIGHT/indptr and
     .../indices, .../weight. ``digests``: of each layer that computes, for who reads its sources.
@@ -242,9 +248,7 @@ class SharedArrays:
         )  # fmt: skip
 
     def _file(self, array: Array) -> ArraySpec | None:
-        """The file that an array is mapped from, if it still is that file. Raises DataError: it is
-        shorter now.
-        """
+        """The file that an array is mapped from, if it still is. Raises DataError: cut short."""
         root: Any = array
         while isinstance(root, np.ndarray) and isinstance(root.base, np.ndarray):
             root = root.base
@@ -353,27 +357,21 @@ def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> Share
         memory.descriptors.append(-1)  # the text comes first
         arrays = memory.add(_arrays_of(job), "arrays")
         stopping = job.early_stopping
+        augment = job.augment
+        plain: dict[str, Any] = {name: getattr(job, name) for name in PLAIN}
         spec = JobSpec(
             draft.optimizer,
-            job.batch_size,
-            job.epochs,
-            job.iterations,
-            job.target,
-            job.dtype,
-            job.keep_best,
-            job.name,
-            None if stopping is None else StoppingSpec(**dataclasses.asdict(stopping)),
-            memory.add_data(job.data),
-            None if job.validation is None else memory.add_data(job.validation),
-            None if job.test is None else memory.add_data(job.test),
-            draft.aggregates,
-            tuple(map(str, job.frozen)),
+            early_stopping=None if stopping is None else StoppingSpec(**asdict(stopping)),
+            data=memory.add_data(job.data),
+            validation=None if job.validation is None else memory.add_data(job.validation),
+            test=None if job.test is None else memory.add_data(job.test),
+            aggregates=draft.aggregates,
+            frozen=tuple(map(str, job.frozen)),
             callbacks=draft.callbacks,
             metrics=draft.metrics,
-            augment=None if job.augment is None else AugmentSpec(**dataclasses.asdict(job.augment)),
-            buckets=job.buckets,
-            stateful=job.stateful,
-            recompute=job.recompute,
+            augment=None if augment is None else AugmentSpec(**asdict(augment)),
+            epochs=job.epochs,
+            **plain,
         )
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
         layers = sorted(placement.layers.items())
@@ -566,29 +564,22 @@ def _job(
         raise ProtocolError(f"payload: {type(error).__name__}: {error}") from error
     optimizer = _thing_from_json(spec.optimizer, code, Optimizer)
     stopping, augment = spec.early_stopping, spec.augment
+    plain: dict[str, Any] = {name: getattr(spec, name) for name in PLAIN}
     return Job(
         network,
         data(spec.data, "data"),
         optimizer,
-        spec.batch_size,
-        None if spec.iterations is not None else spec.epochs,
-        spec.iterations,
-        data(spec.validation, "validation"),
-        data(spec.test, "test"),
-        spec.target,
-        spec.dtype,
-        False,  # check: written backward methods were compared before the start
-        None if stopping is None else EarlyStopping(**msgspec.structs.asdict(stopping)),
-        spec.keep_best,
-        spec.name,
-        aggregates,
+        epochs=None if spec.iterations is not None else spec.epochs,
+        validation=data(spec.validation, "validation"),
+        test=data(spec.test, "test"),
+        check=False,  # written backward methods were compared before the start
+        early_stopping=None if stopping is None else EarlyStopping(**structs.asdict(stopping)),
+        aggregates=aggregates,
         frozen=spec.frozen,
         metrics=from_json(spec.metrics, code),
         callbacks=[_callback(found, code) for found in spec.callbacks],
-        augment=None if augment is None else Augment(**msgspec.structs.asdict(augment)),
-        buckets=spec.buckets,
-        stateful=spec.stateful,
-        recompute=spec.recompute,
+        augment=None if augment is None else Augment(**structs.asdict(augment)),
+        **plain,
     )
 
 
@@ -655,9 +646,7 @@ def _placement(text: JobText, network: Network) -> Placement:
 
 
 def _thing_to_json(thing: Any, where: str, capture: SourceCapture) -> Any:
-    """Write an object as a number, a text, None, {"function": reference}, or {"class": reference,
-    "fields": ...}.
-    """
+    """A number, a text, None, {"function": reference}, or {"class": reference, "fields": ...}."""
     if isinstance(thing, np.generic):
         return thing.item()
     if thing is None or isinstance(thing, (bool, int, float, str)):

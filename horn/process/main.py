@@ -30,7 +30,7 @@ from horn.partition.rewrite import homes
 from horn.partition.share import Share
 from horn.process import control
 from horn.process.decisions import BY_BATCH, Decisions
-from horn.process.job_spec import OpenedPayload, RunSpec, SharedArrays, open_payload
+from horn.process.job_spec import OpenedPayload, SharedArrays, open_payload
 from horn.process.rendezvous import Rendezvous
 from horn.runtime.context import TaskContext
 from horn.runtime.group import Group, task_name
@@ -46,7 +46,6 @@ from horn.wire.frames import Array
 if TYPE_CHECKING:  # each task would spend a tenth of its start on imports that few need
     from horn.parameter_server.server import ParameterServer
     from horn.parameter_server.serving import ServerThread
-    from horn.strategies import Strategy
 
 PR_SET_NAME = 15
 STOP_S = 5.0  # for a server in this process to end after its last message
@@ -192,14 +191,15 @@ class TaskProcess:
 
     def _train(self, start: control.StartTask, opened: OpenedPayload, stack: ExitStack) -> None:
         run, job, rank = opened.run, opened.job, start.task
-        watching = in_task(job, *divmod(rank, run.n_tasks))
+        group_index, task = divmod(rank, run.n_tasks)
+        watching = in_task(job, group_index, task)
         if run.callbacks:
             job, rate = settable(job)
         recorder = TraceRecorder(run.max_trace_events) if run.max_trace_events else None
         rendezvous = self._join(start, opened, stack)
-        topology = rendezvous.topology
+        topology, joined = rendezvous.topology, opened.strategy.is_joined
         self.guest = guest = self._guest(rendezvous, opened)
-        self.first_of_group = 0 if opened.strategy.is_joined else rank - rank % run.n_tasks
+        self.first_of_group = 0 if joined else rank - task
         discovery = None
         if run.journals:
             from horn.process.server_discovery import ServerDiscovery
@@ -208,10 +208,7 @@ class TaskProcess:
             stack.callback(discovery.close)
         group, wire = rendezvous.group(), rendezvous.wire
         group.on_trace = recorder
-        signs = (
-            None if opened.strategy.is_joined else Heartbeats(self.line, run.superstep_timeout_s)
-        )
-        group.on_run = signs
+        group.on_run = signs = None if joined else Heartbeats(self.line, run.superstep_timeout_s)
         self.group = group
 
         def check() -> None:
@@ -221,23 +218,11 @@ class TaskProcess:
                 guest.check()
 
         self.enter(control.COMPILING)
-        group_index, task = divmod(rank, run.n_tasks)
         context = TaskContext(
-            job,
-            topology,
-            rank,
-            opened.placement,
-            group,
-            wire,
-            run.backend,
-            run.threads,
-            _Initial(opened, task),
-            run.superstep_timeout_s,
-            check=check,
-            servers=discovery,
-            n_first=run.n_first,
-            start_s=len(control.STEPS) * run.start_timeout_s,
-        )
+            job, topology, rank, opened.placement, group, wire, run.backend, run.threads,
+            _Initial(opened, task), run.superstep_timeout_s, check=check, servers=discovery,
+            n_first=run.n_first, start_s=len(control.STEPS) * run.start_timeout_s,
+        )  # fmt: skip
         self.engine = engine = opened.strategy.engine(context) or Replica(opened.strategy, context)
         if isinstance(engine, Replica):
             stack.callback(engine.close)
@@ -258,7 +243,6 @@ class TaskProcess:
                 else:
                     self._take(said, group_index)
 
-            joined = opened.strategy.is_joined
             self.decisions = decisions = Decisions(
                 self.line, run, rank, joined, rate, take, self.send_share
             )
@@ -297,14 +281,14 @@ class TaskProcess:
             is_share=True,
             views=lambda: engine.views()["parameter"],
             on_iteration=lambda iteration: setattr(group.state, "iteration", iteration),
-            is_watcher=opened.strategy.is_joined or group_index == 0,
+            is_watcher=joined or group_index == 0,
             before_measuring=engine.settle,
             on_epoch=on_epoch,
             before_end=engine.conclude,
             own_of=lambda: (engine.own_loss, engine.own_samples),
             part=(group_index % n_first, n_first),
             deal=group_index // n_first,
-            is_changed_at_end=not opened.strategy.is_joined,
+            is_changed_at_end=not joined,
             at_boundary=saver,
             on_batch=on_batch,
             batches=batches,
@@ -313,8 +297,7 @@ class TaskProcess:
             loop.callbacks = lambda: decisions.memory
         if run.resume:
             self.enter(control.RESUMING)
-            scales = opened.strategy.scales(job, topology)
-            self._resume(run, rank, loop, opened.strategy, group_index, scales)
+            self._resume(opened, rank, loop, topology)
         if decisions is not None:
             decisions.recall(loop.recalled)
         if isinstance(engine, Replica) and engine.first_batch:
@@ -353,26 +336,16 @@ class TaskProcess:
     def _is_leaving(self, group_index: int) -> bool:
         """Whether the parent has said that this group is to leave."""
         while self.line.wait(0.0):
-            found = self.line.receive(1.0)
-            if found is None:
-                raise SystemExit(0)  # the parent has gone
-            if self.decisions is None or not self.decisions.hear(found[0]):
-                self._take(found[0], group_index)
+            said = self.line.told()
+            if self.decisions is None or not self.decisions.hear(said):
+                self._take(said, group_index)
         return self.leaves
 
     def _take(self, said: control.ControlMessage, group_index: int) -> None:
-        self.leaves = self.leaves or (
-            isinstance(said, control.LeaveRun) and said.group == group_index
-        )
+        self.leaves |= isinstance(said, control.LeaveRun) and said.group == group_index
 
     def _resume(
-        self,
-        run: RunSpec,
-        rank: int,
-        loop: TrainingLoop,
-        strategy: Strategy,
-        group: int,
-        scales: Mapping[str, float],
+        self, opened: OpenedPayload, rank: int, loop: TrainingLoop, topology: Topology
     ) -> None:
         """Resume from a checkpoint. Where each group has a model of its own, it takes its own
         parts; from the checkpoint of another strategy, or of other groups (it was changed
@@ -381,12 +354,14 @@ class TaskProcess:
         from horn.checkpoint import Checkpoints
         from horn.training.checkpointing import part_name, restore
 
+        run, strategy = opened.run, opened.strategy
         path = Path(run.resume)
         saved = Checkpoints(path.parent).open(path, verify=False)
         wrote = str(saved.facts.get("identity", {}).get("strategy", ""))
         is_same = wrote.startswith(strategy.name)
         has_own = not strategy.is_joined and is_same and saved.facts.get("groups") == run.n_groups
-        own = group if has_own else None
+        own = rank // run.n_tasks if has_own else None
+        scales = strategy.scales(loop.job, topology)
         facts = restore(loop, saved, part_name(rank), own, run.earlier_s, scales=scales)
         if is_same and "aside" in facts:  # else it was one task, without a strategy
             assert self.engine is not None
@@ -394,30 +369,25 @@ class TaskProcess:
 
     def _serve(self, start: control.StartTask, opened: OpenedPayload, stack: ExitStack) -> None:
         """Run a server to its end."""
-        from horn.parameter_server.serving import mesh_of, serve
-
         run, rank = opened.run, start.task
         rendezvous = self._join(start, opened, stack)
         topology = rendezvous.topology
         server = _server(opened, topology, rank - topology.n_workers)
-        if run.journals:
-            self._serve_durably(rendezvous, server)
-            return
-        wire = rendezvous.server_wire()
-        self._ready(f"serving as {topology.name(rank)}")
-        others_s = len(control.STEPS) * run.start_timeout_s  # tasks compile first
+        doing = f"serving as {topology.name(rank)}"
         idle_s = IDLE_TIMEOUTS * run.superstep_timeout_s
-        total = serve(server, mesh_of(server, wire, idle_s, others_s), idle_s)
-        self._finish(dataclasses.asdict(total), dict(server.staleness))
+        if run.journals:
+            from horn.process.server_discovery import served
 
-    def _serve_durably(self, rendezvous: Rendezvous, server: ParameterServer) -> None:
-        """Run a durable server to its end."""
-        from horn.process.server_discovery import served
+            self.enter(control.RESUMING)
+            spent = served(rendezvous, server, idle_s, lambda: self._ready(doing))
+        else:
+            from horn.parameter_server.serving import mesh_of, serve
 
-        doing = f"serving as {rendezvous.topology.name(rendezvous.rank)}"
-        idle_s = IDLE_TIMEOUTS * rendezvous.run.superstep_timeout_s
-        self.enter(control.RESUMING)
-        spent = served(rendezvous, server, idle_s, lambda: self._ready(doing))
+            wire = rendezvous.server_wire()
+            self._ready(doing)
+            others_s = len(control.STEPS) * run.start_timeout_s  # tasks compile first
+            total = serve(server, mesh_of(server, wire, idle_s, others_s), idle_s)
+            spent = dataclasses.asdict(total)
         self._finish(spent, dict(server.staleness))
 
     def _guest(self, rendezvous: Rendezvous, opened: OpenedPayload) -> ServerThread | None:
@@ -449,18 +419,15 @@ class TaskProcess:
             specs = memory.add(arrays, "share")
             told = []
             for kind, name, array in parts:
-                key = f"{kind}/{name}"
-                places: list[Any] = []
-                for axis, at in enumerate(engine.places(name)):
-                    if isinstance(at, slice):
-                        places.append((at.start or 0, at.stop, at.step or 1))
-                    else:
-                        places.append((specs[f"{key}@{axis}"].offset, len(at)))
-                told.append(
-                    control.ArrayPart(
-                        kind, name, array.dtype.str, array.shape, specs[key].offset, tuple(places)
-                    )
+                key, dtype = f"{kind}/{name}", array.dtype.str
+                places = tuple(
+                    (at.start or 0, at.stop, at.step or 1)
+                    if isinstance(at, slice)
+                    else (specs[f"{key}@{axis}"].offset, len(at))
+                    for axis, at in enumerate(engine.places(name))
                 )
+                offset = specs[key].offset
+                told.append(control.ArrayPart(kind, name, dtype, array.shape, offset, places))
             self.line.send(control.ArrayShare(tuple(told)), memory.descriptors)
         finally:
             memory.close()

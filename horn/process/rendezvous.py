@@ -40,17 +40,14 @@ class Rendezvous:
         enter: Callable[[int], None] = lambda step: None,
     ) -> None:
         run = opened.run
-        self.enter = enter
-        self.key = key
+        self.enter, self.key = enter, key
         self.rank, self.run, self.topology, self.stack = rank, run, topology, stack
         self.is_joined = opened.strategy.is_joined
         self.group_index, self.task = divmod(rank, topology.n_tasks)
         is_server = rank >= topology.n_workers
-        coord = Session(
-            run.hosts, session_s=SESSION_S, credential=credential, silence_s=run.silence_s
+        self.coord = coord = stack.enter_context(
+            Session(run.hosts, session_s=SESSION_S, credential=credential, silence_s=run.silence_s)
         )
-        stack.enter_context(coord)
-        self.coord = coord
         self._memberships: dict[str, Membership] = {}
         self.own: Registration | Membership | None = None
         self._table: RosterTable | None = None
@@ -85,16 +82,10 @@ class Rendezvous:
     def join(
         self, where: Registration | Membership, number: int, endpoint: str, **info: str
     ) -> None:
-        """Register as member ``number``. A process that held the place in an earlier attempt is
-        fenced.
-        """
+        """Register as member ``number``; who held the place in an earlier attempt is fenced."""
         attempt = self.run.attempt
-        where.join(
-            str(number),
-            endpoint,
-            info={"pid": os.getpid(), "attempt": attempt, **info},
-            replace=attempt > 0,
-        )
+        facts = {"pid": os.getpid(), "attempt": attempt, **info}
+        where.join(str(number), endpoint, info=facts, replace=attempt > 0)
 
     @property
     def _is_whole(self) -> bool:
@@ -174,21 +165,14 @@ class Rendezvous:
             self.wire.connect(wires, run.start_timeout_s)
         names = [str(task) for task in range(self.topology.n_tasks)]
         barrier = GroupBarrier(
-            self.coord,
-            self.coord.paths.barrier(run.job, self.group_index),
-            str(self.task),
-            names,
-            attempt=run.attempt,
-            membership=self.roster,
-        )
+            self.coord, self.coord.paths.barrier(run.job, self.group_index), str(self.task), names,
+            attempt=run.attempt, membership=self.roster,
+        )  # fmt: skip
         self.stack.callback(barrier.close)
         return Group(
-            self._steps,
-            timeout_s=run.superstep_timeout_s,
-            start_timeout_s=run.start_timeout_s,
-            barrier=barrier,
-            every_superstep=run.barrier == "zookeeper",
-        )
+            self._steps, timeout_s=run.superstep_timeout_s, start_timeout_s=run.start_timeout_s,
+            barrier=barrier, every_superstep=run.barrier == "zookeeper",
+        )  # fmt: skip
 
     def wires(self) -> list[str]:
         """The endpoints of all ranks for messages between batches."""

@@ -26,14 +26,7 @@ import pytest
 import horn
 import zk
 from horn.coordination.session import Session
-from horn.errors import (
-    BarrierTimeout,
-    CompileError,
-    Diverged,
-    JobError,
-    TaskFailed,
-    Timeout,
-)
+from horn.errors import BarrierTimeout, CompileError, Diverged, JobError, TaskFailed, Timeout
 from horn.executor import processes
 from horn.executor.launch import JobEntry, launch
 from horn.executor.processes import ChildProcess, import_paths

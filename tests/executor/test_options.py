@@ -17,16 +17,7 @@ import zk
 from horn.checkpoint import Checkpoints
 from horn.coordination.session import Session
 from horn.partition.placement import Placement
-from tests.support.runs import (
-    At,
-    Waits,
-    bits,
-    children,
-    data,
-    job,
-    network,
-    nothing_is_left,
-)
+from tests.support.runs import At, Waits, bits, children, data, job, network, nothing_is_left
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
 __all__ = ["nothing_is_left"]  # a fixture

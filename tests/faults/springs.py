@@ -493,7 +493,7 @@ POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "checkpointed": lambda kill: None,  # ``Traps.at``
     "first checkpoint": _at("os", "fsync", before),  # its part is written, and not on the disk
     # of a server that keeps what it was told
-    "serving": _at("horn.process.main", "TaskProcess._serve_durably", before),
+    "serving": _at("horn.process.server_discovery", "served", before),
     "coming back": _at("horn.parameter_server.journal", "Journal.recover", after),
 }
 SET: dict[str, Callable[[Callable[[], None]], None]] = {
