@@ -184,15 +184,9 @@ class Exchange:
 
     def _exchange(self, move: Move, shares: Mapping[int, Share], plan: SuperstepPlan) -> None:
         channels, blocks = blocks_of(
-            move,
-            self.program,
-            shares,
-            self._batch_size,
-            self._code,
-            self._first_part + len(self.channels),
-            self.runner.layout,
-            self.rank,
-        )
+            move, self.program, shares, self._batch_size, self._code,
+            self._first_part + len(self.channels), self.runner.layout, self.rank,
+        )  # fmt: skip
         self.channels += channels
         if self.rank in shares:
             places = {b.part: b.taken for mine in blocks.values() for b in mine}
@@ -250,9 +244,7 @@ class Exchange:
         return math.prod(self.share.length(axis, 0) for axis in have) <= SMALL
 
     def _bundle(self, moves: list[Move], shares: Mapping[int, Share], plan: SuperstepPlan) -> None:
-        """Plan small sums of one kind: a channel for each rank, and what this task packs and
-        unpacks.
-        """
+        """Plan small sums of one kind: a channel for each rank, and what is packed and unpacked."""
         label = ", ".join(move.array for move in moves)
         axes = [self.program.buffers[move.array].axes for move in moves]
         parts: dict[int, int | None] = dict.fromkeys(shares)

@@ -181,9 +181,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> type[Strategy]:
-    """Find a strategy by its name, or by module:Class for one of the user's. Raises JobError, which
-    lists the names.
-    """
+    """Find a strategy by its name, or by module:Class. Raises JobError with all names."""
     found: type[Strategy] = registry.load(__name__, "strategy", name)
     if not (isinstance(found, type) and issubclass(found, Strategy)):
         raise JobError(f"strategy {name}: is {found!r}, no subclass of horn.Strategy")

@@ -76,14 +76,9 @@ class Replica(GroupEngine):
             tuple(job.aggregates.values()), job.recompute,
         )  # fmt: skip
         super().__init__(
-            setup,
-            context.placement,
-            context.group,
-            backend=context.backend,
-            initial=context.initial,
-            owns_initial=True,
-            n_groups=n_joined,
-        )
+            setup, context.placement, context.group, backend=context.backend,
+            initial=context.initial, owns_initial=True, n_groups=n_joined,
+        )  # fmt: skip
         self.topology = topology
         # Not ``group_index``, which is 0 where groups do not run the same supersteps.
         self.own_group, own_task = divmod(context.rank, topology.n_tasks)
@@ -156,9 +151,7 @@ class Replica(GroupEngine):
             client.take_all()
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
-        """Compute one batch of all groups; return the loss of all under a joined strategy, else
-        this group's own.
-        """
+        """Compute one batch; return the loss of all groups if they are joined, else this one's."""
         start, stop = self.part_of(len(rows), *self.batch_part)
         self.own_samples = self.view.n_samples = self._counts(rows[start:stop])
         self._do(self.strategy.before_batch(self.remembered, self.view))

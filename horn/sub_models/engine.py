@@ -135,31 +135,19 @@ class SubModels:
             for mine, block in zip(self.ranges, self.blocks, strict=True)
         ]
         self.gather_batch = AllGather(
-            self.rank,
-            arrays,
-            0,
-            ("losses of sub-models", "gradients of sub-models"),
-            ("sub-models", "gradients", "merge"),
-            self.train,
-            self.merge,
-        )
+            self.rank, arrays, 0, ("losses of sub-models", "gradients of sub-models"),
+            ("sub-models", "gradients", "merge"), self.train, self.merge,
+        )  # fmt: skip
         self.gather_losses = AllGather(
-            self.rank,
-            [[found] for found in self.found],
-            2,
-            ("sums of losses",),
-            ("inference", "losses", "losses"),
-            self.measure,
-            lambda: None,
-        )
+            self.rank, [[found] for found in self.found], 2, ("sums of losses",),
+            ("inference", "losses", "losses"), self.measure, lambda: None,
+        )  # fmt: skip
         self.group.plan([*self.gather_batch.channels, *self.gather_losses.channels])
 
     # --- a batch
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
-        """Make one update of the whole network; the mean loss over all rows, each in its
-        sub-model.
-        """
+        """Make one update of the whole network; the mean loss over rows, each in its sub-model."""
         if not self.smalls and self.masked is None:
             raise ModelError("step before bind: name the data set first")
         n, k = len(rows), self.n_sub_models
@@ -348,9 +336,7 @@ class SubModels:
         slots: Mapping[str, Array] | None = None,
         updates: int = 0,
     ) -> None:
-        """Load arrays, as Engine.load: parameters are scaled for inference, as ``parameters`` has
-        them.
-        """
+        """Load arrays, as Engine.load: parameters are scaled as ``parameters`` has them."""
         engine = self._scale()
         engine.load(parameters, states, None, updates)
         for name in parameters:

@@ -36,9 +36,7 @@ def part_name(rank: int) -> str:
 
 
 def pieces(loop: TrainingLoop, owned: Collection[str] | None = None) -> list[ArrayPiece]:
-    """Copies of the engine's memory and of the best model. owned : the arrays that this engine
-    saves, all if None.
-    """
+    """Copies of the engine's memory and the best model. owned : arrays to save, None for all."""
     engine = loop.engine
     kinds: dict[str, Mapping[str, Array]] = dict(engine.memory())
     if loop.best is not None:
@@ -91,15 +89,12 @@ def restore(
         }
 
     memory = engine.memory()
-    found_arrays = {
-        kind: cut(kind, arrays) if goes_on or kind != "heard" else arrays
-        for kind, arrays in memory.items()
-    }
-    found_arrays["parameter"] = {
+    arrays = {k: cut(k, a) if goes_on or k != "heard" else a for k, a in memory.items()}
+    arrays["parameter"] = {
         name: array * array.dtype.type(factors[name]) if factors.get(name, 1.0) != 1.0 else array
-        for name, array in found_arrays["parameter"].items()
+        for name, array in arrays["parameter"].items()
     }
-    engine.recall(found_arrays, cursor.updates)
+    engine.recall(arrays, cursor.updates)
     best = None
     if cursor.best is not None and loop.is_watcher:
         kept = [cut(f"{BEST}{kind}", memory[kind]) for kind in ("parameter", "state")]
@@ -120,9 +115,7 @@ def _factors(opened: CheckpointReader, mine: Mapping[str, float]) -> dict[str, f
 
 
 class SaveNotes:
-    """Tells the user that checkpoints fail, and that they are saved again: once each. note : takes
-    the words.
-    """
+    """Tells the user that checkpoints fail, and that they are saved again: once each."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self.note = note
@@ -185,9 +178,7 @@ class PartWriter:
 def check_fits(
     opened: CheckpointReader, job: Job, mine: Mapping[str, Any], is_changed: bool = False
 ) -> None:
-    """Check that a checkpoint is of this job. Raises CheckpointError with the differences.
-    is_changed : only logs them.
-    """
+    """Raise CheckpointError if it is of another job. is_changed : log the differences."""
     theirs, path = opened.facts.get("identity"), str(opened.path)
     if not isinstance(theirs, dict):
         raise CheckpointError(path, "says nothing of the job that it is of")
@@ -308,6 +299,7 @@ def manifest_facts(
     return {"identity": dict(mine), "rows": found, "groups": groups, "tasks": tasks}
 
 
+@dataclass(eq=False)
 class LocalCheckpoints:
     """Saves the training of one process, as its loop's ``at_boundary``.
 
@@ -315,20 +307,18 @@ class LocalCheckpoints:
     and path of the newest checkpoint. note : takes words for the user, in the loop's thread.
     """
 
-    def __init__(
-        self,
-        plan: CheckpointSchedule,
-        mine: Mapping[str, Any],
-        attempt: int,
-        stop_requested: threading.Event,
-        note: Callable[[str], None],
-    ) -> None:
-        self.plan, self.mine, self.stop_requested = plan, mine, stop_requested
-        self.checkpoints = Checkpoints(plan.folder, plan.keep)
+    plan: CheckpointSchedule
+    mine: Mapping[str, Any]
+    attempt: int
+    stop_requested: threading.Event
+    note: Callable[[str], None]
+    last: tuple[int, Path] | None = None
+
+    def __post_init__(self) -> None:
+        self.checkpoints = Checkpoints(self.plan.folder, self.plan.keep)
         self.checkpoints.sweep()
-        self.writer = PartWriter(self.checkpoints, max(attempt, self.checkpoints.next_attempt()))
-        self.last: tuple[int, Path] | None = None
-        self.note = note
+        attempt = max(self.attempt, self.checkpoints.next_attempt())
+        self.writer = PartWriter(self.checkpoints, attempt)
         self._said: deque[str] = deque()  # in the writer's thread
         self._notes = SaveNotes(self._said.append)
         self.loop: TrainingLoop | None = None

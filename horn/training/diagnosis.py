@@ -121,9 +121,7 @@ def _what(
     losses: list[float],
     broken: list[str],
 ) -> str:
-    """Describe the first number of the batch that is not finite. broken : the arrays that were not
-    finite after it.
-    """
+    """The first number of a batch that is not finite. broken : arrays that are not, after it."""
     rows, sample = batch(job, iteration)
     read, _ = batches.at(iteration)
     with np.errstate(all="ignore"):

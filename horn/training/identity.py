@@ -94,9 +94,7 @@ def identity(job: Job, strategy: str, settings: Any = None) -> dict[str, Any]:
 
 
 def uncompared(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
-    """The parts that cannot be compared, in words: not in an earlier horn's identity, or not
-    readable.
-    """
+    """The parts that cannot be compared, in words: an earlier horn's, or not readable."""
     if "job" not in theirs:
         return ["data, sources, and all settings but those of its layers, optimizer and strategy"]
     return sorted({*_unknown(mine["job"], ""), *_unknown(theirs["job"], "")})

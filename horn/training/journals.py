@@ -21,9 +21,7 @@ ATTEMPTS = 1 << 20  # of each start of the run
 
 
 def _check(found: Any) -> None:
-    """Check the content of run.json. Raises ValueError, KeyError or TypeError for anything that
-    this horn does not write.
-    """
+    """Check run.json. Raises ValueError, KeyError or TypeError: this horn does not write such."""
     if found["format"] != FORMAT:
         raise ValueError(f"format {found['format']}, expected {FORMAT}")
     kinds = {"identity": dict, "n_starts": int, "rows": list, "told": list}

@@ -2,16 +2,16 @@
 
 An epoch is a permutation of the samples, by (seed, epoch): each is seen exactly once, and the last
 batch of an epoch may be smaller; pieces of a sequence follow one another, batch after batch. The
-loss of a row of the history is the mean over the epoch's
-samples, each measured before its update. In a group every task runs this loop over its share of the
-network: losses and scores are the same everywhere, so all decide alike.
+loss of a row of the history is the mean over the epoch's samples, each measured before its update.
+In a group every task runs this loop over its share of the network: losses and scores are the same
+everywhere, so all decide alike.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from time import perf_counter
 from typing import Any, overload
 
@@ -160,6 +160,7 @@ class LoopResult:
     metrics: dict[str, dict[str, float]]
 
 
+@dataclass(eq=False)
 class TrainingLoop:
     """The training loop of one job.
 
@@ -188,48 +189,38 @@ class TrainingLoop:
     Diverged : the loss, or a weight, became NaN or infinite. Timeout : it took too long.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        engine: Engine,
-        watcher: Progress,
-        begun: float,
-        timeout: float | None = None,
-        *,
-        is_share: bool = False,
-        views: Callable[[], Mapping[str, Array]] | None = None,
-        on_iteration: Callable[[int], None] | None = None,
-        is_watcher: bool = True,
-        before_measuring: Callable[[], None] | None = None,
-        on_epoch: Callable[[int, bool], bool] | None = None,
-        before_end: Callable[[], None] | None = None,
-        own_of: Callable[[], tuple[float, int]] | None = None,
-        part: tuple[int, int] = (0, 1),
-        is_changed_at_end: bool = False,
-        at_boundary: Callable[[], bool] | None = None,
-        deal: int = 0,
-        on_batch: Callable[[int, int, float], bool] | None = None,
-        take: Callable[[int], Array] | None = None,
-        batches: AugmentedBatch | None = None,
-    ) -> None:
-        self.job, self.engine, self.watcher = job, engine, watcher
-        self.begun, self.timeout = begun, timeout
-        self.is_share, self.on_iteration, self.on_epoch = is_share, on_iteration, on_epoch
-        self.is_watcher, self.before_measuring = is_watcher, before_measuring
-        self.before_end, self.own_of, self.own = before_end, own_of, OwnLoss()
-        self.part, self.deal = part, deal
-        self.is_changed_at_end, self.at_boundary = is_changed_at_end, at_boundary
-        self.on_batch, self.is_ended = on_batch, False
-        self.take, self.batches = take, batches
+    job: Job
+    engine: Engine
+    watcher: Progress
+    begun: float
+    timeout: float | None = None
+    _: KW_ONLY
+    is_share: bool = False
+    views: Callable[[], Mapping[str, Array]] | None = None
+    on_iteration: Callable[[int], None] | None = None
+    is_watcher: bool = True
+    before_measuring: Callable[[], None] | None = None
+    on_epoch: Callable[[int, bool], bool] | None = None
+    before_end: Callable[[], None] | None = None
+    own_of: Callable[[], tuple[float, int]] | None = None
+    part: tuple[int, int] = (0, 1)
+    is_changed_at_end: bool = False
+    at_boundary: Callable[[], bool] | None = None
+    deal: int = 0
+    on_batch: Callable[[int, int, float], bool] | None = None
+    take: Callable[[int], Array] | None = None
+    batches: AugmentedBatch | None = None
+
+    def __post_init__(self) -> None:
+        job = self.job
         self.callbacks: Callable[[], dict[str, Any]] = dict  # their state, for the cursor
         self.recalled: dict[str, Any] = {}  # their state in the cursor that the loop resumed from
-        self.views = views or engine.parameters
-        self.history = History()
+        self.history, self.own = History(), OwnLoss()
         self.iteration = self.epoch = 0
         self.done, self.total = 0, 0.0  # samples of the current epoch, the sum of their losses
         self.unseen = 0  # those of them without known losses
         self.earlier_s = 0.0  # seconds of training before ``begun``
-        self.is_halted = False
+        self.is_halted = self.is_ended = False
         self.kept: KeptArrays | None = None
         self.best: BestModel | None = None
         self.stopped_early = False
@@ -238,29 +229,22 @@ class TrainingLoop:
         # each loss and accuracy has a name
         self.is_several = job.network.has_several or len(job.network.judged) > 1
         is_wanted = self.has_answers or job.aggregates or self.is_several
-        is_wanted = take is None and is_wanted
-        self.sample = _sample(job) if is_wanted else None
+        self.sample = _sample(job) if is_wanted and self.take is None else None
 
     def cursor(self) -> Cursor:
         best = self.best
         return Cursor(
-            iteration=self.iteration,
-            epoch=self.epoch,
-            done=self.done,
-            total=self.total,
+            iteration=self.iteration, epoch=self.epoch, done=self.done, total=self.total,
             own_total=float(self.own.total),
             own_samples=self.own.samples,
             seconds=perf_counter() - self.begun + self.earlier_s,
             rows=[plain_row(row) for row in self.history],
             best=None if best is None else (float(plain(best.score)), best.epoch, best.iteration),
-            updates=self.engine.updates,
-            callbacks=self.callbacks(),
-        )
+            updates=self.engine.updates, callbacks=self.callbacks(),
+        )  # fmt: skip
 
     def go_on(self, cursor: Cursor, best: BestModel | None, earlier_s: float = 0.0) -> None:
-        """Resume from a cursor; the engine has its arrays already. earlier_s : seconds of training
-        before ``begun``.
-        """
+        """Resume from a cursor, with the arrays set. earlier_s : of training before ``begun``."""
         self.iteration, self.epoch, self.done = cursor.iteration, cursor.epoch, cursor.done
         self.total, self.best, self.earlier_s = cursor.total, best, earlier_s
         self.unseen, self.recalled = 0, cursor.callbacks
@@ -358,8 +342,7 @@ class TrainingLoop:
             self.epoch += 1
             self.total, self.unseen, self.own = 0.0, 0, OwnLoss()
             self._keep(KEPT_EVERY)
-        epoch, done_before, begun = self.epoch, self.done, perf_counter()
-        take = self.take
+        epoch, done_before, begun, take = self.epoch, self.done, perf_counter(), self.take
         seed = job.network.seed + DEALS_APART * self.deal
         lengths = job.data.lengths if take is None else None
         batches = BatchRows(n, size, pieces, seed, epoch - 1, lengths, job.buckets)
@@ -449,9 +432,7 @@ class TrainingLoop:
             self.best = BestModel(score, row["epoch"], row["iteration"], *arrays)
 
     def _last_metrics(self) -> dict[str, dict[str, float]]:
-        """The last metrics: of the validation data, else of the training data; none without
-        loss.
-        """
+        """The last metrics: of the validation data, else the training data; none without loss."""
         job = self.job
         if not job.network.is_judged:
             return {}
@@ -468,7 +449,8 @@ class TrainingLoop:
         return {"training": _measure(self.engine, job, job.data)}
 
     def _check_finite(self) -> None:
-        if not all(map(_is_finite, self.views().values())):
+        views = self.views or self.engine.parameters
+        if not all(map(_is_finite, views().values())):
             raise self._diverged("a weight is not finite", self.iteration - 1, len(self.history))
 
     def _diverged(self, what: str, iteration: int, epoch: int) -> Diverged:
@@ -486,10 +468,7 @@ def overdue(job: Job, timeout_s: float, iteration: int, epoch: int) -> Timeout:
 
 
 def diverged(
-    job: Job,
-    parameters: Mapping[str, Array],
-    met: NonFinite,
-    kept: KeptArrays | None = None,
+    job: Job, parameters: Mapping[str, Array], met: NonFinite, kept: KeptArrays | None = None
 ) -> Diverged:
     """Make the error of a divergence: the place where it was first seen, and the size of the
     weights, by the ``parameters`` that are given; the cause is looked for afterwards
@@ -556,11 +535,9 @@ def _first_bad_layer(network: Network, parameters: Mapping[str, Array]) -> str:
             finite = np.isfinite(w)
             if link.edges is None:
                 bad |= ~finite.all(axis=1)
-            elif link.is_shared:
-                which = finite.reshape(-1)[link.edges.weight]
+            else:
+                which = finite.reshape(-1)[link.edges.weight] if link.is_shared else finite
                 bad[np.repeat(np.arange(layer.size), np.diff(link.edges.indptr))[~which]] = True
-            elif not finite.all():
-                bad[np.repeat(np.arange(layer.size), np.diff(link.edges.indptr))[~finite]] = True
             top = float(np.abs(w, where=finite, out=np.zeros_like(w)).max(initial=0.0))
             if top > largest:
                 largest, holder = top, layer.name
@@ -588,10 +565,10 @@ def _sample(job: Job) -> Dataset:
     if data.pieces > 1:
         of_first: Dataset = data.with_first_pieces(job.looked_pieces)
         return of_first
-    labels = None if data.y is None else np.ascontiguousarray(data.y[::step])
+    y = None if data.y is None else np.ascontiguousarray(data.y[::step])
     x = np.ascontiguousarray(data.x[::step])
     lengths = None if data.lengths is None else data.lengths[::step]
-    sample: Dataset = data.with_fields(x=x, y=labels, ids=None, weight=None, lengths=lengths)
+    sample: Dataset = data.with_fields(x=x, y=y, ids=None, weight=None, lengths=lengths)
     return sample
 
 

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """The base class of progress displays, which shows nothing. ``step`` is called at most once per
-    ``interval_s`` seconds.
-    """
+    """Progress that is not shown. ``step`` is called at most once per ``interval_s`` seconds."""
 
     interval_s = 0.1
 

@@ -14,13 +14,7 @@ from horn.errors import BarrierTimeout, ProtocolError
 from horn.runtime.group import Group, TaskTimes
 from horn.runtime.task import CollectInstruction, ComputeInstruction, PostInstruction
 from horn.transport import Channel, Identity, PeerLost
-from tests.transport.faulty import (
-    CorruptFault,
-    DelayFault,
-    DropFault,
-    DuplicateFault,
-    FaultyInProc,
-)
+from tests.transport.faulty import CorruptFault, DelayFault, DropFault, DuplicateFault, FaultyInProc
 from tests.transport.groups import TIMEOUT_S, all_to_all, good, run_threads
 
 N_SETUP = 3  # frames to each peer before the first block: hello, welcome, plan

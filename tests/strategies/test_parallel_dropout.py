@@ -23,6 +23,7 @@ from horn.strategies.parallel_dropout import ParallelDropout
 from horn.sub_models.engine import SubModels
 from horn.sub_models.sub_network import CONNECTIONS, KeepGradient
 from horn.transport import Transport
+from tests.support.neurons import Written
 from tests.transport.groups import good, run_threads
 
 N_SAMPLES, N_STEPS, BATCH = 60, 20, 8
@@ -284,20 +285,6 @@ class Numbered(horn.Neuron):
         self.feedforward(self.activation(total) * (1.0 + 0.1 * self.index))
 
 
-class Push(horn.Neuron):
-    """Writes its backward."""
-
-    def forward(self, messages):
-        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
-
-    def backward(self, messages):
-        error = 0.0
-        for m in messages:
-            error += m.delta * m.weight
-            self.push(m.delta * self.output)
-        self.backpropagate(error * self.activation.derivative(self.output))
-
-
 LOSSES = {
     "labels": ("softmax", "cross_entropy"),
     "one number": ("identity", "squared_error"),
@@ -347,7 +334,7 @@ def test_masks_are_used_where_nothing_else_changes_and_they_are_faster():
     assert not is_masked(ParallelDropout(2, keep=0.5), network(), 50)
     assert not is_masked(ParallelDropout(20), network(), 40)  # disjoint
     assert not is_masked(ParallelDropout(20, keep=0.5, dropconnect=0.5), network(), 40)
-    others: list[dict[str, Any]] = [{"neuron": n} for n in (Traced, horn.Dropout, Push)]
+    others: list[dict[str, Any]] = [{"neuron": n} for n in (Traced, horn.Dropout, Written)]
     for other in (*others, {"activation": "softmax"}):
         assert not is_masked(many, network(**other), 40), other
 
