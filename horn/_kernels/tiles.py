@@ -65,9 +65,7 @@ class _Values:
         return None
 
     def wave(self, value: int) -> tuple[int, tuple[int, int], int, int] | None:
-        """The function of two arrays F(x w - sign t): (the index of F, x and w, t or -1 for none,
-        the sign), or None.
-        """
+        """F(x w - sign t): (the index of F, x and w, t or -1 for none, the sign), or None."""
         name, args = self.op(value)
         if name == "mul" and args[0] == args[1]:
             name = "square"
@@ -180,9 +178,7 @@ def _quotient(values: _Values, result: int) -> Tile | None:
 
 
 def _waves(values: _Values, result: int) -> Tile | None:
-    """The tile F(x w - sign t), perhaps times x or w, or None: roles are x, w, t, the other factor
-    (-1: none), the sign.
-    """
+    """The tile F(x w - sign t), perhaps times x or w: roles are x, w, t, other (-1: none), sign."""
     name, args = values.op(result)
     times, value = sorted(args) if name == "mul" and args[0] != args[1] else (-1, result)
     if (found := values.wave(value)) is None or (times >= 0 and times not in found[1]):

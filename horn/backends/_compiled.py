@@ -60,9 +60,7 @@ class Runner(Protocol):
         """
 
     def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
-        """Begin a batch that runs by segments, the statements between exchanges with other
-        tasks.
-        """
+        """Begin a batch that runs by segments: statements between exchanges with other tasks."""
 
     @property
     def n_rows(self) -> int:
@@ -84,17 +82,13 @@ class Runner(Protocol):
         """The array of ``array``, for writing from outside."""
 
     def settle(self, name: str, memory: Array) -> None:
-        """Move a buffer into this memory, if ``is_static``. Arrays that ``array`` returned before
-        are then out of date.
-        """
+        """Move an ``is_static`` buffer into this memory; ``array`` returned what is old now."""
 
     def place(self, name: str, memory: Array) -> None:
         """Move a learned array into this memory, for good."""
 
     def value(self, name: str) -> Array:
-        """The content of a buffer after a run, in the program's axes; zeros at silent neurons of a
-        compact layer.
-        """
+        """A buffer after a run, in the program's axes; zeros at a compact layer's silent ones."""
 
     def carry(self) -> None:
         """Let the next sequence continue this one, of one row."""
@@ -108,9 +102,7 @@ class Runner(Protocol):
         """
 
     def hear(self, rows: int, heard: Mapping[str, Array]) -> None:
-        """Set the carried numbers before the next batch of this many rows; 0 where none are
-        given.
-        """
+        """Set the carried numbers before the next batch of so many rows; 0 where none are given."""
 
     def mean(self, name: str) -> float:
         """The mean of a buffer that has one number for each sample of the batch, in double."""
@@ -178,9 +170,7 @@ class CompiledEngine:
         return parts.length_of(self.network.steps) if is_again else 0
 
     def make_runner(self, kind: str, target: Targets) -> Runner:
-        """The runner of a program: "train", "infer", "watch" (with the aggregates, too), or
-        "probe".
-        """
+        """The runner of "train", "infer", "watch" (with the aggregates, too), or "probe"."""
         optimizer = self.setup.optimizer
         if kind in ("infer", "watch"):
             program = self.inference(kind, target)
@@ -345,9 +335,7 @@ class CompiledEngine:
         return {**self._scalars(rows, self.updates, begins, steps), "learning_rate": 0.0}
 
     def _inferred(self, runner: Runner, data: Dataset) -> Iterator[Array]:
-        """All rows, batch by batch, each after its run; sequences in pieces continue from piece to
-        piece.
-        """
+        """All rows, batch by batch, each after its run; pieces of a sequence one after another."""
         n, pieces = len(data) // data.pieces, data.pieces
         steps = 1.0 if data.lengths is None else float(data.lengths.mean())
         for start in range(0, n, self.predict_rows):
@@ -365,8 +353,7 @@ class CompiledEngine:
                 runner.hear(len(firsts), {})
 
     def losses(self, data: Dataset) -> tuple[float, int]:
-        total, correct, _, _ = self._measured("infer", data, ())
-        return total, correct
+        return self._measured("infer", data, ())[:2]
 
     def results(self, data: Dataset) -> tuple[float, int, Array, list[float]]:
         outputs = np.empty((len(data), *self.network.answers), self.setup.dtype)
@@ -442,9 +429,7 @@ class CompiledEngine:
         return found
 
     def views(self) -> dict[str, dict[str, Array]]:
-        """The arrays themselves, to read before the next step: {"parameter": {name: array},
-        "state": ...}.
-        """
+        """The arrays themselves, to read before the next step: parameters and states, by name."""
         for runner in self._runners.values():
             runner.pull()
         return {

@@ -31,9 +31,7 @@ class Formulas:
         reduce: tuple[str, str] | None = None,
         label: str = "",
     ) -> None:
-        """Append one pass: every output is the value of its node. ``views`` : the loads, by
-        name.
-        """
+        """Append one pass: every output is the value of its node. ``views``: the loads, by name."""
         inputs: list[Any] = []
         ops: list[tuple[Any, ...]] = []
         known: dict[Node, tuple[bool, int]] = {}  # (is an operation, index)

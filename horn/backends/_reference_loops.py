@@ -195,9 +195,7 @@ def operate(runner: BatchRunner, node: Node, done: Mapping[Node, Any]) -> Any:
 
 
 def message_draws(runner: BatchRunner, node: Node, frame: Frame) -> Array:
-    """The draws of a frame's messages, of this task's rows, along the node's axes; on edges
-    along those.
-    """
+    """The draws of a frame's messages, of this task's rows, along the node's axes or on edges."""
     kind, site, per, number, position = node.value
     layer, letters = runner.network.layers[number], node.axes
     key = random.key(runner.network.seed, number)

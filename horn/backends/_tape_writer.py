@@ -47,10 +47,7 @@ from horn.program import (
     out_letters,
     writes,
 )
-from horn.scheduling.choices import (
-    MAX_LIVE_ROWS,
-    only_multiplied,
-)
+from horn.scheduling.choices import MAX_LIVE_ROWS, only_multiplied
 from horn.scheduling.folds import End, Fold, Joined, only_fold, only_squares, plan
 from horn.scheduling.passes import Pass, passes
 
@@ -159,48 +156,21 @@ class TapeWriter:
         elif isinstance(s, Target):
             what = {"input": "x", "weight": "weight"}.get(s.kind, "y")
             self._data(s.out, what, s.each_step, s.first)
-        elif isinstance(s, Draw):
-            self._draw(s)
         elif isinstance(s, Live):
             size = self.network.layers[s.layer].size
             kept = np.zeros(size + 1, np.int32)
             count = self.tape.dim(size)
             self.tape.live(self.arrays[s.mask], kept, count, label=s.mask)
             self.alive[s.layer] = (kept, count)
-        elif isinstance(s, Take):
-            self._take(s)
-        elif isinstance(s, Pick):
-            self._pick(s)
-        elif isinstance(s, Matmul):
-            self._matmul(s)
-        elif isinstance(s, Update):
-            self._update(s)
-        elif isinstance(s, Rank):
-            self._rank(s)
-        elif isinstance(s, ChannelSum):
-            self._channel_sum(s)
-        elif isinstance(s, BatchSum):
-            self._batch_sum(s)
-        elif isinstance(s, Convolve):
-            self._convolve(s)
-        elif isinstance(s, Expand):
-            self._expand(s)
-        elif isinstance(s, ScatterAdd):
-            self._scatter_add(s)
-        elif isinstance(s, Turn):
-            self._turn(s)
-        elif isinstance(s, Reverse):
-            self._reverse(s)
-        else:
-            assert isinstance(s, Loop), s
+        elif isinstance(s, Loop):
             self._loop(s)
             for output in s.outputs:
                 self.taken.pop(output.buffer, None)
+        else:
+            getattr(self, f"_{type(s).__name__.lower()}")(s)
 
     def _data(self, out: str, what: str, each_step: bool, first: int = -1) -> None:
-        """Read a batch's rows of the bound data; of several outputs' targets the columns from
-        ``first``.
-        """
+        """Read a batch's rows of the bound data; of several outputs' targets, from ``first`` on."""
         array, (rows, *columns) = self.arrays[out], self.program.buffers[out].axes
         source = np.zeros((1, *array.shape[1:]), self.dtype)
         here: dict[str, Any] = {"rows": self._extent(rows), "label": out}
@@ -300,10 +270,8 @@ class TapeWriter:
         (rows, _), names = self.program.buffers[s.out].axes, ("a0", "a1")
         if rows not in self.turned:
             dim = self.memory.rows_of(rows)
-            self.turned[rows] = (
-                np.zeros(self.memory.length(rows) * self.memory.steps, np.int32),
-                dim,
-            )
+            places = np.zeros(self.memory.length(rows) * self.memory.steps, np.int32)
+            self.turned[rows] = places, dim
         axes = zip(names, self.program.buffers[s.out].axes, strict=True)
         extents = {name: self._extent(axis) for name, axis in axes}
         view = View(self.arrays[s.array], names, {"a0": self.turned[rows][0]})
@@ -421,7 +389,7 @@ class TapeWriter:
         self.tape.loop({"o": len(numbers)}, [view], [], [(View(self.arrays[s.out], "o"), 0)],
                        label=s.out)  # fmt: skip
 
-    def _scatter_add(self, s: ScatterAdd) -> None:
+    def _scatteradd(self, s: ScatterAdd) -> None:
         """Sum the numbers of the synapses, or neurons, that share each number."""
         (axis,), out = self.program.buffers[s.array].axes, self.arrays[s.out]
         numbers = self.memory.share.numbers(axis)
@@ -438,7 +406,7 @@ class TapeWriter:
         self.tape.loop({"o": out.shape[0], "i": out.shape[1]}, [View(array, axes)], [],
                        [(View(out, "oi"), 0)], label=s.out)  # fmt: skip
 
-    def _channel_sum(self, s: ChannelSum) -> None:
+    def _channelsum(self, s: ChannelSum) -> None:
         """Sum over the positions of each channel, and copy the sum to all of them."""
         layer = self.network.layers[s.frame.layer]
         array, out = (
@@ -455,7 +423,7 @@ class TapeWriter:
         self.tape.loop(extent, [View(total, f"{rows}c")], [], [(View(out, f"{rows}pc"), 0)],
                        label=s.out)  # fmt: skip
 
-    def _batch_sum(self, s: BatchSum) -> None:
+    def _batchsum(self, s: BatchSum) -> None:
         """Sum over the rows of a step, and copy the sum to all of them."""
         assert not self.is_wide
         array, out = self.arrays[s.array], self.arrays[s.out]
@@ -641,13 +609,10 @@ class LoopOperands:
         writer, network = self.writer, self.writer.network
         kind, site, per, number, position = node.value
         layer, axes = network.layers[number], node.axes
-        keys = random.receiver_keys(
-            random.key(network.seed, number), np.arange(layer.size), position
-        )
+        key = random.key(network.seed, number)
+        keys = random.receiver_keys(key, np.arange(layer.size), position)
         names = {letter: letter_axes(network, self.s.frame, letter)[0] for letter in axes}
-        samples = None
-        if "b" in axes:
-            samples = writer.sample_numbers(names["b"], per)
+        samples = writer.sample_numbers(names["b"], per) if "b" in axes else None
         index = {}
         if self.edges is not None:
             edges = layer.links[position].edges
@@ -674,9 +639,8 @@ class LoopOperands:
         buffer = writer.program.buffers[name]
         if buffer.role != "constant" or buffer.value[0] != "index" or self.edges is not None:
             return None
-        if not isinstance(writer.memory.share.places(buffer.axes[0]), slice):
-            return None
-        if layer_of(buffer.axes[0]) in writer.alive:
+        is_range = isinstance(writer.memory.share.places(buffer.axes[0]), slice)
+        if not is_range or layer_of(buffer.axes[0]) in writer.alive:
             return None
         return Iota(letter, writer.memory.places(buffer.axes[0]).start)
 

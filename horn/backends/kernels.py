@@ -81,21 +81,12 @@ class Runner:
         normal, scale = tuple[Array, ...](), data.scale
         if data.normalization is not None:  # the normalization includes the scale
             normal, scale = data.normalization.steps(scale, x.dtype, self.dtype), 1.0
+        self.tape.scalars[self.writer.scale.index] = scale
         for number, what, columns in self.writer.loads:
-            if self.memory.steps:
-                source = {"x": x, "weight": data.weight, "y": y}[what.partition(" ")[0]]
-                assert source is not None
-                self.tape.scalars[self.writer.scale.index] = scale
+            source = {"x": x, "weight": data.weight, "y": y}[what]
+            if source is not None:
                 own = [v[columns].copy() for v in normal if what == "x"]
                 self.tape.rebind(number, source[:, columns] if source.ndim == 2 else source, *own)
-            elif what == "x":
-                self.tape.rebind(number, x[:, columns], *(v[columns].copy() for v in normal))
-                self.tape.scalars[self.writer.scale.index] = scale
-            elif what == "weight":
-                assert data.weight is not None
-                self.tape.rebind(number, data.weight)
-            elif y is not None:
-                self.tape.rebind(number, y[:, columns] if y.ndim == 2 else y)
 
     def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         self.start(rows, scalars, first_sample)

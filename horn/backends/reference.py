@@ -210,11 +210,8 @@ class Runner:
     def array(self, name: str) -> Array:
         buffer = self.program.buffers[name]
         if buffer.role == "view":
-            return self.at(
-                self.array(buffer.value[0]),
-                buffer.axes,
-                self.program.buffers[buffer.value[0]].axes,
-            )
+            whole = buffer.value[0]
+            return self.at(self.array(whole), buffer.axes, self.program.buffers[whole].axes)
         if buffer.role == "late" or buffer.span is not None:
             return self.at_steps(name)
         if name in self.env:
@@ -417,10 +414,8 @@ class Runner:
         self.put(s.out, np.ascontiguousarray(out, self.dtype))
 
     def pick(self, s: Pick) -> None:
-        self.put(
-            s.out,
-            np.ascontiguousarray(self.at(self.array(s.array), self.program.buffers[s.out].axes)),
-        )
+        found = self.at(self.array(s.array), self.program.buffers[s.out].axes)
+        self.put(s.out, np.ascontiguousarray(found))
 
     def expand(self, s: Expand) -> None:
         (axis,) = self.program.buffers[s.out].axes
@@ -443,7 +438,8 @@ class Runner:
             self.put(s.out, out.astype(self.dtype))
             return
         here, there = edges.receivers, edges.sources
-        here, there = (here, there) if s.axis == "i" else (there, here)
+        if s.axis != "i":
+            here, there = there, here
         (_, axis) = self.program.buffers[s.out].axes
         out = np.zeros((self.share.length(axis, 0), len(a)), self.dtype)
         np.add.at(out, here, (a[:, there] * b[numbers]).T)

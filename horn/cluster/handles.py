@@ -115,13 +115,14 @@ class Cluster:
             kind, _ = settings_.strategy(strategy, [f"{key}={value}" for key, value in pairs])
         else:
             kind = strategy
+        # For its checks.
         RunSettings(
             groups=groups, tasks=tasks, servers=servers, strategy=kind, threads=threads,
             timeout=timeout, barrier=barrier, transport=transport, pins=pins,
             superstep_timeout=superstep_timeout, start_timeout=start_timeout,
             checkpoint_every=checkpoint_every, checkpoint_seconds=checkpoint_seconds,
             max_restarts=max_restarts,
-        )  # fmt: skip  # its checks
+        )  # fmt: skip
         backends.load(backend)
         if seed is not None:
             check_whole("seed", seed, 0, bits=64)

@@ -7,16 +7,7 @@ Values of forward that backward reads stay; other values of forward, and of back
 from __future__ import annotations
 
 from horn.compiler.fusion import is_elementwise
-from horn.program import (
-    AllSteps,
-    Program,
-    Repeat,
-    Statement,
-    in_order,
-    reads,
-    segments,
-    writes,
-)
+from horn.program import AllSteps, Program, Repeat, Statement, in_order, reads, segments, writes
 
 Moment = tuple[int, int]  # a statement, and its place in that's body
 

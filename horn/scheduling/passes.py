@@ -14,16 +14,7 @@ from horn._kernels.loops import ordered
 from horn._kernels.walks import Lie, Walk, walk
 from horn.ir import Node, Op
 from horn.network import Network
-from horn.program import (
-    Buffer,
-    Frame,
-    Loop,
-    Output,
-    base,
-    letter_axes,
-    link_of,
-    out_letters,
-)
+from horn.program import Buffer, Frame, Loop, Output, base, letter_axes, link_of, out_letters
 
 NAMES: dict[Op, str] = {
     op: {"maximum": "max", "minimum": "min", "stop_gradient": "copy"}.get(op.value, op.value)
@@ -112,9 +103,7 @@ class Pass:
         return found
 
     def is_direct(self) -> list[bool]:
-        """Whether each output may be computed in its own memory, for nothing reads or writes it
-        later.
-        """
+        """Whether each output may be computed in its own memory: nothing uses it later."""
         last = [-1] * len(self.inputs)
         for at, (_, *values) in enumerate(self.ops):
             for kind, place in values:

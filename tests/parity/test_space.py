@@ -26,16 +26,7 @@ from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_groups import of_groups
 from tests.parity.test_tasks import compare as compare_tasks
 from tests.parity.test_tasks import of_group, of_one, place
-from tests.support.neurons import (
-    RBF,
-    Counting,
-    Gated,
-    MaxPool,
-    Mean,
-    Product,
-    Silenced,
-    Written,
-)
+from tests.support.neurons import RBF, Counting, Gated, MaxPool, Mean, Product, Silenced, Written
 from tests.transport.groups import good
 
 WEIGHING = [horn.Neuron, RBF, Product, Gated, Written, Silenced, Counting]

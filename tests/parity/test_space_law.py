@@ -25,16 +25,7 @@ from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_tasks import compare as compare_tasks
 from tests.parity.test_tasks import of_group, of_one
-from tests.support.neurons import (
-    RBF,
-    Counting,
-    Gated,
-    MaxPool,
-    Mean,
-    Product,
-    Silenced,
-    Written,
-)
+from tests.support.neurons import RBF, Counting, Gated, MaxPool, Mean, Product, Silenced, Written
 from tests.transport.groups import good
 
 MOST_SYNAPSES = 900  # of a layer: the interpreter visits each for every sample

@@ -14,6 +14,7 @@ from tests.parity.test_groups import of_groups
 from tests.parity.test_tasks import compare as compare_tasks
 from tests.parity.test_tasks import labelled, of_group, of_one, place, steps
 from tests.support.combinations import share
+from tests.support.neurons import Written
 from tests.transport.groups import good
 
 
@@ -67,18 +68,6 @@ class Map(horn.Neuron):
         for m in messages:
             self.push(near * (m.weight - m.input))
         self.feedforward(math.exp(-far))
-
-
-class Written(horn.Neuron):
-    def forward(self, messages):
-        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
-
-    def backward(self, messages):
-        error = 0.0
-        for m in messages:
-            error += m.delta * m.weight
-            self.push(m.delta * self.output)
-        self.backpropagate(error * self.activation.derivative(self.output))
 
 
 CLASSES = [BatchNorm, LayerNorm, Winners, Soft, Map]

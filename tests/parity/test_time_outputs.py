@@ -14,13 +14,7 @@ from horn.cli import horn as commands
 from horn.errors import DataError, ModelError
 from tests.parity import test_recompute, test_stateful
 from tests.parity.recurrent import CELLS, LSTM, SMOOTH, Written, generated
-from tests.parity.test_time import (
-    OPTIMIZERS,
-    check_gradients,
-    compare,
-    engine_of,
-    run,
-)
+from tests.parity.test_time import OPTIMIZERS, check_gradients, compare, engine_of, run
 from tests.parity.test_time_together import MANY, agree
 
 BACKENDS = ("python", "reference", "kernels")
