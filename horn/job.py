@@ -32,13 +32,7 @@ from horn.data.targets import named
 from horn.delays import hears_reversed
 from horn.errors import DataError, JobError, ModelError
 from horn.initial import Beginning, beginning
-from horn.job_checks import (
-    aggregates_of,
-    check_targets_of,
-    frozen_of,
-    metrics_of,
-    no_optimizer,
-)
+from horn.job_checks import aggregates_of, check_targets_of, frozen_of, metrics_of, no_optimizer
 from horn.layers import MAX_STEPS, Layer
 from horn.metrics import Metric
 from horn.network import Network
@@ -302,9 +296,7 @@ class Job:
 
     @property
     def looked_pieces(self) -> int:
-        """The pieces of each sequence of a stateful job that acc is measured on, from its
-        beginning.
-        """
+        """The pieces of each sequence of a stateful job that acc is measured on, from its start."""
         pieces: int = self.data.pieces
         return -(-pieces // self.looks_at_every)
 

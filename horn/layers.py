@@ -301,9 +301,7 @@ class Layer:
         return f"{self.name}.{state}{self.suffix(position)}"
 
     def suffix(self, position: int) -> str:
-        """The end of the names of a link's arrays, where a layer has several links or names
-        them.
-        """
+        """The end of the names of a link's arrays, where a layer has several, or names them."""
         link = self.links[position]
         return suffix(link.input, link.source, len(self.links))
 

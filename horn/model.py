@@ -18,14 +18,7 @@ import numpy as np
 
 from horn import html, losses, metrics, mistakes, modelfile, version
 from horn.backends import in_use
-from horn.data import (
-    Dataset,
-    Normalization,
-    check_features,
-    check_names,
-    check_range,
-    check_shape,
-)
+from horn.data import Dataset, Normalization, check_features, check_names, check_range, check_shape
 from horn.data.arrays import BYTE_SCALE
 from horn.data.classes import Classes, all_to_json, as_array
 from horn.data.in_steps import of_steps

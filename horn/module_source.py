@@ -104,9 +104,7 @@ class NeededModule:
         return []
 
     def run(self) -> list[int | list[int]]:
-        """The statements to run, by their first lines; by line and column where several share a
-        line.
-        """
+        """The statements to run, by their first lines; where several share one, by column, too."""
         sharing = Counter(statement.lineno for statement in self.statements)
         return [at[0] if sharing[at[0]] == 1 else list(at) for at in sorted(self.places)]
 

@@ -39,14 +39,7 @@ from horn.aggregates import COLUMNS
 from horn.connections.part import Part
 from horn.errors import ModelError
 from horn.initializers import Initializer
-from horn.layers import (
-    Connects,
-    InputNeuron,
-    Inputs,
-    Interlayer,
-    Layer,
-    SynapseArray,
-)
+from horn.layers import Connects, InputNeuron, Inputs, Interlayer, Layer, SynapseArray
 from horn.losses import Loss
 from horn.neuron import Neuron, check_class
 from horn.neurons import Comparison, Penalty, Relay, Standard
@@ -164,9 +157,7 @@ class Network:
         return other
 
     def _source(self, given: Any) -> Any:
-        """The source of a layer that names one of several inputs: a layer that forwards that
-        input.
-        """
+        """The source of a layer that names one of several inputs: a layer that forwards it."""
         places = [k for k, each in enumerate(self._inputs) if each is given]
         if not places:
             return given

@@ -121,9 +121,7 @@ def resolve(given: Any, network: Network, where: str) -> tuple[Metric, ...]:
 
 
 def loss_column(layer: Layer) -> str:
-    """The column of one loss of several: "digit_loss" for an output, the name of a loss between
-    layers.
-    """
+    """The column of one loss of several: "digit_loss" of an output, else the loss's name."""
     return f"{layer.name}_loss" if layer.answers else layer.name
 
 

@@ -555,9 +555,7 @@ class Program:
 
     @property
     def held(self) -> int:
-        """The number of steps that buffers of all steps hold: of sequences in parts those of a
-        part.
-        """
+        """The number of steps that buffers of all steps hold: with parts, those of a part."""
         parts = (s.length for s in self.statements if isinstance(s, Parts))
         return next(parts, self.steps)
 

@@ -244,9 +244,7 @@ def number(value: Any) -> float:
 
 
 def extreme(of: Callable[..., Any], values: Sequence[Any]) -> Any:
-    """The ``max`` or ``min`` of numbers; NaN if any is NaN, which Python's loses unless it comes
-    first.
-    """
+    """The ``max`` or ``min`` of numbers; NaN if any is, which Python's loses unless it is first."""
     lost = (v for v in values if isinstance(v, (Traced, float)) and number(v) != number(v))
     found = of(values)
     return next(lost, found)

@@ -240,9 +240,7 @@ def read_exactly(descriptor: int, n_bytes: int) -> bytes:
 
 
 def sha256(descriptor: int) -> str:
-    """The sha256 of an open file; read, not mapped: an error of the disk raises, without a
-    signal.
-    """
+    """The sha256 of an open file; read, not mapped: an error of the disk raises, and no signal."""
     size_bytes = min(CHUNK_BYTES, os.fstat(descriptor).st_size + 1)
     digest, buffer, at = hashlib.sha256(), memoryview(bytearray(size_bytes)), 0
     while n := os.preadv(descriptor, [buffer], at):

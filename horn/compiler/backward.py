@@ -49,9 +49,7 @@ class Backward:
         self.updates.finish()
 
     def run_steps(self) -> None:
-        """Write the deltas of sequences, step by step backwards; then the gradients over all
-        steps.
-        """
+        """Write the deltas of sequences, step by step backwards; then gradients over all steps."""
         self.storage.begin("backward")
         layers = [self.code.layers[x.index] for x in reversed(self.storage.network.layers[1:])]
         for code in layers:
@@ -68,9 +66,7 @@ class Backward:
         self.updates.finish()
 
     def send_back(self, code: LayerCode) -> None:
-        """Write the gradients for earlier steps: of a layer's delayed sources and its own
-        States.
-        """
+        """Write the gradients for earlier steps: of a layer's delayed sources and own States."""
         layer = code.layer
         if layer.index not in self.flows:
             return

@@ -79,9 +79,7 @@ class MessageExpressions:
         self.placed: dict[tuple[Frame, str], dict[Node, Node]] = {}
 
     def at_vertex(self, root: Node, code: LayerCode, phase: str) -> Node:
-        """An abstract expression of one neuron as an expression over buffers, letters (b, o) of its
-        layer.
-        """
+        """An abstract expression of one neuron over buffers, with letters (b, o) of its layer."""
         return self.all_at_vertex([root], code, phase)[0]
 
     def all_at_vertex(self, roots: Sequence[Node], code: LayerCode, phase: str) -> list[Node]:
@@ -653,9 +651,7 @@ def _known(upstream: Node | None) -> Node:
 
 
 def swap(node: Node) -> Node:
-    """The node with the letters o and i exchanged: from a vertex expression of a link's source, and
-    back.
-    """
+    """The node with o and i exchanged: from a vertex expression of a link's source, and back."""
     table = str.maketrans("oi", "io")
 
     def find(n: Node) -> Node | None:

@@ -131,9 +131,7 @@ class Storage:
 
     @contextmanager
     def aside(self, phase: str) -> Iterator[None]:
-        """Emit into a phase for a while; values stored meanwhile are of one step, and for it
-        alone.
-        """
+        """Emit into a phase for a while; values stored meanwhile are of one step, for it alone."""
         kept = self.statements, self.stored, self.parts, self.values
         self.stored, self.parts, self.values = dict(kept[1]), set(kept[2]), dict(kept[3])
         self.begin(phase)
@@ -327,9 +325,7 @@ class Storage:
     # --- reductions over a link
 
     def reduced(self, node: Node, axis: str, monoid: str, frame: Frame, stem: str) -> Node:
-        """The reduction of a link expression over one of its axes, as an expression over the other
-        axes.
-        """
+        """The reduction of a link expression over one of its axes, as one over the other axes."""
         link = self.link(frame)
         if monoid == "sum" and isinstance(link, Link) and link.convolves:
             found = self.convolved(node, axis, frame, link, stem)
@@ -453,9 +449,7 @@ class Storage:
         return self.stored[key]
 
     def resolve(self, root: Node, frame: Frame, stem: str) -> Node:
-        """Emit the matrix products and reductions of an expression; returns it with loads of
-        them.
-        """
+        """Emit the matrix products and reductions of an expression; it is returned with loads."""
 
         def find(node: Node) -> Node | None:
             if node.op is Op.MATMUL:

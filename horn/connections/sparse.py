@@ -119,9 +119,7 @@ class Sparse:
 
     @property
     def initial(self) -> MatrixValues | None:
-        """The initialiser with the matrix's numbers, or None if they are not the initial
-        weights.
-        """
+        """The initialiser with the matrix's numbers; None if they are not the initial weights."""
         return MatrixValues(self.matrix.values) if self.values else None
 
 

@@ -121,9 +121,7 @@ class Augment:
 
 
 class AugmentedBatch:
-    """The changed rows of one batch of a data set, in ``data``, the data set that an engine is
-    bound to.
-    """
+    """The changed rows of one batch, in ``data``, the data set that an engine is bound to."""
 
     def __init__(
         self, augment: Augment, data: Dataset, shape: tuple[int, ...], seed: int, size: int

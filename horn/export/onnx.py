@@ -118,9 +118,7 @@ class OnnxGraph:
         return self.node("Sub", [self.number(1.0), self.apply("erf", [a])])
 
     def _floordiv(self, a: str, b: str) -> str:
-        """The quotient without the remainder, as in Python: a / b may round up to a whole
-        number.
-        """
+        """The quotient without the remainder, as in Python: a / b may round up to a whole one."""
         whole = self.node("Div", [self.node("Sub", [a, self._mod(a, b)]), b])
         by_zero = self.node("Equal", [b, self.number(0.0)])
         return self.node("Where", [by_zero, self.node("Div", [a, b]), self.node("Round", [whole])])

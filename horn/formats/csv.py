@@ -100,9 +100,7 @@ def table(
 
 
 def as_labels(column: np.ndarray) -> np.ndarray:
-    """The labels of a column: text as it is · whole numbers from 0 as int64 (n,) · others (n,
-    1).
-    """
+    """The labels of a column: text as it is · whole numbers from 0 int64 (n,) · others (n, 1)."""
     if column.dtype.kind == "U":
         return column
     whole = (np.floor(column) == column) & (column >= 0) & (column < 2**53)

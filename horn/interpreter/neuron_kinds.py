@@ -82,9 +82,7 @@ def probes(
     traces: tuple[str, ...] = (),
     inputs: Sequence[str] = (),
 ) -> list[Message]:
-    """Artificial messages, distinct on the tape by their number: some of each input, and
-    without.
-    """
+    """Artificial messages, distinct on the tape by number: some of each input, and without."""
     fields = {"forward": ("input",), "backward": ("delta", "gradient")}[kind]
     found, names = [], tuple(weights)
     groups = [group for group in (*inputs, "") for _ in range(PROBES)]

@@ -280,9 +280,7 @@ class BrokenBatch:
     def _in_time(
         self, row: int, seen: Mapping[str, Array], states: dict[str, list[float]]
     ) -> list[passes.Sample]:
-        """A sample at each step of its sequence, with layer outputs as the backend computed
-        them.
-        """
+        """A sample at each step of its sequence, with layer outputs as the backend has them."""
         network, n = self.network, self.n_steps(row)
         piece = int(self.rows[row]) % self.data.pieces
         number = self.first_sample + row + number_of_step(piece, network.steps)

@@ -114,9 +114,7 @@ def _constants(node: Node) -> set[float] | None:
 def _limited(
     a: Node, b: Node, by_sample: bool, is_own: Callable[[Node], bool]
 ) -> list[tuple[Node, bool]]:
-    """The sides of a max or min that can be the value: a number common to all samples is a
-    limit.
-    """
+    """The sides of a max or min that can be the value: a number common to samples is a limit."""
     sides = [x for x in (a, b) if _varies(x) or is_own(x)]
     if len(sides) == 2:
         return [(x, True) for x in sides]

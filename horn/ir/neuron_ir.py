@@ -66,9 +66,7 @@ class BackwardIR:
 
     @property
     def reads(self) -> dict[Op, set[str | None]]:
-        """The weights, and the weights' deltas, that the method reads; None stands for the only
-        one.
-        """
+        """The weights, and their deltas, that the method reads; None stands for the only one."""
         found: dict[Op, set[str | None]] = {Op.WEIGHT: set(), Op.DELTA: set()}
         roots = (self.delta, *self.pushes.values(), *self.parameters.values())
         for node in ir.walk(*roots, *self.states.values(), *self.traces.values()):

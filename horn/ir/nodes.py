@@ -23,9 +23,7 @@ AXES = "boi"
 
 
 class Op(enum.Enum):
-    """The operations. The elementwise ones are those of ``horn.math.OPS`` and the arithmetic
-    below.
-    """
+    """The operations. The elementwise ones are those of ``horn.math.OPS`` and arithmetic below."""
 
     __hash__ = object.__hash__  # Enum's own is slow Python, and nodes are looked up by operation
 
@@ -237,9 +235,7 @@ def const(value: float) -> Node:
 
 
 def Scalar(name: str) -> Node:
-    """The leaf of a number that the run sets: learning_rate, iteration, updates, inv_rows, or
-    layer_size.
-    """
+    """A leaf: a number that the run sets: learning_rate, iteration, updates, inv_rows, ..."""
     return _intern(Op.SCALAR, (), "", name)
 
 

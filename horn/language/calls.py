@@ -227,9 +227,7 @@ class Calls:
         self.scope.fail(node, f"{name} in a neuron is over messages: {name}(... for m in messages)")
 
     def count(self, node: ast.Call) -> Node:
-        """The value of len(messages), len(output) of a whole layer, or len of a tuple of
-        constants.
-        """
+        """The value of len(messages), len(output) of a whole layer, or len of constants."""
         counted = self.expressions.value(node.args[0]) if len(node.args) == 1 else None
         if isinstance(counted, MessagesRef):
             return leaf(Op.COUNT, "o", counted.input or None)

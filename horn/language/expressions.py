@@ -44,9 +44,7 @@ class Expressions:
         return self.scope.condition(self.value(node), node)
 
     def later(self, c: Node | None, holds: bool, node: ast.expr) -> Any:
-        """The value of an operand that Python evaluates only if the operands before it do not
-        decide.
-        """
+        """The value of an operand that Python evaluates only if those before do not decide."""
         path = self.scope.path
         if c is not None and c.op is not Op.CONST:
             self.scope.path = (*path, (c, holds))

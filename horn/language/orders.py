@@ -28,9 +28,7 @@ _NONE = const(float("nan"))
 
 @dataclass(frozen=True)
 class Messages:
-    """A number ``x`` of each message, and the condition ``counts`` on which the message takes
-    part.
-    """
+    """A number ``x`` of each message, and the condition ``counts`` on which it takes part."""
 
     x: Node
     counts: Node

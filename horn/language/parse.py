@@ -131,9 +131,7 @@ def backward(context: NeuronContext) -> BackwardIR:
 
 
 def function(f: Callable[..., Any], *args: Node) -> Node:
-    """The IR of a plain function: an interlayer (output -> output), a loss (output, target ->
-    loss).
-    """
+    """The IR of a plain function: an interlayer (output -> output), a loss (output, target)."""
     run = SymbolicRun(None, "interlayer" if len(args) == 1 else "loss")
     result = run.functions.call_any(f, list(args), None)
     if not isinstance(result, Node):

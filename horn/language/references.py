@@ -21,9 +21,7 @@ class MessagesRef:
 
 
 class ErrorsRef:
-    """The value of ``self.error``: the errors of the output neurons, as a hidden neuron sees
-    them.
-    """
+    """The value of ``self.error``: the errors of output neurons, as a hidden neuron sees them."""
 
 
 class ErrorRef:
@@ -37,9 +35,7 @@ class MessageRef:
 
 @dataclass(frozen=True)
 class ChosenRef:
-    """The message that ``max(messages, key=...)`` has chosen. here : the condition that selects
-    it.
-    """
+    """The message that ``max(messages, key=...)`` has chosen. here : the condition for it."""
 
     here: Node
 

@@ -177,9 +177,7 @@ class Scope:
         return self.frame
 
     def join(self) -> None:
-        """Merge the frames of the paths that have returned into the current frame, the latest
-        first.
-        """
+        """Merge the frames of paths that have returned into the current frame, the latest first."""
         exits, self.frame.exits = self.frame.exits, []
         for x in reversed(exits):
             live, self.frame = self.frame, self.frame.copy()

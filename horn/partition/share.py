@@ -166,9 +166,7 @@ class Share:
         return self.range(self.network.layers[layer].shape[-1])
 
     def _of_channels(self, whole: str, kind: str) -> Places:
-        """The task's channels of all positions; or the numbers that these, or those below,
-        share.
-        """
+        """The task's channels of all positions; or the numbers that these, or those below, have."""
         if whole.startswith("w"):
             layer, link = edge_link(whole)
             shape = self._whole_edges(layer, link).weight_shape or ()

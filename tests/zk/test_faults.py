@@ -18,15 +18,7 @@ import pytest
 
 from tests.zk import client_wire
 from tests.zk.client import Closed, Notice, RawClient
-from tests.zk.faults import (
-    ServerProcess,
-    Writer,
-    children,
-    client_process,
-    fill,
-    names,
-    wait_event,
-)
+from tests.zk.faults import ServerProcess, Writer, children, client_process, fill, names, wait_event
 from zk.acl import OPEN
 from zk.wire import Connect, Event, Op
 

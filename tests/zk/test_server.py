@@ -31,14 +31,7 @@ from tests.zk.test_wire import mutate, seeds
 from zk import wire
 from zk.acl import OPEN
 from zk.errors import ServerError
-from zk.server import (
-    MAX_PER_LOOPBACK,
-    RESERVED,
-    Server,
-    check_bind,
-    make_tls,
-    most_connections,
-)
+from zk.server import MAX_PER_LOOPBACK, RESERVED, Server, check_bind, make_tls, most_connections
 from zk.service import Service
 from zk.wire import Code, Event, Op
 
