@@ -148,7 +148,9 @@ class ArrayShare(ControlMessage, frozen=True):
 
 
 class TraceEvents(ControlMessage, frozen=True):
-    """A task's trace: (phase, label, superstep, begin, end); ``n_left_out`` : over the limit."""
+    """A task's trace: (phase, label, superstep, begin, end), monotonic seconds; ``n_left_out``
+    counts events over the limit.
+    """
 
     events: tuple[tuple[str, str, int, float, float], ...]
     n_left_out: int
