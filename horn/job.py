@@ -205,8 +205,6 @@ class Job:
             )
         callbacks = as_callbacks(self.callbacks)
         set_(self, "callbacks", callbacks)
-        for callback in callbacks:
-            callback.check(self)
         set_(self, "aggregates", aggregates_of(self.aggregates, self.network))
         frozen, arrays = frozen_of(self.frozen, self.network)
         set_(self, "frozen", frozen)
@@ -216,6 +214,8 @@ class Job:
         set_(self, "network", self.network.freezing(arrays))
         set_(self, "metrics", metrics_of(self.metrics, self.network, self.aggregates))
         _check_monitor(self.early_stopping, self.network, self.metrics)
+        for callback in callbacks:
+            callback.check(self)
         if self.epochs is None and self.iterations is None:
             set_(self, "epochs", 10)
         if begun is not None:

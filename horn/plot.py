@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn.callbacks import Callback, TrainingContext, place
+from horn.aggregates import COLUMNS
+from horn.callbacks import Callback, EpochFunction, TrainingContext, place
 from horn.data import Dataset
 from horn.data.classes import as_array
 from horn.data.inputs import side_by_side
 from horn.data.stream import read
 from horn.errors import ModelError
 from horn.mistakes import of_module
+from horn.outputs import better
 from horn.own_lines import shell
 
 MOST = 64  # the most neurons of a layer in a picture
@@ -49,17 +51,30 @@ class LivePlot(Callback):
 
     def check(self, job: Any) -> None:
         _check("live", self.path)
+        others = (one for one in job.callbacks if not type(one).__module__.startswith("horn."))
+        if any(isinstance(one, EpochFunction) for one in job.callbacks) or any(others):
+            return  # they may add columns of their own
+        found = [*COLUMNS, *job.aggregates, *better(job.network, job.metrics)]
+        # Of several outputs the losses and accuracies are measured in training, too.
+        found += [name.removeprefix("val_") for name in better(job.network, ())]
+        if job.validation is None:
+            found = [name for name in found if not name.startswith("val_")]
+        columns = dict.fromkeys(found)
+        self._check_shown([name for name in self.columns if name in columns], columns)
+
+    def _check_shown(self, shown: Sequence[str], columns: Iterable[str]) -> None:
+        if not shown:
+            raise ModelError(
+                f"horn.plot.live: none of {', '.join(self.columns)} is measured; the columns are "
+                f"{', '.join(columns)}"
+            )
 
     def on_epoch_end(self, context: TrainingContext) -> None:
         from matplotlib.figure import Figure  # an extra; draws without a display
 
         rows = context.history.rows
         shown = [name for name in self.columns if _is_measured(rows, name)]
-        if not shown:
-            raise ModelError(
-                f"horn.plot.live: none of {', '.join(self.columns)} is measured; the columns are "
-                f"{', '.join(context.history.columns)}"
-            )
+        self._check_shown(shown, context.history.columns)
         self.figure = Figure(figsize=(6.4, 3.6), layout="constrained")
         axes: Any = self.figure.subplots()
         for name in shown:

@@ -368,8 +368,29 @@ def test_a_plot_grows_with_the_history(tmp_path):
     loss, val_loss = axes.lines
     assert list(loss.get_ydata()) == run.history["loss"]
     assert list(val_loss.get_ydata()) == run.history["val_loss"]
+
+
+def test_a_plot_of_columns_that_nobody_measures_is_refused_before_training():
+    pytest.importorskip("matplotlib")
+    with pytest.raises(horn.ModelError, match="none of auc is measured; the columns are epoch"):
+        job(callbacks=[horn.plot.live("auc")])
+    with pytest.raises(horn.ModelError, match="none of val_acc, val_f1 is measured"):
+        job(callbacks=[horn.plot.live("val_acc", "val_f1")], metrics=["f1"])  # no validation data
+    plots = [horn.plot.live("val_f1"), horn.plot.live("auc", "loss")]
+    job(callbacks=plots, metrics=["f1"], validation=held_out())
+
+
+def test_a_plot_may_draw_a_column_that_a_callback_adds(tmp_path):
+    pytest.importorskip("matplotlib")
+
+    def add(context):
+        context.row["gap"] = 0.5
+
+    plot = horn.plot.live("gap", path=tmp_path / "gap.png")
+    horn.train(job(callbacks=[add, plot], epochs=2))
+    assert list(plot.figure.axes[0].lines[0].get_ydata()) == [0.5, 0.5]
     with pytest.raises(horn.CallbackError, match="none of auc is measured; the columns are epoch"):
-        horn.train(job(callbacks=[horn.plot.live("auc")]))
+        horn.train(job(callbacks=[add, horn.plot.live("auc")]))
 
 
 def falling(iteration: int) -> float:
