@@ -30,7 +30,7 @@ def ending(command: click.Command, arguments: list[str]) -> int:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        _say("\nStopped by Ctrl-C; nothing was saved.")
+        _say("\nStopped by Ctrl-C.")
         return INTERRUPTED
     except HornError as error:
         if error.exit_code == INTERNAL:  # in a task of a group
@@ -68,6 +68,9 @@ def ending(command: click.Command, arguments: list[str]) -> int:
         _say_error(f"the output cannot be written ({error.strerror}); send it elsewhere")
         return 1
     except BaseException as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # it came while a class was made
+            _say("\nStopped by Ctrl-C.")
+            return INTERRUPTED
         return _unexpected(error, arguments, verbose)
 
 
@@ -169,7 +172,7 @@ def _traceback() -> None:
 
 
 def _say_error(text: str) -> None:
-    _say(click.style("Error:", fg="red") + f" {text}")
+    _say(f"Error: {text}")  # without colour: click knows neither NO_COLOR nor TERM=dumb
 
 
 def _say(text: Any) -> None:

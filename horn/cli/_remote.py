@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +14,13 @@ import click
 
 from horn import terminal
 from horn.cli import _cluster
-from horn.errors import ClusterError, JobError, NotFound
-from horn.training.interrupts import interrupts
+from horn.errors import ClusterError, JobError, NotFound, Timeout
+from horn.training.interrupts import ENDS, exception_of, interrupts
 
 if TYPE_CHECKING:
     from horn.cluster.client import ClusterClient, JobStatus
     from horn.cluster.reconnecting import ReconnectingClient
+    from horn.coordination.jobs import JobState
     from horn.training.progress import Progress
 
 LOOK_S = 0.1  # between two looks at the job
@@ -187,12 +190,13 @@ def attach(
     """Show a job until it ends, fetch its model and, into a file, its trace; the exit code."""
     watch = JobWatcher(job, terminal.progress(quiet), quiet)
     try:
-        with interrupts(asked := threading.Event()):  # a look holds locks: it is not cut short
-            until_over(cluster, job, watch.show_news, stop_requested=asked)
-    except KeyboardInterrupt:
+        until_over(cluster, job, watch.show_news)
+    except (KeyboardInterrupt, SystemExit) as error:
         watch.end()
-        terminal.say(f"\nDetached; the job goes on. horn logs -f {job} · horn stop {job}")
-        return 130
+        ends = click.get_current_context().meta.get(_cluster.ENDS)
+        goes_on = f"Detached; the job goes on. horn logs -f {job} · horn stop {job}"
+        terminal.say(f"\nThe job {job} ends with {ends}." if ends else f"\n{goes_on}")
+        return int(getattr(error, "code", 130))
     finally:
         watch.end()
     if trace is not None:
@@ -215,23 +219,44 @@ def _fetch_trace(cluster: ClusterClient, job: str, path: Path) -> None:
 
 
 def until_over(
-    cluster: ReconnectingClient, job: str, look: Callable[[ClusterClient], bool],
-    pause_s: float = LOOK_S, stop_requested: threading.Event | None = None,
+    cluster: ReconnectingClient, job: str | None, look: Callable[[ClusterClient], bool],
+    pause_s: float = LOOK_S,
 ) -> None:  # fmt: skip
-    """Look again and again until the job is over, in a new session when one is lost. Raises
-    KeyboardInterrupt: a stop was requested.
+    """Look again and again until it is over, in a new session when one is lost. Ctrl-C, SIGTERM and
+    SIGHUP are exceptions after a look: it holds locks, and a finalizer may hear of them.
     """
-    stop = stop_requested or threading.Event()
-    try:
-        while not cluster.retry(look, stop):
-            if stop.wait(pause_s):
-                raise KeyboardInterrupt
-    except ClusterError as error:
-        if stop.is_set():
-            raise KeyboardInterrupt from error
-        raise ClusterError(
-            f"{error}. The job goes on without this command: horn status {job}"
-        ) from error
+    with interrupts(stop := threading.Event(), numbers=ENDS) as heard:
+        try:
+            while not cluster.retry(look, stop) and not stop.wait(pause_s):
+                pass
+        except ClusterError as error:
+            on = "" if job is None else f". The job goes on without this command: horn status {job}"
+            if not heard:
+                raise ClusterError(f"{error}{on}") from error
+        except NotFound as error:
+            lost = "somebody has removed it, or ZooKeeper has lost its data"
+            raise NotFound(f"{error} any more: {lost}") from error
+    if heard:
+        raise exception_of(heard[0])
+
+
+def wait(
+    cluster: ReconnectingClient, job: str, wanted: frozenset[JobState], timeout_s: float | None
+) -> JobState:
+    """Wait for one of these states; raises horn's Timeout."""
+    from horn.coordination.jobs import JobState
+
+    ends, state = math.inf if timeout_s is None else time.monotonic() + timeout_s, JobState.PENDING
+
+    def is_there(client: ClusterClient) -> bool:
+        nonlocal state
+        state = client.jobs.state(job)
+        if state not in wanted and time.monotonic() > ends:
+            raise Timeout(f"job {job} is {state.value} after {timeout_s:g} s")
+        return state in wanted
+
+    until_over(cluster, job, is_there)
+    return state
 
 
 def _ended(cluster: ClusterClient, job: str, path: Path, *, as_json: bool, quiet: bool) -> int:

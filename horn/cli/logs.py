@@ -22,17 +22,12 @@ LOOK_S = 0.3  # between two looks for more
 @_cluster.options
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
 @click.option("--task", metavar="NAME", help="Only one process: g0.t1, s0, or a worker's name.")
-@click.option(
-    "--tail",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Begin so many lines from the end of each.  [default: 200; all with --since]",
-)
-@click.option(
-    "--since",
-    metavar="DURATION|TIME",
-    help="Only what is not older: 90s, 5m, 2h, or 2026-11-21T16:05 (+00:00 or Z: UTC).",
-)
+@click.option("--tail", type=click.IntRange(min=0), metavar="N",
+              help="Begin so many lines from the end of each.  [default: 200; all with "
+              "--since]")  # fmt: skip
+@click.option("--since", metavar="DURATION|TIME",
+              help="Only what is not older: 90s, 5m, 2h, or 2026-11-21T16:05 (+00:00 or Z: "
+              "UTC).")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per line.")
 def command(job: str, zk_hosts: str | None, key_file: str | None, follow: bool, task: str | None,
             tail: int | None, since: str | None, as_json: bool) -> None:  # fmt: skip

@@ -16,26 +16,15 @@ def _checked(context: click.Context, option: click.Parameter, value: str) -> str
 @click.command(short_help="Go on with a job that failed or was stopped.")
 @click.argument("job")
 @_cluster.options
-@click.option(
-    "--from",
-    "begin",
-    metavar="last|best|N",
-    default="",
-    callback=_checked,
-    help="The newest checkpoint, that of the best model, or that of iteration N.",
-)
-@click.option(
-    "--changed",
-    is_flag=True,
-    help="Go on though the job is no more what wrote the checkpoint, as where its data changed.",
-)
-@click.option(
-    "--with",
-    "target",
-    metavar="TARGET",
-    help="With other files: this file, as mended, and what it imports. Its arguments and settings "
-    "are those of before.",
-)
+@click.option("--from", "begin", metavar="last|best|N", default="", callback=_checked,
+              help="The newest checkpoint, that of the best model, or that of iteration "
+              "N.")  # fmt: skip
+@click.option("--changed", is_flag=True,
+              help="Go on though the job is no more what wrote the checkpoint, as where its data "
+              "changed.")  # fmt: skip
+@click.option("--with", "target", metavar="TARGET",
+              help="With other files: this file, as mended, and what it imports. Its arguments and "
+              "settings are those of before.")  # fmt: skip
 @click.option("--working-dir", type=click.Path(file_okay=False), metavar="DIR",
               help="With --with: send this folder.")  # fmt: skip
 def command(

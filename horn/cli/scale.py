@@ -14,7 +14,7 @@ from horn.cli import _cluster
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is done.")
 @click.option("--timeout", default="10m", metavar="TIME", help="Exit code 124 after it.")
 def command(job: str, groups: int, zk_hosts: str | None, key_file: str | None, no_wait: bool,
-            timeout: str) -> None:  # fmt: skip
+            timeout: str) -> int:  # fmt: skip
     """Have N groups train JOB. Under downpour and easgd new ones go on where the slowest is; those
     that came last leave at the end of their epoch, and their slots come free. Under allreduce all
     save a checkpoint at the next boundary, and N go on from it, to the same result.
@@ -22,12 +22,18 @@ def command(job: str, groups: int, zk_hosts: str | None, key_file: str | None, n
     from horn import terminal
 
     limit_s = terminal.duration(timeout)
+    many = f"{groups} group{'s' * (groups > 1)}"
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = cluster.find(job)
         cluster.scale(name, groups)
         if no_wait:
-            terminal.say(f"Job {name} is to have {groups} group{'s' * (groups > 1)}.")
-            return
-        status = cluster.wait_scaled(name, groups, limit_s)
+            terminal.say(f"Job {name} is to have {many}.")
+            return 0
+        try:
+            status = cluster.wait_scaled(name, groups, limit_s)
+        except KeyboardInterrupt:
+            terminal.say(f"\nNot waited for any longer; job {name} is to have {many}.")
+            return 130
         numbers = ", ".join(map(str, status.record.groups or range(groups)))
-        terminal.say(f"Job {name} has {groups} group{'s' * (groups > 1)}: {numbers}")
+        terminal.say(f"Job {name} has {many}: {numbers}")
+        return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,6 +32,7 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
     if it has ended, or ends, in another.
     """
     from horn import terminal
+    from horn.cli._remote import until_over, wait
     from horn.coordination.jobs import ENDED
     from horn.errors import JobError
 
@@ -46,24 +46,29 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
             f"--watch {watch_s}: at least {LEAST_S:g} s, as ZooKeeper is asked each time"
         )
     limit_s = None if timeout is None else terminal.duration(timeout)
-    with _cluster.open_cluster(zk_hosts, key_file) as cluster:
-        name = None if job is None else cluster.find(job)
+    with _cluster.open_lasting(zk_hosts, key_file) as cluster:
+        name = None if job is None else cluster.retry(lambda client: client.find(job))
         code = 0
         if wait_for is not None and name is not None:
             wanted = ENDED
             if wait_for.upper() != "ENDED":
                 wanted = frozenset({_cluster.state_named(wait_for)})
-            state = cluster.wait(name, wanted | ENDED, limit_s)
+            state = wait(cluster, name, wanted | ENDED, limit_s)
             if wanted == ENDED or state not in wanted:
-                code = int(cluster.status(name).result.get("code", 1))
-        while True:
+                code = int(cluster.once(lambda client: client.status(name)).result.get("code", 1))
+
+        def show(client: ClusterClient) -> bool:
             if name is None:
-                _show_cluster(cluster, as_json)
+                _show_cluster(client, as_json)
             else:
-                _show_job(cluster.status(name), as_json)
-            if watch_s is None:
-                return code
-            time.sleep(every_s)
+                _show_job(client.status(name), as_json)
+            return False
+
+        if watch_s is None:
+            cluster.once(show)
+        else:
+            until_over(cluster, name, show, every_s)
+        return code
 
 
 def _show_cluster(cluster: ClusterClient, as_json: bool) -> None:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
 import click
 
 from horn.cli import _cluster
+
+if TYPE_CHECKING:
+    from horn.cluster.client import ClusterClient
 
 
 @click.command(short_help="End jobs: save a checkpoint, then stop.")
@@ -14,34 +21,54 @@ from horn.cli import _cluster
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is done.")
 @click.option("--timeout", default="10m", metavar="TIME", help="Exit code 124 after it.")
 def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, now: bool,
-            no_wait: bool, timeout: str) -> None:  # fmt: skip
+            no_wait: bool, timeout: str) -> int:  # fmt: skip
     """Have JOBS save a checkpoint at the next boundary and stop."""
     from horn import terminal
+    from horn.cli._remote import wait
     from horn.coordination.jobs import ENDED
     from horn.errors import Conflict
 
     limit_s = terminal.duration(timeout)
-    refused: dict[str, Conflict] = {}
-    with _cluster.open_cluster(zk_hosts, key_file) as cluster:
-        names = dict.fromkeys(cluster.find(job) for job in jobs)
+    with _cluster.open_lasting(zk_hosts, key_file) as cluster:
+        names, refused = cluster.once(lambda client: _asked(client, jobs, now))
         for name in names:
-            try:
-                cluster.stop(name, now)
-            except Conflict as error:  # it has ended; the others are to stop all the same
-                refused[name] = error
-        for name in (name for name in names if name not in refused):
             if no_wait or not now:
                 saves = "" if now else " It ends its iteration and saves; --now does not."
                 terminal.say(f"Job {name} is to stop.{saves}")
             if no_wait:
                 continue
-            state = cluster.wait(name, ENDED, limit_s)
-            found = cluster.status(name)
-            saved = " · no checkpoint: horn resume would begin anew"
-            if found.record.checkpoint >= 0:
-                saved = f" · last checkpoint: iteration {found.record.checkpoint:,}"
-            elif found.submission is not None and found.submission.servers:
-                saved = ""  # they keep a journal
-            terminal.say(f"Job {name} {state.value}{saved}")
+            try:
+                wait(cluster, name, ENDED, limit_s)
+            except KeyboardInterrupt:
+                terminal.say(f"\nNot waited for any longer; it stops: horn status {name} --wait")
+                return 130
+            cluster.once(partial(_tell, job=name))
     if refused:
-        raise Conflict("; ".join(map(str, refused.values())))
+        raise Conflict("; ".join(refused))
+    return 0
+
+
+def _asked(cluster: ClusterClient, jobs: Sequence[str], now: bool) -> tuple[list[str], list[str]]:
+    """Ask jobs to stop; those that will, and why others will not: they have ended."""
+    from horn.errors import Conflict
+
+    names, refused = [], []
+    for name in dict.fromkeys([cluster.find(job) for job in jobs]):
+        try:
+            cluster.stop(name, now)
+            names.append(name)
+        except Conflict as error:
+            refused.append(str(error))
+    return names, refused
+
+
+def _tell(cluster: ClusterClient, job: str) -> None:
+    from horn import terminal
+
+    status = cluster.status(job)
+    saved = " · no checkpoint: horn resume would begin anew"
+    if status.record.checkpoint >= 0:
+        saved = f" · last checkpoint: iteration {status.record.checkpoint:,}"
+    elif status.submission is not None and status.submission.servers:
+        saved = ""  # they keep a journal
+    terminal.say(f"Job {job} {status.state.value}{saved}")

@@ -46,147 +46,78 @@ class _Submit(click.Command):
             raise click.NoSuchOption(error.option_name, text, ctx=context) from None
 
 
-@click.command(
-    cls=_Submit,
-    short_help="Train a job and save its model.",
-    context_settings={"show_default": True},
-)
+@click.command(cls=_Submit, short_help="Train a job and save its model.",
+              context_settings={"show_default": True})  # fmt: skip
 @click.argument("target")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "-g", "--groups", default=1, type=click.IntRange(min=1), help="Replicas of the network."
 )
 @click.option("-n", "--tasks", default=1, type=click.IntRange(min=1), help="Processes per group.")
-@click.option(
-    "--servers",
-    type=click.IntRange(min=0),
-    show_default=False,
-    help="Servers of downpour and easgd: 1 by default, 0 for one in the process of the first task.",
-)
-@click.option(
-    "--strategy",
-    default="allreduce",
-    metavar="NAME",
-    help="How groups stay together: allreduce, averaging, downpour, easgd, parallel-dropout, or "
-    "module:Class of yours. Its settings are --set strategy.KEY=VALUE.",
-)
-@click.option(
-    "--barrier",
-    default="message",
-    type=click.Choice(["message", "zookeeper"]),
-    help="How tasks pass supersteps.",
-)
-@click.option(
-    "--transport",
-    default="shm",
-    metavar="NAME",
-    callback=_transport,
-    help="What carries blocks between tasks: shm, ipc, tcp, or module:Class of yours.",
-)
-@click.option(
-    "--pin",
-    "pins",
-    multiple=True,
-    metavar="LAYER=WHERE",
-    help="Where a layer's weights live: receiver, sender, replicated or, of windows, "
-    "channels or input_channels.",
-)
-@click.option(
-    "--trace",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    help="Write what every task did when, for chrome://tracing.",
-)
-@click.option(
-    "--profile",
-    is_flag=False,
-    flag_value="",
-    metavar="[FILE]",
-    help="Print where the time of one process goes, statement by statement; in FILE, for "
-    "chrome://tracing.",
-)
-@click.option(
-    "--superstep-timeout",
-    metavar="TIME",
-    default="60s",
-    help="How long a task waits for the others before it says who is late.",
-)
-@click.option(
-    "--start-timeout",
-    metavar="TIME",
-    default="60s",
-    help="How long each step of the tasks' start may take before who is late in it is named.",
-)
-@click.option(
-    "--checkpoint-every",
-    metavar="N|TIME",
-    help="Save what is needed to go on, every so many iterations, or every 30s or 10m.",
-)
-@click.option(
-    "--checkpoints",
-    type=click.Path(file_okay=False),
-    metavar="DIR",
-    help="Where to. By default the target's name with -checkpoints, in the current folder. With "
-    "checkpoints Ctrl-C stops at the next iteration and saves one.",
-)
-@click.option(
-    "--resume",
-    is_flag=False,
-    flag_value="",
-    metavar="[RUN]",
-    help="Go on from the newest checkpoint in DIR, if there is one, or from RUN: a checkpoint, or "
-    "another run's DIR.",
-)
-@click.option(
-    "--changed",
-    is_flag=True,
-    help="With --resume: go on though the job is not what wrote the checkpoint.",
-)
-@click.option(
-    "--max-restarts",
-    default=3,
-    type=click.IntRange(min=0),
-    help="How often tasks that were killed or hang start again without a new checkpoint between.",
-)
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A field of the job, as in optimizer.learning_rate=0.1, batch_size=50, layer1.size=100. "
-    "Repeat for more.",
-)
+@click.option("--servers", type=click.IntRange(min=0), show_default=False,
+              help="Servers of downpour and easgd: 1 by default, 0 for one in the process of the "
+              "first task.")  # fmt: skip
+@click.option("--strategy", default="allreduce", metavar="NAME",
+              help="How groups stay together: allreduce, averaging, downpour, easgd, "
+              "parallel-dropout, or module:Class of yours. Its settings are --set "
+              "strategy.KEY=VALUE.")  # fmt: skip
+@click.option("--barrier", default="message", type=click.Choice(["message", "zookeeper"]),
+              help="How tasks pass supersteps.")  # fmt: skip
+@click.option("--transport", default="shm", metavar="NAME", callback=_transport,
+              help="What carries blocks between tasks: shm, ipc, tcp, or module:Class of "
+              "yours.")  # fmt: skip
+@click.option("--pin", "pins", multiple=True, metavar="LAYER=WHERE",
+              help="Where a layer's weights live: receiver, sender, replicated or, of windows, "
+              "channels or input_channels.")  # fmt: skip
+@click.option("--trace", type=click.Path(dir_okay=False), metavar="FILE",
+              help="Write what every task did when, for chrome://tracing.")  # fmt: skip
+@click.option("--profile", is_flag=False, flag_value="", metavar="[FILE]",
+              help="Print where the time of one process goes, statement by statement; in FILE, for "
+              "chrome://tracing.")  # fmt: skip
+@click.option("--superstep-timeout", metavar="TIME", default="60s",
+              help="How long a task waits for the others before it says who is late.")  # fmt: skip
+@click.option("--start-timeout", metavar="TIME", default="60s",
+              help="How long each step of the tasks' start may take before who is late in it is "
+              "named.")  # fmt: skip
+@click.option("--checkpoint-every", metavar="N|TIME",
+              help="Save what is needed to go on, every so many iterations, or every 30s or "
+              "10m.")  # fmt: skip
+@click.option("--checkpoints", type=click.Path(file_okay=False), metavar="DIR",
+              help="Where to. By default the target's name with -checkpoints, in the current "
+              "folder. With checkpoints Ctrl-C stops at the next iteration and saves "
+              "one.")  # fmt: skip
+@click.option("--resume", is_flag=False, flag_value="", metavar="[RUN]",
+              help="Go on from the newest checkpoint in DIR, if there is one, or from RUN: a "
+              "checkpoint, or another run's DIR.")  # fmt: skip
+@click.option("--changed", is_flag=True,
+              help="With --resume: go on though the job is not what wrote the "
+              "checkpoint.")  # fmt: skip
+@click.option("--max-restarts", default=3, type=click.IntRange(min=0),
+              help="How often tasks that were killed or hang start again without a new checkpoint "
+              "between.")  # fmt: skip
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE",
+              help="A field of the job, as in optimizer.learning_rate=0.1, batch_size=50, "
+              "layer1.size=100. Repeat for more.")  # fmt: skip
 @_cluster.options
 @click.option("--local", is_flag=True, help="On this machine, whatever HORN_ZK says.")
 @click.option("-d", "--detach", is_flag=True, help="Print the job's id and do not wait for it.")
 @click.option("--name", metavar="NAME", help="The first part of the job's id in the cluster.")
-@click.option(
-    "--working-dir",
-    type=click.Path(file_okay=False),
-    metavar="DIR",
-    help="Send this folder to the cluster; by default the target and what it imports beside it.",
-)
+@click.option("--working-dir", type=click.Path(file_okay=False), metavar="DIR",
+              help="Send this folder to the cluster; by default the target and what it imports "
+              "beside it.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Instead of the network's own.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    help="The model file. By default the target's name with .horn, in the current folder.",
-)
+@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE",
+              help="The model file. By default the target's name with .horn, in the current "
+              "folder.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
-@click.option(
-    "--assume",
-    metavar="WORDS",
-    help="With --dry-run: the plan on machines that are not here, as in "
-    "tasks=64,bandwidth=10Gbit,latency=50us,cores=64,flops=100G. Any part may be left out.",
-)
+@click.option("--assume", metavar="WORDS",
+              help="With --dry-run: the plan on machines that are not here, as in "
+              "tasks=64,bandwidth=10Gbit,latency=50us,cores=64,flops=100G. Any part may be left "
+              "out.")  # fmt: skip
 @click.option("--backend", default="kernels", help="kernels, reference or python.")
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    help="At most so many per task. By default the cores, divided by the tasks.",
-)
+@click.option("--threads", type=click.IntRange(min=1),
+              help="At most so many per task. By default the cores, divided by the "
+              "tasks.")  # fmt: skip
 @click.option("--timeout", metavar="TIME", help="Stop with exit code 124 after 90s, 5m or 2h.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the result, and why a job waits.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Mapping
@@ -163,18 +164,29 @@ def _folder(stack: ExitStack) -> Path:
 
 
 def _agent(stack: ExitStack, capacity: Any) -> Agent:
-    """Start the agent, in a thread."""
+    """Start the agent, in a thread; its failure ends the command, as its error."""
     from horn.cluster.agent import Agent
+    from horn.errors import HornError
 
-    agent = Agent(capacity)
-    thread = threading.Thread(target=agent.run, name="horn-agent", daemon=True)
-    thread.start()
+    agent, failures = Agent(capacity), list[HornError]()
+
+    def run() -> None:
+        try:
+            agent.run()
+        except HornError as error:
+            failures.append(error)
+            os.kill(os.getpid(), signal.SIGTERM)  # wakes the main thread, whatever it waits for
+
+    thread = threading.Thread(target=run, name="horn-agent", daemon=True)
 
     def end() -> None:
         agent.stop()
         thread.join(30.0)
+        if failures:
+            raise failures[0]
 
     stack.callback(end)
+    thread.start()
     return agent
 
 
@@ -183,7 +195,7 @@ def _lead(
 ) -> int:
     """Wait for all nodes, then submit, or wait for Ctrl-C; the others get the exit code."""
     from horn import terminal
-    from horn.errors import ClusterError
+    from horn.errors import ClusterError, HornError
 
     with _cluster.open_cluster(hosts, key_file) as cluster:
         cluster.coord.ensure(f"{cluster.paths.root}/up")
@@ -194,7 +206,7 @@ def _lead(
                     f"{len(cluster.workers())} of {nodes} nodes came within {START_S:g} s"
                 )
             time.sleep(0.05)
-        code = 0
+        code = 130
         try:
             if words:
                 members = cluster.workers().values()
@@ -206,7 +218,10 @@ def _lead(
                 )
                 threading.Event().wait()
         except KeyboardInterrupt:
-            code = 130
+            pass
+        except (HornError, SystemExit) as error:
+            code = int(getattr(error, "exit_code", getattr(error, "code", 1)))
+            raise
         finally:
             cluster.coord.set(f"{cluster.paths.root}/up", str(code).encode())
             ends = time.monotonic() + LEAVE_S
@@ -225,7 +240,12 @@ def _submit(hosts: str, key_file: str | None, words: tuple[str, ...], slots: int
     more = ["--zk", hosts, *(["--key", key_file] if key_file else [])]
     try:
         with submit.make_context("horn submit", [*more, *words]) as context:
+            context.meta[_cluster.ENDS] = "horn up"
             asked = context.params
+            if asked["detach"]:
+                raise JobError(
+                    "--detach: the cluster ends, and its jobs with it, when horn submit does"
+                )
             need = asked["groups"] * asked["tasks"]
             if need > slots and not (asked["local"] or asked["dry_run"]):
                 raise JobError(

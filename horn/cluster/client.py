@@ -435,17 +435,6 @@ class ClusterClient:
                 raise ClusterError(f"{what}: {error}") from error
         self.jobs.remove(job)
 
-    def wait(self, job: str, wanted: frozenset[JobState], timeout_s: float | None) -> JobState:
-        """Wait for one of these states; raises horn's Timeout."""
-        ends = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            state = self.jobs.state(job)
-            if state in wanted:
-                return state
-            if ends is not None and time.monotonic() > ends:
-                raise Timeout(f"job {job} is {state.value} after {timeout_s:g} s")
-            time.sleep(0.1)
-
     # files
 
     def files(self, job: str) -> dict[str, dict[str, int]]:

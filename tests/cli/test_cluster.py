@@ -9,14 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from horn.cli._remote import JobWatcher, until_over
+from horn.cli._remote import JobWatcher
 from horn.cli.logs import _Reader
 from horn.cli.up import first_node, slurm
 from horn.cluster.client import ClusterClient
@@ -24,7 +23,6 @@ from horn.cluster.resume import saved
 from horn.cluster.store import MARK
 from horn.coordination.jobs import JobState
 from horn.rpc import protocol as calls
-from horn.training.interrupts import interrupts
 from tests.cli.conftest import Result
 from tests.cluster.agents import FOREVER, ROOT, Agents, alive, own_port
 from tests.cluster.helpers import end_session
@@ -452,30 +450,6 @@ def test_ctrl_c_detaches_and_the_job_goes_on(cluster: Agents, run: Run, folder: 
         assert status.state is JobState.RUNNING, (status, cluster.said())
         client.stop(job, now=True)
         assert cluster.wait_ended(client, job).state is JobState.STOPPED, cluster.said()
-
-
-class _Left:
-    """Whose finalizer hears of Ctrl-C, where an exception is ignored."""
-
-    def __del__(self) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-
-def test_ctrl_c_in_a_finalizer_is_not_lost():
-    looks = []
-
-    class Once:
-        def retry(self, look: Callable[[None], bool], stop: threading.Event) -> bool:
-            return look(None)
-
-    def look(_: None) -> bool:
-        _Left()
-        looks.append(1)
-        return len(looks) > 2
-
-    with interrupts(asked := threading.Event()), pytest.raises(KeyboardInterrupt):
-        until_over(Once(), "job-1", look, stop_requested=asked)  # type: ignore[arg-type]
-    assert len(looks) == 1
 
 
 def test_a_client_that_is_killed_changes_nothing(cluster: Agents):

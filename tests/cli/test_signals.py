@@ -1,0 +1,235 @@
+"""Signals, lost sessions and vanished jobs: what commands say then, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from horn.cli import _remote
+from horn.cli._end import ending
+from horn.cli._remote import until_over
+from horn.cluster.client import ClusterClient
+from horn.coordination.jobs import JobState
+from horn.coordination.session import Session
+from horn.errors import NotFound
+from tests.cli.test_cluster import Run, ended, spawned
+from tests.cluster.agents import FOREVER, ROOT, Agents, own_port
+from tests.cluster.helpers import end_session
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+
+class _Raised:
+    """Whose finalizer hears of a signal, where an exception is ignored."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        signal.raise_signal(self.number)
+
+
+class Looked:
+    """A cluster, of which each look is taken at once."""
+
+    def retry(self, look: Callable[[None], bool], stop: object) -> bool:
+        return look(None)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "code"),
+    [(signal.SIGINT, KeyboardInterrupt, None), (signal.SIGTERM, SystemExit, 143),
+     (signal.SIGHUP, SystemExit, 129)],
+)  # fmt: skip
+def test_a_signal_in_a_finalizer_ends_the_command_after_the_look(
+    number: int, kind: type[BaseException], code: int | None
+):
+    looks: list[int] = []
+
+    def look(_: None) -> bool:
+        _Raised(number)
+        looks.append(1)
+        return len(looks) > 2
+
+    before = signal.getsignal(number)
+    with pytest.raises(kind) as caught:
+        until_over(Looked(), "job-1", look)  # type: ignore[arg-type]
+    assert len(looks) == 1 and getattr(caught.value, "code", None) == code
+    assert signal.getsignal(number) is before
+
+
+def test_a_hangup_that_is_ignored_stays_ignored():
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    looks: list[int] = []
+
+    def look(_: None) -> bool:
+        signal.raise_signal(signal.SIGHUP)
+        looks.append(1)
+        return len(looks) > 2
+
+    try:
+        until_over(Looked(), "job-1", look, pause_s=0.0)  # type: ignore[arg-type]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert len(looks) == 3
+
+
+def test_a_job_that_is_not_there_any_more_is_explained():
+    """ZooKeeper had lost its data, and the command said: no job 'job-1'."""
+
+    def look(_: None) -> bool:
+        raise NotFound("no job 'job-1'")
+
+    with pytest.raises(NotFound, match="any more: somebody has removed it, or ZooKeeper has lost"):
+        until_over(Looked(), "job-1", look)  # type: ignore[arg-type]
+
+
+def test_ctrl_c_while_a_class_is_made_is_no_bug_of_horn(capsys: pytest.CaptureFixture[str]):
+    """Python 3.11 makes a RuntimeError of it, as in an import of dataclasses."""
+
+    @click.command()
+    def command() -> None:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    assert ending(command, []) == 130
+    assert capsys.readouterr().err == "\nStopped by Ctrl-C.\n"
+
+
+def test_errors_have_no_colour(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """NO_COLOR and TERM=dumb were not heard."""
+
+    @click.command()
+    def command() -> None:
+        raise NotFound("it is not there")
+
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert ending(command, []) == 4
+    err = capsys.readouterr().err
+    assert err.startswith("Error: ") and "it is not there" in err and "\x1b" not in err
+
+
+def test_sigterm_detaches_and_says_that_the_job_goes_on(cluster: Agents, folder: Path):
+    words = ["submit", "job.py", "--set", f"epochs={FOREVER}"]
+    with spawned(cluster, *words, folder=folder) as process, cluster.client() as client:
+        job = attached(process)
+        process.send_signal(signal.SIGTERM)
+        err = ended(process)
+        assert process.returncode == 143 and f"Detached; the job goes on. horn logs -f {job}" in err
+        assert client.status(job).state is JobState.RUNNING
+
+
+@contextlib.contextmanager
+def started(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A command outside of any cluster."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "horn", *arguments], cwd=folder, env=env, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def attached(process: subprocess.Popen[str]) -> str:
+    """The job of a horn submit that has shown an epoch of it."""
+    assert process.stderr is not None
+    before = ""
+    for line in process.stderr:
+        before += line
+        if line.startswith("Epoch"):
+            return before.partition("Job ")[2].split()[0]
+    raise AssertionError(f"it is not attached: {before}")
+
+
+def test_who_waits_goes_on_in_a_new_session(
+    cluster: Agents, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    """It ended with the session, telling the user to register again."""
+    job = run("submit", "job.py", "-d").out.strip()
+    sessions: list[Session] = []
+    wait = _remote.until_over
+
+    def until_over(found, name, look, pause_s=0.1):
+        def looked(client):
+            if client.coord not in sessions:
+                sessions.append(client.coord)
+                if len(sessions) == 1:
+                    end_session(client.coord)
+            return look(client)
+
+        wait(found, name, looked, pause_s)
+
+    monkeypatch.setattr(_remote, "until_over", until_over)
+    done = run("status", job, "--wait", "--timeout", "60s")
+    assert done.code == 0 and "SUCCEEDED" in done.out and len(sessions) == 2, done
+
+
+def test_ctrl_c_at_stop_says_that_the_job_stops_all_the_same(
+    cluster: Agents, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    """It said: nothing was saved."""
+
+    def wait(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    job = run("submit", "job.py", "-d", "--set", f"epochs={FOREVER}").out.strip()
+    with cluster.client() as client:
+        cluster.wait_running(client, job)
+        with monkeypatch.context() as patch:
+            patch.setattr(_remote, "wait", wait)
+            done = run("stop", job)
+        assert done.code == 130 and f"it stops: horn status {job} --wait" in done.err
+        assert cluster.wait_ended(client, job).state is JobState.STOPPED
+
+
+def test_up_ends_with_its_job_and_says_so(folder: Path):
+    """It said that the job goes on."""
+    words = ["up", "--slots", "1", "--", "job.py", "--set", f"epochs={FOREVER}"]
+    with started(*words, folder=folder) as process:
+        job = attached(process)
+        process.send_signal(signal.SIGINT)
+        err = ended(process)
+    assert process.returncode == 130 and err.endswith(f"\nThe job {job} ends with horn up.\n")
+
+
+def test_up_refuses_a_job_that_would_not_be_waited_for(run: Run):
+    done = run("up", "--slots", "1", "--", "job.py", "--detach")
+    assert done.code == 2 and "--detach: the cluster ends, and its jobs with it" in done.err
+
+
+def test_up_ends_when_its_worker_cannot_go_on(folder: Path):
+    """There was a traceback of a thread, and a cluster without a worker that stayed."""
+    with started("up", "--slots", "1", folder=folder) as process:
+        assert process.stderr is not None
+        hosts = process.stderr.readline().split()[1]
+        with ClusterClient(hosts) as client:
+            client.coord.delete(f"{client.paths.workers()}/here")
+        err = ended(process)
+    assert (process.returncode, err) == (
+        3,
+        "Error: /horn/workers/here is fenced: its node was removed\n",
+    )
+
+
+def test_the_nodes_of_up_end_with_the_code_of_the_first(folder: Path):
+    """They ended with 0 where its job was refused."""
+    words = ["up", "--join", "--first", "127.0.0.1", "--host", "127.0.0.1", "--nodes", "2",
+             "--slots", "1", "--port", str(own_port())]  # fmt: skip
+    with (
+        started(*words, "--rank", "0", "--", "none.py", folder=folder) as first,
+        started(*words, "--rank", "1", folder=folder) as second,
+    ):
+        assert "none.py" in ended(first)
+        ended(second)
+    assert (first.returncode, second.returncode) == (4, 4)
