@@ -51,6 +51,7 @@ def load(target: str, arguments: Sequence[str] = ()) -> JobTarget:
     from horn.job import Job
     from horn.network import Network
 
+    check_given(target)
     place, name = _split(target)
     with _importing(place, arguments):
         module, stem = _import(place)
@@ -75,6 +76,12 @@ def load_job(
     """The job of a TARGET, with the changes of --set and --seed."""
     job = settings.apply(load(target, arguments).job, changes)
     return job if seed is None else job.with_settings(network=job.network.rebuilt(seed=seed))
+
+
+def check_given(target: str) -> None:
+    """Raise JobError for an empty text, as of a variable of the shell that is not set."""
+    if not target.strip():
+        raise JobError(f'TARGET is "{target}": write file.py, or package.module')
 
 
 def _split(target: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -65,6 +66,13 @@ def key_of(path: str | None) -> Key | None:
     from horn.security.keys import Key
 
     return Key.from_environment() if path is None else Key.from_file(path)
+
+
+def folder(option: str, text: str | None) -> Path | None:
+    """The folder of an option, not one of an empty text: it would be the current one."""
+    if text == "":
+        raise JobError(f'{option} is "": name a folder, or leave it out')
+    return None if text is None else Path(text).absolute()
 
 
 def open_cluster(zk_hosts: str | None, key_file: str | None) -> ClusterClient:

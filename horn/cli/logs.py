@@ -76,14 +76,8 @@ def _moment(text: str, now_s: float) -> float:
 class _Reader:
     """Reads logs on from its last positions. begins_s : sent as an age: clocks of hosts differ."""
 
-    def __init__(
-        self,
-        job: str,
-        task: str | None,
-        tail: int | None,
-        as_json: bool,
-        begins_s: float | None,
-    ) -> None:
+    def __init__(self, job: str, task: str | None, tail: int | None, as_json: bool,
+                 begins_s: float | None) -> None:  # fmt: skip
         self.job, self.task, self.tail = job, task, tail
         self.as_json, self.begins_s = as_json, begins_s
         self.offsets: dict[tuple[str, str], int] = {}

@@ -27,15 +27,8 @@ def _checked(context: click.Context, option: click.Parameter, value: str) -> str
               "settings are those of before.")  # fmt: skip
 @click.option("--working-dir", type=click.Path(file_okay=False), metavar="DIR",
               help="With --with: send this folder.")  # fmt: skip
-def command(
-    job: str,
-    zk_hosts: str | None,
-    key_file: str | None,
-    begin: str,
-    changed: bool,
-    target: str | None,
-    working_dir: str | None,
-) -> None:
+def command(job: str, zk_hosts: str | None, key_file: str | None, begin: str, changed: bool,
+            target: str | None, working_dir: str | None) -> None:  # fmt: skip
     """Have JOB go on from its last checkpoint, with the files that it was submitted with, or others
     (--with). What its checkpoint is of must be the same, but with --changed.
     """

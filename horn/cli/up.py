@@ -79,8 +79,8 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
             slots=slots or len(os.sched_getaffinity(0)),
             address=mine,
             name=f"{_cluster.host_name()}-{rank}" if is_joined else "here",
-            folder=Path(folder).absolute() if folder else _folder(stack),
-            shared=Path(shared).absolute() if shared else None,
+            folder=_cluster.folder("--dir", folder) or _folder(stack),
+            shared=_cluster.folder("--shared", shared),
             key=key,
             is_insecure=insecure,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -67,8 +66,8 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
         slots=slots or len(os.sched_getaffinity(0)),
         address=address,
         name=name or _cluster.host_name(),
-        folder=None if folder is None else Path(folder).absolute(),
-        shared=None if shared is None else Path(shared).absolute(),
+        folder=_cluster.folder("--dir", folder),
+        shared=_cluster.folder("--shared", shared),
         key=key,
         is_insecure=insecure,
         session_s=terminal.duration(session),

@@ -27,7 +27,7 @@ from horn.cluster.package import (
 )
 from horn.errors import JobError, NotFound
 from horn.security.keys import is_key_text
-from horn.target import no_file
+from horn.target import check_given, no_file
 
 IGNORED = (".git/", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/",
            ".mypy_cache/", ".ruff_cache/", ".pytest_cache/", ".ipynb_checkpoints/",
@@ -74,9 +74,12 @@ def pack(target: str, folder: str | os.PathLike[str] | None = None) -> PackedJob
     NotFound : no such file, module or folder.
     JobError : a file is a link, no regular file or a key, or there is too much.
     """
+    check_given(target)
     place, colon, name = target.rpartition(":")
     if not colon or not name.isidentifier():
         place, colon, name = target, "", ""
+    if folder == "":
+        raise JobError('working_dir is "": name a folder, as . for the current one')
     if folder is None:
         root, start = _place(place, Path())
         paths = _imported(root, start)
@@ -195,7 +198,10 @@ def _package(target: str, root: Path, paths: list[str]) -> PackedJob:
         files.append(PackageFile(path, len(content), hashlib.sha256(content).digest()))
         contents.append(content)
     manifest = PackageManifest(package.FORMAT, tuple(files))
-    packed = package.encode(manifest)
+    try:
+        packed = package.encode(manifest)
+    except BadPackage as error:
+        raise JobError(f"{root}: {error}; what .hornignore names is not sent") from None
     return PackedJob(target, manifest, packed, package.digest(packed), tuple(contents))
 
 
@@ -205,10 +211,15 @@ def _content(root: Path, path: str, room: int) -> bytes:
     except OSError as error:
         if (root / path).is_symlink():
             raise _no_link(path, root) from None
-        raise JobError(f"{root / path} cannot be read: {error.strerror}") from None
+        if not (root / path).is_file():
+            raise _no_file(path, root) from None
+        raise JobError(
+            f"{root / path} cannot be read: {error.strerror}; if the job does not need it, name it "
+            f"in .hornignore"
+        ) from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise JobError(f"{root / path} is no regular file; name it in .hornignore")
+        raise _no_file(path, root)
     with os.fdopen(fd, "rb") as file:
         content = file.read(room + 1)
     if len(content) > room:
@@ -219,6 +230,10 @@ def _content(root: Path, path: str, room: int) -> bytes:
     if is_key_text(content):
         raise JobError(f"{root / path} is the key of a cluster, which no job may have; move it")
     return content
+
+
+def _no_file(path: str, root: Path) -> JobError:
+    return JobError(f"{root / path} is no regular file; name it in .hornignore")
 
 
 def _no_link(path: str, root: Path) -> JobError:

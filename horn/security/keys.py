@@ -194,6 +194,8 @@ def _read(path: str) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
+        if not path:
+            raise JobError('the file of the key is "": name it, or leave it out') from None
         raise NotFound(f"there is no key file {path}; make one with: horn keygen {path}") from None
     except OSError as error:
         if os.path.islink(path):

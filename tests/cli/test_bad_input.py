@@ -289,6 +289,7 @@ def test_a_setting_that_does_not_fit(run: Any, setting: str, message: str) -> No
         (["job.py", "--epoch", "5"], 2, "No such option '--epoch'; write  --set epochs=VALUE"),
         (["job.py", "--task", "2"], 2, "'--tasks'"),
         ([], 2, "Missing argument"),
+        ([""], 2, 'TARGET is "": write file.py, or package.module'),
     ],
 )
 def test_a_command_that_does_not_fit(
@@ -345,6 +346,19 @@ def test_a_blas_that_nobody_has(run: Any, folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("HORN_BLAS", "opnblas")
     done = run("submit", "job.py")
     assert_refused(done, 2, "no BLAS is called 'opnblas'; HORN_BLAS is one of mkl, openblas, numpy")
+
+
+@pytest.mark.parametrize("option", ["--dir", "--shared"])
+@pytest.mark.parametrize("command", [("worker", "--zk", "localhost:1"), ("up",)])
+def test_a_worker_whose_folder_is_an_empty_text(
+    run: Any, command: tuple[str, ...], option: str
+) -> None:
+    """As of a variable of the shell that is not set: it took the current folder."""
+    assert_refused(run(*command, option, ""), 2, f'{option} is "": name a folder, or leave it out')
+
+
+def test_a_key_file_whose_name_is_an_empty_text(run: Any) -> None:
+    assert_refused(run("list", "--zk", "localhost:1", "--key", ""), 2, 'file of the key is ""')
 
 
 def test_a_worker_whose_session_has_no_time(run: Any) -> None:

@@ -189,6 +189,25 @@ def test_patterns_are_those_of_git(pattern, yes, no):
     assert not packing.IgnoreFile((f"{pattern}/",)).has(yes[0], is_folder=False)
 
 
+@pytest.mark.parametrize("names", [(b"caf\xe9",), (b"a\nb",), (b"Readme", b"README")])
+def test_a_folder_with_a_name_that_cannot_travel_says_what_to_do(source, names):
+    """The command ended with the code of a cluster that cannot be reached."""
+    for name in names:
+        with open(os.fsencode(source) + b"/" + name, "w"):
+            pass
+    with pytest.raises(JobError, match=r"expected .*; what .hornignore names is not sent") as told:
+        packing.pack("job.py", source)
+    assert str(source) in str(told.value) and told.value.exit_code == 2
+
+
+def test_an_empty_text_names_no_target_and_no_folder(source):
+    """As of a variable of the shell that is not set: the current folder was sent."""
+    with pytest.raises(JobError, match='TARGET is "": write file.py, or package.module'):
+        packing.pack("")
+    with pytest.raises(JobError, match='working_dir is "": name a folder, as . for the current'):
+        packing.pack("job.py", "")
+
+
 def test_what_is_no_file_of_ones_own_is_not_sent(source, tmp_path):
     (source / "link.py").symlink_to("/etc/passwd")
     with pytest.raises(JobError, match="link.py is a link, and links are not sent"):
@@ -200,6 +219,11 @@ def test_what_is_no_file_of_ones_own_is_not_sent(source, tmp_path):
     (source / "folder").unlink()
     os.mkfifo(source / "pipe")
     with pytest.raises(JobError, match="no regular file; name it in .hornignore"):
+        packing.pack("job.py", source)
+    (source / "pipe").unlink()
+    with socket.socket(socket.AF_UNIX) as made, contextlib.chdir(source):
+        made.bind("pipe")  # a whole path may be too long for a socket
+    with pytest.raises(JobError, match="pipe is no regular file; name it in .hornignore"):
         packing.pack("job.py", source)
     (source / "pipe").unlink()
     generate(source / "mykey")
