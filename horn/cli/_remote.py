@@ -179,14 +179,9 @@ class JobWatcher:
 
 
 def attach(
-    cluster: ReconnectingClient,
-    job: str,
-    path: Path,
-    *,
-    as_json: bool,
-    quiet: bool,
+    cluster: ReconnectingClient, job: str, path: Path, *, as_json: bool, quiet: bool,
     trace: str | None = None,
-) -> int:
+) -> int:  # fmt: skip
     """Show a job until it ends, fetch its model and, into a file, its trace; the exit code."""
     watch = JobWatcher(job, terminal.progress(quiet), quiet)
     try:
@@ -234,6 +229,8 @@ def until_over(
             if not heard:
                 raise ClusterError(f"{error}{on}") from error
         except NotFound as error:
+            if job is None:
+                raise
             lost = "somebody has removed it, or ZooKeeper has lost its data"
             raise NotFound(f"{error} any more: {lost}") from error
     if heard:

@@ -10,10 +10,8 @@ if TYPE_CHECKING:
     from horn.check import LayerCheck
 
 
-@click.command(
-    short_help="Compare backwards with finite differences.",
-    context_settings={"show_default": True},
-)
+@click.command(short_help="Compare backwards with finite differences.",
+              context_settings={"show_default": True})  # fmt: skip
 @click.argument("target")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As in horn submit.")

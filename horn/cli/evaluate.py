@@ -24,16 +24,8 @@ import click
               "text.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")
-def command(
-    model: str,
-    data: str,
-    backend: str,
-    names: tuple[str, ...],
-    label: str | None,
-    ids: str | None,
-    as_json: bool,
-    verbose: bool,
-) -> None:
+def command(model: str, data: str, backend: str, names: tuple[str, ...], label: str | None,
+            ids: str | None, as_json: bool, verbose: bool) -> None:  # fmt: skip
     """Print the loss of MODEL on DATA, for class labels the fraction that is right, and metrics.
 
     DATA is digits:test, mnist:test, cifar10:test, or files: rows.npz, x.npy,y.npy, rows.csv (the

@@ -114,13 +114,9 @@ class _Reader:
                         begins_s = self.begins_s
                         age_s = None if begins_s is None else max(time.time() - begins_s, 0.0)
                         start, data = cluster.read(
-                            self.job,
-                            host,
-                            name,
-                            before or 0,
-                            tail=self.tail if first else None,
+                            self.job, host, name, before or 0, tail=self.tail if first else None,
                             age_s=age_s if first else None,
-                        )
+                        )  # fmt: skip
                         self.offsets[key] = start + len(data)
                         rest = self.partial.get(key, b"")
                         *lines, self.partial[key] = (rest + data).split(b"\n")

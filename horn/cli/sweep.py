@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -12,23 +13,24 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from horn.cli import _cluster
-from horn.errors import HornError, JobError
+from horn.errors import ClusterError, Conflict, HornError, JobError
 from horn.sweep import Combination, Sweep, Trial, combinations
+
+if TYPE_CHECKING:
+    from horn.cluster.client import ClusterClient
 
 LOOK_S = 0.2  # between two looks at a cluster's jobs
 LEAVE_S = 10.0  # for a run that is ended to end
 STATES = {0: "SUCCEEDED", 5: "STOPPED", 7: "DIVERGED", 124: "TIMEOUT", 130: "STOPPED"}
 
 
-@click.command(
-    short_help="Train a job with many settings, and keep the best.",
-    context_settings={"show_default": True},
-)
+@click.command(short_help="Train a job with many settings, and keep the best.",
+              context_settings={"show_default": True})  # fmt: skip
 @click.argument("target")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option(
@@ -241,32 +243,50 @@ def _on_cluster(
     options: Mapping[str, Any], sweep: Sweep, path: Path, tell: Callable[[Trial], None],
 ) -> None:  # fmt: skip
     from horn import terminal
-    from horn.cluster.handles import Cluster, SubmittedJob
+    from horn.cli._remote import until_over
+    from horn.cluster.handles import Cluster
     from horn.coordination.jobs import ENDED
 
     names = ("groups", "tasks", "strategy", "seed", "working_dir")
     asked = {name: options[name] for name in names}
     if options["timeout"] is not None:
         asked["timeout"] = terminal.duration(options["timeout"])
-    jobs: dict[SubmittedJob, Trial] = {}
+    jobs: dict[str, Trial] = {}
+
+    def look(client: ClusterClient) -> bool:
+        for job in list(jobs):
+            status = client.status(job)
+            if status.state not in ENDED:
+                continue
+            trial, result = jobs[job], status.result
+            is_diverged = int(result.get("code") or 0) == 7
+            state = "DIVERGED" if is_diverged else status.state.value
+            trial.ended(state, result, str(result.get("cause") or ""))
+            sweep.heard(trial)
+            if sweep.best is trial:  # also where it could not be fetched at the look before
+                client.fetch_model(job, path)
+            del jobs[job]
+            tell(trial)
+        return not jobs
+
     with Cluster(zk_hosts, key_file) as cluster:
         try:
             for trial in sweep.trials:
                 settings = dict(trial.settings)
-                jobs[cluster.submit(target, arguments=args, settings=settings, **asked)] = trial
-            while jobs:
-                for job in list(jobs):
-                    status = job.status
-                    if status.state not in ENDED:
-                        continue
-                    trial, result = jobs.pop(job), status.result
-                    is_diverged = int(result.get("code") or 0) == 7
-                    state = "DIVERGED" if is_diverged else status.state.value
-                    trial.ended(state, result, str(result.get("cause") or ""))
-                    if sweep.heard(trial):
-                        job.fetch(path)
-                    tell(trial)
-                time.sleep(LOOK_S if jobs else 0.0)
+                found = cluster.submit(target, arguments=args, settings=settings, **asked)
+                jobs[found.id] = trial
+            until_over(cluster.client, None, look, LOOK_S)
         finally:
-            for job in jobs:
-                job.cancel(now=True)
+            left = list(jobs)
+            try:
+                if left:
+                    cluster.client.once(lambda client: _stop(client, left))
+            except ClusterError as error:
+                terminal.say(f"{error}\nNot stopped:  horn stop --now {' '.join(left)}")
+
+
+def _stop(client: ClusterClient, jobs: list[str]) -> None:
+    while jobs:
+        with contextlib.suppress(Conflict):  # it has ended
+            client.stop(jobs[0], now=True)
+        del jobs[0]

@@ -26,10 +26,8 @@ START_S = 60.0  # for the nodes to find one another
 LEAVE_S = 10.0  # for them to notice the end
 
 
-@click.command(
-    short_help="All roles on this machine, in the foreground.",
-    context_settings={"show_default": True},
-)
+@click.command(short_help="All roles on this machine, in the foreground.",
+              context_settings={"show_default": True})  # fmt: skip
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- TARGET [OPTIONS]]")
 @click.option("--slots", type=click.IntRange(min=1), show_default="the cores",
               help="How many tasks may run on this machine at once.")  # fmt: skip
@@ -243,9 +241,7 @@ def _submit(hosts: str, key_file: str | None, words: tuple[str, ...], slots: int
             context.meta[_cluster.ENDS] = "horn up"
             asked = context.params
             if asked["detach"]:
-                raise JobError(
-                    "--detach: the cluster ends, and its jobs with it, when horn submit does"
-                )
+                raise JobError("--detach: the job would end with its cluster, at once")
             need = asked["groups"] * asked["tasks"]
             if need > slots and not (asked["local"] or asked["dry_run"]):
                 raise JobError(

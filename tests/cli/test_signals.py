@@ -205,7 +205,7 @@ def test_up_ends_with_its_job_and_says_so(folder: Path):
 
 def test_up_refuses_a_job_that_would_not_be_waited_for(run: Run):
     done = run("up", "--slots", "1", "--", "job.py", "--detach")
-    assert done.code == 2 and "--detach: the cluster ends, and its jobs with it" in done.err
+    assert done.code == 2 and "--detach: the job would end with its cluster" in done.err
 
 
 def test_up_ends_when_its_worker_cannot_go_on(folder: Path):

@@ -14,9 +14,12 @@ import numpy as np
 import pytest
 
 import horn
-from horn.errors import JobError
+from horn.cli import _remote
+from horn.cluster.client import ClusterClient
+from horn.coordination.jobs import JobState
+from horn.errors import ClusterError, JobError, Unreachable
 from horn.sweep import combinations
-from tests.cluster.agents import ROOT, Agents
+from tests.cluster.agents import FOREVER, ROOT, Agents
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -167,3 +170,46 @@ def test_a_sweep_on_a_cluster(cluster: Agents, run: Any) -> None:
     model = horn.Model.load("job.horn")
     assert model.network.layers[1].size == int(best["settings"]["layer1.size"])
     assert len(run("list", "--json").json["jobs"]) == 4
+
+
+def test_a_sweep_that_is_left_stops_its_runs_or_says_how(
+    cluster: Agents, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without ZooKeeper it was silent for a minute for each run, and named none."""
+
+    def until_over(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def stop(self: ClusterClient, job: str, now: bool) -> None:
+        raise Unreachable(self.hosts, "connection refused", 5.0)
+
+    words = ["sweep", "job.py", "--set", f"epochs={FOREVER}", "--set", "layer1.size=3,5"]
+    monkeypatch.setattr(_remote, "until_over", until_over)
+    assert run(*words).code == 130
+    jobs = [job["id"] for job in run("list", "--json").json["jobs"]]
+    with cluster.client() as client:
+        for job in jobs:
+            assert cluster.wait_ended(client, job).state is JobState.STOPPED
+    monkeypatch.setattr(ClusterClient, "stop", stop)
+    done = run(*words)
+    monkeypatch.undo()
+    monkeypatch.setenv("HORN_ZK", cluster.hosts)
+    left = [job["id"] for job in run("list", "--json").json["jobs"] if job["id"] not in jobs]
+    assert done.code == 130 and f"Not stopped:  horn stop --now {left[1]} {left[0]}\n" in done.err
+
+
+def test_a_sweep_fetches_the_best_model_again_where_that_failed(
+    cluster: Agents, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch, n_times = ClusterClient.fetch_model, []
+
+    def failing(self: ClusterClient, job: str, path: Path) -> None:
+        n_times.append(job)
+        if len(n_times) == 1:
+            raise ClusterError("the worker has just gone")
+        fetch(self, job, path)
+
+    monkeypatch.setattr(ClusterClient, "fetch_model", failing)
+    done = run("sweep", "job.py", "--set", "epochs=1")
+    assert done.code == 0 and done.files == {"job.horn"} and len(n_times) == 2, done
+    assert done.err.count("SUCCEEDED") == 1
