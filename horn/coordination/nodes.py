@@ -99,7 +99,10 @@ class Nodes(ABC):
         return self._write(request, path, *args, timeout_s=timeout_s, **kwargs)[0]
 
     def _refuse(self, path: str, reply: Reply) -> NoReturn:
-        raise ClusterError(f"{path}: ZooKeeper at {self.hosts} answers {reply.reason!r}")
+        what = f"answers {reply.reason!r}"
+        if reply.reason == "UnimplementedError":
+            what = "does not know what it is asked for, as one before 3.5; install a newer one"
+        raise ClusterError(f"{path}: ZooKeeper at {self.hosts} {what}")
 
     # The calls
 

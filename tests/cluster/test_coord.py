@@ -35,6 +35,7 @@ from horn.security.keys import Credential, TlsIdentity
 from tests.cluster.conftest import TICK_MS, Connect, Zookeeper
 from tests.cluster.helpers import Call, end_session, wait_until
 from tests.cluster.relay import Relay
+from zk.wire import Op
 
 pytestmark = [pytest.mark.net, pytest.mark.timeout(60)]
 
@@ -189,6 +190,15 @@ def test_a_folder_of_the_hosts_that_is_missing_is_named_with_what_to_do(
         below.ensure("/horn/jobs")
     coord.sync(zookeeper.root)
     assert coord.children(f"{zookeeper.root}/horn") == ["jobs"]
+
+
+def test_a_zookeeper_that_is_too_old_is_called_so():
+    """It was: answers 'UnimplementedError'. Those before 3.5 answer create2 so, and hang up."""
+    with zk.EmbeddedServer() as server:
+        assert server._server is not None
+        del server._server.service._handlers[Op.CREATE2]
+        with pytest.raises(errors.ClusterError, match="as one before 3.5; install a newer"):
+            Session(server.hosts, timeout_s=20.0)
 
 
 @pytest.mark.parametrize("hosts", ["zk1:port", "", "zk1:99999"])
