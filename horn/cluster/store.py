@@ -18,6 +18,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import secrets
 import shutil
 import struct
@@ -72,8 +73,12 @@ class HostStore:
             raise Conflict(
                 f"another horn worker uses {folder}; give this one another --dir"
             ) from None
-        self.id = _id(folder)
-        self.shared_id = "" if shared is None else _id(shared)
+        try:
+            self.id = _id(folder)
+            self.shared_id = "" if shared is None else _id(shared)
+        except JobError:
+            self.close()
+            raise
         for packed in folder.glob("packages/*/"):
             package.sweep(packed)
         left = [*folder.glob("jobs/*/work-*")]  # leftovers of a killed agent
@@ -230,8 +235,9 @@ def _copy(folder: Path, target: Path) -> None:
     try:
         shutil.copytree(folder, target)
     except shutil.Error as error:  # which is an OSError without a path
-        _, path, reason = error.args[0][0]
-        raise ClusterError(f"{path} cannot be written: {reason}") from error
+        _, path, reason = error.args[0][0]  # a text: [Errno 28] No space left on device: ...
+        said = re.sub(r"^\[Errno \d+\] |: '.*$", "", str(reason))
+        raise ClusterError(f"{path} cannot be written: {said}") from error
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -253,6 +259,9 @@ def _id(folder: Path) -> str:
                 return text
             threading.Event().wait(0.01)
         raise JobError(f"{path} is empty; remove it") from None
+    except OSError as error:
+        path.unlink(missing_ok=True)  # an empty one would be refused, once there is room
+        raise JobError(f"{path} cannot be written: {error.strerror}") from error
     return name
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import resource
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 
 from horn.cluster import store
 from horn.cluster.store import MARK_S, HostStore, LogFile, written_since
-from horn.errors import ClusterError
+from horn.errors import ClusterError, JobError
 
 
 class Clock:
@@ -72,6 +75,36 @@ def test_a_clock_that_goes_back_hides_nothing(tmp_path: Path, clock: Clock):
     log.write(b"second\n")
     log.close()
     assert written_since(tmp_path / "a.log", 10.0) == 0
+
+
+@contextlib.contextmanager
+def no_room() -> Iterator[None]:
+    """Whoever writes a byte to a file hears that it is too large."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_copy_on_a_full_disk_is_said_in_words(tmp_path: Path):
+    """Two paths and a number of the system's were said besides."""
+    made = HostStore(tmp_path / "w")
+    files = tmp_path / "w" / "packages" / ("ab" * 32) / "files"
+    files.mkdir(parents=True)
+    (files / "job.py").write_text("import horn")
+    with no_room(), pytest.raises(ClusterError) as told:
+        made.work("job-1", 0, "ab" * 32)
+    made.close()
+    assert str(told.value).endswith("work-0/job.py cannot be written: File too large")
+
+
+def test_a_folder_on_a_full_disk_is_named_and_can_be_used_once_there_is_room(tmp_path: Path):
+    """It was: the output cannot be written; and then: id is empty."""
+    with no_room(), pytest.raises(JobError, match=r"a/id cannot be written: File too large"):
+        HostStore(tmp_path / "a")
+    HostStore(tmp_path / "a").close()
 
 
 def test_a_full_disk_costs_lines_of_a_log_and_not_who_writes_it(
