@@ -45,6 +45,8 @@ def ending(command: click.Command, arguments: list[str]) -> int:
         _write_no_more()
         return 0
     except SystemExit as error:
+        if "PacifyFlush" in type(sys.stdout).__name__:  # click's, once the reader has gone
+            return 0
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except MemoryError:
         _say_error("out of memory; use a smaller batch_size, fewer neurons, or dtype float32")

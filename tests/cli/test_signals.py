@@ -233,3 +233,11 @@ def test_the_nodes_of_up_end_with_the_code_of_the_first(folder: Path):
         assert "none.py" in ended(first)
         ended(second)
     assert (first.returncode, second.returncode) == (4, 4)
+
+
+def test_a_reader_that_has_gone_is_no_failure(folder: Path):
+    """As of head: click ended with 1."""
+    with started("--help", folder=folder) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert (process.wait(60), process.stderr.read()) == (0, "")  # type: ignore[union-attr]
