@@ -43,6 +43,8 @@ def main(
     try:
         if args.tick_ms < 1 or not 0 <= args.port <= 65535:
             raise ServerError("--tick-ms is at least 1, and --port is from 0 to 65535")
+        if args.data_dir == "":  # as of a variable of the shell that is not set
+            raise ServerError('--data-dir is "": name a folder; without it data are in memory')
         tls = make_tls(args.tls_cert, args.tls_key, args.tls_ca) if args.tls_cert else None
         if tls is None and tls_for is not None:
             tls = tls_for(args.bind)
