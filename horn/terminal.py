@@ -51,7 +51,10 @@ def _finite(value: Any) -> Any:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, err: bool) -> None:
-    """Print columns of text; columns of numbers are aligned to the right."""
+    """Print columns of text; columns of numbers are aligned to the right. Where a terminal is too
+    narrow, cells go on in the next line; no word or number is cut: rather it takes more than that.
+    """
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
 
@@ -63,9 +66,16 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, err: bool) -
         cells = [row[k] for row in rows]
         numbers = all(re.fullmatch(r"[-–\d,.]*( \w?B)?", cell) for cell in cells)
         numbers = numbers and any(cell[-1:].isdigit() for cell in cells)
-        shown.add_column(name, justify="right" if numbers else "left", overflow="fold")
+        words = cells if numbers else [word for cell in cells for word in cell.split()]
+        shown.add_column(
+            name,
+            justify="right" if numbers else "left",
+            min_width=max(map(cell_len, [*words, *name.split()]), default=0),
+        )
     for row in rows:
         shown.add_row(*row)
+    least = sum(2 + (column.min_width or 0) for column in shown.columns)
+    console.width = max(console.width, least)
     if stream.isatty():
         console.print(shown)
         return

@@ -164,14 +164,13 @@ def _folder(stack: ExitStack) -> Path:
 def _agent(stack: ExitStack, capacity: Any) -> Agent:
     """Start the agent, in a thread; its failure ends the command, as its error."""
     from horn.cluster.agent import Agent
-    from horn.errors import HornError
 
-    agent, failures = Agent(capacity), list[HornError]()
+    agent, failures = Agent(capacity), list[Exception]()
 
     def run() -> None:
         try:
             agent.run()
-        except HornError as error:
+        except Exception as error:
             failures.append(error)
             os.kill(os.getpid(), signal.SIGTERM)  # wakes the main thread, whatever it waits for
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
@@ -218,3 +220,22 @@ def test_resume_with_other_files_is_signed_with_the_clusters_key(
         assert done.code == 0, done.err
         assert run("status", job, "--wait", "--timeout", "90s", *there).code == 0, made.said()
         assert run("fetch", job, *there).files == {f"{job}.horn"}
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_a_narrow_terminal_cuts_no_word_and_no_number(width: int, monkeypatch: pytest.MonkeyPatch):
+    """0.1245 was 0.12 above 45, a column one letter wide."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys, "stdout", shown := Terminal())
+    rows = [["1", "Standard, softmax", "0.1245", "30.5 kB"], ["12", "one", "1,024.5", "512 B"]]
+    terminal.table(["RUN", "Neuron", "Loss", "Memory per task"], rows, err=False)
+    words = re.sub("\x1b.[0-9]*m", "", shown.getvalue()).split()
+    assert {word for row in rows for cell in row for word in cell.split()} <= set(words)
+    assert ("Standard, softmax" in shown.getvalue()) == (width == 80)
+    assert "30.5 kB" in shown.getvalue()
