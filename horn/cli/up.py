@@ -53,7 +53,7 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
     """Start ZooKeeper and a worker here, and submit TARGET to them, with the options of horn
     submit; end with its exit code. Without TARGET, run until Ctrl-C.
     """
-    from horn.cluster.capacity import HostCapacity
+    from horn.cluster.capacity import HostCapacity, check_address
 
     own, n_nodes, head = slurm(os.environ) or (0, 1, None)
     rank = own if rank is None else rank
@@ -64,6 +64,7 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
         raise click.UsageError("--join: name the first node with --first HOST")
     _cluster.start_log("WARNING", logging.BASIC_FORMAT)
     mine = address or (_own_address() if is_joined else "127.0.0.1")
+    check_address(mine)
     key = _cluster.key_of(key_file)
     if port is None:
         port = PORT if is_joined else 0

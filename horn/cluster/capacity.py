@@ -21,7 +21,8 @@ SESSION_S = 6.0  # after which a host that was cut off is given up
 class HostCapacity:
     """A host's offer. address : to listen at, for others. folder : its own, shared : one that all
     hosts see. key : the cluster's. is_insecure : off loopback without a key. user : the account
-    that jobs run as, where the agent is root. Raises JobError: no session has that time.
+    that jobs run as, where the agent is root. Raises JobError: no session has that time, or nobody
+    could go to that address.
     """
 
     hosts: str
@@ -37,10 +38,20 @@ class HostCapacity:
     user: JobUser | None = None
 
     def __post_init__(self) -> None:
+        check_address(self.address)
         if not self.session_s > 0:
             raise JobError(
                 f"--session {self.session_s:g} s: a time above 0, such as {SESSION_S:g}s"
             )
+
+
+def check_address(address: str) -> None:
+    """Raise JobError for what can be listened on, and is no place to go to."""
+    if address.strip("[]") in ("", "*", "0.0.0.0", "::"):
+        raise JobError(
+            f'--host "{address}" is all addresses of this machine, of which others are to be told '
+            f"one: give that, as 10.0.0.3, or a name that they know"
+        )
 
 
 def terms(found: Submission) -> JobTerms:

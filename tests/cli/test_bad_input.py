@@ -357,6 +357,18 @@ def test_a_worker_whose_folder_is_an_empty_text(
     assert_refused(run(*command, option, ""), 2, f'{option} is "": name a folder, or leave it out')
 
 
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "[::]", "*"])
+@pytest.mark.parametrize(
+    "command", [("worker", "--zk", "localhost:1"), ("up",), ("up", "--join", "--first", "a")]
+)
+def test_a_worker_at_an_address_that_is_no_place_to_go_to(
+    run: Any, command: tuple[str, ...], address: str
+) -> None:
+    """It was there with tcp://0.0.0.0:46441, where another machine finds only itself."""
+    done = run(*command, "--host", address, "--insecure")
+    assert_refused(done, 2, f'--host "{address}" is all addresses of this machine, of which others')
+
+
 def test_a_key_file_whose_name_is_an_empty_text(run: Any) -> None:
     assert_refused(run("list", "--zk", "localhost:1", "--key", ""), 2, 'file of the key is ""')
 

@@ -506,7 +506,7 @@ def test_without_a_cluster_the_commands_say_what_to_do(run: Run, monkeypatch: py
 
 
 def test_a_worker_off_loopback_without_a_key_does_not_start(run: Run):
-    done = run("worker", "--zk", "127.0.0.1:1", "--host", "0.0.0.0", "--dir", "w", "--slots", "1")
+    done = run("worker", "--zk", "127.0.0.1:1", "--host", "192.0.2.1", "--dir", "w", "--slots", "1")
     assert done.code == 2 and "horn keygen" in done.err and not done.files
 
 

@@ -378,7 +378,7 @@ def test_what_a_submitter_left_unfinished_is_no_job_and_is_removed(
 
 def test_off_loopback_a_worker_without_a_key_refuses_to_start(cluster_of: Agents):
     with pytest.raises(JobError, match="horn keygen"):
-        Agent(HostCapacity(cluster_of.hosts, 2, "0.0.0.0", folder=cluster_of.folder / "x"))
+        Agent(HostCapacity(cluster_of.hosts, 2, "192.0.2.1", folder=cluster_of.folder / "x"))
 
 
 def test_while_zookeeper_is_gone_tasks_end_and_afterwards_the_job_goes_on(
