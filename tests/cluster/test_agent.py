@@ -23,7 +23,7 @@ from horn.cluster.scheduler import ResourceRequest
 from horn.coordination.jobs import ENDED, JobState
 from horn.coordination.membership import Membership
 from horn.coordination.records import Znode
-from horn.errors import AccessDenied, JobError
+from horn.errors import AccessDenied, JobError, NotFound
 from tests.cluster.agents import FOREVER, ROOT, Agents, alive, own_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -404,6 +404,33 @@ def test_while_zookeeper_is_gone_tasks_end_and_afterwards_the_job_goes_on(
             status = made.wait_ended(cluster, job)
         assert status.state is JobState.SUCCEEDED, (status.result, made.said())
         assert status.record.n_restarts == 1
+    finally:
+        made.stop()
+        server.stop()
+
+
+def test_a_zookeeper_without_its_data_has_the_workers_again_and_no_job(tmp_path: Path):
+    server = zk.EmbeddedServer(own_port(), tick_ms=500)
+    server.start()
+    made = Agents(tmp_path, server.hosts)
+    made.session_s = 5.0
+    try:
+        made.start("a")
+        with made.client() as cluster:
+            job = made.submit(cluster, "--epochs", "12", *made.held(10))
+            made.wait_running(cluster, job, 10)
+        tasks = made.tasks("a")
+        server.stop()
+        server.start()  # again, on its port, with nothing
+        with made.client() as cluster:
+            made.wait(lambda: made.living(cluster) == {"a"})
+            made.wait(lambda: not alive(tasks))
+            assert cluster.coord.children(cluster.paths.all_active()) == []
+            with pytest.raises(NotFound, match="no job"):
+                cluster.status(job)
+            made.let_go()
+            status = made.wait_ended(cluster, made.submit(cluster))
+        assert status.state is JobState.SUCCEEDED, (status.result, made.said())
     finally:
         made.stop()
         server.stop()
