@@ -41,10 +41,9 @@ def submit(
             if name != "checkpoints":
                 there = "on a cluster:  horn resume JOB" + " --changed" * (name == "changed")
             raise JobError(f"--{name} is for this machine; {there}")
-    path = Path(output or f"{packing.stem(target)}.horn")
-    if not detach:
-        check_writable(path)
-    trace = options["trace"]
+    path, trace = Path(output or f"{packing.stem(target)}.horn"), options["trace"]
+    for written in () if detach else (path,) if trace is None else (path, trace):
+        check_writable(written)
     with Cluster(zk_hosts, key_file) as cluster:
         job = cluster.submit(target, trace=trace is not None, **_as_asked(options)).id
         if detach:

@@ -67,6 +67,13 @@ def test_submit_shows_the_progress_fetches_the_model_and_prints_how_good_it_is(
     assert run("show", "job.horn").code == 0
 
 
+def test_a_trace_that_cannot_be_written_is_refused_before_the_job(cluster: Agents, run: Run):
+    """It was said after the job, and the trace was lost."""
+    done = run("submit", "job.py", "--trace", "no/where.json")
+    assert done.code == 2 and "no/where.json: the folder no does not exist" in done.err
+    assert run("list", "--json").json["jobs"] == []
+
+
 def test_json_of_submit_is_one_object(cluster: Agents, run: Run):
     done = run("submit", "job.py", "--json", "-q")
     assert done.code == 0, done.err
