@@ -182,17 +182,17 @@ def attach(
     trace: str | None = None,
 ) -> int:  # fmt: skip
     """Show a job until it ends, fetch its model and, into a file, its trace; the exit code."""
-    watch = JobWatcher(job, terminal.progress(quiet), quiet)
     try:
-        until_over(cluster, job, watch.show_news)
+        watch = JobWatcher(job, terminal.progress(quiet), quiet)
+        try:
+            until_over(cluster, job, watch.show_news)
+        finally:
+            watch.end()
     except (KeyboardInterrupt, SystemExit) as error:
-        watch.end()
         ends = click.get_current_context().meta.get(_cluster.ENDS)
         goes_on = f"Detached; the job goes on. horn logs -f {job} · horn stop {job}"
         terminal.say(f"\nThe job {job} ends with {ends}." if ends else f"\n{goes_on}")
         return int(getattr(error, "code", 130))
-    finally:
-        watch.end()
     if trace is not None:
         cluster.retry(lambda client: _fetch_trace(client, job, Path(trace)))
     return cluster.retry(lambda client: _ended(client, job, path, as_json=as_json, quiet=quiet))

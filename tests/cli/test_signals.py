@@ -127,6 +127,20 @@ def test_sigterm_detaches_and_says_that_the_job_goes_on(cluster: Agents, folder:
         assert client.status(job).state is JobState.RUNNING
 
 
+def test_ctrl_c_before_the_first_look_says_that_the_job_goes_on(
+    cluster: Agents, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    """While the display of its progress was imported, Ctrl-C named no job."""
+
+    def progress(quiet: bool) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("horn.terminal.progress", progress)
+    done = run("submit", "job.py")
+    job = run("list", "--json").json["jobs"][0]["id"]
+    assert done.code == 130 and f"Detached; the job goes on. horn logs -f {job}" in done.err
+
+
 @contextlib.contextmanager
 def started(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A command outside of any cluster."""
