@@ -91,7 +91,7 @@ def open_lasting(zk_hosts: str | None, key_file: str | None) -> ReconnectingClie
 
 def start_log(default: str, form: str) -> None:
     """Write log records to stderr: from the level HORN_LOG_LEVEL, else the default."""
-    level = os.environ.get("HORN_LOG_LEVEL", default).upper()
+    level = (os.environ.get("HORN_LOG_LEVEL") or default).upper()
     if level not in (known := logging.getLevelNamesMapping()):
         raise JobError(f"HORN_LOG_LEVEL is {level!r}; choose one of {', '.join(known)}")
     logging.basicConfig(level=level, format=form)

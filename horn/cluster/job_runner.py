@@ -513,7 +513,7 @@ def main() -> None:
             else:
                 waiting.append(word)
     logging.basicConfig(
-        level=os.environ.get("HORN_LOG_LEVEL", "WARNING").upper(),
+        level=(os.environ.get("HORN_LOG_LEVEL") or "WARNING").upper(),
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     os.chdir(assignment.work)

@@ -24,7 +24,7 @@ def credential(key: Key | None, hosts: str, job: str = "") -> Credential | None:
     """The credential for ZooKeeper at ``hosts``, with TLS where it is wanted; None without a key.
     job : of its tasks. Raises JobError: TLS without a key. NotFound: a named file is missing.
     """
-    mode = os.environ.get(VARIABLE, AUTO)
+    mode = os.environ.get(VARIABLE) or AUTO
     if key is None:
         if mode not in (AUTO, OFF):
             raise JobError(
@@ -49,7 +49,7 @@ def _trust(key: Key, hosts: str, mode: str) -> TlsIdentity | None:
 
 def is_wanted(hosts: str) -> bool:
     """Whether holders of the key speak TLS to these servers."""
-    mode = os.environ.get(VARIABLE, AUTO)
+    mode = os.environ.get(VARIABLE) or AUTO
     return mode != OFF and (mode != AUTO or not is_on_loopback(hosts))
 
 

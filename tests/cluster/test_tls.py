@@ -94,6 +94,8 @@ def test_a_server_without_tls_is_said_so_and_is_not_told_the_password(key: Key):
         ("zk1:2181/root", "auto", True),
         ("zk1:2181", "off", False),
         ("127.0.0.1:2181", "key", True),
+        ("zk1:2181", "", True),  # a variable that is empty is not set
+        ("127.0.0.1:2181", "", False),
     ],
 )
 def test_it_is_on_off_loopback_and_where_it_is_asked_for(key, monkeypatch, hosts, mode, is_on):
