@@ -14,6 +14,7 @@ from horn.cli import _cluster
 
 END_S = 25.0  # to end in order; Kubernetes kills after 30
 UNREACHABLE = 3  # the exit code
+LEAST_BYTES = 1 << 28  # with half of it a job's own process cannot start its threads
 
 
 @click.command(
@@ -33,7 +34,7 @@ UNREACHABLE = 3  # the exit code
               "the loss of a machine.")  # fmt: skip
 @click.option("--session", default="6s", metavar="TIME",
               help="After so long without a word a machine is given up.")  # fmt: skip
-@click.option("--memory", metavar="BYTES", type=click.IntRange(min=1),
+@click.option("--memory", metavar="BYTES", type=click.IntRange(min=LEAST_BYTES),
               help="At most so much private memory per process of a job.")  # fmt: skip
 @click.option("--user", metavar="NAME",
               help="Of a worker that runs as root: jobs run as this user instead.")  # fmt: skip

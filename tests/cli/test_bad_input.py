@@ -373,6 +373,12 @@ def test_a_key_file_whose_name_is_an_empty_text(run: Any) -> None:
     assert_refused(run("list", "--zk", "localhost:1", "--key", ""), 2, 'file of the key is ""')
 
 
+def test_a_worker_whose_memory_is_not_in_bytes(run: Any) -> None:
+    """Each job failed there, "with exit code 1"."""
+    done = run("worker", "--zk", "localhost:1", "--memory", "8")
+    assert_refused(done, 2, "Invalid value for '--memory': 8 is not in the range x>=268435456")
+
+
 def test_a_worker_whose_session_has_no_time(run: Any) -> None:
     """It tried for ever, as if ZooKeeper were not there."""
     done = run("worker", "--zk", "127.0.0.1:1", "--session", "0s")
