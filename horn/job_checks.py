@@ -52,11 +52,13 @@ def frozen_of(given: Any, network: Network) -> tuple[tuple[str, ...], set[str]]:
         )
     layers = {layer.name: layer for layer in network.layers[1:]}
     arrays = {name for layer in layers.values() for name in layer.shapes}
+    tied = {n: {a for link in each.links if link.tie for a in link.weights.values()}
+            for n, each in layers.items()}  # fmt: skip
     names, found = [], set[str]()
     for each in given:
         name = each.name if isinstance(each, Layer) else each
         if name in layers:
-            found |= layers[name].shapes.keys()
+            found |= layers[name].shapes.keys() | tied[name]
         elif name in arrays:
             found.add(name)
         else:

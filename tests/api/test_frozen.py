@@ -146,6 +146,18 @@ def test_a_layer_may_be_told_by_its_handle_and_settings_keep_it():
     assert given.with_settings(frozen=()).network.frozen == frozenset()
 
 
+def test_a_layer_is_frozen_with_the_weights_that_it_is_tied_to():
+    net = horn.Network(seed=4)
+    net.input(64)
+    code = net.layer(8, activation="tanh", name="code")
+    net.output(connect=horn.Tied(code), bias=False, loss="squared_error", name="again")
+    given = horn.Job(net, horn.data.digits().take(64), target="input", epochs=1, frozen=["again"])
+    assert given.network.frozen == {"code.weight"}
+    found, drawn = horn.train(given).model.parameters, net.initial_parameters()
+    np.testing.assert_array_equal(found["code.weight"], drawn["code.weight"])
+    assert (found["code.bias"] != drawn["code.bias"]).all()
+
+
 @pytest.mark.parametrize(
     "frozen, sentence",
     [
