@@ -94,8 +94,9 @@ class Job:
     arrays by name. Arrays are taken by name and must have the shape of this network's; arrays that
     are missing there are drawn from the seed, further ones are not used (``initial`` names both).
     frozen : the parts that training leaves unchanged: names of layers (all that they learn:
-    incoming weights, biases, Parameters), of arrays ("layer2.bias"), or the layers themselves, as
-    returned by ``net.layer``. States still change: they are remembered, not learned.
+    incoming weights, those too that they are tied to, biases, Parameters), of arrays
+    ("layer2.bias"), or the layers themselves, as returned by ``net.layer``. States still change:
+    they are remembered, not learned.
     aggregates : further measurements after each epoch: a ``horn.Aggregate`` by name, which is the
     column in ``run.history``. Measured on the samples of acc, in inference; changes no weight.
     metrics : measurements beside the loss, over all validation data after each epoch (columns
@@ -548,10 +549,12 @@ class Job:
                 for output in self.network.outputs
                 if any(name in begun.taken for name in output.shapes)
             ]
-            if isinstance(known, Mapping):
-                known = {name: known[name] for name in taken if name in known}
-            if taken and isinstance(known, Mapping) == bool(data.targets):
-                data = data.with_classes(known, "the model that it begins with")
+            if not isinstance(known, Mapping):  # of the only output
+                known = dict.fromkeys(taken, known)
+            known = {name: known[name] for name in taken if name in known}
+            own = known if data.targets else known.get(self.network.last.name)
+            if own is not None:
+                data = data.with_classes(own, "the model that it begins with")
         # Its first layer knows the columns by their places; a new one may have others.
         if begun is not None and set(self.network.layers[1].shapes) & set(begun.taken):
             check_names(data, begun.feature_names, "the model that it begins with")

@@ -246,6 +246,24 @@ def test_a_job_that_begins_with_a_model_keeps_its_classes() -> None:
     assert horn.Job(net, (X[few], y[few]), initial=first).data.classes == ("dog", "eel")
 
 
+def test_nor_are_they_lost_where_an_output_is_added_or_left_out() -> None:
+    y = np.array(["cat", "dog", "eel"])[CODES]
+    few = y != "cat"
+    both = network()
+    both.output(1, loss="squared_error", inputs=both.layers[1], name="size")
+    of_one = trained(y).model
+    of_two = horn.Model(both, both.initial_parameters(), classes={"layer2": of_one.classes})
+    pair = {"layer2": y[few], "size": X[few, :1]}
+    found = horn.Job(both, (X[few], pair), initial=of_one).data.all_classes
+    assert found == {"layer2": ("cat", "dog", "eel")}
+    found = horn.Job(of_one.network, (X[few], y[few]), initial=of_two).data.classes
+    assert found == ("cat", "dog", "eel")
+    for net, given in ((both, of_one), (of_one.network, of_two)):
+        answers = ["asp"] if given is of_two else {"layer2": ["asp"], "size": X[:1, :1]}
+        with pytest.raises(DataError, match="the model that it begins with does not have: 'asp'"):
+            horn.Job(net, (X[:1], answers), initial=given)
+
+
 @pytest.mark.cluster
 def test_tasks_and_groups_train_with_text() -> None:
     y = np.array(["cat", "dog", "eel"])[CODES]
