@@ -21,7 +21,7 @@ from horn.backends import in_use
 from horn.data import Dataset, Normalization, check_features, check_names, check_range, check_shape
 from horn.data.arrays import BYTE_SCALE
 from horn.data.classes import Classes, all_to_json, as_array
-from horn.data.in_steps import of_steps
+from horn.data.in_steps import is_ragged, of_steps, sequences
 from horn.data.inputs import side_by_side
 from horn.data.lanes import is_alone, is_long, pieces, whole
 from horn.data.stream import read
@@ -204,9 +204,8 @@ class Model:
                 "record is for a model of sequences, net.input(n, steps=...); "
                 "model.activations(x, layer) tells what a layer sends for each sample"
             )
-        is_long, net = self._is_long(x), self.network
-        data = self._scaled(whole(x, net.n_inputs, net.target_shapes, "x")) if is_long else (
-            self._dataset(x, "x"))  # fmt: skip
+        x = self._sequences(x)
+        data = self._whole(x) if self._is_long(x) else self._dataset(x, "x")
         found = recorded(self.stream(), data, names)
         if data.lengths is not None:
             return dict(found)
@@ -241,11 +240,14 @@ class Model:
             if isinstance(found, list):
                 return [one.argmax(axis=-1) if labels else one for one in found]
             return found.argmax(axis=-1) if labels else found
+        x = self._sequences(x)
         if self.network.has_several:
             return self._predict_each(x, labels)
         if self._is_long(x):
             found = self._of_long(x)
-            return self.labels_of(found) if labels else found
+            found = self.labels_of(found) if labels else found
+            ends = _lengths(x) if self.network.last.each_step else None
+            return found if ends is None else _cut(found, ends, is_array=False)
         data = self._dataset(x, "x")
         engine = self._ready()
         n, (*each, n_outputs) = len(data), self.network.answers
@@ -268,6 +270,7 @@ class Model:
         network, lengths = self.network, None
         if self._is_long(x):
             sent, is_one = self._sent_of_long(x), is_alone(x, network.n_inputs)
+            lengths = _lengths(x)
         else:
             data, is_one = self._dataset(x, "x"), False
             sent, lengths = self._sent(data), data.lengths
@@ -610,7 +613,8 @@ class Model:
         if not network.steps:
             return side_by_side(data, network.inputs, what)
         x = data[0] if isinstance(data, tuple) and data else data
-        if network.judges_each and network.answers_each and self._is_long(x):
+        asks_each = network.judges_each and network.answers_each
+        if asks_each and self._is_long(x) and _lengths(x) is None:
             found = whole(data, network.n_inputs, network.target_shapes, what)
             return pieces(found, network.n_inputs, network.steps, 1, what)
         return of_steps(data, network.steps, network.n_inputs, network.target_shapes, what)
@@ -620,6 +624,29 @@ class Model:
         if steps == 1 and self.facts.get("stateful") and is_long(x, 2, n):
             return True  # rows (steps, n) are not as many sequences of one step, as elsewhere
         return bool(steps) and is_long(x, steps, n)
+
+    def _sequences(self, x: Any) -> Any:
+        """Sequences of different lengths, some with more steps than ``net.input`` has, as a
+        dataset; anything else unchanged.
+        """
+        steps, given = self.network.steps, x
+        if isinstance(x, np.ndarray) and x.dtype == object:
+            given = list(x)
+        if not steps or not isinstance(given, list) or not is_ragged(given):
+            return x
+        if max(len(one) if hasattr(one, "__len__") else 0 for one in given) <= steps:
+            return x
+        found = sequences(given)
+        return found if found.shape[1:] == (self.network.n_inputs,) else x
+
+    def _whole(self, x: Any) -> Dataset:
+        """Sequences with more steps than ``net.input`` has, as a dataset."""
+        net, ends = self.network, _lengths(x)
+        given = x if ends is None else x.with_fields(lengths=None)
+        found = whole(given, net.n_inputs, net.target_shapes, "x")
+        if ends is not None:
+            found = found.with_fields(lengths=ends, shape=x.shape)
+        return self._scaled(found)
 
     def _of_long(self, x: Any) -> Array:
         """The answers to sequences with more steps than ``net.input`` has."""
@@ -637,10 +664,11 @@ class Model:
                 f"a layer of this model hears another from the end of the sequence: it answers "
                 f"whole sequences of at most {net.steps:,} steps, not pieces of longer ones"
             )
-        data = self._scaled(whole(x, net.n_inputs, net.target_shapes, "x"))
+        data = self._whole(x)
         if self._of_each is None:
             self._of_each = self._engine_of(self._as_learned().of_steps(net.steps))
-        return answers_of(self._of_each, data, net, self.dtype)
+        sent = answers_of(self._of_each, data, net, self.dtype)
+        return sent if data.lengths is None else metrics.held(sent, data.lengths, sent.shape[1])
 
     def _ready(self) -> Engine:
         if self._engine is None:
@@ -694,6 +722,10 @@ def _measured(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The measurements of a model, by the data and the metric: "test acc"."""
     every = (facts.get("metrics") or {}).items()
     return {f"{where} {name}": value for where, values in every for name, value in values.items()}
+
+
+def _lengths(x: Any) -> Array | None:
+    return x.lengths if isinstance(x, Dataset) else None
 
 
 def _cut(found: Array, lengths: Array, is_array: bool) -> Any:

@@ -50,8 +50,9 @@ class ModelStream:
             )
         self.at = 0
         self.n_features, self._columns = network.n_inputs, network.columns
-        kept = [f"{each.name}.{k}" for each in network.layers[1:] for k in carried(each.neuron)]
-        self.names = (*(layer.name for layer in network.layers), *kept)
+        sending = [layer for layer in network.layers if layer.answers]  # losses are not computed
+        kept = [f"{each.name}.{k}" for each in sending[1:] for k in carried(each.neuron)]
+        self.names = (*(layer.name for layer in sending), *kept)
         self._scale, self._normalization = scale, normalization
         self._dtype: Any = setup.dtype
         # One row: waking a second thread takes longer than its half of the work.

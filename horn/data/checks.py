@@ -104,7 +104,11 @@ def check_finite(dataset: Dataset) -> None:
     if dataset._checked:
         return
     _check_finite(dataset.x, "x", dataset.name)
-    if dataset.y is not None:
+    if dataset.y is None:
+        return
+    for part in dataset.targets:
+        _check_finite(dataset.y[:, part.columns], f"y of {part.name!r}", dataset.name)
+    if not dataset.targets:
         _check_finite(dataset.y, "y", dataset.name)
 
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from horn.data import ahead, arrays, order
+from horn.data import arrays, order
 from horn.data.classes import Classes, recode
 from horn.data.normalization import Normalization
 from horn.data.targets import OutputTargets, Parts, own, recoded, side_by_side
 from horn.errors import DataError
+from horn.formats import ahead
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +137,8 @@ class Dataset:
         for part in self.targets:
             if part.name == name:
                 return part
+        if self.y is None:
+            raise DataError(f"{self.name}: has no targets; pass (x, {{{name!r}: ...}})")
         raise DataError(
             f"{self.name}: has no targets of {name!r}, but of "
             f"{', '.join(repr(part.name) for part in self.targets) or 'one output without a name'}"

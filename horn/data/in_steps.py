@@ -328,6 +328,7 @@ def _of_dataset(
     data: Dataset, steps: int, features: int, shapes: TargetShapes, what: str
 ) -> Dataset:
     """The dataset, filled up to the steps of the network."""
+    data = as_asked(data, features, shapes, what)
     if len(data.shape) != 2 or data.shape[1] != features or data.shape[0] == steps:
         return data
     here = data.shape[0]
@@ -352,6 +353,22 @@ def _of_dataset(
         y = longer(y, "")
     changes: dict[str, Any] = {"targets": targets, "lengths": ends}
     return data.with_fields(x=x, y=y, shape=(steps, features), **changes)
+
+
+def as_asked(data: Dataset, features: int, shapes: TargetShapes, what: str) -> Dataset:
+    """The dataset with what a file has as numbers, (n, steps), as labels, where these are asked.
+    Raises DataError where the features of a sequence come before its steps.
+    """
+    if len(data.shape) == 2 and 1 < features == data.shape[0] != data.shape[1]:
+        raise DataError(
+            f"{what}: a sequence has the shape {data.shape}, but a step has {features} features, "
+            "which come last; write x.transpose(0, 2, 1)"
+        )
+    y, asked = data.y, [size > 1 for each, size in shapes.values() if each]
+    is_number = y is not None and y.shape[1:] == (data.n_features // features,) and not data.targets
+    if y is not None and is_number and [*asked] == [True] and (np.floor(y) == y).all():
+        return data.with_fields(y=y.astype(np.int64))
+    return data
 
 
 def check_answers(data: Dataset, steps: int, each: bool, what: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from horn.data import arrays
 from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
-from horn.data.in_steps import Coded, TargetShapes, is_ragged, labels_of, with_answers
+from horn.data.in_steps import Coded, TargetShapes, as_asked, is_ragged, labels_of, with_answers
 from horn.data.targets import by_part
 from horn.errors import DataError
 
@@ -35,7 +35,7 @@ def whole(data: Any, features: int, shapes: TargetShapes, what: str) -> Dataset:
     if isinstance(data, Dataset):
         if data.lengths is not None:
             raise _differ(what)
-        return _of_rows(data, features, what)
+        return _of_rows(as_asked(data, features, shapes, what), features, what)
     x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
     if isinstance(x, (Dataset, str)):
         return as_dataset(data, what)  # which raises the error
@@ -101,13 +101,13 @@ def _of_each(
 
 
 def _of_rows(data: Dataset, features: int, what: str) -> Dataset:
-    """A dataset of steps as one with a single sequence; a dataset of sequences unchanged."""
+    """A dataset of steps as one with a single sequence, one of sequences, without shapes."""
     if data.n_features % features:
         raise DataError(
             f"{what}: has {data.n_features:,} numbers in a row, which are no steps of {features}"
         )
     if data.n_features > features:
-        return data
+        return data.with_fields(ids=None, shape=())  # pieces have others
     changes: dict[str, Any] = {"ids": None, "weight": None, "shape": ()}
     found = _of_each(data, data.x.reshape(1, -1), lambda y: y.reshape(1, -1), **changes)
     parts = tuple(replace(each, by_step=each.is_labels) for each in found.targets)
@@ -171,10 +171,9 @@ def _cut(array: np.ndarray, n: int, whole_row: int, count: int, row: int) -> np.
 
 def is_long(x: Any, steps: int, features: int) -> bool:
     """Whether x is one long sequence, or several with more steps than the network's."""
-    if isinstance(x, Dataset) and x.lengths is not None:
-        return False
     if isinstance(x, Dataset):
-        return x.n_features == features < steps * features or x.n_features > steps * features
+        n, most = x.n_features, steps * features
+        return n > most or n == features < most
     if isinstance(x, np.ndarray) and x.dtype == object:  # arrays of different lengths
         return is_long(list(x), steps, features)
     shape = getattr(x, "shape", None)

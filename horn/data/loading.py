@@ -20,6 +20,7 @@ from horn.data.dataset import Dataset
 from horn.data.known import PARTS, cifar10, digits, mnist
 from horn.errors import DataError, NotFound
 from horn.formats import csv, idx, npy, npz
+from horn.formats.npz import Targets
 from horn.mistakes import shown, teaches
 
 KNOWN = ("digits", "mnist", "cifar10")
@@ -118,7 +119,7 @@ def _file(spec: str, labels: bool) -> Dataset:
             if not path.is_file():
                 raise _not_found(str(path), path)
         x, y = (_array(path) for path in paths)
-        return as_dataset((x, y if labels else None), spec)
+        return _of_arrays(x, y if labels else None, None, spec)
     raise _not_found(spec, Path(spec).expanduser())
 
 
@@ -135,14 +136,17 @@ def _table(path: Path, spec: str, labels: bool, columns: Mapping[str, str | int 
 
 def _read_file(path: Path, part: str | None, spec: str, labels: bool) -> Dataset:
     if path.suffix == ".npz":
-        x, y, lengths = npz.read_all(path, part, labels=labels)
-        if lengths is not None:
-            found = in_steps.sequences(x, y, lengths=lengths)
-            return found.with_fields(name=spec)
-        return as_dataset((x, y), spec)
+        return _of_arrays(*npz.read_all(path, part, labels=labels), spec)
     if part:
         raise DataError(f"{spec}: only .npz files have parts; leave out :{part}")
     return as_dataset((_array(path), None), spec)
+
+
+def _of_arrays(x: np.ndarray, y: Targets, lengths: np.ndarray | None, spec: str) -> Dataset:
+    each = y.values() if isinstance(y, dict) else [y]
+    if lengths is None and not (x.ndim == 3 and any(y is not None and y.ndim == 3 for y in each)):
+        return as_dataset((x, y), spec)
+    return in_steps.sequences(x, y, lengths=lengths).with_fields(name=spec)  # y of each step
 
 
 def _array(path: Path) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from horn._kernels.checksum import sum64
-from horn.data import ahead
+from horn.formats import ahead
 
 Array = np.ndarray[Any, Any]
 BLOCK_BYTES = 1 << 20

@@ -78,6 +78,19 @@ def test_sequences_of_other_lengths() -> None:
     longer = made.record(np.concatenate([x, x], axis=1), "top")["top"]
     assert longer.shape == (5, 8, 4)
     np.testing.assert_array_equal(longer[:, :4], whole["top"])
+    of_both = made.record([np.concatenate([x[0], x[0, :2]]), x[1]], "top")["top"]
+    np.testing.assert_array_equal(of_both[0], longer[0, :6])
+    np.testing.assert_array_equal(of_both[1], whole["top"][1])
+
+
+@pytest.mark.parametrize("backend", ["kernels", "python"])
+def test_a_loss_between_layers_sends_nothing(backend: str) -> None:
+    net = network(each_step=True)
+    net.loss(net.layers[1], f=lambda y: y * y, each_step=True, name="quiet")
+    made = horn.Model(net, net.initial_parameters(), net.initial_states(), backend=backend)
+    assert list(made.record(X[:1])) == ["layer0", "below", "top", "out", "below.v", "below.far"]
+    with pytest.raises(ModelError, match="'quiet' is neither a layer nor a State that sequences"):
+        made.record(X[:1], "quiet")
 
 
 def test_a_stream_tells_what_its_last_step_was() -> None:

@@ -33,6 +33,8 @@ def test_a_single_bad_target_is_named():
     y[2, 1] = np.nan
     with pytest.raises(DataError, match="y has NaN at row 2, column 1, the only such value; drop"):
         data.as_dataset((np.ones((3, 1)), y))
+    with pytest.raises(DataError, match="y of 'size' has NaN at row 2, column 1, the only such"):
+        data.as_dataset((np.ones((3, 1)), {"kind": [0, 1, 0], "size": y}))
 
 
 def test_contents_are_looked_at_once_per_dataset(monkeypatch):

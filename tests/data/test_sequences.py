@@ -62,6 +62,15 @@ def test_lengths_go_with_their_samples(tmp_path):
     assert read.name == str(tmp_path / "a.npz")
 
 
+def test_files_have_targets_of_each_step_for_several_outputs(tmp_path):
+    rng = np.random.default_rng(0)
+    x, tags, sizes = rng.normal(size=(4, 3, 2)), rng.integers(0, 2, (4, 3)), np.ones((4, 3, 2))
+    np.savez(tmp_path / "a.npz", x=x, **{"y.tag": tags, "y.size": sizes})
+    read, made = load(str(tmp_path / "a.npz")), sequences(x, {"size": sizes, "tag": tags})
+    assert read.targets == made.targets and read.name == str(tmp_path / "a.npz")
+    np.testing.assert_array_equal(read.y, made.y)
+
+
 def test_networks_with_more_steps_take_them():
     net = horn.Network()
     net.input(2, steps=5)

@@ -307,6 +307,14 @@ def test_predictions_of_sequences_that_are_longer():
             sent = model.stream()(x[k])
             np.testing.assert_allclose(found[k], sent if each else sent[-1], 0, 1e-5)
             np.testing.assert_allclose(model.predict(x[k]), found[k], 0, 1e-6)
+        ends = (23, 9, 3)  # each as if it were alone
+        lists = [one[:n] for one, n in zip(x, ends, strict=True)]
+        apart = [model.predict(one[None])[0] for one in lists]
+        for of_any in (lists, horn.data.sequences(lists)):
+            for one, alone in zip(model.predict(of_any), apart, strict=True):
+                np.testing.assert_allclose(one, alone, 0, 1e-6)
+            for one, alone in zip(model.predict(of_any, labels=True), apart, strict=True):
+                np.testing.assert_array_equal(one, alone.argmax(axis=-1))
         assert model.predict(x[:, :5]).shape == ((3, 5, 2) if each else (3, 2))
         if each:
             assert model.evaluate(x, y)["loss"] == pytest.approx(
@@ -315,6 +323,53 @@ def test_predictions_of_sequences_that_are_longer():
 
 
 # --- what is refused
+
+
+def test_so_are_those_of_several_outputs_of_different_lengths():
+    x, y = sequences(3, 23)
+    net = horn.Network(seed=1)
+    cell = net.layer(3, neuron=LSTM, inputs=[net.input(2, steps=5), horn.Delayed()])
+    net.output(2, activation="softmax", loss="cross_entropy", each_step=True, name="each")
+    net.output(1, loss="squared_error", inputs=cell, name="last")
+    targets = {"each": y[:, :5], "last": x[:, 4, :1]}
+    model = horn.train(horn.Job(net, (x[:, :5], targets), epochs=1)).model
+    lists = [x[0], x[1, :9], x[2, :3]]
+    found = model.predict(lists)
+    for k, one in enumerate(lists):
+        alone = model.predict(one[None])
+        np.testing.assert_allclose(found["each"][k], alone["each"][0], 0, 1e-6)
+        np.testing.assert_allclose(found["last"][k], alone["last"][0], 0, 1e-6)
+    with pytest.raises(DataError, match=r"x\[0\] is the longest.*pass 2 features at each step"):
+        model.predict([np.zeros((9, 4)), np.zeros((3, 4))])
+
+
+def test_data_sets_of_sequences_are_cut_as_arrays_are(tmp_path):
+    """Of files, too, whose labels of each step horn reads as numbers; with and without lengths."""
+    x, y = sequences(4, 12)
+    np.savez(tmp_path / "plain.npz", x=x, y=y)
+    np.savez(tmp_path / "ends.npz", x=x, y=y, lengths=np.full(4, 12))
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    plain, ends, pair = (
+        horn.data.load(spec.replace("@", str(tmp_path)))
+        for spec in ("@/plain.npz", "@/ends.npz", "@/x.npy,@/y.npy")
+    )
+
+    def run(data, **more):
+        job = horn.Job(net_of(steps=4), data, SGD, batch_size=2, epochs=1, stateful=True, **more)
+        return horn.train(job)
+
+    arrays = run((x, y), test=(x, y))
+    for data in (plain, ends, pair, horn.data.sequences(x, y)):
+        found = run(data, test=data)
+        assert bits(found) == bits(arrays) and found.test == arrays.test
+        assert found.model.evaluate(data) == arrays.test
+        assert len(horn.train(horn.Job(net_of(), data, epochs=1)).history) == 1  # not in pieces
+    np.savez(tmp_path / "turned.npz", x=x.transpose(0, 2, 1), y=y)
+    turned = horn.data.load(str(tmp_path / "turned.npz"))
+    for more in ({}, {"stateful": True, "truncate": 4}):
+        with pytest.raises(DataError, match=r"shape \(2, 12\), but .*2 features.*transpose\(0, 2"):
+            horn.Job(net_of(), turned, **more)
 
 
 def test_a_model_of_pieces_of_one_step_hears_one_sequence():

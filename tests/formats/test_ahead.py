@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from horn.data import Dataset, ahead
+from horn.data import Dataset
+from horn.formats import ahead
 
 
 @pytest.fixture
