@@ -195,9 +195,12 @@ class Job:
             )
         set_(self, "sample_weight", None)  # sample_weight and class_weight are in data now
         set_(self, "class_weight", None)
-        set_(self, "data", self._in_pieces(data, self.batch_size, "data"))
-        set_(self, "validation", self._in_pieces(self._like(validation, data), 1, "validation"))
-        set_(self, "test", self._in_pieces(self._like(test, data), 1, "test"))
+        validation, test = self._like(validation, data), self._like(test, data)
+        uncut = {"data": data, "validation": validation, "test": test}
+        set_(self, "_uncut", uncut if self.stateful else {})
+        for what, each in uncut.items():
+            n_lanes = self.batch_size if what == "data" else 1
+            set_(self, what, self._in_pieces(each, n_lanes, what))
         self._check_augment()
         if (self.early_stopping or self.keep_best) and validation is None:
             raise ModelError(
@@ -646,7 +649,7 @@ class Job:
     def with_settings(self, **changes: Any) -> Job:
         """A copy with some fields replaced."""
         try:
-            return replace(self, **changes)
+            return replace(self, **(vars(self)["_uncut"] | changes))
         except TypeError as error:
             raise JobError(f"Job: {error}") from None
 

@@ -268,6 +268,27 @@ def of_letters(n: int, steps: int) -> horn.Network:
     return net
 
 
+def test_other_settings_cut_the_sequences_anew():
+    """As --set and sweeps give them: the lanes, and the steps that filled no piece, were lost."""
+    x, y = sequences(3, 23)
+
+    def job(data, **more):
+        settings = {"batch_size": 3, "truncate": 4, "validation": (x, y), "test": (x, y)} | more
+        return horn.Job(net_of(), data, stateful=True, **settings)
+
+    for data in ((x, y), (x.reshape(69, 2), y.ravel())):
+        for changes in ({"batch_size": 2}, {"truncate": 5}, {"batch_size": 1, "truncate": 3}):
+            found, made = job(data).with_settings(**changes), job(data, **changes)
+            assert found.n_iterations == made.n_iterations
+            for what in ("data", "validation", "test"):
+                one, other = getattr(found, what), getattr(made, what)
+                assert one.pieces == other.pieces
+                np.testing.assert_array_equal(one.x, other.x)
+                np.testing.assert_array_equal(one.y, other.y)
+    given = job((x, y)).with_settings(data=(x[:, :12], y[:, :12]), truncate=6).data
+    assert (given.pieces, len(given)) == (2, 6)
+
+
 def test_a_text_as_one_stream(tmp_path):
     """From the text to a model that has learned, is saved, evaluated on all of another one, and
     predicts it whole as its stream does.
