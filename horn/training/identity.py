@@ -217,6 +217,9 @@ class JobDescriber:
             if isinstance(thing, Link) and isinstance(value, Layer):
                 value = value.name  # it is described before
             found[name] = self.describe(value)
+        if isinstance(thing, Link) and thing.is_turned:
+            if thing.source.size == thing.owner.source.size:  # else the sizes say it
+                found["transposed"] = True
         if len(found) == 1 and not dataclasses.is_dataclass(thing) and _is_opaque(thing):
             return _undescribed(thing)
         return found

@@ -262,6 +262,21 @@ def test_what_differs_in_a_layer_is_named(changes, words):
     assert any(words in one for one in said), said
 
 
+def test_which_way_a_tie_goes_counts_where_its_sizes_do_not_say_it():
+    def of(transposed):
+        net = horn.Network(seed=3)
+        net.input(6)
+        code = net.layer(6, activation="tanh", name="code")
+        net.layer(connect=horn.Tied(code, transposed=transposed), name="again")
+        net.output(3, loss="squared_error")
+        x, _ = data()
+        return identity(horn.Job(net, (x, x[:, :3])), "allreduce")
+
+    assert differences(of(True), of(True)) == differences(of(False), of(False)) == []
+    said = ["its again.links[0].transposed is True, here None"]
+    assert differences(of(True), of(False)) == said
+
+
 def test_how_long_it_trains_its_name_and_its_test_data_may_change():
     job, strategy = VARIANTS["sparse"]()
     was = identity(job, "allreduce", strategy)
