@@ -11,8 +11,9 @@ import numpy as np
 
 from horn import modelfile
 from horn.data import Normalization
+from horn.data.arrays import as_numbers
 from horn.data.classes import Classes, all_from_json
-from horn.errors import ModelError
+from horn.errors import DataError, ModelError
 from horn.network import Network
 
 Array = np.ndarray[Any, Any]
@@ -49,6 +50,7 @@ def beginning(given: Any, network: Network) -> Beginning:
     ------
     ModelError : no array has a name of the network's, an array of the same name has another
     shape, or its sparse connections, or windows with weights of their own, are others.
+    DataError : a given array holds what is no finite number.
     """
     left: tuple[str, ...] = ()
     windows: Mapping[str, Any] = {}
@@ -67,7 +69,7 @@ def beginning(given: Any, network: Network) -> Beginning:
         edges = {n: a for n, a in arrays.items() if n.endswith(("/indptr", "/indices", "/weight"))}
         parameters = {n: a for n, a in arrays.items() if n[:6] != "state/" and n not in edges}
     elif isinstance(given, Mapping):
-        parameters, states, edges = {n: np.asarray(a) for n, a in given.items()}, {}, {}
+        parameters, states, edges = {n: _numbers(a, n) for n, a in given.items()}, {}, {}
     elif hasattr(given, "parameters") and hasattr(given, "network"):
         parameters, states, edges = given.parameters, given.states, sparse_edges(given.network)
         windows = _windows(given.network)
@@ -116,6 +118,18 @@ def beginning(given: Any, network: Network) -> Beginning:
         normalization,
         feature_names,
     )
+
+
+def _numbers(given: Any, name: str) -> Array:
+    """An array of finite numbers, whatever was given for it. Raises DataError."""
+    found = as_numbers(given, f"Job: initial: {name}")
+    if not (finite := np.isfinite(found)).all():
+        place = tuple(map(int, np.unravel_index(finite.argmin(), found.shape)))
+        raise DataError(
+            f"Job: initial: {name} is {found[place]} at {place}, from where nothing is learned; "
+            "give a finite number, or leave the array out, and it is drawn from the seed"
+        )
+    return found
 
 
 def seen(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import horn
-from horn.errors import CheckpointError, JobError, ModelError
+from horn.errors import CheckpointError, DataError, JobError, ModelError
 
 
 class Counting(horn.Neuron):
@@ -85,10 +85,18 @@ def test_another_head_is_drawn_and_said(trained, caplog):
         (3, "initial is a horn.Model, the path of a model file, or a dict"),
         ({"nothing": np.zeros(3)}, "has no array of this network: it has nothing; the network has"),
         ({"code.gain": np.zeros(3)}, r"code.gain is \(3,\) there and \(12,\) in this network"),
+        ({"code.gain": ["a"] * 12}, "initial: code.gain holds text, but numbers are expected"),
+        ({"code.gain": np.full(12, 1j)}, "initial: code.gain holds complex numbers"),
+        (
+            {"code.gain": np.ma.masked_less(np.arange(12), 1)},
+            "initial: code.gain is masked at row 0",
+        ),
+        ({"code.weight": np.full((12, 64), [np.nan, 1.0] * 32)}, r"code.weight is nan at \(0, 0\)"),
+        ({"code.bias": [0.0] * 11 + [np.inf]}, r"code.bias is inf at \(11,\).*leave the array out"),
     ],
 )
 def test_what_cannot_be_begun_with_is_refused(given, said):
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises((ModelError, DataError), match=said):
         job(initial=given)
 
 
