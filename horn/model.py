@@ -19,7 +19,7 @@ import numpy as np
 from horn import html, losses, metrics, mistakes, modelfile, version
 from horn.backends import in_use
 from horn.data import Dataset, Normalization, check_features, check_names, check_range, check_shape
-from horn.data.arrays import BYTE_SCALE
+from horn.data.arrays import BYTE_SCALE, as_numbers
 from horn.data.classes import Classes, all_to_json, as_array
 from horn.data.in_steps import is_ragged, of_steps, sequences
 from horn.data.inputs import side_by_side
@@ -100,7 +100,8 @@ class Model:
 
     Raises
     ------
-    ModelError : an array is missing or has another shape than the network says.
+    ModelError : an array is missing or has another shape than the network says. DataError : it
+    holds no numbers.
     """
 
     def __init__(
@@ -757,7 +758,7 @@ def _frozen(
         raise ModelError(f"{kind}s do not fit the network: {', '.join(odd)}")
     found = {}
     for name, shape in expected.items():
-        array = np.ascontiguousarray(arrays[name], dtype)
+        array = np.ascontiguousarray(as_numbers(arrays[name], f"{kind} {name}"), dtype)
         if array.shape != shape:
             raise ModelError(f"{name} has shape {array.shape}, but the network says {shape}")
         array = array.view()

@@ -217,6 +217,14 @@ def test_arrays_that_do_not_fit_the_network_are_refused() -> None:
         Model(net, {**parameters, "layer1.bias": np.zeros(9)})
     with pytest.raises(ModelError, match=r"do not fit the network: layer9.bias"):
         Model(net, {**parameters, "layer9.bias": np.zeros(9)})
+    size = parameters["layer1.bias"].shape
+    for odd, said in (
+        (np.full(size, "a"), "parameter layer1.bias holds text"),
+        (np.full(size, 1j), "parameter layer1.bias holds complex numbers"),
+        (np.ma.masked_array(np.ones(size), True), "parameter layer1.bias is masked at row 0"),
+    ):
+        with pytest.raises(DataError, match=said):
+            Model(net, {**parameters, "layer1.bias": odd})
 
 
 def damaged(path: Path, how: str) -> None:
