@@ -262,6 +262,12 @@ class Job:
                 f"Job: early_stopping is a horn.EarlyStopping, got {self.early_stopping!r}; write "
                 "early_stopping=horn.EarlyStopping(patience=3)"
             )
+        judged = [layer.name for layer in self.network.judged]
+        if self.target is None and judged and (len(judged) > 1 or self.network.has_several):
+            raise ModelError(
+                f"Job: target=None is for a network without a loss, but this one has the losses of "
+                f"{', '.join(judged)}; leave target=None out, or the losses"
+            )
         if self.target == "input" and self.network.has_several:
             raise ModelError(
                 f'Job: target="input" is of one output, but the network has '
@@ -668,9 +674,14 @@ def _check_monitor(
         return
     names = better(network, metrics)
     if stopping.monitor not in names:
+        name = stopping.monitor[4:]
+        asked: Any = [name]
+        for output in network.columns if network.has_several else ():
+            if name.startswith(f"{output}_"):
+                asked = {output: [name.removeprefix(f"{output}_")]}
         raise ModelError(
             f"Job: early stopping watches {stopping.monitor!r}, but what is measured is "
-            f"{', '.join(names)}; add metrics=[{stopping.monitor[4:]!r}], or watch one of them"
+            f"{', '.join(names)}; add metrics={asked!r}, or watch one of them"
         )
     if not _better(stopping, network, metrics):
         raise ModelError(

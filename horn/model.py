@@ -297,8 +297,10 @@ class Model:
             found[chunk] = engine.outputs(x, lengths=lengths)
         return found
 
-    def _labels_of_one(self, output: Layer, sent: Array) -> Array:
+    def _labels_of_one(self, output: Layer, sent: Any) -> Any:
         """The labels by one of several outputs; its numbers, if it tells no classes apart."""
+        if isinstance(sent, list):
+            return [self._labels_of_one(output, one) for one in sent]
         classes = self.classes if isinstance(self.classes, Mapping) else {}
         own = classes.get(output.name)
         own_network = self.network.alone(output)
@@ -315,6 +317,8 @@ class Model:
         """The labels that ``predict(labels=True)`` returns, from the outputs of the last layer
         (..., n_outputs); by name for several outputs.
         """
+        if isinstance(outputs, list):  # of sequences that end early, one of each
+            return [self.labels_of(one) for one in outputs]
         if isinstance(outputs, Mapping):
             known = {output.name: output for output in self.network.outputs}
             return {name: self._labels_of_one(known[name], a) for name, a in outputs.items()}

@@ -356,8 +356,12 @@ def test_targets_that_do_not_fit_are_said(data: Any, sentence: str) -> None:
          "\\(x, {'digit': ..., 'side': ..., 'sizes': ...}\\), or one .npz file"),
         ({"aggregates": {"digit_acc": horn.Aggregate("h", lambda o: o.mean())}},
          "an aggregate is called 'digit_acc', which is the column of"),
+        ({"data": X, "target": None},
+         "without a loss, but this one has the losses of digit, side, sizes, quiet; leave target="),
+        ({"validation": 0.2, "early_stopping": horn.EarlyStopping(monitor="val_sizes_r2")},
+         "add metrics={'sizes': \\['r2'\\]}, or watch one of them"),
     ],
-    ids=["input", "class weight", "stream", "aggregate"],
+    ids=["input", "class weight", "stream", "aggregate", "no target", "monitor"],
 )  # fmt: skip
 def test_what_is_not_available_is_said(more: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ModelError, match=sentence):

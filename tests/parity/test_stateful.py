@@ -334,8 +334,11 @@ def test_predictions_of_sequences_that_are_longer():
         for of_any in (lists, horn.data.sequences(lists)):
             for one, alone in zip(model.predict(of_any), apart, strict=True):
                 np.testing.assert_allclose(one, alone, 0, 1e-6)
-            for one, alone in zip(model.predict(of_any, labels=True), apart, strict=True):
+            labels = model.predict(of_any, labels=True)
+            for one, alone in zip(labels, apart, strict=True):
                 np.testing.assert_array_equal(one, alone.argmax(axis=-1))
+            for one, said in zip(model.labels_of(model.predict(of_any)), labels, strict=True):
+                np.testing.assert_array_equal(one, said)
         assert model.predict(x[:, :5]).shape == ((3, 5, 2) if each else (3, 2))
         if each:
             assert model.evaluate(x, y)["loss"] == pytest.approx(
@@ -360,6 +363,8 @@ def test_so_are_those_of_several_outputs_of_different_lengths():
         alone = model.predict(one[None])
         np.testing.assert_allclose(found["each"][k], alone["each"][0], 0, 1e-6)
         np.testing.assert_allclose(found["last"][k], alone["last"][0], 0, 1e-6)
+        said = model.labels_of(found)["each"][k]
+        np.testing.assert_array_equal(said, model.predict(lists, labels=True)["each"][k])
     with pytest.raises(DataError, match=r"x\[0\] is the longest.*pass 2 features at each step"):
         model.predict([np.zeros((9, 4)), np.zeros((3, 4))])
 
