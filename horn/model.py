@@ -380,6 +380,11 @@ class Model:
         from horn.stream import written
 
         letters = self.classes
+        if self.network.has_several:
+            raise ModelError(
+                f"generate goes on with the answers of one output, but this model has "
+                f"{', '.join(self.network.columns)}; go on with model.stream(), which answers each"
+            )
         if letters is None or not all(isinstance(k, str) and len(k) == 1 for k in letters):
             raise ModelError(
                 "generate is for a model that learned a text, from horn.data.text: its classes are "

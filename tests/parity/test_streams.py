@@ -127,6 +127,12 @@ def test_what_is_no_stream_is_said():
     assert stream.at == 2 and np.isfinite(stream(np.zeros(3))).all()
     with pytest.raises(horn.ModelError, match="is for a model that learned a text"):
         made.generate("a", 3)
+    both = network(Gated, lambda x: x)
+    both.output(2, loss="squared_error", inputs=both.layers[1], name="b")
+    with pytest.raises(
+        horn.ModelError, match="answers of one output, but this model has .*, b; go"
+    ):
+        model(both, "kernels").generate("a", 3)
 
 
 @pytest.fixture(scope="module")
