@@ -193,7 +193,8 @@ class Direct(Optimizer):
     ``m.previous_update`` is the last one.
 
     Arrays without a push (biases and input synapses of a network with a loss) take the plain step:
-    w -= learning_rate * gradient. Weight decay is not offered: it belongs into the push.
+    w -= learning_rate * gradient. ``clip_value`` and ``clip_norm`` bound these changes, not
+    gradients. Weight decay is not offered: it belongs into the push.
 
     Source: Yoon 2016, section 2.1, where the neuron itself computes the change of its weight.
     """
