@@ -195,7 +195,8 @@ def train(
     """Train a job on this machine and return the run: its model, history and metrics.
 
     ``horn.train(model, data, epochs=3)`` trains a model on: it is the job ``horn.Job(model.network,
-    data, initial=model, epochs=3)``; ``settings`` are further arguments of ``horn.Job``.
+    data, initial=model, dtype=model.dtype, epochs=3)``; ``settings`` are further arguments of
+    ``horn.Job``.
 
     seed : replaces the network's seed. threads : the most per task (by default the cores,
     divided by the tasks). progress : True for a line per epoch on stderr, or a
@@ -253,7 +254,7 @@ def _going_on(job: Job | Model, data: Any, settings: dict[str, Any]) -> Job:
                 f"horn.train: what shall {job!r} be trained on? Write horn.train(model, data), or "
                 f"horn.train(horn.Job(model.network, data, initial=model))"
             )
-        return Job(job.network, data, **{"initial": job, **settings})
+        return Job(job.network, data, **{"initial": job, "dtype": job.dtype, **settings})
     if data is not None:
         raise JobError(
             f"horn.train(job) has its data in the job, as horn.train(horn.Job(net, (x, y))); "

@@ -221,8 +221,11 @@ def until_over(
     """
     with interrupts(stop := threading.Event(), numbers=ENDS) as heard:
         try:
-            while not cluster.retry(look, stop) and not stop.wait(pause_s):
-                pass
+            while not cluster.retry(look, stop):
+                if stop.wait(pause_s):
+                    break
+            else:
+                return
         except ClusterError as error:
             on = "" if job is None else f". The job goes on without this command: horn status {job}"
             if not heard:

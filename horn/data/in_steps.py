@@ -366,7 +366,7 @@ def as_asked(data: Dataset, features: int, shapes: TargetShapes, what: str) -> D
         )
     y, asked = data.y, [size > 1 for each, size in shapes.values() if each]
     is_number = y is not None and y.shape[1:] == (data.n_features // features,) and not data.targets
-    if y is not None and is_number and [*asked] == [True] and (np.floor(y) == y).all():
+    if y is not None and is_number and asked == [True] and (np.floor(y) == y).all():
         return data.with_fields(y=y.astype(np.int64))
     return data
 

@@ -140,6 +140,13 @@ def test_train_goes_on_with_a_model(trained):
     np.testing.assert_allclose(two.history["loss"], found.history["loss"], rtol=1e-4)
 
 
+def test_train_goes_on_in_the_precision_of_the_model():
+    first = horn.train(job(dtype="float64", epochs=1)).model
+    data = job().data
+    assert horn.train(first, data, epochs=1).model.dtype == "float64"
+    assert horn.train(first, data, epochs=1, dtype="float32").model.dtype == "float32"
+
+
 def test_what_does_not_go_on_says_how_to(trained):
     with pytest.raises(JobError, match=r"horn.train\(model, data\), or"):
         horn.train(trained)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,35 +23,12 @@ from horn.cluster.store import MARK
 from horn.coordination.jobs import JobState
 from horn.rpc import protocol as calls
 from tests.cli.conftest import Result
+from tests.cli.processes import ended, started
 from tests.cluster.agents import FOREVER, ROOT, Agents, alive, own_port
 from tests.cluster.helpers import end_session
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 Run = Callable[..., Result]
-
-
-@contextlib.contextmanager
-def spawned(made: Agents, *arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A command in a process of its own, which does not outlive the test."""
-    env = {**os.environ, "HORN_ZK": made.hosts, "PYTHONPATH": str(ROOT)}
-    env["PYTHONFAULTHANDLER"] = "1"
-    with subprocess.Popen(
-        [sys.executable, "-m", "horn", *arguments], cwd=folder, env=env, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def ended(process: subprocess.Popen[str]) -> str:
-    """What it said on stderr until its end. Raises AssertionError: where it is, if it goes on."""
-    try:
-        return process.communicate(timeout=60)[1]
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGABRT)
-        raise AssertionError(f"it goes on: {process.communicate()[1][-4000:]}") from None
 
 
 def test_submit_shows_the_progress_fetches_the_model_and_prints_how_good_it_is(
@@ -429,7 +405,7 @@ def test_a_job_that_fails_ends_with_its_cause_and_exit_code(
 
 def test_ctrl_c_detaches_and_the_job_goes_on(cluster: Agents, run: Run, folder: Path):
     words = ["submit", "job.py", "--set", f"epochs={FOREVER}"]
-    with spawned(cluster, *words, folder=folder) as process, cluster.client() as client:
+    with started(*words, folder=folder, zk=cluster.hosts) as process, cluster.client() as client:
 
         def entered() -> list[str]:
             found = client.coord.children(client.paths.jobs())
@@ -462,7 +438,7 @@ def test_ctrl_c_detaches_and_the_job_goes_on(cluster: Agents, run: Run, folder: 
 def test_a_client_that_is_killed_changes_nothing(cluster: Agents):
     words = ["submit", "job.py", "--", "--epochs", "12", *cluster.held(1)]
     with (
-        spawned(cluster, *words, folder=cluster.folder) as process,
+        started(*words, folder=cluster.folder, zk=cluster.hosts) as process,
         cluster.client() as client,
     ):
         job = cluster.wait(lambda: client.coord.children(client.paths.jobs()))[0]
@@ -475,7 +451,7 @@ def test_a_client_that_is_killed_changes_nothing(cluster: Agents):
 
 def test_a_client_that_is_stopped_by_another_ends_with_5(cluster: Agents, folder: Path):
     words = ["submit", "job.py", "--set", f"epochs={FOREVER}"]
-    with spawned(cluster, *words, folder=folder) as process, cluster.client() as client:
+    with started(*words, folder=folder, zk=cluster.hosts) as process, cluster.client() as client:
         job = cluster.wait(lambda: client.coord.children(client.paths.jobs()))[0]
         cluster.wait_running(client, job)
         client.stop(job, now=False)

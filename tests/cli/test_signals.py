@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -20,8 +17,9 @@ from horn.cluster.client import ClusterClient
 from horn.coordination.jobs import JobState
 from horn.coordination.session import Session
 from horn.errors import NotFound
-from tests.cli.test_cluster import Run, ended, spawned
-from tests.cluster.agents import FOREVER, ROOT, Agents, own_port
+from tests.cli.processes import ended, started
+from tests.cli.test_cluster import Run
+from tests.cluster.agents import FOREVER, Agents, own_port
 from tests.cluster.helpers import end_session
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -64,6 +62,16 @@ def test_a_signal_in_a_finalizer_ends_the_command_after_the_look(
         until_over(Looked(), "job-1", look)  # type: ignore[arg-type]
     assert len(looks) == 1 and getattr(caught.value, "code", None) == code
     assert signal.getsignal(number) is before
+
+
+def test_a_job_that_is_over_when_ctrl_c_comes_is_not_left():
+    """It was said to go on."""
+
+    def look(_: None) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        return True
+
+    until_over(Looked(), "job-1", look)  # type: ignore[arg-type]
 
 
 def test_a_hangup_that_is_ignored_stays_ignored():
@@ -119,7 +127,7 @@ def test_errors_have_no_colour(capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 def test_sigterm_detaches_and_says_that_the_job_goes_on(cluster: Agents, folder: Path):
     words = ["submit", "job.py", "--set", f"epochs={FOREVER}"]
-    with spawned(cluster, *words, folder=folder) as process, cluster.client() as client:
+    with started(*words, folder=folder, zk=cluster.hosts) as process, cluster.client() as client:
         job = attached(process)
         process.send_signal(signal.SIGTERM)
         err = ended(process)
@@ -139,20 +147,6 @@ def test_ctrl_c_before_the_first_look_says_that_the_job_goes_on(
     done = run("submit", "job.py")
     job = run("list", "--json").json["jobs"][0]["id"]
     assert done.code == 130 and f"Detached; the job goes on. horn logs -f {job}" in done.err
-
-
-@contextlib.contextmanager
-def started(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A command outside of any cluster."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "horn", *arguments], cwd=folder, env=env, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def attached(process: subprocess.Popen[str]) -> str:

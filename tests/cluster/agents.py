@@ -257,3 +257,21 @@ def agents(folder: Path) -> Iterator[Agents]:
         finally:
             made.stop()
         made.wait(lambda: not alive(children))
+
+
+@contextlib.contextmanager
+def restartable(
+    folder: Path, data_dir: Path | None, session_s: float = 5.0
+) -> Iterator[tuple[zk.EmbeddedServer, Agents]]:
+    """Agents, and a ZooKeeper that is to be stopped and to start again on its port, with the data
+    of ``data_dir`` or with nothing.
+    """
+    server = zk.EmbeddedServer(own_port(), tick_ms=500, data_dir=data_dir)
+    server.start()
+    made = Agents(folder, server.hosts)
+    made.session_s = session_s
+    try:
+        yield server, made
+    finally:
+        made.stop()
+        server.stop()

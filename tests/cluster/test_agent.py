@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import zk
 from horn.cluster import job_controller
 from horn.cluster.agent import Agent
 from horn.cluster.capacity import HostCapacity
@@ -24,7 +23,7 @@ from horn.coordination.jobs import ENDED, JobState
 from horn.coordination.membership import Membership
 from horn.coordination.records import Znode
 from horn.errors import AccessDenied, JobError, NotFound
-from tests.cluster.agents import FOREVER, ROOT, Agents, alive, own_port
+from tests.cluster.agents import FOREVER, ROOT, Agents, alive, restartable
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -384,11 +383,7 @@ def test_off_loopback_a_worker_without_a_key_refuses_to_start(cluster_of: Agents
 def test_while_zookeeper_is_gone_tasks_end_and_afterwards_the_job_goes_on(
     tmp_path: Path,
 ):
-    server = zk.EmbeddedServer(own_port(), tick_ms=500, data_dir=str(tmp_path / "zk"))
-    server.start()
-    made = Agents(tmp_path, server.hosts)
-    made.session_s = 5.0
-    try:
+    with restartable(tmp_path, tmp_path / "zk") as (server, made):
         made.start("a")
         with made.client() as cluster:
             held = made.held(150)
@@ -404,17 +399,10 @@ def test_while_zookeeper_is_gone_tasks_end_and_afterwards_the_job_goes_on(
             status = made.wait_ended(cluster, job)
         assert status.state is JobState.SUCCEEDED, (status.result, made.said())
         assert status.record.n_restarts == 1
-    finally:
-        made.stop()
-        server.stop()
 
 
 def test_a_zookeeper_without_its_data_has_the_workers_again_and_no_job(tmp_path: Path):
-    server = zk.EmbeddedServer(own_port(), tick_ms=500)
-    server.start()
-    made = Agents(tmp_path, server.hosts)
-    made.session_s = 5.0
-    try:
+    with restartable(tmp_path, None) as (server, made):
         made.start("a")
         with made.client() as cluster:
             job = made.submit(cluster, "--epochs", "12", *made.held(10))
@@ -431,9 +419,6 @@ def test_a_zookeeper_without_its_data_has_the_workers_again_and_no_job(tmp_path:
             made.let_go()
             status = made.wait_ended(cluster, made.submit(cluster))
         assert status.state is JobState.SUCCEEDED, (status.result, made.said())
-    finally:
-        made.stop()
-        server.stop()
 
 
 @pytest.mark.slow

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-import zk
 from horn.coordination.jobs import JobState
-from tests.cluster.agents import Agents, alive, own_port
+from tests.cluster.agents import alive, restartable
 from tests.cluster.test_downpour import DOWNPOUR, PER_EPOCH
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
@@ -27,11 +26,7 @@ def test_after_an_outage_no_job_blames_a_signal(tmp_path: Path, kind: str, names
     how: dict[str, Any] = {"checkpoint_every": 20}
     if kind == "downpour":
         how = DOWNPOUR | {"servers": 1}
-    server = zk.EmbeddedServer(own_port(), tick_ms=500, data_dir=str(tmp_path / "zk"))
-    server.start()
-    made = Agents(tmp_path, server.hosts)
-    made.session_s = SESSION_S
-    try:
+    with restartable(tmp_path, tmp_path / "zk", SESSION_S) as (server, made):
         made.start(*names, slots=2 // len(names), shared=True)
         with made.client() as client:
             made.wait_known(client)
@@ -46,6 +41,3 @@ def test_after_an_outage_no_job_blames_a_signal(tmp_path: Path, kind: str, names
         assert status.state is JobState.FAILED, (status.result, made.said())
         cause = status.result["cause"]
         assert "SIGKILL" not in cause and "ZooKeeper" in cause, (cause, made.said())
-    finally:
-        made.stop()
-        server.stop()
