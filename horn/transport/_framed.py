@@ -175,8 +175,9 @@ class FramedTransport(Delivery):
         def missing() -> list[int]:
             return [task for task, peer in self._peers.items() if is_late(peer)]
 
-        where = f"superstep {superstep}, barrier"
-        self._until(missing, timeout_s, where, lambda task: "its arrival")
+        if missing():
+            where = f"superstep {superstep}, barrier"
+            self._until(missing, timeout_s, where, lambda task: "its arrival")
         for peer in self._peers.values():
             step = peer.barriers.popleft()
             if step != superstep:
