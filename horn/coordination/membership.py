@@ -343,10 +343,8 @@ class Membership:
                 self.check()
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    here, hint = (
-                        present(),
-                        "Look in the log of an absent one, or raise --start-timeout",
-                    )
+                    here = present()
+                    hint = "Look in the log of an absent one, or raise --start-timeout"
                     raise BarrierTimeout(
                         f"registration in {self.folder}", tuple(sorted(wanted - here)),
                         tuple(sorted(wanted & here)), timeout_s, hint,
@@ -447,7 +445,8 @@ def _member(folder: str, name: str, node: Znode) -> Member:
     try:
         written = json.loads(node.data)
         endpoint, versions, info = written["endpoint"], written["versions"], written["info"]
-        if [*map(type, (endpoint, versions, info))] != [str, dict, dict]:
+        is_text = isinstance(endpoint, str)
+        if not (is_text and isinstance(versions, dict) and isinstance(info, dict)):
             raise TypeError("a field has another type")
         layout = versions["layout"]
     except (ValueError, KeyError, TypeError) as error:

@@ -263,10 +263,10 @@ def _code_of(name: str) -> tuple[tuple[int, int], str, str, str | None, bytes] |
         if type(spec.loader) is ExtensionFileLoader:
             return state, spec.origin, "", None, b""
         # In a process that was itself given code, FINDER's loader.
-        is_known = (
-            type(spec.loader) is SourceFileLoader or type(spec.loader).__module__ == "preload"
-        )
-        if not (isinstance(spec.loader, SourceFileLoader) and is_known):
+        is_given = type(spec.loader).__module__ == "preload"
+        if not isinstance(spec.loader, SourceFileLoader):
+            return None
+        if type(spec.loader) is not SourceFileLoader and not is_given:
             return None
         code = spec.loader.get_code(name)
     except (ImportError, AttributeError, ValueError, SyntaxError, OSError):

@@ -88,15 +88,10 @@ class ChildProcess:
                     self.stack = os.memfd_create(f"horn-stack-{task}", os.MFD_CLOEXEC)
                     undo.callback(os.close, self.stack)
                     inherited = [theirs.fileno(), self.stack]
-                    arguments = [*inherited, os.getpid(), f"{job_id}:{task}"]
+                    arguments = map(str, [*inherited, os.getpid(), f"{job_id}:{task}"])
+                    text = program(3, IMPORTS, RUN, code)
                     self.process = subprocess.Popen(
-                        [
-                            sys.executable,
-                            "-P",
-                            "-c",
-                            program(3, IMPORTS, RUN, code),
-                            *map(str, arguments),
-                        ],
+                        [sys.executable, "-P", "-c", text, *arguments],
                         stdin=subprocess.DEVNULL,
                         stdout=2 if output is None else output,  # only the parent prints results
                         stderr=output,
