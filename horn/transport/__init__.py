@@ -147,7 +147,9 @@ class Transport(ABC):
 
     @abstractmethod
     def collect(self, superstep: int, parts: Sequence[int], timeout_s: float) -> None:
-        """Wait for the blocks of ``parts`` that others owe this task, after ``post``."""
+        """Wait for the blocks of ``parts`` that others owe this task, after ``post``, and until its
+        own among them are sent: a transport sends only while it is called.
+        """
 
     @abstractmethod
     def inbox(self, part: int) -> Array:

@@ -90,7 +90,8 @@ def measure(task: int, n_tasks: int, store: str, pipe: Any, rounds: int) -> dict
                 t.post(step, ours)
                 np.copyto(out[task], source)
                 for p in others:  # one by one: copy while the next is on its way
-                    t.collect(step, (at + p,), TIMEOUT_S)
+                    # With its own: else it may go, to another transport, before it is sent.
+                    t.collect(step, (at + task, at + p), TIMEOUT_S)
                     np.copyto(out[p], t.inbox(at + p))
 
         return exchange, out
