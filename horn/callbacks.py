@@ -12,8 +12,9 @@ import importlib.util
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from string import Formatter
 from typing import Any, ClassVar, TypeAlias
 
 from horn.errors import JobError, ModelError
@@ -198,7 +199,25 @@ def place(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-class _Watching(Callback):
+def may_add_columns(callbacks: Iterable[Any]) -> bool:
+    """Whether one of them is a user's, who may write columns into the rows of the history."""
+    return any(
+        isinstance(one, EpochFunction) or not type(one).__module__.startswith("horn.")
+        for one in callbacks
+    )
+
+
+def _check_columns(name: str, does: str, columns: Iterable[str], job: Job) -> None:
+    """Raise ModelError for columns that the history of a job cannot have."""
+    for column in columns:
+        if column not in job.columns and not may_add_columns(job.callbacks):
+            raise ModelError(
+                f"{name} {does} {column!r}, which this job does not measure; its columns are "
+                f"{', '.join(job.columns)}"
+            )
+
+
+class Watching(Callback):
     """A callback that watches a column of the history. mode : "min" or "max" is better; by default
     "max" where the column's name does not speak of a loss or an error.
     """
@@ -220,6 +239,7 @@ class _Watching(Callback):
                 f"{type(self).__name__} watches {self.monitor}, but the job has no validation "
                 f"data; add validation=0.1 to hold out a tenth"
             )
+        _check_columns(type(self).__name__, "watches", [self.monitor], job)
 
     def on_train_begin(self, context: TrainingContext) -> None:
         if not context.history:  # another run has its own best; a resumed run keeps it
@@ -244,7 +264,7 @@ class _Watching(Callback):
 
 
 @teaches
-class ModelCheckpoint(_Watching):
+class ModelCheckpoint(Watching):
     """Saves the model after an epoch: the best so far, or every one.
 
     path : the file; ``{epoch}`` and the columns of the history are filled in, as in
@@ -265,6 +285,14 @@ class ModelCheckpoint(_Watching):
     def check(self, job: Job) -> None:
         if self.save_best_only:
             super().check(job)
+        path = os.fspath(self.path)
+        try:
+            fields = [field for _, field, _, _ in Formatter().parse(path) if field is not None]
+        except ValueError as error:
+            wanted = "a column in braces, as in m{epoch:03}.horn"
+            raise ModelError(f"ModelCheckpoint: {path}: {error}; {wanted}") from None
+        named = [field.partition(".")[0].partition("[")[0] for field in fields]
+        _check_columns("ModelCheckpoint", f"names {path} by", named, job)
 
     def on_epoch_end(self, context: TrainingContext) -> None:
         if self.save_best_only and not self.has_improved(context):
@@ -281,7 +309,7 @@ class ModelCheckpoint(_Watching):
 
 
 @teaches
-class ReduceOnPlateau(_Watching):
+class ReduceOnPlateau(Watching):
     """Multiplies the learning rate by ``factor`` when ``monitor`` has not improved by more than
     ``min_delta`` for ``patience`` epochs; not below ``least``. All tasks and groups get the same
     rate, at the end of the same epoch.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horn import html, mistakes
-from horn.aggregates import Aggregate
+from horn.aggregates import COLUMNS, Aggregate
 from horn.callbacks import Callback, as_callbacks
 from horn.data import (
     Augment,
@@ -283,6 +283,17 @@ class Job:
             return self.iterations
         assert self.epochs is not None
         return self.epochs * self.iterations_per_epoch
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the history, but for those that callbacks add. One that the data have
+        nothing for (acc without answers) is None in each row.
+        """
+        # Of several outputs the losses and accuracies are measured in training, too.
+        seen = [name.removeprefix("val_") for name in better(self.network, ())]
+        found = (*COLUMNS, *self.aggregates, *better(self.network, self.metrics), *seen)
+        held_out = self.validation is not None
+        return tuple(dict.fromkeys(c for c in found if held_out or not c.startswith("val_")))
 
     @property
     def iterations_per_epoch(self) -> int:

@@ -22,15 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn.aggregates import COLUMNS
-from horn.callbacks import Callback, EpochFunction, TrainingContext, place
+from horn.callbacks import Callback, TrainingContext, may_add_columns, place
 from horn.data import Dataset
 from horn.data.classes import as_array
 from horn.data.inputs import side_by_side
 from horn.data.stream import read
 from horn.errors import ModelError
 from horn.mistakes import of_module
-from horn.outputs import better
 from horn.own_lines import shell
 
 MOST = 64  # the most neurons of a layer in a picture
@@ -51,16 +49,8 @@ class LivePlot(Callback):
 
     def check(self, job: Any) -> None:
         _check("live", self.path)
-        others = (one for one in job.callbacks if not type(one).__module__.startswith("horn."))
-        if any(isinstance(one, EpochFunction) for one in job.callbacks) or any(others):
-            return  # they may add columns of their own
-        found = [*COLUMNS, *job.aggregates, *better(job.network, job.metrics)]
-        # Of several outputs the losses and accuracies are measured in training, too.
-        found += [name.removeprefix("val_") for name in better(job.network, ())]
-        if job.validation is None:
-            found = [name for name in found if not name.startswith("val_")]
-        columns = dict.fromkeys(found)
-        self._check_shown([name for name in self.columns if name in columns], columns)
+        if not may_add_columns(job.callbacks):
+            self._check_shown([name for name in self.columns if name in job.columns], job.columns)
 
     def _check_shown(self, shown: Sequence[str], columns: Iterable[str]) -> None:
         if not shown:

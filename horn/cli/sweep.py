@@ -113,8 +113,7 @@ def _check(target: str, args: Sequence[str], found: Sequence[Combination], strat
     """Refuse settings that no run could have, before any begins; the target's stem."""
     from horn import settings as settings_
     from horn import target as targets
-    from horn.aggregates import COLUMNS
-    from horn.outputs import better
+    from horn.callbacks import may_add_columns
 
     loaded = targets.load(target, args)
     for pairs in found:
@@ -124,9 +123,9 @@ def _check(target: str, args: Sequence[str], found: Sequence[Combination], strat
             job = settings_.apply(loaded.job, others)
         except HornError as error:
             raise type(error)(f"{' '.join(texts)}: {error}") from error
-        known = {*COLUMNS, *job.aggregates, *better(job.network, job.metrics)}
-        if monitor and monitor not in known | {name.removeprefix("val_") for name in known}:
-            meant = ", ".join(sorted(known - {"epoch", "iteration", "group_loss", "groups"}))
+        if monitor and monitor not in job.columns and not may_add_columns(job.callbacks):
+            known = {*job.columns} - {"epoch", "iteration", "group_loss", "groups"}
+            meant = ", ".join(sorted(known))
             raise JobError(f"--monitor {monitor}: no column of the history; there are {meant}")
     return loaded.stem
 

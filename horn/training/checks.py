@@ -6,6 +6,7 @@ import logging
 
 from horn import explain
 from horn.backends import is_compiled, load
+from horn.callbacks import Watching
 from horn.data.stream import Stream
 from horn.errors import CompileError, JobError
 from horn.job import Job
@@ -19,17 +20,18 @@ logger = logging.getLogger(__name__)
 
 
 def check_monitor(job: Job) -> None:
-    """Check that the figure that selects the best model can be measured."""
-    if not (job.early_stopping or job.keep_best):
-        return
-    if not job.network.is_judged:
+    """Check that the figures that select the best model, or the rate, can be measured."""
+    watched = {type(c).__name__: c.monitor for c in job.callbacks if isinstance(c, Watching)}
+    if job.early_stopping:
+        watched["early stopping"] = job.early_stopping.monitor
+    if (job.early_stopping or job.keep_best) and not job.network.is_judged:
         raise JobError("early stopping and keep_best need a loss, but the network has none")
-    is_answer = has_answers(job.network, job.validation, job.target)
-    if job.early_stopping and job.early_stopping.monitor == "val_acc" and not is_answer:
-        raise JobError(
-            "early stopping watches val_acc, but accuracy needs class labels, one-hot rows, or 0 "
-            'and 1 of sigmoid outputs; watch "val_loss"'
-        )
+    for name, monitor in watched.items():
+        if monitor == "val_acc" and not has_answers(job.network, job.validation, job.target):
+            raise JobError(
+                f"{name} watches val_acc, but accuracy needs class labels, one-hot rows, or 0 and "
+                f'1 of sigmoid outputs; watch "val_loss"'
+            )
 
 
 def check_metrics(job: Job) -> None:

@@ -252,13 +252,39 @@ def test_model_checkpoint_names_each_epoch(tmp_path):
     names = [f"m{row['epoch']:02}-{row['loss']:.2f}.horn" for row in run.history]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     wrong = horn.ModelCheckpoint(tmp_path / "{accuracy}.horn", save_best_only=False)
+    with pytest.raises(horn.ModelError, match="by 'accuracy', .* are epoch, iteration, loss, acc"):
+        job(callbacks=[wrong])
+    for path, said in [("{loss", "expected '}'"), ("{}", "by ''")]:
+        with pytest.raises(horn.ModelError, match=said):
+            job(callbacks=[horn.ModelCheckpoint(path, save_best_only=False)])
+    empty = horn.ModelCheckpoint(tmp_path / "{group_loss:.2f}.horn", save_best_only=False)
     with pytest.raises(horn.CallbackError, match="it may name epoch, iteration, loss, acc"):
-        horn.train(job(callbacks=[wrong]))
+        horn.train(job(callbacks=[empty]))
 
 
 def test_a_column_that_is_not_measured_is_said_with_those_that_are():
+    with pytest.raises(horn.ModelError, match="'f1', which this job does not measure; .* loss"):
+        job(callbacks=[horn.ReduceOnPlateau("f1")])
+    other = horn.ReduceOnPlateau("f1")
     with pytest.raises(horn.CallbackError, match="'f1', which this job does not measure; .* loss"):
-        horn.train(job(callbacks=[horn.ReduceOnPlateau("f1")]))
+        horn.train(job(callbacks=[lambda context: None, other]))  # it might have added one
+
+
+@pytest.mark.parametrize("name", ["ReduceOnPlateau", "early stopping"])
+def test_an_accuracy_that_nobody_can_measure_is_said_before_the_first_update(name):
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(2, loss="squared_error")
+    x, y = np.random.default_rng(0).standard_normal((2, 40, 3))
+    watching: dict[str, Any] = {"callbacks": [horn.ReduceOnPlateau("val_acc")]}
+    if name == "early stopping":
+        watching = {"early_stopping": horn.EarlyStopping(monitor="val_acc")}
+    diary = Diary()
+    watching["callbacks"] = [*watching.get("callbacks", ()), diary]
+    given = horn.Job(net, (x, y[:, :2]), validation=0.2, epochs=1, **watching)
+    with pytest.raises(horn.HornError, match=f"{name} watches val_acc, but accuracy needs class"):
+        horn.train(given)
+    assert not diary.lines
 
 
 def test_reduce_on_plateau_waits_and_reduces():
