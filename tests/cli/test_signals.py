@@ -255,3 +255,9 @@ def test_a_reader_that_has_gone_is_no_failure(folder: Path):
         assert process.stdout is not None
         process.stdout.close()
         assert (process.wait(60), process.stderr.read()) == (0, "")  # type: ignore[union-attr]
+
+
+def test_ctrl_c_while_the_commands_are_loaded_ends_quietly(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    with started("--help", folder=tmp_path) as process:
+        assert ended(process) == "" and process.returncode == -signal.SIGINT
