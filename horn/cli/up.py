@@ -214,7 +214,9 @@ def _lead(
                     f"ZooKeeper {hosts} · {nodes} worker{'s' * (nodes > 1)}. Submit with  "
                     f"horn submit --zk {hosts} FILE   Ctrl-C ends it."
                 )
-                threading.Event().wait()
+                for_good = threading.Event()
+                while not for_good.wait(1.0):  # a signal just before a wait does not end it
+                    pass
         except KeyboardInterrupt:
             pass
         except (HornError, SystemExit) as error:

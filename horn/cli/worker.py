@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
-from types import FrameType
-from typing import NoReturn
+import threading
+import time
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from horn.cli import _cluster
+
+if TYPE_CHECKING:
+    from horn.cluster.agent import Agent
 
 END_S = 25.0  # to end in order; Kubernetes kills after 30
 UNREACHABLE = 3  # the exit code
@@ -82,25 +87,40 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
         )
     agent = Agent(capacity)
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        agent.stop()
-        if signal.getitimer(signal.ITIMER_REAL)[0] == 0:
-            signal.setitimer(signal.ITIMER_REAL, END_S)
-
-    def give_up(number: int, frame: FrameType | None) -> NoReturn:
-        text = (
-            f"Worker {agent.name} could not end in order within {END_S:g} s; what it started ends"
-        )
-        os.write(2, f"{text} with it. Its place in ZooKeeper goes with its session.\n".encode())
-        os._exit(UNREACHABLE)
-
-    signal.signal(signal.SIGALRM, give_up)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            signal.signal(number, stop)
+    _end_on_signals(agent)
     if not quiet:
         terminal.say(
             f"Worker {agent.name} offers {capacity.slots} slots to {zk_hosts}. Ctrl-C ends it."
         )
     agent.run()
     return 0
+
+
+def _end_on_signals(agent: Agent) -> None:
+    """Stop the agent when a signal comes, and END_S later the process, whatever it waits for.
+
+    A thread hears of it from Python's handler in C: the main thread does not if it waits for good,
+    or if the signal comes just before it begins to wait.
+    """
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        numbers.append(signal.SIGHUP)
+    heard, told = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(told, False)
+
+    def listen() -> NoReturn:
+        while os.read(heard, 1)[0] not in numbers:
+            pass
+        with contextlib.suppress(OSError):  # it ends already
+            agent.stop()
+        time.sleep(END_S)
+        text = (
+            f"Worker {agent.name} could not end in order within {END_S:g} s; what it started ends"
+        )
+        os.write(2, f"{text} with it. Its place in ZooKeeper goes with its session.\n".encode())
+        os._exit(UNREACHABLE)
+
+    threading.Thread(target=listen, name="signals", daemon=True).start()
+    signal.set_wakeup_fd(told)
+    for number in numbers:
+        signal.signal(number, lambda number, frame: None)

@@ -274,7 +274,9 @@ def test_sigterm_ends_an_agent_whose_zookeeper_is_silent_and_what_it_runs(
         cluster_of.wait(lambda: not alive(below))
 
 
+# The main thread waits for good, and hears of no signal.
 STUCK = """
+import signal
 import threading
 from pathlib import Path
 
@@ -284,6 +286,7 @@ from horn.cluster.agent import Agent
 
 def stuck(agent):
     agent._keep_warm(1)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGALRM])
     print(agent._warm.process.pid, flush=True)
     lock = threading.Lock()
     lock.acquire()
