@@ -113,13 +113,18 @@ static int axis_to_cut(const loop_t *l, const domain_t *d, int nt) {
 
 /* The number of parts of a loop: one for each thread, or, if it is long, more, which threads take
  * as they finish. A thread whose processor has other work then does less, and no other waits for
- * it. The numbers are the same: no part of a reduction is ever cut. */
+ * it. The numbers are the same: no part of a reduction is ever cut. Columns of tiles.h are packed
+ * anew for each part of a0, so it has ROWS_EACH rows at least. */
 #define PARTS_EACH 8
 #define PART_WORK (1 << 19)
+#define ROWS_EACH 128
 static int64_t parts_of(const loop_t *l, const domain_t *d, int nt) {
     if (nt == 1 || !is_deep(d)) return nt;
-    const int64_t n = d->n[0] * d->n[1] * d->n[2] * (l->n_ops + 1) / PART_WORK;
-    return n < 2 * nt ? nt : n < PARTS_EACH * nt ? n : PARTS_EACH * nt;
+    int64_t n = d->n[0] * d->n[1] * d->n[2] * (l->n_ops + 1) / PART_WORK;
+    if (n > PARTS_EACH * nt) n = PARTS_EACH * nt;
+    if (has_columns(l) && d->axis == 1 && axis_to_cut(l, d, nt) == 0 && n > d->n[0] / ROWS_EACH)
+        n = d->n[0] / ROWS_EACH;
+    return n < 2 * nt ? nt : n;
 }
 
 /* Keep this part of the domain; 0 when there is none. */

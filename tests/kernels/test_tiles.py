@@ -114,7 +114,7 @@ def columns(x, w, u, ops, n_threads, folded):
     return out
 
 
-@pytest.mark.parametrize("p, q, r", [*SIZES, (300, 5, 70), (3, 600, 33)])
+@pytest.mark.parametrize("p, q, r", [*SIZES, (300, 5, 70), (3, 600, 33), (99, 601, 65)])
 @pytest.mark.parametrize("form", SIGNS)
 @pytest.mark.parametrize("folded", "bo")
 def test_columns(folded, form, p, q, r, dtype, n_threads, kernel_rng):
@@ -428,7 +428,7 @@ def squares(x, w, form, n_threads, rng):
     return out, whole.astype(float) * (x[:, None].astype(float) - w) ** 2, "boi".index(folded)
 
 
-@pytest.mark.parametrize("p, q, r", [*SIZES, (300, 5, 70), (3, 600, 33)])
+@pytest.mark.parametrize("p, q, r", [*SIZES, (300, 5, 70), (3, 600, 33), (99, 601, 65)])
 @pytest.mark.parametrize("form", SQUARES)
 def test_squares(form, p, q, r, dtype, n_threads, kernel_rng):
     x, w = matrices(kernel_rng, p, q, r, dtype)
