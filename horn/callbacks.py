@@ -233,6 +233,11 @@ class Watching(Callback):
         self.mode = mode or ("min" if lower else "max")
         self.best: float | None = None
 
+    @property
+    def watched(self) -> str:
+        """The column that is looked at, "" for none."""
+        return self.monitor
+
     def check(self, job: Job) -> None:
         if self.monitor.startswith("val_") and job.validation is None:
             raise ModelError(
@@ -282,8 +287,12 @@ class ModelCheckpoint(Watching):
         super().__init__(monitor, mode, 0.0)
         self.path, self.save_best_only = path, save_best_only
 
+    @property
+    def watched(self) -> str:
+        return self.monitor if self.save_best_only else ""
+
     def check(self, job: Job) -> None:
-        if self.save_best_only:
+        if self.watched:
             super().check(job)
         path = os.fspath(self.path)
         try:

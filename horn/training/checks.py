@@ -6,7 +6,7 @@ import logging
 
 from horn import explain
 from horn.backends import is_compiled, load
-from horn.callbacks import Watching
+from horn.callbacks import Watching, may_add_columns
 from horn.data.stream import Stream
 from horn.errors import CompileError, JobError
 from horn.job import Job
@@ -21,12 +21,14 @@ logger = logging.getLogger(__name__)
 
 def check_monitor(job: Job) -> None:
     """Check that the figures that select the best model, or the rate, can be measured."""
-    watched = {type(c).__name__: c.monitor for c in job.callbacks if isinstance(c, Watching)}
+    watched = [(type(c).__name__, c.watched) for c in job.callbacks if isinstance(c, Watching)]
+    if may_add_columns(job.callbacks):
+        watched = []
     if job.early_stopping:
-        watched["early stopping"] = job.early_stopping.monitor
+        watched.append(("early stopping", job.early_stopping.monitor))
     if (job.early_stopping or job.keep_best) and not job.network.is_judged:
         raise JobError("early stopping and keep_best need a loss, but the network has none")
-    for name, monitor in watched.items():
+    for name, monitor in watched:
         if monitor == "val_acc" and not has_answers(job.network, job.validation, job.target):
             raise JobError(
                 f"{name} watches val_acc, but accuracy needs class labels, one-hot rows, or 0 and "
