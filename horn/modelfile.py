@@ -8,7 +8,6 @@ memory, not its values. Reading a manifest needs no NumPy.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import hashlib
 import json
 import os
@@ -17,7 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horn.errors import HornError, ModelError, NotFound
+from horn.errors import HornError, ModelError
+from horn.formats.files import missing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -247,7 +247,7 @@ def _header(file: Path) -> dict[str, Any]:
             header = json.loads(stream.read(length))
         ends = [int(v["data_offsets"][1]) for k, v in header.items() if k != "__metadata__"]
     except FileNotFoundError:
-        raise NotFound(f"{file}: no such file; {_near(file)}") from None
+        raise missing(file) from None
     except IsADirectoryError:
         raise ModelError(f"{file}: is a folder, not a model file") from None
     except OSError as error:
@@ -261,13 +261,6 @@ def _header(file: Path) -> dict[str, Any]:
             f"{file}: {what} ({size:,} bytes, expected {expected:,}); copy or train it again"
         )
     return dict(header)
-
-
-def _near(file: Path) -> str:
-    """The hint at the model in that folder with the most similar name."""
-    names = [entry.name for entry in file.parent.glob("*.horn")]
-    near = difflib.get_close_matches(file.name, names, 1)
-    return f"did you mean {file.with_name(near[0])}?" if near else "check the name"
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from horn import settings
 from horn.errors import JobError, NotFound
+from horn.formats.files import missing
 
 if TYPE_CHECKING:
     from horn.job import Job
@@ -107,23 +108,9 @@ def _import(place: str) -> tuple[types.ModuleType, str]:
         raise
 
 
-def no_file(path: Path) -> NotFound:
-    """The error for a Python file that is not there: where it was looked for, and a near name."""
-    folder = path.parent.absolute()
-    if os.path.isdir(path):
-        return NotFound(f"{path}: is a folder; name a file in it")
-    if not os.path.isdir(folder):
-        return NotFound(f"{path}: no such file, since there is no folder {folder}")
-    # Compares stems: the common ending would make all names alike.
-    names = {entry.stem: entry.name for entry in folder.glob("*.py")}
-    near = difflib.get_close_matches(path.stem, names, 1)
-    hint = f"; did you mean {path.with_name(names[near[0]])}?" if near else ""
-    return NotFound(f"{path}: no such file in {folder}{hint}")
-
-
 def _import_file(path: Path) -> types.ModuleType:
     if not os.path.isfile(path):  # False too of a name that is too long
-        raise no_file(path)
+        raise missing(path)
     sys.path.insert(0, str(path.parent.resolve()))  # as python file.py does
     name = path.stem if path.stem not in sys.modules else f"horn_target_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())

@@ -26,8 +26,9 @@ from horn.cluster.package import (
     PackageManifest,
 )
 from horn.errors import JobError, NotFound
+from horn.formats.files import missing
 from horn.security.keys import is_key_text
-from horn.target import check_given, no_file
+from horn.target import check_given
 
 IGNORED = (".git/", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/",
            ".mypy_cache/", ".ruff_cache/", ".pytest_cache/", ".ipynb_checkpoints/",
@@ -103,7 +104,7 @@ def _place(place: str, root: Path) -> tuple[Path, Path]:
     if place.endswith(".py"):
         path = root / place
         if not os.path.isfile(path):  # False too of a name that is too long
-            raise no_file(path)
+            raise missing(path)
         return path.parent.resolve(), Path(path.name)
     for found in _module_files(root, place.split(".")):
         return root.resolve(), found

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from horn.data.dataset import Dataset
-from horn.errors import DataError, NotFound
+from horn.errors import DataError
+from horn.formats.files import missing
 
 SHOWN = 20  # characters on each side of the one that a message is about
 
@@ -138,7 +139,7 @@ def _read(source: Any) -> tuple[str, str]:
             "open(path, encoding=...)"
         ) from None
     except FileNotFoundError:
-        raise NotFound(f"{path}: no such file") from None
+        raise missing(path) from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         why = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{path}: cannot be read ({why})") from None

@@ -20,6 +20,7 @@ from horn.data.dataset import Dataset
 from horn.data.known import PARTS, cifar10, digits, mnist
 from horn.errors import DataError, NotFound
 from horn.formats import csv, idx, npy, npz
+from horn.formats.files import near
 from horn.formats.npz import Targets
 from horn.mistakes import shown, teaches
 
@@ -160,12 +161,10 @@ def _array(path: Path) -> np.ndarray:
 def _not_found(spec: str, path: Path) -> NotFound:
     """The error, with the nearest name: of the known sets, or of the files of that folder."""
     name, _, part = spec.partition(":")
-    if near := difflib.get_close_matches(name, KNOWN, 1):
+    if known := difflib.get_close_matches(name, KNOWN, 1):
         return NotFound(
-            f"no data set {name!r}; did you mean {near[0] + (':' + part if part else '')!r}?"
+            f"no data set {name!r}; did you mean {known[0] + (':' + part if part else '')!r}?"
         )
-    if path.parent.is_dir():
-        names = [entry.name for entry in path.parent.iterdir()]
-        if near := difflib.get_close_matches(path.name, names, 1):
-            return NotFound(f"{spec}: no such file; did you mean {str(path.with_name(near[0]))!r}?")
+    if other := near(path):
+        return NotFound(f"{spec}: no such file; did you mean {str(other)!r}?")
     return NotFound(f"{spec}: no such file or data set; give a path, or one of {', '.join(KNOWN)}")

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from horn.errors import DataError, NotFound
+from horn.errors import DataError
 from horn.formats import npy
+from horn.formats.files import missing
 from horn.formats.parts import kind_name
 
 Targets = np.ndarray | dict[str, np.ndarray] | None
@@ -48,7 +49,7 @@ def read_all(
     pairs is read as its train part. Raises NotFound or DataError.
     """
     if not path.is_file():
-        raise NotFound(f"{path}: no such file; check the name")
+        raise missing(path)
     try:
         with zipfile.ZipFile(path) as archive:
             files = [name for name in archive.namelist() if name.endswith(".npy")]
