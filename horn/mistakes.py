@@ -143,9 +143,10 @@ ARGUMENTS = {
     "model": "the network first: horn.Job(net, (x, y)); to go on with a model, initial=model",
     **dict.fromkeys(("shuffle",), "leave it out: every epoch has an order of its own, by the seed"),
     **dict.fromkeys(("verbose", "display", "logging"), "progress=True, of horn.train"),
-    **dict.fromkeys(("tasks", "groups", "servers", "strategy", "threads", "progress", "backend",
-                     "checkpoints", "resume", "profile"), "it where the job is run: "
-                    "horn.train(job, tasks=2, progress=True)"),
+    **{written.partition("=")[0]: f"it where the job is run: horn.train(job, {written})"
+       for written in ("tasks=2", "groups=2", "servers=1", "strategy='downpour'", "threads=2",
+                       "progress=True", "backend='reference'", "checkpoints='folder'",
+                       "resume=True", "profile=True")},
     **dict.fromkeys(("random_state", "random_seed", "seed"), "seed, of horn.Network"),
     **dict.fromkeys(("n_jobs", "workers", "num_workers"), "tasks=2, of horn.train"),
     **dict.fromkeys(("device", "cuda", "gpus", "accelerator", "use_gpu"), "leave it out: horn "
@@ -393,8 +394,11 @@ def remedy(message: str, function: Callable[..., Any] | None = None) -> str:
         if said := here.get(name[1], ARGUMENTS.get(name[1])):
             if called and "learning_rate" in known:  # an optimizer was called: it itself
                 said = said.replace("horn.SGD(", f"horn.{called[1]}(")
-            is_all = said.startswith("leave it out")
-            return said if is_all else f"write {said}, instead of {name[1]}"
+            if said.startswith("leave it out"):
+                return said
+            if said.startswith("it "):  # the same argument elsewhere
+                return f"write {said}"
+            return f"write {said}, instead of {name[1]}"
         if close := difflib.get_close_matches(name[1], known, 1, 0.7):
             return f"did you mean {close[0]}?"
         return f"it takes {', '.join(known)}" if known else ""

@@ -118,7 +118,7 @@ SAID: list[tuple[Callable[..., Any], str, str]] = [
     (job, "max_iter", "write epochs=10, of horn.Job"),
     (job, "verbose", "write progress=True, of horn.train, instead of verbose"),
     (job, "device", "leave it out: horn computes on processors"),
-    (job, "tasks", "horn.train(job, tasks=2, progress=True)"),
+    (job, "tasks", "horn.train(job, tasks=2)"),
     (job, "validation_data", "write validation=0.1, or validation=(x, y)"),
     (job, "weight_decay", "write it in the optimizer: horn.SGD(0.1, momentum=0.9"),
     (job, "epoch", "did you mean epochs?"),
