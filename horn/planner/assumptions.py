@@ -71,8 +71,8 @@ class Assumption:
 def _scaled(here: Machine, factor: float) -> dict[str, Any]:
     names = ("row_s", "weight_s", "edge_s", "stream_s", "operation_s", "left_s", "apply_s",
              "strip_s", "view_s", "fetch_s", "fetch_row_s", "fold_s", "fold_row_s", "cross_s",
-             "result_s", "tile_s", "synapse_s", "synapse_once_s", "synapse_alone_s", "draw_s",
-             "input_s")  # fmt: skip
+             "result_s", "tile_s", "tile_result_s", "window_s", "pool_s", "synapse_s",
+             "synapse_once_s", "synapse_alone_s", "draw_s", "input_s")  # fmt: skip
 
     def times(value: Any) -> Any:
         if isinstance(value, Mapping):

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import platform
 import threading
@@ -63,7 +64,7 @@ from horn.runtime.group import Group, TaskTimes
 from horn.transport import Channel, Identity, Transport
 from horn.wire.frames import Array
 
-FORMAT = 10  # of the file; a file of another format is replaced by new measurements
+FORMAT = 11  # of the file; a file of another format is replaced by new measurements
 SIDES = (192, 640, 2048)  # sides of the measured square weights
 BATCHES = (20, 100)
 # The measured products: receivers, sources, rows.
@@ -311,7 +312,7 @@ class StripTimings:
         left_s = {k: max((left[k] - short[k]) / self.few, operation_s[k]) for k in names}
         for each in (operation_s, left_s):
             each["copy"] = each["neg"]
-        _, view_s = self.fetch_s("near", self.short, self.long)
+        view_s = self.view_s()
         fetches = {kind: self.fetch_s(kind, self.short, self.long) for kind in ("list", "step")}
         fetches["fill"] = self.fetch_s("fill", self.short, self.long)
         fetches["copy"] = self.fetch_s("copy", 16, 48)  # several rows to a strip
@@ -320,6 +321,7 @@ class StripTimings:
         result_s = _median(once for *_, once in crosses.values())
         apply_s = _median(short[k] - self.short * operation_s[k] for k in names)
         besides_s = row_s + view_s + 2 * apply_s + result_s
+        tile_s, tile_result_s = self.tiles_s()
         folds = {name: self.fold_s(name, operation_s["add"], besides_s) for name in MONOIDS}
         return {
             "lanes": self.lanes,
@@ -334,7 +336,8 @@ class StripTimings:
             "fold_row_s": {name: row for name, (_, row) in folds.items()},
             "cross_s": {name: each for name, (each, *_) in crosses.items()},
             "result_s": result_s,
-            "tile_s": self.tiles_s(),
+            "tile_s": tile_s,
+            "tile_result_s": tile_result_s,
         }
 
     def slope(self, short_s: float, long_s: float) -> float:
@@ -349,6 +352,20 @@ class StripTimings:
             self.run_s(views, [op] * k, View(self.out[:, :n], "rc")) for k in (1, 1 + self.MORE)
         )
         return (several - one) / self.MORE / self.ROWS
+
+    def view_s(self, n: int = 256) -> float:
+        """Seconds per strip of an array that is read in place, in a loop over three axes."""
+        k, rows = self.MORE, self.ROWS
+        axes = {"x": rows, "y": rows, "c": n}
+        views = [View(each[:, :n], "yc" if at % 2 else "xc") for at, each in enumerate(self.given)]
+        out = View(np.zeros((rows, rows), self.dtype), "xy")
+        one = [("gt", 0, 1), *(("add", 2 + at, at % 2) for at in range(k))]
+        each = [("gt", 0, 1), *(("add", 2 + k + at, 2 + at) for at in range(k))]
+        few, many = (
+            self.run_s(given, ops, out, ("sum", "c"), axes)
+            for given, ops in ((views[:2], one), (views, each))
+        )
+        return max(many - few, 0.0) / k / rows**2
 
     def fetch_s(self, kind: str, short: int, long: int) -> tuple[float, float]:
         """Seconds per element, and per row, of a copy from an array of this layout."""
@@ -407,41 +424,55 @@ class StripTimings:
         each = self.slope(*rows_s)
         return each, max(rows_s[0] - self.short * each, 0.0), once_s[1]
 
-    def tiles_s(self) -> dict[str, float]:
-        """Seconds per element of each kind of tile, and per place of "places"."""
-        n, r = 48, 512
+    def tiles_s(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Seconds per element of each kind of tile, and per result besides: what a longer reduction
+        adds, and the rest. "places": per place, and nothing besides.
+        """
+        each, once = {}, {}
+        whole = {"b": 48, "o": 48, "i": 512}
+        for axis, short in (("b", 16), ("i", 128)):
+            long = whole[axis]
+            results = math.prod(whole.values()) / long
+            lows = self.tile_times({**whole, axis: short}, axis)
+            for kind, high in self.tile_times(whole, axis).items():
+                each[kind] = max((high - lows[kind]) / (long - short) / results, 0.0)
+                once[kind] = max(high / results - long * each[kind], 0.0)
+                if kind == "places":
+                    each[kind], once[kind] = high / (whole["b"] * whole["o"]), 0.0
+        return each, once
+
+    def tile_times(self, axes: Mapping[str, int], reduced: str) -> dict[str, float]:
+        """Seconds of a loop of each kind of tile that reduces this axis."""
+        b, o, i = axes["b"], axes["o"], axes["i"]
         rng = np.random.default_rng(2)
-        x, w = (rng.random((n, r)).astype(self.dtype) for _ in range(2))
-        u, out = x[:, :n].copy(), np.zeros((n, n), self.dtype)
-        axes = {"b": n, "o": n, "i": r}
-        pair, places = [View(x, "bi"), View(w, "oi")], View(np.floor(u * r), "bo")
-        to, up, u_b = View(np.zeros((n, r), self.dtype), "oi"), View(out, "bo"), View(u, "bo")
-
-        def each_s(given: list[Any], ops: list[tuple[Any, ...]], to: View, *how: str) -> float:
-            return self.run_s(given, ops, to, (how[0], how[1]), axes) / (n * n * r)
-
-        found = {}
-        for monoid in ("sum", "max", "min", "argmax", "prod"):
-            pairwise: list[tuple[Any, ...]] = [("add" if monoid == "prod" else "mul", 0, 1)]
-            ops = [("sub", 0, 1), ("abs", 2)] if monoid == "sum" else pairwise
-            found[monoid] = each_s(pair, ops, up, monoid, "i")
+        x, w, u = (rng.random(shape).astype(self.dtype) for shape in ((b, i), (o, i), (b, o)))
+        pair = [View(x, "bi"), View(w, "oi")]
         near = [View(x / 8, "bi"), pair[1], 1.0]  # 1 - x w: no factor near 0
-        found["near"] = each_s(near, [("mul", 0, 1), ("sub", 2, 3)], up, "prod", "i")
-        signs = [("sub", 1, 2), ("sign", 3), ("mul", 0, 4)]
-        found["columns"] = each_s([u_b, *pair], signs, to, "sum", "b")
-        square = [("sub", 1, 2), ("mul", 3, 3), ("mul", 0, 4)]
-        found["squares"] = each_s([pair[1], *pair], square, up, "sum", "i")
-        found["square columns"] = each_s([u_b, *pair], square, to, "sum", "b")
-        given = [u_b, View(u, "bo"), *near[:2], pair[0], 0.0, 1.0]
-        quotient = [
-            ("mul", 2, 3), ("sub", 6, 7), ("eq", 8, 5), ("div", 1, 8), ("select", 9, 0, 10),
-            ("mul", 4, 11),
-        ]  # fmt: skip
-        found["quotients"] = each_s(given, quotient, to, "sum", "b")
-        given = [u_b, *pair, View(u, "bo"), 1.0]
+        # Two arrays of one content: an array that comes twice is one.
+        ups = [View(u, "bo"), View(u.copy(), "bo")]
+        out = View(np.zeros_like(u), "bo") if reduced == "i" else View(np.zeros_like(w), "oi")
+        found: dict[str, float] = {}
+
+        def time_of(kind: str, given: list[Any], *ops: tuple[Any, ...], axis: str) -> None:
+            if axis == reduced:
+                monoid = kind if kind in MONOIDS else "prod" if kind == "near" else "sum"
+                found[kind] = self.run_s(given, ops, out, (monoid, axis), axes)
+
+        time_of("sum", pair, ("sub", 0, 1), ("abs", 2), axis="i")
+        for monoid in ("max", "min", "argmax", "prod"):
+            time_of(monoid, pair, ("add" if monoid == "prod" else "mul", 0, 1), axis="i")
+        time_of("near", near, ("mul", 0, 1), ("sub", 2, 3), axis="i")
+        time_of("columns", [ups[0], *pair], ("sub", 1, 2), ("sign", 3), ("mul", 0, 4), axis="b")
+        square = ("sub", 1, 2), ("mul", 3, 3), ("mul", 0, 4)
+        time_of("squares", [pair[1], *pair], *square, axis="i")
+        time_of("square columns", [ups[0], *pair], *square, axis="b")
+        time_of("quotients", [*ups, *near[:2], pair[0], 0.0, 1.0],
+                ("mul", 2, 3), ("sub", 6, 7), ("eq", 8, 5), ("div", 1, 8), ("select", 9, 0, 10),
+                ("mul", 4, 11), axis="b")  # fmt: skip
+        given = [ups[0], *pair, ups[1], 1.0]
         for name in FUNCTIONS:
             wave = [("mul", 1, 2), ("sub", 5, 3), ("mul", 6, 6) if name == "square" else (name, 6)]
-            found[name] = each_s(given, wave, up, "sum", "i")
+            time_of(name, given, *wave, axis="i")
             if name == "square":  # its slope is a product
                 continue
             last = {
@@ -449,10 +480,9 @@ class StripTimings:
                 "tanh": [("mul", 7, 7), ("sub", 4, 8), ("mul", 9, 0), ("mul", 10, 1)],
                 "sigmoid": [("sub", 4, 7), ("mul", 7, 8), ("mul", 9, 0), ("mul", 10, 1)],
             }[name]
-            found[f"{name} slope"] = each_s(given, [*wave, *last], to, "sum", "b")
-        at = [places, Iota("i"), u_b, pair[0], 0.0]
-        one = [("eq", 0, 1), ("mul", 2, 3), ("select", 5, 6, 4)]
-        found["places"] = each_s(at, one, to, "sum", "b") * r
+            time_of(f"{name} slope", given, *wave, *last, axis="b")
+        at = [View(np.floor(u * i), "bo"), Iota("i"), ups[0], pair[0], 0.0]
+        time_of("places", at, ("eq", 0, 1), ("mul", 2, 3), ("select", 5, 6, 4), axis="b")
         return found
 
     def run_s(

@@ -105,8 +105,9 @@ class Machine:
     strip besides. fetch_s : an element that is copied into a strip, by its layout
     (``walks.Walk``). fetch_row_s : a row of these. fold_s, cross_s : an element that is reduced,
     along a strip and across, by monoid. fold_row_s : a row that is reduced along the strip.
-    result_s : a result of a reduction. tile_s : an element of a tile (tiles.h), by monoid or kind:
-    "near" of a product of factors near 1; of "places" a sample and neuron.
+    result_s : a result of a reduction. tile_s, tile_result_s : an element of a tile (tiles.h), and
+    a result besides, by monoid or kind: "near" of a product of factors near 1; of "places" a sample
+    and neuron.
     window_s : a synapse of a sum of products over windows, for a number of whole vectors of the
     batch (a gradient: of maps), by kind of product; "squares": of squared differences. pool_s : the
     same of a fold over windows: "sum", "both" (an extreme and its place), "slope" (its gradient).
@@ -146,6 +147,14 @@ class Machine:
         argmax=1e-10, prod=1e-10, columns=7e-11, places=5e-9,
         quotients=8e-11, exp=1.6e-10, tanh=2.4e-10, sigmoid=2e-10,
         **{"exp slope": 2e-10, "tanh slope": 2.8e-10, "sigmoid slope": 2.4e-10},
+    )  # fmt: skip
+    tile_result_s: Figures = _by(
+        ("sum", "max", "min", "near", "squares", "square", "exp", "tanh", "sigmoid"), 8e-9,
+        argmax=3e-8, prod=2e-9, places=0.0,
+        **dict.fromkeys(
+            ("columns", "square columns", "quotients", "exp slope", "tanh slope", "sigmoid slope"),
+            3e-10,
+        ),
     )  # fmt: skip
     window_s: Figures = _by((*PRODUCTS[:3], "squares"), 1.1e-11, squares=1.8e-11)
     pool_s: Figures = _by(("sum", "both", "slope"), 1e-10)
@@ -439,10 +448,12 @@ class Costs:
             if kind == "prod" and tile.term in (LESS, MORE):
                 kind = "near"
             over = [n for name, n in lengths.items() if tile.fast != PLACES or name in "bo"]
-            return machine.call_s + math.prod(over) * machine.tile_s[kind]
+            results = math.prod(n for name, n in lengths.items() if name != each.axis)
+            once_s = results * machine.tile_result_s[kind]
+            return machine.call_s + math.prod(over) * machine.tile_s[kind] + once_s
         w = shape.walk(lengths, self.itemsize, machine.lanes)
         if each.is_gated and not shape.is_sparse:
-            return machine.call_s + w.results * (machine.result_s + machine.view_s)
+            return machine.call_s + w.results * machine.result_s
         whole = w.elements - w.left
         n_views = len(shape.seen) - (len(each.outputs) if each.axis else 0)
         strip_s = machine.strip_s + n_views * machine.view_s + len(each.ops) * machine.apply_s
