@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ from horn import random
 from horn._kernels.engine import Coef, Dim, Drawn, Iota, Ragged, Scalar, Tape, View
 from horn.backends import Array
 from horn.backends._edge_lists import EdgeLists
-from horn.backends._step_buffers import StepBuffer
+from horn.backends._step_buffers import StepBuffer, aligned
 from horn.backends._tape_memory import TapeMemory
 from horn.backends._windows import WindowLists
 from horn.ir import Node, Op
@@ -49,7 +49,7 @@ from horn.program import (
 )
 from horn.scheduling.choices import MAX_LIVE_ROWS, only_multiplied
 from horn.scheduling.folds import End, Fold, Joined, only_fold, only_squares, plan
-from horn.scheduling.passes import Pass, passes
+from horn.scheduling.passes import Pass, needs_rows, passes
 
 IN_PARTS = 2  # the mode of a range of instructions: once 0, step by step 1, in reverse -1
 SCALARS = (
@@ -91,6 +91,8 @@ class TapeWriter:
         self.in_place: dict[str, str] = {}
         if tape.reads_live and memory.batch_size <= MAX_LIVE_ROWS:
             self.in_place = only_multiplied(self.program)
+        # arrays of loops that need a sample's numbers side by side, by shape and operand
+        self.in_rows: dict[tuple[tuple[int, ...], int], Array] = {}
         self.loads: list[tuple[int, str, slice | int]] = []
         # with steps, statements lie inside others, and each is written by itself
         self.plan = Joined({}, frozenset(), {}) if self.program.steps else plan(self.program)
@@ -541,12 +543,38 @@ class TapeWriter:
         def number(value: tuple[str, int]) -> int:
             return value[1] + (len(inputs) if value[0] == "op" else 0)
 
-        outputs = zip(each.outputs, each.results, strict=True)
+        outs, label = [place.out(o) for o in each.outputs], each.outputs[0].buffer
+        rows = outs
+        if needs_rows(domain, edges is not None, self.memory.layout):
+            rows = [self._in_rows(out, -1 - k) for k, out in enumerate(outs)]
+            for k, view in enumerate(inputs):
+                if isinstance(view, View):
+                    inputs[k] = self._in_rows(view, k)
+                    self._copy(view, inputs[k], place.axes, label)
         self.tape.loop(
             place.axes, inputs, [(name, *map(number, args)) for name, *args in each.ops],
-            [(place.out(o), number(value)) for o, value in outputs],
-            reduce=(each.monoid, place.folded) if axis else None, label=each.outputs[0].buffer,
+            [(row, number(value)) for row, value in zip(rows, each.results, strict=True)],
+            reduce=(each.monoid, place.folded) if axis else None, label=label,
         )  # fmt: skip
+        for row, out in zip(rows, outs, strict=True):
+            self._copy(row, out, place.axes, label)
+
+    def _in_rows(self, view: View, k: int) -> View:
+        """The view, or operand k of a loop that has a sample's numbers side by side instead."""
+        array = view.array
+        if view.index or array.ndim != 2 or view.axes[0] != "b":
+            return view
+        if array.strides[1] == array.itemsize:
+            return view
+        key = array.shape, k
+        if key not in self.in_rows:
+            self.in_rows[key] = aligned(array.shape, self.dtype)
+        return View(self.in_rows[key], view.axes)
+
+    def _copy(self, view: View, to: View, axes: Mapping[Any, Any], label: str) -> None:
+        if to is not view:
+            extents = {name: axes[name] for name in view.axes}
+            self.tape.loop(extents, [view], [], [(to, 0)], label=label)
 
 
 class LoopOperands:

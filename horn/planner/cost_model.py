@@ -430,9 +430,15 @@ class Costs:
         return np.array(seconds)[of.reshape(-1)]
 
     def _extents_s(self, shape: Shape, lengths: Mapping[str, int]) -> float:
-        machine, each = self.machine, shape.each
+        machine = self.machine
         if not all(lengths.values()):
             return machine.call_s
+        copied = [math.prod(lengths[a] for a in one.axes) for one in shape.seen if one.is_copied]
+        copies_s = sum(machine.call_s + n * machine.fetch_s["step"] for n in copied)
+        return copies_s + self._loop_s(shape, lengths)
+
+    def _loop_s(self, shape: Shape, lengths: Mapping[str, int]) -> float:
+        machine, each = self.machine, shape.each
         if shape.is_sparse and each.is_sum_of_products and "b" in lengths:
             letter = each.axis or "b"
             if lengths["b"] == 1:

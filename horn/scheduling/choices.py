@@ -6,7 +6,6 @@ import os
 from collections import Counter
 
 from horn import ir
-from horn.connections.sparse import Sparse
 from horn.network import Network
 from horn.partition.share import Share
 from horn.program import (
@@ -31,7 +30,6 @@ from horn.program import (
     base,
     every,
     layer_of,
-    link_of,
     reads,
     writes,
 )
@@ -57,31 +55,19 @@ def choose_layout(program: Program, products: str, batch_size: int) -> str:
     batches of 20, 100 and 1000 (docs/notes/0002, 0070): horn's own products want batch-major, which
     saves 2 to 25 % of a step; OpenBLAS wants neuron-major up to some hundred rows (beyond, loading
     turns the batch for nothing); MKL wants it for thin batches only. Loops over (b, o, i) want one
-    sample's inputs side by side, sparse links the batch, and windows need the batch: of dense and
-    sparse loops in one net a synapse of a dense one loses half as much in the wrong layout. Of
-    sequences a step has few rows: with neurons side by side loops have whole vectors
-    (docs/notes/0184).
+    sample's inputs side by side; sparse links want the batch side by side. Of sequences a step has
+    few rows: with neurons side by side loops have whole vectors (docs/notes/0184).
 
     products : the library of products, as ``Tape.products``.
     """
-    layers = program.network.layers
-    links = [link for layer in layers for link in layer.links if link.edges is not None]
-    if any(not isinstance(link.owner.connection, Sparse) for link in links):
+    links = [link for layer in program.network.layers for link in layer.links]
+    if any(link.edges is not None for link in links):
         return "neuron"
-    dense = sparse = 0  # synapses of loops
-    for s in every(program.statements):
-        if not isinstance(s, Loop) or s.frame.link is None:
-            continue
-        n_deep = sum(len(ir.union(o.node.axes, o.axis)) == 3 for o in s.outputs)
-        link = link_of(program.network, s.frame)
-        if link.edges is None:
-            dense += n_deep * layers[s.frame.layer].size * link.source.size
-        else:
-            sparse += n_deep * len(link.edges.indices)
-    if links:
-        return "batch" if dense > 2 * sparse else "neuron"
-    if dense:
-        return "batch"
+    for statement in every(program.statements):
+        if isinstance(statement, Loop) and any(
+            len(ir.union(o.node.axes, o.axis)) == 3 for o in statement.outputs
+        ):
+            return "batch"
     if products == "horn" or program.steps:
         return "batch"
     if products == "mkl":

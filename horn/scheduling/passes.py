@@ -23,6 +23,13 @@ NAMES: dict[Op, str] = {
 Value = tuple[str, int]  # "in" or "op", and its place among these
 
 
+def needs_rows(domain: str, is_sparse: bool, layout: str) -> bool:
+    """Whether a loop gets copies in which a sample's numbers lie side by side: a dense one over
+    samples, neurons and messages, where sparse links or windows want the batch side by side.
+    """
+    return layout == "neuron" and len(domain) == 3 and not is_sparse
+
+
 @dataclass(frozen=True)
 class Pass:
     """One loop of the engine: elementwise with all its outputs, or one reduction.
@@ -164,11 +171,12 @@ def _is_truth(node: Node) -> bool:
 @dataclass(frozen=True)
 class Seen:
     """An array as a loop accesses it. axes : the loop's, in the order of memory, outermost first.
-    is_listed : its axis "e" is looked up, edge by edge.
+    is_listed : its axis "e" is looked up, edge by edge. is_copied : it is a copy (``needs_rows``).
     """
 
     axes: tuple[str, ...]
     is_listed: bool = False
+    is_copied: bool = False
 
 
 @dataclass(frozen=True)
@@ -205,13 +213,14 @@ class Shape:
 
         def seen(name: str, letters: str) -> Seen:
             has = buffers[name].axes
-            found, is_listed = [], False
+            found, is_listed, is_copied = [], False, False
             for letter in letters.replace("oi", "e") if on_edges else letters:
                 is_listed |= letter not in axes or (letter == "e" and each.axis == "o")
                 found.append(letter if letter in axes else "e")
             if layout == "neuron" and len(has) == 2 and base(has[0]) == "b":
-                found.reverse()
-            return Seen(tuple(found), is_listed)
+                is_copied = needs_rows(domain, on_edges, layout)
+                found = found if is_copied else found[::-1]
+            return Seen(tuple(found), is_listed, is_copied)
 
         arrays = [seen(given.value, given.axes) for given in each.inputs if given.op is Op.LOAD]
         for o in each.outputs:

@@ -3,8 +3,9 @@
     python -m tests.bench.bench_conv [--compile] [--busy] [--threads 1] [--seconds 3] [NAME ...]
     python -m tests.bench.bench_conv --together [--seconds 15] [NAME ...]
 
-Names: lenet 16, lenet 100, cifar 100, "64 to 64", patterns, back (a convolutional autoencoder whose
-decoder has the weights of its encoder: conv_transpose2d), pooling. A step is forward, loss,
+Names: lenet 16, lenet 100, cifar 100, "64 to 64", patterns, behind (distances to dense neurons
+behind a convolution), back (a convolutional autoencoder whose decoder has the weights of its
+encoder: conv_transpose2d), pooling. A step is forward, loss,
 backward and momentum update, float32. PyTorch runs eager in both memory formats, NCHW and NHWC,
 with --compile also torch.compile of each (it needs a C++ compiler and a minute); pooling alone is
 forward and backward. Both sides begin with the same weights, and the losses of the first three
@@ -48,6 +49,14 @@ class Pattern(horn.Neuron):
         self.feedforward(horn.math.exp(-0.05 * distance))
 
 
+class Distance(horn.Neuron):
+    """Of the sizes of differences: dense, and no product."""
+
+    def forward(self, messages: Any) -> None:
+        distance = sum(abs(m.input - m.weight) for m in messages)
+        self.feedforward(horn.math.exp(-0.02 * distance))
+
+
 def lenet(net: horn.Network) -> None:
     net.input((28, 28, 1))
     net.layer(connect=horn.Convolution(20, 5), activation="relu")
@@ -78,6 +87,13 @@ def patterns(net: horn.Network) -> None:
     net.layer(connect=horn.Convolution(16, 3), neuron=Pattern, bias=False)
 
 
+def behind(net: horn.Network) -> None:
+    """Dense neurons that are no products behind a convolution."""
+    net.input((14, 14, 1))
+    net.layer(connect=horn.Convolution(4, 3), activation="relu")
+    net.layer(128, neuron=Distance, bias=False)
+
+
 def back(net: horn.Network) -> None:
     net.input((28, 28, 1))
     first = net.layer(connect=horn.Convolution(16, 5, 2, 2), activation="relu")
@@ -92,6 +108,7 @@ CASES: dict[str, tuple[Callable[[horn.Network], None], int]] = {
     "cifar 100": (cifar, 100),
     "64 to 64, 32": (deep, 32),
     "patterns 100": (patterns, 100),
+    "behind 100": (behind, 100),
     "back 100": (back, 100),
 }
 
@@ -176,8 +193,11 @@ def torch_model(net: horn.Network, is_last: bool) -> tuple[list[Any], Callable[[
         if not flat and len(link.source.shape) == 3:  # its order is (channel, row, column)
             h, w_, c = link.source.shape
             weights = weights.reshape(-1, h, w_, c).transpose(0, 3, 1, 2).reshape(len(weights), -1)
-        w, b = parameter(weights), parameter(arrays[f"{layer.name}.bias"])
-        flat, last = True, layer is net.last
+        w, flat = parameter(weights), True
+        if layer.neuron is Distance:
+            stages.append(lambda x, w=w: torch.exp(-0.02 * torch.cdist(x.flatten(1), w, 1.0)))
+            continue
+        b, last = parameter(arrays[f"{layer.name}.bias"]), layer is net.last
         stages.append(
             lambda x, w=w, b=b, last=last: (lambda z: z if last else torch.relu(z))(
                 f.linear(x.flatten(1), w, b)

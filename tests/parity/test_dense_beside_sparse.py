@@ -1,0 +1,120 @@
+"""Dense loops in nets with sparse links or windows: arrays have the batch side by side there, the
+loops get copies with a sample's numbers side by side (docs/notes/0188).
+"""
+
+import numpy as np
+import pytest
+
+import horn
+from horn import math
+from horn.backends import Setup, make
+from horn.data import sequences
+from tests.parity.differences import check_gradients
+from tests.parity.test_compiled_equals_interpreted import agree, compare, samples
+
+
+class Radial(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(math.exp(-0.1 * sum((m.input - m.weight) ** 2 for m in messages)))
+
+
+class Largest(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(max(m.input * m.weight for m in messages))
+
+
+class Product(horn.Neuron):
+    def forward(self, messages):
+        p = 1.0
+        for m in messages:
+            p *= 1.0 - 0.1 * m.input * m.weight
+        self.feedforward(p)
+
+
+class Dendrites(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(sum(math.tanh(m.input * m.weight) for m in messages))
+
+
+class Gated(horn.Neuron):
+    """No tile, with a draw per message and a memory per synapse."""
+
+    kept = horn.SynapseState(0.0)
+
+    def forward(self, messages):
+        total = 0.0
+        for m in messages:
+            if m.input > m.weight:
+                total += m.input * m.weight * self.bernoulli(0.8) + m.kept
+            m.kept = 0.5 * m.kept + 0.1 * m.input
+        self.feedforward(math.tanh(total))
+
+
+NEURONS = [Radial, Largest, Product, Dendrites, Gated]
+
+
+def sparse(neuron):
+    net = horn.Network(seed=3)
+    net.input(40)
+    net.layer(23, neuron=neuron)
+    net.layer(9, activation="tanh", connect=horn.Sparse(fan_in=4))
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
+def windows(neuron):
+    net = horn.Network(seed=3)
+    net.input((6, 6, 1))
+    net.layer(connect=horn.Convolution(channels=2, kernel=3), activation="tanh")
+    net.layer(23, neuron=neuron)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("network", [sparse, windows])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_the_kernels_answer_is_the_interpreters(network, neuron, batch):
+    compare(network(neuron), horn.SGD(0.1, momentum=0.9), batch, "kernels")
+
+
+@pytest.mark.parametrize("neuron", [Radial, Largest, Product, Dendrites])
+def test_derived_gradients_are_finite_differences(neuron):
+    net = windows(neuron)
+    setup = Setup(net, horn.SGD(0.1), "labels", 5, "float64", 1)
+    check_gradients("kernels", setup, samples(net), 3)
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+@pytest.mark.parametrize("network", [sparse, windows])
+def test_threads_change_no_bit(network, neuron):
+    net = network(neuron)
+    data, rows = samples(net), np.arange(12)
+    found = []
+    for threads in (1, 2):
+        setup = Setup(net, horn.SGD(0.1), "labels", 12, "float32", threads)
+        engine = make("kernels", setup)
+        engine.bind(data)
+        losses = [engine.step(rows, iteration=k, first_sample=12 * k) for k in range(3)]
+        found.append((losses, engine.parameters()))
+    (losses, arrays), (losses_of_two, arrays_of_two) = found
+    assert losses == losses_of_two
+    for name, array in arrays.items():
+        assert array.tobytes() == arrays_of_two[name].tobytes(), name
+
+
+@pytest.mark.parametrize("neuron", [Radial, Largest, Dendrites])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_cell_beside_sparse_links_in_time(neuron, batch):
+    net = horn.Network(seed=3)
+    heard = net.input(5, steps=4)
+    net.layer(9, neuron=neuron, inputs=[heard, horn.Delayed()])
+    net.layer(6, activation="tanh", connect=horn.Sparse(fan_in=4))
+    net.output(3, activation="softmax", loss="cross_entropy")
+    rng = np.random.default_rng(1)
+    x, lengths = rng.standard_normal((8, 4, 5)), (4, 2, 4, 1, 3, 4, 4, 2)
+    whole = [row[:n] for row, n in zip(x, lengths, strict=True)]
+    data = sequences(whole, rng.integers(0, 3, 8))
+    names = ("python", "kernels")
+    setup = Setup(net, horn.SGD(0.1), "labels", batch, "float64", 1)
+    agree([make(name, setup) for name in names], names, data, batch)
