@@ -211,6 +211,20 @@ def test_the_model_reads_data_and_names_classes_as_that_of_a_whole_training_does
     assert (found.metrics, found.feature_names) == (whole.metrics, whole.feature_names)
 
 
+@pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=2), horn.Convolution(2, 2)])
+def test_weights_of_two_layers_are_looked_at_once(connect: Any) -> None:
+    """Of a tied layer they have the other's shape."""
+    net = horn.Network(seed=3)
+    net.input((3, 4, 1))
+    first = net.layer(size=None if isinstance(connect, horn.Convolution) else 7, connect=connect)
+    net.output(connect=horn.Tied(first, transposed=True), loss="squared_error",
+               size=None if isinstance(connect, horn.Convolution) else 12)  # fmt: skip
+    x = np.random.default_rng(0).standard_normal((40, 3, 4, 1)).astype("float32")
+    given = horn.Job(net, x, target="input", optimizer=horn.SGD(1e6), epochs=20, check=False)
+    with pytest.raises(Diverged, match=r"The weights grew"):
+        horn.train(given)
+
+
 def test_after_many_steps_only_the_last_are_repeated() -> None:
     """A copy is kept at the start of an epoch, after a hundred steps."""
     slow = job(Log, rate=0.004).with_settings(epochs=400)
