@@ -527,8 +527,8 @@ def _first_bad_layer(network: Network, parameters: Mapping[str, Array]) -> str:
     largest, holder = 0.0, ""
     for layer in network.layers[1:]:
         bad = np.zeros(layer.size, bool)
-        owned = (link for link in layer.links if link.tie is None)
-        for link, array in ((link, name) for link in owned for name in link.weights.values()):
+        owned = [link for link in layer.links if link.tie is None]
+        for link, array in [(one, name) for one in owned for name in one.weights.values()]:
             if array not in parameters:
                 continue
             w = parameters[array]
