@@ -198,7 +198,7 @@ class Buffer:
     full: bool = False
     value: tuple[
         Any, ...
-    ] = ()  # of a constant: ("index", layer), ("fan_in", layer), ("fan_out", layer)
+    ] = ()  # of a constant: ("index", layer, first), ("fan_in", layer), ("fan_out", layer)
     span: tuple[int, int] | None = None
 
 

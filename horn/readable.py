@@ -183,7 +183,10 @@ def _output(buffer: str, node: Node, axis: str, monoid: str) -> str:
 
 def _name(name: str) -> str:
     """The name of a scalar or an array for people: ``layer2#index`` is the index of the neuron."""
-    kind = name.partition("#")[2].rstrip("0123456789")
+    kind, _, first = name.partition("#")[2].partition("+")
+    if first:
+        return f"(index + {first})"
+    kind = kind.rstrip("0123456789")
     return {
         "": "(1 / samples)" if name == "inv_rows" else name,
         "index": "index",

@@ -508,7 +508,7 @@ def constant(
     if kind == "ones":
         whole = np.ones(layer.size, dtype)
     elif kind == "index":
-        whole = np.arange(layer.size, dtype=dtype)
+        whole = np.arange(value[2], value[2] + layer.size).astype(dtype)
     elif kind == "before":
         whole = _before(layer, value[2]).astype(dtype)
     elif kind == "place":

@@ -670,7 +670,7 @@ class LoopOperands:
         is_range = isinstance(writer.memory.share.places(buffer.axes[0]), slice)
         if not is_range or layer_of(buffer.axes[0]) in writer.alive:
             return None
-        return Iota(letter, writer.memory.places(buffer.axes[0]).start)
+        return Iota(letter, buffer.value[2] + writer.memory.places(buffer.axes[0]).start)
 
     def out(self, output: Output) -> View:
         """A view of an output buffer."""

@@ -256,9 +256,10 @@ class MessageExpressions:
             return self.draw(node, layer)
         raise AssertionError(f"{node!r} is not a value of a neuron")
 
-    def index(self, layer: Layer, letter: str) -> Node:
-        name, axis = f"layer{layer.index}#index", f"n{layer.index}"
-        self.storage.persistent(name, (axis,), "constant", ("index", layer.index))
+    def index(self, layer: Layer, letter: str, first: int = 0) -> Node:
+        """The neurons' numbers, from ``first`` on."""
+        name, axis = f"layer{layer.index}#index" + (f"+{first}" if first else ""), f"n{layer.index}"
+        self.storage.persistent(name, (axis,), "constant", ("index", layer.index, first))
         return self.storage.learned(name, (axis,), letter)
 
     def fan(self, layer: Layer, kind: str, of_input: str | None = None) -> Node:
@@ -455,7 +456,7 @@ class MessageExpressions:
         layer, link = self.network.layers[frame.layer], self.storage.link(frame)
         offset = self.offsets(layer)[frame.link or 0]
         if link.edges is None:
-            return self.index(link.source, "i") + float(offset)
+            return self.index(link.source, "i", offset)
         name, axes = f"layer{layer.index}#edge{frame.link}", self.storage.axes_of(frame, "oi")
         self.storage.persistent(name, axes, "constant", ("edge", layer.index, frame.link))
         return load(name, "oi") + float(offset)
@@ -472,7 +473,7 @@ class MessageExpressions:
             self.storage.persistent(name, axes, "constant", ("place", layer.index, position))
             return load(name, "oi")
         if all(other.edges is None for other in earlier):
-            return self.index(link.source, "i") + float(sum(x.source.size for x in earlier))
+            return self.index(link.source, "i", sum(x.source.size for x in earlier))
         name, receivers = f"layer{layer.index}#before{position}", (f"n{layer.index}",)
         self.storage.persistent(name, receivers, "constant", ("before", layer.index, position))
         return self.index(link.source, "i") + self.storage.learned(name, receivers, "o")

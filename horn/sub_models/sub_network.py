@@ -105,11 +105,10 @@ class SubNetwork:
         assert engine._training is not None
         runner = engine._training[0]
         assert isinstance(runner, Runner)
-        self.numbers = {
-            k: runner.arrays[f"layer{k}#index"]
-            for k in range(len(network.layers))
-            if f"layer{k}#index" in runner.arrays
-        }
+        indices = {n: b for n, b in runner.program.buffers.items() if b.value[:1] == ("index",)}
+        self.numbers = [
+            (*b.value[1:], runner.arrays[n]) for n, b in indices.items() if n in runner.arrays
+        ]
         self.gradients = gradients(engine)
         self.states = {name: engine.arrays[name] for name in parent.states}
         self.tape = Tape(np.dtype(job.dtype), runner.tape.n_threads)
@@ -226,8 +225,8 @@ class SubNetwork:
         for k, present in self.present.items():
             present[...] = 0
             present[members[k]] = 1
-        for k, array in self.numbers.items():
-            array[...] = members[k]
+        for k, first, array in self.numbers:
+            array[...] = members[k] + first
         if self.masks:
             self.tape.dims[self.draw.index] = draw & 0xFFFFFFFF
             for first, samples in self.samples:
