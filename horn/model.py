@@ -627,7 +627,7 @@ class Model:
         if asks_each and self._is_long(x) and _lengths(x) is None:
             found = whole(data, network.n_inputs, network.target_shapes, what)
             return pieces(found, network.n_inputs, network.steps, 1, what)
-        return of_steps(data, network.steps, network.n_inputs, network.target_shapes, what)
+        return of_steps(data, network.steps, network.layers[0].shape, network.target_shapes, what)
 
     def _is_long(self, x: Any) -> bool:
         steps, n = self.network.steps, self.network.n_inputs

@@ -50,6 +50,7 @@ class ModelStream:
             )
         self.at = 0
         self.n_features, self._columns = network.n_inputs, network.columns
+        self._shape = network.layers[0].shape
         sending = [layer for layer in network.layers if layer.answers]  # losses are not computed
         kept = [f"{each.name}.{k}" for each in sending[1:] for k in carried(each.neuron)]
         self.names = (*(layer.name for layer in sending), *kept)
@@ -64,9 +65,12 @@ class ModelStream:
         """The outputs of the last layer at a step, (n_outputs,), or at several, (steps, n_outputs);
         with several outputs by name.
 
-        x : (features,), or (steps, features). Bytes are scaled as those of its training data were.
+        x : (features,), or (steps, features); a picture has the shape of the input, too. Bytes are
+        scaled as those of its training data were.
         """
         given = as_numbers(x, "stream: x")
+        if given.ndim >= len(self._shape) > 1 and given.shape[-len(self._shape) :] == self._shape:
+            given = given.reshape(*given.shape[: -len(self._shape)], self.n_features)
         if given.shape[-1:] != (self.n_features,) or given.ndim not in (1, 2):
             raise DataError(
                 f"stream: x has shape {given.shape}, but a step has {self.n_features} features: "

@@ -6,6 +6,7 @@ the data, and nothing is learned from them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -217,14 +218,14 @@ def _targets(y: Any, ends: Array, what: str) -> Array:
     return found[:, :, 0] if all(one.ndim == 1 for one in each) else found
 
 
-def of_steps(data: Any, steps: int, features: int, shapes: TargetShapes, what: str) -> Any:
+def of_steps(data: Any, steps: int, shape: tuple[int, ...], shapes: TargetShapes, what: str) -> Any:
     """The dataset of sequences, or of (x, y); anything but arrays unchanged.
 
-    x (n, steps, features), or (n, steps) for one feature, or a list of such of any lengths, or of
-    fewer steps · y, for the last step: labels (n,) or targets (n, size); for each step: labels
-    (n, steps), targets (n, steps, size), or (n, steps) for one; or a list of arrays; for several
-    outputs {name: either}. Labels stay whole numbers, bytes stay bytes. shapes : the network's
-    outputs.
+    x (n, steps, *shape), or (n, steps, features), or (n, steps) for one feature, or a list of such
+    of any lengths, or of fewer steps · y, for the last step: labels (n,) or targets (n, size); for
+    each step: labels (n, steps), targets (n, steps, size), or (n, steps) for one; or a list of
+    arrays; for several outputs {name: either}. Labels stay whole numbers, bytes stay bytes. shapes
+    : the network's outputs.
 
     Raises
     ------
@@ -233,10 +234,10 @@ def of_steps(data: Any, steps: int, features: int, shapes: TargetShapes, what: s
     """
     x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
     if isinstance(x, Dataset):
-        return _of_dataset(x, steps, features, shapes, what)
+        return _of_dataset(x, steps, math.prod(shape), shapes, what)
     if isinstance(x, str) or not hasattr(x, "__array__") and not _is_list(x):
         return data
-    x, ends = _samples(x, steps, features, what)
+    x, ends = _samples(x, steps, shape, what)
     here = x.shape[1]
 
     def own(y: Any, name: str, where: str) -> Coded:
@@ -257,13 +258,17 @@ def of_steps(data: Any, steps: int, features: int, shapes: TargetShapes, what: s
     return with_answers(_dataset(x, ends, steps, what), y, own, what)
 
 
-def _samples(x: Any, steps: int, features: int, what: str) -> tuple[Array, Array]:
+def _samples(x: Any, steps: int, shape: tuple[int, ...], what: str) -> tuple[Array, Array]:
     """The samples (n, any steps, features), and the number of steps of each sequence."""
-    ends = None
+    ends, features = None, math.prod(shape)
     x = list(x) if _is_list(x) else x
+    if isinstance(x, list) and len(shape) > 1:  # a step is a picture
+        x = [one.reshape(-1, features) if _of_shape(one, shape) else one for one in x]
     if isinstance(x, list) and is_ragged(x):
         x, ends = _of_list(x, what, "x")
     x = arrays.plain(x, f"{what}: x")
+    if len(x) and _of_shape(x[0], shape):
+        x = x.reshape(*x.shape[:2], features)
     is_flat = x.ndim == 2 and x.shape[1] == steps * features and ends is None
     if x.ndim == 2 and features == 1 and not is_flat:
         x = x[:, :, None]
@@ -271,7 +276,8 @@ def _samples(x: Any, steps: int, features: int, what: str) -> tuple[Array, Array
         longest = "" if ends is None else f" (x[{int(ends.argmax())}] is the longest)"
         remedy = f"cut every sequence to {steps} steps, or let the network take more"
         if x.ndim != 3 or x.shape[2] != features:
-            remedy = f"pass {features} features at each step"
+            of_step = "" if len(shape) == 1 else f" in the shape {shape}"
+            remedy = f"pass {features} features{of_step} at each step"
         raise DataError(
             f"{what}: x has shape {x.shape}{longest}, but (n, {steps}, {features}) is expected, "
             f"sequences of at most {steps} steps of {features} features; {remedy}"
@@ -279,6 +285,10 @@ def _samples(x: Any, steps: int, features: int, what: str) -> tuple[Array, Array
     if is_flat:
         x = x.reshape(len(x), steps, features)
     return x, np.full(len(x), x.shape[1]) if ends is None else ends
+
+
+def _of_shape(sequence: Any, shape: tuple[int, ...]) -> bool:
+    return tuple(getattr(sequence, "shape", ())[1:]) == shape
 
 
 def _check_count(ends: Array, y: Array, what: str) -> None:

@@ -128,3 +128,40 @@ def test_answers_that_do_not_fit_the_network():
         horn.Job(net(False, 2), sequences(RAGGED, [0, 1, 2]))
     with pytest.raises(DataError, match=r"lengths\[1\] is 9"):
         sequences(RAGGED).with_fields(lengths=np.array([3, 9, 1]))
+
+
+def frames(shape: tuple[int, ...] = (4, 4, 2)) -> horn.Network:
+    net = horn.Network(seed=1)
+    seen = net.input(shape, steps=5)
+    maps = net.layer(connect=horn.Convolution(channels=3, kernel=3), activation="relu")
+    net.layer(8, activation="tanh", inputs=[maps, horn.Delayed()])
+    net.output(3, activation="softmax", loss="cross_entropy")
+    assert seen.shape == shape
+    return net
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_a_step_may_be_a_picture(is_list: bool) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((20, 5, 4, 4, 2)).astype("float32"), rng.integers(0, 3, 20)
+    lengths = rng.integers(1, 6, 20)
+    pictures = [row[:n] for row, n in zip(x, lengths, strict=True)] if is_list else x
+    flat = [row.reshape(len(row), 32) for row in pictures]
+    plain = flat if is_list else np.array(flat)
+    one, other = (
+        horn.train(horn.Job(frames(), (given, y), batch_size=5, epochs=2)).model
+        for given in (pictures, plain)
+    )
+    for name, array in one.parameters.items():
+        np.testing.assert_array_equal(array, other.parameters[name])
+    np.testing.assert_array_equal(one.predict(pictures), other.predict(plain))
+    assert one.evaluate(pictures, y) == other.evaluate(plain, y)
+    step = one.stream(), other.stream()
+    np.testing.assert_array_equal(step[0](x[0]), step[1](x[0].reshape(5, 32)))
+    np.testing.assert_array_equal(step[0](x[0, 0]), step[1](x[0, 0].ravel()))
+
+
+def test_pictures_with_channels_first_are_refused() -> None:
+    x = np.zeros((6, 5, 2, 4, 4), "float32")
+    with pytest.raises(DataError, match=r"pass 32 features in the shape \(4, 4, 2\) at each step"):
+        horn.Job(frames(), (x, np.zeros(6, int)))
