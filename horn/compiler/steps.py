@@ -184,11 +184,17 @@ class Arrangement:
         return found
 
     def levels(self, statements: Sequence[Statement]) -> list[int]:
-        """The number of reversals before each statement, at any step."""
+        """The number of reversals before each statement, at any step. What is carried from step to
+        step is of one step alone: who writes it and who reads it go through the steps together.
+        """
         made: dict[str, list[int]] = {}
+        together: dict[str, list[int]] = {}
         for number, statement in enumerate(statements):
             for name in writes(statement):
                 made.setdefault(self.whole(name), []).append(number)
+            for name in {*reads(statement), *writes(statement)}:
+                if self.buffers[name].role == "carried":
+                    together.setdefault(name, []).append(number)
         levels = [0] * len(statements)
         is_new = True
         while is_new:
@@ -200,6 +206,11 @@ class Arrangement:
                         if other != number and least > levels[number]:
                             levels[number], is_new = least, True
                 assert levels[number] <= len(statements), "a reversal waits for itself"
+            for numbers in together.values():
+                highest = max(levels[number] for number in numbers)
+                for number in numbers:
+                    is_new |= levels[number] < highest
+                    levels[number] = highest
         return levels
 
     def whole(self, name: str) -> str:

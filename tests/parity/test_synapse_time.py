@@ -99,6 +99,35 @@ def test_the_law_at_length(cell, connect, heard, seed):
     law(cell, connect, heard, seed)
 
 
+class OfBias(horn.Neuron):
+    """Its bias remembers something that waits for no other layer."""
+
+    kept = horn.SynapseState(0.0)
+
+    def forward(self, messages):
+        total = 0.0
+        for m in messages:
+            total += m.input * m.weight + 0.1 * m.kept
+            m.kept = 0.9 * m.kept + 0.1 * m.input
+        self.feedforward(math.tanh(total))
+
+
+@pytest.mark.parametrize("below", [horn.Standard, OfBias])
+def test_synapses_above_a_reversal_remember_step_by_step(below):
+    """What the bias remembers was computed for all steps before the reversal, and each step behind
+    it read what the last one left.
+    """
+    net = horn.Network(seed=1)
+    x = net.input(4, steps=4)
+    net.layer(3, neuron=below, inputs=[horn.Reversed(x), horn.Delayed()])
+    net.layer(3, neuron=OfBias)
+    net.output(2, activation="softmax", loss="cross_entropy", each_step=True)
+    job = horn.Job(net, data_of(), dtype="float64", batch_size=5, optimizer=horn.SGD(0.1))
+    found = run(job, "python")
+    for backend in BACKENDS[1:]:
+        compare(found, run(job, backend), 1e-9)
+
+
 @pytest.mark.parametrize("cell", [Eligible, Fast])
 def test_in_pieces_synapses_remember_what_they_do_of_the_whole(cell):
     data = data_of(3, 8)
