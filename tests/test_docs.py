@@ -168,3 +168,11 @@ def test_links_lead_somewhere() -> None:
     for path in FILES:
         for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
             assert target.startswith("http") or (path.parent / target).exists(), f"{path}: {target}"
+
+
+def test_named_files_are_there() -> None:
+    """Of notes, too: who follows one to the code finds it."""
+    named = re.compile(r"\b(?:horn|zk|tests|docs|examples)/[a-z0-9_/.-]+\.(?:py|pyx|pxi|c|h|md)\b")
+    for path in [*FILES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "notes").glob("*.md"))]:
+        missing = [name for name in named.findall(path.read_text()) if not (ROOT / name).exists()]
+        assert not missing, f"{path.name}: {missing}"
