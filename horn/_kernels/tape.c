@@ -152,7 +152,10 @@ static int cut(const loop_t *l, domain_t *d, int nv, int64_t part, int64_t parts
     if (d->n[0] * d->n[1] * d->n[2] * work < 16384) return part == 0;
     const int axis = axis_to_cut(l, d, nt), is_tile = l->fast >= FAST_ROWS;
     const int64_t align = axis == 2 ? (is_deep(d) ? 32 : 16) : is_deep(d) && is_tile ? 4 : 1;
-    share(d->n[axis], part, parts, align, &lo, &hi);
+    /* The rest goes with the last part: alone it is no tile where the whole is one, of other bits. */
+    const int64_t n = d->n[axis], rest = axis == 2 && is_deep(d) && n > align ? n % align : 0;
+    share(n - rest, part, parts, align, &lo, &hi);
+    if (part == parts - 1) hi = n;
     shift(d, nv, axis, lo); d->n[axis] = hi - lo;
     return hi > lo;
 }

@@ -71,6 +71,23 @@ def windows(neuron):
     return net
 
 
+def in_time(neuron):
+    net = horn.Network(seed=3)
+    heard = net.input(5, steps=4)
+    net.layer(9, neuron=neuron, inputs=[heard, horn.Delayed()])
+    net.layer(6, activation="tanh", connect=horn.Sparse(fan_in=4))
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
+def in_steps(n):
+    """Sequences of 1 to 4 steps for ``in_time``."""
+    rng = np.random.default_rng(1)
+    x, lengths = rng.standard_normal((n, 4, 5)), [4, 2, 4, 1, 3, 4, 4, 2, 4, 4, 1, 3][:n]
+    whole = [row[:end] for row, end in zip(x, lengths, strict=True)]
+    return sequences(whole, rng.integers(0, 3, n))
+
+
 @pytest.mark.parametrize("neuron", NEURONS)
 @pytest.mark.parametrize("network", [sparse, windows])
 @pytest.mark.parametrize("batch", [1, 5])
@@ -86,35 +103,30 @@ def test_derived_gradients_are_finite_differences(neuron):
 
 
 @pytest.mark.parametrize("neuron", NEURONS)
-@pytest.mark.parametrize("network", [sparse, windows])
-def test_threads_change_no_bit(network, neuron):
+@pytest.mark.parametrize("network", [sparse, windows, in_time])
+def test_threads_change_no_bit(network, neuron, monkeypatch):
+    monkeypatch.setattr("horn.scheduling.choices.MIN_WORK_PER_THREAD", 1)
     net = network(neuron)
-    data, rows = samples(net), np.arange(12)
+    data, rows = in_steps(12) if net.steps else samples(net), np.arange(12)
     found = []
-    for threads in (1, 2):
+    for threads in (1, 2, 3):
         setup = Setup(net, horn.SGD(0.1), "labels", 12, "float32", threads)
         engine = make("kernels", setup)
         engine.bind(data)
+        assert engine.training_runner.tape.n_threads == threads
         losses = [engine.step(rows, iteration=k, first_sample=12 * k) for k in range(3)]
         found.append((losses, engine.parameters()))
-    (losses, arrays), (losses_of_two, arrays_of_two) = found
-    assert losses == losses_of_two
-    for name, array in arrays.items():
-        assert array.tobytes() == arrays_of_two[name].tobytes(), name
+    losses, arrays = found[0]
+    for other_losses, others in found[1:]:
+        assert losses == other_losses
+        for name, array in arrays.items():
+            assert array.tobytes() == others[name].tobytes(), name
 
 
 @pytest.mark.parametrize("neuron", [Radial, Largest, Dendrites])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_a_cell_beside_sparse_links_in_time(neuron, batch):
-    net = horn.Network(seed=3)
-    heard = net.input(5, steps=4)
-    net.layer(9, neuron=neuron, inputs=[heard, horn.Delayed()])
-    net.layer(6, activation="tanh", connect=horn.Sparse(fan_in=4))
-    net.output(3, activation="softmax", loss="cross_entropy")
-    rng = np.random.default_rng(1)
-    x, lengths = rng.standard_normal((8, 4, 5)), (4, 2, 4, 1, 3, 4, 4, 2)
-    whole = [row[:n] for row, n in zip(x, lengths, strict=True)]
-    data = sequences(whole, rng.integers(0, 3, 8))
+    net, data = in_time(neuron), in_steps(8)
     names = ("python", "kernels")
     setup = Setup(net, horn.SGD(0.1), "labels", batch, "float64", 1)
     agree([make(name, setup) for name in names], names, data, batch)
