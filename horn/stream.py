@@ -69,8 +69,9 @@ class ModelStream:
         scaled as those of its training data were.
         """
         given = as_numbers(x, "stream: x")
-        if given.ndim >= len(self._shape) > 1 and given.shape[-len(self._shape) :] == self._shape:
-            given = given.reshape(*given.shape[: -len(self._shape)], self.n_features)
+        before, picture = given.shape[: -len(self._shape)], given.shape[-len(self._shape) :]
+        if picture == self._shape and picture[-1] != self.n_features:
+            given = given.reshape(*before, self.n_features)
         if given.shape[-1:] != (self.n_features,) or given.ndim not in (1, 2):
             raise DataError(
                 f"stream: x has shape {given.shape}, but a step has {self.n_features} features: "

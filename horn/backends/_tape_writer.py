@@ -562,9 +562,8 @@ class TapeWriter:
     def _in_rows(self, view: View, k: int) -> View:
         """The view, or operand k of a loop that has a sample's numbers side by side instead."""
         array = view.array
-        if view.index or array.ndim != 2 or view.axes[0] != "b":
-            return view
-        if array.strides[1] == array.itemsize:
+        is_of_samples = not view.index and array.ndim == 2 and view.axes[0] == "b"
+        if not is_of_samples or array.strides[1] == array.itemsize:
             return view
         key = array.shape, k
         if key not in self.in_rows:

@@ -165,3 +165,12 @@ def test_pictures_with_channels_first_are_refused() -> None:
     x = np.zeros((6, 5, 2, 4, 4), "float32")
     with pytest.raises(DataError, match=r"pass 32 features in the shape \(4, 4, 2\) at each step"):
         horn.Job(frames(), (x, np.zeros(6, int)))
+
+
+def test_one_step_of_an_input_with_one_row_is_a_step_as_before() -> None:
+    net = horn.Network(seed=1)
+    net.layer(3, inputs=[net.input((1, 5), steps=2), horn.Delayed()])
+    net.output(2, activation="softmax", loss="cross_entropy")
+    x, y = np.zeros((4, 2, 5), "float32"), np.array([0, 1, 0, 1])
+    stream = horn.train(horn.Job(net, (x, y), epochs=1)).model.stream()
+    assert stream(x[0, 0]).shape == (2,) and stream(x[0, :1]).shape == (1, 2)
