@@ -19,8 +19,9 @@ side horn is stands in brackets behind it. --compile takes a minute or more for 
 
 --groups runs the LSTM in so many processes of one thread, as groups and as tasks of one group, 32
 samples for each, by turns with one process alone: how many of its samples they do in the same time,
-wanted 0.9 times as many as they are, and per processor time, which other work changes less. Blocks
-count while processors were calm (calm.py).
+wanted 0.9 times as many as they are, and per processor time, which other work changes less. So many
+processes "apart", which do not meet, say how much of that the processors allow. Blocks count while
+processors were calm (calm.py).
 
 --learn trains examples/shakespeare.py in both, the same weights, batches, order and rates, and says
 the bits per character of the text's last tenth; it needs HORN_DATA.
@@ -304,6 +305,11 @@ def part(pipe: Any, rank: int, n_ranks: int, job: str, batch: int, n_groups: int
     steps_of_horn(pipe, rank, n_ranks, job, setup, samples(batch), n_groups, where)
 
 
+def apart(pipe: Any, rank: int, n_ranks: int, job: str, batch: int) -> None:
+    """One of several processes that do not meet, each of which has a batch of its own."""
+    part(pipe, 0, 1, job, batch, 1)
+
+
 def block(contender: Contender, processor_s: list[float]) -> float:
     """Seconds of a step; of the processor in the list."""
     seconds = contender.run(8, 1)[0] / 8
@@ -316,6 +322,7 @@ def together(n: int, seconds: float) -> bool:
     contenders = {
         "groups": Contender(part, n, n * BATCH, n, meets=True),
         "tasks": Contender(part, n, n * BATCH, 1, meets=True),
+        "apart": Contender(apart, n, BATCH),
         "one, their batch": Contender(part, 1, n * BATCH, 1),
         "one": Contender(part, 1, BATCH, 1),
     }
@@ -324,14 +331,16 @@ def together(n: int, seconds: float) -> bool:
     is_right = all(np.allclose(first[name], expected, rtol=2e-4) for name in ("groups", "tasks"))
     if not is_right:
         print(f"answers differ: {first}")
-    processor_s: dict[str, list[float]] = {"groups": [], "tasks": [], "one": []}
+    processor_s: dict[str, list[float]] = {
+        name: [] for name in ("groups", "tasks", "apart", "one")
+    }
     blocks = {name: partial(block, contenders[name], found) for name, found in processor_s.items()}
     times, is_calm = interleaved(blocks, seconds, is_alone=False)
     spent = {name: c.close() for name, c in contenders.items()}
     ms = {name: 1e3 * statistics.median(found) for name, found in times.items()}
     processor_ms = {name: 1e3 * statistics.median(found) for name, found in processor_s.items()}
     least = {name: 1e3 * min(found) for name, found in times.items()}
-    for name in ("groups", "tasks"):
+    for name in ("groups", "tasks", "apart"):
         ratio, best, own = (n * each["one"] / each[name] for each in (ms, least, processor_ms))
         print(f"lstm, {n} {name}, {n} x {BATCH} samples: {ms[name]:.2f} ms, one process of {BATCH} "
               f"{ms['one']:.2f}{'' if is_calm else ', DISTURBED'}; {ratio:.2f} times the samples "

@@ -287,7 +287,7 @@ def test_a_setting_that_does_not_fit(run: Any, setting: str, message: str) -> No
         (["job.py", "--batch", "5"], 2, "No such option '--batch'; write  --set batch_size=VALUE"),
         (["job.py", "--lr=0.1"], 2, "'--lr'; write  --set optimizer.learning_rate=VALUE"),
         (["job.py", "--epoch", "5"], 2, "No such option '--epoch'; write  --set epochs=VALUE"),
-        (["job.py", "--task", "2"], 2, "'--tasks'"),
+        (["job.py", "--task", "2"], 2, "--tasks"),
         ([], 2, "Missing argument"),
         ([""], 2, 'TARGET is "": write file.py, or package.module'),
     ],
