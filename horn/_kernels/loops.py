@@ -37,6 +37,9 @@ from horn._kernels.operands import (
 
 #: The results of reductions of nothing.
 IDENTITIES = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf, "any": 0.0, "all": 1.0}
+# The fewest places along which a tile computes: with fewer, strips along another axis are as fast.
+# The first place of a maximum is looked for result by result.
+MIN_ALONG, MIN_SEARCHED = 16, 32
 _NAMES = {code: name for name, (code, _) in OPS.items()}
 Axes = Mapping[Any, int | Dim | Ragged]
 Order = tuple[Axis | None, ...]
@@ -98,7 +101,14 @@ def plan(
     for i, view in enumerate(views):
         keep += _check_view(view, axes, i >= len(arrays), folded)
 
-    order = order or _order(axes, views, folded, ragged)
+    fast = _fast(arrays, consts, program, outputs, monoid)
+    kind = tiles.Tile(fast)
+    if monoid is not None and not fast:
+        named = [(_NAMES[code], values) for code, values in program]
+        iotas = [isinstance(view, Iota) for view in arrays]
+        found = tiles.tile(iotas, consts, named, results[0], monoid, not accumulate)
+        kind = found or kind
+    order = order or _order(axes, views, folded, ragged, kind, monoid)
     extents: list[Extent] = []
     indptr = None
     for name in order:
@@ -109,13 +119,6 @@ def plan(
             extent = 1
         extents.append(extent)
     slots, n_slots = _strips(len(arrays), len(consts), program, results)
-    fast = _fast(arrays, consts, program, outputs, monoid)
-    kind = tiles.Tile(fast)
-    if monoid is not None and not fast:
-        named = [(_NAMES[code], values) for code, values in program]
-        iotas = [isinstance(view, Iota) for view in arrays]
-        found = tiles.tile(iotas, consts, named, results[0], monoid, not accumulate)
-        kind = found or kind
     return TapePlan(
         order=order,
         extents=extents,
@@ -380,7 +383,12 @@ def _check_output(view: View, axes: Axes, folded: Axis) -> None:
 
 
 def _order(
-    axes: Axes, views: Sequence[View | Iota | Drawn], folded: Axis, ragged: Sequence[Axis]
+    axes: Axes,
+    views: Sequence[View | Iota | Drawn],
+    folded: Axis,
+    ragged: Sequence[Axis],
+    kind: tiles.Tile,
+    monoid: str | None,
 ) -> Order:
     """The three axes, outermost first, from the arrays' layouts."""
     lies = [
@@ -410,7 +418,27 @@ def _order(
             raise ValueError("the rows of a ragged axis cannot be reduced in the same loop")
         return ordered(dict.fromkeys(axes, 1), lies, folded, (over, ragged[0]))
     lengths = {name: max(1, maximum_of(extent)) for name, extent in axes.items()}  # type: ignore[arg-type]
-    return ordered(lengths, lies, folded)
+    pair = tiles.pair(kind) if all(isinstance(view, View) for view in views) else None
+    return ordered(lengths, lies, folded, near=pair and along(kind, monoid, lies, lengths, folded))
+
+
+def along(
+    kind: tiles.Tile,
+    monoid: str | None,
+    lies: Sequence[Mapping[Any, tuple[int, bool]]],
+    lengths: Mapping[Any, int],
+    folded: Axis,
+) -> Axis | None:
+    """The axis along which a tile's arrays are contiguous, if it is long enough for it; where few
+    inputs meet many neurons most of the memory may be contiguous along another.
+    """
+    x, w = (lies[k] for k in tiles.pair(kind) or ())
+    found = [name for name in lengths if x.get(name) == w.get(name) == (1, False)]
+    least = MIN_SEARCHED if monoid == "argmax" else MIN_ALONG
+    if len(lengths) < 3 or len(found) != 1 or lengths[found[0]] < least:
+        return None
+    is_by_rows = kind.fast in (tiles.ROWS, tiles.WAVES)
+    return None if is_by_rows and found[0] != folded else found[0]
 
 
 def ordered(
@@ -418,8 +446,10 @@ def ordered(
     lies: Sequence[Mapping[Any, tuple[int, bool]]],
     folded: Axis | None = None,
     ragged: tuple[Axis, Axis] | None = None,
+    near: Axis | None = None,
 ) -> Order:
-    """The three axes, outermost first: the strip runs where most of the memory is contiguous.
+    """The three axes, outermost first: the strip runs where most of the memory is contiguous, or
+    along ``near``.
 
     A ragged axis is the middle one and its rows the first; a reduced one is never the first.
 
@@ -440,7 +470,9 @@ def ordered(
         return total
 
     names = list(lengths)
-    inner = max(names, key=lambda name: (lengths[name] > 1, score(name), names.index(name)))
+    inner = near
+    if inner is None:
+        inner = max(names, key=lambda name: (lengths[name] > 1, score(name), names.index(name)))
     rest = [name for name in names if name != inner]
     if folded is not None and folded != inner:
         rest = [name for name in rest if name != folded] + [folded]

@@ -27,6 +27,16 @@ class Tile(NamedTuple):
     roles: tuple[int, ...] = ()
 
 
+def pair(tile: Tile | None) -> tuple[int, int] | None:
+    """The two arrays of a tile's term, whose places lie side by side; None where it has none."""
+    if tile is None or tile.fast in (NONE, DOT, COPY, PLACES):
+        return None
+    if tile.fast == ROWS:
+        return 0, 1
+    first = {WAVES: 0, SQUARES: 1, COLUMNS: 1}.get(tile.fast, 3)
+    return tile.roles[first], tile.roles[first + 1]
+
+
 class _Values:
     """Arrays, constants and operations, numbered in this order."""
 

@@ -33,7 +33,7 @@ class TapeMemory:
     ) -> None:
         self.program, self.persistent, self.batch_size = program, persistent, batch_size
         self.network, self.share, self.layout = program.network, share, layout
-        self.dtype = tape.dtype
+        self.tape, self.dtype = tape, tape.dtype
         self.is_stream = is_stream(program, batch_size)
         self.rows: Dim = tape.dim(batch_size)
         self.own = self.places("b@own")  # the rows of "b@own", which has a length of its own
@@ -48,6 +48,7 @@ class TapeMemory:
         self.spans: dict[str, StepBuffer] = {}
         self.all_steps: dict[str, Array] = {}
         self._edges: dict[tuple[int, int, str], EdgeLists] = {}
+        self.multiples: dict[tuple[Dim, int], Dim] = {}
         self.inside = parts_of_wholes(program, share)
         self.rooms = rooms(program)
         self.arrays: dict[str, Array] = {}
@@ -57,6 +58,14 @@ class TapeMemory:
     def rows_of(self, axis: str) -> Dim:
         """The rows of a batch axis in a step."""
         return self.rows if axis == "b" else self.own_rows
+
+    def times(self, rows: Dim, n: int) -> Dim:
+        """So many times the rows of a batch."""
+        if n == 1:
+            return rows
+        if (rows, n) not in self.multiples:
+            self.multiples[rows, n] = self.tape.dim(rows.maximum * n)
+        return self.multiples[rows, n]
 
     def n_of(self, axis: str, n_rows: int) -> int:
         """The number of a batch's rows along an axis: a short batch leaves the last tasks fewer."""

@@ -11,6 +11,7 @@ from horn import random
 from horn._kernels.engine import Coef, Dim, Drawn, Iota, Ragged, Scalar, Tape, View
 from horn.backends import Array
 from horn.backends._edge_lists import EdgeLists
+from horn.backends._patches import PatchWriter
 from horn.backends._step_buffers import StepBuffer, aligned
 from horn.backends._tape_memory import TapeMemory
 from horn.backends._windows import WindowLists
@@ -50,6 +51,7 @@ from horn.program import (
 from horn.scheduling.choices import MAX_LIVE_ROWS, only_multiplied
 from horn.scheduling.folds import End, Fold, Joined, only_fold, only_squares, plan
 from horn.scheduling.passes import Pass, needs_rows, passes
+from horn.scheduling.patches import find
 
 IN_PARTS = 2  # the mode of a range of instructions: once 0, step by step 1, in reverse -1
 SCALARS = (
@@ -96,6 +98,8 @@ class TapeWriter:
         self.loads: list[tuple[int, str, slice | int]] = []
         # with steps, statements lie inside others, and each is written by itself
         self.plan = Joined({}, frozenset(), {}) if self.program.steps else plan(self.program)
+        self.patches = find(self.program, memory.batch_size)
+        self.in_patches = PatchWriter(tape, memory, self.scalars, self.patches)
         self.made: list[tuple[int, int]] = []
         self.is_batch = False
         for statement in self.program.prologue:
@@ -123,6 +127,7 @@ class TapeWriter:
     def write(self, s: Statement) -> None:
         before = len(self.tape)
         self._statement(s)
+        self.in_patches.forget(writes(s))
         if self.is_batch and not isinstance(s, (Repeat, AllSteps)):
             self.made.append((before, len(self.tape)))
 
@@ -385,6 +390,8 @@ class TapeWriter:
         self.tape.pool(x, out, fold.kind, **here, label=name)
 
     def _expand(self, s: Expand) -> None:
+        if s.out in self.patches.unread:
+            return
         (axis,) = self.program.buffers[s.out].axes
         numbers = np.ascontiguousarray(self.memory.share.numbers(axis), np.int32)
         view = View(self.arrays[s.array], "o", {"o": numbers})
@@ -393,6 +400,9 @@ class TapeWriter:
 
     def _scatteradd(self, s: ScatterAdd) -> None:
         """Sum the numbers of the synapses, or neurons, that share each number."""
+        if s.array in self.patches.sums:
+            self.in_patches.add(s, *self.patches.sums[s.array])
+            return
         (axis,), out = self.program.buffers[s.array].axes, self.arrays[s.out]
         numbers = self.memory.share.numbers(axis)
         order = np.argsort(numbers, kind="stable").astype(np.int32)
@@ -514,8 +524,15 @@ class TapeWriter:
             sums = Convolve(s.frame, out, squares.source, squares.weight, "i")
             self._convolve(sums, of_squares=True)
             return
-        for each in passes(s):
-            self._pass(s, each)
+        if id(s) in self.patches.multiplied:
+            return
+        found = passes(s)
+        patched = self.patches.loops.get(id(s), [None] * len(found))
+        for each, in_patches in zip(found, patched, strict=True):
+            if in_patches is None:
+                self._pass(s, each)
+            else:
+                self.in_patches.write(s, in_patches)
 
     def _pass(self, s: Loop, each: Pass) -> None:
         """Append one engine loop: elementwise with all its outputs, or one reduction."""

@@ -107,6 +107,8 @@ class Runner:
         dims[self.memory.rows.index] = n
         if self.memory.own_rows is not self.memory.rows:
             dims[self.memory.own_rows.index] = self.memory.n_of("b@own", n)
+        for (rows_of, times), each in self.memory.multiples.items():
+            dims[each.index] = dims[rows_of.index] * times
         dims[writer.iteration.index] = int(scalars["iteration"])
         for name, scalar in writer.scalars.items():
             numbers[scalar.index] = scalars.get(name, 1.0)  # "begins" or "inv_steps" may lack

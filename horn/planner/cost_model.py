@@ -36,6 +36,7 @@ from horn.program import (
     Collect,
     Convolve,
     Draw,
+    Expand,
     Frame,
     Input,
     Loop,
@@ -56,6 +57,7 @@ from horn.program import (
 from horn.scheduling.choices import choose_layout, choose_threads
 from horn.scheduling.folds import Fold, only_fold, only_squares, plan
 from horn.scheduling.passes import Pass, Shape, passes
+from horn.scheduling.patches import Patched, dense_shape, find
 from horn.transport import DEFAULT, load, names
 
 Array = np.ndarray[Any, Any]
@@ -275,7 +277,8 @@ class Costs:
             self.crowd *= 1.0 + (machine.together - 1.0) * others / (machine.n_cores - 1)
         used = choose_threads(network, batch_size, threads, n_tasks)
         self.slower = self.crowd / (1.0 + THREAD * (used - 1))
-        self.layout = "batch"  # of arrays; ``_followed`` sets it
+        self.layout = "batch"  # of arrays; ``_followed`` sets it, and what runs in patches
+        self.patched = Patched()
         self.n_steps = 1  # of sequences: the number of steps whose rows are computed at once
         self._lengths: dict[str, Array] = {}
         self._traffic: dict[tuple[tuple[str, ...], tuple[str, ...]], Traffic] = {}
@@ -349,10 +352,20 @@ class Costs:
             if only_squares(program, statement):
                 return self._windows_s(statement.frame, "i", "squares")
             found = np.zeros(self.n_tasks)
-            for each in passes(statement):
-                found = found + self._pass_s(statement.frame, each, buffers)
+            if id(statement) in self.patched.multiplied:
+                return found
+            loops = passes(statement)
+            patched = self.patched.loops.get(id(statement), [None] * len(loops))
+            for each, in_patches in zip(loops, patched, strict=True):
+                found = found + (
+                    self._pass_s(statement.frame, each, buffers)
+                    if in_patches is None
+                    else self._patches_s(statement.frame, in_patches)
+                )
             return found
-        is_sum = isinstance(statement, ScatterAdd)
+        if isinstance(statement, Expand) and statement.out in self.patched.unread:
+            return np.zeros(self.n_tasks)
+        is_sum = isinstance(statement, ScatterAdd) and statement.array not in self.patched.sums
         if isinstance(statement, Convolve):
             kind = {"i": "forward", "o": "backward", "b": "gradient"}[statement.axis]
             return self._windows_s(statement.frame, statement.axis, kind)
@@ -428,6 +441,28 @@ class Costs:
             for kind in kinds.tolist()
         ]
         return np.array(seconds)[of.reshape(-1)]
+
+    def _patches_s(self, frame: Frame, each: Pass) -> Array:
+        """Seconds of a pass along patches: what it reads is laid out, position by position, and
+        what it makes is added, or put, where it belongs.
+        """
+        machine, layer = self.machine, self.network.layers[frame.layer]
+        link = layer.links[frame.link or 0]
+        edges, maps = link.edges, layer.extents[-1]
+        assert edges is not None
+        shape, n_positions = dense_shape(each), layer.n_positions
+        places = max(round(len(edges.indices) / (n_positions * maps)), 1)
+        found = []
+        for rows in self.size(letter_axes(self.network, frame, "b")).tolist():
+            lengths = {"b": int(rows) * n_positions, "o": maps, "i": places}
+            seconds = self._loop_s(shape, lengths) if rows else machine.call_s
+            for array in shape.seen:
+                if "b" in array.axes:
+                    n = math.prod(lengths[a] for a in array.axes)
+                    of_layer = rows * (link.source.size if "i" in array.axes else layer.size)
+                    seconds += n * machine.fetch_s["copy"] + of_layer * machine.fetch_s["step"]
+            found.append(seconds)
+        return np.array(found)
 
     def _extents_s(self, shape: Shape, lengths: Mapping[str, int]) -> float:
         machine = self.machine
@@ -540,6 +575,7 @@ class Costs:
         """Each statement with the tasks' clocks before and after it; first the batch's Python."""
         # The layout of arrays is the same in every placement.
         self.layout = choose_layout(program, self.machine.products, self.batch_size)
+        self.patched = find(program, self.batch_size)
         clock = np.full(self.n_tasks, self.machine.batch_s * self.crowd)
         posted: dict[int, Array] = {}
         yield None, clock, clock

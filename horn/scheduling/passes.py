@@ -5,12 +5,12 @@ alone. ``kernels`` makes tapes of them, the cost model counts them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from horn import ir
 from horn._kernels import tiles
-from horn._kernels.loops import ordered
+from horn._kernels.loops import along, ordered
 from horn._kernels.walks import Lie, Walk, walk
 from horn.ir import Node, Op
 from horn.network import Network
@@ -158,7 +158,13 @@ def _pass(outputs: list[Output]) -> Pass:
             value = ("op", len(ops) - 1)
         results.append(value)
     monoid = "argmax" if monoid == "argmin" else monoid
-    return Pass(tuple(outputs), tuple(inputs), tuple(ops), tuple(results), monoid)
+    found = Pass(tuple(outputs), tuple(inputs), tuple(ops), tuple(results), monoid)
+    if found.index is not None and ops[-1][0] == "select" and ops[-1][2][0] == "in":
+        # the tile of places asks for a computed value
+        condition, value, zero = ops[-1][1:]
+        ops[-1:] = [("copy", value), ("select", condition, ("op", len(ops) - 1), zero)]
+        found = replace(found, ops=tuple(ops), results=(("op", len(ops) - 1),))
+    return found
 
 
 def _is_truth(node: Node) -> bool:
@@ -302,7 +308,10 @@ class Shape:
             )
         ragged = (self.ragged, "e") if self.ragged else None
         names = {name: lengths[name] for name in self.axes}
-        return ordered(names, lies, self.folded or None, ragged)
+        tile, near = self.each.tile, None
+        if tile is not None and tiles.pair(tile) and not ragged:
+            near = along(tile, self.each.monoid, lies, names, self.folded)
+        return ordered(names, lies, self.folded or None, ragged, near)
 
     def _steps(self, array: Seen, lengths: Mapping[str, int]) -> dict[str, int]:
         """The distance between neighbouring elements of an array along each of its axes."""

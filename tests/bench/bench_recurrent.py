@@ -331,9 +331,7 @@ def together(n: int, seconds: float) -> bool:
     is_right = all(np.allclose(first[name], expected, rtol=2e-4) for name in ("groups", "tasks"))
     if not is_right:
         print(f"answers differ: {first}")
-    processor_s: dict[str, list[float]] = {
-        name: [] for name in ("groups", "tasks", "apart", "one")
-    }
+    processor_s: dict[str, list[float]] = {name: [] for name in ("groups", "tasks", "apart", "one")}
     blocks = {name: partial(block, contenders[name], found) for name, found in processor_s.items()}
     times, is_calm = interleaved(blocks, seconds, is_alone=False)
     spent = {name: c.close() for name, c in contenders.items()}
