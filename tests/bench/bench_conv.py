@@ -4,14 +4,15 @@
     python -m tests.bench.bench_conv --together [--seconds 15] [NAME ...]
 
 Names: lenet 16, lenet 100, cifar 100, "64 to 64", patterns, behind (distances to dense neurons
-behind a convolution), back (a convolutional autoencoder whose decoder has the weights of its
-encoder: conv_transpose2d), pooling. A step is forward, loss,
-backward and momentum update, float32. PyTorch runs eager in both memory formats, NCHW and NHWC,
-with --compile also torch.compile of each (it needs a C++ compiler and a minute); pooling alone is
-forward and backward. Both sides begin with the same weights, and the losses of the first three
-steps are compared: what differs is not timed. All run by turns in one process; milliseconds are
-the fastest tenth of each side's steps, since other work on the machine only adds; with --busy they
-are the least processor time, which waiting for one's turn does not count in (of one thread).
+behind a convolution), adder and dendrites (through windows, and no products), back (a convolutional
+autoencoder whose decoder has the weights of its encoder: conv_transpose2d), pooling. A step is
+forward, loss, backward and momentum update, float32. PyTorch runs eager in both memory formats,
+NCHW and NHWC, with --compile also torch.compile of each (it needs a C++ compiler and a minute);
+pooling alone is forward and backward. Both sides begin with the same weights, and the losses of the
+first three steps are compared: what differs is not timed. All run by turns in one process;
+milliseconds are the fastest tenth of each side's steps, since other work on the machine only adds;
+with --busy they are the least processor time, which waiting for one's turn does not count in (of
+one thread).
 Exit code 1 if losses differ.
 
 --together: two processes (bench_conv_together.py).
@@ -57,6 +58,13 @@ class Distance(horn.Neuron):
         self.feedforward(horn.math.exp(-0.02 * distance))
 
 
+class Dendrites(horn.Neuron):
+    """Each synapse saturates by itself."""
+
+    def forward(self, messages: Any) -> None:
+        self.feedforward(sum(horn.math.tanh(m.input * m.weight) for m in messages))
+
+
 def lenet(net: horn.Network) -> None:
     net.input((28, 28, 1))
     net.layer(connect=horn.Convolution(20, 5), activation="relu")
@@ -94,6 +102,19 @@ def behind(net: horn.Network) -> None:
     net.layer(128, neuron=Distance, bias=False)
 
 
+def adder(net: horn.Network) -> None:
+    """Distances through windows, layer upon layer (Chen et al. 2020)."""
+    net.input((16, 16, 8))
+    for stride in (1, 2):
+        net.layer(connect=horn.Convolution(16, 3, stride), neuron=Distance, bias=False)
+
+
+def dendrites(net: horn.Network) -> None:
+    net.input((16, 16, 8))
+    for stride in (1, 2):
+        net.layer(connect=horn.Convolution(16, 3, stride), neuron=Dendrites, bias=False)
+
+
 def back(net: horn.Network) -> None:
     net.input((28, 28, 1))
     first = net.layer(connect=horn.Convolution(16, 5, 2, 2), activation="relu")
@@ -109,6 +130,9 @@ CASES: dict[str, tuple[Callable[[horn.Network], None], int]] = {
     "64 to 64, 32": (deep, 32),
     "patterns 100": (patterns, 100),
     "behind 100": (behind, 100),
+    "adder 4": (adder, 4),
+    "adder 32": (adder, 32),
+    "dendrites 32": (dendrites, 32),
     "back 100": (back, 100),
 }
 
@@ -176,9 +200,12 @@ def torch_model(net: horn.Network, is_last: bool) -> tuple[list[Any], Callable[[
             told = connection.kernel, connection.stride
             stages.append(lambda x, told=told: f.max_pool2d(x, *told))
             continue
-        if isinstance(connection, horn.Convolution) and layer.neuron is Pattern:
+        if isinstance(connection, horn.Convolution) and layer.neuron in THROUGH_WINDOWS:
             w = parameter(arrays[link.weight].transpose(0, 3, 1, 2).reshape(layer.shape[-1], -1))
-            stages.append(lambda x, w=w, k=connection.kernel, s=layer.shape: _patterns(x, w, k, s))
+            of, step, shape = THROUGH_WINDOWS[layer.neuron], connection.stride, layer.shape
+            stages.append(lambda x, w=w, k=connection.kernel, of=of, step=step, shape=shape: of(
+                f.unfold(x, k, stride=step), w).reshape(len(x), shape[-1], *shape[:-1])
+            )  # fmt: skip
             continue
         if isinstance(connection, horn.Convolution):
             w = kernels[link.weight] = parameter(arrays[link.weight].transpose(0, 3, 1, 2))
@@ -247,15 +274,34 @@ def theirs(net: horn.Network, data: Dataset, is_last: bool, compiles: bool) -> S
     return step
 
 
-def _patterns(x: Any, w: Any, kernel: int, shape: tuple[int, ...]) -> Any:
-    """The distances by products, the best that PyTorch's words allow."""
+def _patterns(patches: Any, w: Any) -> Any:
+    """By products, the best that PyTorch's words allow. patches : (b, places, positions); the
+    result is (b, maps, positions).
+    """
     import torch
-    from torch.nn import functional as f
 
-    patches = f.unfold(x, kernel)  # (b, places, positions)
     squares = (patches * patches).sum(1, keepdim=True) + (w * w).sum(1)[None, :, None]
     distance = squares - 2.0 * torch.einsum("mk,bkp->bmp", w, patches)
-    return torch.exp(-0.05 * distance).reshape(len(x), shape[-1], *shape[:-1])
+    return torch.exp(-0.05 * distance)
+
+
+def _distances(patches: Any, w: Any) -> Any:
+    import torch
+
+    rows = patches.transpose(1, 2).reshape(-1, patches.shape[1])
+    found = torch.exp(-0.02 * torch.cdist(rows, w, 1.0))
+    return found.reshape(len(patches), -1, len(w)).transpose(1, 2)
+
+
+def _dendrites(patches: Any, w: Any) -> Any:
+    import torch
+
+    return torch.tanh(patches[:, None] * w[None, :, :, None]).sum(2)
+
+
+THROUGH_WINDOWS: dict[Any, Callable[[Any, Any], Any]] = {
+    Pattern: _patterns, Distance: _distances, Dendrites: _dendrites,
+}  # fmt: skip
 
 
 def pooling(threads: int) -> tuple[dict[str, Step], bool]:

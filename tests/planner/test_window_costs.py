@@ -119,3 +119,33 @@ def test_tasks_divide_what_moves_the_least(build, batch, where):
     found = plan.cheapest(job, 2, machine=Machine(), threads=1)
     said = found.placement.links[2, 0]
     assert said == where or where == "rows" and said in ("receiver", "sender")
+
+
+class Manhattan(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(-sum(abs(m.input - m.weight) for m in messages))
+
+
+def test_patches_cost_what_dense_loops_do(monkeypatch):
+    """Samples and positions are rows; what tasks divide by neurons runs on synapses."""
+
+    def windows() -> horn.Network:
+        net = horn.Network(seed=1)
+        net.input((16, 16, 8))
+        net.layer(connect=horn.Convolution(24, 3), neuron=Manhattan, bias=False)
+        net.output(4, activation="softmax", loss="cross_entropy")
+        return net
+
+    dense = horn.Network(seed=1)
+    dense.input(72)  # as many as a window has places
+    dense.layer(24, neuron=Manhattan, bias=False)
+    dense.output(4, activation="softmax", loss="cross_entropy")
+    as_rows = cost(dense, rows=ROWS * 14 * 14).layers[1]
+    patched = cost(windows()).layers[1]
+    assert as_rows < patched < 3 * as_rows  # and the copies
+    halves = cost(windows(), 2, where="replicated").layers[1]
+    assert 0.4 * patched < halves < 0.6 * patched
+    monkeypatch.setattr("horn.scheduling.patches.MIN_PLACES", 1000)
+    on_synapses = cost(windows()).layers[1]
+    assert on_synapses > 2 * patched
+    assert cost(windows(), 2).layers[1] > 0.4 * on_synapses
