@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -68,8 +69,8 @@ class PatchWriter:
     """Appends the patched passes of a program without steps.
 
     Arrays (batch, neurons) lie with the batch side by side; ``rows`` has the copies with a sample's
-    numbers so, by buffer, as long as they are up to date. sums : by buffer of sums per synapse, the
-    taps of each patch and its sums (maps, taps, channels).
+    numbers so, by buffer, as long as they are up to date. sums : weights' gradients (maps, taps,
+    channels), by the buffer of sums per synapse that they stand for.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class PatchWriter:
     ) -> None:
         self.tape, self.memory, self.scalars, self.patched = tape, memory, scalars, patched
         self.rows: dict[str, Array] = {}
-        self.sums: dict[str, list[tuple[Array, Array]]] = {}
+        self.sums: dict[str, Array] = {}
         self._scratch: dict[tuple[tuple[int, ...], str], Array] = {}
 
     def forget(self, names: Iterable[str]) -> None:
@@ -87,7 +88,7 @@ class PatchWriter:
 
     def write(self, s: Loop, each: Pass) -> None:
         """Append a pass, patch by patch: what it reads is laid out, a dense loop runs, its results
-        are put where they belong. Sums of weights' gradients wait for ``add``.
+        are put where they belong. Weights' gradients wait for ``store``.
         """
         link, (output,) = link_of(self.memory.network, s.frame), each.outputs
         assert isinstance(link, Link) and isinstance(link.connection, Convolution)
@@ -100,43 +101,37 @@ class PatchWriter:
         here = _Window(output.buffer, link.connection.channels, channels, size, rows)
         for name in of_samples:
             self._in_rows(name, here)
-        result = out
         if each.axis == "b":
-            self.sums[output.buffer] = []
+            n_taps = math.prod(link.shape(0)[1:]) // channels
+            result = self.sums[here.label] = aligned((here.maps, n_taps, channels), out.dtype)
+            self._clear(result, "otc", {}, here)
         else:
             result = self._array(out.shape, "result")
         if each.axis == "o":
-            extents = {"b": rows, "n": out.shape[1]}
-            self.tape.loop(extents, [0.0], [], [(View(result, "bn"), 0)], label=here.label)
+            self._clear(result, "bn", {"b": rows}, here)
+        place = {"b": self._sum, "i": self._put, "o": self._add}[each.axis]
         for patch in patches_of(link, size):
-            made = self._dense(each, patch, here)
-            if each.axis == "b":
-                shape = here.maps, len(patch.taps), channels
-                self.sums[output.buffer].append((patch.taps, made.reshape(shape)))
-            elif each.axis == "i":
-                self._put(made, result, patch, here)
-            else:
-                self._add(made, result, patch, here)
+            place(self._dense(each, patch, here), result, patch, here)
         if each.axis != "b":
             self._copy(View(result, "bn"), View(out, "bn"), {"b": rows, "n": out.shape[1]}, here)
 
-    def add(self, s: ScatterAdd, name: str, factor: float) -> None:
-        """Append the sum, multiplied, of the patches' sums of a buffer."""
-        whole, (_, first) = self.memory.arrays[s.out], self.sums[name][0]
-        out = _shaped(whole, first.shape[0], first.shape[2])
-        extents = dict(zip("otc", out.shape, strict=True))
-        self.tape.loop(extents, [0.0], [], [(View(out, "otc"), 0)], label=s.out)
-        for taps, made in self.sums[name]:
-            there = View(out, "otc", {"t": taps}, ascending=True)
-            ops = [("mul", 1, 2), ("add", 0, 3)]
-            self.tape.loop({**extents, "t": len(taps)}, [there, View(made, "otc"), factor], ops,
-                           [(there, 4)], label=s.out)  # fmt: skip
+    def store(self, s: ScatterAdd, name: str, factor: float) -> None:
+        """Append the sum, multiplied, of a buffer of sums per synapse over those of each weight."""
+        sums = self.sums[name]
+        out = _shaped(self.memory.arrays[s.out], sums.shape[0], sums.shape[2])
+        extents = dict(zip("otc", sums.shape, strict=True))
+        self.tape.loop(extents, [View(sums, "otc"), factor], [("mul", 0, 1)],
+                       [(View(out, "otc"), 2)], label=s.out)  # fmt: skip
 
     def _array(self, shape: tuple[int, ...], what: str) -> Array:
         """An array that passes share."""
         if (shape, what) not in self._scratch:
             self._scratch[shape, what] = aligned(shape, self.tape.dtype)
         return self._scratch[shape, what]
+
+    def _clear(self, array: Array, axes: str, rows: Mapping[str, Dim], here: _Window) -> None:
+        extents = {**dict(zip(axes, array.shape, strict=True)), **rows}
+        self.tape.loop(extents, [0.0], [], [(View(array, axes), 0)], label=here.label)
 
     def _copy(self, view: View, to: View, extents: Mapping[Any, Any], here: _Window) -> None:
         self.tape.loop(extents, [view], [], [(to, 0)], label=here.label)
@@ -158,9 +153,7 @@ class PatchWriter:
         n_rows, n_places = len(patch.positions), len(patch.taps) * here.channels
         lengths = {"b": here.size * n_rows, "o": here.maps, "i": n_places}
         letters = "boi".replace(each.axis, "")
-        shape = tuple(lengths[letter] for letter in letters)
-        is_kept = each.axis == "b"
-        made = aligned(shape, self.tape.dtype) if is_kept else self._array(shape, "made")
+        made = self._array(tuple(lengths[letter] for letter in letters), "made")
         self.tape.loop(
             {**lengths, "b": self.memory.times(here.rows, n_rows)}, inputs,
             [(name, *map(number, values)) for name, *values in each.ops],
@@ -216,6 +209,15 @@ class PatchWriter:
         view = View(whole, "otc", {"t": patch.taps}, ascending=True)
         self._copy(view, View(part, "otc"), dict(zip("otc", part.shape, strict=True)), here)
         return part.reshape(here.maps, -1)
+
+    def _sum(self, made: Array, result: Array, patch: Patch, here: _Window) -> None:
+        """Add the sums of a patch to those of its taps."""
+        shape = here.maps, len(patch.taps), here.channels
+        there = View(result, "otc", {"t": patch.taps}, ascending=True)
+        self.tape.loop(
+            dict(zip("otc", shape, strict=True)), [there, View(made.reshape(shape), "otc")],
+            [("add", 0, 1)], [(there, 2)], label=here.label,
+        )  # fmt: skip
 
     def _put(self, made: Array, result: Array, patch: Patch, here: _Window) -> None:
         """Store the results of a patch at its positions."""

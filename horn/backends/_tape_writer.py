@@ -401,7 +401,7 @@ class TapeWriter:
     def _scatteradd(self, s: ScatterAdd) -> None:
         """Sum the numbers of the synapses, or neurons, that share each number."""
         if s.array in self.patches.sums:
-            self.in_patches.add(s, *self.patches.sums[s.array])
+            self.in_patches.store(s, *self.patches.sums[s.array])
             return
         (axis,), out = self.program.buffers[s.array].axes, self.arrays[s.out]
         numbers = self.memory.share.numbers(axis)
