@@ -760,7 +760,8 @@ static int K(column_tiles)(const tape_t *tape, const loop_t *l, const domain_t *
                                 : is_slope ? K(SLOPES)[term] : K(QUOTIENTS)[term];
     const REAL unit[2] = {0, 1};
     const int has_y = y && y != m;
-    const int is_direct = !l->accumulate && K(is_rows)(out, 1) && nr <= (int64_t)DEEP;
+    /* no rows: sums of nothing are written, not kept from before */
+    const int is_direct = !l->accumulate && K(is_rows)(out, 1) && nr > 0 && nr <= (int64_t)DEEP;
     REAL pack[COLUMNS * DEEP], pack_y[COLUMNS * DEEP], fixed[COLUMNS * TILE_P], some[COLUMNS * TP];
     double total[COLUMNS * TILE_P];
     K(columns_t) o = {.m = pack, .y = y && !has_y ? pack : pack_y, .step_a = a ? a->stride[1] : 0,

@@ -74,7 +74,7 @@ def find(program: Program, batch_size: int) -> Patched:
     n_writers = Counter(name for s in statements for name in writes(s))
     changed: set[str] = set()  # expanded buffers whose shared array has changed since
     for s in statements:
-        if isinstance(s, Loop) and s.frame.link is not None and not s.scatter:
+        if isinstance(s, Loop) and _is_along_link(s):
             patched = [_patched(program, s, each, expanded, changed) for each in passes(s)]
             for k, each in enumerate(patched):
                 if each is None or not _is_worth_it(program, s, each, batch_size):
@@ -99,6 +99,10 @@ def find(program: Program, batch_size: int) -> Patched:
         if all(_is_patched(s, name, found) for s in readers[name])
     )
     return found
+
+
+def _is_along_link(s: Loop) -> bool:
+    return s.frame.link is not None and not s.frame.shared and not s.scatter
 
 
 def _patched(

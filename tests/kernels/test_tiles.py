@@ -494,6 +494,43 @@ def test_what_is_no_tile():
     assert found(tanh, three, (2.0,)) is None
 
 
+NOTHING = {  # operations on u (b, o), v (b, o), x (b, i), w (o, i), 0 and 1, values 0 to 5
+    "signs": [("sub", 2, 3), ("sign", 6), ("mul", 0, 7)],
+    "squares": [("sub", 2, 3), ("mul", 6, 6), ("mul", 0, 7)],
+    "slopes": [("mul", 2, 3), ("sub", 6, 0), ("exp", 7), ("mul", 8, 1), ("mul", 9, 2)],
+    "quotients": [
+        ("mul", 2, 3), ("sub", 5, 6), ("eq", 7, 4), ("div", 1, 7), ("select", 8, 0, 9),
+        ("mul", 2, 10),
+    ],
+    "products": [("mul", 0, 2)],
+    "no tile": [("mul", 2, 3), ("sin", 6), ("mul", 0, 7)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", NOTHING)
+def test_sums_of_no_rows_are_written(form, dtype, kernel_rng):
+    """A short batch leaves the last tasks no rows: the sums of the batch before were kept."""
+    x, w = matrices(kernel_rng, 6, 5, 40, dtype)
+    u, v = (kernel_rng.standard_normal((6, 5)).astype(dtype) for _ in range(2))
+    out, ops = np.zeros((5, 40), dtype), NOTHING[form]
+    tape = Tape(dtype, 1)
+    rows, used = tape.dim(6), {value for _, *values in ops for value in values}
+    given = [View(u, "bo"), View(v, "bo"), View(x, "bi"), View(w, "oi"), 0.0, 1.0]
+    kept = [k for k in range(6) if k in used]
+    number = {k: at for at, k in enumerate(kept)}
+    number |= {6 + k: len(kept) + k for k in range(len(ops))}
+    axes = {"b": rows, "o": 5, "i": 40}
+    tape.loop(
+        axes, [given[k] for k in kept], [(name, *(number[n] for n in at)) for name, *at in ops],
+        [(View(out, "oi"), len(kept) + len(ops) - 1)], reduce=("sum", "b"),
+    )  # fmt: skip
+    tape.run()
+    assert (out != 0).any()
+    tape.dims[rows.index] = 0
+    tape.run()
+    assert (out == 0).all()
+
+
 @pytest.mark.parametrize("level", range(LEVEL))
 @pytest.mark.skipif("HORN_SIMD" in os.environ, reason="it is one of these levels")
 def test_all_this_at_lower_levels(level):

@@ -96,6 +96,13 @@ def test_the_kernels_answer_is_the_interpreters(neuron, bias):
     compare(net, horn.SGD(0.1, momentum=0.9), 5, "kernels")
 
 
+@pytest.mark.parametrize(
+    "optimizer", [horn.SGD(0.1, clip_norm=0.01), horn.Adam(0.01, weight_decay=0.1)]
+)
+def test_updates_of_shared_weights(optimizer):
+    compare(network(Metric), optimizer, 5, "kernels")
+
+
 @pytest.mark.parametrize("neuron", NEURONS)
 def test_derived_gradients_are_finite_differences(neuron):
     net = network(neuron)
