@@ -49,6 +49,20 @@ def error(problem: str, below: str = "") -> CompileError:
     return _error(problem, frame.f_code, frame.f_globals, line, column, end)
 
 
+def error_of(raised: BaseException) -> CompileError:
+    """A CompileError at the user's last line that an exception came through."""
+    place, found = raised.__traceback__, None
+    while place is not None:
+        found = found if _is_horn(place.tb_frame) else place
+        place = place.tb_next
+    problem = f"{type(raised).__name__}: {raised}"
+    if found is None:
+        return CompileError(problem)
+    code = found.tb_frame.f_code
+    position = _position_in(code, found.tb_lasti)
+    return _error(problem, code, found.tb_frame.f_globals, *position)
+
+
 def error_at(function: FunctionType, problem: str) -> CompileError:
     """A CompileError at the ``def`` of a method."""
     code, space = function.__code__, function.__globals__

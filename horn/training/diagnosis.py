@@ -16,6 +16,7 @@ from time import perf_counter
 
 import numpy as np
 
+from horn.autodiff import user_text
 from horn.backends import Engine, Memory
 from horn.data.order import BatchRows
 from horn.errors import HornError
@@ -224,6 +225,11 @@ def _found(search: Callable[[], trouble.BrokenOperation | None]) -> trouble.Brok
         return search()
     except HornError:
         return None
+    except ArithmeticError as error:  # of numbers that are nobody's: sums where nothing is heard
+        remedy = (
+            "Ask before: x / y if y != 0.0 else 0.0; a neuron that hears nothing has sums of 0."
+        )
+        return trouble.BrokenOperation(user_text.error_of(error), remedy)
 
 
 def _broken_loss(

@@ -286,3 +286,24 @@ def test_a_loss_beyond_that_of_guessing_has_grown_within_its_epoch(
         far = far.with_settings(optimizer=horn.SGD(horn.Cosine(80.0, 4)))  # 12 in the last update
         assert horn.train(far).state == "DIVERGED"
         assert "Try a learning rate of 8, or" in caplog.text
+
+
+class Weighted(horn.Neuron):
+    """A mean by the sizes of inputs, which has no number where a window lies outside."""
+
+    def forward(self, messages):
+        total = sum(abs(m.input) for m in messages)
+        self.feedforward(sum(abs(m.input) * m.weight for m in messages) / total)
+
+
+def test_a_division_of_sums_of_nothing_is_told_by_its_line():
+    net = horn.Network(seed=1)
+    net.input((3, 3, 1))
+    net.layer(connect=horn.Convolution(1, 1, padding=1), neuron=Weighted, bias=False)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    data = np.random.default_rng(0).random((6, 3, 3, 1)), np.arange(6) % 2
+    with pytest.raises(horn.Diverged) as caught:
+        horn.train(horn.Job(net, data, horn.SGD(0.1), batch_size=3, epochs=1))
+    said = str(caught.value)
+    assert "in Weighted.forward" in said and "/ total)" in said
+    assert "ZeroDivisionError: division by zero" in said and "feeds forward nan" in said
