@@ -225,10 +225,8 @@ def _found(search: Callable[[], trouble.BrokenOperation | None]) -> trouble.Brok
         return search()
     except HornError:
         return None
-    except ArithmeticError as error:  # of numbers that are nobody's: sums where nothing is heard
-        remedy = (
-            "Ask before: x / y if y != 0.0 else 0.0; a neuron that hears nothing has sums of 0."
-        )
+    except (ArithmeticError, ValueError) as error:  # of sums where nothing is heard
+        remedy = "Ask before: x / y if y > 0.0 else 0.0; sums of a neuron that hears nothing are 0."
         return trouble.BrokenOperation(user_text.error_of(error), remedy)
 
 

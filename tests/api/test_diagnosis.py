@@ -296,14 +296,26 @@ class Weighted(horn.Neuron):
         self.feedforward(sum(abs(m.input) * m.weight for m in messages) / total)
 
 
-def test_a_division_of_sums_of_nothing_is_told_by_its_line():
+class Logarithm(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(horn.math.log(sum(abs(m.input * m.weight) for m in messages)))
+
+
+@pytest.mark.parametrize(
+    "neuron, line, error, fed",
+    [
+        (Weighted, "/ total)", "ZeroDivisionError: division by zero", "nan"),
+        (Logarithm, "horn.math.log(", "ValueError: math domain error", "-inf"),
+    ],
+)
+def test_what_has_no_number_where_nothing_is_heard_is_told_by_its_line(neuron, line, error, fed):
     net = horn.Network(seed=1)
     net.input((3, 3, 1))
-    net.layer(connect=horn.Convolution(1, 1, padding=1), neuron=Weighted, bias=False)
+    net.layer(connect=horn.Convolution(1, 1, padding=1), neuron=neuron, bias=False)
     net.output(2, activation="softmax", loss="cross_entropy")
     data = np.random.default_rng(0).random((6, 3, 3, 1)), np.arange(6) % 2
     with pytest.raises(horn.Diverged) as caught:
         horn.train(horn.Job(net, data, horn.SGD(0.1), batch_size=3, epochs=1))
     said = str(caught.value)
-    assert "in Weighted.forward" in said and "/ total)" in said
-    assert "ZeroDivisionError: division by zero" in said and "feeds forward nan" in said
+    assert f"in {neuron.__name__}.forward" in said and line in said
+    assert error in said and f"feeds forward {fed}" in said
