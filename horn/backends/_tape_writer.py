@@ -51,7 +51,7 @@ from horn.program import (
 from horn.scheduling.choices import MAX_LIVE_ROWS, only_multiplied
 from horn.scheduling.folds import End, Fold, Joined, only_fold, only_squares, plan
 from horn.scheduling.passes import Pass, needs_rows, passes
-from horn.scheduling.patches import find
+from horn.scheduling.patches import find_patched
 
 IN_PARTS = 2  # the mode of a range of instructions: once 0, step by step 1, in reverse -1
 SCALARS = (
@@ -98,7 +98,7 @@ class TapeWriter:
         self.loads: list[tuple[int, str, slice | int]] = []
         # with steps, statements lie inside others, and each is written by itself
         self.plan = Joined({}, frozenset(), {}) if self.program.steps else plan(self.program)
-        self.patches = find(self.program, memory.batch_size)
+        self.patches = find_patched(self.program, memory.batch_size)
         self.in_patches = PatchWriter(tape, memory, self.scalars, self.patches)
         self.made: list[tuple[int, int]] = []
         self.is_batch = False

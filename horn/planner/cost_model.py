@@ -57,7 +57,7 @@ from horn.program import (
 from horn.scheduling.choices import choose_layout, choose_threads
 from horn.scheduling.folds import Fold, only_fold, only_squares, plan
 from horn.scheduling.passes import Pass, Shape, passes
-from horn.scheduling.patches import Patched, dense_shape, find
+from horn.scheduling.patches import Patched, dense_shape, find_patched
 from horn.transport import DEFAULT, load, names
 
 Array = np.ndarray[Any, Any]
@@ -575,7 +575,7 @@ class Costs:
         """Each statement with the tasks' clocks before and after it; first the batch's Python."""
         # The layout of arrays is the same in every placement.
         self.layout = choose_layout(program, self.machine.products, self.batch_size)
-        self.patched = find(program, self.batch_size)
+        self.patched = find_patched(program, self.batch_size)
         clock = np.full(self.n_tasks, self.machine.batch_s * self.crowd)
         posted: dict[int, Array] = {}
         yield None, clock, clock

@@ -57,7 +57,7 @@ class Patched:
     multiplied: set[int] = field(default_factory=set)
 
 
-def find(program: Program, batch_size: int) -> Patched:
+def find_patched(program: Program, batch_size: int) -> Patched:
     """The passes of a program that run in patches."""
     found = Patched()
     if program.steps or program.compact:
@@ -128,7 +128,7 @@ def _patched(
         if node.axes in ("bi", "bo"):
             if not _is_rows(buffers[node.value]):
                 return None
-        elif is_place(buffers[node.value]):  # in a patch all receivers have the same places
+        elif _is_place(buffers[node.value]):  # in a patch all receivers have the same places
             places[node] = ir.load(node.value, "i")
         elif node.axes not in ("oi", "o") or node.value not in expanded or node.value in changed:
             return None
@@ -156,7 +156,7 @@ def dense_shape(each: Pass) -> Shape:
     return Shape(each, {"b": "", "o": "", "i": ""}, each.axis, "", tuple(arrays))
 
 
-def is_place(buffer: Buffer) -> bool:
+def _is_place(buffer: Buffer) -> bool:
     """Whether a buffer says, of each synapse, its place among those of its receiver."""
     return buffer.role == "constant" and buffer.value[0] == "edge"
 

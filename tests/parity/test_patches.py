@@ -85,7 +85,7 @@ def network(neuron, connection=SMALL, shape=(5, 4, 2), bias=True):
 
 def patched(net, batch_size=5):
     program = training_program(net, horn.SGD(0.1), "labels")
-    return patches.find(program, batch_size)
+    return patches.find_patched(program, batch_size)
 
 
 @pytest.mark.parametrize("bias", [True, False])
