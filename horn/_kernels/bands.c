@@ -11,7 +11,7 @@
 #include "bands.h"
 #include "thin.h"
 
-#define MAX_TAPE_DIMS 256       /* MAX_DIMS of engine.pyx */
+#define MAX_TAPE_DIMS 1024      /* MAX_DIMS of engine.pyx */
 /* Rows that a thread needs at least: below, a product reads all weights for too few. */
 #define ROWS_PER_THREAD 4
 /* Multiplications of a step from which on threads divide its products, if they cannot divide rows. */

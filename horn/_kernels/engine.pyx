@@ -63,7 +63,7 @@ cdef extern from "stdlib.h" nogil:
 
 # Packing weights once pays when they are used as often.
 cdef int64_t STEPS_TO_PACK = 3
-MAX_DIMS = 256
+MAX_DIMS = 1024
 MAX_SCALARS = 1024
 
 DRAWS = {"uniform": 0, "normal": 1, "bernoulli": 2}

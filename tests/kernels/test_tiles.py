@@ -531,6 +531,16 @@ def test_sums_of_no_rows_are_written(form, dtype, kernel_rng):
     assert (out == 0).all()
 
 
+def test_a_tape_has_extents_for_many_layers():
+    """Layers that run in patches take up to six each; all had to do with 256."""
+    tape, x, out = Tape(np.float64, 1), np.arange(12.0).reshape(3, 4), np.zeros(4)
+    *_, rows = (tape.dim(3) for _ in range(1000))
+    tape.loop({"b": rows, "i": 4}, [View(x, "bi")], [], [(View(out, "i"), 0)], reduce=("sum", "b"))
+    tape.dims[rows.index] = 2
+    tape.run()
+    np.testing.assert_array_equal(out, x[:2].sum(0))
+
+
 @pytest.mark.parametrize("level", range(LEVEL))
 @pytest.mark.skipif("HORN_SIMD" in os.environ, reason="it is one of these levels")
 def test_all_this_at_lower_levels(level):
