@@ -1,24 +1,39 @@
 """Memory that buffers of all steps share one after another: two have the same place if the last
 reader of one comes before the first writer of the other, or is it, in one elementwise pass.
 
-Values of forward that backward reads stay; other values of forward, and of backward, share.
+Values of forward that backward reads stay; other values of forward, and of backward, share. What
+tasks exchange has a place of its own: it is read while other statements run.
 """
 
 from __future__ import annotations
 
 from horn.compiler.fusion import is_elementwise
-from horn.program import AllSteps, Program, Repeat, Statement, in_order, reads, segments, writes
+from horn.program import (
+    AllSteps,
+    Collect,
+    Post,
+    Program,
+    Repeat,
+    Statement,
+    every,
+    in_order,
+    reads,
+    writes,
+)
 
 Moment = tuple[int, int]  # a statement, and its place in that's body
 
 
 def rooms(program: Program) -> dict[str, str]:
     """The buffers that use another buffer's memory, each with that other buffer."""
-    if not program.steps or len(segments(program)) > 1:  # exchanged buffers are read in between
+    if not program.steps:
         return {}
     late = {b.value[0] for b in program.buffers.values() if b.role == "late"}
     shown = {program.loss, *program.losses, *program.aggregates, *program.kept} | late
     shown |= {*program.outputs}
+    for each in every(program.statements):
+        if isinstance(each, (Post, Collect)):
+            shown |= {name for move in each.moves for name in (move.out, move.array)}
     spans = {
         name: buffer.axes
         for name, buffer in program.buffers.items()
@@ -29,9 +44,9 @@ def rooms(program: Program) -> dict[str, str]:
     at: dict[Moment, Statement] = {}
     for k, statement in enumerate(in_order(program.statements)):
         body = statement.body if isinstance(statement, (Repeat, AllSteps)) else (statement,)
-        for j, each in enumerate(body):
-            at[k, j] = each
-            for name in (*reads(each), *writes(each)):
+        for j, step in enumerate(body):
+            at[k, j] = step
+            for name in (*reads(step), *writes(step)):
                 if name in spans and name not in shown:
                     first.setdefault(name, (k, j))
                     last[name] = (k, j)

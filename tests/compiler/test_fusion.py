@@ -4,17 +4,27 @@ import pytest
 
 import horn
 from horn.compiler import lower
-from horn.program import AllSteps, Loop, Repeat, reads, writes
+from horn.partition.placement import Placement
+from horn.partition.rewrite import partition
+from horn.program import AllSteps, Collect, Loop, Post, Repeat, every, reads, writes
 from horn.scheduling.lifetimes import rooms
 from tests.parity.recurrent import GRU, LSTM
 
 
-def program(cell, each=True, fuse=True):
+def program(cell, each=True, fuse=True, divide=None):
+    """divide : what makes the network's placement, of what several tasks do."""
     net = horn.Network(seed=1)
     x = net.input(3, steps=6)
     net.layer(5, neuron=cell, inputs={"x": x, "h": horn.Delayed()}, name="h")
     net.output(2, activation="softmax", loss="cross_entropy", each_step=each)
-    return lower.training_program(net, horn.SGD(0.1, momentum=0.9), "label", fuse=fuse)
+    found = lower.training_program(
+        net, horn.SGD(0.1, momentum=0.9), "label", fuse=fuse, thin=divide is None
+    )
+    return partition(found, divide(net), [found.loss]) if divide else found
+
+
+def by_receivers(net):
+    return Placement.receivers(net.layers[1:2])
 
 
 def wide(program):
@@ -52,11 +62,29 @@ def test_what_is_asked_for_afterwards_keeps_its_memory():
     assert found.outputs not in rooms(program(GRU)).values()
 
 
+def test_tasks_that_have_rows_need_as_many_places_as_one_task():
+    """They had twice as many: rows of 200 units and 100 steps went to memory and came back."""
+    own = {name for name in wide(program(LSTM, divide=Placement.rows)) if name.startswith("h.")}
+    assert own == {name for name in wide(program(LSTM)) if name.startswith("h.")}
+
+
+def test_what_tasks_exchange_has_a_place_of_its_own():
+    found = program(LSTM, divide=by_receivers)
+    exchanged = {
+        name for s in every(found.statements) if isinstance(s, (Post, Collect))
+        for move in s.moves for name in (move.array, move.out)
+    }  # fmt: skip
+    shared = rooms(found)
+    assert shared and any(found.buffers[name].span is not None for name in exchanged)
+    assert not exchanged & {*shared, *shared.values()}
+
+
+@pytest.mark.parametrize("divide", [None, Placement.rows, by_receivers])
 @pytest.mark.parametrize("cell", [LSTM, GRU])
 @pytest.mark.parametrize("each", [False, True])
-def test_two_buffers_in_one_place_are_never_needed_at_once(cell, each):
+def test_two_buffers_in_one_place_are_never_needed_at_once(cell, each, divide):
     """As the statements go, step by step: what is read is what was written there last."""
-    found = program(cell, each)
+    found = program(cell, each, divide=divide)
     shared, held = rooms(found), dict[tuple[str, int], str]()
 
     def do(statement, steps):
