@@ -8,7 +8,7 @@ from horn._kernels.engine import Dim, Tape
 from horn.backends import Array
 from horn.backends._compiled import constant
 from horn.backends._edge_lists import EdgeLists
-from horn.backends._step_buffers import StepBuffer, aligned, is_aligned
+from horn.backends._step_buffers import Blocks, StepBuffer, aligned, is_aligned
 from horn.partition.share import Share, edge_link
 from horn.program import Buffer, Program, base
 from horn.scheduling.choices import is_stream, parts_of_wholes
@@ -45,6 +45,7 @@ class TapeMemory:
             rows = tape.dim(batch_size * self.steps)
             own = self.own_rows is not self.rows
             self.several = rows, tape.dim(n_own * self.steps) if own else rows
+        self.blocks = Blocks()
         self.spans: dict[str, StepBuffer] = {}
         self.all_steps: dict[str, Array] = {}
         self._edges: dict[tuple[int, int, str], EdgeLists] = {}
@@ -97,7 +98,9 @@ class TapeMemory:
         rows = buffer.axes[0]
         shape = [self.length(axis) for axis in buffer.axes]
         turned = self.layout == "neuron" and len(shape) == 2
-        return StepBuffer.of(shape, self.dtype, self.steps, buffer.span, self.rows_of(rows), turned)
+        return StepBuffer.of(
+            shape, self.dtype, self.steps, buffer.span, self.rows_of(rows), turned, self.blocks
+        )
 
     def _as_span(self, name: str, span: StepBuffer) -> None:
         self.spans[name] = span

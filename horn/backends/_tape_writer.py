@@ -226,13 +226,15 @@ class TapeWriter:
         with the step, or equal at all steps where they draw per sequence.
         """
         self.reads_samples = True
-        if not self.memory.steps:
-            return (self.sequences if per == "sequence" else self.samples)[self.memory.places(axis)]
+        memory = self.memory
+        places = memory.places(axis)
+        if not memory.steps:
+            return (self.sequences if per == "sequence" else self.samples)[places]
         if (axis, per) not in self.numbers:
-            places = self.memory.places(axis)
-            rows = places.stop - places.start
-            dim = self.memory.rows_of(axis)
-            span = StepBuffer.of([rows], np.dtype(np.uint64), self.memory.steps, (0, 0), dim, False)
+            rows, dim = places.stop - places.start, memory.rows_of(axis)
+            span = StepBuffer.of(
+                [rows], np.dtype(np.uint64), memory.steps, (0, 0), dim, False, memory.blocks
+            )
             self.numbers[axis, per] = span
         span = self.numbers[axis, per]
         return span.all_steps if self.is_wide else span.step
