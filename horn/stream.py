@@ -50,6 +50,7 @@ class ModelStream:
             )
         self.at = 0
         self.n_features, self._columns = network.n_inputs, network.columns
+        self._n_outputs = sum(layer.size for layer in network.outputs)
         self._shape = network.layers[0].shape
         sending = [layer for layer in network.layers if layer.answers]  # losses are not computed
         kept = [f"{each.name}.{k}" for each in sending[1:] for k in carried(each.neuron)]
@@ -93,8 +94,7 @@ class ModelStream:
                 f"{given.reshape(steps.shape)[step, feature]}, no finite {self._dtype}, and would "
                 "be in all that the stream answers from there on; fill it in, or leave the step out"
             )
-        sent = np.empty((len(steps), sum(c.stop - c.start for c in self._columns.values())),
-                        self._dtype)  # fmt: skip
+        sent = np.empty((len(steps), self._n_outputs), self._dtype)
         for k, step in enumerate(steps):
             sent[k] = self._engine.go_on(step[None], self.at)[0]
             self.at += 1

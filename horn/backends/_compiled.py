@@ -123,6 +123,7 @@ class CompiledEngine:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.network: Network = setup.network
+        self._answers_each = self.network.answers_each
         self.updates = 0
         learned, states = self.initial()
         self.arrays: dict[str, Array] = {**learned, **states}
@@ -298,7 +299,7 @@ class CompiledEngine:
         self._run(runner, _ONE, scalars, number_of_step(at, 1))
         runner.carry()
         sent = self._sent(runner)
-        return np.array(sent[0] if self.network.answers_each else sent[0, -1])
+        return np.array(sent[0] if self._answers_each else sent[0, -1])
 
     def last(self, name: str) -> Array:
         runner = self._runner("infer", None)
@@ -317,7 +318,7 @@ class CompiledEngine:
         found = self._sent(runner)
         if data.lengths is not None:
             found = metrics.held(found, data.lengths[rows], self.network.steps)
-        is_last = found.ndim == 3 and not self.network.answers_each
+        is_last = found.ndim == 3 and not self._answers_each
         return found[:, -1] if is_last else found
 
     def _sent(self, runner: Runner) -> Array:

@@ -48,11 +48,19 @@ class StepLoop:
         self._enter(0, min(self.memory.steps, self.longest))
 
     def _enter(self, first: int, n_steps: int) -> None:
-        """Enter a part that begins at step ``first``: set its extents, numbers, orders and ends."""
+        """Enter a part that begins at step ``first``: set its extents, and what comes of them."""
         self.n_steps, memory, dims = n_steps, self.memory, self.tape.dims
         for each, rows in zip(memory.several, (memory.rows, memory.own_rows), strict=True):
             dims[each.index] = dims[rows.index] * n_steps
-        at = np.arange(first, first + n_steps)[:, None]
+        self.tape.seek(0, first)
+        self.step = 0
+        writer = self.writer
+        if writer.numbers or writer.turned or writer.ends_of:
+            self._number(np.arange(first, first + n_steps)[:, None])
+
+    def _number(self, at: Array) -> None:
+        """Set the numbers, orders and ends of these steps, (n_steps, 1)."""
+        n_steps, memory, dims = self.n_steps, self.memory, self.tape.dims
         for (axis, per), span in self.writer.numbers.items():
             n = int(dims[span.rows.index])
             begin = self.first_sample + memory.places(axis).start
@@ -72,8 +80,6 @@ class StepLoop:
             ends = at < own if kind == "valid" else at == own - 1
             lies = span.first * len(own)
             span.memory[lies : lies + ends.size] = ends.ravel()
-        self.tape.seek(0, first)
-        self.step = 0
 
     def _lengths(self, axis: str) -> Array:
         """The lengths of this batch's sequences along an axis."""

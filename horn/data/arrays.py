@@ -112,6 +112,8 @@ def plain(value: Any, what: str) -> np.ndarray:
     """The array of ``numpy.asarray``, but masked arrays and sparse matrices are refused, also in a
     list: it would drop masks, and make one object of a sparse matrix. Raises DataError.
     """
+    if type(value) is np.ndarray:
+        return value
     value = of_tensor(value)
     if isinstance(value, list) and value and is_tensor(value[0]):
         value = [of_tensor(one) for one in value]
