@@ -350,6 +350,8 @@ static double K(prod_row)(const REAL *a, int64_t n) {
     for (int l = 0; l < WIDE / 4; l++) lane[l] *= lane[l + WIDE / 4];
     return total * ((lane[0] * lane[2]) * (lane[1] * lane[3]));
 }
+/* Of the two the better one, and NaN if one is. */
+#define BEST_OF(x, BETTER, y) (((x) BETTER (y)) | ((x) != (x)) ? (x) : (y))
 #define EXTREME_ROW(NAME, BETTER) \
 static REAL K(NAME)(const REAL *a, int64_t n, REAL best) { \
     int64_t i = 0; \
@@ -357,12 +359,16 @@ static REAL K(NAME)(const REAL *a, int64_t n, REAL best) { \
         REAL lane[LANES]; \
         for (int l = 0; l < LANES; l++) lane[l] = a[l]; \
         for (i = LANES; i + LANES <= n; i += LANES) \
-            for (int l = 0; l < LANES; l++) { \
-                REAL x = lane[l], y = a[i + l]; lane[l] = (x BETTER y) | (x != x) ? x : y; } \
-        for (int l = 0; l < LANES; l++) \
-            best = best BETTER lane[l] || best != best ? best : lane[l]; \
+            for (int l = 0; l < LANES; l++) lane[l] = BEST_OF(lane[l], BETTER, a[i + l]); \
+        for (int l = 0; l < LANES / 2; l++) \
+            lane[l] = BEST_OF(lane[l], BETTER, lane[l + LANES / 2]); \
+        for (int l = 0; l < LANES / 4; l++) \
+            lane[l] = BEST_OF(lane[l], BETTER, lane[l + LANES / 4]); \
+        for (int l = 0; l < LANES / 8; l++) \
+            lane[l] = BEST_OF(lane[l], BETTER, lane[l + LANES / 8]); \
+        for (int l = 0; l < LANES / 8; l++) best = BEST_OF(best, BETTER, lane[l]); \
     } \
-    for (; i < n; i++) best = best BETTER a[i] || best != best ? best : a[i]; \
+    for (; i < n; i++) best = BEST_OF(best, BETTER, a[i]); \
     return best; \
 }
 EXTREME_ROW(max_row, >)
