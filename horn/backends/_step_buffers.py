@@ -16,8 +16,8 @@ from horn.backends import Array
 # weight update straddles two lines, and the fused update takes 20 % longer (docs/notes/0002).
 LINE = 64
 # Buffers of so many bytes share blocks of BLOCK_BYTES: of arrays of 4 MB and more, NumPy asks the
-# system for huge pages, and an LSTM's dozen of buffers of 2.5 MB each take 640 small ones each,
-# which the processor looks up while it computes (3 to 4 % of a training step).
+# system for huge pages, and an LSTM's eight buffers of 2.5 MB take 640 small ones each, which
+# the processor looks up while it computes (3 to 4 % of a training step; docs/speed.md).
 SHARED_BYTES = range(1 << 20, 1 << 22)
 BLOCK_BYTES = 1 << 26  # untouched zeros take no memory
 

@@ -161,7 +161,7 @@ def _array(path: Path) -> np.ndarray:
 def _not_found(spec: str, path: Path) -> NotFound:
     """The error, with the nearest name: of the known sets, or of the files of that folder."""
     name, _, part = spec.partition(":")
-    if known := difflib.get_close_matches(name, KNOWN, 1):
+    if not path.suffix and (known := difflib.get_close_matches(name, KNOWN, 1)):
         return NotFound(
             f"no data set {name!r}; did you mean {known[0] + (':' + part if part else '')!r}?"
         )

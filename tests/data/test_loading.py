@@ -57,6 +57,7 @@ def test_a_file_whose_name_has_a_comma_or_a_colon(tmp_path):
         ("", "no data are named; give a path, or one of digits, mnist, cifar10"),
         ("digits:valid", "digits has no part 'valid'; write digits:train or digits:test"),
         ("nowhere/x.npy", "nowhere/x.npy: no such file or data set"),
+        ("digitz.csv", "digitz.csv: no such file or data set; give a path, or one of digits"),
         ("rows.npy", "rows.npy: no such file; did you mean 'row.npy'?"),
         ("row.npy,labels.npy", "labels.npy: no such file or data set; give a path"),
     ],
