@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 import zk
 from tests import apache
 from tests.zk import client_wire
-from tests.zk.parity import Side
+from tests.zk.parity import TICK_MS, Side
 from zk import wire
 from zk.acl import digest_id
 from zk.tree import Tree
@@ -325,8 +325,8 @@ def pair() -> Iterator[Pair]:
     )
     with (
         pytest.MonkeyPatch.context() as patch,
-        zk.EmbeddedServer(tick_ms=2000, super_digest=digest) as embedded,
-        apache.ApacheServer(tick_ms=2000, properties=properties) as real,
+        zk.EmbeddedServer(tick_ms=TICK_MS, super_digest=digest) as embedded,
+        apache.ApacheServer(tick_ms=TICK_MS, properties=properties) as real,
     ):
         # Each looks after empty containers in a minute of its own: here neither does.
         patch.setattr(Tree, "empty_containers", lambda tree: [])
