@@ -268,25 +268,32 @@ static inline float fmod_f32(float x, float y) {
 }
 
 /* ---- sine and cosine: x = n pi/2 + r, |r| < pi/4, and the polynomial that n mod 4 wants ---- */
+typedef struct { double sine, cosine; uint64_t quarters; } waves_type_f64;
+typedef struct { float sine, cosine; uint32_t quarters; } waves_type_f32;
+
 #define SIN_IN_F64(x) (fabs(x) <= 1e6)          /* n times 33 bits of pi/2 is exact */
-static inline double sine_f64(double x, uint64_t add) {
+static inline waves_type_f64 waves_f64(double x) {
     double t = x * 0.6366197723675814 + MAGIC_F64, n = t - MAGIC_F64;
-    uint64_t q = bits_f64(t) - bits_f64(MAGIC_F64) + add;
     double r = ((x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a6p-34) - n * 0x1.3198a2e037073p-69;
     double z = r * r, s = r + r * (z * P6(SIN_F64, z));
-    double c = 1.0 - (0.5 * z - z * z * P6(COS_F64, z));
-    double v = q & 1 ? c : s;
-    return q & 2 ? -v : v;
+    return (waves_type_f64){s, 1.0 - z * (0.5 - z * P6(COS_F64, z)), bits_f64(t) - bits_f64(MAGIC_F64)};
 }
 #define SIN_IN_F32(x) (fabsf(x) <= 4e8f)        /* n times 25 bits of pi/2 is exact in double */
-static inline float sine_f32(float x, uint64_t add) {
+static inline waves_type_f32 waves_f32(float x) {
     double t = x * 0.6366197723675814 + MAGIC_F64, n = t - MAGIC_F64;
-    uint32_t q = (uint32_t)(bits_f64(t) - bits_f64(MAGIC_F64) + add);
     float r = (float)((x - n * 0x1.921fb5p+0) - n * 0x1.110b4611a6263p-26);
     float z = r * r, s = r + r * (z * P4(SIN_F32, z));
-    float c = 1.0f - (0.5f * z - z * z * P3(COS_F32, z));
-    float v = q & 1 ? c : s;
-    return q & 2 ? -v : v;
+    return (waves_type_f32){s, 1.0f - z * (0.5f - z * P3(COS_F32, z)),
+                         (uint32_t)(bits_f64(t) - bits_f64(MAGIC_F64))};
+}
+/* The sine so many quarters of a turn further on: 0, or 1, the cosine. */
+static inline double sine_f64(waves_type_f64 w, uint64_t on) {
+    double v = (w.quarters + on) & 1 ? w.cosine : w.sine;
+    return (w.quarters + on) & 2 ? -v : v;
+}
+static inline float sine_f32(waves_type_f32 w, uint32_t on) {
+    float v = (w.quarters + on) & 1 ? w.cosine : w.sine;
+    return (w.quarters + on) & 2 ? -v : v;
 }
 
 /* ---- arctangents: a polynomial up to 1; beyond, pi/2 less that of 1/x ---- */

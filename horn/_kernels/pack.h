@@ -4,8 +4,12 @@
 #include "thin.h"
 #include "vectors.h"
 
+/* Numbers ahead in each row of a transposed operand that is not in a cache. */
+#define FAR_AHEAD 64
+
 /* One panel: to[kk * PANEL + c] = b(kk, c) for c < cols, at most PANEL; zero beyond. */
-static void pack_cols(const float *b, int64_t bk, int64_t bn, int64_t k, int64_t cols, float *to) {
+static void pack_cols(const float *b, int64_t bk, int64_t bn, int64_t k, int64_t cols, int is_far,
+                      float *to) {
     int64_t kk = 0;
     if (bn == 1) {
         const lanes_t m0 = lanes(cols, 0), m1 = lanes(cols, LANES);
@@ -19,6 +23,9 @@ static void pack_cols(const float *b, int64_t bk, int64_t bn, int64_t k, int64_t
         for (; kk + LANES <= k; kk += LANES)
             for (int half = 0; half < PANEL; half += LANES) {
                 vec_t r[LANES], t[LANES];
+                if (is_far)
+                    for (int i = half; i < half + LANES && i < cols; i++)
+                        _mm_prefetch((const char *)(b + i * bn + kk + FAR_AHEAD), _MM_HINT_T0);
                 for (int i = 0; i < LANES; i++)
                     r[i] = half + i < cols ? MM(loadu_ps)(b + (half + i) * bn + kk)
                                            : MM(setzero_ps)();

@@ -105,6 +105,27 @@ static inline REAL K(mod_)(REAL x, REAL y, REAL rest) {
     } \
     break; }
 
+/* Sine and cosine of the same numbers: what is near them in both, pi/2 taken away, once. */
+static void K(sine_and_cosine)(REAL *sine, REAL *cosine, const REAL *a, int64_t n) {
+    for (int64_t at = 0; at < n; at += SOME) {
+        const int64_t m = n - at < SOME ? n - at : SOME;
+        REAL xs[SOME]; int is_out = 0;
+        memcpy(xs, a + at, m * sizeof(REAL));
+        IVDEP for (int64_t i = 0; i < m; i++) {
+            REAL x = xs[i]; is_out |= !(SIN_IN(x));
+            const F(waves_type) w = F(waves)(x);
+            sine[at + i] = F(sine)(w, 0); cosine[at + i] = F(sine)(w, 1);
+        }
+        if (is_out) for (int64_t i = 0; i < m; i++) {
+            REAL x = xs[i];
+            if (!(SIN_IN(x))) { sine[at + i] = SIN_(x); cosine[at + i] = COS_(x); }
+        }
+    }
+}
+static inline int K(are_sine_and_cosine)(const op_t *o) {
+    return o[0].op == OP_SIN && o[1].op == OP_COS && o[0].a == o[1].a;
+}
+
 /* Whether an operation accepts one number for a strip, as one of two operands. */
 static inline int K(takes_one)(int op) {
     return op >= OP_ADD && op <= OP_DIV;
@@ -126,8 +147,8 @@ static void K(apply)(int op, REAL *d, const REAL *a, const REAL *b, const REAL *
     case OP_TANH: UNARY_16(F(tanh)(x), tanh_16)
     case OP_SIGMOID: UNARY_16(F(sigmoid)(x), sigmoid_16)
     case OP_SOFTPLUS: UNARY(F(softplus)(x))
-    case OP_SIN: UNARY_IN(F(sine)(x, 0), SIN_IN(x), SIN_(x))
-    case OP_COS: UNARY_IN(F(sine)(x, 1), SIN_IN(x), COS_(x))
+    case OP_SIN: UNARY_IN(F(sine)(F(waves)(x), 0), SIN_IN(x), SIN_(x))
+    case OP_COS: UNARY_IN(F(sine)(F(waves)(x), 1), SIN_IN(x), COS_(x))
     case OP_FLOOR: UNARY(FLOOR_(x))
     case OP_SIGN: UNARY(x > zero ? one : (x < zero ? -one : x))
     case OP_NOT: UNARY(x == zero ? one : zero)
@@ -554,7 +575,11 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
                 }
             }
         }
-        K(apply)(o->op, value[first + k], value[o->a], value[o->b], value[o->c], r * c, one_of);
+        if (k + 1 < l->n_ops && K(are_sine_and_cosine)(o)) {
+            K(sine_and_cosine)(value[first + k], value[first + k + 1], value[o->a], r * c);
+            k++;
+        } else
+            K(apply)(o->op, value[first + k], value[o->a], value[o->b], value[o->c], r * c, one_of);
     }
     if (l->reduce && l->result[0] < l->n_in && m->is_one[l->result[0]])
         K(spread_one)(m, l->result[0], r * c);

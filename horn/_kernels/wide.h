@@ -102,6 +102,10 @@ static inline int64_t part_of(int64_t n, int64_t parts, int64_t align) {
 /* Pays where tiles take longer than that. */
 #define ROWS_TO_FETCH 48
 #define FEW_COLUMNS 2
+/* Of panels of b that a tile of rows meets one after the other: they stay in the second-level cache. */
+#define ROW_BYTES (128 * 1024)
+/* Numbers of an operand that is not in a cache when it is packed. */
+#define FAR (2 * 1024 * 1024)
 
 /* A thread's scratch. */
 typedef struct { float *panels, *tiles, *turned; events_t events; } room_t;
@@ -121,6 +125,33 @@ static room_t room_of(char *scratch) {
 static inline int64_t together(int64_t n) {
     const int64_t most = MOST_VECTORS * LANES, n_times = (n + most - 1) / most;
     return part_of(n, n_times > 0 ? n_times : 1, PANEL);
+}
+
+/* Rows i0 to i1 of c, packed, in columns j0 to j1. A tile of rows meets several panels before the
+ * next one does, so that what it reads and writes of c lies side by side: a tall c is larger than
+ * caches, and the system's pages have 4 KiB. */
+static void strips(const float *tiles, int64_t i0, int64_t i1, int64_t k, const float *b, int64_t bk,
+                   int64_t bn, int64_t j0, int64_t j1, float alpha, float beta, float *c, int64_t ldc,
+                   float *panels, int has_panels, ahead_t *next, int64_t n_next) {
+    const int64_t n_panels = k > 0 ? ROW_BYTES / 4 / PANEL / k : 0;
+    const int64_t strip = (n_panels > 0 ? n_panels : 1) * PANEL;
+    for (int64_t j = j0; j < j1; j += strip, panels += strip * k) {
+        const int64_t to = j + strip < j1 ? j + strip : j1, last = (to - j) % PANEL;
+        const int64_t few = last <= FEW_COLUMNS ? last : 0;
+        for (int64_t p = j; !has_panels && p < to; p += PANEL)
+            pack_cols(b + p * bn, bk, bn, k, to - p < PANEL ? to - p : PANEL, 0,
+                      panels + (p - j) * k);
+        for (int64_t i = i0; i < i1; i += TILE_ROWS)
+            for (int64_t p = j; p < to - few; p += PANEL) {
+                fetch(next, n_next);
+                TILES[to - p > LANES][rows_from(i, i1)](
+                    k, NULL, tiles + (i - i0) * k, panels + (p - j) * k, alpha, beta,
+                    c + i * ldc + p, ldc, to - p);
+            }
+        if (few)
+            few_columns(tiles, i1 - i0, k, panels + (to - j - few) * k, alpha, beta,
+                        c + i0 * ldc + to - few, ldc, few);
+    }
 }
 
 /* Rows of a and columns of b in blocks; zeros of a are skipped if `looks`. */
@@ -166,13 +197,19 @@ static void blocks(const float *a, int64_t am, int64_t ak, const float *b, int64
                 next = ahead_of(a + (k0 + kn) * ak, am, ak, m < height ? m : height, kn);
             const int64_t n_panels = (j1 - j0 + PANEL - 1) / PANEL;
             const int64_t n_next = next.n_lines * next.rows / (n_tiles * n_panels) + 1;
+            if (!is_whole && !looks) {
+                strips(tiles, i0, i1, kn, b + k0 * bk, bk, bn, j0, j1, alpha, keep, c, ldc,
+                       room->panels, has_panels, &next, n_next);
+                has_panels = 1;
+                continue;
+            }
             const int64_t each = is_by_rows ? together(j1 - j0) : PANEL;
             for (int64_t j = j0; j < j1; j += each) {
                 const int64_t cols = j1 - j < each ? j1 - j : each, after = j1 - j - cols;
                 float *panel = room->panels + (is_whole ? 0 : (j - j0) * kn);
                 for (int64_t p = 0; !has_panels && p < cols; p += PANEL)
                     pack_cols(b + k0 * bk + (j + p) * bn, bk, bn, kn,
-                              cols - p < PANEL ? cols - p : PANEL, panel + p * kn);
+                              cols - p < PANEL ? cols - p : PANEL, n * k > FAR, panel + p * kn);
                 if (is_by_rows) {
                     if (is_finite(panel, part_of(cols, 1, PANEL) * kn)) {
                         rows_of(e, i1 - i0, panel, PANEL, PANEL * kn, 0, alpha, keep,
@@ -239,7 +276,7 @@ static void wide_pack(const float *b, int64_t bk, int64_t bn, int64_t n, int64_t
     for (int64_t depth = 0; depth < n_depths; depth++) {
         const int64_t k0 = k * depth / n_depths, kn = k * (depth + 1) / n_depths - k0;
         for (int64_t j = 0; j < n; j += PANEL, panels += PANEL * kn)
-            pack_cols(b + k0 * bk + j * bn, bk, bn, kn, n - j < PANEL ? n - j : PANEL, panels);
+            pack_cols(b + k0 * bk + j * bn, bk, bn, kn, n - j < PANEL ? n - j : PANEL, 0, panels);
     }
     first[-1] = is_finite(first, panels - first);
 }

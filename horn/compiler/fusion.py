@@ -1,26 +1,38 @@
-"""Statements of steps in fewer passes: loops of a layer over the same places become one, and a
-gradient for the step before needs no buffer of all steps.
+"""Statements in fewer passes: loops of a layer over the same places become one, and a gradient for
+the step before needs no buffer of all steps.
 
 The numbers stay the same, to the bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from horn import ir
 from horn.ir import Node, Op, load
 from horn.program import Buffer, Loop, Output, Statement, reads, writes
 
+_OTHER = {Op.SIN: Op.COS, Op.COS: Op.SIN}
 MAX_OUTPUTS = 16  # of one loop: more strips overflow the first-level cache
 
 
 def fused(body: Sequence[Statement]) -> list[Statement]:
     """Join elementwise loops to earlier ones that read mostly the same buffers."""
+    return _fused(body, _fits)
+
+
+def with_pairs(body: Sequence[Statement]) -> list[Statement]:
+    """Join elementwise loops of which one has the sine and the other the cosine of the same value:
+    the kernels compute the two at once.
+    """
+    return _fused(body, _is_pair)
+
+
+def _fused(body: Sequence[Statement], fits: Callable[[Loop, Loop], bool]) -> list[Statement]:
     found: list[Statement] = []
     for statement in body:
-        place = _host(found, statement)
+        place = _host(found, statement, fits)
         if place is None:
             found.append(statement)
         else:
@@ -30,16 +42,19 @@ def fused(body: Sequence[Statement]) -> list[Statement]:
     return found
 
 
-def _host(found: Sequence[Statement], s: Statement) -> int | None:
+def _host(
+    found: Sequence[Statement], s: Statement, fits: Callable[[Loop, Loop], bool]
+) -> int | None:
     """The place of the loop that a statement can join; None if there is none."""
-    if not _is_elementwise(s):
+    if not isinstance(s, Loop) or not _is_elementwise(s):
         return None
     read, written = {*reads(s)}, {*writes(s)}
     best, most = None, 0
     for place in reversed(range(len(found))):
         other = found[place]
         heard, made = {*reads(other)}, {*writes(other)}
-        if _fits(other, s) and not written & (heard | made):
+        joins = isinstance(other, Loop) and _is_elementwise(other) and fits(other, s)
+        if joins and not written & (heard | made):
             common = len(read & (heard | made))
             if common > most:
                 best, most = place, common
@@ -52,19 +67,33 @@ def _is_elementwise(s: Statement) -> bool:
     return isinstance(s, Loop) and not s.scatter and all(not o.axis for o in s.outputs)
 
 
-def _fits(host: Statement, s: Statement) -> bool:
-    if not isinstance(host, Loop) or not isinstance(s, Loop) or not _is_elementwise(host):
-        return False
+def _fits(host: Loop, s: Loop) -> bool:
+    return _is_beside(host, s) and all(o.node.axes == "bo" for o in (*host.outputs, *s.outputs))
+
+
+def _is_pair(host: Loop, s: Loop) -> bool:
+    axes = {o.node.axes for o in (*host.outputs, *s.outputs)}
+    here, there = (_waves(loop) for loop in (host, s))
+    return bool(here & {(_OTHER[op], value) for op, value in there}) and (
+        len(axes) == 1 and _is_beside(host, s)
+    )
+
+
+def _waves(s: Loop) -> set[tuple[Op, Node]]:
+    """The sines and cosines of a loop, and of what."""
+    nodes = ir.walk(*(o.node for o in s.outputs))
+    return {(n.op, n.args[0]) for n in nodes if n.op in _OTHER}
+
+
+def _is_beside(host: Loop, s: Loop) -> bool:
     if host.frame != s.frame or len(host.outputs) + len(s.outputs) > MAX_OUTPUTS:
         return False
-    if {*writes(host)} & {*reads(host)}:  # in place: its input is overwritten
-        return False
-    return all(o.node.axes == "bo" for o in (*host.outputs, *s.outputs))
+    return not {*writes(host)} & {*reads(host)}  # in place: its input is overwritten
 
 
 def _joined(host: Loop, s: Loop) -> Loop:
     """Both loops as one; the second takes the first's outputs as expressions."""
-    made = {load(o.buffer, "bo"): o.node for o in host.outputs}
+    made = {load(o.buffer, o.node.axes): o.node for o in host.outputs}
     more = (replace(o, node=ir.replace(o.node, made)) for o in s.outputs)
     return replace(host, outputs=(*host.outputs, *more))
 

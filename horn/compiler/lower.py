@@ -9,6 +9,7 @@ from horn import ir, losses
 from horn.activations import softmax
 from horn.aggregates import Aggregate
 from horn.compiler.backward import Backward
+from horn.compiler.fusion import with_pairs
 from horn.compiler.layer_code import LayerCode, NetworkCode
 from horn.compiler.messages import MessageExpressions, StepTrace, where_member
 from horn.compiler.steps import Arrangement, on_circles
@@ -139,6 +140,8 @@ class Builder:
                 net, storage.buffers, storage.phases, keep, self.seeds, self.part
             ).statements()
             storage.statements = list(found)
+        else:
+            storage.statements = with_pairs(storage.statements)
         program = Program(
             net,
             storage.buffers,

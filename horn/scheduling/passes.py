@@ -140,6 +140,7 @@ def _pass(outputs: list[Output]) -> Pass:
     ops: list[tuple[Any, ...]] = []
     known: dict[Node, Value] = {}  # a node is an input or an operation
     results = []
+    others = _pairs(outputs) if not outputs[0].axis else {}
     for o in outputs:
         for node in ir.walk(o.node):
             if node in known:
@@ -150,8 +151,10 @@ def _pass(outputs: list[Output]) -> Pass:
             elif _is_truth(node):
                 known[node] = known[node.args[0]]
             else:
-                known[node] = ("op", len(ops))
-                ops.append((NAMES[node.op], *(known[a] for a in node.args)))
+                pair = sorted((node, others[node]), key=_is_cosine) if node in others else [node]
+                for each in pair:
+                    known[each] = ("op", len(ops))
+                    ops.append((NAMES[each.op], *(known[a] for a in each.args)))
         value = known[o.node]
         if monoid == "argmin":
             ops.append(("neg", value))
@@ -165,6 +168,22 @@ def _pass(outputs: list[Output]) -> Pass:
         ops[-1:] = [("copy", value), ("select", condition, ("op", len(ops) - 1), zero)]
         found = replace(found, ops=tuple(ops), results=(("op", len(ops) - 1),))
     return found
+
+
+def _pairs(outputs: list[Output]) -> dict[Node, Node]:
+    """Sines and cosines of the same values: side by side the kernels compute them at once."""
+    nodes = ir.walk(*(o.node for o in outputs))
+    waves = {(n.op, n.args[0]): n for n in nodes if n.op in (Op.SIN, Op.COS)}
+    found: dict[Node, Node] = {}
+    for (op, value), node in waves.items():
+        other = waves.get((Op.SIN if op is Op.COS else Op.COS, value))
+        if other is not None:
+            found[node] = other
+    return found
+
+
+def _is_cosine(node: Node) -> bool:
+    return node.op is Op.COS
 
 
 def _is_truth(node: Node) -> bool:

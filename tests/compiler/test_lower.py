@@ -11,6 +11,7 @@ from horn.errors import CompileError, ModelError
 from horn.neurons import BatchDropout, Dropout, Standard
 from horn.optimizers import Optimizer
 from horn.program import Draw, Live, Loop, Matmul, Take, Update
+from horn.scheduling.passes import passes
 
 
 class Largest(horn.Neuron):
@@ -144,6 +145,13 @@ def test_a_sine_that_forward_stored_is_not_computed_again():
     nodes = [o.node for loop in of(made.statements, Loop, 1) for o in loop.outputs]
     waves = [n for root in nodes for n in ir.walk(root) if n.op in (ir.Op.SIN, ir.Op.COS)]
     assert sorted(n.axes for n in waves) == ["bi", "bi", "oi", "oi"]
+
+
+def test_a_sine_and_a_cosine_of_the_same_are_side_by_side_in_one_loop():
+    made = lower.training_program(network(Pulled, bias=False), horn.SGD(0.1), "label")
+    found = [each.ops for s in of(made.statements, Loop) for each in passes(s)]
+    names = [[name for name, *_ in ops] for ops in found if any(o[0] == "sin" for o in ops)]
+    assert names == [["sin", "cos"], ["neg", "sin", "cos"]]
 
 
 def test_sparse_links_loop_over_edges():

@@ -55,7 +55,9 @@ def test_a_loop_has_as_many_arrays_as_it_needs(n, shape, dtype, n_threads, kerne
 
 @pytest.mark.parametrize("has_velocity", [True, False])
 @pytest.mark.parametrize("n_parts", [0, 1, 3, 9, 127])  # the thin kernel knows 7
-@pytest.mark.parametrize("m, n, k", [(1, 1, 1), (13, 33, 7), (64, 50, 100), (20, 64, 300)])
+@pytest.mark.parametrize(
+    "m, n, k", [(1, 1, 1), (13, 33, 7), (64, 50, 100), (20, 64, 300), (30, 333, 110)]
+)
 def test_update_adds_what_others_have_of_the_product(
     m, n, k, n_parts, has_velocity, dtype, n_threads, kernel_rng
 ):
@@ -155,7 +157,7 @@ def test_gemm_with_beta_zero_ignores_what_was_there(dtype, kernel_rng):
 
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("m, n, k", [(0, 3, 2), (3, 2, 0), (1, 1, 1), (200, 70, 20), (513, 97, 100),
-                                     (130, 50, 300)])  # fmt: skip
+                                     (130, 50, 300), (31, 1041, 40)])  # fmt: skip
 def test_gemm_loop_is_the_product_and_then_the_loop(m, n, k, order, dtype, n_threads, kernel_rng):
     d, x = normal(kernel_rng, k, m, dtype=dtype), normal(kernel_rng, k, n, dtype=dtype)
     v = normal(kernel_rng, m, n, dtype=dtype, order=order)
@@ -176,7 +178,9 @@ def test_gemm_loop_is_the_product_and_then_the_loop(m, n, k, order, dtype, n_thr
 
 @pytest.mark.parametrize("keep", [0.0, 0.05, 0.5, 0.8, 1.0, "range"])
 @pytest.mark.parametrize("which", ["mn", "m", "n"])
-@pytest.mark.parametrize("m, n, k", [(7, 5, 3), (70, 784, 20), (97, 100, 100), (30, 50, 300)])
+@pytest.mark.parametrize(
+    "m, n, k", [(7, 5, 3), (70, 784, 20), (97, 100, 100), (30, 50, 300), (40, 500, 250)]
+)
 def test_an_update_of_live_places_leaves_the_others(m, n, k, which, keep, dtype, n_threads,
                                                     kernel_rng):  # fmt: skip
     for name, momentum in itertools.product(BLASES, (0.9, None)):

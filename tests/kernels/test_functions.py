@@ -12,6 +12,7 @@ import pytest
 
 import horn
 from horn._kernels import reference
+from horn._kernels.engine import Tape, View
 from tests.kernels.accuracy import run
 
 HEADER = (Path(horn.__file__).parent / "_kernels" / "functions.h").read_text()
@@ -75,6 +76,24 @@ def test_far_angles_are_those_of_the_c_library(name, dtype, kernel_rng):
     exact = reference.OPERATIONS[name](far.astype(np.float64))
     tiny = 1e-6 if dtype is np.float32 else 1e-15
     np.testing.assert_allclose(found[100:105], exact, rtol=tiny)
+
+
+def test_a_sine_and_a_cosine_of_the_same_are_those_of_each_alone(dtype, kernel_rng):
+    """Computed at once, in memory of their own or in strips, wherever the angle is; to the bit."""
+    x = np.concatenate([kernel_rng.uniform(-9, 9, 300), SPECIAL, [1.1e6, -4.1e8, 1e22]])
+    x = x.astype(dtype)
+    found = [np.empty_like(x) for _ in range(3)]
+    tape = Tape(dtype)
+    ops = [("sin", 0), ("cos", 0), ("mul", 1, 2)]
+    views = [(View(array, "m"), 1 + k) for k, array in enumerate(found)]
+    tape.loop({"m": len(x)}, [View(x, "m")], ops, views)
+    total = np.empty((), dtype)
+    tape.loop({"m": 300}, [View(x[:300], "m")], ops, [(View(total, ""), 3)], reduce=("sum", "m"))
+    with np.errstate(invalid="ignore"):
+        tape.run()
+        sine, cosine = run("sin", x), run("cos", x)
+        np.testing.assert_array_equal(found, [sine, cosine, sine * cosine])
+    np.testing.assert_allclose(total, (sine * cosine)[:300].astype(float).sum(), rtol=1e-4)
 
 
 def test_powers_of_special_values_are_pythons(dtype):

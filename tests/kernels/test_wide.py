@@ -49,6 +49,8 @@ def same_bits(found, expected):
     seed=st.integers(0, 99),
 )  # fmt: skip
 @example(m=241, n=1025, k=769, orders="CFC", room=0, alpha=1.0, beta=0.9, n_threads=1, seed=0)
+@example(m=13, n=1025, k=2100, orders="CFC", room=0, alpha=1.0, beta=0.0, n_threads=1, seed=0)
+@example(m=1025, n=769, k=40, orders="FCC", room=3, alpha=1.0, beta=0.0, n_threads=2, seed=0)
 def test_the_product_is_that_of_numpy(m, n, k, orders, room, alpha, beta, n_threads, seed):
     rng = np.random.default_rng(seed)
     a, b = lying(rng, m, k, orders[0], room), lying(rng, k, n, orders[1], room)
