@@ -19,11 +19,11 @@
 
 #define THIN_ROWS 12
 
-/* Columns of x that are packed at a time stay in the second-level cache. */
-#define THIN_PANELS_BYTES (128 * 1024)
-#define THIN_PANELS 16
-
-typedef struct { int64_t row, col; } place_t;
+/* All lines that have some of n numbers of a row, which seldom begins where a line does. */
+static inline void fetch_row(const float *p, int n) {
+    for (int i = 0; i < n; i += 16) _mm_prefetch((const char *)(p + i), _MM_HINT_T0);
+    _mm_prefetch((const char *)(p + n - 1), _MM_HINT_T0);
+}
 
 static inline int thin_height(int64_t rows) { return rows >= 12 ? 12 : rows >= 8 ? 8 : rows >= 4 ? 4 : 1; }
 
@@ -43,35 +43,29 @@ thin_sums(const int mr, const int half, int64_t k0, int64_t k1, const float *a, 
     }
 }
 
-/* The rows of the tile at `next` of v and w are prefetched, one after the other: the tile's own
- * arithmetic hides the latency. */
+/* `next` rows are prefetched, one after the other: the tile's own arithmetic hides the latency. */
 static inline __attribute__((always_inline)) void
 thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, float beta,
-          float *v, int64_t ldv, float *w, int64_t ldw, int64_t cols, place_t next,
-          const gemm_t *others, place_t at) {
+          float *v, int64_t ldv, float *w, int64_t ldw, int64_t cols, int64_t next,
+          const gemm_t *others, int64_t at_row, int64_t at_col) {
     __m512 sum[THIN_ROWS][2];
 #pragma GCC unroll 12
     for (int i = 0; i < mr; i++) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
     const int64_t step = (k + mr - 1) / mr;
-    const float *fv = v + (next.row - at.row) * ldv + next.col - at.col;
-    const float *fw = w ? w + (next.row - at.row) * ldw + next.col - at.col : w;
+    const float *fv = v + next * ldv, *fw = w + next * ldw;
+    int64_t ahead = next;
     for (int64_t k0 = 0; k0 < k; k0 += step) {
         const int64_t k1 = k0 + step < k ? k0 + step : k;
-        _mm_prefetch((const char *)fv, _MM_HINT_T0);
-        _mm_prefetch((const char *)(fv + 16), _MM_HINT_T0);
+        fetch_row(fv, 32);
         fv += ldv;
         if (w) {
-            _mm_prefetch((const char *)fw, _MM_HINT_T0);
-            _mm_prefetch((const char *)(fw + 16), _MM_HINT_T0);
+            fetch_row(fw, 32);
             fw += ldw;
         }
         if (others) {
-            for (int j = 0; j < others->n_parts; j++) {
-                const float *f = others->part[j] + next.row * others->ldpart[j] + next.col;
-                _mm_prefetch((const char *)f, _MM_HINT_T0);
-                _mm_prefetch((const char *)(f + 16), _MM_HINT_T0);
-            }
-            next.row++;
+            for (int j = 0; j < others->n_parts; j++)
+                fetch_row(others->part[j] + (at_row + ahead) * others->ldpart[j] + at_col, 32);
+            ahead++;
         }
         thin_sums(mr, 2, k0, k1, a, b, sum);
     }
@@ -82,7 +76,7 @@ thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, 
         float *p = v + i * ldv;
         if (others)
             for (int j = 0; j < others->n_parts; j++) {
-                const float *q = others->part[j] + (at.row + i) * others->ldpart[j] + at.col;
+                const float *q = others->part[j] + (at_row + i) * others->ldpart[j] + at_col;
                 sum[i][0] = _mm512_add_ps(sum[i][0], _mm512_maskz_loadu_ps(m0, q));
                 sum[i][1] = _mm512_add_ps(sum[i][1], _mm512_maskz_loadu_ps(m1, q + 16));
             }
@@ -123,20 +117,20 @@ static void thin_find(const int32_t *cols, const uint16_t *bits, int64_t n, thin
 }
 
 /* A tile whose rows and columns are spread over v and w: rows[0 .. mr), and the blocks' columns.
- * The rows `ahead` of the blocks `then` are prefetched. */
+ * The rows `ahead` are prefetched. */
 static inline __attribute__((always_inline)) void
 thin_tile_live(const int mr, int64_t k, const float *a, const float *b, float alpha, float beta,
                float *v, int64_t ldv, float *w, int64_t ldw, const int64_t *rows,
-               const int64_t *ahead, const thin_blocks_t *blocks, const thin_blocks_t *then) {
+               const int64_t *ahead, const thin_blocks_t *blocks) {
     __m512 sum[THIN_ROWS][2];
 #pragma GCC unroll 12
     for (int i = 0; i < mr; i++) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
     const int64_t step = (k + mr - 1) / mr;
     for (int64_t k0 = 0; k0 < k; k0 += step) {
         const int64_t k1 = k0 + step < k ? k0 + step : k, next = *ahead++;
-        for (int j = 0; j < then->n; j++) {
-            _mm_prefetch((const char *)(v + next * ldv + then->at[j]), _MM_HINT_T0);
-            if (w) _mm_prefetch((const char *)(w + next * ldw + then->at[j]), _MM_HINT_T0);
+        for (int j = 0; j < blocks->n; j++) {
+            fetch_row(v + next * ldv + blocks->at[j], 16);
+            if (w) fetch_row(w + next * ldw + blocks->at[j], 16);
         }
         thin_sums(mr, 2, k0, k1, a, b, sum);
     }
@@ -169,10 +163,8 @@ void thin_update(const float *d, int64_t dm, int64_t dk, const float *x, int64_t
                         float beta, float *v, int64_t ldv, float *w, int64_t ldw,
                         const int32_t *rows, const int32_t *cols, const uint16_t *bits,
                         const gemm_t *others, char *scratch) {
-    float *panels = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
-    float *tiles = panels + THIN_PANELS_BYTES / 4;
-    int64_t strip = 32 * (THIN_PANELS_BYTES / 128 / (k > 0 ? k : 1));
-    strip = strip < 32 * THIN_PANELS ? strip : 32 * THIN_PANELS;
+    float *panel = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
+    float *tiles = panel + 32 * THIN_K;
     const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     int64_t height = THIN_TILES_BYTES / 4 / (k > 0 ? k : 1) / THIN_ROWS * THIN_ROWS;
     if (cols && n > 0 && cols[n - 1] - cols[0] == n - 1) {      /* one range */
@@ -192,59 +184,43 @@ void thin_update(const float *d, int64_t dm, int64_t dk, const float *x, int64_t
             pack_rows(d + r * dm, dm, dk, k, mr, tiles + (r - s0) * k);
             r += mr;
         }
-        for (int64_t c0 = 0; c0 < n; c0 += strip) {
-            const int64_t c1 = c0 + strip < n ? c0 + strip : n;
-            const int n_panels = (int)((c1 - c0 + 31) / 32);
-            thin_blocks_t blocks[THIN_PANELS];
-            for (int p = 0; p < n_panels; p++) {
-                const int64_t c = c0 + 32 * p, cn = c1 - c < 32 ? c1 - c : 32;
-                if (cols) {
-                    thin_find(cols + c, bits, cn, &blocks[p]);
-                } else if (rows) {
-                    thin_blocks_t *all = &blocks[p];
-                    all->n = cn > 16 ? 2 : 1;
-                    all->at[0] = (int32_t)c; all->at[1] = (int32_t)c + 16;
-                    all->from[0] = places; all->from[1] = _mm512_add_epi32(places, _mm512_set1_epi32(16));
-                    all->mask[0] = lanes(cn, 0); all->mask[1] = lanes(cn, 16);
-                }
-                pack_cols(x + c * xn, xk, xn, k, cn, 0, panels + p * 32 * k);
+        for (int64_t c = 0; c < n; c += 32) {
+            const int64_t cn = n - c < 32 ? n - c : 32;
+            thin_blocks_t blocks;
+            blocks.n = 0;
+            if (cols) {
+                thin_find(cols + c, bits, cn, &blocks);
+            } else if (rows) {
+                blocks.n = cn > 16 ? 2 : 1;
+                blocks.at[0] = (int32_t)c; blocks.at[1] = (int32_t)c + 16;
+                blocks.from[0] = places; blocks.from[1] = _mm512_add_epi32(places, _mm512_set1_epi32(16));
+                blocks.mask[0] = lanes(cn, 0); blocks.mask[1] = lanes(cn, 16);
             }
+            pack_cols(x + c * xn, xk, xn, k, cn, 0, panel);
             for (int64_t r = s0; r < s1;) {
                 const int mr = thin_height(s1 - r);
                 const float *a = tiles + (r - s0) * k;
-                int64_t at[2 * THIN_ROWS];
-                if (rows || cols)
+                if (rows || cols) {
+                    int64_t at[2 * THIN_ROWS];
                     for (int i = 0; i < 2 * mr; i++) {
                         const int64_t to = r + i < s1 ? r + i : s1 - 1;
                         at[i] = rows ? rows[to] : to;
                     }
-                for (int p = 0; p < n_panels; p++) {
-                    const float *b = panels + p * 32 * k;
-                    const int is_last = p + 1 == n_panels, then = is_last ? 0 : p + 1;
-                    if (rows || cols) {
-                        const int64_t *ahead = is_last ? at + mr : at;
-#define LIVE_TILE(MR) \
-    thin_tile_live(MR, k, a, b, alpha, beta, v, ldv, w, ldw, at, ahead, &blocks[p], &blocks[then])
-                        switch (mr) {
-                        case 12: LIVE_TILE(12); break;
-                        case 8: LIVE_TILE(8); break;
-                        case 4: LIVE_TILE(4); break;
-                        default: LIVE_TILE(1); break;
-                        }
-                        continue;
-                    }
-                    const place_t here = {r, c0 + 32 * p};
-                    const place_t next = {is_last ? r + mr : r, c0 + 32 * then};
-                    float *pv = v + r * ldv + here.col, *pw = w ? w + r * ldw + here.col : NULL;
-                    const int64_t cn = c1 - here.col < 32 ? c1 - here.col : 32;
-#define TILE(MR) \
-    thin_tile(MR, k, a, b, alpha, beta, pv, ldv, pw, ldw, cn, next, others, here)
                     switch (mr) {
-                    case 12: TILE(12); break;
-                    case 8: TILE(8); break;
-                    case 4: TILE(4); break;
-                    default: TILE(1); break;
+                    case 12: thin_tile_live(12, k, a, panel, alpha, beta, v, ldv, w, ldw, at, at + 12, &blocks); break;
+                    case 8: thin_tile_live(8, k, a, panel, alpha, beta, v, ldv, w, ldw, at, at + 8, &blocks); break;
+                    case 4: thin_tile_live(4, k, a, panel, alpha, beta, v, ldv, w, ldw, at, at + 4, &blocks); break;
+                    default: thin_tile_live(1, k, a, panel, alpha, beta, v, ldv, w, ldw, at, at + 1, &blocks); break;
                     }
+                    r += mr;
+                    continue;
+                }
+                float *pv = v + r * ldv + c, *pw = w ? w + r * ldw + c : NULL;
+                switch (mr) {
+                case 12: thin_tile(12, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 12, others, r, c); break;
+                case 8: thin_tile(8, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 8, others, r, c); break;
+                case 4: thin_tile(4, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 4, others, r, c); break;
+                default: thin_tile(1, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 1, others, r, c); break;
                 }
                 r += mr;
             }

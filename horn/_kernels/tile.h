@@ -18,6 +18,8 @@ tile(const int height, const int has_both, const int is_some, int64_t n, const i
         sum[i][0] = sum[i][1] = MM(setzero_ps)();
         _mm_prefetch((const char *)(c + i * ldc), _MM_HINT_T0);
         if (has_both) _mm_prefetch((const char *)(c + i * ldc + LANES), _MM_HINT_T0);
+        /* a row seldom begins where a line does */
+        _mm_prefetch((const char *)(c + i * ldc + (has_both ? PANEL : LANES) - 1), _MM_HINT_T0);
     }
     for (int64_t j = 0; j < n; j++) {
         const int64_t kk = is_some ? at[j] : j;
