@@ -6,7 +6,7 @@ The numbers stay the same, to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from horn import ir
@@ -19,20 +19,9 @@ MAX_OUTPUTS = 16  # of one loop: more strips overflow the first-level cache
 
 def fused(body: Sequence[Statement]) -> list[Statement]:
     """Join elementwise loops to earlier ones that read mostly the same buffers."""
-    return _fused(body, _fits)
-
-
-def with_pairs(body: Sequence[Statement]) -> list[Statement]:
-    """Join elementwise loops of which one has the sine and the other the cosine of the same value:
-    the kernels compute the two at once.
-    """
-    return _fused(body, _is_pair)
-
-
-def _fused(body: Sequence[Statement], fits: Callable[[Loop, Loop], bool]) -> list[Statement]:
     found: list[Statement] = []
     for statement in body:
-        place = _host(found, statement, fits)
+        place = _host(found, statement)
         if place is None:
             found.append(statement)
         else:
@@ -42,19 +31,67 @@ def _fused(body: Sequence[Statement], fits: Callable[[Loop, Loop], bool]) -> lis
     return found
 
 
-def _host(
-    found: Sequence[Statement], s: Statement, fits: Callable[[Loop, Loop], bool]
-) -> int | None:
-    """The place of the loop that a statement can join; None if there is none."""
+def with_pairs(body: Sequence[Statement]) -> list[Statement]:
+    """Join elementwise loops of which one has the sine and the other the cosine of the same value:
+    the kernels compute the two at once.
+    """
+    found: list[Statement] = []
+    names: list[tuple[set[str], set[str]]] = []  # what each reads, and writes
+    places: dict[tuple[Op, Node], int] = {}  # of the last sine, or cosine, of a value
+    for s in body:
+        waves = _waves(s)
+        hosts = [places[key] for op, value in waves if (key := (_OTHER[op], value)) in places]
+        place = max(hosts, default=-1)
+        read, written = {*reads(s)}, {*writes(s)}
+        host = found[place] if hosts else s
+        if hosts and _is_beside(host, s) and _can_go(read, written, names[place:]):
+            assert isinstance(host, Loop) and isinstance(s, Loop)
+            found[place] = _joined(host, s)
+            names[place] = names[place][0] | read, names[place][1] | written
+        else:
+            place = len(found)
+            found.append(s)
+            names.append((read, written))
+        places.update((wave, place) for wave in waves)
+    return found
+
+
+def _waves(s: Statement) -> set[tuple[Op, Node]]:
+    """The sines and cosines of an elementwise loop, and of what."""
     if not isinstance(s, Loop) or not _is_elementwise(s):
+        return set()
+    nodes = ir.walk(*(o.node for o in s.outputs))
+    return {(n.op, n.args[0]) for n in nodes if n.op in _OTHER}
+
+
+def _is_beside(host: Statement, s: Statement) -> bool:
+    """Whether two elementwise loops run over the same places."""
+    assert isinstance(host, Loop) and isinstance(s, Loop)
+    if host.frame != s.frame or len(host.outputs) + len(s.outputs) > MAX_OUTPUTS:
+        return False
+    if {*writes(host)} & {*reads(host)}:  # in place: its input is overwritten
+        return False
+    return len({o.node.axes for o in (*host.outputs, *s.outputs)}) == 1
+
+
+def _can_go(read: set[str], written: set[str], before: Sequence[tuple[set[str], set[str]]]) -> bool:
+    """Whether a statement may join the first of those before it, and so go before the others."""
+    (heard, made), *others = before
+    if written & (heard | made):
+        return False
+    return not any(read & made or written & (heard | made) for heard, made in others)
+
+
+def _host(found: Sequence[Statement], s: Statement) -> int | None:
+    """The place of the loop that a statement can join; None if there is none."""
+    if not _is_elementwise(s):
         return None
     read, written = {*reads(s)}, {*writes(s)}
     best, most = None, 0
     for place in reversed(range(len(found))):
         other = found[place]
         heard, made = {*reads(other)}, {*writes(other)}
-        joins = isinstance(other, Loop) and _is_elementwise(other) and fits(other, s)
-        if joins and not written & (heard | made):
+        if _fits(other, s) and not written & (heard | made):
             common = len(read & (heard | made))
             if common > most:
                 best, most = place, common
@@ -67,28 +104,11 @@ def _is_elementwise(s: Statement) -> bool:
     return isinstance(s, Loop) and not s.scatter and all(not o.axis for o in s.outputs)
 
 
-def _fits(host: Loop, s: Loop) -> bool:
-    return _is_beside(host, s) and all(o.node.axes == "bo" for o in (*host.outputs, *s.outputs))
-
-
-def _is_pair(host: Loop, s: Loop) -> bool:
-    axes = {o.node.axes for o in (*host.outputs, *s.outputs)}
-    here, there = (_waves(loop) for loop in (host, s))
-    return bool(here & {(_OTHER[op], value) for op, value in there}) and (
-        len(axes) == 1 and _is_beside(host, s)
-    )
-
-
-def _waves(s: Loop) -> set[tuple[Op, Node]]:
-    """The sines and cosines of a loop, and of what."""
-    nodes = ir.walk(*(o.node for o in s.outputs))
-    return {(n.op, n.args[0]) for n in nodes if n.op in _OTHER}
-
-
-def _is_beside(host: Loop, s: Loop) -> bool:
-    if host.frame != s.frame or len(host.outputs) + len(s.outputs) > MAX_OUTPUTS:
+def _fits(host: Statement, s: Statement) -> bool:
+    if not isinstance(host, Loop) or not _is_elementwise(host) or not _is_beside(host, s):
         return False
-    return not {*writes(host)} & {*reads(host)}  # in place: its input is overwritten
+    assert isinstance(s, Loop)
+    return all(o.node.axes == "bo" for o in s.outputs)
 
 
 def _joined(host: Loop, s: Loop) -> Loop:
