@@ -35,11 +35,13 @@ def with_pairs(body: Sequence[Statement]) -> list[Statement]:
     """Join elementwise loops of which one has the sine and the other the cosine of the same value:
     the kernels compute the two at once.
     """
+    of_each = [_waves(s) for s in body]
+    if not any(of_each):
+        return list(body)
     found: list[Statement] = []
     names: list[tuple[set[str], set[str]]] = []  # what each reads, and writes
     places: dict[tuple[Op, Node], int] = {}  # of the last sine, or cosine, of a value
-    for s in body:
-        waves = _waves(s)
+    for s, waves in zip(body, of_each, strict=True):
         hosts = [places[key] for op, value in waves if (key := (_OTHER[op], value)) in places]
         place = max(hosts, default=-1)
         read, written = {*reads(s)}, {*writes(s)}
