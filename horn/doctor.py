@@ -48,7 +48,7 @@ def _blas() -> str:
     np.dot(np.ones(2), np.ones(2))
     found = [f"{x['internal_api']} {x.get('version')}" for x in threadpool_info()]
     cores = len(os.sched_getaffinity(0))
-    makes = engine.Tape().products  # for float32; with AVX-512 horn itself by default
+    makes = engine.Tape().products  # for float32; from AVX2 on horn itself by default
     return f"{', '.join(found) or 'the one of NumPy'} · {cores} cores · products by {makes}"
 
 

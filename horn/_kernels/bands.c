@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "bands.h"
-#include "thin.h"
+#include "products.h"
 
 #define MAX_TAPE_DIMS 1024      /* MAX_DIMS of engine.pyx */
 /* Rows that a thread needs at least: below, a product reads all weights for too few. */

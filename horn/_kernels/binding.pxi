@@ -32,7 +32,7 @@ cdef class Binding:
         return begin + (-<int64_t>begin & 63)
 
     cdef int find_thin(self, gemm_t *g, c, inputs, ops, outputs) except -1:
-        """Set the fields for thin.c if it can compute the loop."""
+        """Set the fields for thin.h if it can compute the loop."""
         w = patterns.added_to(c, inputs, ops, outputs)
         if w is not None:
             g.v, g.ldv, g.decay = <float *>g.c.data, g.c.ld, g.beta

@@ -32,7 +32,6 @@ class Tape:
         dtype: DTypeLike = ...,
         n_threads: int = 1,
         blas: Blas | None = None,
-        repeats: bool = False,
     ) -> None: ...
     def __len__(self) -> int: ...
     @property

@@ -83,8 +83,6 @@ cdef class Tape:
     dtype : float32 or float64, the type of all arithmetic.
     n_threads : threads of one run, this one among them; they are started by the first run.
     blas : a `horn._kernels.blas.Blas`, by default the one that `blas.load()` finds.
-    repeats : instructions are executed at every step of sequences: horn's own products pay from
-        AVX2 on, without it with AVX-512 only.
 
     Raises ValueError when an instruction's shapes or names do not fit.
     """
@@ -99,10 +97,10 @@ cdef class Tape:
     cdef object failure
     cdef bint in_python  # products go back to NumPy
 
-    def __cinit__(self, dtype=np.float32, n_threads=1, blas=None, repeats=False):
+    def __cinit__(self, dtype=np.float32, n_threads=1, blas=None):
         memset(&self.t, 0, sizeof(tape_t))
 
-    def __init__(self, dtype=np.float32, n_threads=1, blas=None, repeats=False):
+    def __init__(self, dtype=np.float32, n_threads=1, blas=None):
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise ValueError(f"a tape computes in float32 or float64, not {self.dtype}")
@@ -120,9 +118,10 @@ cdef class Tape:
         t.dgemm = <void *><uintptr_t>self.blas.dgemm
         t.blas_get = <void *><uintptr_t>self.blas.get_threads
         t.blas_set = <void *><uintptr_t>self.blas.set_threads
-        # wide.h beats a library that does not use all that the processor has (as Intel's does on
-        # Intel's processors), and one that packs weights anew at every step
-        t.wide = (t.dtype == 0 and LEVEL >= (1 if repeats else 2) and not self.blas.is_asked
+        # wide.h is level with the libraries in large products, and beats them where they do not use
+        # all that the processor has (as Intel's does on Intel's), pack weights anew at every step,
+        # or multiply the zeros of data
+        t.wide = (t.dtype == 0 and LEVEL >= 1 and not self.blas.is_asked
                   and not (self.blas.name == "mkl" and is_intel()))
         self.in_python = self.blas.sgemm == 0 and not t.wide
         t.numpy_gemm = numpy_gemm

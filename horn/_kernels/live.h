@@ -5,7 +5,7 @@
  *
  * A BLAS needs the live weights side by side, and then packs that copy once more. Here they are
  * packed once, into panels of 32 neurons that stay in the cache while the batch, 12 samples at a
- * time, runs over them: the gather costs no pass of its own. Part of thin.c, whose transposes and packed rows it uses.
+ * time, runs over them: the gather costs no pass of its own. After thin.h, whose tiles it uses.
  */
 /* Which of the 16 columns from 16 * at are live and in [first, last]. */
 static inline uint32_t live_mask(const live_weights_t *l, int32_t at, int32_t first, int32_t last) {

@@ -1,7 +1,7 @@
 /* Operands of a product put in the order in which tiles read them. */
 #ifndef HORN_PACK_H
 #define HORN_PACK_H
-#include "thin.h"
+#include "products.h"
 #include "vectors.h"
 
 /* Numbers ahead in each row of a transposed operand that is not in a cache. */

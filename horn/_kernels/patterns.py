@@ -1,4 +1,4 @@
-"""Loops after a product that thin.c computes in the same pass, found by their form."""
+"""Loops after a product that thin.h computes in the same pass, found by their form."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "tape.h"
-#include "thin.h"
+#include "products.h"
 
 #ifdef HORN_X86
 #include <immintrin.h>
@@ -165,6 +165,7 @@ static body_t BODIES[2];
 int LEVEL_USED = 0;
 #ifdef HORN_X86
 static const wide_t *WIDE;      /* horn's own products, from AVX2 on */
+static thin_update_t *THIN;
 #endif
 
 void choose_level(int limit) {
@@ -179,8 +180,8 @@ void choose_level(int limit) {
     LEVEL_USED = level;
     const body_t *bodies = PLAIN;
 #ifdef HORN_X86
-    if (level == 1) { bodies = AVX2; WIDE = &WIDE_AVX2; }
-    if (level == 2) { bodies = AVX512; WIDE = &WIDE_AVX512; }
+    if (level == 1) { bodies = AVX2; WIDE = &WIDE_AVX2; THIN = thin_update_avx2; }
+    if (level == 2) { bodies = AVX512; WIDE = &WIDE_AVX512; THIN = thin_update_avx512; }
 #endif
     BODIES[F32] = bodies[F32]; BODIES[F64] = bodies[F64];
 }
@@ -231,6 +232,14 @@ static void gemm_part(const tape_t *t, const gemm_t *g, int64_t r0, int64_t r1, 
     else BLAS_GEMM(t->dgemm, int, double);
 }
 
+#ifdef HORN_X86
+/* Whether thin.h computes a gradient with its update; for AVX2 only where all neurons are live. */
+static int is_thin(const tape_t *t, const gemm_t *g, int64_t k) {
+    return g->v && t->packs && k > 0 && k <= THIN_K
+           && (LEVEL_USED == 2 || (LEVEL_USED == 1 && !g->rows && !g->cols));
+}
+#endif
+
 static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
     const gemm_t *g = ins->gemm;
     int64_t m = resolve(t, g->m), n = resolve(t, g->n), k = resolve(t, g->k), lo, hi;
@@ -252,10 +261,10 @@ static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
         return;
     }
 #ifdef HORN_X86
-    if (g->v && t->packs && LEVEL_USED == 2 && k > 0 && k <= THIN_K) {
+    if (is_thin(t, g, k)) {
         if (m * n * (k + 1) < 65536) { nt = 1; if (tid) return; }
         share(m, tid, nt, m >= 32 * nt ? 12 : 1, &lo, &hi);
-        thin_update((const float *)g->a.data, g->a.stride[0], g->a.stride[1],
+        THIN((const float *)g->a.data, g->a.stride[0], g->a.stride[1],
                     (const float *)g->b.data, g->b.stride[0], g->b.stride[1], lo, hi, n, k,
                     (float)alpha, (float)beta, g->v, g->ldv, NULL, 0, NULL, NULL, NULL, NULL,
                     t->packs[tid]);
@@ -360,9 +369,9 @@ static void run_gemm_loop(tape_t *t, const ins_t *ins, int tid, int nt) {
     }
     if (nt > 1 && m * n * (k + 1) < 65536) { nt = 1; if (tid) return; }
 #ifdef HORN_X86
-    if (g->v && t->packs && !ins->numpy && LEVEL_USED == 2 && k > 0 && k <= THIN_K) {
+    if (!ins->numpy && is_thin(t, g, k)) {
         share(m, tid, nt, m >= 32 * nt ? 12 : 1, &lo, &hi);
-        thin_update((const float *)g->a.data, g->a.stride[0], g->a.stride[1],
+        THIN((const float *)g->a.data, g->a.stride[0], g->a.stride[1],
                     (const float *)g->b.data, g->b.stride[0], g->b.stride[1], lo, hi, n, k,
                     (float)alpha, (float)value_of(t, g->decay), g->v, g->ldv, g->w, g->ldw,
                     g->rows, g->cols, g->bits, g->n_parts ? g : NULL, t->packs[tid]);

@@ -118,7 +118,7 @@ typedef struct {
     extent_t m, n, k;
     coef_t alpha, beta;
     int64_t block;              /* rows of C per block of a fused loop */
-    /* thin.c can compute product and loop at once: v = decay v + product, w += v (w may be NULL),
+    /* thin.h can compute product and loop at once: v = decay v + product, w += v (w may be NULL),
      * at live rows and columns or at all; v NULL: it cannot */
     float *v, *w; int64_t ldv, ldw;
     const int32_t *rows, *cols; const uint16_t *bits;
@@ -130,7 +130,7 @@ typedef struct {
     /* b as packed by wide_pack while instructions are repeated, or NULL; and the number of
      * following instructions with such panels and the same a: they are computed as one product */
     float *panels; int32_t followers;
-    int32_t zeros;              /* ZEROS_*, of thin.h */
+    int32_t zeros;              /* ZEROS_*, of products.h */
 } gemm_t;
 
 typedef struct {
@@ -220,7 +220,7 @@ struct tape_s {
     gemm_numpy_t numpy_gemm; void *owner;
     char **scratch; int64_t scratch_bytes;
     char *panel; int64_t panel_bytes;   /* scratch of an instruction over windows */
-    char **packs;               /* by thread: scratch of the kernels of thin.h */
+    char **packs;               /* by thread: scratch of the kernels of products.h */
     int32_t wide;               /* products by wide.h, not by the BLAS */
     int32_t packed;             /* the panels of products hold the present b */
     const tape_t *whole;        /* of a band: its tape */

@@ -1,4 +1,4 @@
-"""The declarations of tape.h and thin.h."""
+"""The declarations of tape.h and products.h."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -190,6 +190,6 @@ cdef extern from "bands.h":
     int bands_share(const tape_t *, const bands_t *) nogil
     void bands_run(tape_t *, bands_t *, int64_t, int, int64_t, int, int) nogil
 
-cdef extern from "thin.h":
+cdef extern from "products.h":
     int KERNEL_BYTES, ZEROS_A, ZEROS_B
     int64_t WIDE_PANELS(int64_t, int64_t)

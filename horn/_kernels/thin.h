@@ -1,75 +1,233 @@
-/* Products of float32 for AVX2 and AVX-512 (wide.h), two of them for thin batches and AVX-512
- * (thin.c, live.h), and their scratch sizes. */
-#ifndef HORN_THIN_H
-#define HORN_THIN_H
-
-#include "tape.h"
-
-/* Columns of a panel, of AVX-512 (AVX2: half as many), and floats of the panels of a product. */
-#define WIDE_PANEL 32
-#define WIDE_PANELS(n, k) (((n) + WIDE_PANEL - 1) / WIDE_PANEL * WIDE_PANEL * (k))
-/* The operand that may have many zeros, which are skipped. */
-enum {ZEROS_NONE, ZEROS_A, ZEROS_B};
-
-#ifdef HORN_X86
-#define THIN_K 256
-#define THIN_TILES_BYTES (256 * 1024)
-#define LIVE_K 128                          /* messages per panel: 16 KiB */
-#define LIVE_SUMS_BYTES (256 * 1024)        /* samples x neurons that wait for the next messages */
-#define LIVE_BYTES (THIN_TILES_BYTES + LIVE_SUMS_BYTES + 32 * LIVE_K * 4 + 512)
-#define WIDE_K 384                          /* messages at a time */
-#define WIDE_ROWS 240                       /* rows of a that stay in the second-level cache */
-#define WIDE_COLS 1024                      /* columns of b that are packed once for all rows */
-#define TURNED_COLS 512                     /* columns of a part of a transposed product */
-/* Of events (events.h): places in tiles and in rows, and numbers in rows. */
-#define WIDE_EVENTS ((WIDE_ROWS / 6 + 1 + 3 * WIDE_ROWS) * (WIDE_K + 16) * 2)
-#define WIDE_BYTES (((WIDE_ROWS + WIDE_COLS) * WIDE_K + WIDE_ROWS * TURNED_COLS) * 4 + WIDE_EVENTS \
-                    + 1024)
-#define KERNEL_BYTES (WIDE_BYTES > LIVE_BYTES ? WIDE_BYTES : LIVE_BYTES)
-
-typedef struct {
-    const float *w; int64_t ldw;
-    const int32_t *rows, *cols;             /* NULL: all of them */
-    const uint16_t *bits;                   /* the same as cols */
-} live_weights_t;
-
-#pragma GCC visibility push(hidden)
-/* Products of one a with several b: columns are counted in panels, from the first's on. */
-typedef struct {
-    const float *panels; float *c; int64_t ldc, n; float alpha, beta;
-} wide_part_t;
-typedef struct {
-    int32_t panel;              /* columns of one */
-    /* c = beta c + alpha a b: a (m, k), b (k, n) by strides, one of each 1; c (m, n) row-major. With
-     * beta 0 what c held does not matter. */
-    void (*product)(const float *a, int64_t am, int64_t ak, const float *b, int64_t bk, int64_t bn,
-                    float *c, int64_t ldc, int64_t m, int64_t n, int64_t k, float alpha, float beta,
-                    int zeros, char *scratch);
-    /* The same in two steps, for a b of many products: pack its panels, with room for a number
-     * before them; then compute with panels p0 to p1 of the n columns, to the same bits. */
-    void (*pack)(const float *b, int64_t bk, int64_t bn, int64_t n, int64_t k, float *panels);
-    void (*packed)(const float *a, int64_t am, int64_t ak, int64_t m, int64_t k,
-                   const wide_part_t *parts, int n_parts, int64_t p0, int64_t p1, int zeros,
-                   char *scratch);
-} wide_t;
-extern const wide_t WIDE_AVX2, WIDE_AVX512;
-
-/* Rows [r0, r1) of v and w. d (m, k) and x (k, n) by strides; v and w row-major.
+/* The weight gradient of a thin batch with its update, every weight is touched once, for one
+ * processor level (vectors.h).
  *
- * With `rows` and `cols` (ascending; `bits` says the same as cols) d and x belong to live neurons
- * only, and v and w are whole: row r and column c of the product go to rows[r], cols[c], and the
- * others are not touched. `others` (only where all are live): its parts are added to the product. */
-void thin_update(const float *d, int64_t dm, int64_t dk, const float *x, int64_t xk, int64_t xn,
+ *     v = beta v + alpha d' x;   w += v          d (k, m), x (k, n), k at most THIN_K
+ *
+ * A BLAS packs x again for every block of rows and leaves w for a second pass; with k rows of batch
+ * this product is bound by memory as much as by arithmetic. Here x is packed once into panels, a tile
+ * of sums stays in registers, and the update is its epilogue. Where some neurons sit the batch out,
+ * the epilogue spreads its tile over the places of those that do not (AVX-512).
+ */
+#include "pack.h"
+
+/* 24 of the 32 registers hold sums; of 16, 12. A tile has one of four heights. */
+#if LEVEL == 2
+#define THIN_ROWS 12
+#define HEIGHTS(F) F(case 12, 12) F(case 8, 8) F(case 4, 4) F(default, 1)
+static inline int thin_height(int64_t rows) { return rows >= 12 ? 12 : rows >= 8 ? 8 : rows >= 4 ? 4 : 1; }
+#else
+#define THIN_ROWS 6
+#define HEIGHTS(F) F(case 6, 6) F(case 4, 4) F(case 2, 2) F(default, 1)
+static inline int thin_height(int64_t rows) { return rows >= 6 ? 6 : rows >= 4 ? 4 : rows >= 2 ? 2 : 1; }
+#endif
+
+/* All lines that have some of n numbers of a row, which seldom begins where a line does. */
+static inline void fetch_row(const float *p, int n) {
+    for (int i = 0; i < n; i += 16) _mm_prefetch((const char *)(p + i), _MM_HINT_T0);
+    _mm_prefetch((const char *)(p + n - 1), _MM_HINT_T0);
+}
+
+/* Add the messages k0 to k1 to the sums of mr rows by LANES * half columns. */
+static inline __attribute__((always_inline)) void
+thin_sums(const int mr, const int half, int64_t k0, int64_t k1, const float *a, const float *b,
+          vec_t sum[THIN_ROWS][2]) {
+    for (int64_t kk = k0; kk < k1; kk++) {
+        const vec_t b0 = MM(load_ps)(b + kk * PANEL);
+        const vec_t b1 = half == 2 ? MM(load_ps)(b + kk * PANEL + LANES) : b0;
+#pragma GCC unroll 12
+        for (int i = 0; i < mr; i++) {
+            const vec_t q = MM(set1_ps)(a[kk * mr + i]);
+            sum[i][0] = MM(fmadd_ps)(q, b0, sum[i][0]);
+            if (half == 2) sum[i][1] = MM(fmadd_ps)(q, b1, sum[i][1]);
+        }
+    }
+}
+
+/* `next` rows are prefetched, one after the other: the tile's own arithmetic hides the latency. */
+static inline __attribute__((always_inline)) void
+thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, float beta,
+          float *v, int64_t ldv, float *w, int64_t ldw, int64_t cols, int64_t next,
+          const gemm_t *others, int64_t at_row, int64_t at_col) {
+    vec_t sum[THIN_ROWS][2];
+#pragma GCC unroll 12
+    for (int i = 0; i < mr; i++) sum[i][0] = sum[i][1] = MM(setzero_ps)();
+    const int64_t step = (k + mr - 1) / mr;
+    const float *fv = v + next * ldv, *fw = w + next * ldw;
+    int64_t ahead = next;
+    for (int64_t k0 = 0; k0 < k; k0 += step) {
+        const int64_t k1 = k0 + step < k ? k0 + step : k;
+        fetch_row(fv, PANEL);
+        fv += ldv;
+        if (w) {
+            fetch_row(fw, PANEL);
+            fw += ldw;
+        }
+        if (others) {
+            for (int j = 0; j < others->n_parts; j++)
+                fetch_row(others->part[j] + (at_row + ahead) * others->ldpart[j] + at_col, PANEL);
+            ahead++;
+        }
+        thin_sums(mr, 2, k0, k1, a, b, sum);
+    }
+    const vec_t va = MM(set1_ps)(alpha), vb = MM(set1_ps)(beta);
+    const lanes_t m0 = lanes(cols, 0), m1 = lanes(cols, LANES);
+#pragma GCC unroll 12
+    for (int i = 0; i < mr; i++) {
+        float *p = v + i * ldv;
+        if (others)
+            for (int j = 0; j < others->n_parts; j++) {
+                const float *q = others->part[j] + (at_row + i) * others->ldpart[j] + at_col;
+                sum[i][0] = MM(add_ps)(sum[i][0], load_lanes(m0, q));
+                sum[i][1] = MM(add_ps)(sum[i][1], load_lanes(m1, q + LANES));
+            }
+        vec_t o0 = MM(mul_ps)(va, sum[i][0]), o1 = MM(mul_ps)(va, sum[i][1]);
+        if (beta != 0) {
+            o0 = MM(fmadd_ps)(vb, load_lanes(m0, p), o0);
+            o1 = MM(fmadd_ps)(vb, load_lanes(m1, p + LANES), o1);
+        }
+        store_lanes(p, m0, o0);
+        store_lanes(p + LANES, m1, o1);
+        if (w) {
+            float *q = w + i * ldw;
+            store_lanes(q, m0, MM(add_ps)(load_lanes(m0, q), o0));
+            store_lanes(q + LANES, m1, MM(add_ps)(load_lanes(m1, q + LANES), o1));
+        }
+    }
+}
+
+#if LEVEL == 2
+/* The places of a panel of live columns: blocks of 16 places, the live ones as a mask, and the
+ * panel's column for each. */
+typedef struct { int n; int32_t at[32]; uint16_t mask[32]; __m512i from[32]; } thin_blocks_t;
+
+static void thin_find(const int32_t *cols, const uint16_t *bits, int64_t n, thin_blocks_t *to) {
+    const int32_t first = cols[0], last = cols[n - 1];
+    const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    int32_t from = 0;
+    to->n = 0;
+    for (int32_t at = first >> 4; at <= last >> 4; at++) {
+        uint32_t m = bits[at];
+        if (at == first >> 4) m &= 0xffffu << (first & 15);
+        if (at == last >> 4) m &= 0xffffu >> (15 - (last & 15));
+        if (!m) continue;
+        to->at[to->n] = 16 * at; to->mask[to->n] = (uint16_t)m;
+        to->from[to->n++] = _mm512_maskz_expand_epi32(
+            (__mmask16)m, _mm512_add_epi32(places, _mm512_set1_epi32(from)));
+        from += __builtin_popcount(m);
+    }
+}
+
+/* A tile whose rows and columns are spread over v and w: rows[0 .. mr), and the blocks' columns.
+ * The rows `ahead` are prefetched. */
+static inline __attribute__((always_inline)) void
+thin_tile_live(const int mr, int64_t k, const float *a, const float *b, float alpha, float beta,
+               float *v, int64_t ldv, float *w, int64_t ldw, const int64_t *rows,
+               const int64_t *ahead, const thin_blocks_t *blocks) {
+    __m512 sum[THIN_ROWS][2];
+#pragma GCC unroll 12
+    for (int i = 0; i < mr; i++) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
+    const int64_t step = (k + mr - 1) / mr;
+    for (int64_t k0 = 0; k0 < k; k0 += step) {
+        const int64_t k1 = k0 + step < k ? k0 + step : k, next = *ahead++;
+        for (int j = 0; j < blocks->n; j++) {
+            fetch_row(v + next * ldv + blocks->at[j], 16);
+            if (w) fetch_row(w + next * ldw + blocks->at[j], 16);
+        }
+        thin_sums(mr, 2, k0, k1, a, b, sum);
+    }
+    const __m512 va = _mm512_set1_ps(alpha), vb = _mm512_set1_ps(beta);
+#pragma GCC unroll 12
+    for (int i = 0; i < mr; i++) {
+        sum[i][0] = _mm512_mul_ps(va, sum[i][0]);
+        sum[i][1] = _mm512_mul_ps(va, sum[i][1]);
+    }
+    for (int j = 0; j < blocks->n; j++) {       /* out of registers: 24 hold the sums */
+        const __mmask16 m = (__mmask16)blocks->mask[j];
+        const __m512i from = blocks->from[j];
+        float *pv = v + blocks->at[j], *pw = w + (w ? blocks->at[j] : 0);
+#pragma GCC unroll 12
+        for (int i = 0; i < mr; i++) {
+            float *p = pv + rows[i] * ldv;
+            __m512 o = _mm512_permutex2var_ps(sum[i][0], from, sum[i][1]);
+            o = _mm512_fmadd_ps(vb, _mm512_maskz_loadu_ps(m, p), o);
+            _mm512_mask_storeu_ps(p, m, o);
+            if (w) {
+                float *q = pw + rows[i] * ldw;
+                _mm512_mask_storeu_ps(q, m, _mm512_add_ps(_mm512_maskz_loadu_ps(m, q), o));
+            }
+        }
+    }
+}
+
+#endif
+
+void THIN_UPDATE(const float *d, int64_t dm, int64_t dk, const float *x, int64_t xk, int64_t xn,
                  int64_t r0, int64_t r1, int64_t n, int64_t k, float alpha, float beta, float *v,
                  int64_t ldv, float *w, int64_t ldw, const int32_t *rows, const int32_t *cols,
-                 const uint16_t *bits, const gemm_t *others, char *scratch);
-
-/* Columns [c0, c1) of c (m, n). a (m, k) by strides; of c one stride is 1. */
-void live_product(const float *a, int64_t am, int64_t ak, const live_weights_t *l, int backward,
-                  float *c, int64_t cm, int64_t cj, int64_t m, int64_t c0, int64_t c1, int64_t k,
-                  float beta, char *scratch);
-#pragma GCC visibility pop
-#else
-#define KERNEL_BYTES 64
+                 const uint16_t *bits, const gemm_t *others, char *scratch) {
+    float *panel = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
+    float *tiles = panel + WIDE_PANEL * THIN_K;
+    int64_t height = THIN_TILES_BYTES / 4 / (k > 0 ? k : 1) / THIN_ROWS * THIN_ROWS;
+#if LEVEL == 2
+    const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    if (cols && n > 0 && cols[n - 1] - cols[0] == n - 1) {      /* one range */
+        v += cols[0];
+        if (w) w += cols[0];
+        cols = NULL;
+    }
+    if (rows && r1 > r0 && rows[r1 - 1] - rows[r0] == r1 - r0 - 1) {
+        v += (rows[r0] - r0) * ldv;
+        if (w) w += (rows[r0] - r0) * ldw;
+        rows = NULL;
+    }
 #endif
+    for (int64_t s0 = r0; s0 < r1; s0 += height) {
+        const int64_t s1 = s0 + height < r1 ? s0 + height : r1;
+        for (int64_t r = s0; r < s1;) {
+            const int mr = thin_height(s1 - r);
+            pack_rows(d + r * dm, dm, dk, k, mr, tiles + (r - s0) * k);
+            r += mr;
+        }
+        for (int64_t c = 0; c < n; c += PANEL) {
+            const int64_t cn = n - c < PANEL ? n - c : PANEL;
+#if LEVEL == 2
+            thin_blocks_t blocks;
+            blocks.n = 0;
+            if (cols) {
+                thin_find(cols + c, bits, cn, &blocks);
+            } else if (rows) {
+                blocks.n = cn > 16 ? 2 : 1;
+                blocks.at[0] = (int32_t)c; blocks.at[1] = (int32_t)c + 16;
+                blocks.from[0] = places; blocks.from[1] = _mm512_add_epi32(places, _mm512_set1_epi32(16));
+                blocks.mask[0] = lanes(cn, 0); blocks.mask[1] = lanes(cn, 16);
+            }
 #endif
+            pack_cols(x + c * xn, xk, xn, k, cn, 0, panel);
+            for (int64_t r = s0; r < s1;) {
+                const int mr = thin_height(s1 - r);
+                const float *a = tiles + (r - s0) * k;
+#if LEVEL == 2
+                if (rows || cols) {
+                    int64_t at[2 * THIN_ROWS];
+                    for (int i = 0; i < 2 * mr; i++) {
+                        const int64_t to = r + i < s1 ? r + i : s1 - 1;
+                        at[i] = rows ? rows[to] : to;
+                    }
+#define LIVE_TILE(label, height) label: \
+                        thin_tile_live(height, k, a, panel, alpha, beta, v, ldv, w, ldw, at, \
+                                       at + height, &blocks); break;
+                    switch (mr) { HEIGHTS(LIVE_TILE) }
+                    r += mr;
+                    continue;
+                }
+#endif
+                float *pv = v + r * ldv + c, *pw = w ? w + r * ldw + c : NULL;
+#define WHOLE_TILE(label, height) label: \
+                    thin_tile(height, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, height, others, \
+                              r, c); break;
+                switch (mr) { HEIGHTS(WHOLE_TILE) }
+                r += mr;
+            }
+        }
+    }
+}

@@ -248,9 +248,101 @@ static void blocks(const float *a, int64_t am, int64_t ak, const float *b, int64
     }
 }
 
+/* ---- one row: b is read once, where it lies ---- */
+#define ROWS_AT_ONCE 16         /* of an operand whose rows are read side by side */
+#define COLS_AT_ONCE 512        /* whose sums stay in the first-level cache */
+
+/* c = keep c + alpha sums for cols columns; without keep what c held does not matter. */
+static void put_row(const float *sums, int64_t cols, float alpha, float keep, float *c) {
+    const vec_t va = MM(set1_ps)(alpha), vk = MM(set1_ps)(keep);
+    for (int64_t j = 0; j < cols; j += LANES) {
+        const lanes_t mask = lanes(cols - j, 0);
+        vec_t found = MM(mul_ps)(va, no_sign(MM(load_ps)(sums + j)));
+        if (keep != 0) found = MM(fmadd_ps)(vk, load_lanes(mask, c + j), found);
+        store_lanes(c + j, mask, found);
+    }
+}
+
+/* Sums of `cols` columns; rows of b lie side by side. */
+static void sums_of_rows(const float *a, int64_t ak, const float *b, int64_t bk, int64_t k,
+                         int64_t cols, float *sums) {
+    for (int64_t j = 0; j < cols; j += LANES) MM(store_ps)(sums + j, MM(setzero_ps)());
+    for (int64_t kk = 0; kk < k; kk += 4) {
+        const int rows = k - kk < 4 ? (int)(k - kk) : 4;
+        const float *row = b + kk * bk;
+        vec_t q[4];
+        for (int i = 0; i < 4; i++) q[i] = MM(set1_ps)(a[(kk + (i < rows ? i : 0)) * ak]);
+        int64_t j = 0;
+        if (rows == 4)
+            for (; j + LANES <= cols; j += LANES) {
+                vec_t sum = MM(load_ps)(sums + j);
+                for (int i = 0; i < 4; i++)
+                    sum = MM(fmadd_ps)(q[i], MM(loadu_ps)(row + i * bk + j), sum);
+                MM(store_ps)(sums + j, sum);
+            }
+        for (; j < cols; j += LANES) {
+            const lanes_t mask = lanes(cols - j, 0);
+            vec_t sum = MM(load_ps)(sums + j);
+            for (int i = 0; i < rows; i++)
+                sum = MM(fmadd_ps)(q[i], load_lanes(mask, row + i * bk + j), sum);
+            MM(store_ps)(sums + j, sum);
+        }
+    }
+}
+
+/* Sums of at most ROWS_AT_ONCE columns, each of which lies side by side. */
+static void sums_of_columns(const float *a, int64_t ak, const float *b, int64_t bn, int64_t k,
+                            int64_t cols, float *sums) {
+    vec_t sum[ROWS_AT_ONCE / LANES];
+    const float *col[ROWS_AT_ONCE];
+    for (int i = 0; i < ROWS_AT_ONCE; i++) col[i] = b + (i < cols ? i : cols - 1) * bn;
+    for (int g = 0; g < ROWS_AT_ONCE / LANES; g++) sum[g] = MM(setzero_ps)();
+    for (int64_t kk = 0; kk < k; kk += LANES) {
+        const int here = k - kk < LANES ? (int)(k - kk) : LANES;
+        const lanes_t mask = lanes(here, 0);
+        for (int g = 0; g < ROWS_AT_ONCE / LANES; g++) {
+            vec_t r[LANES], t[LANES];
+            for (int i = 0; i < LANES; i++) {
+                const float *p = col[g * LANES + i] + kk;
+                _mm_prefetch((const char *)(p + FAR_AHEAD), _MM_HINT_T0);
+                r[i] = here == LANES ? MM(loadu_ps)(p) : load_lanes(mask, p);
+            }
+            transpose_of(r, t);
+            if (here == LANES)
+                for (int i = 0; i < LANES; i++)
+                    sum[g] = MM(fmadd_ps)(MM(set1_ps)(a[(kk + i) * ak]), r[i], sum[g]);
+            else
+                for (int i = 0; i < here; i++)
+                    sum[g] = MM(fmadd_ps)(MM(set1_ps)(a[(kk + i) * ak]), r[i], sum[g]);
+        }
+    }
+    for (int g = 0; g < ROWS_AT_ONCE / LANES; g++) MM(store_ps)(sums + g * LANES, sum[g]);
+}
+
+static void one_row(const float *a, int64_t ak, const float *b, int64_t bk, int64_t bn, float *c,
+                    int64_t n, int64_t k, float alpha, float beta) {
+    float sums[COLS_AT_ONCE] __attribute__((aligned(64)));
+    const int64_t n_depths = k > 0 ? (k + WIDE_K - 1) / WIDE_K : 1;
+    const int64_t most = bn == 1 ? COLS_AT_ONCE : ROWS_AT_ONCE;
+    for (int64_t j = 0; j < n; j += most) {
+        const int64_t cols = n - j < most ? n - j : most;
+        for (int64_t depth = 0; depth < n_depths; depth++) {
+            const int64_t k0 = k * depth / n_depths, kn = k * (depth + 1) / n_depths - k0;
+            const float *from = b + k0 * bk + j * bn;
+            if (bn == 1) sums_of_rows(a + k0 * ak, ak, from, bk, kn, cols, sums);
+            else sums_of_columns(a + k0 * ak, ak, from, bn, kn, cols, sums);
+            put_row(sums, cols, alpha, depth ? 1.0f : beta, c + j);
+        }
+    }
+}
+
 static void wide_product(const float *a, int64_t am, int64_t ak, const float *b, int64_t bk,
                          int64_t bn, float *c, int64_t ldc, int64_t m, int64_t n, int64_t k,
                          float alpha, float beta, int zeros, char *scratch) {
+    if (m == 1) {
+        one_row(a, ak, b, bk, bn, c, n, k, alpha, beta);
+        return;
+    }
     room_t room = room_of(scratch);
     if (zeros != ZEROS_B || !is_mostly_zero(b, bn, bk, n, k)) {
         blocks(a, am, ak, b, bk, bn, c, ldc, m, n, k, alpha, beta, zeros == ZEROS_A, &room);

@@ -1,5 +1,5 @@
 /* Products of float32 for processors with AVX-512. */
-#include "thin.h"
+#include "products.h"
 
 #ifdef HORN_X86
 #include <immintrin.h>

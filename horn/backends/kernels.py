@@ -42,7 +42,7 @@ class Runner:
         self.program = program
         share = share or Share(program.network)
         n_threads = choose_threads(program.network, batch_size, setup.threads, share.n_tasks)
-        self.tape = Tape(setup.dtype, n_threads, blas.load(), repeats=program.steps > 0)
+        self.tape = Tape(setup.dtype, n_threads, blas.load())
         self.dtype = self.tape.dtype
         self.layout = choose_layout(program, self.tape.products, batch_size)
         self.memory = TapeMemory(program, arrays, batch_size, share, self.tape, self.layout)

@@ -12,7 +12,7 @@ class Cell:
     """s = tanh(s_before w' + x + its sum over neurons), step by step, and its memory."""
 
     def __init__(self, n_threads, rows, dtype, turned, rng, mixes=False):
-        self.tape = tape = Tape(dtype, n_threads, repeats=True)
+        self.tape = tape = Tape(dtype, n_threads)
         n = tape.dim(rows)
         self.rows, self.dtype = rows, dtype
         self.w = rng.standard_normal((UNITS, UNITS)).astype(dtype)

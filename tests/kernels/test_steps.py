@@ -12,7 +12,7 @@ STEPS = 4
 
 def made(m, ns, k, steady, n_threads, rng, rounds=2):
     """c of every step of every round, of products with weights that differ by round."""
-    tape = Tape(np.float32, n_threads, repeats=True)
+    tape = Tape(np.float32, n_threads)
     a = rng.standard_normal((STEPS * m, k)).astype(np.float32)
     rows = np.zeros((m, k), np.float32)
     weights = [np.zeros((n, k), np.float32) for n in ns]
@@ -48,7 +48,7 @@ def test_weights_laid_out_once_give_the_same_bits(m, ns, k, n_threads):
 
 
 def test_a_part_of_the_tape_does_its_products_alone():
-    tape = Tape(np.float32, 1, repeats=True)
+    tape = Tape(np.float32, 1)
     a, outs = np.ones((40, 8), np.float32), [np.zeros((40, 8), np.float32) for _ in range(3)]
     for out in outs:
         tape.gemm(a, np.eye(8, dtype=np.float32), out, steady=True)

@@ -25,7 +25,7 @@ def wide():
 
 def tape_of(n_threads):
     """With repeated instructions products are horn's from AVX2 on, else with AVX-512 only."""
-    return Tape(np.float32, n_threads, repeats=True)
+    return Tape(np.float32, n_threads)
 
 
 def lying(rng, rows, cols, order, room):
@@ -184,13 +184,12 @@ def test_without_a_library_products_are_horns_too(kernel_rng):
     absent = replace(blas.load("numpy"), is_asked=False)
     a, b = lying(kernel_rng, 30, 40, "C", 0), lying(kernel_rng, 40, 20, "C", 0)
     c = np.empty((30, 20), np.float32)
-    tape = Tape(np.float32, 1, absent, repeats=True)
+    tape = Tape(np.float32, 1, absent)
     assert tape.products == "horn" and tape.reads_live == (LEVEL == 2)
     tape.gemm(a, b, c)
     tape.run()
     np.testing.assert_allclose(c, a @ b, rtol=1e-5, atol=1e-5)
-    assert Tape(np.float64, 1, absent, repeats=True).products == "numpy"
-    assert Tape(np.float32, 1, absent).products == ("horn" if LEVEL == 2 else "numpy")
+    assert Tape(np.float64, 1, absent).products == "numpy"
 
 
 def test_who_asks_for_a_library_gets_its_products(monkeypatch):
@@ -198,7 +197,7 @@ def test_who_asks_for_a_library_gets_its_products(monkeypatch):
         asked = blas.load("openblas")
     except JobError as absent:
         pytest.skip(str(absent))
-    assert Tape(np.float32, 1, asked, repeats=True).products == "openblas"
+    assert Tape(np.float32, 1, asked).products == "openblas"
     assert Tape(np.float64).products == blas.load().name
     monkeypatch.setenv("HORN_BLAS", "openblas")
     assert Tape(np.float32).products == "openblas"
