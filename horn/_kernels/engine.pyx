@@ -178,7 +178,7 @@ cdef class Tape:
         With beta 0, what c held does not matter. alpha and beta are floats, scalars or coefs.
         Zeros of an array that an earlier `load` filled are skipped, where the products are
         wide.h's; so are those of the operand that `zeros`, "a" or "b", names, from any source.
-        thin : by the kernel of thin.c where it can. steady : b is the same at every step of a
+        thin : by the kernel of thin.h where it can. steady : b is the same at every step of a
         `repeat`; it is packed once for all of them, where the products are wide.h's, and successive
         such products of one a are computed as one.
         """
@@ -244,7 +244,7 @@ cdef class Tape:
                   k=None, block=0, zeros="", label=""):
         """A GEMM, then an elementwise loop over the axes "m" and "n" of c, by blocks of rows.
 
-        In float32 with a thin k, and with beta 0 in the latter two, one kernel (thin.c) does
+        In float32 with a thin k, and with beta 0 in the latter two, one kernel (thin.h) does
 
             w += c
             w += c                               with w at live rows and columns
@@ -279,7 +279,7 @@ cdef class Tape:
         """g = a @ b + the sum of parts; v = decay v + alpha g; w += v.
 
         Without v: w += alpha g. All of (m, n), which a is (m, k) and b (k, n) for. In float32 with
-        a thin k one pass (thin.c), else a product and a loop.
+        a thin k one pass (thin.h), else a product and a loop.
         """
         c = w if v is None else v
         inputs = [View(x, "mn") for x in ([w] if v is None else [w, v])]

@@ -21,16 +21,6 @@ typedef struct {
     int16_t n_of[WIDE_ROWS];                /* events of each row of a block */
 } events_t;
 
-static int is_finite(const float *p, int64_t n) {
-    vec_t sum = MM(setzero_ps)();           /* of zeros, or NaN */
-    for (int64_t i = 0; i + LANES <= n; i += LANES)
-        sum = MM(fmadd_ps)(MM(loadu_ps)(p + i), MM(setzero_ps)(), sum);
-    if (n % LANES)
-        sum = MM(fmadd_ps)(load_lanes(lanes(n % LANES, 0), p + n / LANES * LANES),
-                           MM(setzero_ps)(), sum);
-    return not_zeros(sum) == 0;
-}
-
 /* The places among k, `step` numbers apart, at which one of `width` neighbours is not 0. */
 static int64_t not_zero(const float *p, int64_t step, int width, int64_t k, int16_t *at) {
     const lanes_t mask = lanes(width, 0);

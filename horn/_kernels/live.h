@@ -81,7 +81,7 @@ live_tile(const int mr, const int half, int64_t k, const float *a, const float *
         sum[i][0] = begin ? _mm512_setzero_ps() : _mm512_load_ps(sums + 32 * i);
         if (half == 2) sum[i][1] = begin ? _mm512_setzero_ps() : _mm512_load_ps(sums + 32 * i + 16);
     }
-    thin_sums(mr, half, 0, k, a, b, sum);
+    thin_sums(mr, half, NULL, 0, k, a, b, sum);
 #pragma GCC unroll 12
     for (int i = 0; i < mr; i++) {
         _mm512_store_ps(sums + 32 * i, sum[i][0]);

@@ -59,12 +59,12 @@ extern const wide_t WIDE_AVX2, WIDE_AVX512;
  * With `rows` and `cols` (AVX-512; ascending; `bits` says the same as cols) d and x belong to live
  * neurons only, and v and w are whole: row r and column c of the product go to rows[r], cols[c], and
  * the others are not touched. `others` (only where all are live): its parts are added to the
- * product. */
+ * product. `zeros`: x may have many zeros, which are skipped. */
 typedef void thin_update_t(const float *d, int64_t dm, int64_t dk, const float *x, int64_t xk,
                            int64_t xn, int64_t r0, int64_t r1, int64_t n, int64_t k, float alpha,
                            float beta, float *v, int64_t ldv, float *w, int64_t ldw,
                            const int32_t *rows, const int32_t *cols, const uint16_t *bits,
-                           const gemm_t *others, char *scratch);
+                           const gemm_t *others, int zeros, char *scratch);
 thin_update_t thin_update_avx2, thin_update_avx512;
 
 /* Columns [c0, c1) of c (m, n). a (m, k) by strides; of c one stride is 1. */

@@ -264,10 +264,9 @@ static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
     if (is_thin(t, g, k)) {
         if (m * n * (k + 1) < 65536) { nt = 1; if (tid) return; }
         share(m, tid, nt, m >= 32 * nt ? 12 : 1, &lo, &hi);
-        THIN((const float *)g->a.data, g->a.stride[0], g->a.stride[1],
-                    (const float *)g->b.data, g->b.stride[0], g->b.stride[1], lo, hi, n, k,
-                    (float)alpha, (float)beta, g->v, g->ldv, NULL, 0, NULL, NULL, NULL, NULL,
-                    t->packs[tid]);
+        THIN((const float *)g->a.data, g->a.stride[0], g->a.stride[1], (const float *)g->b.data,
+             g->b.stride[0], g->b.stride[1], lo, hi, n, k, (float)alpha, (float)beta, g->v, g->ldv,
+             NULL, 0, NULL, NULL, NULL, NULL, g->zeros == ZEROS_B, t->packs[tid]);
         return;
     }
 #endif
@@ -371,10 +370,10 @@ static void run_gemm_loop(tape_t *t, const ins_t *ins, int tid, int nt) {
 #ifdef HORN_X86
     if (!ins->numpy && is_thin(t, g, k)) {
         share(m, tid, nt, m >= 32 * nt ? 12 : 1, &lo, &hi);
-        THIN((const float *)g->a.data, g->a.stride[0], g->a.stride[1],
-                    (const float *)g->b.data, g->b.stride[0], g->b.stride[1], lo, hi, n, k,
-                    (float)alpha, (float)value_of(t, g->decay), g->v, g->ldv, g->w, g->ldw,
-                    g->rows, g->cols, g->bits, g->n_parts ? g : NULL, t->packs[tid]);
+        THIN((const float *)g->a.data, g->a.stride[0], g->a.stride[1], (const float *)g->b.data,
+             g->b.stride[0], g->b.stride[1], lo, hi, n, k, (float)alpha,
+             (float)value_of(t, g->decay), g->v, g->ldv, g->w, g->ldw, g->rows, g->cols, g->bits,
+             g->n_parts ? g : NULL, g->zeros == ZEROS_B, t->packs[tid]);
         return;
     }
 #endif

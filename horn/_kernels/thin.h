@@ -27,11 +27,13 @@ static inline void fetch_row(const float *p, int n) {
     _mm_prefetch((const char *)(p + n - 1), _MM_HINT_T0);
 }
 
-/* Add the messages k0 to k1 to the sums of mr rows by LANES * half columns. */
+/* Add the messages k0 to k1, or those at such places of the list, to the sums of mr rows by
+ * LANES * half columns. */
 static inline __attribute__((always_inline)) void
-thin_sums(const int mr, const int half, int64_t k0, int64_t k1, const float *a, const float *b,
-          vec_t sum[THIN_ROWS][2]) {
-    for (int64_t kk = k0; kk < k1; kk++) {
+thin_sums(const int mr, const int half, const int16_t *at, int64_t k0, int64_t k1, const float *a,
+          const float *b, vec_t sum[THIN_ROWS][2]) {
+    for (int64_t j = k0; j < k1; j++) {
+        const int64_t kk = at ? at[j] : j;
         const vec_t b0 = MM(load_ps)(b + kk * PANEL);
         const vec_t b1 = half == 2 ? MM(load_ps)(b + kk * PANEL + LANES) : b0;
 #pragma GCC unroll 12
@@ -43,10 +45,11 @@ thin_sums(const int mr, const int half, int64_t k0, int64_t k1, const float *a, 
     }
 }
 
-/* `next` rows are prefetched, one after the other: the tile's own arithmetic hides the latency. */
+/* `next` rows are prefetched, one after the other: the tile's own arithmetic hides the latency. `at`:
+ * the places of the k messages that count. */
 static inline __attribute__((always_inline)) void
-thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, float beta,
-          float *v, int64_t ldv, float *w, int64_t ldw, int64_t cols, int64_t next,
+thin_tile(const int mr, const int16_t *at, int64_t k, const float *a, const float *b, float alpha,
+          float beta, float *v, int64_t ldv, float *w, int64_t ldw, int64_t cols, int64_t next,
           const gemm_t *others, int64_t at_row, int64_t at_col) {
     vec_t sum[THIN_ROWS][2];
 #pragma GCC unroll 12
@@ -54,7 +57,7 @@ thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, 
     const int64_t step = (k + mr - 1) / mr;
     const float *fv = v + next * ldv, *fw = w + next * ldw;
     int64_t ahead = next;
-    for (int64_t k0 = 0; k0 < k; k0 += step) {
+    for (int64_t k0 = 0; at ? ahead < next + mr : k0 < k; k0 += step) {
         const int64_t k1 = k0 + step < k ? k0 + step : k;
         fetch_row(fv, PANEL);
         fv += ldv;
@@ -62,18 +65,18 @@ thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, 
             fetch_row(fw, PANEL);
             fw += ldw;
         }
-        if (others) {
+        if (others)
             for (int j = 0; j < others->n_parts; j++)
                 fetch_row(others->part[j] + (at_row + ahead) * others->ldpart[j] + at_col, PANEL);
-            ahead++;
-        }
-        thin_sums(mr, 2, k0, k1, a, b, sum);
+        ahead++;
+        thin_sums(mr, 2, at, k0, k1, a, b, sum);
     }
     const vec_t va = MM(set1_ps)(alpha), vb = MM(set1_ps)(beta);
     const lanes_t m0 = lanes(cols, 0), m1 = lanes(cols, LANES);
 #pragma GCC unroll 12
     for (int i = 0; i < mr; i++) {
         float *p = v + i * ldv;
+        sum[i][0] = no_sign(sum[i][0]); sum[i][1] = no_sign(sum[i][1]);
         if (others)
             for (int j = 0; j < others->n_parts; j++) {
                 const float *q = others->part[j] + (at_row + i) * others->ldpart[j] + at_col;
@@ -94,6 +97,28 @@ thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, 
         }
     }
 }
+
+/* The samples of which some numbers of a panel are not 0. */
+static int64_t thin_places(const float *panel, int64_t k, int16_t *at) {
+    int64_t n = 0;
+    for (int64_t kk = 0; kk < k; kk++) {
+        at[n] = (int16_t)kk;
+        n += (not_zeros(MM(load_ps)(panel + kk * PANEL))
+              | not_zeros(MM(load_ps)(panel + kk * PANEL + LANES))) != 0;
+    }
+    return n;
+}
+
+/* A tile of some messages. A function each, or registers go to memory in the innermost loop. */
+#define SOME_MESSAGES(label, height)                                                             \
+    static __attribute__((noinline)) void thin_some_##height(                                    \
+        const int16_t *at, int64_t n, const float *a, const float *b, float alpha, float beta,   \
+        float *v, int64_t ldv, float *w, int64_t ldw, int64_t cols, const gemm_t *others,        \
+        int64_t at_row, int64_t at_col) {                                                        \
+        thin_tile(height, at, n, a, b, alpha, beta, v, ldv, w, ldw, cols, height, others,        \
+                  at_row, at_col);                                                               \
+    }
+HEIGHTS(SOME_MESSAGES)
 
 #if LEVEL == 2
 /* The places of a panel of live columns: blocks of 16 places, the live ones as a mask, and the
@@ -133,7 +158,7 @@ thin_tile_live(const int mr, int64_t k, const float *a, const float *b, float al
             fetch_row(v + next * ldv + blocks->at[j], 16);
             if (w) fetch_row(w + next * ldw + blocks->at[j], 16);
         }
-        thin_sums(mr, 2, k0, k1, a, b, sum);
+        thin_sums(mr, 2, NULL, k0, k1, a, b, sum);
     }
     const __m512 va = _mm512_set1_ps(alpha), vb = _mm512_set1_ps(beta);
 #pragma GCC unroll 12
@@ -164,7 +189,7 @@ thin_tile_live(const int mr, int64_t k, const float *a, const float *b, float al
 void THIN_UPDATE(const float *d, int64_t dm, int64_t dk, const float *x, int64_t xk, int64_t xn,
                  int64_t r0, int64_t r1, int64_t n, int64_t k, float alpha, float beta, float *v,
                  int64_t ldv, float *w, int64_t ldw, const int32_t *rows, const int32_t *cols,
-                 const uint16_t *bits, const gemm_t *others, char *scratch) {
+                 const uint16_t *bits, const gemm_t *others, int zeros, char *scratch) {
     float *panel = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
     float *tiles = panel + WIDE_PANEL * THIN_K;
     int64_t height = THIN_TILES_BYTES / 4 / (k > 0 ? k : 1) / THIN_ROWS * THIN_ROWS;
@@ -188,6 +213,7 @@ void THIN_UPDATE(const float *d, int64_t dm, int64_t dk, const float *x, int64_t
             pack_rows(d + r * dm, dm, dk, k, mr, tiles + (r - s0) * k);
             r += mr;
         }
+        const int is_tame = zeros && !rows && !cols && is_finite(tiles, (s1 - s0) * k);
         for (int64_t c = 0; c < n; c += PANEL) {
             const int64_t cn = n - c < PANEL ? n - c : PANEL;
 #if LEVEL == 2
@@ -203,6 +229,8 @@ void THIN_UPDATE(const float *d, int64_t dm, int64_t dk, const float *x, int64_t
             }
 #endif
             pack_cols(x + c * xn, xk, xn, k, cn, 0, panel);
+            int16_t some[THIN_K + 1];
+            const int64_t n_some = is_tame ? thin_places(panel, k, some) : k;
             for (int64_t r = s0; r < s1;) {
                 const int mr = thin_height(s1 - r);
                 const float *a = tiles + (r - s0) * k;
@@ -222,8 +250,16 @@ void THIN_UPDATE(const float *d, int64_t dm, int64_t dk, const float *x, int64_t
                 }
 #endif
                 float *pv = v + r * ldv + c, *pw = w ? w + r * ldw + c : NULL;
+                if (8 * n_some < 7 * k) {
+#define SOME_TILE(label, height) label: \
+                    thin_some_##height(some, n_some, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, \
+                                       others, r, c); break;
+                    switch (mr) { HEIGHTS(SOME_TILE) }
+                    r += mr;
+                    continue;
+                }
 #define WHOLE_TILE(label, height) label: \
-                    thin_tile(height, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, height, others, \
+                    thin_tile(height, NULL, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, height, others, \
                               r, c); break;
                 switch (mr) { HEIGHTS(WHOLE_TILE) }
                 r += mr;

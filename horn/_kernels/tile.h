@@ -4,9 +4,6 @@
 /* 24 of the 32 registers hold sums; of 16, 12. */
 #define TILE_ROWS (LEVEL == 2 ? 12 : 6)
 
-/* A sum that is 0 is +0, whatever products too small for a float, and zeros, are added or left out. */
-static inline vec_t no_sign(vec_t sum) { return MM(add_ps)(sum, MM(setzero_ps)()); }
-
 /* c = beta c + alpha a b for one tile of `height` rows and LANES or PANEL columns, packed; of the n
  * messages, or of n of them. */
 static inline __attribute__((always_inline)) void

@@ -65,4 +65,17 @@ static inline __attribute__((always_inline)) void transpose_of(__m256 r[8], __m2
 #endif
 #define PANEL (2 * LANES)       /* the most columns of a tile */
 
+/* A sum that is 0 is +0, whatever products too small for a float, and zeros, are added or left out. */
+static inline vec_t no_sign(vec_t sum) { return MM(add_ps)(sum, MM(setzero_ps)()); }
+
+static int is_finite(const float *p, int64_t n) {
+    vec_t sum = MM(setzero_ps)();           /* of zeros, or NaN */
+    for (int64_t i = 0; i + LANES <= n; i += LANES)
+        sum = MM(fmadd_ps)(MM(loadu_ps)(p + i), MM(setzero_ps)(), sum);
+    if (n % LANES)
+        sum = MM(fmadd_ps)(load_lanes(lanes(n % LANES, 0), p + n / LANES * LANES),
+                           MM(setzero_ps)(), sum);
+    return not_zeros(sum) == 0;
+}
+
 #endif

@@ -85,6 +85,26 @@ def test_a_part_of_a_product_has_the_bits_of_the_whole(first, n_rows, col, n_thr
     same_bits(part, whole[first : first + n_rows, col : col + 40])
 
 
+@settings(max_examples=100, deadline=None)
+@given(k=SIZES, n=SIZES, order=st.sampled_from("CF"), room=st.sampled_from([0, 3]),
+       beta=st.sampled_from([0.0, 1.0, 0.9]), bad=st.sampled_from([0.0, 0.0, np.inf, np.nan]),
+       n_threads=st.sampled_from([1, 2]))  # fmt: skip
+@example(k=1000, n=700, order="C", room=3, beta=0.9, bad=0.0, n_threads=2)
+@example(k=1000, n=70, order="F", room=3, beta=0.9, bad=0.0, n_threads=2)
+def test_a_row_alone_has_the_bits_that_it_has_among_others(k, n, order, room, beta, bad, n_threads):
+    rng = np.random.default_rng(k + n)
+    a, b = lying(rng, 3, k, "C", 0), lying(rng, k, n, order, room)
+    if bad and k and n:
+        b[k // 2, n // 3] = bad
+    whole = np.full((3, n), 2.0 if beta else np.nan, np.float32)
+    rows = whole.copy()
+    for x, c in ((a, whole), *((a[i : i + 1], rows[i : i + 1]) for i in range(3))):
+        tape = tape_of(n_threads)
+        tape.gemm(x, b, c, alpha=-0.3, beta=beta)
+        tape.run()
+    same_bits(rows, whole)
+
+
 DENSITIES = [0.0, 0.015, 0.08, 0.19, 0.25, 0.5]
 
 
@@ -164,10 +184,16 @@ def test_zeros_change_no_bit_of_products_with_panels(m, widths, k, density, bad,
 
 
 @pytest.mark.parametrize("is_row", [True, False])
-def test_zeros_of_an_update_change_no_bit(is_row):
+@pytest.mark.parametrize("n_samples", [1, 9, 100, 300])  # thin.h updates with at most 256
+@pytest.mark.parametrize("by_columns", [True, False])
+@pytest.mark.parametrize("bad", [0.0, np.inf, np.nan])
+def test_zeros_of_an_update_change_no_bit(is_row, n_samples, by_columns, bad):
     rng = np.random.default_rng(0)
-    delta, x = lying(rng, 300, 70, "C", 0).T, lying(rng, 300, 250, "C", 0)
-    mostly_zero(rng, x, 0.1)
+    delta, x = lying(rng, n_samples, 70, "C", 0).T, lying(rng, n_samples, 250, "C", 0)
+    mostly_zero(rng, x, 0.1, by_columns=by_columns)
+    x[:, 40:90] = 0.0
+    if bad:
+        delta[33, n_samples // 2] = bad
     found = []
     for zeros in ("", "b"):
         w, v = (np.full((70, 250), q, np.float32, order="C" if is_row else "F") for q in (1.0, 2.0))
@@ -177,7 +203,9 @@ def test_zeros_of_an_update_change_no_bit(is_row):
                        outputs=[(View(w, "mn"), 2)])  # fmt: skip
         tape.run()
         found.append((w, v))
-    same_bits(*found)
+    for before, now in zip(*found, strict=True):
+        same_bits(now, before)
+        assert np.isnan(now).any() == bool(bad)
 
 
 def test_without_a_library_products_are_horns_too(kernel_rng):
