@@ -1,4 +1,4 @@
-/* The weight gradient of a thin batch with its update, every weight is touched once, for one
+/* The weight gradient of a thin batch with its update: every weight is touched once. For one
  * processor level (vectors.h).
  *
  *     v = beta v + alpha d' x;   w += v          d (k, m), x (k, n), k at most THIN_K
@@ -6,7 +6,8 @@
  * A BLAS packs x again for every block of rows and leaves w for a second pass; with k rows of batch
  * this product is bound by memory as much as by arithmetic. Here x is packed once into panels, a tile
  * of sums stays in registers, and the update is its epilogue. Where some neurons sit the batch out,
- * the epilogue spreads its tile over the places of those that do not (AVX-512).
+ * the epilogue spreads its tile over the places of those that do not (AVX-512). Where x is of data,
+ * samples in which a panel is 0 are passed over.
  */
 #include "pack.h"
 
@@ -259,8 +260,8 @@ void THIN_UPDATE(const float *d, int64_t dm, int64_t dk, const float *x, int64_t
                     continue;
                 }
 #define WHOLE_TILE(label, height) label: \
-                    thin_tile(height, NULL, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, height, others, \
-                              r, c); break;
+                    thin_tile(height, NULL, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, height, \
+                              others, r, c); break;
                 switch (mr) { HEIGHTS(WHOLE_TILE) }
                 r += mr;
             }
