@@ -10,7 +10,7 @@
 #include "tile.h"
 
 #define LIST (WIDE_K + 16)
-#define MOST_TILES (WIDE_ROWS / TILE_ROWS + 1)
+#define MOST_TILES (WIDE_ROWS / 4 + 1)
 #define MOST_VECTORS 14                     /* sums of a row; 16 registers have room for them */
 #define SAMPLED 16                          /* lines that is_mostly_zero reads */
 
@@ -32,10 +32,10 @@ static int64_t not_zero(const float *p, int64_t step, int width, int64_t k, int1
     return n;
 }
 
-static void find_in_tiles(events_t *e, const float *tiles, int64_t rows, int64_t k) {
+static void find_in_tiles(events_t *e, const float *tiles, int tall, int64_t rows, int64_t k) {
     e->n_tiles = 0;
-    for (int64_t i = 0, q = 0; i < rows; i += TILE_ROWS, q++) {
-        const int height = rows - i < TILE_ROWS ? (int)(rows - i) : TILE_ROWS;
+    for (int64_t i = 0, q = 0; i < rows; i += tall, q++) {
+        const int height = rows - i < tall ? (int)(rows - i) : tall;
         e->n_some[q] = not_zero(tiles + i * k, height, height, k, e->tile_at + q * LIST);
         if (4 * e->n_some[q] > 3 * k) return;
         e->n_tiles++;

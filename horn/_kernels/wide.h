@@ -15,30 +15,44 @@
 #include "events.h"
 
 /* The rows of a tile that begins at i. */
-static inline int rows_from(int64_t i, int64_t end) {
-    return end - i < TILE_ROWS ? (int)(end - i) : TILE_ROWS;
+static inline int rows_from(int64_t i, int64_t end, int tall) {
+    return end - i < tall ? (int)(end - i) : tall;
+}
+
+/* The height of tiles, of which the last may have fewer rows. A tile of fewer than LOW_ROWS takes as
+ * long as one of LOW_ROWS: each of its few sums waits for the one before. */
+#define LOW_ROWS 4
+static int tall_of(int64_t rows) {
+    int tall = TILE_ROWS;
+    int64_t least = INT64_MAX;
+    for (int height = TILE_ROWS; LEVEL == 1 && height >= LOW_ROWS; height--) {
+        const int64_t left = rows % height;
+        const int64_t cost = rows - left + (left && left < LOW_ROWS ? LOW_ROWS : left);
+        if (cost < least) { least = cost; tall = height; }
+    }
+    return tall;
 }
 
 /* Too few columns for tiles: a vector has rows. Four tiles at a time, as one would wait for each
  * sum. */
-static void few_columns(const float *tiles, int64_t m, int64_t k, const float *panel, float alpha,
-                        float beta, float *c, int64_t ldc, int64_t cols) {
+static void few_columns(const float *tiles, int tall, int64_t m, int64_t k, const float *panel,
+                        float alpha, float beta, float *c, int64_t ldc, int64_t cols) {
     for (int64_t col = 0; col < cols; col++)
-        for (int64_t i = 0; i < m; i += 4 * TILE_ROWS) {
+        for (int64_t i = 0; i < m; i += 4 * tall) {
             vec_t sum[4];
-            const int is_full = m - i >= 4 * TILE_ROWS;
+            const int is_full = m - i >= 4 * tall;
             for (int q = 0; q < 4; q++) sum[q] = MM(setzero_ps)();
             if (is_full)
                 for (int64_t kk = 0; kk < k; kk++) {
                     const vec_t b = MM(set1_ps)(panel[kk * PANEL + col]);
                     for (int q = 0; q < 4; q++)
                         sum[q] = MM(fmadd_ps)(load_lanes(
-                            lanes(TILE_ROWS, 0), tiles + ((i + q * TILE_ROWS) * k
-                                                          + kk * TILE_ROWS)), b, sum[q]);
+                            lanes(tall, 0), tiles + ((i + q * tall) * k
+                                                          + kk * tall)), b, sum[q]);
                 }
-            for (int q = 0; q < 4 && i + q * TILE_ROWS < m; q++) {
-                const int64_t first = i + q * TILE_ROWS;
-                const int height = rows_from(first, m);
+            for (int q = 0; q < 4 && i + q * tall < m; q++) {
+                const int64_t first = i + q * tall;
+                const int height = rows_from(first, m, tall);
                 const lanes_t mask = lanes(height, 0);
                 if (!is_full)
                     for (int64_t kk = 0; kk < k; kk++)
@@ -130,9 +144,9 @@ static inline int64_t together(int64_t n) {
 /* Rows i0 to i1 of c, packed, in columns j0 to j1. A tile of rows meets several panels before the
  * next one does, so that what it reads and writes of c lies side by side: a tall c is larger than
  * caches, and the system's pages have 4 KiB. */
-static void strips(const float *tiles, int64_t i0, int64_t i1, int64_t k, const float *b, int64_t bk,
-                   int64_t bn, int64_t j0, int64_t j1, float alpha, float beta, float *c, int64_t ldc,
-                   float *panels, int has_panels, ahead_t *next, int64_t n_next) {
+static void strips(const float *tiles, int tall, int64_t i0, int64_t i1, int64_t k, const float *b,
+                   int64_t bk, int64_t bn, int64_t j0, int64_t j1, float alpha, float beta, float *c,
+                   int64_t ldc, float *panels, int has_panels, ahead_t *next, int64_t n_next) {
     const int64_t n_panels = k > 0 ? ROW_BYTES / 4 / PANEL / k : 0;
     const int64_t strip = (n_panels > 0 ? n_panels : 1) * PANEL;
     for (int64_t j = j0; j < j1; j += strip, panels += strip * k) {
@@ -141,15 +155,15 @@ static void strips(const float *tiles, int64_t i0, int64_t i1, int64_t k, const 
         for (int64_t p = j; !has_panels && p < to; p += PANEL)
             pack_cols(b + p * bn, bk, bn, k, to - p < PANEL ? to - p : PANEL, 0,
                       panels + (p - j) * k);
-        for (int64_t i = i0; i < i1; i += TILE_ROWS)
+        for (int64_t i = i0; i < i1; i += tall)
             for (int64_t p = j; p < to - few; p += PANEL) {
                 fetch(next, n_next);
-                TILES[to - p > LANES][rows_from(i, i1)](
+                TILES[to - p > LANES][rows_from(i, i1, tall)](
                     k, NULL, tiles + (i - i0) * k, panels + (p - j) * k, alpha, beta,
                     c + i * ldc + p, ldc, to - p);
             }
         if (few)
-            few_columns(tiles, i1 - i0, k, panels + (to - j - few) * k, alpha, beta,
+            few_columns(tiles, tall, i1 - i0, k, panels + (to - j - few) * k, alpha, beta,
                         c + i0 * ldc + to - few, ldc, few);
     }
 }
@@ -176,7 +190,8 @@ static void blocks(const float *a, int64_t am, int64_t ak, const float *b, int64
             is_tame = is_finite(b + kk * bk + j0, j1 - j0);
         for (int64_t i0 = 0; i0 < m; i0 += height) {
             const int64_t i1 = i0 + height < m ? i0 + height : m;
-            const int64_t n_tiles = (i1 - i0 + TILE_ROWS - 1) / TILE_ROWS;
+            const int tall = tall_of(i1 - i0);
+            const int64_t n_tiles = (i1 - i0 + tall - 1) / tall;
             const float *rows = a + i0 * am + k0 * ak;
             const int is_by_rows = has_events && (is_tame || bn != 1)
                                    && find_in_rows(e, rows, am, ak, i1 - i0, kn);
@@ -187,9 +202,9 @@ static void blocks(const float *a, int64_t am, int64_t ak, const float *b, int64
                             ldc, j1 - j < each ? j1 - j : each);
                 continue;
             }
-            if (!is_by_rows) pack_tiles(rows, am, ak, kn, i1 - i0, TILE_ROWS, tiles);
+            if (!is_by_rows) pack_tiles(rows, am, ak, kn, i1 - i0, tall, tiles);
             e->n_tiles = 0;
-            if (looks && !is_by_rows) find_in_tiles(e, tiles, i1 - i0, kn);
+            if (looks && !is_by_rows) find_in_tiles(e, tiles, tall, i1 - i0, kn);
             ahead_t next = {0}, beside = {0};
             if (i1 < m)
                 next = ahead_of(a + i1 * am + k0 * ak, am, ak, m - i1 < height ? m - i1 : height, kn);
@@ -198,7 +213,7 @@ static void blocks(const float *a, int64_t am, int64_t ak, const float *b, int64
             const int64_t n_panels = (j1 - j0 + PANEL - 1) / PANEL;
             const int64_t n_next = next.n_lines * next.rows / (n_tiles * n_panels) + 1;
             if (!is_whole && !looks) {
-                strips(tiles, i0, i1, kn, b + k0 * bk, bk, bn, j0, j1, alpha, keep, c, ldc,
+                strips(tiles, tall, i0, i1, kn, b + k0 * bk, bk, bn, j0, j1, alpha, keep, c, ldc,
                        room->panels, has_panels, &next, n_next);
                 has_panels = 1;
                 continue;
@@ -216,7 +231,7 @@ static void blocks(const float *a, int64_t am, int64_t ak, const float *b, int64
                                 c + i0 * ldc + j, ldc, cols);
                         continue;
                     }
-                    pack_tiles(rows, am, ak, kn, i1 - i0, TILE_ROWS, tiles);
+                    pack_tiles(rows, am, ak, kn, i1 - i0, tall, tiles);
                 }
                 if (!has_panels && after)
                     beside = ahead_of(b + k0 * bk + (j + cols) * bn, bk, bn, kn,
@@ -230,14 +245,14 @@ static void blocks(const float *a, int64_t am, int64_t ak, const float *b, int64
                     const int64_t wide = cols - p;
                     const float *here = panel + p * kn;
                     if (wide <= FEW_COLUMNS && !is_some) {
-                        few_columns(tiles, i1 - i0, kn, here, alpha, keep, c + i0 * ldc + j + p, ldc,
-                                    wide);
+                        few_columns(tiles, tall, i1 - i0, kn, here, alpha, keep,
+                                    c + i0 * ldc + j + p, ldc, wide);
                         continue;
                     }
-                    for (int64_t i = i0, q = 0; i < i1; i += TILE_ROWS, q++) {
+                    for (int64_t i = i0, q = 0; i < i1; i += tall, q++) {
                         const int some = is_some && q < e->n_tiles;
                         if (m >= ROWS_TO_FETCH) { fetch(&next, n_next); fetch(&beside, n_beside); }
-                        (some ? SOME : TILES)[wide > LANES][rows_from(i, i1)](
+                        (some ? SOME : TILES)[wide > LANES][rows_from(i, i1, tall)](
                             some ? e->n_some[q] : kn, some ? e->tile_at + q * LIST : NULL,
                             tiles + (i - i0) * kn, here, alpha, keep, c + i * ldc + j + p, ldc, wide);
                     }
@@ -387,10 +402,11 @@ static void wide_packed(const float *a, int64_t am, int64_t ak, int64_t m, int64
         for (int64_t i0 = 0; i0 < m; i0 += height) {
             const int64_t i1 = i0 + height < m ? i0 + height : m;
             const float *rows = a + i0 * am + k0 * ak;
+            const int tall = tall_of(i1 - i0);
             const int is_by_rows = looks
                                    && find_in_rows(&room.events, rows, am, ak, i1 - i0, kn);
             int64_t before = 0;
-            if (!is_by_rows) pack_tiles(rows, am, ak, kn, i1 - i0, TILE_ROWS, room.tiles);
+            if (!is_by_rows) pack_tiles(rows, am, ak, kn, i1 - i0, tall, room.tiles);
             for (int part = 0; part < n_parts; part++) {
                 const wide_part_t *w = &parts[part];
                 const int64_t n_panels = (w->n + PANEL - 1) / PANEL;
@@ -407,8 +423,8 @@ static void wide_packed(const float *a, int64_t am, int64_t ak, int64_t m, int64
                         rows_of(e, i1 - i0, panels + j * kn, PANEL, PANEL * kn, 0, w->alpha, keep,
                                 c + i0 * w->ldc, w->ldc, cols);
                     else
-                        for (int64_t i = i0; i < i1; i += TILE_ROWS)
-                            TILES[cols > LANES][rows_from(i, i1)](
+                        for (int64_t i = i0; i < i1; i += tall)
+                            TILES[cols > LANES][rows_from(i, i1, tall)](
                                 kn, NULL, room.tiles + (i - i0) * kn, panels + j * kn, w->alpha,
                                 keep, c + i * w->ldc, w->ldc, cols);
                 }
