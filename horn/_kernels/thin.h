@@ -111,7 +111,7 @@ static int64_t thin_places(const float *panel, int64_t k, int16_t *at) {
 }
 
 /* A tile of some messages. A function each, or registers go to memory in the innermost loop. */
-#define SOME_MESSAGES(label, height)                                                             \
+#define THIN_SOME(label, height)                                                                 \
     static __attribute__((noinline)) void thin_some_##height(                                    \
         const int16_t *at, int64_t n, const float *a, const float *b, float alpha, float beta,   \
         float *v, int64_t ldv, float *w, int64_t ldw, int64_t cols, const gemm_t *others,        \
@@ -119,7 +119,7 @@ static int64_t thin_places(const float *panel, int64_t k, int16_t *at) {
         thin_tile(height, at, n, a, b, alpha, beta, v, ldv, w, ldw, cols, height, others,        \
                   at_row, at_col);                                                               \
     }
-HEIGHTS(SOME_MESSAGES)
+HEIGHTS(THIN_SOME)
 
 #if LEVEL == 2
 /* The places of a panel of live columns: blocks of 16 places, the live ones as a mask, and the
