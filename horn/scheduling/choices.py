@@ -52,7 +52,7 @@ def choose_layout(program: Program, products: str, batch_size: int) -> str:
 
     A rule, not a measurement at start-up: a different layout rounds differently, and two runs of a
     job must agree to the last bit. Measured with weights (fan_out, fan_in) on three nets at
-    batches of 20, 100 and 1000 (docs/notes/0002, 0070, 0190): horn's own products want batch-major, which
+    batches of 20, 100 and 1000 (docs/notes/0002, 0070): horn's own products want batch-major, which
     saves 2 to 25 % of a step; OpenBLAS wants neuron-major up to some hundred rows (beyond, loading
     turns the batch for nothing); MKL wants it for thin batches only. Loops over (b, o, i) want one
     sample's inputs side by side; sparse links want the batch side by side. Of sequences a step has
