@@ -281,11 +281,13 @@ def suggest(
     ratio: float = 0.6,
     did: str = "did",
 ) -> str:
-    """ "did you mean 'tanh'? ", or "": the known name that is most similar to the word. meant : the
-    known name by another library's, "" where there is none. ratio : the similarity needed, from 0
-    to 1. did : "Did" where a sentence begins.
+    """ "did you mean 'tanh'? ", or "": the known name of the same letters ("tahn"), else the most
+    similar one. meant : the known name by another library's, "" where there is none. ratio : the
+    similarity needed, from 0 to 1. did : "Did" where a sentence begins.
     """
-    close = difflib.get_close_matches(word, list(known), 1, ratio)
+    names = list(known)
+    close = [each for each in names if sorted(each) == sorted(word)]
+    close = close or difflib.get_close_matches(word, names, 1, ratio)
     name = meant.get(word, close[0] if close else "")
     return f"{did} you mean {name!r}? " if name else ""
 

@@ -10,7 +10,7 @@
 #include "tile.h"
 
 #define LIST (WIDE_K + 16)
-#define MOST_TILES (WIDE_ROWS / 4 + 1)
+#define MOST_TILES (WIDE_ROWS / LOW_ROWS + 1)
 #define MOST_VECTORS 14                     /* sums of a row; 16 registers have room for them */
 #define SAMPLED 16                          /* lines that is_mostly_zero reads */
 

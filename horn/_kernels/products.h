@@ -21,8 +21,9 @@ enum {ZEROS_NONE, ZEROS_A, ZEROS_B};
 #define WIDE_ROWS 240                       /* rows of a that stay in the second-level cache */
 #define WIDE_COLS 1024                      /* columns of b that are packed once for all rows */
 #define TURNED_COLS 512                     /* columns of a part of a transposed product */
+#define LOW_ROWS 4                          /* of the lowest tiles, but for the last of a block */
 /* Of events (events.h): places in tiles and in rows, and numbers in rows. */
-#define WIDE_EVENTS ((WIDE_ROWS / 4 + 1 + 3 * WIDE_ROWS) * (WIDE_K + 16) * 2)
+#define WIDE_EVENTS ((WIDE_ROWS / LOW_ROWS + 1 + 3 * WIDE_ROWS) * (WIDE_K + 16) * 2)
 #define WIDE_BYTES (((WIDE_ROWS + WIDE_COLS) * WIDE_K + WIDE_ROWS * TURNED_COLS) * 4 + WIDE_EVENTS \
                     + 1024)
 #define KERNEL_BYTES (WIDE_BYTES > LIVE_BYTES ? WIDE_BYTES : LIVE_BYTES)

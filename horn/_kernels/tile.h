@@ -3,6 +3,7 @@
 
 /* 24 of the 32 registers hold sums; of 16, 12. */
 #define TILE_ROWS (LEVEL == 2 ? 12 : 6)
+_Static_assert(LOW_ROWS <= TILE_ROWS, "blocks have room for the places of so many tiles");
 
 /* c = beta c + alpha a b for one tile of `height` rows and LANES or PANEL columns, packed; of the n
  * messages, or of n of them. */

@@ -21,7 +21,6 @@ static inline int rows_from(int64_t i, int64_t end, int tall) {
 
 /* The height of tiles, of which the last may have fewer rows. A tile of fewer than LOW_ROWS takes as
  * long as one of LOW_ROWS: each of its few sums waits for the one before. */
-#define LOW_ROWS 4
 static int tall_of(int64_t rows) {
     int tall = TILE_ROWS;
     int64_t least = INT64_MAX;

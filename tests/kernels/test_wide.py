@@ -24,7 +24,6 @@ def wide():
 
 
 def tape_of(n_threads):
-    """With repeated instructions products are horn's from AVX2 on, else with AVX-512 only."""
     return Tape(np.float32, n_threads)
 
 

@@ -558,6 +558,13 @@ REFUSED = {
         """,
         "horn.math has no 'tnah'; did you mean 'tanh'?",
     ),
+    "letters in another order, nearer to a shorter name": (
+        """
+        def forward(self, messages):
+            self.feedforward(«horn.math.tahn»(1.0))
+        """,
+        "horn.math has no 'tahn'; did you mean 'tanh'?",
+    ),
     "print": (
         """
         def forward(self, messages):

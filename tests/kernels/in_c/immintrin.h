@@ -59,9 +59,10 @@ static inline void _mm512_storeu_ps(void *p, __m512 v) { memcpy(p, v.at, sizeof 
 static inline void _mm512_mask_storeu_ps(void *p, __mmask16 m, __m512 v) {
     EACH if (m >> i & 1) ((float *)p)[i] = v.at[i];
 }
-static inline __mmask16 _mm512_cmp_ps_mask(__m512 a, __m512 b, int unequal) {
-    __mmask16 r = 0; EACH r |= (__mmask16)((a.at[i] != b.at[i]) << i); return r; (void)unequal;
+static inline __mmask16 unequal(__m512 a, __m512 b) {
+    __mmask16 r = 0; EACH r |= (__mmask16)((a.at[i] != b.at[i]) << i); return r;
 }
+#define _mm512_cmp_ps_mask(a, b, how) unequal(a, b)     /* how: _CMP_NEQ_UQ, nothing else */
 static inline __m256i _mm512_cvtepi32_epi16(__m512i a) {
     __m256i r; EACH r.at[i] = (int16_t)a.at[i]; return r;
 }
