@@ -414,8 +414,9 @@ def mentions(cls: type[Neuron], method: str | None, word: str) -> bool:
     None for any method of the class.
     """
     pending: list[Any] = [f for c in cls.__mro__ if c is not Neuron for f in vars(c).values()]
+    found = {name: f for c in reversed(cls.__mro__) for name, f in vars(c).items()}
     if method is not None:
-        pending = [inspect.getattr_static(cls, method, None)]
+        pending = [found.get(method)]
     seen: set[int] = set()
     while pending:
         function = pending.pop()
@@ -431,8 +432,7 @@ def mentions(cls: type[Neuron], method: str | None, word: str) -> bool:
             codes += [c for c in inner.co_consts if isinstance(c, CodeType)]
             if word in inner.co_names:
                 return True
-            for name in inner.co_names:
-                pending.append(inspect.getattr_static(cls, name, None))
+            pending += [found[name] for name in inner.co_names if name in found]
             pending += _looked_up(function, inner)
     return False
 

@@ -192,7 +192,7 @@ class Stage:
     @cached_property
     def asks_batch(self) -> bool:
         """Whether forward may ask the batch: then its samples run together."""
-        if not any(mentions(self.cls, None, word) for word in STATISTICS["batch"]):
+        if not any(mentions(self.layer.neuron, None, word) for word in STATISTICS["batch"]):
             return False
         calls = self._forward_walks
         return calls is None or any(call.asked_batch for call in calls)
@@ -212,7 +212,7 @@ class Stage:
     @cached_property
     def learns_locally(self) -> frozenset[tuple[str, str]]:
         """The (input, weight) pairs that forward pushes to."""
-        calls = (self._forward_walks or ()) if mentions(self.cls, None, "push") else ()
+        calls = (self._forward_walks or ()) if mentions(self.layer.neuron, None, "push") else ()
         return frozenset(
             (message._of_input, weight)
             for call in calls
@@ -224,7 +224,7 @@ class Stage:
     @cached_property
     def tells_inputs_apart(self) -> bool:
         """Whether a method may read messages.x."""
-        return any(mentions(self.cls, None, name) for name in self.layer.inputs)
+        return any(mentions(self.layer.neuron, None, name) for name in self.layer.inputs)
 
     def group(self, wire: Wire) -> str:
         """The name of the input that a synapse belongs to, or ""."""
