@@ -79,14 +79,8 @@ class ModelStream:
                 f"({self.n_features},), or (steps, {self.n_features}) of several"
             )
         steps = given.reshape(-1, self.n_features)
-        scale = self._scale if given.dtype == np.uint8 else 1.0
-        with np.errstate(over="ignore"):
-            if self._normalization is not None:
-                center, factor = self._normalization.steps(scale, given.dtype, self._dtype)
-                steps = ((steps.astype(center.dtype) - center) * factor).astype(self._dtype)
-            else:
-                steps = steps.astype(self._dtype)
-                steps *= scale
+        if self._normalization is not None or given.dtype != self._dtype:
+            steps = self._converted(steps)
         if not np.isfinite(steps).all():
             step, feature = np.argwhere(~np.isfinite(steps))[0]
             raise DataError(
@@ -95,13 +89,24 @@ class ModelStream:
                 "be in all that the stream answers from there on; fill it in, or leave the step out"
             )
         sent = np.empty((len(steps), self._n_outputs), self._dtype)
-        for k, step in enumerate(steps):
-            sent[k] = self._engine.go_on(step[None], self.at)[0]
+        for k in range(len(steps)):
+            sent[k] = self._engine.go_on(steps[k : k + 1], self.at)[0]
             self.at += 1
         sent = sent[0] if given.ndim == 1 else sent
         if len(self._columns) == 1:
             return sent
         return {name: sent[..., columns] for name, columns in self._columns.items()}
+
+    def _converted(self, steps: Array) -> Array:
+        """Steps as the network hears them: of its type, scaled or normalized."""
+        scale = self._scale if steps.dtype == np.uint8 else 1.0
+        with np.errstate(over="ignore"):
+            if self._normalization is not None:
+                center, factor = self._normalization.steps(scale, steps.dtype, self._dtype)
+                return ((steps.astype(center.dtype) - center) * factor).astype(self._dtype)
+            steps = steps.astype(self._dtype)
+            steps *= scale
+        return steps
 
     def last(self, name: str) -> Array:
         """A layer's outputs at the latest step, or a State after it: (size,).
