@@ -103,7 +103,8 @@ class ModelStream:
         with np.errstate(over="ignore"):
             if self._normalization is not None:
                 center, factor = self._normalization.steps(scale, steps.dtype, self._dtype)
-                return ((steps.astype(center.dtype) - center) * factor).astype(self._dtype)
+                found: Array = (steps.astype(center.dtype) - center) * factor
+                return found.astype(self._dtype)
             steps = steps.astype(self._dtype)
             steps *= scale
         return steps
