@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horn.errors import JobError
-from horn.planner.cost_model import Machine
+from horn.planner.machine import Machine
 
 _BITS = {"kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8, "tbit": 1e12 / 8}
 _BYTES = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}

@@ -39,7 +39,7 @@ from horn.network import Network
 from horn.neuron import Neuron
 from horn.optimizers import SGD
 from horn.partition.placement import Placement
-from horn.planner.cost_model import PRODUCTS, Machine
+from horn.planner.machine import PRODUCTS, Machine
 from horn.planner.strip_timings import StripTimings, best_s
 from horn.program import (
     Buffer,

@@ -22,7 +22,9 @@ from horn.partition.placement import CHANNELS, Placement, pinned
 from horn.partition.rewrite import homes
 from horn.planner.assumptions import Assumption
 from horn.planner.calibration import calibrate
-from horn.planner.cost_model import Array, Costs, Machine, Superstep
+from horn.planner.computing import Array
+from horn.planner.cost_model import Costs, Superstep
+from horn.planner.machine import Machine
 from horn.planner.search import Search
 from horn.program import Program
 from horn.topology import Topology, largest_share
@@ -362,7 +364,7 @@ def _check_sequences(job: Job, fixed: Mapping[tuple[int, int], str]) -> None:
 
 def _described(job: Job, placement: Placement, program: Program, costs: Costs) -> Plan:
     cost, network = costs.step(program), job.network
-    sizes = {name: costs.size(axes) for name, axes in homes(network, placement).items()}
+    sizes = {name: costs.computing.size(axes) for name, axes in homes(network, placement).items()}
 
     def described(layer: Layer, row: summary.LayerSummary) -> LayerPlan:
         work = placement.layers.get(layer.index, "all")
@@ -374,7 +376,7 @@ def _described(job: Job, placement: Placement, program: Program, costs: Costs) -
         return LayerPlan(
             **vars(row),
             work=work,
-            neurons=tuple(map(int, costs.length(axis))),
+            neurons=tuple(map(int, costs.computing.length(axis))),
             weights=tuple(map(int, weights)),
             placement={
                 layer.called(position): placement.links.get((layer.index, position), "replicated")
@@ -392,7 +394,7 @@ def _described(job: Job, placement: Placement, program: Program, costs: Costs) -
     states = {f"{layer.name}.{state}" for layer in network.layers for state in layer.states}
     learned = n_bytes(elements for name, elements in sizes.items() if name not in states)
     work = [
-        costs.size(b.axes) * (1 if b.span is None else program.held + sum(b.span))
+        costs.computing.size(b.axes) * (1 if b.span is None else program.held + sum(b.span))
         for b in program.buffers.values()
         if b.role == "work"
     ]

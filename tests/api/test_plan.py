@@ -11,7 +11,7 @@ import pytest
 import horn
 from horn.errors import HornError, JobError, ModelError
 from horn.planner import calibration
-from horn.planner.cost_model import Machine
+from horn.planner.machine import Machine
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 import horn
 from horn.planner import calibration
 from horn.planner import plan as planning
-from horn.planner.cost_model import Machine
+from horn.planner.machine import Machine
 from horn.topology import Topology
 
 

@@ -15,7 +15,8 @@ from horn.compiler.lower import training_program
 from horn.errors import ModelError
 from horn.partition.placement import CHANNELS, INPUT_CHANNELS, Placement, pinned
 from horn.partition.rewrite import partition
-from horn.planner.cost_model import Costs, Machine
+from horn.planner.cost_model import Costs
+from horn.planner.machine import Machine
 from horn.program import Convolve, Expand, Loop
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group

@@ -20,7 +20,8 @@ from horn.partition.rewrite import partition
 from horn.partition.share import Share
 from horn.planner import calibration, strip_timings
 from horn.planner.assumptions import Assumption
-from horn.planner.cost_model import Costs, Machine
+from horn.planner.cost_model import Costs
+from horn.planner.machine import Machine
 from horn.program import Program
 from horn.runtime.exchange import Exchange
 from horn.runtime.task import PostInstruction

@@ -17,7 +17,7 @@ from horn.backends import Setup
 from horn.backends.kernels import Runner
 from horn.compiler import lower
 from horn.planner import plan as planning
-from horn.planner.cost_model import Machine
+from horn.planner.machine import Machine
 from horn.program import Loop
 from horn.scheduling.passes import Shape, passes
 

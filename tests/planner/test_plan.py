@@ -15,7 +15,7 @@ from horn.errors import CompileError, JobError, ModelError
 from horn.partition.rewrite import partition
 from horn.planner import plan
 from horn.planner.assumptions import Assumption
-from horn.planner.cost_model import Machine
+from horn.planner.machine import Machine
 
 HERE = Machine(n_cores=64)
 

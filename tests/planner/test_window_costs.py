@@ -10,7 +10,8 @@ from horn.compiler.lower import training_program
 from horn.partition.placement import Placement
 from horn.partition.rewrite import partition
 from horn.planner import plan
-from horn.planner.cost_model import Costs, Machine, StepCost
+from horn.planner.cost_model import Costs, StepCost
+from horn.planner.machine import Machine
 from tests.support.neurons import MaxPool
 
 ROWS = 64
