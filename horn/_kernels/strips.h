@@ -345,19 +345,6 @@ static double K(sum_row)(const REAL *a, int64_t n) {
     if (i < n) total += a[i];
     return total + odd;
 }
-static double K(dot_row)(const REAL *a, const REAL *b, int64_t n) {
-    double total = 0;
-    int64_t i = 0;
-    if (n >= LANES) {
-        REAL lane[LANES];
-        for (int l = 0; l < LANES; l++) lane[l] = a[l] * b[l];
-        for (i = LANES; i + LANES <= n; i += LANES)
-            for (int l = 0; l < LANES; l++) lane[l] += a[i + l] * b[i + l];
-        total = K(sum_lanes)(lane);
-    }
-    for (; i < n; i++) total += (double)a[i] * b[i];
-    return total;
-}
 /* In double throughout: products of factors near 0 underflow in float. */
 static double K(prod_row)(const REAL *a, int64_t n) {
     enum { WIDE = 16 };
@@ -742,26 +729,108 @@ static int K(weighted_rows)(const loop_t *l, const domain_t *d, double *acc, REA
     return 1;
 }
 
-/* sum over a2 of x * y, both contiguous: the sparse weight gradient. */
+/* ---- sums of products of two rows: 32 lanes, then double; a few results side by side, since what
+ * follows the lanes takes longer than they do where rows are short ---- */
+#if LEVEL > 0 && IS_F32
+#define DOTS 4
+/* The last four of a result's lanes. */
+static inline __attribute__((always_inline)) __m128 K(dot_lanes)(const float *a, const float *b,
+                                                                 int64_t whole) {
+#if LEVEL == 2
+    __m512 low = _mm512_mul_ps(_mm512_loadu_ps(a), _mm512_loadu_ps(b));
+    __m512 high = _mm512_mul_ps(_mm512_loadu_ps(a + 16), _mm512_loadu_ps(b + 16));
+    for (int64_t i = LANES; i < whole; i += LANES) {
+        low = _mm512_fmadd_ps(_mm512_loadu_ps(a + i), _mm512_loadu_ps(b + i), low);
+        high = _mm512_fmadd_ps(_mm512_loadu_ps(a + i + 16), _mm512_loadu_ps(b + i + 16), high);
+    }
+    low = _mm512_add_ps(low, high);
+    const __m256d upper = _mm512_extractf64x4_pd(_mm512_castps_pd(low), 1);
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(low), _mm256_castpd_ps(upper));
+#else
+    __m256 lane[4];
+    for (int q = 0; q < 4; q++)
+        lane[q] = _mm256_mul_ps(_mm256_loadu_ps(a + 8 * q), _mm256_loadu_ps(b + 8 * q));
+    for (int64_t i = LANES; i < whole; i += LANES)
+        for (int q = 0; q < 4; q++)
+            lane[q] = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 8 * q),
+                                      _mm256_loadu_ps(b + i + 8 * q), lane[q]);
+    const __m256 eight = _mm256_add_ps(_mm256_add_ps(lane[0], lane[2]),
+                                       _mm256_add_ps(lane[1], lane[3]));
+#endif
+    return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+}
+static void K(add_dots)(const float *const *a, const float *const *b, int64_t n, double *sums) {
+    const int64_t whole = n / LANES * LANES;
+    __m256d total = _mm256_setzero_pd();
+    __m128 p[DOTS], q[DOTS];
+    if (whole) {
+        for (int r = 0; r < DOTS; r++) p[r] = K(dot_lanes)(a[r], b[r], whole);
+        _MM_TRANSPOSE4_PS(p[0], p[1], p[2], p[3]);
+        total = _mm256_add_pd(_mm256_add_pd(_mm256_cvtps_pd(p[0]), _mm256_cvtps_pd(p[2])),
+                              _mm256_add_pd(_mm256_cvtps_pd(p[1]), _mm256_cvtps_pd(p[3])));
+    }
+    for (int64_t i = whole; i < n; i += 4) {
+        const int here = n - i < 4 ? (int)(n - i) : 4;
+        const __m128i mask = _mm_cmpgt_epi32(_mm_set1_epi32(here), _mm_setr_epi32(0, 1, 2, 3));
+        for (int r = 0; r < DOTS; r++) {
+            p[r] = _mm_maskload_ps(a[r] + i, mask);
+            q[r] = _mm_maskload_ps(b[r] + i, mask);
+        }
+        _MM_TRANSPOSE4_PS(p[0], p[1], p[2], p[3]);
+        _MM_TRANSPOSE4_PS(q[0], q[1], q[2], q[3]);
+        for (int k = 0; k < here; k++)
+            total = _mm256_fmadd_pd(_mm256_cvtps_pd(p[k]), _mm256_cvtps_pd(q[k]), total);
+    }
+    _mm256_storeu_pd(sums, _mm256_add_pd(_mm256_loadu_pd(sums), total));
+}
+#else
+#define DOTS 1
+static void K(add_dots)(const REAL *const *a, const REAL *const *b, int64_t n, double *sums) {
+    const REAL *x = *a, *y = *b;
+    double total = 0;
+    int64_t i = 0;
+    if (n >= LANES) {
+        REAL lane[LANES];
+        for (int l = 0; l < LANES; l++) lane[l] = x[l] * y[l];
+        for (i = LANES; i + LANES <= n; i += LANES)
+            for (int l = 0; l < LANES; l++) lane[l] += x[i + l] * y[i + l];
+        total = K(sum_lanes)(lane);
+    }
+    for (; i < n; i++) total += (double)x[i] * y[i];
+    *sums += total;
+}
+#endif
+
+/* sum over a2 of x * y, both contiguous: the sparse weight gradient, products of one sample. */
 static int K(dot_rows)(const loop_t *l, const domain_t *d) {
     const view_t *x = &d->v[0], *y = &d->v[1], *out = &d->v[2];
     if (x->dtype != REAL_TYPE || y->dtype != REAL_TYPE || x->stride[2] != 1 || x->index[2]
         || y->stride[2] != 1 || y->index[2]) return 0;
     for (int64_t i0 = 0; i0 < d->n[0]; i0++) {
         int64_t e0 = d->indptr ? d->indptr[i0] : 0, e1 = d->indptr ? d->indptr[i0 + 1] : d->n[1];
-        for (int64_t e = e0; e < e1; e++) {
-            const REAL *xs = (const REAL *)x->data + K(place)(x, 0, i0) + K(place)(x, 1, e);
-            const REAL *ys = (const REAL *)y->data + K(place)(y, 0, i0) + K(place)(y, 1, e);
-            K(acc_t) s = {0, 0, -1};
-            for (int64_t i2 = 0; i2 < d->n[2]; i2 += STRIP) {
-                int64_t c = d->n[2] - i2 < STRIP ? d->n[2] - i2 : STRIP;
-                s.sum += K(dot_row)(xs + i2, ys + i2, c);
+        for (int64_t e = e0; e < e1; e += DOTS) {
+            const int here = e1 - e < DOTS ? (int)(e1 - e) : DOTS;
+            const REAL *xs[DOTS], *ys[DOTS];
+            double sums[DOTS] = {0};
+            for (int r = 0; r < DOTS; r++) {
+                const int64_t at = e + (r < here ? r : 0);
+                xs[r] = (const REAL *)x->data + K(place)(x, 0, i0) + K(place)(x, 1, at);
+                ys[r] = (const REAL *)y->data + K(place)(y, 0, i0) + K(place)(y, 1, at);
             }
-            K(finish)(l, out, K(place)(out, 0, i0) + K(place)(out, 1, e), 0, s);
+            for (int64_t i2 = 0; i2 < d->n[2]; i2 += STRIP) {
+                const int64_t c = d->n[2] - i2 < STRIP ? d->n[2] - i2 : STRIP;
+                K(add_dots)(xs, ys, c, sums);
+                for (int r = 0; r < DOTS; r++) { xs[r] += c; ys[r] += c; }
+            }
+            for (int r = 0; r < here; r++) {
+                K(acc_t) s = {sums[r], 0, -1};
+                K(finish)(l, out, K(place)(out, 0, i0) + K(place)(out, 1, e + r), 0, s);
+            }
         }
     }
     return 1;
 }
+#undef DOTS
 
 /* Copy rows, or their live places only. */
 static int K(copy_rows)(const domain_t *d) {

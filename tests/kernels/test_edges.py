@@ -111,6 +111,29 @@ def test_one_sample_has_the_bits_that_it_has_among_others(dtype, n_threads, grap
     assert found[0][:, 4].tobytes() == found[1][:, 0].tobytes()
 
 
+@pytest.mark.parametrize("n", [1, 3, 4, 31, 32, 33, 65, 200, 5000])
+@pytest.mark.parametrize("has_own", [False, True], ids=["one row with all", "two by two"])
+def test_a_product_of_rows_has_the_bits_that_it_has_alone(n, has_own, dtype, kernel_rng):
+    x, w = normal(kernel_rng, 9, n, dtype=dtype), normal(kernel_rng, 9, n, dtype=dtype)
+    if n > 3:
+        x[:, 1:] = np.round(4 * x[:, 1:])  # the first of a row decides what is rounded
+        w[:, 1:] = np.round(4 * w[:, 1:])
+
+    def summed(rows):
+        out = np.full(len(rows), np.nan, dtype)
+        tape = Tape(dtype)
+        left = View(x[rows], "oi") if has_own else View(x[0], "i")
+        tape.loop({"o": len(rows), "i": n}, [left, View(w[rows], "oi")], [("mul", 0, 1)],
+                  [(View(out, "o"), 2)], reduce=("sum", "i"))  # fmt: skip
+        tape.run()
+        return out
+
+    found = summed([*range(9)])
+    assert found.tobytes() == np.concatenate([summed([row]) for row in range(9)]).tobytes()
+    expected = (w.astype(float) * (x if has_own else x[:1])).sum(axis=1)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("of_out", [None, "float64"])
 def test_a_gradient_of_one_sample_is_one_product(
