@@ -250,17 +250,11 @@ class Model:
             ends = _lengths(x) if self.network.last.each_step else None
             return found if ends is None else _cut(found, ends, is_array=False)
         data = self._dataset(x, "x")
-        engine = self._ready()
         n, (*each, n_outputs) = len(data), self.network.answers
         shape = (n, *each) if labels else (n, *each, n_outputs)
         found = np.empty(shape, np.int64 if labels else self.dtype)
-        rows = np.arange(n)
-        buffer = np.empty((min(n, CHUNK_ROWS), data.n_features), self.dtype)
-        for start in range(0, n, CHUNK_ROWS):
-            chunk = rows[start : start + CHUNK_ROWS]
-            lengths = None if data.lengths is None else data.lengths[chunk]
-            outputs = engine.outputs(data.read(chunk, buffer[: len(chunk)]), lengths=lengths)
-            found[start : start + len(chunk)] = self._classes_of(outputs) if labels else outputs
+        for rows, outputs in self._answers(data):
+            found[rows] = self._classes_of(outputs) if labels else outputs
         named = found if self.classes is None or not labels else as_array(self._only_classes)[found]
         if not each or data.lengths is None:
             return named
@@ -287,15 +281,25 @@ class Model:
 
     def _sent(self, data: Dataset) -> Array:
         """The outputs of all output layers, side by side."""
+        found = np.empty((len(data), *self.network.answers), self.dtype)
+        for rows, outputs in self._answers(data):
+            found[rows] = outputs
+        return found
+
+    def _answers(self, data: Dataset) -> Iterator[tuple[slice, Array]]:
+        """The outputs of all output layers, side by side, of so many samples at a time."""
         engine, n = self._ready(), len(data)
-        found = np.empty((n, *self.network.answers), self.dtype)
+        is_as_read = data.x.dtype == self.dtype and data.scale == 1 and data.normalization is None
         buffer = np.empty((min(n, CHUNK_ROWS), data.n_features), self.dtype)
         for start in range(0, n, CHUNK_ROWS):
-            chunk = np.arange(start, min(start + CHUNK_ROWS, n))
-            lengths = None if data.lengths is None else data.lengths[chunk]
-            x = data.read(chunk, buffer[: len(chunk)])
-            found[chunk] = engine.outputs(x, lengths=lengths)
-        return found
+            rows = slice(start, min(start + CHUNK_ROWS, n))
+            x = buffer[: rows.stop - start]
+            if is_as_read:
+                x[...] = data.x[rows]
+            else:
+                data.read(np.arange(start, rows.stop), x)
+            lengths = None if data.lengths is None else data.lengths[rows]
+            yield rows, engine.outputs(x, lengths=lengths)
 
     def _labels_of_one(self, output: Layer, sent: Any) -> Any:
         """The labels by one of several outputs; its numbers, if it tells no classes apart."""
@@ -613,7 +617,8 @@ class Model:
         scale = self.facts.get("scale")
         if scale is None or found.x.dtype != np.uint8:
             scale = found.scale
-        found = found.with_fields(scale=scale, normalization=self.normalization)
+        if scale != found.scale or self.normalization is not found.normalization:
+            found = found.with_fields(scale=scale, normalization=self.normalization)
         check_range(found, self.dtype)
         return found
 
