@@ -134,7 +134,7 @@ def _by_step(y: Array, n_before: int, steps: int) -> bool:
 
 
 def _is_list(x: Any) -> bool:
-    return isinstance(x, (list, tuple)) or (isinstance(x, np.ndarray) and x.dtype == object)
+    return isinstance(x, (list, tuple)) or getattr(x, "dtype", None) == np.object_  # pandas', too
 
 
 def _numbers(x: Any, what: str, is_y: bool = False) -> Array:
@@ -297,8 +297,8 @@ def _check_count(ends: Array, y: Array, what: str) -> None:
         raise DataError(f"{what}: there are {len(ends):,} sequences, but {got} in y; pass as many")
 
 
-def is_ragged(x: Any) -> bool:
-    return len({len(one) if hasattr(one, "__len__") else 0 for one in x}) > 1
+def is_ragged(x: Any) -> bool:  # a text is one label, however long
+    return len({0 if isinstance(y, str) or not hasattr(y, "__len__") else len(y) for y in x}) > 1
 
 
 def _answers(n: int, y: Array, steps: int, each: bool, size: int, what: str) -> Array:

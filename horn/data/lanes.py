@@ -174,7 +174,7 @@ def is_long(x: Any, steps: int, features: int) -> bool:
     if isinstance(x, Dataset):
         n, most = x.n_features, steps * features
         return n > most or n == features < most
-    if isinstance(x, np.ndarray) and x.dtype == object:  # arrays of different lengths
+    if getattr(x, "dtype", None) == np.object_:  # arrays of different lengths
         return is_long(list(x), steps, features)
     shape = getattr(x, "shape", None)
     if shape is None and isinstance(x, list):

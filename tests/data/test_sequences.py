@@ -1,6 +1,7 @@
 """Sequences of any lengths as data: what is made of them, and what is refused."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import horn
@@ -27,6 +28,36 @@ def test_labels_and_targets_of_each_step():
     assert sequences(RAGGED, targets).y.shape == (3, 6)
     assert sequences(RAGGED, [[0.5, 1, 2], [3], [4, 5]]).y.tolist()[2] == [4, 5, 0]
     assert sequences(RAGGED, np.zeros((3, 4))).y.shape == (3, 4)  # four numbers of each sequence
+
+
+@pytest.mark.parametrize(
+    "labels", [list, tuple, np.array, lambda y: np.array(y, object), pd.Series]
+)
+def test_a_text_is_one_label_however_long(labels) -> None:
+    net = horn.Network()
+    net.output(2, inputs=net.input(2, steps=3), activation="softmax", loss="cross_entropy")
+    data = horn.Job(net, data=(RAGGED, labels(["spam", "ham", "spam"]))).data
+    assert data.classes == ("ham", "spam") and data.y.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("y", [[0, 1, 1], [[0, 1, 0], [2], [1, 1]]], ids=["each", "each step"])
+def test_a_column_of_arrays_is_a_list_of_them(y: list) -> None:
+    rows = range(7, 10)  # of a part of a table
+    found = sequences(pd.Series(RAGGED, rows), pd.Series(y, rows))
+    plain = sequences(RAGGED, y)
+    assert found.lengths.tolist() == [3, 1, 2]
+    np.testing.assert_array_equal(found.x, plain.x)
+    np.testing.assert_array_equal(found.y, plain.y)
+    net = horn.Network()
+    net.output(3, inputs=net.input(2, steps=3), activation="softmax", loss="cross_entropy",
+               each_step=isinstance(y[0], list))  # fmt: skip
+    assert horn.Job(net, data=(pd.Series(RAGGED, rows), pd.Series(y, rows))).data.shape == (3, 2)
+    model = horn.Model(net, net.initial_parameters())
+    for one, other in zip(model.predict(pd.Series(RAGGED, rows)), model.predict(RAGGED),
+                          strict=True):  # fmt: skip
+        np.testing.assert_array_equal(one, other)
+    whole = pd.Series(RAGGED[:1] * 2, rows[:2])
+    np.testing.assert_array_equal(model.predict(whole), model.predict(RAGGED[:1] * 2))
 
 
 def test_bytes_stay_bytes_and_whole_arrays_have_no_lengths():
