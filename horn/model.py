@@ -191,8 +191,8 @@ class Model:
         size), where some end early lists of (steps, size). In inference, and step by step: for
         looking at, not for many samples.
 
-        x : as for ``predict``. names : layers, and "layer.state" of each ``State(per="sample")``;
-        without any, all of these.
+        x : as for ``predict``. names : layers, and "layer.state" of each ``State(per="sample")``,
+        also in a list; without any, all of these.
 
         Raises
         ------
@@ -205,6 +205,8 @@ class Model:
                 "record is for a model of sequences, net.input(n, steps=...); "
                 "model.activations(x, layer) tells what a layer sends for each sample"
             )
+        if len(names) == 1 and isinstance(names[0], (list, tuple)):  # in a list
+            names = tuple(names[0])
         x = self._sequences(x)
         data = self._whole(x) if self._is_long(x) else self._dataset(x, "x")
         found = recorded(self.stream(), data, names)
@@ -579,6 +581,8 @@ class Model:
         return Translation(self._as_learned(), arrays, self.dtype, updates, self.normalization)
 
     def _dataset(self, data: Any, what: str) -> Dataset:
+        if isinstance(data, Dataset) and data.is_text and self.classes is not None:
+            data.with_classes(self.classes, "this model")  # an alphabet, whatever its size
         found = read(self._arranged(data, what), what)
         net = self.network
         check_features(found, net.n_features, "this model", net.layers[0].shape)

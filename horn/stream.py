@@ -182,6 +182,9 @@ def written(
     """Write a text that continues ``prefix`` by n letters, each drawn with the probabilities that
     the stream answers after those before it; see ``Model.generate``.
     """
+    if not isinstance(prefix, str):
+        remedy = "prefix.decode()" if isinstance(prefix, bytes) else "the characters themselves"
+        raise DataError(f"generate: prefix is text, got {prefix!r}; pass {remedy}")
     if not prefix:
         raise DataError("generate: prefix is what the text begins with, one character at least")
     if type(n) is not int or n < 0:

@@ -68,7 +68,7 @@ def text(
     )
     starts = np.arange(n)[:, None] * stride
     following = places[starts + np.arange(1, steps + 1)]
-    return Dataset(rows, following, 1.0, name, classes=letters)
+    return Dataset(rows, following, 1.0, name, classes=letters, shape=(steps, len(letters)))
 
 
 def _whole(found: str, alphabet: Sequence[str] | None, name: str) -> Dataset:

@@ -172,8 +172,8 @@ def _cut(array: np.ndarray, n: int, whole_row: int, count: int, row: int) -> np.
 def is_long(x: Any, steps: int, features: int) -> bool:
     """Whether x is one long sequence, or several with more steps than the network's."""
     if isinstance(x, Dataset):
-        n, most = x.n_features, steps * features
-        return n > most or n == features < most
+        n, most, of_step = x.n_features, steps * features, np.prod(x.shape[1:] or (features,))
+        return bool(of_step == features and (n > most or n == features < most))
     if getattr(x, "dtype", None) == np.object_:  # arrays of different lengths
         return is_long(list(x), steps, features)
     shape = getattr(x, "shape", None)

@@ -41,6 +41,13 @@ def model(backend: str = "kernels", each_step: bool = False) -> horn.Model:
     return horn.Model(net, net.initial_parameters(), net.initial_states(), backend=backend)
 
 
+def test_names_may_be_a_list() -> None:
+    made = model()
+    found = made.record(X, ["top", "below.v"])
+    assert list(found) == ["top", "below.v"]
+    np.testing.assert_array_equal(found["top"], made.record(X, "top")["top"])
+
+
 @pytest.mark.parametrize("backend", ["kernels", "reference", "python"])
 def test_each_layer_and_state_is_as_a_person_computes_it(backend: str) -> None:
     made = model(backend)

@@ -55,6 +55,35 @@ def test_another_text_is_spelled_in_the_alphabet_of_the_first():
     assert second.classes == first.classes and spelled(second, 0) == ("a que", " ques")
 
 
+def reader(n_letters: int, steps: int) -> horn.Network:
+    net = horn.Network()
+    net.output(n_letters, inputs=net.input(n_letters, steps=steps), activation="softmax",
+               loss="cross_entropy", each_step=True)  # fmt: skip
+    return net
+
+
+def test_a_model_says_that_a_text_has_another_alphabet_whatever_its_size():
+    data = horn.data.text(io.StringIO(TEXT), 4)
+    net = reader(len(data.classes), 4)
+    model = horn.Model(net, net.initial_parameters(), classes=data.classes)
+    assert data.shape == (4, len(data.classes)) and len(model.predict(data)) == len(data)
+    larger, as_large = TEXT + "xyz", TEXT.replace("b", "x")
+    for other in (larger, as_large):
+        there = horn.data.text(io.StringIO(other), 4)
+        for ask in (model.predict, model.evaluate):
+            with pytest.raises(horn.DataError, match="another alphabet than this model; write"):
+                ask(there)
+    known = horn.data.text(io.StringIO("to be"), 4, alphabet=model.classes)
+    assert model.predict(known).shape == (1, 4, len(data.classes))
+
+
+def test_pieces_of_a_text_that_are_too_long_for_a_network_are_told_by_their_steps():
+    data = horn.data.text(io.StringIO(TEXT), 10)
+    n = len(data.classes)
+    with pytest.raises(horn.DataError, match=rf"10 steps, but net.input\({n}, steps=4\) takes at"):
+        horn.Job(reader(n, 4), data)
+
+
 @pytest.mark.parametrize(
     "source, settings, said",
     [

@@ -168,6 +168,8 @@ def test_a_text_goes_on_as_it_was_learned(abc: horn.Model):
         (("", 3), "prefix is what the text begins with"),
         (("abd", 3), r"character 'd' \(line 1, in 'abd'\) is not among the 3 of the alphabet"),
         (("a", -1), "from 0; got -1"),
+        ((b"ab", 3), r"prefix is text, got b'ab'; pass prefix.decode\(\)"),
+        (([0, 1], 3), r"prefix is text, got \[0, 1\]; pass the characters"),
     ],
 )
 def test_what_cannot_be_written_is_said(abc: horn.Model, given, said):
