@@ -37,7 +37,7 @@ def check_targets_of(network: Network, data: Dataset, what: str) -> None:
         labels = ", or labels as y.ravel()" if data.y.shape[1:] == (1,) else ""
         raise DataError(
             f"{what}: targets have shape {data.y.shape}, but {last.name} has "
-            f"{last.size} neurons; pass ({len(data)}, {last.size}){labels}"
+            f"{last.size} neuron{'s' * (last.size > 1)}; pass ({len(data)}, {last.size}){labels}"
         )
     elif last.loss.name == "binary_cross_entropy":
         _check_between_0_and_1(data, what)

@@ -144,8 +144,8 @@ def named(data: Any, names: Sequence[str], what: str) -> Any:
     x, y = data
     if isinstance(y, Mapping) or not isinstance(y, (tuple, list)):
         return data
-    if len(y) != len(names) or any(np.ndim(each) == 0 for each in y):
-        is_rows = any(np.ndim(each) == 0 for each in y)
+    is_rows = any(isinstance(k, str) or getattr(k, "ndim", hasattr(k, "__len__")) == 0 for k in y)
+    if is_rows or len(y) != len(names):
         got = "a list of numbers" if is_rows else f"{len(y)} arrays"
         raise DataError(
             f"{what}: y is {got}, but the network has the outputs {', '.join(names)}; "

@@ -157,6 +157,16 @@ def tagger(data: Any = None, **how: Any) -> horn.Job:
     return horn.Job(net, sentences(60) if data is None else data, **{**given, **how})
 
 
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_targets_in_the_order_of_the_outputs_may_be_of_each_step(kind):
+    x, y = sentences(9)
+    found, named = tagger((x, kind(y.values()))).data, tagger((x, y)).data
+    assert [part.name for part in found.targets] == ["tag", "nouns", "size"]
+    np.testing.assert_array_equal(found.y, named.y)
+    with pytest.raises(horn.DataError, match="y is a list of numbers, but .* tuple of 3 in this"):
+        tagger((x, kind(y["nouns"])))
+
+
 def test_from_training_to_a_file(tmp_path):
     run = horn.train(tagger(), progress=False)
     row = run.history[-1]
