@@ -19,7 +19,7 @@ import numpy as np
 from horn import html, losses, metrics, mistakes, modelfile, version
 from horn.backends import in_use
 from horn.data import Dataset, Normalization, check_features, check_names, check_range, check_shape
-from horn.data.arrays import BYTE_SCALE, as_numbers
+from horn.data.arrays import as_numbers
 from horn.data.classes import Classes, all_to_json, as_array
 from horn.data.in_steps import is_ragged, of_steps, sequences
 from horn.data.inputs import side_by_side
@@ -372,7 +372,7 @@ class Model:
         setup = Setup(self._as_learned(), None, self.target, 1, self.dtype, self.threads)
         updates, scale = int(self.facts.get("iteration", 0)), self.facts.get("scale")
         return ModelStream(setup, self.backend, self._parameters, self._states, updates=updates,
-                      scale=BYTE_SCALE if scale is None else float(scale),
+                      scale=None if scale is None else float(scale),
                       normalization=self.normalization)  # fmt: skip
 
     @mistakes.teaches

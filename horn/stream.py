@@ -10,7 +10,7 @@ import numpy as np
 
 from horn.backends import Setup, StepEngine, make
 from horn.data import Dataset
-from horn.data.arrays import as_numbers
+from horn.data.arrays import BYTE_SCALE, as_numbers
 from horn.data.characters import codes, one_hot
 from horn.data.normalization import Normalization
 from horn.errors import DataError, ModelError
@@ -29,8 +29,8 @@ class ModelStream:
     ``at`` : the number of steps so far. ``n_features`` : the numbers of a step. ``names`` : the
     names that ``last`` knows. Not for several threads at once.
 
-    setup : of its network. scale : the value of one unit of bytes. normalization :
-    of the features of a step.
+    setup : of its network. scale : the value of one unit of bytes; None: 1/255, or what a dataset
+    says. normalization : of the features of a step.
 
     Raises
     ------
@@ -39,7 +39,7 @@ class ModelStream:
 
     def __init__(
         self, setup: Setup, backend: str, parameters: Mapping[str, Array],
-        states: Mapping[str, Array], *, updates: int = 0, scale: float = 1.0,
+        states: Mapping[str, Array], *, updates: int = 0, scale: float | None = 1.0,
         normalization: Normalization | None = None,
     ) -> None:  # fmt: skip
         network: Network = setup.network
@@ -67,9 +67,9 @@ class ModelStream:
         with several outputs by name.
 
         x : (features,), or (steps, features); a picture has the shape of the input, too. Bytes are
-        scaled as those of its training data were.
+        scaled as those of its training data were. A dataset, as a file is read: each row is a step.
         """
-        given = as_numbers(x, "stream: x")
+        given = as_numbers(self._rows(x) if isinstance(x, Dataset) else x, "stream: x")
         before, picture = given.shape[: -len(self._shape)], given.shape[-len(self._shape) :]
         if picture == self._shape and picture[-1] != self.n_features:
             given = given.reshape(*before, self.n_features)
@@ -97,9 +97,16 @@ class ModelStream:
             return sent
         return {name: sent[..., columns] for name, columns in self._columns.items()}
 
+    def _rows(self, data: Dataset) -> Array:
+        """The rows of a dataset as it is read, but bytes of which the model knows the value."""
+        if data.x.dtype == np.uint8 and self._scale is not None:
+            return data.x
+        rows = data.with_fields(normalization=None)  # the stream normalizes
+        return rows.read(np.arange(len(data)), np.empty(data.x.shape, self._dtype))
+
     def _converted(self, steps: Array) -> Array:
         """Steps as the network hears them: of its type, scaled or normalized."""
-        scale = self._scale if steps.dtype == np.uint8 else 1.0
+        scale = 1.0 if steps.dtype != np.uint8 else self._scale or BYTE_SCALE
         with np.errstate(over="ignore"):
             if self._normalization is not None:
                 center, factor = self._normalization.steps(scale, steps.dtype, self._dtype)

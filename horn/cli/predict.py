@@ -42,6 +42,7 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
 
     from horn import modelfile, terminal
     from horn.data import load
+    from horn.data.lanes import is_alone
     from horn.errors import JobError
     from horn.model import Model
 
@@ -64,10 +65,16 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
     samples = load(data, labels=False, label=label, ids=ids)
     trained = Model.load(model, backend=backend)
     if stream:
-        found = trained.stream()(samples.x)
+        found = trained.stream()(samples)
         found = trained.labels_of(found) if labels else found
     else:
         found = trained.predict(samples, labels=labels)
+        if trained.network.steps and is_alone(samples, trained.network.n_inputs):
+            # the rows are the steps of one sequence, which is one sample
+            if isinstance(found, dict):
+                found = {name: np.asarray(a)[None] for name, a in found.items()}
+            elif not trained.network.last.each_step:
+                found = np.asarray(found)[None]
     if isinstance(found, dict):
         by_step = [] if stream else [x.name for x in trained.network.outputs if x.each_step]
         _tell_each(found, output, samples, as_json, {"model": model, "data": data}, by_step)
@@ -85,7 +92,7 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
             f"-o {output}: the sequences are of different lengths, which no array holds; leave "
             "--output out, or take --json"
         )
-    names = None if samples.ids is None else samples.ids.tolist()
+    names = None if samples.ids is None or len(found) != len(samples) else samples.ids.tolist()
     if output is not None:
         _write(output, found, _header(trained, found, samples.id_name), names)
         terminal.say(f"Wrote {output}: {' × '.join(f'{n:,}' for n in found.shape)} {found.dtype}.")
@@ -115,7 +122,8 @@ def _tell_each(
     from horn import terminal
     from horn.errors import JobError
 
-    names = None if samples.ids is None else samples.ids.tolist()
+    n = len(next(iter(found.values())))
+    names = None if samples.ids is None or n != len(samples) else samples.ids.tolist()
     ragged = [name for name, a in found.items() if isinstance(a, list)]
     if output is not None and ragged:
         raise JobError(
@@ -163,7 +171,7 @@ def _tell_each(
             {"schema": "horn.predict/1", **head, "output": output, "shape": shapes, **shown}
         )
     elif output is None:
-        for k in range(len(samples)):
+        for k in range(n):
             text = "  ".join(f"{name} {_line(np.atleast_1d(a[k]).tolist())}"
                              for name, a in plain.items())  # fmt: skip
             click.echo(text if names is None else f"{names[k]} {text}")
@@ -191,10 +199,15 @@ def _answer_lines(trained: Any, labels: bool) -> None:
 
     stream = trained.stream()
     for number, line in enumerate(sys.stdin, 1):
-        try:
-            step = [float(cell) for cell in line.replace(",", " ").split()]
-        except ValueError as error:
-            raise DataError(f"standard input, line {number}: {error}; a step is numbers") from None
+        step: list[float] = []
+        for column, cell in enumerate(line.replace(",", " ").split(), 1):
+            try:
+                step.append(float(cell))
+            except ValueError:
+                raise DataError(
+                    f"standard input, line {number}: column {column} is {cell!r}, but a number is "
+                    "expected; write the numbers of a step with commas or spaces between"
+                ) from None
         if not step:
             continue
         try:

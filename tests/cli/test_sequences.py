@@ -1,0 +1,92 @@
+"""horn predict with a model of sequences: a file is one of them, its lines are the steps."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+
+STEPS = np.array([[1, 2, 3], [4, 5, 60], [0, 7, 200]])  # bytes would be worth 1/255 each
+
+
+class Leaky(horn.Neuron):
+    v = horn.State(0.0, per="sample")
+
+    def forward(self, messages: Any) -> None:
+        self.v = 0.5 * self.v + sum(0.01 * m.input * m.weight for m in messages)
+        self.feedforward(horn.math.tanh(self.v))
+
+
+def saved(folder: Path, *outputs: str) -> horn.Model:
+    """A model of sequences of at most four steps, in "a.horn"; outputs : its names."""
+    net = horn.Network(seed=3)
+    heard = net.layer(5, neuron=Leaky, inputs=[net.input(3, steps=4), horn.Delayed()])
+    for name in outputs:
+        net.output(2, inputs=heard, activation="softmax", loss="cross_entropy", name=name,
+                   each_step=name == "steps")  # fmt: skip
+    classes: Any = ("ham", "spam") if len(outputs) == 1 else None
+    model = horn.Model(net, net.initial_parameters(), net.initial_states(), classes=classes)
+    model.save(folder / "a.horn")
+    np.savetxt(folder / "steps.csv", STEPS, fmt="%d", delimiter=",")
+    return model
+
+
+def numbers(text: str) -> np.ndarray:
+    return np.array([line.split() for line in text.splitlines()], float)
+
+
+def test_a_stream_of_a_file_is_that_of_its_lines(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = saved(folder, "kind")
+    expected = model.stream()(STEPS.astype(float))
+    found = numbers(run("predict", "a.horn", "steps.csv", "--stream").out)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    monkeypatch.setattr("sys.stdin", io.StringIO((folder / "steps.csv").read_text()))
+    np.testing.assert_array_equal(numbers(run("predict", "a.horn", "-", "--stream").out), found)
+    np.save(folder / "steps.npy", STEPS.astype(np.uint8))  # those are bytes
+    found = numbers(run("predict", "a.horn", "steps.npy", "--stream").out)
+    np.testing.assert_allclose(found, model.stream()(STEPS / 255), atol=1e-6)
+
+
+def test_one_sequence_is_one_sample(run: Any, folder: Path) -> None:
+    model = saved(folder, "kind")
+    expected = model.predict(STEPS.astype(float)[None])
+    found = numbers(run("predict", "a.horn", "steps.csv").out)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    said = run("predict", "a.horn", "steps.csv", "--labels").out
+    assert said.split() == [["ham", "spam"][int(expected[0].argmax())]]
+    told = json.loads(run("predict", "a.horn", "steps.csv", "--json").out)
+    assert told["shape"] == [1, 2] and np.allclose(told["outputs"], expected)
+    (folder / "ids.csv").write_text("id,a,b,c\n" + "t1,1,2,3\nt2,4,5,60\nt3,0,7,200\n")
+    np.testing.assert_array_equal(numbers(run("predict", "a.horn", "ids.csv").out), found)
+
+
+def test_one_sequence_with_several_outputs_is_one_sample(run: Any, folder: Path) -> None:
+    model = saved(folder, "kind", "steps")
+    expected = model.predict(STEPS.astype(float)[None])
+    done = run("predict", "a.horn", "steps.csv", "--json")
+    told = json.loads(done.out)
+    assert told["shape"] == {"kind": [1, 2], "steps": [1, 3, 2]}
+    assert np.allclose(told["outputs"]["kind"], expected["kind"])
+    assert np.allclose(told["outputs"]["steps"], np.asarray(expected["steps"])[:, :3])
+    [line] = run("predict", "a.horn", "steps.csv").out.splitlines()
+    assert line.startswith("kind ") and line.count("|") == 2
+
+
+@pytest.mark.parametrize("line", ["1;2;3", "1,x,3", "a b c"])
+def test_a_step_that_is_no_numbers_is_told(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    saved(folder, "kind")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"1,2,3\n{line}\n"))
+    done = run("predict", "a.horn", "-", "--stream")
+    cell = {"1;2;3": "1 is '1;2;3'", "1,x,3": "2 is 'x'", "a b c": "1 is 'a'"}[line]
+    assert done.code == 2 and len(done.out.splitlines()) == 1
+    assert f"standard input, line 2: column {cell}, but a number is expected" in done.err
