@@ -553,7 +553,7 @@ class Model:
         Raises
         ------
         CompileError : names what ONNX cannot express, as a neuron that draws at prediction.
-        ModelError : the place cannot be written, or onnx is not installed.
+        ModelError : the place is no .onnx or cannot be written, or onnx is not installed.
         """
         from horn.export import onnx
 

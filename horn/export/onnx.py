@@ -298,8 +298,14 @@ def export(
 
     Raises
     ------
-    ModelError : the place cannot be written, onnx is not installed, or it would be over 2 GB.
+    ModelError : the place is no .onnx, or cannot be written; onnx is not installed, or the file
+    would be over 2 GB.
     """
+    if Path(path).suffix != ".onnx":
+        raise ModelError(
+            f"{os.fspath(path)}: a model is exported as .onnx; name such a file. (model.to_torch() "
+            "is a module of PyTorch, model.save(path) writes horn's own file.)"
+        )
     check_writable(path)
     try:
         import onnx

@@ -47,6 +47,18 @@ def model_of(network, dtype="float32"):
     return horn.Model(network, moved(learned), moved(states), dtype=dtype)
 
 
+@pytest.mark.parametrize("name", ["a.pt", "a.horn", "a"])
+def test_a_file_of_another_kind_is_not_written(name, tmp_path):
+    net = horn.Network()
+    net.input(2)
+    net.output(1, loss="squared_error")
+    with pytest.raises(
+        horn.ModelError, match=rf"{name}: a model is exported as .onnx; name such a"
+    ):
+        model_of(net).export(tmp_path / name)
+    assert not [*tmp_path.iterdir()]
+
+
 def run_onnx(path, x, names=("y",)):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
