@@ -48,10 +48,11 @@ _ORDERS = {
 _SEQUENCES = (range, enumerate, zip, reversed, list, tuple)  # of known values
 _ORDER = "messages have no order: loop over them with for m in messages"
 _REAL = "a neuron computes with real numbers: keep the two parts in two variables"
+_OR_PYTHON = ", or put @horn.interpreted on the class, which runs it with all of Python"
 _INSTEAD: dict[Any, str] = {
+    **dict.fromkeys((isinstance, type, hasattr), "all values are numbers here: leave it out"),
     **dict.fromkeys((enumerate, zip, sorted, reversed, list, tuple, iter, next, map), _ORDER),
-    sorted: f"{_ORDER}, ask horn.math.median or horn.math.largest(k, ...) of them, or put "
-    "@horn.interpreted on the class, which runs it with all of Python",
+    sorted: f"{_ORDER}, ask horn.math.median or horn.math.largest(k, ...) of them{_OR_PYTHON}",
     complex: _REAL,
     print: "it gives nothing: write it on a line of its own, which is left out where neurons are "
     "compiled",
@@ -59,6 +60,7 @@ _INSTEAD: dict[Any, str] = {
     int: "write horn.math.floor(x), which rounds down: -0.5 gives -1, not 0",
     super: "call the base class by its name: Base.forward(self, messages)",
 }
+METHODS = ("forward", "backward")
 _PLAIN = "calls in a neuron take plain arguments: write them in their order, without names"
 _DRAWS = "draw with self.uniform(), self.normal() or self.bernoulli(p), which a run repeats"
 _INSTEAD_OF_MODULES = {
@@ -139,9 +141,8 @@ class Calls:
             self.scope.fail(node.func, f"{name} is not in the neuron language; {instead}")
         self.scope.fail(
             node.func,
-            f"{name} is not in the neuron language (calls allowed: {known}, and your"
-            " own functions).\nWrite it with those, or pass it as Activation(name, "
-            "f, df).",
+            f"{name} is not in the neuron language (calls allowed: {known}, and your own functions)"
+            f".\nWrite it with those{_OR_PYTHON * (self.scope.kind in METHODS)}.",
         )
 
     def numbers(self, values: list[Any], node: ast.Call) -> list[Node]:

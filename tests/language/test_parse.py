@@ -535,7 +535,16 @@ REFUSED = {
         "math.gamma is not in the neuron language (calls allowed: abs, atan, atan2, cos, erf, "
         "erfc, exp, expm1, floor, floordiv, log, log1p, maximum, minimum, mod, pow, relu, sigmoid, "
         "sign, sin, softplus, sqrt, stop_gradient, tanh, where, and your own functions).\n"
-        "Write it with those, or pass it as Activation(name, f, df).",
+        "Write it with those, or put @horn.interpreted on the class, which runs it with all of "
+        "Python.",
+    ),
+    "the type of a number": (
+        """
+        def forward(self, messages):
+            z = sum(m.input for m in messages)
+            self.feedforward(z if «isinstance»(z, float) else 0.0)
+        """,
+        "isinstance is not in the neuron language; all values are numbers here: leave it out",
     ),
     "numpy": (
         """
