@@ -581,7 +581,7 @@ class Model:
         return Translation(self._as_learned(), arrays, self.dtype, updates, self.normalization)
 
     def _dataset(self, data: Any, what: str) -> Dataset:
-        if isinstance(data, Dataset) and data.is_text and self.classes is not None:
+        if isinstance(data, Dataset) and data.is_text and isinstance(self.classes, tuple):
             data.with_classes(self.classes, "this model")  # an alphabet, whatever its size
         found = read(self._arranged(data, what), what)
         net = self.network

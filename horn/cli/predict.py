@@ -69,7 +69,8 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
         found = trained.labels_of(found) if labels else found
     else:
         found = trained.predict(samples, labels=labels)
-        if trained.network.steps and is_alone(samples, trained.network.n_inputs):
+        steps = trained.network.steps + bool(trained.facts.get("stateful"))
+        if steps > 1 and is_alone(samples, trained.network.n_inputs):
             # the rows are the steps of one sequence, which is one sample
             if isinstance(found, dict):
                 found = {name: np.asarray(a)[None] for name, a in found.items()}

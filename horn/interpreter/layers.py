@@ -189,10 +189,17 @@ class Stage:
             vars(each)["_host"] = call
         return call
 
+    def _may_use(self, *words: str) -> bool:
+        """Whether a method may use one of these words; one that is interpreted may come to them by
+        ways that no text shows.
+        """
+        own = self.layer.neuron
+        return own.interpreted or any(mentions(own, None, word) for word in words)
+
     @cached_property
     def asks_batch(self) -> bool:
         """Whether forward may ask the batch: then its samples run together."""
-        if not any(mentions(self.layer.neuron, None, word) for word in STATISTICS["batch"]):
+        if not self._may_use(*STATISTICS["batch"]):
             return False
         calls = self._forward_walks
         return calls is None or any(call.asked_batch for call in calls)
@@ -212,7 +219,7 @@ class Stage:
     @cached_property
     def learns_locally(self) -> frozenset[tuple[str, str]]:
         """The (input, weight) pairs that forward pushes to."""
-        calls = (self._forward_walks or ()) if mentions(self.layer.neuron, None, "push") else ()
+        calls = (self._forward_walks or ()) if self._may_use("push") else ()
         return frozenset(
             (message._of_input, weight)
             for call in calls

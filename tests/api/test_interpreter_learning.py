@@ -37,6 +37,48 @@ class Dropping(horn.Neuron):
             self.feedforward(sum(m.input * m.weight for m in messages))
 
 
+def _hebb(neuron, m, y):
+    getattr(neuron, "pu" + "sh")(0.1 * m.input * y)
+
+
+RULES = {"hebb": _hebb}
+
+
+@horn.interpreted
+class ByName(horn.Neuron):
+    """Its rule is found by ways that no text shows."""
+
+    def forward(self, messages):
+        y = sum(m.input * m.weight for m in messages)
+        for m in messages:
+            RULES["hebb"](self, m, y)
+        self.feedforward(y)
+
+
+@horn.interpreted
+class Written(horn.Neuron):
+    def forward(self, messages):
+        y = sum(m.input * m.weight for m in messages)
+        for m in messages:
+            self.push(0.1 * m.input * y)
+        self.feedforward(y)
+
+
+def test_what_python_alone_finds_is_pushed():
+    found = []
+    for cls in (ByName, Written):
+        net = horn.Network(seed=4)
+        net.input(3)
+        net.layer(2, neuron=cls, name="local")
+        net.output(2, activation="softmax", loss="cross_entropy")
+        made = engine(net, dataset(4, 3, 2))
+        before = made.parameters()["local.weight"].copy()
+        step(made, 4)
+        found.append(made.parameters()["local.weight"])
+        assert np.abs(found[-1] - before).max() > 1e-4
+    np.testing.assert_array_equal(*found)
+
+
 class Mean(horn.Neuron):
     def forward(self, messages):
         start = 0.5

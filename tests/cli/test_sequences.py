@@ -80,6 +80,17 @@ def test_one_sequence_with_several_outputs_is_one_sample(run: Any, folder: Path)
     assert line.startswith("kind ") and line.count("|") == 2
 
 
+def test_rows_of_a_network_of_one_step_are_samples(run: Any, folder: Path) -> None:
+    net = horn.Network(seed=3)
+    net.layer(5, neuron=Leaky, inputs=[net.input(3, steps=1), horn.Delayed()])
+    net.output(2, activation="softmax", loss="cross_entropy")
+    model = horn.Model(net, net.initial_parameters(), net.initial_states())
+    model.save(folder / "a.horn")
+    np.savetxt(folder / "rows.csv", STEPS, fmt="%d", delimiter=",")
+    found = numbers(run("predict", "a.horn", "rows.csv").out)
+    np.testing.assert_allclose(found, model.predict(STEPS.astype(float)[:, None]), atol=1e-6)
+
+
 @pytest.mark.parametrize("line", ["1;2;3", "1,x,3", "a b c"])
 def test_a_step_that_is_no_numbers_is_told(
     run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, line: str
