@@ -99,10 +99,11 @@ class ModelStream:
 
     def _rows(self, data: Dataset) -> Array:
         """The rows of a dataset as it is read, but bytes of which the model knows the value."""
-        if data.x.dtype == np.uint8 and self._scale is not None:
+        is_bytes = data.x.dtype == np.uint8
+        if self._scale is not None if is_bytes else data.scale == 1:
             return data.x
-        rows = data.with_fields(normalization=None)  # the stream normalizes
-        return rows.read(np.arange(len(data)), np.empty(data.x.shape, self._dtype))
+        rows = data.x.astype(self._dtype) if is_bytes else data.x
+        return np.asarray(rows * rows.dtype.type(data.scale))
 
     def _converted(self, steps: Array) -> Array:
         """Steps as the network hears them: of its type, scaled or normalized."""

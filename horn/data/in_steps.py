@@ -134,7 +134,7 @@ def _by_step(y: Array, n_before: int, steps: int) -> bool:
 
 
 def _is_list(x: Any) -> bool:
-    return isinstance(x, (list, tuple)) or getattr(x, "dtype", None) == np.object_  # pandas', too
+    return isinstance(x, (list, tuple)) or (getattr(x, "ndim", 0) == 1 and x.dtype == np.object_)
 
 
 def _numbers(x: Any, what: str, is_y: bool = False) -> Array:

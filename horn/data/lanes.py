@@ -174,7 +174,7 @@ def is_long(x: Any, steps: int, features: int) -> bool:
     if isinstance(x, Dataset):
         n, most, of_step = x.n_features, steps * features, np.prod(x.shape[1:] or (features,))
         return bool(of_step == features and (n > most or n == features < most))
-    if getattr(x, "dtype", None) == np.object_:  # arrays of different lengths
+    if getattr(x, "ndim", 0) == 1 and x.dtype == np.object_:  # arrays of different lengths
         return is_long(list(x), steps, features)
     shape = getattr(x, "shape", None)
     if shape is None and isinstance(x, list):

@@ -55,6 +55,26 @@ def test_a_stream_of_a_file_is_that_of_its_lines(
     np.testing.assert_allclose(found, model.stream()(STEPS / 255), atol=1e-6)
 
 
+def test_a_stream_of_a_file_is_normalized_in_double_and_told_what_is_no_float(
+    run: Any, folder: Path
+) -> None:
+    net = horn.Network(seed=3)
+    net.layer(5, neuron=Leaky, inputs=[net.input(3, steps=4), horn.Delayed()])
+    net.output(2, activation="softmax", loss="cross_entropy")
+    x = 1e9 + np.random.default_rng(0).normal(size=(8, 4, 3))  # float32 has steps of 64 there
+    job = horn.Job(net, (x, np.arange(8) % 2), normalize=True, iterations=1)
+    model = horn.train(job, progress=False).model
+    model.save(folder / "a.horn")
+    np.save(folder / "steps.npy", x[0])
+    found = numbers(run("predict", "a.horn", "steps.npy", "--stream").out)
+    np.testing.assert_allclose(found, model.stream()(x[0]), atol=1e-6)
+    assert np.ptp(found[:, 0]) > 1e-4
+    np.save(folder / "steps.npy", np.array([[1.0, 1e300, 2.0]]))
+    saved(folder, "kind")
+    done = run("predict", "a.horn", "steps.npy", "--stream")
+    assert done.code == 2 and "feature 1 of step 0 is 1e+300, no finite float32" in done.err
+
+
 def test_one_sequence_is_one_sample(run: Any, folder: Path) -> None:
     model = saved(folder, "kind")
     expected = model.predict(STEPS.astype(float)[None])

@@ -60,6 +60,14 @@ def test_a_column_of_arrays_is_a_list_of_them(y: list) -> None:
     np.testing.assert_array_equal(model.predict(whole), model.predict(RAGGED[:1] * 2))
 
 
+def test_a_table_may_have_a_column_of_any_name() -> None:
+    table = pd.DataFrame({"dtype": [0.0, 1.0], "ndim": [2.0, 3.0]})
+    net = horn.Network()
+    net.output(1, inputs=net.input(2, steps=1), loss="squared_error")
+    data = horn.Job(net, data=(table, np.zeros((2, 1)))).data
+    assert data.x.tolist() == [[0, 2], [1, 3]]
+
+
 def test_bytes_stay_bytes_and_whole_arrays_have_no_lengths():
     data = sequences([np.zeros((2, 3), np.uint8), np.zeros((1, 3), np.uint8)])
     assert data.x.dtype == np.uint8 and data.scale == 1 / 255
