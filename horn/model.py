@@ -30,6 +30,7 @@ from horn.delays import hears_reversed
 from horn.description import Description, number, rebuild, shapes
 from horn.errors import DataError, ModelError
 from horn.evaluation import check_fit, measure
+from horn.formats.tables import holds_objects
 from horn.initial import seen, sparse_edges
 from horn.layers import Layer
 from horn.metrics import Metric, answers
@@ -205,7 +206,7 @@ class Model:
                 "record is for a model of sequences, net.input(n, steps=...); "
                 "model.activations(x, layer) tells what a layer sends for each sample"
             )
-        if len(names) == 1 and isinstance(names[0], (list, tuple)):  # in a list
+        if len(names) == 1 and isinstance(names[0], (list, tuple)):
             names = tuple(names[0])
         x = self._sequences(x)
         data = self._whole(x) if self._is_long(x) else self._dataset(x, "x")
@@ -644,18 +645,21 @@ class Model:
             return True  # rows (steps, n) are not as many sequences of one step, as elsewhere
         return bool(steps) and is_long(x, steps, n)
 
+    def is_one_sequence(self, x: Any) -> bool:
+        """Whether ``predict`` takes x as one sequence, whose rows are its steps."""
+        return self._is_long(x) and is_alone(x, self.network.n_inputs)
+
     def _sequences(self, x: Any) -> Any:
         """Sequences of different lengths, some with more steps than ``net.input`` has, as a
-        dataset; anything else unchanged.
+        dataset; a column or an array of sequences as a list; anything else unchanged.
         """
-        steps, given = self.network.steps, x
-        if isinstance(x, np.ndarray) and x.dtype == object:
-            given = list(x)
-        if not steps or not isinstance(given, list) or not is_ragged(given):
+        steps = self.network.steps
+        x = list(x) if steps and holds_objects(x) else x
+        if not steps or not isinstance(x, list) or not is_ragged(x):
             return x
-        if max(len(one) if hasattr(one, "__len__") else 0 for one in given) <= steps:
+        if max(len(one) if hasattr(one, "__len__") else 0 for one in x) <= steps:
             return x
-        found = sequences(given)
+        found = sequences(x)
         return found if found.shape[1:] == (self.network.n_inputs,) else x
 
     def _whole(self, x: Any) -> Dataset:

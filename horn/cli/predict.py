@@ -42,7 +42,6 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
 
     from horn import modelfile, terminal
     from horn.data import load
-    from horn.data.lanes import is_alone
     from horn.errors import JobError
     from horn.model import Model
 
@@ -69,9 +68,7 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
         found = trained.labels_of(found) if labels else found
     else:
         found = trained.predict(samples, labels=labels)
-        steps = trained.network.steps + bool(trained.facts.get("stateful"))
-        if steps > 1 and is_alone(samples, trained.network.n_inputs):
-            # the rows are the steps of one sequence, which is one sample
+        if trained.is_one_sequence(samples):  # which is one sample
             if isinstance(found, dict):
                 found = {name: np.asarray(a)[None] for name, a in found.items()}
             elif not trained.network.last.each_step:

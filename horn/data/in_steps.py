@@ -18,7 +18,7 @@ from horn.data.classes import Classes, code
 from horn.data.dataset import Dataset
 from horn.data.targets import by_part, columns_of, put_together
 from horn.errors import DataError
-from horn.formats import parts
+from horn.formats import parts, tables
 
 Array = np.ndarray[Any, Any]
 Coded = tuple[Array, Classes | None]  # labels or targets as a Dataset has them, and their classes
@@ -134,7 +134,7 @@ def _by_step(y: Array, n_before: int, steps: int) -> bool:
 
 
 def _is_list(x: Any) -> bool:
-    return isinstance(x, (list, tuple)) or (getattr(x, "ndim", 0) == 1 and x.dtype == np.object_)
+    return isinstance(x, (list, tuple)) or tables.holds_objects(x)
 
 
 def _numbers(x: Any, what: str, is_y: bool = False) -> Array:

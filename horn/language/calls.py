@@ -60,7 +60,6 @@ _INSTEAD: dict[Any, str] = {
     int: "write horn.math.floor(x), which rounds down: -0.5 gives -1, not 0",
     super: "call the base class by its name: Base.forward(self, messages)",
 }
-METHODS = ("forward", "backward")
 _PLAIN = "calls in a neuron take plain arguments: write them in their order, without names"
 _DRAWS = "draw with self.uniform(), self.normal() or self.bernoulli(p), which a run repeats"
 _INSTEAD_OF_MODULES = {
@@ -142,7 +141,7 @@ class Calls:
         self.scope.fail(
             node.func,
             f"{name} is not in the neuron language (calls allowed: {known}, and your own functions)"
-            f".\nWrite it with those{_OR_PYTHON * (self.scope.kind in METHODS)}.",
+            f".\nWrite it with those{_OR_PYTHON * (self.scope.context is not None)}.",
         )
 
     def numbers(self, values: list[Any], node: ast.Call) -> list[Node]:

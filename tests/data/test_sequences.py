@@ -57,7 +57,22 @@ def test_a_column_of_arrays_is_a_list_of_them(y: list) -> None:
                           strict=True):  # fmt: skip
         np.testing.assert_array_equal(one, other)
     whole = pd.Series(RAGGED[:1] * 2, rows[:2])
+    long = [np.ones((5, 2)), np.zeros((7, 2))]  # more steps than the network has
+    for each in (long, [one[:5] for one in long]):
+        for column in (pd.Series(each, rows[:2]), np.array([None, *each], object)[1:]):
+            for one, other in zip(model.predict(column), model.predict(each), strict=True):
+                np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(model.predict(whole), model.predict(RAGGED[:1] * 2))
+
+
+def test_a_column_of_long_sequences_is_cut_into_pieces() -> None:
+    long, y = [np.arange(12.0).reshape(6, 2), np.ones((6, 2))], np.zeros((2, 6), int)
+    net = horn.Network()
+    net.output(2, inputs=net.input(2, steps=3), activation="softmax", loss="cross_entropy",
+               each_step=True)  # fmt: skip
+    found = [horn.Job(net, (x, y), stateful=True).data for x in (long, pd.Series(long))]
+    assert found[1].pieces == 2
+    np.testing.assert_array_equal(found[1].x, found[0].x)
 
 
 def test_a_table_may_have_a_column_of_any_name() -> None:
