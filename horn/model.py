@@ -30,7 +30,7 @@ from horn.delays import hears_reversed
 from horn.description import Description, number, rebuild, shapes
 from horn.errors import DataError, ModelError
 from horn.evaluation import check_fit, measure
-from horn.formats.tables import holds_objects
+from horn.formats.tensors import apart
 from horn.initial import seen, sparse_edges
 from horn.layers import Layer
 from horn.metrics import Metric, answers
@@ -654,7 +654,7 @@ class Model:
         dataset; a column or an array of sequences as a list; anything else unchanged.
         """
         steps = self.network.steps
-        x = list(x) if steps and holds_objects(x) else x
+        x = apart(x) if steps else x
         if not steps or not isinstance(x, list) or not is_ragged(x):
             return x
         if max(len(one) if hasattr(one, "__len__") else 0 for one in x) <= steps:

@@ -14,6 +14,7 @@ import numpy as np
 from horn.data import classes
 from horn.errors import DataError
 from horn.formats import parts, tables
+from horn.formats.tensors import is_tensor, of_tensor
 
 # Bytes are intensities 0..1 unless a scale is given; all other numbers keep their scale.
 BYTE_SCALE = 1 / 255
@@ -114,9 +115,9 @@ def plain(value: Any, what: str) -> np.ndarray:
     """
     if type(value) is np.ndarray:
         return value
-    value = of_tensor(value)
+    value = of_tensor(value, what)
     if isinstance(value, list) and value and is_tensor(value[0]):
-        value = [of_tensor(one) for one in value]
+        value = [of_tensor(one, f"{what}[{k}]") for k, one in enumerate(value)]
     refuse_masked(value, what)
     if is_sparse(value):
         raise DataError(f"{what} is a sparse matrix, but an array is expected; pass x.toarray()")
@@ -130,23 +131,6 @@ def plain(value: Any, what: str) -> np.ndarray:
             )
     array: np.ndarray = np.asarray(value)
     return array
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor of PyTorch, without importing it; a Parameter is one, too."""
-    made_of = (each.__module__.partition(".")[0] for each in type(value).__mro__)
-    return hasattr(value, "detach") and "torch" in made_of
-
-
-def of_tensor(value: Any) -> Any:
-    """The array of a PyTorch tensor, on any device, with gradients or without; floats below 32
-    bits, as bfloat16, which NumPy lacks, become float32. Anything else unchanged.
-    """
-    if not is_tensor(value):
-        return value
-    found = value.detach().cpu().resolve_conj().resolve_neg()
-    is_small = found.is_floating_point() and found.element_size() < 4
-    return (found.float() if is_small else found).numpy()
 
 
 def is_sparse(value: Any) -> bool:
@@ -187,8 +171,6 @@ def as_numbers(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray
         array = plain(value, what)
     except ValueError as error:  # ragged nested lists
         raise DataError(f"{what} is not a rectangular array: {_odd_one(value, error)}") from error
-    except (RuntimeError, TypeError) as error:  # a tensor that is no array, as PyTorch says why
-        raise DataError(f"{what} cannot be read as an array: {error}") from error
     if may_be_labels and array.ndim == 1 and array.dtype.kind in "USOM":
         return array
     if array.dtype.kind not in "biuf":

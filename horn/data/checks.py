@@ -57,8 +57,8 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
         )
     if not isinstance(data, Dataset):
         x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+        features, natural_scale = arrays.as_features(x, what)
         shape, names = arrays.sample_shape(x), tables.names_of(x)
-        x, natural_scale = arrays.as_features(x, what)
         labels, named = None, None
         parts: targets.Parts = ()
         if isinstance(y, Mapping):
@@ -66,7 +66,7 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
         elif y is not None:
             labels, named = arrays.as_labels_or_targets(y, what)
         worth = natural_scale if scale is None else scale
-        dataset = Dataset(x, labels, worth, what, named, shape=shape, targets=parts,
+        dataset = Dataset(features, labels, worth, what, named, shape=shape, targets=parts,
                           feature_names=names)  # fmt: skip
     else:
         dataset = data

@@ -18,7 +18,8 @@ from horn.data.classes import Classes, code
 from horn.data.dataset import Dataset
 from horn.data.targets import by_part, columns_of, put_together
 from horn.errors import DataError
-from horn.formats import parts, tables
+from horn.formats import parts
+from horn.formats.tensors import apart
 
 Array = np.ndarray[Any, Any]
 Coded = tuple[Array, Classes | None]  # labels or targets as a Dataset has them, and their classes
@@ -42,7 +43,7 @@ def sequences(x: Any, y: Any = None, *, lengths: Any = None, steps: int | None =
     """
     if isinstance(x, Dataset):
         raise DataError(f"{x.name}: is a dataset already; pass the arrays that it was made from")
-    what = "sequences"
+    what, x = "sequences", apart(x)
     if _is_list(x):
         if lengths is not None:
             raise DataError(
@@ -134,7 +135,7 @@ def _by_step(y: Array, n_before: int, steps: int) -> bool:
 
 
 def _is_list(x: Any) -> bool:
-    return isinstance(x, (list, tuple)) or tables.holds_objects(x)
+    return isinstance(x, (list, tuple))
 
 
 def _numbers(x: Any, what: str, is_y: bool = False) -> Array:
@@ -199,6 +200,7 @@ def _checked_lengths(lengths: Any, n: int, steps: int, what: str) -> Array:
 
 def _targets(y: Any, ends: Array, what: str) -> Array:
     """The targets as one array: of each sequence, or (n, longest, ...) of each step."""
+    y = apart(y)
     if not _is_list(y):
         return arrays.plain(y, f"{what}: y")
     if not len(y) or all(np.ndim(one) == 0 for one in y):
@@ -235,6 +237,7 @@ def of_steps(data: Any, steps: int, shape: tuple[int, ...], shapes: TargetShapes
     x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
     if isinstance(x, Dataset):
         return _of_dataset(x, steps, math.prod(shape), shapes, what)
+    x = apart(x)
     if isinstance(x, str) or not hasattr(x, "__array__") and not _is_list(x):
         return data
     x, ends = _samples(x, steps, shape, what)
@@ -243,7 +246,7 @@ def of_steps(data: Any, steps: int, shape: tuple[int, ...], shapes: TargetShapes
     def own(y: Any, name: str, where: str) -> Coded:
         if name not in shapes and (name or len(shapes) != 1):  # the caller complains
             return _coded(_targets(y, ends, where), here, ends, steps, where)
-        each, size = shapes[name] if name else next(iter(shapes.values()))
+        (each, size), y = shapes[name] if name else next(iter(shapes.values())), apart(y)
         if not each and _is_list(y) and is_ragged(y):
             raise DataError(
                 f"{where}: y has an entry for each step, but the network answers by its last step: "

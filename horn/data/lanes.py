@@ -16,7 +16,7 @@ from horn.data.dataset import Dataset
 from horn.data.in_steps import Coded, TargetShapes, as_asked, is_ragged, labels_of, with_answers
 from horn.data.targets import by_part
 from horn.errors import DataError
-from horn.formats import tables
+from horn.formats.tensors import apart
 
 
 def whole(data: Any, features: int, shapes: TargetShapes, what: str) -> Dataset:
@@ -40,7 +40,7 @@ def whole(data: Any, features: int, shapes: TargetShapes, what: str) -> Dataset:
     x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
     if isinstance(x, (Dataset, str)):
         return as_dataset(data, what)  # which raises the error
-    x = list(x) if tables.holds_objects(x) else x
+    x = apart(x)
     if isinstance(x, list) and is_ragged(x):
         raise _differ(what)
     x = arrays.plain(x, f"{what}: x")
@@ -176,7 +176,7 @@ def is_long(x: Any, steps: int, features: int) -> bool:
     if isinstance(x, Dataset):
         n, most, of_step = x.n_features, steps * features, np.prod(x.shape[1:] or (features,))
         return bool(of_step == features and (n > most or n == features < most))
-    x = list(x) if tables.holds_objects(x) else x
+    x = apart(x)
     shape = getattr(x, "shape", None)
     if shape is None and isinstance(x, list):
         if is_ragged(x):

@@ -21,13 +21,6 @@ def is_pandas(thing: Any) -> bool:
     return _library(thing) == "pandas"
 
 
-def holds_objects(x: Any) -> bool:
-    """Whether x is an array, or a column of pandas, of other things than numbers: of arrays, say,
-    of different lengths.
-    """
-    return getattr(x, "ndim", 0) == 1 and bool(x.dtype == np.object_)
-
-
 def names_of(x: Any) -> tuple[str, ...]:
     """The names of a table's columns; () for anything else, and for a table whose columns are
     numbered, or have one name twice.
