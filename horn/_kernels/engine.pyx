@@ -630,13 +630,15 @@ cdef class Tape:
         PyBuffer_Release(&view)
         return total
 
-    def run(self, first=0, last=None):
-        """Execute the instructions [first, last), by default all of them."""
+    def run(self, first=0, last=None, bint is_alone=False):
+        """Execute the instructions [first, last), by default all of them. is_alone : on this thread,
+        without the others.
+        """
         cdef int32_t i = first, j = self.t.n_ins if last is None else last
         if not self._begin(i, j):
             return
         with nogil:
-            tape_run(&self.t, i, j, self.t.n_threads)
+            tape_run(&self.t, i, j, 1 if is_alone else self.t.n_threads)
         self._end()
 
     cdef bint _begin(self, int32_t first, int32_t last) except -1:

@@ -23,7 +23,7 @@ from horn.backends._tape_writer import TapeWriter
 from horn.data import Dataset
 from horn.partition.share import Share
 from horn.program import Program, base, layer_of, segments
-from horn.scheduling.choices import choose_layout, choose_threads
+from horn.scheduling.choices import choose_layout, choose_threads, least_rows
 
 
 class Runner:
@@ -42,6 +42,7 @@ class Runner:
         self.program = program
         share = share or Share(program.network)
         n_threads = choose_threads(program.network, batch_size, setup.threads, share.n_tasks)
+        self.least_rows = least_rows(program.network, share.n_tasks)  # for all these threads
         self.tape = Tape(setup.dtype, n_threads, blas.load())
         self.dtype = self.tape.dtype
         self.layout = choose_layout(program, self.tape.products, batch_size)
@@ -91,7 +92,7 @@ class Runner:
     def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         self.start(rows, scalars, first_sample)
         if not self.memory.steps:
-            self.tape.run(self.first)
+            self.tape.run(self.first, is_alone=self.n_rows < self.least_rows)
             return
         for segment in range(len(self.bounds)):
             self.compute(segment)

@@ -90,13 +90,24 @@ def choose_threads(network: Network, batch_size: int, limit: int | None, n_tasks
     other once for all steps, not at each (bands.c).
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    work = _work_per_sample(network) * batch_size // n_tasks
+    return max(1, min(limit or cores or 1, work // MIN_WORK_PER_THREAD))
+
+
+def least_rows(network: Network, n_tasks: int = 1) -> int:
+    """The fewest samples for which a second thread pays off: a batch may have less than it could,
+    the last of an epoch, or one sample of which ``predict`` is asked.
+    """
+    return -(-2 * MIN_WORK_PER_THREAD * n_tasks // max(_work_per_sample(network), 1))
+
+
+def _work_per_sample(network: Network) -> int:
     synapses = 0
     for layer in network.layers:
         for link in layer.links:
             each = layer.size * link.source.size if link.edges is None else len(link.edges.indices)
             synapses += each * len(link.names)
-    work = synapses * batch_size * max(1, network.steps) // n_tasks
-    return max(1, min(limit or cores or 1, work // MIN_WORK_PER_THREAD))
+    return synapses * max(1, network.steps)
 
 
 def parts_of_wholes(program: Program, share: Share) -> dict[str, str]:

@@ -613,6 +613,16 @@ def test_a_tape_runs_again_and_in_parts(n_threads):
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_a_tape_runs_alone_between_runs_of_all_threads(n_threads):
+    x = np.zeros(20_000, np.float32)
+    tape = Tape(np.float32, n_threads)
+    tape.loop({"i": x.size}, [View(x, "i"), 1.0], [("add", 0, 1)], [(View(x, "i"), 2)])
+    for k in range(200):
+        tape.run(is_alone=k % 3 > 0)
+    assert (x == 200).all()
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
 def test_runs_of_parts_of_a_tape_may_follow_at_once(n_threads):
     # given a tape whose parts are short, so that threads come late from the last barrier
     x = np.zeros(20_000)

@@ -16,6 +16,7 @@ from horn.partition.rewrite import partition
 from horn.planner import plan
 from horn.planner.assumptions import Assumption
 from horn.planner.machine import Machine
+from horn.scheduling.choices import choose_threads, least_rows
 
 HERE = Machine(n_cores=64)
 
@@ -205,3 +206,13 @@ def test_interpreted_networks_and_unknown_transports():
         plan.cheapest(job(chain(4, 3, 2, neuron=Slow)), 2, machine=HERE)
     with pytest.raises(JobError, match="pigeon"):
         plan.cheapest(job(chain(4, 3, 2)), 2, machine=HERE, transport="pigeon")
+
+
+def test_the_fewest_rows_for_a_second_thread_are_those_that_are_given_one():
+    """What a batch of so many samples is given (choose_threads), and a part of one uses."""
+    for net in (chain(784, 128, 10), chain(1600, 1200, 10), chain(2100, 2000, 10), chain(2, 2)):
+        for n_tasks in (1, 3):
+            rows = least_rows(net, n_tasks)
+            assert rows >= 1
+            assert choose_threads(net, rows, 8, n_tasks) > 1
+            assert rows == 1 or choose_threads(net, rows - 1, 8, n_tasks) == 1
