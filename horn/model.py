@@ -18,22 +18,17 @@ import numpy as np
 
 from horn import html, losses, metrics, mistakes, modelfile, version
 from horn.backends import in_use
-from horn.data import Dataset, Normalization, check_features, check_names, check_range, check_shape
+from horn.data import Dataset, Normalization
 from horn.data.arrays import as_numbers
 from horn.data.classes import Classes, all_to_json, as_array
-from horn.data.in_steps import is_ragged, of_steps, sequences
-from horn.data.inputs import side_by_side
-from horn.data.lanes import is_alone, is_long, pieces, whole
-from horn.data.stream import read
-from horn.data.targets import named
 from horn.delays import hears_reversed
 from horn.description import Description, number, rebuild, shapes
 from horn.errors import DataError, ModelError
 from horn.evaluation import check_fit, measure
-from horn.formats.tensors import apart
 from horn.initial import seen, sparse_edges
 from horn.layers import Layer
 from horn.metrics import Metric, answers
+from horn.model_inputs import CHUNK_ROWS, ModelInputs, lengths_of
 from horn.network import Network
 from horn.outputs import check as check_metrics
 from horn.outputs import part_of
@@ -50,7 +45,6 @@ logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
 KEPT_FACTS = ("name", "scale", "seed", "date", "stateful")  # those that a part of a model keeps
-CHUNK_ROWS = 1024  # samples that are floating point at once in ``predict``
 DESCRIBED = ("network", "sources", "metrics")  # entries that ``Description`` writes
 
 
@@ -136,7 +130,8 @@ class Model:
         self._engine: Engine | None = None
         self._of_each: Any = None  # an engine that answers each step of a long sequence
         self._cuts: dict[str, Model] = {}
-        self._has_warned_of_units = False
+        of_data = classes, normalization, feature_names
+        self._inputs = ModelInputs(self.network, dtype, self.facts, *of_data)
 
     @property
     def parameters(self) -> Mapping[str, Array]:
@@ -208,8 +203,8 @@ class Model:
             )
         if len(names) == 1 and isinstance(names[0], (list, tuple)):
             names = tuple(names[0])
-        x = self._sequences(x)
-        data = self._whole(x) if self._is_long(x) else self._dataset(x, "x")
+        x = self._inputs.sequences(x)
+        data = self._inputs.whole(x) if self._inputs.is_long(x) else self._inputs.dataset(x, "x")
         found = recorded(self.stream(), data, names)
         if data.lengths is not None:
             return dict(found)
@@ -244,15 +239,15 @@ class Model:
             if isinstance(found, list):
                 return [one.argmax(axis=-1) if labels else one for one in found]
             return found.argmax(axis=-1) if labels else found
-        x = self._sequences(x)
+        x = self._inputs.sequences(x)
         if self.network.has_several:
             return self._predict_each(x, labels)
-        if self._is_long(x):
+        if self._inputs.is_long(x):
             found = self._of_long(x)
             found = self.labels_of(found) if labels else found
-            ends = _lengths(x) if self.network.last.each_step else None
+            ends = lengths_of(x) if self.network.last.each_step else None
             return found if ends is None else _cut(found, ends, is_array=False)
-        data = self._dataset(x, "x")
+        data = self._inputs.dataset(x, "x")
         n, (*each, n_outputs) = len(data), self.network.answers
         shape = (n, *each) if labels else (n, *each, n_outputs)
         found = np.empty(shape, np.int64 if labels else self.dtype)
@@ -266,11 +261,11 @@ class Model:
     def _predict_each(self, x: Any, labels: bool) -> dict[str, Array]:
         """Predict with several outputs, by their names."""
         network, lengths = self.network, None
-        if self._is_long(x):
-            sent, is_one = self._sent_of_long(x), is_alone(x, network.n_inputs)
-            lengths = _lengths(x)
+        if self._inputs.is_long(x):
+            sent, is_one = self._sent_of_long(x), self.is_one_sequence(x)
+            lengths = lengths_of(x)
         else:
-            data, is_one = self._dataset(x, "x"), False
+            data, is_one = self._inputs.dataset(x, "x"), False
             sent, lengths = self._sent(data), data.lengths
         found: dict[str, Any] = {}
         for output in network.outputs:
@@ -421,7 +416,7 @@ class Model:
                 f"evaluate: x has shape {x.shape}: of no samples there is nothing to measure; pass "
                 "at least one"
             )
-        data = self._dataset((x, y) if y is not None else x, "data")
+        data = self._inputs.dataset((x, y) if y is not None else x, "data")
         if self.target == "labels":
             data = data.of_outputs(self.network.compared, self.network.has_several)
             data = data.with_classes(self.classes, "this model")
@@ -581,101 +576,15 @@ class Model:
         updates = int(self.facts.get("iteration", 0))
         return Translation(self._as_learned(), arrays, self.dtype, updates, self.normalization)
 
-    def _dataset(self, data: Any, what: str) -> Dataset:
-        if isinstance(data, Dataset) and data.is_text and isinstance(self.classes, tuple):
-            data.with_classes(self.classes, "this model")  # an alphabet, whatever its size
-        found = read(self._arranged(data, what), what)
-        net = self.network
-        check_features(found, net.n_features, "this model", net.layers[0].shape)
-        check_names(found, self.feature_names, "this model")
-        if len(self.network.inputs) == 1 and not self.network.steps:
-            check_shape(found, self.network.layers[0].shape, "this model")
-        if not isinstance(data, Dataset) and not self._has_warned_of_units:
-            if said := self._other_units(found):
-                self._has_warned_of_units = True
-                logger.warning("%s: %s", what, said)
-        return self._scaled(found)
-
-    def _other_units(self, found: Dataset) -> str:
-        """What to say where an array seems to count in other units than the training data, else
-        "": bytes, which are worth 1/255 each, and numbers that are themselves.
-        """
-        learned = self.facts.get("scale", 0.0)
-        if found.x.dtype == np.uint8:
-            if learned is not None or found.scale == 1:
-                return ""
-            return (
-                "bytes count 1/255 each, but this model learned from numbers: where those went up "
-                "to 255 pass x.astype(float)"
-            )
-        if not learned:
-            return ""
-        highest, limit = float(found.x[:CHUNK_ROWS].max(initial=0.0)), 255.0 * abs(learned)
-        if highest <= 2.0 * limit:
-            return ""
-        return (
-            f"has numbers up to {highest:g}, but the bytes that this model learned from counted "
-            f"{learned:g} each, {limit:g} at most: pass bytes, or x in this unit"
-        )
-
-    def _scaled(self, found: Dataset) -> Dataset:
-        scale = self.facts.get("scale")
-        if scale is None or found.x.dtype != np.uint8:
-            scale = found.scale
-        if scale != found.scale or self.normalization is not found.normalization:
-            found = found.with_fields(scale=scale, normalization=self.normalization)
-        check_range(found, self.dtype)
-        return found
-
-    def _arranged(self, data: Any, what: str) -> Any:
-        network = self.network
-        data = named(data, network.compared, what)
-        if not network.steps:
-            return side_by_side(data, network.inputs, what)
-        x = data[0] if isinstance(data, tuple) and data else data
-        asks_each = network.judges_each and network.answers_each
-        if asks_each and self._is_long(x) and _lengths(x) is None:
-            found = whole(data, network.n_inputs, network.target_shapes, what)
-            return pieces(found, network.n_inputs, network.steps, 1, what)
-        return of_steps(data, network.steps, network.layers[0].shape, network.target_shapes, what)
-
-    def _is_long(self, x: Any) -> bool:
-        steps, n = self.network.steps, self.network.n_inputs
-        if steps == 1 and self.facts.get("stateful") and is_long(x, 2, n):
-            return True  # rows (steps, n) are not as many sequences of one step, as elsewhere
-        return bool(steps) and is_long(x, steps, n)
-
     def is_one_sequence(self, x: Any) -> bool:
         """Whether ``predict`` takes x as one sequence, whose rows are its steps."""
-        return self._is_long(x) and is_alone(x, self.network.n_inputs)
-
-    def _sequences(self, x: Any) -> Any:
-        """Sequences of different lengths, some with more steps than ``net.input`` has, as a
-        dataset; a column or an array of sequences as a list; anything else unchanged.
-        """
-        steps = self.network.steps
-        x = apart(x) if steps else x
-        if not steps or not isinstance(x, list) or not is_ragged(x):
-            return x
-        if max(len(one) if hasattr(one, "__len__") else 0 for one in x) <= steps:
-            return x
-        found = sequences(x)
-        return found if found.shape[1:] == (self.network.n_inputs,) else x
-
-    def _whole(self, x: Any) -> Dataset:
-        """Sequences with more steps than ``net.input`` has, as a dataset."""
-        net, ends = self.network, _lengths(x)
-        given = x if ends is None else x.with_fields(lengths=None)
-        found = whole(given, net.n_inputs, net.target_shapes, "x")
-        if ends is not None:
-            found = found.with_fields(lengths=ends, shape=x.shape)
-        return self._scaled(found)
+        return self._inputs.is_one_sequence(x)
 
     def _of_long(self, x: Any) -> Array:
         """The answers to sequences with more steps than ``net.input`` has."""
         found = self._sent_of_long(x)
         found = found if self.network.last.each_step else found[:, -1]
-        return found[0] if is_alone(x, self.network.n_inputs) else found
+        return found[0] if self.is_one_sequence(x) else found
 
     def _sent_of_long(self, x: Any) -> Array:
         """The outputs at each step of such sequences, side by side."""
@@ -687,7 +596,7 @@ class Model:
                 f"a layer of this model hears another from the end of the sequence: it answers "
                 f"whole sequences of at most {net.steps:,} steps, not pieces of longer ones"
             )
-        data = self._whole(x)
+        data = self._inputs.whole(x)
         if self._of_each is None:
             self._of_each = self._engine_of(self._as_learned().of_steps(net.steps))
         sent = answers_of(self._of_each, data, net, self.dtype)
@@ -745,10 +654,6 @@ def _measured(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The measurements of a model, by the data and the metric: "test acc"."""
     every = (facts.get("metrics") or {}).items()
     return {f"{where} {name}": value for where, values in every for name, value in values.items()}
-
-
-def _lengths(x: Any) -> Array | None:
-    return x.lengths if isinstance(x, Dataset) else None
 
 
 def _cut(found: Array, lengths: Array, is_array: bool) -> Any:

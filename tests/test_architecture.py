@@ -24,7 +24,7 @@ RANKS = [
     {"transport", "neurons", "layers", "ir"},
     {"initial_arrays", "network_checks", "wiring"},
     {"rpc", "network"},
-    {"initial", "language", "metrics", "program"},
+    {"initial", "language", "metrics", "model_inputs", "program"},
     {"outputs", "weights", "description"},
     {"job_checks", "plot"},
     {"job"},

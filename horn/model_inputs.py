@@ -1,0 +1,147 @@
+"""What a model is asked about, read as the data were that it learned from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from horn.data import (
+    Dataset,
+    Normalization,
+    check_features,
+    check_names,
+    check_range,
+    check_shape,
+    in_steps,
+    lanes,
+)
+from horn.data.classes import Classes
+from horn.data.inputs import side_by_side
+from horn.data.stream import read
+from horn.data.targets import named
+from horn.formats.tensors import apart
+from horn.network import Network
+
+Array = np.ndarray[Any, Any]
+
+logger = logging.getLogger(__name__)
+
+CHUNK_ROWS = 1024  # samples that are floating point at once in ``predict``
+
+
+def lengths_of(x: Any) -> Array | None:
+    return x.lengths if isinstance(x, Dataset) else None
+
+
+@dataclass
+class ModelInputs:
+    """The inputs of a model: their shapes, units, names, and the lengths of sequences.
+
+    The fields are those of ``Model``.
+    """
+
+    network: Network
+    dtype: str
+    facts: Mapping[str, Any]
+    classes: Classes | Mapping[str, Classes | None] | None
+    normalization: Normalization | None
+    feature_names: tuple[str, ...]
+    _has_warned_of_units: bool = field(default=False, init=False)
+
+    def dataset(self, data: Any, what: str) -> Dataset:
+        """x, or (x, y), as a checked dataset. Raises DataError, ModelError: it does not fit."""
+        if isinstance(data, Dataset) and data.is_text and isinstance(self.classes, tuple):
+            data.with_classes(self.classes, "this model")  # an alphabet, whatever its size
+        found = read(self._arranged(data, what), what)
+        net = self.network
+        check_features(found, net.n_features, "this model", net.layers[0].shape)
+        check_names(found, self.feature_names, "this model")
+        if len(self.network.inputs) == 1 and not self.network.steps:
+            check_shape(found, self.network.layers[0].shape, "this model")
+        if not isinstance(data, Dataset) and not self._has_warned_of_units:
+            if said := self._other_units(found):
+                self._has_warned_of_units = True
+                logger.warning("%s: %s", what, said)
+        return self._scaled(found)
+
+    def _other_units(self, found: Dataset) -> str:
+        """What to say where an array seems to count in other units than the training data, else
+        "": bytes, which are worth 1/255 each, and numbers that are themselves.
+        """
+        learned = self.facts.get("scale", 0.0)
+        if found.x.dtype == np.uint8:
+            if learned is not None or found.scale == 1:
+                return ""
+            return (
+                "bytes count 1/255 each, but this model learned from numbers: where those went up "
+                "to 255 pass x.astype(float)"
+            )
+        if not learned:
+            return ""
+        highest, limit = float(found.x[:CHUNK_ROWS].max(initial=0.0)), 255.0 * abs(learned)
+        if highest <= 2.0 * limit:
+            return ""
+        return (
+            f"has numbers up to {highest:g}, but the bytes that this model learned from counted "
+            f"{learned:g} each, {limit:g} at most: pass bytes, or x in this unit"
+        )
+
+    def _scaled(self, found: Dataset) -> Dataset:
+        scale = self.facts.get("scale")
+        if scale is None or found.x.dtype != np.uint8:
+            scale = found.scale
+        if scale != found.scale or self.normalization is not found.normalization:
+            found = found.with_fields(scale=scale, normalization=self.normalization)
+        check_range(found, self.dtype)
+        return found
+
+    def _arranged(self, data: Any, what: str) -> Any:
+        network = self.network
+        data = named(data, network.compared, what)
+        if not network.steps:
+            return side_by_side(data, network.inputs, what)
+        x = data[0] if isinstance(data, tuple) and data else data
+        asks_each = network.judges_each and network.answers_each
+        if asks_each and self.is_long(x) and lengths_of(x) is None:
+            found = lanes.whole(data, network.n_inputs, network.target_shapes, what)
+            return lanes.pieces(found, network.n_inputs, network.steps, 1, what)
+        return in_steps.of_steps(
+            data, network.steps, network.layers[0].shape, network.target_shapes, what
+        )
+
+    def is_long(self, x: Any) -> bool:
+        """Whether x is one sequence, or several with more steps than ``net.input`` has."""
+        steps, n = self.network.steps, self.network.n_inputs
+        if steps == 1 and self.facts.get("stateful") and lanes.is_long(x, 2, n):
+            return True  # rows (steps, n) are not as many sequences of one step, as elsewhere
+        return bool(steps) and lanes.is_long(x, steps, n)
+
+    def is_one_sequence(self, x: Any) -> bool:
+        """Whether x is one sequence, whose rows are its steps."""
+        return self.is_long(x) and lanes.is_alone(x, self.network.n_inputs)
+
+    def sequences(self, x: Any) -> Any:
+        """Sequences of different lengths, some with more steps than ``net.input`` has, as a
+        dataset; a column or an array of sequences as a list; anything else unchanged.
+        """
+        steps = self.network.steps
+        x = apart(x) if steps else x
+        if not steps or not isinstance(x, list) or not in_steps.is_ragged(x):
+            return x
+        if max(len(one) if hasattr(one, "__len__") else 0 for one in x) <= steps:
+            return x
+        found = in_steps.sequences(x)
+        return found if found.shape[1:] == (self.network.n_inputs,) else x
+
+    def whole(self, x: Any) -> Dataset:
+        """Sequences with more steps than ``net.input`` has, as a dataset."""
+        net, ends = self.network, lengths_of(x)
+        given = x if ends is None else x.with_fields(lengths=None)
+        found = lanes.whole(given, net.n_inputs, net.target_shapes, "x")
+        if ends is not None:
+            found = found.with_fields(lengths=ends, shape=x.shape)
+        return self._scaled(found)
