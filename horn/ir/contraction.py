@@ -22,6 +22,8 @@ MAX_FACTORS = 32  # v = v * v, repeated, doubles the number of factors each time
 # functions of a product, or of a sum, that are products of functions of its parts
 _SPLIT = (Op.ABS, Op.SIGN, Op.SIN, Op.COS)
 
+_FINITE = frozenset({*_SPLIT, Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.TANH, Op.SIGMOID, Op.REDUCE})
+
 Monomial = tuple[float, tuple[Node, ...]]  # coefficient, factors (repeated for powers)
 
 
@@ -210,13 +212,41 @@ def _is_gated(node: Node) -> bool:
 
 
 def _gated(c: Node, monomial: Monomial) -> Monomial:
-    """Apply the condition to a factor that has its axes: 0 there makes the product 0."""
+    """Apply the condition to a factor that has its axes: 0 there makes the product 0, unless
+    another is infinite, as 1 / n on the condition n > 0. Those that may be come under it, too.
+    """
     coefficient, factors = monomial
+    home = next((k for k, f in enumerate(factors) if _has_axes(f, c.axes)), len(factors))
+    inside: Node = factors[home] if home < len(factors) else const(1.0)
+    axes = ir.union(inside.axes, c.axes)
+    before, after = list[Node](), list[Node]()
     for k, factor in enumerate(factors):
-        if ir.union(factor.axes, c.axes) == factor.axes:
-            zero = select(c, factor, const(0.0))
-            return coefficient, (*factors[:k], zero, *factors[k + 1 :])
-    return coefficient, (*factors, select(c, const(1.0), const(0.0)))
+        others = before if k < home else after
+        if k == home:
+            continue
+        if _is_finite(factor):
+            others.append(factor)
+        elif ir.union(factor.axes, axes) == axes:
+            inside = mul(inside, factor)
+        else:
+            others.append(select(c, factor, const(0.0)) if _has_axes(factor, c.axes) else factor)
+    return coefficient, (*before, select(c, inside, const(0.0)), *after)
+
+
+def _has_axes(node: Node, axes: str) -> bool:
+    return ir.union(node.axes, axes) == node.axes
+
+
+def _is_finite(node: Node) -> bool:
+    """Whether a number is surely finite, if its leaves are and it does not overflow."""
+    stack, seen = [node], 0
+    while stack:
+        n = stack.pop()
+        seen += 1
+        if n.args and n.op not in _FINITE or seen > MAX_FACTORS:
+            return False
+        stack.extend(n.args)
+    return True
 
 
 def _monomials(node: Node, done: dict[Node, list[Monomial] | None]) -> list[Monomial] | None:

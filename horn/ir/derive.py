@@ -81,12 +81,12 @@ def plus(a: Node, b: Node) -> Node:
     return make(Op.ADD, a, b)
 
 
-def _rules(n: Node, a: Node) -> list[Node | None]:
+def _rules(n: Node, a: Node, alive: dict[Node, Node | None]) -> list[Node | None]:
     """The adjoints of a node's arguments, from the node's adjoint a; None where there is none."""
     op, args = n.op, n.args
     x = args[0]
-    if op in _FACTORS and (somewhere := _alive(a)) is not None:
-        a = select(somewhere, a, const(0.0))
+    if op in _FACTORS:
+        a = _inside(lambda part: _only_alive(part, alive), a)
     if op is Op.ADD:
         return [a, a]
     if op is Op.SUB:
@@ -182,25 +182,50 @@ _INF = float("inf")
 _FACTORS = frozenset({Op.MUL, Op.DIV, Op.POW, Op.LOG, Op.LOG1P, Op.SQRT, Op.EXP, Op.EXPM1})
 
 
-def _alive(a: Node, depth: int = 3) -> Node | None:
-    """The condition on which an adjoint is not 0: the union over the selects that were added to
-    it. None if that is everywhere, or the adjoint is a select itself.
+_NOWHERE = const(0.0)
+
+
+def _only_alive(a: Node, alive: dict[Node, Node | None]) -> Node:
+    there = _alive(a, alive)
+    return a if there is None else select(there, a, const(0.0))
+
+
+def _alive(root: Node, alive: dict[Node, Node | None]) -> Node | None:
+    """The condition on which an adjoint is not 0, from the selects that it is the sum of. None if
+    that is everywhere. alive : what was found for other adjoints; it grows.
     """
-    if a.op is Op.REDUCE and a.value[0] == "sum":
-        gate = _gated(a.args[0])
-        there = gate[0] if gate is not None else _alive(a.args[0], depth - 1) if depth else None
-        if there is None or a.value[1] not in there.axes:
-            return there
-        return ir.truth(reduce("any", a.value[1], there))
-    if a.op is not Op.ADD or not depth:
-        return None
-    gates = [_gated(x) for x in a.args]
-    sides = [
-        _alive(x, depth - 1) if g is None else g[0] for x, g in zip(a.args, gates, strict=True)
-    ]
-    if sides[0] is None or sides[1] is None:
-        return None
-    return make(Op.OR, sides[0], sides[1])
+    stack = [root]
+    while stack:
+        a = stack[-1]
+        parts = _parts(a)
+        if missing := [x for x in parts if x not in alive]:
+            stack.extend(missing)
+            continue
+        sides = [alive[x] for x in parts]
+        if a.op is Op.SELECT and sides != [None, None]:
+            c = a.args[0]
+            sides = [_both(c, sides[0]), _both(make(Op.NOT, c), sides[1])]
+        found: Node | None = _NOWHERE if ir.is_const(a, 0.0) else None
+        if sides and None not in sides:
+            here = [x for x in sides if x is not None and x is not _NOWHERE] or [_NOWHERE]
+            found = here[0] if len(here) == 1 else make(Op.OR, *here)
+        if found is not None and a.op is Op.REDUCE and a.value[1] in found.axes:
+            found = ir.truth(reduce("any", a.value[1], found))
+        alive[a] = found
+        stack.pop()
+    return alive[root]
+
+
+def _parts(a: Node) -> tuple[Node, ...]:
+    """The adjoints of which an adjoint is 0 where all are."""
+    if a.op is Op.SELECT:
+        return a.args[1:]
+    is_sum = a.op in (Op.ADD, Op.NEG) or (a.op is Op.REDUCE and a.value[0] == "sum")
+    return a.args if is_sum else ()
+
+
+def _both(c: Node, there: Node | None) -> Node:
+    return c if there is None else there if there is _NOWHERE else make(Op.AND, c, there)
 
 
 def _neg(a: Node) -> Node:
@@ -258,14 +283,14 @@ def gradients(
     adjoint: dict[Node, Node] = {}
     for root, seed in seeds:
         adjoint[root] = plus(adjoint[root], seed) if root in adjoint else seed
-    stop = set(wanted)
+    stop, alive = set(wanted), dict[Node, Node | None]()
     for node in reversed([*ir.walk(*adjoint)]):
         a = adjoint.get(node)
         if a is None or not node.args or node in stop:
             continue
         if not layerwide and node.op is Op.REDUCE and node.value[1] in "ob":
             a = reduce("sum", node.value[1], a)  # of all neurons, or samples, that share it
-        for arg, part in zip(node.args, _rules(node, a), strict=True):
+        for arg, part in zip(node.args, _rules(node, a, alive), strict=True):
             if part is None or ir.is_const(part, 0.0) or arg.op is Op.CONST:
                 continue
             # A value shared by many messages (or neurons) gets the sum of their adjoints.
