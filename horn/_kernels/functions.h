@@ -325,6 +325,21 @@ static inline float atan2_f32(float y, float x) {
     return x != x || y != y ? x + y : copysignf((float)v, y);
 }
 
+/* ---- the float in the middle of two, in the order of all floats, which is that of the whole numbers
+ * of their bits, where negative ones are turned round; rounded down ---- */
+#define HALFWAY(REAL, WHOLE, LEAST) { \
+    WHOLE a, b, m; \
+    memcpy(&a, &x, sizeof a); memcpy(&b, &y, sizeof b); \
+    a = a < 0 ? LEAST - a : a; b = b < 0 ? LEAST - b : b; \
+    m = (a & b) + ((a ^ b) >> 1); \
+    m = m < 0 ? LEAST - m : m; \
+    REAL found; \
+    memcpy(&found, &m, sizeof m); \
+    return x != x || y != y ? x + y : found; \
+}
+static inline double halfway_f64(double x, double y) HALFWAY(double, int64_t, INT64_MIN)
+static inline float halfway_f32(float x, float y) HALFWAY(float, int32_t, INT32_MIN)
+
 /* ---- error functions: erf(x) = x P(x**2) up to 1; erfc(x) = exp(-x**2) P((x - 3)/(x + 3)) / (1 + 2 x)
  * from 0.45 on (after Shepherd, Laframboise 1981), corrected for the rounding of x**2 ---- */
 static inline double erfc_far_f64(double a) {

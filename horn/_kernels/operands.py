@@ -24,11 +24,11 @@ DTYPES = {
 }
 #: operation -> (code, number of arguments), in the order of tape.h
 OPS = {
-    name: (code, 1 if code < 22 else 2 if code < 40 else 3)
+    name: (code, 1 if code < 22 else 2 if code < 41 else 3)
     for code, name in enumerate(
         "copy neg abs sqrt exp log log1p expm1 tanh sigmoid softplus sin cos floor sign not relu "
-        "square reciprocal erf erfc atan add sub mul div min max pow atan2 floordiv mod lt le gt "
-        "ge eq ne and or select fma".split()
+        "square reciprocal erf erfc atan add sub mul div min max pow atan2 floordiv mod "
+        "halfway lt le gt ge eq ne and or select fma".split()
     )
 }
 #: monoid -> code, in the order of tape.h

@@ -15,6 +15,20 @@ def _softplus(x: Array) -> Array:
     return np.logaddexp(x, 0)
 
 
+def halfway(x: Array, y: Array) -> Array:
+    """The float in the middle of two, in the order of all floats, rounded down."""
+    dtype = np.result_type(x, y)
+    whole = np.dtype(f"i{dtype.itemsize}")
+    least = np.iinfo(whole).min
+
+    def turned(n: Array) -> Array:
+        return np.where(n < 0, least - n, n)
+
+    a, b = (turned(np.ascontiguousarray(v, dtype).view(whole)) for v in (x, y))
+    found = turned((a & b) + ((a ^ b) >> 1)).view(dtype)
+    return np.where(np.isnan(x) | np.isnan(y), x + y, found)
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "copy": lambda x: x,
     "neg": np.negative,
@@ -48,6 +62,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "atan2": np.arctan2,
     "floordiv": np.floor_divide,
     "mod": np.remainder,
+    "halfway": halfway,
     "lt": np.less,
     "le": np.less_equal,
     "gt": np.greater,

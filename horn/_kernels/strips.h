@@ -169,6 +169,7 @@ static void K(apply)(int op, REAL *d, const REAL *a, const REAL *b, const REAL *
     case OP_FLOORDIV: BINARY_IN(K(floordiv_)(x, y, F(fmod)(x, y)), FMOD_IN(x, y),
                                  K(floordiv_)(x, y, FMOD_(x, y)))
     case OP_MOD: BINARY_IN(K(mod_)(x, y, F(fmod)(x, y)), FMOD_IN(x, y), K(mod_)(x, y, FMOD_(x, y)))
+    case OP_HALFWAY: BINARY(F(halfway)(x, y))
     case OP_LT: BINARY(x < y ? one : zero)
     case OP_LE: BINARY(x <= y ? one : zero)
     case OP_GT: BINARY(x > y ? one : zero)

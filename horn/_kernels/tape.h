@@ -31,7 +31,7 @@ enum {
     OP_SOFTPLUS, OP_SIN, OP_COS, OP_FLOOR, OP_SIGN, OP_NOT, OP_RELU, OP_SQUARE, OP_RECIPROCAL,
     OP_ERF, OP_ERFC, OP_ATAN,
     OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_MIN, OP_MAX, OP_POW, OP_ATAN2, OP_FLOORDIV, OP_MOD,
-    OP_LT, OP_LE, OP_GT, OP_GE, OP_EQ, OP_NE, OP_AND, OP_OR, OP_SELECT, OP_FMA, N_OPS
+    OP_HALFWAY, OP_LT, OP_LE, OP_GT, OP_GE, OP_EQ, OP_NE, OP_AND, OP_OR, OP_SELECT, OP_FMA, N_OPS
 };
 
 /* How a loop runs: strip by strip; as a sum of products of two inputs, or a copy of one; or by one of

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from horn import ir, math, random
+from horn._kernels.reference import halfway
 from horn.backends import Array
 from horn.ir import Node, Op
 from horn.network import Network
@@ -42,6 +43,7 @@ _UFUNC: dict[Op, Any] = {
     Op.OR: np.logical_or,
     Op.NOT: np.logical_not,
     Op.SELECT: np.where,
+    Op.HALFWAY: halfway,
 }
 _REDUCE: dict[str, Any] = {
     "sum": np.add,

@@ -143,6 +143,11 @@ class OnnxGraph:
         edge = self.node("Where", [self.node("Equal", [x, zero]), above, angle])
         return self.node("Where", [self.node("Less", [x, zero]), left, edge])
 
+    def _halfway(self, a: str, b: str) -> str:
+        """In the middle of the distance: ONNX has no operation on the bits of floats."""
+        half = self.number(0.5)
+        return self.node("Add", [self.node("Mul", [each, half]) for each in (a, b)])
+
     def spread(self, value: str, places: Sequence[int]) -> str:
         return self.node("Unsqueeze", [value, self.whole(list(places))])
 

@@ -43,9 +43,24 @@ def _operations(torch: Any) -> dict[str, Callable[..., Any]]:
         "softplus": lambda z: torch.relu(z) + torch.log1p(torch.exp(-torch.abs(z))),
         "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
         "mod": torch.remainder,
+        "halfway": lambda a, b: _halfway(torch, a, b),
         "stop_gradient": lambda z: z.detach(),
         "truth": lambda z: z != 0,
     }
+
+
+def _halfway(torch: Any, a: Any, b: Any) -> Any:
+    """The float in the middle of two, in the order of all floats (horn/_kernels/functions.h)."""
+    whole = torch.int64 if a.dtype == torch.float64 else torch.int32
+    least = torch.iinfo(whole).min
+
+    def turned(n: Any) -> Any:
+        return torch.where(n < 0, least - n, n)
+
+    both = [x.detach().contiguous() for x in torch.broadcast_tensors(a, b)]
+    i, j = (turned(x.view(whole)) for x in both)
+    found = turned((i & j) + ((i ^ j) >> 1)).view(a.dtype)
+    return torch.where(torch.isnan(a) | torch.isnan(b), a + b, found)
 
 
 class TorchGraph:

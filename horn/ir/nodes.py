@@ -95,6 +95,7 @@ class Op(enum.Enum):
     ATAN2 = "atan2"
     FLOORDIV = "floordiv"  # Python's // and %
     MOD = "mod"
+    HALFWAY = "halfway"  # the number in the middle of two, in the order of floats
     MAXIMUM = "maximum"
     MINIMUM = "minimum"
     # over one axis
@@ -105,7 +106,7 @@ class Op(enum.Enum):
 ELEMENTWISE: dict[Op, int] = {
     Op.ADD: 2, Op.SUB: 2, Op.MUL: 2, Op.DIV: 2, Op.NEG: 1,
     Op.LT: 2, Op.LE: 2, Op.GT: 2, Op.GE: 2, Op.EQ: 2, Op.NE: 2, Op.AND: 2, Op.OR: 2, Op.NOT: 1,
-    Op.SELECT: 3,
+    Op.SELECT: 3, Op.HALFWAY: 2,
     **{Op(name): n for name, n in math.OPS.items() if name != "where"},
 }  # fmt: skip
 BOOLEAN = frozenset({Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE, Op.AND, Op.OR, Op.NOT})

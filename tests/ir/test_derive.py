@@ -11,8 +11,8 @@ from tests.language.values import I, arrays, evaluate, shape
 X, Y = load("x", "boi"), load("y", "boi")
 INPUT, WEIGHT = leaf(Op.INPUT, "bi"), leaf(Op.WEIGHT, "oi")
 FLAT = {
-    Op.STOP_GRADIENT, Op.FLOORDIV, Op.FLOOR, Op.SIGN, Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE,
-    Op.AND, Op.OR, Op.NOT,
+    Op.STOP_GRADIENT, Op.HALFWAY, Op.FLOORDIV, Op.FLOOR, Op.SIGN, Op.LT, Op.LE, Op.GT, Op.GE,
+    Op.EQ, Op.NE, Op.AND, Op.OR, Op.NOT,
 }  # fmt: skip
 
 

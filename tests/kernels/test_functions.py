@@ -121,6 +121,25 @@ NUMBERS = [0.0, -0.0, 0.3, -0.3, 0.1, 7.0, -7.0, 2.0, -2.0, 1e30, -1e30, 1e-30, 
            -np.inf, np.nan, 1e16, 3.0, -1e-17]  # fmt: skip
 
 
+def test_the_number_in_the_middle_of_two_is_that_in_the_order_of_floats(dtype, kernel_rng):
+    numbers = [*NUMBERS, *kernel_rng.uniform(-5, 5, 30), np.finfo(dtype).max, np.finfo(dtype).tiny]
+    x, y = (a.astype(dtype).ravel() for a in np.meshgrid(numbers, numbers))
+    found = run("halfway", x, y)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(found, reference.halfway(x, y))
+    known = ~(np.isnan(x) | np.isnan(y))
+    assert np.isnan(found[~known]).all()
+    low, high = np.minimum(x, y)[known], np.maximum(x, y)[known]
+    assert ((low <= found[known]) & (found[known] <= high)).all()
+    # Halving what is left ends at one number, in as many steps as a number has bits.
+    least, most = np.array([-np.inf], dtype), np.array([np.inf], dtype)
+    wanted = dtype(0.1)
+    for _ in range(8 * np.dtype(dtype).itemsize):
+        middle = run("halfway", least, most)
+        least, most = (least, middle) if middle[0] >= wanted else (middle, most)
+    assert most[0] == wanted
+
+
 @pytest.mark.parametrize("name", ["floordiv", "mod", "atan2"])
 def test_division_with_rest_is_pythons(name, dtype, kernel_rng):
     numbers = [*NUMBERS, *kernel_rng.uniform(-5, 5, 30)]

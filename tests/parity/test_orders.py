@@ -136,6 +136,66 @@ def test_the_middle_is_that_of_statistics():
             np.testing.assert_allclose(sent, expected, rtol=1e-6 if dtype == "float32" else 1e-12)
 
 
+class Extremes(horn.Neuron):
+    """Each in turn, of the same messages."""
+
+    def forward(self, messages):
+        found = math.median(m.input for m in messages)
+        if self.index == 1:
+            found = math.smallest(2, (m.input for m in messages))
+        elif self.index == 2:
+            found = math.largest(2, (m.input for m in messages))
+        elif self.index == 3:
+            found = math.smallest(1, (m.input for m in messages))
+        elif self.index == 4:
+            found = math.largest(1, (m.input for m in messages))
+        elif self.index == 5:
+            found = math.top_sum(3, (m.input for m in messages))
+        self.feedforward(found)
+
+
+class Powers(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(math.median(1.0 / abs(m.input) for m in messages))
+
+
+ROWS = np.array([
+    [2.0, 5e13, 4.0, 0.5, 1.0, 3.0],
+    [-2.0, -5e13, -4.0, 0.5, 1.0, -3.0],
+    [1e-30, 2e-30, -1e-30, 3e-30, 1.0, -1e-35],
+    [0.0, -0.0, 1e-38, -1e-38, 0.0, 1e30],
+    [3.0, 3.0, 3.0, 3.0, 3.0, 3.0],
+    [1e30, 1e20, 1e10, 1.0, 1e-10, 1e-20],
+])  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("backend", COMPILED)
+def test_neither_far_nor_infinite_messages_hide_the_others(backend, dtype):
+    """Half the distance to an infinite message is infinite, and to a far one as good as that."""
+    net = horn.Network(seed=1)
+    net.input(6)
+    net.layer(6, neuron=Extremes, bias=False)
+    net.layer(1, neuron=Powers, bias=False, inputs=net.layers[0])
+    net.output(2, activation="softmax", loss="cross_entropy", inputs=[net.layers[1], net.layers[2]])
+    engine = make(backend, Setup(net, horn.SGD(0.1), "labels", len(ROWS), dtype, 1))
+    engine.bind(horn.data.Dataset(ROWS.astype(dtype), np.zeros(len(ROWS), np.int64)))
+    found = engine.probe(np.arange(len(ROWS)), iteration=0, first_sample=0)
+    for row, sent, powers in zip(
+        ROWS.astype(dtype), found["layer1.output"], found["layer2.output"], strict=True
+    ):
+        a, b, *_, y, z = sorted(row)
+        np.testing.assert_array_equal(sent[1:5], [b, y, a, z])
+        np.testing.assert_allclose(sent[0], statistics.median(row), rtol=1e-7)
+        np.testing.assert_allclose(sent[5], sum(sorted(row)[3:]), rtol=1e-6)
+        with np.errstate(divide="ignore"):
+            wanted = statistics.median(np.float64(1.0) / abs(row.astype(np.float64)))
+        if wanted < np.finfo(dtype).max:
+            np.testing.assert_allclose(powers, wanted, rtol=1e-6)
+        else:
+            assert np.isinf(powers)
+
+
 class FewMessages(horn.Neuron):
     """Fewer messages than are asked for, and none at all."""
 
