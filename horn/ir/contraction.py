@@ -224,7 +224,7 @@ def _gated(c: Node, monomial: Monomial) -> Monomial:
         others = before if k < home else after
         if k == home:
             continue
-        if _is_finite(factor):
+        if is_finite(factor):
             others.append(factor)
         elif ir.union(factor.axes, axes) == axes:
             inside = mul(inside, factor)
@@ -237,13 +237,15 @@ def _has_axes(node: Node, axes: str) -> bool:
     return ir.union(node.axes, axes) == node.axes
 
 
-def _is_finite(node: Node) -> bool:
+def is_finite(node: Node) -> bool:
     """Whether a number is surely finite, if its leaves are and it does not overflow."""
     stack, seen = [node], 0
     while stack:
         n = stack.pop()
         seen += 1
-        if n.args and n.op not in _FINITE or seen > MAX_FACTORS:
+        by = n.args[1] if n.op is Op.DIV else None
+        is_share = by is not None and (by.op is Op.SCALAR or by.op is Op.CONST and by.value != 0.0)
+        if n.args and n.op not in _FINITE and not is_share or seen > MAX_FACTORS:
             return False
         stack.extend(n.args)
     return True

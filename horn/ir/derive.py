@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from horn import ir
 from horn.ir import Node, Op, const, leaf, make, mul, reduce, select
+from horn.ir.contraction import is_finite
 from horn.ir.neuron_ir import ForwardIR
 from horn.neuron import WEIGHT
 
@@ -85,7 +86,7 @@ def _rules(n: Node, a: Node, alive: dict[Node, Node | None]) -> list[Node | None
     """The adjoints of a node's arguments, from the node's adjoint a; None where there is none."""
     op, args = n.op, n.args
     x = args[0]
-    if op in _FACTORS:
+    if op in _FACTORS and not (op is Op.MUL and all(map(is_finite, args))):
         a = _inside(lambda part: _only_alive(part, alive), a)
     if op is Op.ADD:
         return [a, a]
