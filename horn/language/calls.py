@@ -26,6 +26,7 @@ from horn.language.references import (
     MethodRef,
     SelfRef,
     Word,
+    elements,
 )
 from horn.language.scope import Scope
 from horn.language.sequences import Sequences
@@ -207,7 +208,7 @@ class Calls:
                 "for m in messages)",
             )
         if target in _MONOIDS and len(args) == 1:
-            items = self.sequences.elements(args[0])
+            items = elements(args[0])
             if items is not None:
                 return self.folded(name, [self.scope.number(x, node) for x in items], node)
             if self.scope.context is None and isinstance(args[0], Node) and name in LAYER_WORDS:
@@ -231,7 +232,7 @@ class Calls:
         counted = self.expressions.value(node.args[0]) if len(node.args) == 1 else None
         if isinstance(counted, MessagesRef):
             return leaf(Op.COUNT, "o", counted.input or None)
-        items = self.sequences.elements(counted)
+        items = elements(counted)
         if items is not None:
             return const(float(len(items)))
         if self.scope.context is None and isinstance(counted, Node):
@@ -302,7 +303,7 @@ class Calls:
         else:
             if target is enumerate and len(args) == 2:
                 options["start"] = (args.pop(), node.args[1])
-            items = [self.sequences.elements(a) for a in args]
+            items = [elements(a) for a in args]
             if not items or any(each is None for each in items):
                 return None
         how = {name: self.sequences.whole(*given, name) for name, given in options.items()}

@@ -26,6 +26,7 @@ from horn.language.references import (
     SelfRef,
     Unset,
     Word,
+    elements,
     wrap,
 )
 from horn.language.scope import Scope
@@ -342,19 +343,40 @@ class Names:
             self.expressions.value(target.value), MessageRef
         ):
             self.assign_field(target, value)
-        elif (
-            isinstance(target, ast.Tuple)
-            and isinstance(value, tuple)
-            and len(value) == len(target.elts)
-        ):
-            for t, v in zip(target.elts, value, strict=True):
-                self.assign(t, wrap(v), node)
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            self.unpack(target, value, node)
         else:
             self.scope.fail(
                 target,
                 f"{ast.unparse(target)!r} cannot be assigned in a neuron; assign a "
                 "variable or a State of self",
             )
+
+    def unpack(self, target: ast.Tuple | ast.List, value: Any, node: ast.AST) -> None:
+        """Assign the values of a tuple to as many names, as in low, high = pair."""
+        if isinstance(value, Unset):
+            self.scope.fail(node, value.why)
+        for each in target.elts:
+            if isinstance(each, ast.Starred):
+                self.scope.fail(
+                    each,
+                    f"{ast.unparse(each)!r} is not in the neuron language: write a name for each "
+                    "value, or a slice for the rest, as rest = values[1:]",
+                )
+        values, n = elements(value), len(target.elts)
+        if values is None:
+            self.scope.fail(
+                target, f"these are {n} names, but what is assigned to them is no tuple of {n}"
+            )
+        if len(values) != n:
+            self.scope.fail(
+                target,
+                f"these are {n} name{'s' * (n != 1)}, but there "
+                f"{'is 1 value' if len(values) == 1 else f'are {len(values)} values'}; write a "
+                "name for each",
+            )
+        for each, one in zip(target.elts, values, strict=True):
+            self.assign(each, one, node)
 
     def of_chosen(self, chosen: ChosenRef, node: ast.Attribute, name: str) -> Node:
         """A field of the chosen message; 0 where no message was chosen."""

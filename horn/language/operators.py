@@ -9,7 +9,8 @@ from typing import Any
 from horn import ir
 from horn.ir import Node, Op, const, select
 from horn.language.expressions import Expressions
-from horn.language.scope import Scope
+from horn.language.references import elements
+from horn.language.scope import Scope, other_length
 
 BINARY = {
     ast.Add: Op.ADD, ast.Sub: Op.SUB, ast.Mult: Op.MUL, ast.Div: Op.DIV, ast.Pow: Op.POW,
@@ -143,4 +144,14 @@ class Operators:
             lambda: self.expressions.value(node.orelse),
             node,
         )
-        return select(c, self.scope.number(a, node.body), self.scope.number(b, node.orelse))
+        return self.either(c, a, b, node)
+
+    def either(self, c: Node, a: Any, b: Any, node: ast.IfExp) -> Any:
+        """``a`` where the condition holds, else ``b``; of tuples element by element."""
+        first, second = elements(a), elements(b)
+        if first is None or second is None:
+            return select(c, self.scope.number(a, node.body), self.scope.number(b, node.orelse))
+        if len(first) != len(second):
+            text = repr(ast.unparse(node.test))
+            self.scope.fail(node, other_length(text, len(first), len(second)))
+        return tuple(self.either(c, x, y, node) for x, y in zip(first, second, strict=True))

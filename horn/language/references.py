@@ -77,6 +77,15 @@ class Unset:
     why: str
 
 
+def elements(value: Any) -> list[Any] | None:
+    """The elements of a sequence known at compile time (a tuple, a list, a range), or None."""
+    if hasattr(value, "shape") and hasattr(value, "tolist"):
+        value = value.tolist()
+    if not isinstance(value, (tuple, list, range)):
+        return None
+    return [wrap(each) for each in value]
+
+
 def wrap(value: Any) -> Any:
     """A Python value as a value of the run: numbers become constants."""
     if isinstance(value, types.ModuleType):  # horn's own suggest a remedy

@@ -11,7 +11,15 @@ from horn import ir
 from horn.errors import CompileError
 from horn.ir import Node, Op, const, leaf, select
 from horn.ir.neuron_ir import NeuronContext
-from horn.language.references import ActivationRef, MessageRef, MessagesRef, MethodRef, Unset, Word
+from horn.language.references import (
+    ActivationRef,
+    MessageRef,
+    MessagesRef,
+    MethodRef,
+    Unset,
+    Word,
+    elements,
+)
 from horn.language.source import Source
 from horn.neuron import MESSAGE_FIELDS, WEIGHT, Parameter, SynapseState, Weight, declared
 
@@ -194,6 +202,13 @@ class Scope:
                 return a
             if isinstance(a, Node) and isinstance(b, Node):
                 return select(c, a, b)
+            first, second = elements(a), elements(b)
+            if first is not None and second is not None:
+                if len(first) == len(second):
+                    pairs = zip(first, second, strict=True)
+                    return tuple(both(x, y, what, remedy) for x, y in pairs)
+                lengths = (len(second), len(first)) if opposite else (len(first), len(second))
+                return Unset(other_length(text, *lengths))
             if type(a) is type(b) and not isinstance(a, Node) and a == b:
                 return a
             for x, holds in ((a, not opposite), (b, opposite)):
@@ -240,6 +255,14 @@ class Scope:
             frame.returned = both(
                 yes.returned, no.returned, what, "; return a number on every path"
             )
+
+
+def other_length(text: str, n_if_true: int, n_if_false: int) -> str:
+    """The complaint about a tuple whose length a condition decides."""
+    return (
+        f"this has {n_if_true} values where {text} is true and {n_if_false} where it is false; "
+        "give it the same number of values on both sides"
+    )
 
 
 def push_of(weight: str) -> str:

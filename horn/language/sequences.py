@@ -9,7 +9,7 @@ from typing import Any
 from horn.ir import Op
 from horn.language.expressions import Expressions
 from horn.language.names import Names
-from horn.language.references import MessagesRef, wrap
+from horn.language.references import MessagesRef, elements
 from horn.language.scope import Scope
 
 #: The most rounds of one method's loops over constants: each becomes separate operations.
@@ -50,29 +50,33 @@ class Sequences:
                 "a neuron sees one message at a time and in no fixed order; loop over "
                 "them (for m in messages) instead of indexing",
             )
-        items = self.elements(value)
-        if items is not None and not isinstance(node.slice, ast.Slice):
+        items = elements(value)
+        if items is not None and isinstance(node.slice, ast.Slice):
+            return self.sliced(items, node.slice)
+        if items is not None:
             index = self.whole(self.expressions.value(node.slice), node.slice, "an index")
             if not -len(items) <= index < len(items):
                 self.scope.fail(node, f"{ast.unparse(node)!r}: there are {len(items)}, got {index}")
             return items[index]
         self.scope.fail(
             node,
-            f"{ast.unparse(node)!r}: indexing is not in the neuron language, but of a tuple of "
-            "constants",
+            f"{ast.unparse(node)!r}: only a tuple has elements here, and "
+            f"{ast.unparse(node.value)!r} is none",
         )
 
-    def elements(self, value: Any) -> list[Any] | None:
-        """The elements of a sequence known at compile time (a tuple, a list, a range), or None."""
-        if hasattr(value, "shape") and hasattr(value, "tolist"):
-            value = value.tolist()
-        if not isinstance(value, (tuple, list, range)):
-            return None
-        return [wrap(each) for each in value]
+    def sliced(self, items: list[Any], node: ast.Slice) -> tuple[Any, ...]:
+        """A slice of a tuple, as taps[1:3]; its ends are known at compile time."""
+        ends = [
+            None if each is None else self.whole(self.expressions.value(each), each, "a slice")
+            for each in (node.lower, node.upper, node.step)
+        ]
+        if ends[2] == 0:
+            self.scope.fail(node, "the step of a slice is 0; write 1, or -1 for the other way")
+        return tuple(items[slice(*ends)])
 
     def rounds(self, value: Any, node: ast.AST) -> Iterator[Any] | None:
         """The elements that a loop over constants goes through; each is a round of its own."""
-        found = self.elements(value)
+        found = elements(value)
         if found is None:
             return None
         self.n_rounds += len(found)

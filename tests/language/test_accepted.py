@@ -28,6 +28,11 @@ def clipped(v, top=1.5):
 def pair(v):
     return v, 2.0 * v
 
+def ordered(a, b):
+    if a < b:
+        return a, b
+    return b, a
+
 def maker(k):
     def scaled(v):
         return k * v
@@ -73,6 +78,34 @@ ACCEPTED = {
         a, b = pair(total)
         a, b = b, a
         self.feedforward(a - b / 3.0)
+    """,
+    "one pair of two": """
+        low, high = (total, 0.2) if total < 0.2 else (0.2, total)
+        self.feedforward(low - high / 3.0)
+    """,
+    "one pair of two, of constants and numbers": """
+        taps = (0.5, -0.25) if not total > 0.1 else self.taps[1:]
+        (a, b), c = ((total, 1.0), 2.0) if total > 0.3 else ((0.5, total), -1.0)
+        self.feedforward(sum(k * total for k in taps) + a - b * c + len(taps))
+    """,
+    "a helper that returns one pair or another": """
+        low, high = ordered(total, 0.3)
+        a, b, c = self.three(total)
+        self.feedforward(low - high / 3.0 + a * b - c)
+    """,
+    "a pair set on both sides of an if": """
+        if total > 0.1:
+            pair = total, 0.5
+        else:
+            pair = [0.2, total * total]
+        self.feedforward(pair[0] - 2.0 * pair[-1])
+    """,
+    "slices of constants": """
+        y = total
+        for tap in self.taps[1:]:
+            y = y * tap + sum(self.taps[:2]) + self.taps[::-1][0]
+        [a, b] = self.taps[-2:]
+        self.feedforward(y + a - b)
     """,
     "enumerate from a number, zip of one length": """
         y = total
@@ -191,6 +224,7 @@ ACCEPTED = {
 def test_accepted(name, tmp_path):
     body = f"""
     slope = 0.3
+    taps = (0.3, -0.7, 0.2)
     mode = "soft"
     gain = horn.Parameter(0.8)
     trace = horn.State(0.1)
@@ -199,6 +233,13 @@ def test_accepted(name, tmp_path):
         if v > 0.3:
             return math.tanh(v) * self.gain
         return self.slope * v
+
+    def three(self, v):
+        if v > 0.6:
+            return v, 1.0, self.slope
+        elif v > 0.0:
+            return 2.0, v, 0.5
+        return self.taps
 
     def mean(self, messages):
         total = 0.0

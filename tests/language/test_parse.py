@@ -683,6 +683,74 @@ REFUSED = {
         """,
         "an index takes whole numbers that are known before the run, not 't'",
     ),
+    "a slice that is not known": (
+        """
+        taps = (1.0, 2.0)
+        def forward(self, messages):
+            t = sum(m.input for m in messages)
+            self.feedforward(sum(self.taps[:«t»]))
+        """,
+        "a slice takes whole numbers that are known before the run, not 't'",
+    ),
+    "an element of a number": (
+        """
+        def forward(self, messages):
+            t = sum(m.input for m in messages)
+            self.feedforward(«t[0]»)
+        """,
+        "'t[0]': only a tuple has elements here, and 't' is none",
+    ),
+    "three values for two names": (
+        """
+        def forward(self, messages):
+            z = sum(m.input for m in messages)
+            «x, y» = (z, 1, 2)
+            self.feedforward(x + y)
+        """,
+        "these are 2 names, but there are 3 values; write a name for each",
+    ),
+    "one value for two names": (
+        """
+        def forward(self, messages):
+            z = sum(m.input for m in messages)
+            «x, y» = z
+            self.feedforward(x + y)
+        """,
+        "these are 2 names, but what is assigned to them is no tuple of 2",
+    ),
+    "a name for the rest": (
+        """
+        def forward(self, messages):
+            z = sum(m.input for m in messages)
+            x, «*y» = (z, 1, 2)
+            self.feedforward(x)
+        """,
+        "'*y' is not in the neuron language: write a name for each value, or a slice for the rest, "
+        "as rest = values[1:]",
+    ),
+    "a condition between tuples of two lengths": (
+        """
+        def forward(self, messages):
+            z = sum(m.input for m in messages)
+            x, y = «(z, 1) if not z > 0 else (z, 1, 2)»
+            self.feedforward(x + y)
+        """,
+        "this has 2 values where 'not z > 0' is true and 3 where it is false; give it the same "
+        "number of values on both sides",
+    ),
+    "a helper that returns two values or three": (
+        """
+        def some(self, z):
+            if not z > 0:
+                return z, 1
+            return z, 1, 2
+        def forward(self, messages):
+            «x, y = self.some(sum(m.input for m in messages))»
+            self.feedforward(x + y)
+        """,
+        "this has 2 values where 'not z > 0' is true and 3 where it is false; give it the same "
+        "number of values on both sides",
+    ),
     "in": (
         """
         mode = "a"
