@@ -341,6 +341,13 @@ def where(condition: Any, a: Any, b: Any) -> Any:
     return apply("where", condition, a, b)
 
 
+#: The names of all functions here that a neuron may call.
+FUNCTIONS = tuple(
+    name
+    for name, f in globals().items()
+    if getattr(f, "__module__", "") == __name__ and name.strip("_") == name != "apply"
+)
+
+
 def __dir__() -> list[str]:  # what a prompt completes
-    own = (name for name, f in globals().items() if getattr(f, "__module__", "") == __name__)
-    return ["e", "pi", *(name for name in own if name.strip("_") == name != "apply")]
+    return ["e", "pi", *FUNCTIONS]

@@ -56,7 +56,12 @@ DRAWN_AGAIN = (
 
 
 def no_statistic(word: str, over: object) -> str:
-    """The error message of ``self.word(x, over=over)``, where there is no such statistic."""
+    """The error message of ``self.word(x, over=over)``, where there is no such statistic.
+    over : None where it is not said.
+    """
+    if over is None:
+        known = " or ".join(f'over="{each}"' for each, has in STATISTICS.items() if word in has)
+        return f"self.{word}(x) does not say over which numbers: add {known}"
     there = "; ".join(f'over="{known}": {", ".join(words)}' for known, words in STATISTICS.items())
     return f"self.{word} is over {over!r}; there are {there}"
 

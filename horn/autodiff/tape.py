@@ -100,7 +100,7 @@ class Traced:
             raise user_text.error(
                 "a plain number is needed here, but this one depends on the messages; the "
                 "functions of the neuron language are "
-                f"{', '.join(sorted(math.OPS))}: take them from horn.math, or from math"
+                f"{', '.join(sorted(math.FUNCTIONS))}: take them from horn.math, or from math"
             )
         return self.value
 

@@ -42,6 +42,7 @@ _MONOIDS = {
     sum: "sum", max: "max", min: "min", any: "any", all: "all",
     python_math.prod: "prod", horn_math.prod: "prod",
 }  # fmt: skip
+_OF_NUMBERS: tuple[Any, ...] = (len, abs, float, bool, pow)
 _ORDERS = {
     horn_math.median: "median", horn_math.largest: "largest", horn_math.smallest: "smallest",
     horn_math.top_sum: "top_sum",
@@ -57,10 +58,15 @@ _INSTEAD: dict[Any, str] = {
     complex: _REAL,
     print: "it gives nothing: write it on a line of its own, which is left out where neurons are "
     "compiled",
-    round: "write horn.math.floor(x + 0.5)",
+    round: "write horn.math.floor(x + 0.5), which rounds halves up: 2.5 gives 3, not 2",
     int: "write horn.math.floor(x), which rounds down: -0.5 gives -1, not 0",
     super: "call the base class by its name: Base.forward(self, messages)",
 }
+_ROUND_DIGITS = (
+    "write horn.math.floor(x * 100.0 + 0.5) / 100.0 for 2 digits, which rounds halves up: 0.125 "
+    "gives 0.13, not 0.12"
+)
+_OF_PYTHON = sorted(f.__name__ for f in (*_MONOIDS, *_OF_NUMBERS) if f.__module__ == "builtins")
 _PLAIN = "calls in a neuron take plain arguments: write them in their order, without names"
 _DRAWS = "draw with self.uniform(), self.normal() or self.bernoulli(p), which a run repeats"
 _INSTEAD_OF_MODULES = {
@@ -89,6 +95,7 @@ class Calls:
         self.expressions.rules[ast.Call] = self.call
 
     def call(self, node: ast.Call) -> Any:
+        self.no_super(node)
         target = self.expressions.value(node.func)
         if isinstance(target, Word):
             return self.words.call(target, node)
@@ -98,15 +105,17 @@ class Calls:
                 return self.orders.chosen(target.__name__, node)
             if target in _ORDERS:
                 return self.orders.ordered(_ORDERS[target], node)
-            if target in _MONOIDS or target in (len, abs, float, bool, pow):
+            if target in _MONOIDS or target in _OF_NUMBERS:
                 return self.builtin(target, node)
             if target in _SEQUENCES:
                 found = self.constants(target, node)
                 if found is not None:
                     return found
         if hashable(target) and target in _INSTEAD:
-            name = ast.unparse(node.func)
-            self.scope.fail(node.func, f"{name} is not in the neuron language; {_INSTEAD[target]}")
+            name, remedy = ast.unparse(node.func), _INSTEAD[target]
+            if target is round and len(node.args) + len(node.keywords) > 1:
+                remedy = _ROUND_DIGITS
+            self.scope.fail(node.func, f"{name} is not in the neuron language; {remedy}")
         if node.keywords:
             self.scope.fail(node, _PLAIN)
         args = [self.expressions.value(a) for a in node.args]
@@ -124,7 +133,6 @@ class Calls:
             return self.functions.math(MATH[target], args, node)
         if isinstance(target, types.FunctionType):
             return self.functions.call(target, args, node)
-        known = ", ".join(sorted(n for n in horn_math.OPS))
         name = ast.unparse(node.func)
         twin = getattr(target, "__name__", "")
         if twin in horn_math.OPS and hasattr(horn_math, twin):
@@ -141,9 +149,29 @@ class Calls:
             self.scope.fail(node.func, f"{name} is not in the neuron language; {instead}")
         self.scope.fail(
             node.func,
-            f"{name} is not in the neuron language (calls allowed: {known}, and your own functions)"
-            f".\nWrite it with those{_OR_PYTHON * (self.scope.context is not None)}.",
+            f"{name} is not in the neuron language (calls allowed: {', '.join(_OF_PYTHON)}, of "
+            f"horn.math {', '.join(self.of_math())}, and your own functions).\n"
+            f"Write it with those{_OR_PYTHON * (self.scope.context is not None)}.",
         )
+
+    def of_math(self) -> list[str]:
+        """The functions of horn.math that may be called here."""
+        of_messages = {f.__name__ for f in _ORDERS} if self.scope.context is None else set()
+        return [name for name in sorted(horn_math.FUNCTIONS) if name not in of_messages]
+
+    def no_super(self, node: ast.Call) -> None:
+        """Fail at super().method(...), and name the call that is meant."""
+        method = node.func
+        if not isinstance(method, ast.Attribute) or not isinstance(method.value, ast.Call):
+            return
+        called = method.value.func
+        if isinstance(called, ast.Name) and self.expressions.value(called) is super:
+            given = ", ".join(["self", *map(ast.unparse, (*node.args, *node.keywords))])
+            self.scope.fail(
+                called,
+                "super is not in the neuron language; call the base class by its name: "
+                f"Base.{method.attr}({given})",
+            )
 
     def numbers(self, values: list[Any], node: ast.Call) -> list[Node]:
         """The values of a call's arguments, all of which must be numbers."""
@@ -200,6 +228,9 @@ class Calls:
             return self.reduced(name, first, node)
         if node.keywords:
             self.scope.fail(node, _PLAIN)
+        if isinstance(first, ast.Starred) and len(node.args) == 1 and target in _MONOIDS:
+            values = ast.unparse(first.value)
+            self.scope.fail(first, f"{name} takes the values of a tuple at once: {name}({values})")
         args = [self.expressions.value(a) for a in node.args]
         if any(isinstance(a, MessagesRef) for a in args):
             self.scope.fail(
@@ -298,6 +329,13 @@ class Calls:
         args = [self.expressions.value(a) for a in node.args]
         options = {str(k.arg): (self.expressions.value(k.value), k.value) for k in node.keywords}
         if target is range:
+            if any(isinstance(a, Node) and ir.contains(a, Op.COUNT) for a in args):
+                index = ", where m.index is the number of each, from 0"
+                self.scope.fail(
+                    node,
+                    f"{ast.unparse(node)!r}: a neuron loops over the messages themselves: for m in "
+                    f"messages{index * (self.scope.kind == 'forward')}",
+                )
             given = zip(args, node.args, strict=True)
             items: list[Any] = [self.sequences.whole(*each, "range") for each in given]
         else:

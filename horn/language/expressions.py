@@ -13,6 +13,7 @@ Rule = Callable[[Any], Any]  # from a syntax tree of one form to its value
 _REMEDIES: dict[type[ast.expr], str] = {
     ast.NamedExpr: "; assign on a line of its own",
     ast.Lambda: "; write it as a method, or as a function beside the class",
+    ast.Starred: "; write the values one by one, as values[0], values[1]",
     ast.JoinedStr: "; text is for print(...) on a line of its own",
 }
 

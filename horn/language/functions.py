@@ -19,7 +19,7 @@ from horn.ir import Node, Op, select
 from horn.language.names import ONE_NUMBER
 from horn.language.references import SelfRef, wrap
 from horn.language.scope import Scope
-from horn.language.source import Source, source_of
+from horn.language.source import Source, column_of, source_of
 from horn.language.statements import Statements
 from horn.sources import is_user_file
 
@@ -167,7 +167,7 @@ class Functions:
         if isinstance(function, types.FunctionType) and is_user_file(function.__code__.co_filename):
             file, line = function.__code__.co_filename, function.__code__.co_firstlineno
             text = linecache.getline(file, line).rstrip()
-            at = max(text.find("lambda"), 0)
+            at = _lambda_at(function.__code__, text)
             raise CompileError(
                 problem, file=file, line=line, column=at, end_column=at + len("lambda"), text=text,
                 where=name,
@@ -183,6 +183,19 @@ class Functions:
         if self.scope.context is not None:
             raise CompileError("len of one number; in an interlayer write len(output)")
         return ir.Scalar("layer_size")
+
+
+def _lambda_at(code: types.CodeType, text: str) -> int:
+    """The column of a lambda in its first line, which may have several: the last before its body.
+    0 where the text has changed.
+    """
+    columns = [
+        column
+        for line, _, column, end in code.co_positions()
+        if line == code.co_firstlineno and column is not None and end
+    ]
+    body = column_of(text, min(columns)) if columns else len(text)
+    return max(text.rfind("lambda", 0, body), 0)
 
 
 _OF_NUMBERS = frozenset({"numpy", "math", "cmath", "scipy", "torch"})  # take no formulas

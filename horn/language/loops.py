@@ -20,6 +20,12 @@ from horn.language.references import ErrorRef, ErrorsRef, MessageRef, MessagesRe
 from horn.language.scope import Scope
 from horn.language.sequences import Sequences
 
+# The remedy where a variable is set with the largest so far, as  if v > best: best, at = v, m.index
+_CHOSEN = (
+    ". To know which message is the largest write  best = max(messages, key=lambda m: m.input * "
+    "m.weight)  (min likewise) and read the fields of best, as best.index"
+)
+
 
 @dataclass(frozen=True)
 class MessageLoops:
@@ -144,11 +150,13 @@ class MessageLoops:
             if others
             else ""
         )
+        follows = value.op is Op.SELECT and me in value.args[1:] and not _has(value.args[0], me)
+        remedy = _CHOSEN if follows and others and self.scope.kind == "forward" else ""
         self.scope.fail(
             place,
             f"{name!r} depends on the order of messages{also}: from one message to "
             "the next a variable may be summed (+=), multiplied (*=), or "
-            f"taken the max, min, any or all of, and nothing else",
+            f"taken the max, min, any or all of, and nothing else{remedy}",
         )
 
     def no_carry(self, value: Node, node: ast.AST, what: str) -> None:

@@ -30,8 +30,8 @@ class Source:
         line = self.first_line + getattr(node, "lineno", 1) - 1
         function = self.function
         text = texts.line_of(function.__code__, function.__globals__, line)
-        start = _column(text, getattr(node, "col_offset", 0))
-        end = _column(text, getattr(node, "end_col_offset", 0) or 0)
+        start = column_of(text, getattr(node, "col_offset", 0))
+        end = column_of(text, getattr(node, "end_col_offset", 0) or 0)
         if getattr(node, "end_lineno", None) != getattr(node, "lineno", None):
             end = len(text)
         return CompileError(
@@ -116,6 +116,6 @@ def _first(lines: list[str]) -> ast.stmt:
     return ast.increment_lineno(tree.body[0], -1) if isinstance(tree, ast.If) else tree
 
 
-def _column(text: str, offset: int) -> int:
+def column_of(text: str, offset: int) -> int:
     """The column in characters, as a caret needs it: Python counts bytes of UTF-8."""
     return len(text.encode()[:offset].decode(errors="ignore"))

@@ -186,7 +186,8 @@ class Words:
         if "x" not in given or not given.keys() <= allowed or len(node.args) > len(allowed):
             scope.fail(node, no_word(word))
         if over not in STATISTICS or word not in STATISTICS[over]:
-            scope.fail(node, no_statistic(word, over))
+            said = ast.unparse(given["over"]) if "over" in given and over is None else over
+            scope.fail(node, no_statistic(word, said))
         if scope.kind != "forward":
             scope.fail(node, f"self.{word} asks the {over}: that is for forward")
         if scope.in_loop:

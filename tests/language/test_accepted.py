@@ -318,6 +318,24 @@ def test_what_a_lambda_takes_from_elsewhere_is_named_at_its_line(given, said):
     assert (caught.value.file, caught.value.line) == (__file__, given.__code__.co_firstlineno)
 
 
+# fmt: off
+ON_ONE_LINE = (lambda z: z * 2.0, lambda z: (lambda x: x)(max(z, 0.0)), lambda z: min(z, 1.0))
+# fmt: on
+
+
+@pytest.mark.parametrize("place, number", [(1, 1), (2, 3)])
+def test_the_caret_is_under_the_lambda_that_is_meant(place, number):
+    class N(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    with pytest.raises(CompileError, match="or write a def") as caught:
+        parse_forward(context(N, activation=horn.Activation("mine", ON_ONE_LINE[place])))
+    text, column = caught.value.text, caught.value.column
+    assert text[column : caught.value.end_column] == "lambda"
+    assert text[:column].count("lambda") == number
+
+
 def test_what_only_a_lambda_cannot_have_a_def_may():
     def bent(z):
         return max(z, 0.0) if z < 6.0 else 6.0

@@ -485,12 +485,12 @@ REFUSED = {
     "a loop over numbers": (
         """
         def forward(self, messages):
-            for k in range(«len(messages)»):
+            for k in «range(len(messages))»:
                 pass
             self.feedforward(1.0)
         """,
-        "range takes whole numbers that are known before the run, not 'len(messages)': write a "
-        "number, a constant of the class, or len of a tuple",
+        "'range(len(messages))': a neuron loops over the messages themselves: for m in messages, "
+        "where m.index is the number of each, from 0",
     ),
     "numbered messages": (
         """
@@ -532,9 +532,11 @@ REFUSED = {
                 total += «math.gamma»(m.input) * m.weight
             self.feedforward(total)
         """,
-        "math.gamma is not in the neuron language (calls allowed: abs, atan, atan2, cos, erf, "
-        "erfc, exp, expm1, floor, floordiv, log, log1p, maximum, minimum, mod, pow, relu, sigmoid, "
-        "sign, sin, softplus, sqrt, stop_gradient, tanh, where, and your own functions).\n"
+        "math.gamma is not in the neuron language (calls allowed: abs, all, any, bool, float, len, "
+        "max, min, pow, sum, of horn.math acos, asin, atan, atan2, ceil, cos, erf, erfc, exp, "
+        "expm1, floor, floordiv, isfinite, isinf, isnan, largest, log, log1p, maximum, median, "
+        "minimum, mod, prod, relu, sigmoid, sign, sin, smallest, softplus, sqrt, stop_gradient, "
+        "tan, tanh, top_sum, where, and your own functions).\n"
         "Write it with those, or put @horn.interpreted on the class, which runs it with all of "
         "Python.",
     ),
@@ -587,6 +589,85 @@ REFUSED = {
             «super»().forward(messages)
         """,
         "call the base class by its name: Base.forward(self, messages)",
+    ),
+    "super of a helper": (
+        """
+        def forward(self, messages):
+            z = sum(m.input for m in messages)
+            self.feedforward(«super»().bend(2.0 * z, k=1))
+        """,
+        "super is not in the neuron language; call the base class by its name: "
+        "Base.bend(self, 2.0 * z, k=1)",
+    ),
+    "super of nothing": (
+        """
+        def forward(self, messages):
+            base = «super»()
+        """,
+        "call the base class by its name: Base.forward(self, messages)",
+    ),
+    "round": (
+        """
+        def forward(self, messages):
+            self.feedforward(«round»(2.5))
+        """,
+        "write horn.math.floor(x + 0.5), which rounds halves up: 2.5 gives 3, not 2",
+    ),
+    "round to digits": (
+        """
+        def forward(self, messages):
+            self.feedforward(«round»(0.125, 2))
+        """,
+        "write horn.math.floor(x * 100.0 + 0.5) / 100.0 for 2 digits, which rounds halves up: "
+        "0.125 gives 0.13, not 0.12",
+    ),
+    "the largest of a starred tuple": (
+        """
+        def forward(self, messages):
+            xs = (1.0, 2.0)
+            self.feedforward(max(«*xs»))
+        """,
+        "max takes the values of a tuple at once: max(xs)",
+    ),
+    "a starred argument": (
+        """
+        def forward(self, messages):
+            xs = (1.0, 2.0)
+            self.feedforward(math.pow(«*xs»))
+        """,
+        "write the values one by one, as values[0], values[1]",
+    ),
+    "which message is the largest": (
+        """
+        def forward(self, messages):
+            best, arg = -math.inf, 0.0
+            for m in messages:
+                v = m.input * m.weight
+                if v > best:
+                    best = v
+                    «arg = m.index»
+            self.feedforward(arg)
+        """,
+        "(it also uses 'best', which changes from message to message): from one message to the "
+        "next a variable may be summed (+=), multiplied (*=), or taken the max, min, any or all "
+        "of, and nothing else. To know which message is the largest write  best = max(messages, "
+        "key=lambda m: m.input * m.weight)  (min likewise) and read the fields of best, as "
+        "best.index",
+    ),
+    "a statistic that does not say over what": (
+        """
+        def forward(self, messages):
+            self.feedforward(«self.max(sum(m.input for m in messages))»)
+        """,
+        'self.max(x) does not say over which numbers: add over="layer"',
+    ),
+    "a statistic over a variable": (
+        """
+        def forward(self, messages):
+            where = "layer"
+            self.feedforward(«self.max(sum(m.input for m in messages), over=where)»)
+        """,
+        "self.max is over 'where'; there are over=\"layer\": sum, mean",
     ),
     "int": (
         """

@@ -70,6 +70,31 @@ def test_what_is_said_of_a_function_that_horn_math_has_not_compiles(tmp_path, na
     texts.forward(texts.module(tmp_path, made).N)
 
 
+CALLS = {
+    **dict.fromkeys(("abs", "bool", "float"), "{}(z)"),
+    **dict.fromkeys(("all", "any", "max", "min", "sum", "median", "prod"), "{}(each)"),
+    **dict.fromkeys(("atan2", "floordiv", "maximum", "minimum", "mod", "pow"), "{}(z, 0.5)"),
+    **dict.fromkeys(("largest", "smallest", "top_sum"), "{}(2, (each))"),
+    "len": "len(messages)",
+    "where": "{}(z > 0.0, z, 0.5)",
+}
+
+
+def test_every_call_that_is_said_to_be_allowed_is(tmp_path):
+    with pytest.raises(CompileError) as caught:
+        text = texts.source(forward("self.feedforward(math.gamma(0.5))"))
+        texts.forward(texts.module(tmp_path, text).N)
+    listed = str(caught.value).partition("calls allowed: ")[2].partition(", and your own")[0]
+    python, of_math = listed.split(", of horn.math ")
+    names = [*python.split(", "), *(f"horn.math.{name}" for name in of_math.split(", "))]
+    assert {"pow", "horn.math.median", "horn.math.asin"} <= set(names)
+    for name in names:
+        call = CALLS.get(name.rpartition(".")[2], "{}(z)").format(name)
+        call = call.replace("each", "m.input * m.weight for m in messages")
+        lines = ["z = sum(m.input for m in messages)", f"self.feedforward(1.0 * ({call}))"]
+        texts.forward(texts.module(tmp_path, texts.source(forward(*lines))).N)
+
+
 def test_a_largest_message_starts_at_minus_infinity_as_the_complaint_says(tmp_path):
     lines = ["best = -math.inf", "for m in messages:", "    if m.input > best:"]
     lines += ["        best = m.input", "self.feedforward(best)"]
