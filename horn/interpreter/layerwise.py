@@ -13,7 +13,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from horn.autodiff import user_text
-from horn.autodiff.tape import OF_LAYER, Traced, answering, extreme, listening, make
+from horn.autodiff.tape import (
+    Traced,
+    answering,
+    below,
+    extreme,
+    is_number,
+    listening,
+    make,
+    observing,
+)
 
 PARTLY = (
     "is of the whole layer, but stands where only some of its neurons come: compute it before the "
@@ -27,16 +36,29 @@ _FOLDS: dict[str, Callable[[list[Any]], Any]] = {
 }  # fmt: skip
 
 
-def _asks(word: str) -> Callable[[Any], Any]:
-    return lambda truth: getattr(Traced(float(truth), varies=True), word)()
+# The most paths of a function that are looked at, and the most comparisons that are turned on each.
+MOST_PATHS, MOST_TURNS = 256, 24
 
 
-class _Truth(int):
-    """The outcome of a comparison for one neuron, with the statistics of the layer, as in
-    ``(output > 0).mean()``.
+class _Truth(Traced):
+    """The outcome of a comparison for one neuron: a number of it, with arithmetic and with the
+    statistics of the layer, as in ``(output > 0).mean()``. To ask whether it is true is no
+    comparison.
     """
 
-    sum, mean, prod, max, min = map(_asks, OF_LAYER)
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return self.value != 0.0
+
+
+def _truth(outcome: bool, varies: bool) -> bool:
+    return cast(bool, _Truth(float(outcome), varies=varies))
+
+
+def _varies(*values: Any) -> bool:
+    """Whether any of the values may differ between the neurons."""
+    return any(isinstance(x, Traced) and x.varies for x in values)
 
 
 class _LayerAsked(BaseException):
@@ -87,22 +109,86 @@ def run(f: Callable[..., Any], rows: Sequence[tuple[Any, ...]]) -> tuple[list[An
 
     def compare(outcome: bool, operands: tuple[Any, ...]) -> bool:
         nonlocal compared
-        compared = compared or any(isinstance(x, Traced) and x.varies for x in operands)
-        return cast(bool, _Truth(outcome))
+        compared = compared or _varies(*operands)
+        return _truth(outcome, _varies(*operands))
 
     with answering(layer.ask), listening(compare):
         while True:
             found = layer.hear(f, rows)
             asked = [each for each in found if isinstance(each, _LayerAsked)]
             if not asked:
-                varies = any(isinstance(x, Traced) and x.varies for x in found)
-                return found, not (compared or varies)
+                if _varies(*found):
+                    return found, False
+                return found, not compared or _is_same_on_all_paths(f, rows[0], layer)
             if len(asked) < len(found) or len({each.word for each in asked}) > 1:
                 layer.is_partly = True
                 continue
             with listening(lambda outcome, operands: outcome):
                 answer = _answer(asked[0].word, [each.value for each in asked])
             layer.answers.append((asked[0].word, answer))
+
+
+def _is_same_on_all_paths(f: Callable[..., Any], row: tuple[Any, ...], layer: _Layer) -> bool:
+    """Whether a neuron makes the same number of the layer's answers, however its own comparisons
+    come out: ``(output * (target > 0)).sum()`` is one number of the layer; ``a if output > 0 else
+    b`` is a number of each neuron, even where ``a`` and ``b`` are of the layer.
+    """
+    first = Traced(0.0).serial
+    forms: dict[Any, int] = {}  # numbers made alike have one number here
+
+    def form(value: Any) -> int:
+        made: dict[int, int] = {}
+        for node in reversed(below(value)):
+            args = [made[a.serial] if isinstance(a, Traced) else known(a) for a in node.args]
+            key: Any = node.serial  # made before, as the answers
+            if node.serial > first:
+                key = (node.op, *args) if args else repr(node.value)
+            made[node.serial] = forms.setdefault(key, len(forms))
+        return made[value.serial] if isinstance(value, Traced) else known(value)
+
+    def known(value: Any) -> int:
+        return forms.setdefault(repr(float(value)), len(forms))
+
+    found = [value for value in _on_all_paths(f, row, layer) if is_number(value)]
+    return not _varies(*found) and len(set(map(form, found))) == 1
+
+
+class _Unseen:
+    """An observer that looks away: what other paths compute has not happened."""
+
+    def made(self, op: str, values: Sequence[float], result: float) -> None: ...
+    def placed(self, made: Traced) -> None: ...
+    def flowed(self, node: Traced, args: Sequence[float], slope: float, flow: float) -> None: ...
+
+
+def _on_all_paths(f: Callable[..., Any], row: tuple[Any, ...], layer: _Layer) -> list[Any]:
+    """The results of f for a neuron on its path, and with each of its comparisons turned around."""
+    found: list[Any] = []
+    pending: list[list[bool]] = [[]]
+    while pending and len(found) < MOST_PATHS:
+        script, outcomes = pending.pop(), list[bool]()
+
+        def turn(
+            outcome: bool,
+            operands: tuple[Any, ...],
+            script: list[bool] = script,
+            outcomes: list[bool] = outcomes,
+        ) -> bool:
+            varies = _varies(*operands)
+            if varies:
+                outcome = script[len(outcomes)] if len(outcomes) < len(script) else outcome
+                outcomes.append(outcome)
+            return _truth(outcome, varies)
+
+        layer.turn = 0
+        try:
+            with listening(turn), observing(_Unseen()):
+                found.append(f(*row))
+        except (_LayerAsked, Exception):
+            found.append(None)  # a path that no real number takes; else the real run has raised it
+        for place in range(len(script), min(len(outcomes), MOST_TURNS)):
+            pending.append([*outcomes[:place], not outcomes[place]])
+    return found
 
 
 def _answer(word: str, values: list[Any]) -> Any:

@@ -421,10 +421,9 @@ def between(stage: Stage, leaves: list[Traced]) -> list[Any]:
 def one_number(function: Any, translated: Any, layer: Sequence[float]) -> float:
     """The number that an aggregate's function computes from a layer's outputs."""
     leaves = [Traced(v, variable=True, varies=True) for v in layer]
-    made, _ = layerwise.run(translated, [(leaf,) for leaf in leaves])
+    made, is_whole = layerwise.run(translated, [(leaf,) for leaf in leaves])
     wrong = [value for value in made if not is_number(value)]
-    varies = any(isinstance(value, Traced) and value.varies for value in made)
-    if not wrong and not varies and len({repr(number(value)) for value in made}) == 1:
+    if not wrong and is_whole:
         return number(made[0])
     name = getattr(function, "__name__", repr(function))
     problem = (

@@ -164,8 +164,61 @@ def of_targets(output, target):
     return (output - output.min()) * target.sum() - output * target.mean()
 
 
+def masked(output, target):
+    return (output * (target > 0)).sum()
+
+
+def masked_by_if(output, target):
+    kept = 1.0 if target > 0 else 0.0
+    return (output * kept).sum() - (output * hm.where(target > 0, 1.0, 0.0)).mean()
+
+
+def highest_of_the_others(output, target):
+    return max(output - 10.0 * (target > 0))
+
+
+def hinge_of_classes(output, target):
+    right = sum(output * (target > 0))
+    return max(0.0, 1.0 + max(output - 10 * (target > 0)) - right)
+
+
+def hits(output, target):
+    return sum(target > 0) * output + len(target > 0) * ((target > 0) * (output > 0)).mean()
+
+
+def one_of_two(output, target):
+    """Of each neuron, though every one chooses the same."""
+    total, square = output.sum(), (output * output).sum()
+    return total if output > -2.0 else square
+
+
+def share_of_the_layer(output, target):
+    return output.max() * (0.5 + (target > -1.0))
+
+
+def larger_of_two(output, target):
+    """Of the layer: the condition is."""
+    total, square = output.sum(), (output * output).sum()
+    return total if total > square else square
+
+
+def alike_on_both_sides(output, target):
+    return output.sum() * (2.0 if output > 0 else 2.0)
+
+
+same = horn.Activation("same", lambda z: z)
+
+
+def through_an_activation(output, target):
+    return output.sum() * same(2.0 if output > -2.0 else 3.0)
+
+
+OF_COMPARISONS = [masked, masked_by_if, highest_of_the_others, hinge_of_classes, hits, one_of_two,
+                  through_an_activation, share_of_the_layer, larger_of_two,
+                  alike_on_both_sides]  # fmt: skip
 LOSSES = [whole, mean_and_peak, divided, branches, with_len, by_builtins, rounds, of_targets,
-          lambda output, target: (output - target) ** 2 / (output * output).sum()]  # fmt: skip
+          lambda output, target: (output - target) ** 2 / (output * output).sum(),
+          *OF_COMPARISONS]  # fmt: skip
 
 
 @pytest.mark.parametrize("size", [3, 1])
@@ -189,6 +242,16 @@ def test_one_number_for_the_layer_is_the_loss():
         found.append(engine.probe(np.arange(4), iteration=0, first_sample=0))
     for name in found[0]:
         np.testing.assert_allclose(found[0][name], found[1][name])
+
+
+WHOLE = {masked, masked_by_if, highest_of_the_others, hinge_of_classes, larger_of_two,
+         alike_on_both_sides}  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", OF_COMPARISONS)
+def test_a_loss_is_of_the_layer_whatever_is_compared_on_the_way(loss):
+    rows = [(Traced(y, varies=True), Traced(t, varies=True)) for y, t in ((0.5, 0), (0.9, 1))]
+    assert layerwise.run(loss, rows)[1] is (loss in WHOLE)
 
 
 def louder(output):
