@@ -8,7 +8,7 @@ names every function: a backend that covers ``OPS`` covers the language.
 from __future__ import annotations
 
 import math as _m
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 pi, e = _m.pi, _m.e
@@ -124,7 +124,30 @@ def apply(name: str, *args: Any) -> Any:
             return hook(name, args)
     if any(hasattr(a, "__array__") for a in args):
         return _numpy(name, args)
-    return _SCALAR[name](*args)
+    try:
+        found = _SCALAR[name](*args)
+    except (ArithmeticError, ValueError):
+        return _beyond(name, args)
+    return _beyond(name, args) if isinstance(found, complex) else found
+
+
+def _beyond(name: str, args: tuple[Any, ...]) -> float:
+    """NumPy's infinity or NaN where Python raises, or has a complex number as (-8) ** (1/3)."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        return _told(name, args, float(_numpy(name, tuple(np.float64(a) for a in args))))
+
+
+# Called with the name, the arguments and the result of a function without a finite result; the
+# last one counts (horn.autodiff.tape.observing).
+observers: list[Callable[[str, Sequence[float], float], None]] = []
+
+
+def _told(name: str, values: Sequence[float], found: float) -> float:
+    if observers:
+        observers[-1](name, values, found)
+    return found
 
 
 def exp(z: Any) -> Any:
@@ -289,13 +312,17 @@ def smallest(k: int, values: Iterable[Any]) -> Any:
     message that has it: ``smallest(2, (m.input * m.weight for m in messages))``.
     """
     found, numbers, order = _ordered(values)
-    return found[numbers.index(order[k - 1])] if k <= len(found) else _m.inf
+    if k > len(found):
+        return _told("smallest", (k, len(found)), _m.inf)
+    return found[numbers.index(order[k - 1])]
 
 
 def largest(k: int, values: Iterable[Any]) -> Any:
     """The k-th largest, likewise; minus infinity where there are fewer."""
     found, numbers, order = _ordered(values)
-    return found[numbers.index(order[-k])] if k <= len(found) else -_m.inf
+    if k > len(found):
+        return _told("largest", (k, len(found)), -_m.inf)
+    return found[numbers.index(order[-k])]
 
 
 def median(values: Iterable[Any]) -> Any:
@@ -305,7 +332,7 @@ def median(values: Iterable[Any]) -> Any:
     found, numbers, order = _ordered(values)
     n = len(found)
     if n == 0:
-        return _m.nan
+        return _told("median", (), _m.nan)
     lower, upper = (found[numbers.index(order[place])] for place in ((n - 1) // 2, n // 2))
     return 0.5 * lower + 0.5 * upper
 

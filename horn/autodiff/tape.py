@@ -227,10 +227,12 @@ class listening(_Above):
 def observing(observer: Observer) -> Iterator[None]:
     """The context ``with observing(o)``: o alone sees every operation, not earlier observers."""
     _observers.append(observer)
+    math.observers.append(observer.made)
     try:
         yield
     finally:
         _observers.pop()
+        math.observers.pop()
 
 
 def is_number(value: Any) -> bool:
@@ -284,7 +286,6 @@ _ARITHMETIC: dict[str, Callable[..., float]] = {
     "div": operator.truediv,
     "neg": operator.neg,
 }
-_NUMPY = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "neg": "negative"}
 _UFUNCS = {
     **{name: name for name in math.OPS},
     "absolute": "abs",
@@ -309,16 +310,15 @@ _UFUNCS = {
 
 
 def compute(op: str, *values: float) -> float:
-    """The value of an operation by IEEE 754: NumPy's inf or NaN where Python raises."""
+    """The value of an operation by IEEE 754: infinite or NaN where Python raises."""
+    if op not in _ARITHMETIC:
+        return float(math.apply(op, *values))
     try:
-        value = _ARITHMETIC[op](*values) if op in _ARITHMETIC else math.apply(op, *values)
-    except (ArithmeticError, ValueError):
-        value = complex(0, 1)
-    if isinstance(value, complex):  # Python's result of (-8) ** (1/3)
+        return float(_ARITHMETIC[op](*values))
+    except ZeroDivisionError:
+        a, b = values
         with np.errstate(all="ignore"):
-            arrays = [np.float64(v) for v in values]
-            value = getattr(np, _NUMPY[op])(*arrays) if op in _NUMPY else math.apply(op, *arrays)
-    return float(value)
+            return float(np.divide(a, b))
 
 
 def _f(op: str) -> Callable[..., Any]:

@@ -18,6 +18,12 @@ from horn.neuron import WEIGHT
 Numbers = dict[str, list[float]]  # arrays by name, flat
 DeltaNumbers = dict[str, dict[str, float]]  # d loss / d sum, by names of input and weight
 
+# The remedy beside Python's ZeroDivisionError: numbers of the tape divide as NumPy's.
+PLAIN_DIVISION = (
+    "Two plain numbers, in which no message has a part, are divided by Python itself, which raises "
+    "at 0: begin the sums with numbers of messages, or compare before dividing: x / y if y else 0.0"
+)
+
 
 @dataclass
 class LearnedNumbers:
@@ -366,7 +372,11 @@ def _run(
         own["loss"] = Traced(back.loss, "loss", varies=True)
     if kind == "backward" and stage.hears_error:
         own["error"] = _errors(stage, o, back, call)
-    call.run(tuple(parameters) if kind == "backward" else ())
+    try:
+        call.run(tuple(parameters) if kind == "backward" else ())
+    except ZeroDivisionError as error:
+        error.add_note(PLAIN_DIVISION)
+        raise
     if kind == "forward" and stage.has_target and not moment.training:
         kept = (call.fed, *(own[name] for name in stage.states))
         if any(node.op == "target" for node in below(*kept)):

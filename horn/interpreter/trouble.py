@@ -105,6 +105,10 @@ class Watch:
 
 def _said(op: str, values: Sequence[float]) -> str:
     given = [f"{v:.6g}" for v in values]
+    if op in ("largest", "smallest"):
+        return f"{op}({values[0]}, ...) of {values[1]} message{'s' * (values[1] != 1)}"
+    if op == "median":
+        return "median of no message"
     if op in _SIGNS:
         return f" {_SIGNS[op]} ".join(given)
     return f"{op}({', '.join(given)})"
@@ -119,6 +123,9 @@ def _remedy(op: str, values: Sequence[float]) -> str:
         return "sqrt takes numbers from 0: write horn.math.sqrt(horn.math.maximum(x, 0.0))."
     if op in ("div", "floordiv", "mod") and values[-1] == 0.0:
         return "It divides by 0: keep the divisor away from it, as x / (y + 1e-6) for y above 0."
+    if op in ("largest", "smallest", "median"):
+        n = int(values[0]) if values else 1
+        return f"Ask before whether there are so many: x if len(messages) >= {n} else 0.0."
     if op == "pow":
         return ("A power of a number below 0, or one of 0 with an exponent below 0, is none: take "
                 "abs(x) or a maximum first.")  # fmt: skip

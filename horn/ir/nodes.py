@@ -349,9 +349,10 @@ def compute(op: Op, values: list[float]) -> float:
 
 def _fold(op: Op, values: list[float]) -> float | None:
     try:
-        return compute(op, values)
-    except (ValueError, TypeError, ZeroDivisionError, OverflowError):  # TypeError: a complex power
+        found = compute(op, values)
+    except ZeroDivisionError:
         return None  # left to the run, which gives inf or nan as for any other value
+    return found if found == found else None  # and so is NaN
 
 
 _FOLD: dict[Op, Callable[..., Any]] = {

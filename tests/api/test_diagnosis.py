@@ -301,11 +301,23 @@ class Logarithm(horn.Neuron):
         self.feedforward(horn.math.log(sum(abs(m.input * m.weight) for m in messages)))
 
 
+class Second(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(horn.math.largest(2, (m.input * m.weight for m in messages)))
+
+
+class Median(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(horn.math.median(m.input * m.weight for m in messages))
+
+
 @pytest.mark.parametrize(
     "neuron, line, error, fed",
     [
         (Weighted, "/ total)", "ZeroDivisionError: division by zero", "nan"),
-        (Logarithm, "horn.math.log(", "ValueError: math domain error", "-inf"),
+        (Logarithm, "horn.math.log(", "log(0) is -inf.", "-inf"),
+        (Second, "horn.math.largest(2", "largest(2, ...) of 0 messages is -inf.", "-inf"),
+        (Median, "horn.math.median(", "median of no message is nan.", "nan"),
     ],
 )
 def test_what_has_no_number_where_nothing_is_heard_is_told_by_its_line(neuron, line, error, fed):

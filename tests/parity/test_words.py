@@ -118,6 +118,67 @@ def test_nothing_flows_back_through_stop_gradient(backend):
     np.testing.assert_allclose(found[0][1], found[1][1])
 
 
+class Plain(horn.Neuron):
+    """Functions of plain numbers out of their domain are infinite or NaN, as those of messages."""
+
+    low = 0.0
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        beyond, huge = math.sqrt(self.low - 1.0), math.exp(1000.0 + self.low)
+        y = z if math.log(self.low) < -9e9 else 0.0
+        y += 0.5 if beyond != beyond else 0.0
+        y += 0.25 if math.floor(huge) > 9e9 and horn.math.expm1(huge) > 9e9 else 0.0
+        y += 0.125 if horn.math.asin(2.0 + self.low) != 0.0 else 0.0
+        self.feedforward(horn.math.tanh(y))
+
+
+@pytest.mark.parametrize("backend", ["python", "reference", "kernels"])
+def test_functions_of_plain_numbers_raise_nothing(backend):
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.output(3, neuron=Plain, loss="squared_error")
+    compare(net, horn.SGD(0.1), 4, backend)
+    engine = make(backend, Setup(net, horn.SGD(0.1), "labels", 1, "float64", 1))
+    found = engine.outputs(np.zeros((1, 4)))
+    np.testing.assert_allclose(found, np.tanh([[0.875] * 3]))
+
+
+OUT_OF_DOMAIN = [
+    ("log", (0.0,), -math.inf), ("log", (-1,), math.nan), ("sqrt", (-1,), math.nan),
+    ("exp", (1000,), math.inf), ("expm1", (1e3,), math.inf), ("log1p", (-1,), -math.inf),
+    ("floor", (math.inf,), math.inf), ("ceil", (math.nan,), math.nan),
+    ("sin", (math.inf,), math.nan),
+    ("asin", (2,), math.nan), ("acos", (-2.0,), math.nan), ("floordiv", (1, 0), math.inf),
+    ("mod", (1, 0), math.nan), ("pow_", (0.0, -1), math.inf), ("pow_", (-8, 1 / 3), math.nan),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, args, expected", OUT_OF_DOMAIN)
+def test_a_plain_number_out_of_a_functions_domain(name, args, expected):
+    np.testing.assert_equal(getattr(hm, name)(*args), expected)
+
+
+class Counts(horn.Neuron):
+    def forward(self, messages):
+        total, n = 0.0, 0
+        for m in messages:
+            if m.input > 1e9:
+                total += m.input
+                n += 1
+        self.feedforward(total / n)
+
+
+def test_a_division_of_plain_numbers_by_zero_says_what_to_do():
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.output(3, neuron=Counts, loss="squared_error")
+    engine = make("python", Setup(net, horn.SGD(0.1), "labels", 1, "float64", 1))
+    with pytest.raises(ZeroDivisionError) as caught:
+        engine.outputs(np.zeros((1, 4)))
+    assert "compare before dividing: x / y if y else 0.0" in caught.value.__notes__[0]
+
+
 # --- interlayers and losses: one grammar
 
 
