@@ -108,7 +108,7 @@ def _of_rows(data: Dataset, features: int, what: str) -> Dataset:
         raise DataError(
             f"{what}: has {data.n_features:,} numbers in a row, which are no steps of {features}"
         )
-    if data.n_features > features:
+    if not is_alone(data, features):
         return data.with_fields(ids=None, shape=())  # pieces have others
     changes: dict[str, Any] = {"ids": None, "weight": None, "shape": ()}
     found = _of_each(data, data.x.reshape(1, -1), lambda y: y.reshape(1, -1), **changes)
@@ -175,7 +175,7 @@ def is_long(x: Any, steps: int, features: int) -> bool:
     """Whether x is one long sequence, or several with more steps than the network's."""
     if isinstance(x, Dataset):
         n, most, of_step = x.n_features, steps * features, np.prod(x.shape[1:] or (features,))
-        return bool(of_step == features and (n > most or n == features < most))
+        return bool(of_step == features and (n > most or (steps > 1 and is_alone(x, features))))
     x = apart(x)
     shape = getattr(x, "shape", None)
     if shape is None and isinstance(x, list):
@@ -192,8 +192,8 @@ def is_long(x: Any, steps: int, features: int) -> bool:
 
 
 def is_alone(x: Any, features: int) -> bool:
-    """Whether x is one sequence, and not several."""
+    """Whether x is one sequence, and not several; of a dataset, whose rows are plain."""
     if isinstance(x, Dataset):
-        return x.n_features == features
+        return x.n_features == features and not x.shape
     shape = np.shape(x)
     return len(shape) == 1 or (len(shape) == 2 and shape[1] == features)

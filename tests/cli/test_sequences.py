@@ -111,6 +111,13 @@ def test_rows_of_a_network_of_one_step_are_samples(run: Any, folder: Path) -> No
     np.testing.assert_allclose(found, model.predict(STEPS.astype(float)[:, None]), atol=1e-6)
 
 
+def test_a_file_of_sequences_of_one_step_has_as_many_samples(run: Any, folder: Path) -> None:
+    model = saved(folder, "kind")
+    np.save(folder / "one.npy", STEPS.astype(float)[:, None])
+    found = numbers(run("predict", "a.horn", "one.npy").out)
+    np.testing.assert_allclose(found, model.predict(STEPS.astype(float)[:, None]), atol=1e-6)
+
+
 @pytest.mark.parametrize("line", ["1;2;3", "1,x,3", "a b c"])
 def test_a_step_that_is_no_numbers_is_told(
     run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, line: str

@@ -194,6 +194,25 @@ def frames(shape: tuple[int, ...] = (4, 4, 2)) -> horn.Network:
     return net
 
 
+@pytest.mark.parametrize("each", [False, True])
+def test_sequences_of_one_step_are_as_many_samples(each: bool, tmp_path) -> None:
+    """A dataset of them was answered as one sequence, whose steps they were."""
+    net = horn.Network(seed=1)
+    heard = net.layer(3, inputs=[net.input(2, steps=4), horn.Delayed()], activation="tanh")
+    net.output(2, inputs=heard, activation="softmax", loss="cross_entropy", each_step=each)
+    model = horn.Model(net, net.initial_parameters())
+    x, y = np.random.default_rng(0).normal(size=(5, 1, 2)), np.array([0, 1, 1, 0, 1])
+    y = y[:, None] if each else y
+    np.savez(tmp_path / "one.npz", x=x, y=y)
+    for data in (horn.data.sequences(list(x), list(y)), load(str(tmp_path / "one.npz"))):
+        np.testing.assert_array_equal(model.predict(data), model.predict(x))
+        assert not model.is_one_sequence(data)
+        assert model.evaluate(data) == model.evaluate(x, y)
+    if each:
+        with pytest.raises(DataError, match="nothing goes on from piece to piece: 1 steps each"):
+            horn.Job(net, horn.data.sequences(list(x), list(y)), stateful=True)
+
+
 @pytest.mark.parametrize("is_list", [False, True])
 def test_a_step_may_be_a_picture(is_list: bool) -> None:
     rng = np.random.default_rng(0)
