@@ -405,11 +405,13 @@ class Model:
 
         metrics : as in Job; by default those of the job that trained it. Returns {"loss", "acc",
         ...}; "acc" exists where an answer is right or wrong: integer labels, one-hot rows, 0 and 1
-        of one sigmoid output, rows of several labels (horn/metrics.py). Sequences of more steps
-        than net.input(n, steps=...), with an answer at each, go on from piece to piece; steps at
-        their end that fill no piece are not judged. With several outputs "loss" is the total, with
-        the weights of ``net.output`` and ``net.loss``, and "digit_loss", "digit_acc" ... are each
-        output's own, without weights; y is a dict by their names, or a tuple.
+        of one sigmoid output, rows of several labels (horn/metrics.py). Where each step is
+        answered x may be one sequence, (steps, features), or several of one length with more steps
+        than net.input(n, steps=...); they go on from piece to piece. A model of a stateful job is
+        judged as there: without steps at their end that fill no piece. With several outputs "loss"
+        is the total, with the weights of ``net.output`` and ``net.loss``, and "digit_loss",
+        "digit_acc" ... are each output's own, without weights; y is a dict by their names, or a
+        tuple.
         """
         if getattr(x, "shape", ())[:1] == (0,):
             raise DataError(
@@ -591,11 +593,7 @@ class Model:
         from horn.stream import answers_of
 
         net = self.network
-        if hears_reversed(net.layers):
-            raise ModelError(
-                f"a layer of this model hears another from the end of the sequence: it answers "
-                f"whole sequences of at most {net.steps:,} steps, not pieces of longer ones"
-            )
+        self._inputs.check_pieces()
         data = self._inputs.whole(x)
         if self._of_each is None:
             self._of_each = self._engine_of(self._as_learned().of_steps(net.steps))

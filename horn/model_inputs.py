@@ -23,6 +23,8 @@ from horn.data.classes import Classes
 from horn.data.inputs import side_by_side
 from horn.data.stream import read
 from horn.data.targets import named
+from horn.delays import hears_reversed
+from horn.errors import DataError, ModelError
 from horn.formats.tensors import apart
 from horn.network import Network
 
@@ -107,11 +109,38 @@ class ModelInputs:
         x = data[0] if isinstance(data, tuple) and data else data
         asks_each = network.judges_each and network.answers_each
         if asks_each and self.is_long(x) and lengths_of(x) is None:
-            found = lanes.whole(data, network.n_inputs, network.target_shapes, what)
-            return lanes.pieces(found, network.n_inputs, network.steps, 1, what)
+            return self._in_pieces(lanes.whole(data, network.n_inputs, network.target_shapes, what))
+        if self.is_one_sequence(x):
+            raise DataError(
+                f"{x.name if isinstance(x, Dataset) else what}: its rows are the steps of one "
+                "sequence, which this model answers by its last step: pass it as one sample, x of "
+                f"shape (1, steps, {network.n_inputs}), with one answer; a file of it is np.savez("
+                "path, x=x[None], y=[answer])"
+            )
         return in_steps.of_steps(
             data, network.steps, network.layers[0].shape, network.target_shapes, what
         )
+
+    def check_pieces(self) -> None:
+        """Raise ModelError where pieces of a sequence do not tell what the model answers."""
+        if hears_reversed(self.network.layers):
+            raise ModelError(
+                "a layer of this model hears another from the end of the sequence: it answers "
+                f"whole sequences of at most {self.network.steps:,} steps, not pieces of longer "
+                "ones"
+            )
+
+    def _in_pieces(self, data: Dataset) -> Dataset:
+        """Whole sequences in pieces of the network's steps. Steps at their end that fill no piece
+        are one that is shorter; a model of a stateful job is judged as there, without them.
+        """
+        features, steps = self.network.n_inputs, self.network.steps
+        length = data.n_features // features
+        if length > steps:
+            self.check_pieces()
+        if length % steps and not (length > steps and self.facts.get("stateful")):
+            return lanes.to_the_end(data, features, steps)
+        return lanes.pieces(data, features, steps, 1, "x")
 
     def is_long(self, x: Any) -> bool:
         """Whether x is one sequence, or several with more steps than ``net.input`` has."""

@@ -36,6 +36,7 @@ class StepLoop:
         ]
         # the rows and steps for which the content before and after the steps is 0
         self.n_zeroed = 0, 0
+        self.goes_on = False  # whether the next batch goes on from what it was given to hear
 
     def start(self, n_rows: int, first_sample: int) -> None:
         self.n_rows = n_rows
@@ -96,7 +97,8 @@ class StepLoop:
             return
         for span in self._own_spans().values():
             n = int(self.tape.dims[span.rows.index])
-            span.before(n)[...] = 0
+            if not self.goes_on:
+                span.before(n)[...] = 0
             if self.longest <= self.memory.steps:
                 span.behind(n, self.longest)[...] = 0
 
@@ -127,7 +129,7 @@ class StepLoop:
         if (rows, self.longest) != self.n_zeroed:
             self.forget()
             self.n_zeroed = rows, self.longest
-        self.n_rows = rows
+        self.n_rows, self.goes_on = rows, bool(heard)
         for name, span in self._own_spans().items():
             if span.first:
                 n = self._rows_of(span)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from horn.data import arrays
+from horn.data import arrays, in_steps
 from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
 from horn.data.in_steps import Coded, TargetShapes, as_asked, is_ragged, labels_of, with_answers
@@ -163,6 +163,20 @@ def pieces(data: Dataset, features: int, steps: int, lanes: int, what: str) -> D
         return _cut(y, n, length * per, count, steps * per)
 
     return _of_each(taken, x, cut, pieces=count)
+
+
+def to_the_end(data: Dataset, features: int, steps: int) -> Dataset:
+    """Cut sequences into pieces, as ``pieces``; the last of each ends where the sequence does."""
+    n, length = len(data), data.n_features // features
+    count, ends = -(-length // steps), np.full(n, length)
+
+    def longer(a: np.ndarray) -> np.ndarray:
+        found = in_steps.filled(a.reshape(n, length, -1), ends, count * steps)
+        return found.reshape(n, -1)
+
+    found = pieces(_of_each(data, longer(data.x), longer), features, steps, 1, "x")
+    of_pieces = np.minimum(length - steps * np.arange(count), steps)
+    return found.with_fields(lengths=np.tile(of_pieces, n), shape=(steps, features))
 
 
 def _cut(array: np.ndarray, n: int, whole_row: int, count: int, row: int) -> np.ndarray:

@@ -88,6 +88,21 @@ def test_one_sequence_is_one_sample(run: Any, folder: Path) -> None:
     np.testing.assert_array_equal(numbers(run("predict", "a.horn", "ids.csv").out), found)
 
 
+@pytest.mark.parametrize("n", [2, 4, 6])
+def test_one_sequence_is_judged_step_by_step(run: Any, folder: Path, n: int) -> None:
+    model = saved(folder, "steps")
+    x, y = np.random.default_rng(n).normal(size=(n, 3)), ["ham", "spam"] * (n // 2)
+    lines = (",".join([*map(str, row), label]) for row, label in zip(x, y, strict=True))
+    (folder / "rows.csv").write_text("\n".join(lines))
+    told = json.loads(run("evaluate", "a.horn", "rows.csv", "--json").out)
+    said = model.predict(x)[np.arange(n), np.arange(n) % 2]
+    assert told["loss"] == pytest.approx(float(-np.log(said).mean()), abs=1e-6)
+    saved(folder, "kind")  # the last step alone is answered
+    done = run("evaluate", "a.horn", "rows.csv")
+    assert done.code == 2 and "rows.csv: its rows are the steps of one sequence" in done.err
+    assert "as one sample, x of shape (1, steps, 3), with one answer" in done.err
+
+
 def test_one_sequence_with_several_outputs_is_one_sample(run: Any, folder: Path) -> None:
     model = saved(folder, "kind", "steps")
     expected = model.predict(STEPS.astype(float)[None])

@@ -340,10 +340,38 @@ def test_predictions_of_sequences_that_are_longer():
             for one, said in zip(model.labels_of(model.predict(of_any)), labels, strict=True):
                 np.testing.assert_array_equal(one, said)
         assert model.predict(x[:, :5]).shape == ((3, 5, 2) if each else (3, 2))
-        if each:
-            assert model.evaluate(x, y)["loss"] == pytest.approx(
-                model.evaluate(x[:, :20], y[:, :20])["loss"]
-            )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("steps", [2, 5, 8, 13, 15])
+def test_all_steps_of_sequences_of_any_length_are_judged(steps, backend):
+    """As by a network that takes them whole: also those of a last piece that is not full."""
+    x, y = sequences(3, steps)
+    net, whole = net_of(steps=5), net_of(steps=steps)
+    models = [
+        horn.Model(one, net.initial_parameters(), net.initial_states(), backend=backend,
+                   dtype="float64")
+        for one in (net, whole)
+    ]  # fmt: skip
+    for k in range(2):  # what one evaluation has heard the next one does not
+        for one, as_samples in (((x[k], y[k]), (x[k : k + 1], y[k : k + 1])), ((x, y), (x, y))):
+            found, expected = models[0].evaluate(*one), models[1].evaluate(*as_samples)
+            assert found["loss"] == pytest.approx(expected["loss"], abs=1e-12)
+            assert found["acc"] == expected["acc"]
+    rows = horn.data.as_dataset((x[0], y[0]))
+    assert models[0].evaluate(rows) == models[0].evaluate(x[0], y[0])
+
+
+def test_pieces_are_not_judged_where_a_layer_hears_the_end_first():
+    x, y = sequences(3, 13)
+    net = horn.Network(seed=1)
+    back = net.layer(3, inputs=[horn.Reversed(net.input(2, steps=5)), horn.Delayed()])
+    net.output(2, activation="softmax", loss="cross_entropy", each_step=True,
+               inputs=horn.Reversed(back))  # fmt: skip
+    model = horn.Model(net, net.initial_parameters())
+    assert model.evaluate(x[0, :4], y[0, :4]) == model.evaluate(x[:1, :4], y[:1, :4])
+    with pytest.raises(ModelError, match="at most 5 steps, not pieces of longer ones"):
+        model.evaluate(x, y)
 
 
 # --- what is refused
