@@ -144,10 +144,11 @@ def _read_file(path: Path, part: str | None, spec: str, labels: bool) -> Dataset
 
 
 def _of_arrays(x: np.ndarray, y: Targets, lengths: np.ndarray | None, spec: str) -> Dataset:
-    each = y.values() if isinstance(y, dict) else [y]
-    if lengths is None and not (x.ndim == 3 and any(y is not None and y.ndim == 3 for y in each)):
+    each = y.values() if isinstance(y, dict) else [] if y is None else [y]
+    by_step = any(y.ndim == 3 or (y.dtype.kind == "U" and y.shape == x.shape[:2]) for y in each)
+    if lengths is None and not (x.ndim == 3 and by_step):
         return as_dataset((x, y), spec)
-    return in_steps.sequences(x, y, lengths=lengths).with_fields(name=spec)  # y of each step
+    return in_steps.sequences(x, y, lengths=lengths).with_fields(name=spec)
 
 
 def _array(path: Path) -> np.ndarray:

@@ -125,6 +125,22 @@ def test_files_have_targets_of_each_step_for_several_outputs(tmp_path):
     np.testing.assert_array_equal(read.y, made.y)
 
 
+@pytest.mark.parametrize("spec", ["t.npz", "x.npy,y.npy", "both.npz"])
+def test_files_without_lengths_have_text_labels_of_each_step(spec: str, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x, y = np.random.default_rng(0).normal(size=(4, 3, 2)), np.full((4, 3), "neg")
+    y[1:, 1] = "pos"
+    np.savez("t.npz", x=x, y=y)
+    np.savez("both.npz", x=x, **{"y.mood": y, "y.size": x.sum(axis=2, keepdims=True)})
+    np.save("x.npy", x)
+    np.save("y.npy", y)
+    data = load(spec)
+    assert data.name == spec and data.lengths is None and data.shape == (3, 2)
+    data = data if spec != "both.npz" else data.of_output("mood")
+    assert data.classes == ("neg", "pos") and data.y.tolist() == (y == "pos").astype(int).tolist()
+    assert load(spec, labels=False).y is None
+
+
 def test_networks_with_more_steps_take_them():
     net = horn.Network()
     net.input(2, steps=5)
