@@ -1,7 +1,8 @@
 """.npz files: several arrays in a zip archive, as ``numpy.savez`` writes them.
 
 It expects x and y, or x_train, y_train, x_test, y_test; for several outputs y.NAME of each instead
-of y; for sequences that end early (n, steps, features) also lengths. Objects are never unpickled.
+of y; for sequences that end early (n, steps, features) also lengths, which may be None. Objects are
+never unpickled.
 """
 
 from __future__ import annotations
@@ -71,13 +72,23 @@ def read_all(
             elif labels and f"y{suffix}" in names:
                 y = _array(archive, path, f"y{suffix}")
             own = f"lengths{suffix}"
-            return x, y, _array(archive, path, own) if own in names else None
+            return x, y, _lengths(archive, path, own) if own in names else None
     except DAMAGES as error:
         raise DataError(
             f"{path}: is damaged or no .npz file ({error}); write it again with np.savez"
         ) from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _lengths(archive: zipfile.ZipFile, path: Path, name: str) -> np.ndarray | None:
+    """The lengths; None where they are an object without axes: numpy.savez writes None as one."""
+    try:
+        with archive.open(f"{name}.npy") as file:
+            shape, _, dtype = npy.header(file)
+    except ValueError:
+        return _array(archive, path, name)  # which raises the error
+    return None if dtype.hasobject and not shape else _array(archive, path, name)
 
 
 def _array(archive: zipfile.ZipFile, path: Path, name: str) -> np.ndarray:

@@ -125,6 +125,23 @@ def test_files_have_targets_of_each_step_for_several_outputs(tmp_path):
     np.testing.assert_array_equal(read.y, made.y)
 
 
+@pytest.mark.parametrize("x", [RAGGED, [one[:1] for one in RAGGED]], ids=["ragged", "equal"])
+def test_a_file_as_the_docs_write_it_is_the_dataset(x: list, tmp_path) -> None:
+    """Lengths that are None, too, which NumPy writes as an object; text labels, of each step."""
+    path = str(tmp_path / "w.npz")
+    for y in ([0, 1, 1], ["b", "a", "a"], [["b", "a", "b"][: len(one)] for one in x]):
+        data = sequences(x, y)
+        y = data.y if data.classes is None else np.array(data.classes)[data.y]
+        np.savez(path, x=data.images, y=y, lengths=data.lengths)
+        found = load(path)
+        assert (found.shape, found.classes) == (data.shape, data.classes)
+        for one in ("x", "y", "lengths"):
+            np.testing.assert_array_equal(getattr(found, one), getattr(data, one))
+    np.savez(path, x=data.images, lengths=np.array([3, 1, None], object))
+    with pytest.raises(DataError, match="'lengths' holds Python objects, which horn never unpick"):
+        load(path)
+
+
 @pytest.mark.parametrize("spec", ["t.npz", "x.npy,y.npy", "both.npz"])
 def test_files_without_lengths_have_text_labels_of_each_step(spec: str, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
