@@ -13,7 +13,7 @@ import click
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="DATA")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE",
-              help="Write to this .npy or .csv file instead of stdout.")  # fmt: skip
+              help="Write to this .npy, .npz or .csv file instead of stdout.")  # fmt: skip
 @click.option("--labels", "--classes", "labels", is_flag=True,
               help="The class of the largest output, its name or number.")  # fmt: skip
 @click.option("--ids", metavar="COLUMN",
@@ -48,8 +48,7 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
     if output is not None:
         if not output.endswith((".npy", ".npz", ".csv")):
             raise JobError(
-                f"-o {output}: predictions are written as .npy or .csv, of several outputs also as "
-                ".npz; name such a file"
+                f"-o {output}: predictions are written as .npy, .npz or .csv; name such a file"
             )
         modelfile.check_writable(output)
     modelfile.read_manifest(model)
@@ -77,25 +76,25 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
         by_step = [] if stream else [x.name for x in trained.network.outputs if x.each_step]
         _tell_each(found, output, samples, as_json, {"model": model, "data": data}, by_step)
         return
-    if output is not None and output.endswith(".npz"):
-        raise JobError(f"-o {output}: this model has one output; write .npy or .csv")
     if output is not None and output.endswith(".csv") and np.ndim(found[0]) > 1 - labels:
         raise JobError(
             f"-o {output}: each of {trained.network.steps} steps is answered, which a table has no "
-            "columns for; write .npy"
+            "columns for; write .npz"
         )
     is_ragged = isinstance(found, list)  # sequences that end early, of which each step is answered
-    if output is not None and is_ragged:
+    if output is not None and is_ragged and output.endswith(".npy"):
         raise JobError(
-            f"-o {output}: the sequences are of different lengths, which no array holds; leave "
-            "--output out, or take --json"
+            f"-o {output}: the sequences are of different lengths, which one array does not tell; "
+            "write .npz, with an array of the lengths, too"
         )
     names = None if samples.ids is None or len(found) != len(samples) else samples.ids.tolist()
-    if output is not None:
+    if output is not None and output.endswith(".npz"):
+        _savez(output, {"y": found})
+    elif output is not None:
         _write(output, found, _header(trained, found, samples.id_name), names)
         terminal.say(f"Wrote {output}: {' × '.join(f'{n:,}' for n in found.shape)} {found.dtype}.")
     if as_json:
-        each = [row.astype(str) if row.dtype == object else row for row in map(np.asarray, found)]
+        each = [_text(row) for row in map(np.asarray, found)]
         shown = {} if output else {"outputs": [row.tolist() for row in each]}
         if names is not None and not output:
             shown["ids"] = names
@@ -122,26 +121,18 @@ def _tell_each(
 
     n = len(next(iter(found.values())))
     names = None if samples.ids is None or n != len(samples) else samples.ids.tolist()
-    ragged = [name for name, a in found.items() if isinstance(a, list)]
-    if output is not None and ragged:
-        raise JobError(
-            f"-o {output}: the sequences that {ragged[0]!r} answers are of different lengths, "
-            "which no array holds; leave --output out, or take --json"
-        )
     if output is not None and output.endswith(".csv") and by_step:
         raise JobError(
             f"-o {output}: each step is answered by {by_step[0]!r}, which a table has no columns "
             "for; write .npz"
         )
-    plain: dict[str, Any] = {
-        name: [_text(row) for row in a] if name in ragged else _text(a) for name, a in found.items()
-    }
+    plain = {name: _text(a) for name, a in found.items()}
     if output is not None and output.endswith(".npy"):
         raise JobError(
             f"-o {output}: the outputs {', '.join(found)} are several arrays; write .npz or .csv"
         )
     if output is not None and output.endswith(".npz"):
-        _replace(output, lambda file: np.savez(file, **plain))
+        _savez(output, plain)
     elif output is not None:
         columns = {
             name if a.ndim == 1 else f"{name}.{k}": a if a.ndim == 1 else a[:, k]
@@ -153,16 +144,14 @@ def _tell_each(
         table = table if names is None else [names, *table]
         header = [*columns] if names is None else [samples.id_name, *columns]
         _replace(output, lambda file: _write_rows(file, [header, *zip(*table, strict=True)]))
-    if output is not None:
-        said = ", ".join(f"{name} {' × '.join(map(str, a.shape))}" for name, a in plain.items())
-        terminal.say(f"Wrote {output}: {said}.")
+        _say(output, plain)
     if as_json:
         lists = {name: [row.tolist() for row in a] for name, a in plain.items()}
         shown = {} if output else {"outputs": lists}
         if names is not None and not output:
             shown["ids"] = names
         shapes = {
-            name: [len(a), None, *a[0].shape[1:]] if name in ragged else list(a.shape)
+            name: [len(a), None, *a[0].shape[1:]] if isinstance(a, list) else list(a.shape)
             for name, a in plain.items()
         }
         terminal.print_json(
@@ -175,8 +164,34 @@ def _tell_each(
             click.echo(text if names is None else f"{names[k]} {text}")
 
 
+def _savez(path: str, found: dict[str, Any]) -> None:
+    """Write arrays by name. Sequences of different lengths are filled up with their last steps;
+    then there is an array of their ``lengths``, too.
+    """
+    import numpy as np
+
+    arrays: dict[str, Any] = {}
+    for name, each in found.items():
+        if isinstance(each, list):
+            arrays["lengths"] = np.array([len(one) for one in each])
+            steps = np.arange(arrays["lengths"].max())
+            each = np.array([one[np.minimum(steps, len(one) - 1)] for one in each])
+        arrays[name] = _text(each)
+    _replace(path, lambda file: np.savez(file, **arrays))
+    _say(path, arrays)
+
+
+def _say(path: str, arrays: dict[str, Any]) -> None:
+    from horn import terminal
+
+    said = ", ".join(f"{name} {' × '.join(map(str, a.shape))}" for name, a in arrays.items())
+    terminal.say(f"Wrote {path}: {said}.")
+
+
 def _text(found: Any) -> Any:
-    """An array whose elements a file or JSON can have: texts instead of objects."""
+    """An array, or a list of them, as a file or JSON can have: texts instead of objects."""
+    if isinstance(found, list):
+        return [_text(one) for one in found]
     return found.astype(str) if found.dtype == object else found
 
 
@@ -235,7 +250,7 @@ def _write(path: str, found: Any, header: list[Any], names: list[str] | None) ->
 
     def fill(file: IO[bytes]) -> None:
         if path.endswith(".npy"):
-            np.save(file, found.astype(str) if found.dtype == object else found)
+            np.save(file, _text(found))
         elif names is None and found.dtype.kind in "iuf":
             np.savetxt(file, found, delimiter=",", fmt="%d" if found.ndim == 1 else "%.9g")
         else:

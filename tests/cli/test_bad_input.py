@@ -336,7 +336,7 @@ def test_a_model_that_is_damaged_foreign_or_missing(
 
 def test_predictions_go_to_a_known_kind_of_file(run: Any, model: str) -> None:
     done = run("predict", model, "digits:test", "-o", "out.parquet")
-    assert_refused(done, 2, "predictions are written as .npy or .csv")
+    assert_refused(done, 2, "predictions are written as .npy, .npz or .csv")
 
 
 # --- the machine ---

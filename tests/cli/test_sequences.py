@@ -115,6 +115,31 @@ def test_one_sequence_with_several_outputs_is_one_sample(run: Any, folder: Path)
     assert line.startswith("kind ") and line.count("|") == 2
 
 
+@pytest.mark.parametrize("outputs", [("steps",), ("kind", "steps")])
+@pytest.mark.parametrize("more", [(), ("--labels",)])
+def test_answers_of_different_lengths_are_written_with_these(
+    run: Any, folder: Path, outputs: tuple[str, ...], more: tuple[str, ...]
+) -> None:
+    model = saved(folder, *outputs)
+    each = [np.random.default_rng(n).normal(size=(n, 3)) for n in (2, 4, 1)]
+    data = horn.data.sequences(each)
+    np.savez(folder / "rag.npz", x=data.images, lengths=data.lengths)
+    for place, remedy in (("out.csv", "each"), ("out.npy", "")):
+        done = run("predict", "a.horn", "rag.npz", *more, "-o", place)
+        assert done.code == 2 and f"-o {place}: " in done.err and "write .npz" in done.err
+        assert remedy in done.err
+    done = run("predict", "a.horn", "rag.npz", *more, "-o", "out.npz")
+    assert done.code == 0 and "Wrote out.npz: " in done.out + done.err
+    expected = model.predict(data, labels=bool(more))
+    expected = expected if len(outputs) > 1 else {"y": expected}
+    found = np.load(folder / "out.npz")
+    assert {*found} == {*expected, "lengths"} and found["lengths"].tolist() == [2, 4, 1]
+    for name, answers in expected.items():
+        ends = found["lengths"] if isinstance(answers, list) else [None] * 3
+        for one, other, n in zip(found[name], answers, ends, strict=True):
+            np.testing.assert_array_equal(one[:n] if n else one, other)
+
+
 def test_rows_of_a_network_of_one_step_are_samples(run: Any, folder: Path) -> None:
     net = horn.Network(seed=3)
     net.layer(5, neuron=Leaky, inputs=[net.input(3, steps=1), horn.Delayed()])
