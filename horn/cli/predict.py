@@ -203,36 +203,27 @@ def _line(row: list[Any]) -> str:
 
 
 def _answer_lines(trained: Any, labels: bool) -> None:
-    """Read a step per line, numbers with commas or spaces between, and answer it at once."""
+    """Read a step per line, as of a .csv file or with spaces between, and answer it at once."""
     import sys
 
     import numpy as np
 
     from horn.errors import DataError
+    from horn.formats.csv import STDIN, CsvReader
 
     stream = trained.stream()
-    for number, line in enumerate(sys.stdin, 1):
-        step: list[float] = []
-        for column, cell in enumerate(line.replace(",", " ").split(), 1):
-            try:
-                step.append(float(cell))
-            except ValueError:
-                raise DataError(
-                    f"standard input, line {number}: column {column} is {cell!r}, but a number is "
-                    "expected; write the numbers of a step with commas or spaces between"
-                ) from None
-        if not step:
-            continue
+    for chunk in CsvReader(STDIN, has_labels=False, is_live=True):
         try:
-            found = stream(step)
+            found = stream(chunk.x[0])
         except DataError as error:
-            raise DataError(f"standard input, line {number}: {error}") from None
+            raise DataError(f"standard input, line {chunk.lines[0][0]}: {error}") from None
         found = trained.labels_of(found) if labels else found
         if isinstance(found, dict):
             parts = (f"{name} {_line(np.atleast_1d(a).tolist())}" for name, a in found.items())
-            click.echo("  ".join(parts))
+            text = "  ".join(parts)
         else:
-            click.echo(_line(np.atleast_1d(found).tolist()))
+            text = _line(np.atleast_1d(found).tolist())
+        click.echo(" ".join([*chunk.ids, text]))
         sys.stdout.flush()
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import itertools
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from horn.formats.files import reading
 # Lines that are parsed at a time: enough to hide Python's cost, at most some MiB of text.
 CHUNK_LINES = 1024
 MOST_CHARACTERS = 1 << 26  # of a line: three million columns; a small .gz may hold one without end
+SEPARATORS = ",;\t"
 STDIN = Path("-")
 
 Line = tuple[int, str]  # line number from 1, text
@@ -109,12 +111,16 @@ def as_labels(column: np.ndarray) -> np.ndarray:
 
 @dataclass
 class CsvReader:
-    """The chunks of a file, in order: each iteration reads it once, with little memory."""
+    """The chunks of a file, in order: each iteration reads it once, with little memory.
+
+    is_live : each line is a chunk when it comes, and there may be spaces between its cells.
+    """
 
     path: Path
     has_labels: bool = True
     label: Column | None = None
     ids: Column | None = None
+    is_live: bool = False
     columns: Columns = field(init=False)
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -135,12 +141,15 @@ class CsvReader:
     def _chunks(self, file: IO[str]) -> Iterator[Chunk]:
         where = _name(self.path)
         lines: Iterator[Line] = (line for line in _lines(file, where) if line[1].strip())
+        if self.is_live:
+            lines = ((number, _with_commas(text)) for number, text in lines)
         first = next(lines, None)
         if first is None:
             raise DataError(
-                f"{where}: is empty; give one sample a line, its label in the last column"
+                f"{where}: is empty; give one sample a line"
+                + ", its label in the last column" * self.has_labels
             )
-        separator = next((mark for mark in ",;\t" if mark in first[1]), ",")
+        separator = next((mark for mark in SEPARATORS if mark in first[1]), ",")
         names: tuple[str, ...] = ()
         cells = _cells(first[1], separator)
         n_columns, sample = len(cells), first
@@ -155,7 +164,7 @@ class CsvReader:
         if len(cells) != n_columns:
             raise self._uneven(sample[0], len(cells), first[0], n_columns)
         self.columns = self._columns(names, cells, first[0])
-        while chunk := list(itertools.islice(lines, CHUNK_LINES)):
+        while chunk := list(itertools.islice(lines, 1 if self.is_live else CHUNK_LINES)):
             yield self._parse(chunk, separator, n_columns, first[0])
 
     def _columns(self, names: tuple[str, ...], cells: list[str], first_line: int) -> Columns:
@@ -285,6 +294,9 @@ def _name(path: Path) -> str:
 @contextmanager
 def _open(path: Path) -> Iterator[IO[str]]:
     if path == STDIN:
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            with suppress(io.UnsupportedOperation):  # a script has read some of it
+                sys.stdin.reconfigure(encoding="utf-8-sig", newline="")  # as files are read
         yield sys.stdin
     elif path.suffix == ".gz":
         with gzip.open(path, "rt", encoding="utf-8-sig", newline="") as file:
@@ -303,6 +315,11 @@ def _lines(file: IO[str], where: str) -> Iterator[Line]:
                 "sample a line"
             )
         yield number, text
+
+
+def _with_commas(line: str) -> str:
+    """A line with commas between its cells, where there are only spaces."""
+    return line if any(mark in line for mark in SEPARATORS) else ",".join(line.split())
 
 
 def _as_bytes_if_whole(table: np.ndarray) -> np.ndarray:

@@ -158,6 +158,31 @@ def test_a_file_of_sequences_of_one_step_has_as_many_samples(run: Any, folder: P
     np.testing.assert_allclose(found, model.predict(STEPS.astype(float)[:, None]), atol=1e-6)
 
 
+@pytest.mark.parametrize("text", [
+    "\ufeff1,2,3\n4,5,60\n",
+    "a,b,c\n1,2,3\n4,5,60",
+    "1;2;3\n4;5;60\n",
+    "1\t2\t3\n4\t5\t60\n",
+    "1,2,3\r4,5,60\r",
+    "1, 2, 3\r\n\r\n4, 5, 60\r\n",
+    '"1","2","3"\n4,5,"60"\n',
+    "id,a,b,c,kind\nt1,1,2,3,ham\nt2,4,5,60,spam\n",
+    "1 2  3\n\n 4 5 60\n",  # of standard input alone
+])  # fmt: skip
+def test_lines_are_read_as_those_of_a_file(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    model = saved(folder, "kind")
+    standard_input = io.TextIOWrapper(io.BytesIO(text.encode()), newline="\n")
+    monkeypatch.setattr("sys.stdin", standard_input)
+    found = run("predict", "a.horn", "-", "--stream").out
+    expected = model.stream()(STEPS[:2].astype(float))
+    np.testing.assert_allclose(numbers(found.replace("t1", "").replace("t2", "")), expected, 1e-5)
+    if "," in text:
+        (folder / "in.csv").write_bytes(text.encode())
+        assert run("predict", "a.horn", "in.csv", "--stream").out == found
+
+
 @pytest.mark.parametrize("line", ["1;2;3", "1,x,3", "a b c"])
 def test_a_step_that_is_no_numbers_is_told(
     run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, line: str
@@ -165,6 +190,7 @@ def test_a_step_that_is_no_numbers_is_told(
     saved(folder, "kind")
     monkeypatch.setattr("sys.stdin", io.StringIO(f"1,2,3\n{line}\n"))
     done = run("predict", "a.horn", "-", "--stream")
-    cell = {"1;2;3": "1 is '1;2;3'", "1,x,3": "2 is 'x'", "a b c": "1 is 'a'"}[line]
+    what = {"1;2;3": "has 1 cells, but line 1 has 3", "1,x,3": "column 2 is 'x', but a number is",
+            "a b c": "column 1 is 'a', but a number is expected"}[line]  # fmt: skip
     assert done.code == 2 and len(done.out.splitlines()) == 1
-    assert f"standard input, line 2: column {cell}, but a number is expected" in done.err
+    assert f"standard input, line 2: {what}" in done.err
