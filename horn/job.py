@@ -180,6 +180,14 @@ class Job:
             if self.stateful and len(data) == 1:
                 data, validation = lanes.ending(data, self.network.n_inputs, validation)
             else:
+                n_held = round(len(data) * validation)
+                is_cut = isinstance(self.data, Dataset) and self.data.pieces > 1
+                if is_cut and not 0 < n_held < len(data):
+                    raise DataError(
+                        f"{data.name}: is cut into {len(data):,} lanes already, too few to hold "
+                        f"out validation={validation}; pass the data that they were cut from, or "
+                        "validation=(x, y)"
+                    )
                 data, validation = data.split(validation, self.network.seed)
         elif validation is not None:
             validation = self._read(validation, "validation")

@@ -473,6 +473,10 @@ def test_what_is_refused():
     flat.output(2, activation="softmax", loss="cross_entropy")
     with pytest.raises(ModelError, match=r"stateful is for .*net.input\(2, steps=...\)"):
         horn.Job(flat, (x[:, 0], y[:, 0]), stateful=True)
+    cut = horn.Job(net, (x, y), stateful=True).data
+    with pytest.raises(DataError, match="cut into 4 lanes already, too few .*=0.1; pass the data"):
+        horn.Job(net, cut, stateful=True, validation=0.1)
+    assert len(horn.Job(net, cut, stateful=True, validation=0.5).validation) == 6
     text = rhyme()
     with pytest.raises(DataError, match="steps of one long sequence.*stateful=True.*text"):
         horn.Job(of_letters(len(text.classes), 9), text).check_data()
