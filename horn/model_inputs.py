@@ -56,6 +56,7 @@ class ModelInputs:
 
     def dataset(self, data: Any, what: str) -> Dataset:
         """x, or (x, y), as a checked dataset. Raises DataError, ModelError: it does not fit."""
+        what = data.name if isinstance(data, Dataset) else what
         if isinstance(data, Dataset) and data.is_text and isinstance(self.classes, tuple):
             data.with_classes(self.classes, "this model")  # an alphabet, whatever its size
         found = read(self._arranged(data, what), what)
@@ -112,7 +113,7 @@ class ModelInputs:
             return self._in_pieces(lanes.whole(data, network.n_inputs, network.target_shapes, what))
         if self.is_one_sequence(x):
             raise DataError(
-                f"{x.name if isinstance(x, Dataset) else what}: its rows are the steps of one "
+                f"{what}: its rows are the steps of one "
                 "sequence, which this model answers by its last step: pass it as one sample, x of "
                 f"shape (1, steps, {network.n_inputs}), with one answer; a file of it is np.savez("
                 "path, x=x[None], y=[answer])"
@@ -145,9 +146,9 @@ class ModelInputs:
     def is_long(self, x: Any) -> bool:
         """Whether x is one sequence, or several with more steps than ``net.input`` has."""
         steps, n = self.network.steps, self.network.n_inputs
-        if steps == 1 and self.facts.get("stateful") and lanes.is_long(x, 2, n):
+        if steps == 1 and self.facts.get("stateful") and _is_long(x, 2, n):
             return True  # rows (steps, n) are not as many sequences of one step, as elsewhere
-        return bool(steps) and lanes.is_long(x, steps, n)
+        return bool(steps) and _is_long(x, steps, n)
 
     def is_one_sequence(self, x: Any) -> bool:
         """Whether x is one sequence, whose rows are its steps."""
@@ -174,3 +175,25 @@ class ModelInputs:
         if ends is not None:
             found = found.with_fields(lengths=ends, shape=x.shape)
         return self._scaled(found)
+
+
+def _is_long(x: Any, steps: int, features: int) -> bool:
+    """Whether x is one long sequence, or several with more steps than the network's."""
+    if isinstance(x, Dataset):
+        n, most, of_step = x.n_features, steps * features, np.prod(x.shape[1:] or (features,))
+        return bool(
+            of_step == features and (n > most or (steps > 1 and lanes.is_alone(x, features)))
+        )
+    x = apart(x)
+    shape = getattr(x, "shape", None)
+    if shape is None and isinstance(x, list):
+        if in_steps.is_ragged(x):
+            return False
+        shape = np.shape(x)
+    if not isinstance(shape, tuple):
+        return False
+    if len(shape) == 3:
+        return bool(shape[1] > steps and shape[2] == features)
+    if len(shape) == 2:
+        return bool(shape[1] == features < steps * features or shape[1] > steps * features)
+    return len(shape) == 1 and features == 1 < steps

@@ -64,7 +64,7 @@ def sample_shape(x: Any) -> tuple[int, ...]:
 def _check_not_empty(x: np.ndarray, name: str) -> None:
     if x.size == 0:
         raise DataError(
-            f"{name}: x has shape {x.shape}, so there is nothing to learn from; "
+            f"{name}: x has shape {x.shape}, so it is empty; "
             f"pass at least one sample with one feature"
         )
 
@@ -161,8 +161,7 @@ def refuse_masked(value: Any, what: str) -> None:
         else ", the only such value" * (mask.ndim > 0)
     )
     raise DataError(
-        f"{what} is masked{where}{others}; drop those rows or fill them in, as .filled(number) "
-        "does, before training"
+        f"{what} is masked{where}{others}; drop those rows or fill them in, as .filled(number) does"
     )
 
 

@@ -136,7 +136,7 @@ def _check_finite(array: np.ndarray, letter: str, name: str) -> None:
             others = "the only such value"
         raise DataError(
             f"{name}: {letter} has {found} at row {row:,}, column {column:,}, {others}; "
-            f"drop those rows or fill them in before training"
+            f"drop those rows or fill them in"
         )
 
 

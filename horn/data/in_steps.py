@@ -27,7 +27,9 @@ Reads = Callable[[Any, str, str], Coded]  # y, the output's name, and its name i
 TargetShapes = Mapping[str, tuple[bool, int]]  # by output: whether each step answers, and its size
 
 
-def sequences(x: Any, y: Any = None, *, lengths: Any = None, steps: int | None = None) -> Dataset:
+def sequences(
+    x: Any, y: Any = None, *, lengths: Any = None, steps: int | None = None, name: str = "sequences"
+) -> Dataset:
     """Sequences of any lengths as a dataset, for ``net.input(features, steps=...)``.
 
     x : a list of arrays, one per sequence: (steps, features), or (steps,) for one feature; or an
@@ -35,7 +37,8 @@ def sequences(x: Any, y: Any = None, *, lengths: Any = None, steps: int | None =
     ones are not read). y : for each sequence labels (n,) or targets (n, size); for each step
     a list of arrays, (steps,) or (steps, size) as long as the sequences, or arrays (n, steps) or
     (n, steps, size); labels may be text. For several outputs {name: either}. steps : the number
-    that they are filled up to, by default the longest's; networks with more take them, too.
+    that they are filled up to, by default the longest's; networks with more take them, too. name :
+    of the dataset, for messages.
 
     Raises
     ------
@@ -43,7 +46,7 @@ def sequences(x: Any, y: Any = None, *, lengths: Any = None, steps: int | None =
     """
     if isinstance(x, Dataset):
         raise DataError(f"{x.name}: is a dataset already; pass the arrays that it was made from")
-    what, x = "sequences", apart(x)
+    what, x = name, apart(x)
     if _is_list(x):
         if lengths is not None:
             raise DataError(
@@ -100,6 +103,10 @@ def with_answers(made: Dataset, y: Any, own: Reads, what: str) -> Dataset:
 def _coded(y: Array, n_before: int, ends: Array, steps: int, what: str) -> Coded:
     """y as a Dataset has it: by step where it has the steps that x had before it was filled up."""
     _check_count(ends, y, what)
+    if y.ndim == 3 and y.shape[1] not in (n_before, steps):
+        raise DataError(
+            f"{what}: y has {y.shape[1]:,} steps, but x {n_before:,}; give an entry for each step"
+        )
     if _by_step(y, n_before, steps):
         y = filled(y, ends, steps)
     elif y.dtype.kind == "f" and y.ndim == 2 and y.shape[1] == steps:
@@ -342,6 +349,12 @@ def _of_dataset(
 ) -> Dataset:
     """The dataset, filled up to the steps of the network."""
     data = as_asked(data, features, shapes, what)
+    of_step = data.shape[-1] if data.shape else data.n_features
+    if len(data.shape) in (0, 2) and of_step != features and data.n_features != steps * features:
+        raise DataError(
+            f"{what}: {'a step' if data.shape else 'a row'} has {of_step:,} features, but a step "
+            f"of net.input({features}, steps={steps}) has {features:,}; pass as many at each step"
+        )
     if len(data.shape) != 2 or data.shape[1] != features or data.shape[0] == steps:
         return data
     here = data.shape[0]

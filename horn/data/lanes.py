@@ -109,6 +109,13 @@ def _of_rows(data: Dataset, features: int, what: str) -> Dataset:
             f"{what}: has {data.n_features:,} numbers in a row, which are no steps of {features}"
         )
     if not is_alone(data, features):
+        steps, y = data.n_features // features, data.y
+        sizes = [part.size for part in data.targets] or [0 if y is None else y[0].size]
+        if y is not None and any(size % steps for size in sizes):
+            raise DataError(
+                f"{what}: y has shape {y.shape}, but each of {steps:,} steps is asked: labels "
+                f"({len(data)}, {steps}), or targets ({len(data)}, {steps}, size)"
+            )
         return data.with_fields(ids=None, shape=())  # pieces have others
     changes: dict[str, Any] = {"ids": None, "weight": None, "shape": ()}
     found = _of_each(data, data.x.reshape(1, -1), lambda y: y.reshape(1, -1), **changes)
@@ -183,26 +190,6 @@ def _cut(array: np.ndarray, n: int, whole_row: int, count: int, row: int) -> np.
     """The first pieces of n sequences, (n * count, row); a view where the memory allows."""
     found = array.reshape(n, whole_row)[:, : count * row].reshape(n * count, row)
     return np.ascontiguousarray(found)
-
-
-def is_long(x: Any, steps: int, features: int) -> bool:
-    """Whether x is one long sequence, or several with more steps than the network's."""
-    if isinstance(x, Dataset):
-        n, most, of_step = x.n_features, steps * features, np.prod(x.shape[1:] or (features,))
-        return bool(of_step == features and (n > most or (steps > 1 and is_alone(x, features))))
-    x = apart(x)
-    shape = getattr(x, "shape", None)
-    if shape is None and isinstance(x, list):
-        if is_ragged(x):
-            return False
-        shape = np.shape(x)
-    if not isinstance(shape, tuple):
-        return False
-    if len(shape) == 3:
-        return bool(shape[1] > steps and shape[2] == features)
-    if len(shape) == 2:
-        return bool(shape[1] == features < steps * features or shape[1] > steps * features)
-    return len(shape) == 1 and features == 1 < steps
 
 
 def is_alone(x: Any, features: int) -> bool:

@@ -148,7 +148,7 @@ def _of_arrays(x: np.ndarray, y: Targets, lengths: np.ndarray | None, spec: str)
     by_step = any(y.ndim == 3 or (y.dtype.kind == "U" and y.shape == x.shape[:2]) for y in each)
     if lengths is None and not (x.ndim == 3 and by_step):
         return as_dataset((x, y), spec)
-    return in_steps.sequences(x, y, lengths=lengths).with_fields(name=spec)
+    return in_steps.sequences(x, y, lengths=lengths, name=spec)
 
 
 def _array(path: Path) -> np.ndarray:

@@ -67,7 +67,7 @@ def test_values_that_are_not_finite(run: Any, folder: Path, value: str, name: st
 
 def test_empty_data(run: Any, folder: Path) -> None:
     job_with(folder, x="np.empty((0, 2))")
-    assert_refused(run("submit", "job.py"), 2, "nothing to learn from; pass at least one sample")
+    assert_refused(run("submit", "job.py"), 2, "it is empty; pass at least one sample")
 
 
 def test_labels_and_samples_of_different_number(run: Any, folder: Path) -> None:

@@ -24,7 +24,7 @@ def test_the_first_bad_value_is_named_and_all_are_counted(value, called, monkeyp
         data.as_dataset(x, "rows.npy")
     assert str(caught.value) == (
         f"rows.npy: x has {called} at row 4, column 2, the first of 2 NaN or infinite values; "
-        "drop those rows or fill them in before training"
+        "drop those rows or fill them in"
     )
 
 
@@ -184,7 +184,7 @@ def test_masked_values_are_not_read_through_their_mask():
         data.as_dataset((masked((1, 2), (3, 0)), np.arange(4)))
     assert str(caught.value) == (
         "data: x is masked at row 1, column 2, the first of 2 masked values; drop those rows or "
-        "fill them in, as .filled(number) does, before training"
+        "fill them in, as .filled(number) does"
     )
     assert data.as_dataset(masked()).x.shape == (4, 3)  # nothing is
 

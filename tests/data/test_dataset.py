@@ -128,8 +128,8 @@ def test_read_converts_then_scales_once(dtype, stored):
     "x, y, words",
     [
         ([], None, "data: x has shape (0,), but (samples, features) is expected"),
-        (np.ones((0, 3)), None, "so there is nothing to learn from; pass at least one sample"),
-        (np.ones((3, 0)), None, "so there is nothing to learn from; pass at least one sample"),
+        (np.ones((0, 3)), None, "so it is empty; pass at least one sample"),
+        (np.ones((3, 0)), None, "so it is empty; pass at least one sample"),
         (np.ones(4), None, "write x.reshape(1, -1) for one sample"),
         ([[1, 2], [3]], None, "data: x is not a rectangular array"),
         (np.array([["a", "b"]]), None, "data: x holds text, but numbers are expected"),
@@ -173,7 +173,7 @@ def test_taking_more_than_there_is_is_refused():
         dataset.split("half")  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"split\(1\) of 5 samples leaves one part empty"):
         dataset.split(1)
-    with pytest.raises(DataError, match="nothing to learn from"):
+    with pytest.raises(DataError, match="it is empty"):
         dataset[5:]
     with pytest.raises(TypeError, match="index with a slice"):
         dataset[0]

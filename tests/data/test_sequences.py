@@ -280,3 +280,48 @@ def test_one_step_of_an_input_with_one_row_is_a_step_as_before() -> None:
     x, y = np.zeros((4, 2, 5), "float32"), np.array([0, 1, 0, 1])
     stream = horn.train(horn.Job(net, (x, y), epochs=1)).model.stream()
     assert stream(x[0, 0]).shape == (2,) and stream(x[0, :1]).shape == (1, 2)
+
+
+def each_answered() -> horn.Model:
+    net = horn.Network(seed=1)
+    heard = net.layer(3, inputs=[net.input(2, steps=4), horn.Delayed()], activation="tanh")
+    net.output(2, inputs=heard, activation="softmax", loss="cross_entropy", each_step=True)
+    return horn.Model(net, net.initial_parameters())
+
+
+@pytest.mark.parametrize(("shape", "said"), [
+    ((5, 4, 3), "a step has 3 features, but a step of net.input.2, steps=4. has 2"),
+    ((5, 9, 3), "a step has 3 features, but"),
+    ((5, 3), "a row has 3 features, but a step of net.input.2, steps=4. has 2; pass as many"),
+])  # fmt: skip
+def test_the_width_of_a_step_is_told(shape: tuple[int, ...], said: str, tmp_path) -> None:
+    np.save(tmp_path / "x.npy", np.ones(shape))
+    data = load(str(tmp_path / "x.npy"))
+    for ask in (each_answered().predict, each_answered().evaluate):
+        with pytest.raises(DataError, match=f"x.npy: {said}"):
+            ask(data)
+
+
+@pytest.mark.parametrize(("steps", "y", "said"), [
+    (7, (3, 5), r"y has shape \(3, 5\), but each of 7 steps is asked: labels \(3, 7\), or"),
+    (8, (3,), r"y has shape \(3,\), but each of 8 steps is asked"),
+    (4, (3, 7, 2), "y has 7 steps, but x 4; give an entry for each step"),
+    (7, (3, 4, 2), "y has 4 steps, but x 7"),
+])  # fmt: skip
+def test_answers_of_other_steps_are_told_with_the_file(steps, y, said, tmp_path, monkeypatch):
+    """They were raw errors, or told shapes that nobody gave; or what was too long was cut off."""
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.ones((3, steps, 2)))
+    np.save("y.npy", np.zeros(y, int if len(y) == 1 else float))
+    with pytest.raises(DataError, match=f"^x.npy,y.npy: {said}"):
+        each_answered().evaluate(load("x.npy,y.npy"))
+
+
+def test_a_file_of_sequences_is_named(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("w.npz", x=np.ones((3, 7, 2)), lengths=[1, 11, 2])
+    with pytest.raises(DataError, match=r"^w.npz: lengths\[1\] is 11"):
+        load("w.npz")
+    np.savez("w.npz", x=np.ones((3, 7, 2)), y=np.zeros((3, 7), int), lengths=[1, 7, 2])
+    with pytest.raises(DataError, match="^w.npz: the longest of the sequences has 7 steps"):
+        each_answered().evaluate(load("w.npz"))

@@ -70,7 +70,7 @@ def test_several_formats(tmp_path):
         ({"x": np.ones((2, 3))}, "has no labels, but 1.npz has labels; give labels to all shards"),
         ({"x": np.ones((2, 3)), "y": np.ones((2, 1))}, "y is float64 with (1,) numbers per"),
         ({"x": np.ones((2, 3)), "y": [0]}, "x has 2 samples, but y has 1; pass one label"),
-        ({"x": np.ones((0, 3)), "y": []}, "so there is nothing to learn from"),
+        ({"x": np.ones((0, 3)), "y": []}, "so it is empty"),
     ],
 )
 def test_the_shard_that_does_not_fit_is_named(tmp_path, second, words):

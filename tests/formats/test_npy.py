@@ -79,7 +79,7 @@ def test_what_is_no_npy_file(tmp_path, content):
 
 def test_an_empty_array_is_told_by_the_dataset(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((0, 4)))
-    with pytest.raises(DataError, match=r"x has shape \(0, 4\), so there is nothing to learn from"):
+    with pytest.raises(DataError, match=r"x has shape \(0, 4\), so it is empty"):
         load(str(tmp_path / "x.npy"))
 
 
