@@ -16,7 +16,8 @@ from typing import Any
 
 import click
 
-from horn.cli._end import LossyFile, ending, stop_on_signals
+from horn.cli._end import LossyFile, ending
+from horn.training.interrupts import end_on_signals
 
 # What other programs call them.
 ELSEWHERE = {
@@ -74,5 +75,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if sys.__stderr__ is not None and sys.stderr is sys.__stderr__:
         lossy = io.BufferedWriter(LossyFile(2, "w", closefd=False))
         sys.stderr = io.TextIOWrapper(lossy, sys.stderr.encoding, "backslashreplace", None, True)
-    stop_on_signals()
+    end_on_signals()
     sys.exit(ending(horn, list(sys.argv[1:] if arguments is None else arguments)))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -153,18 +151,6 @@ class LossyFile(io.FileIO):
             if error.errno not in FULL:
                 raise
             return len(data)
-
-
-def stop_on_signals() -> None:
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    try:
-        signal.signal(signal.SIGTERM, stop)
-        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # it is ignored under nohup
-            signal.signal(signal.SIGHUP, stop)
-    except ValueError:  # not in the main thread: a test, or someone's program
-        pass
 
 
 def _traceback() -> None:

@@ -1,15 +1,21 @@
-"""Ctrl-C that waits for a good moment."""
+"""Signals that end a command: Ctrl-C that waits for a good moment, and exceptions not lost."""
 
 from __future__ import annotations
 
+import _thread
+import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 CTRL_C = (signal.SIGINT,)
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what ends a command
+AGAIN_S = 0.1  # for a finalizer to end
 
 
 @contextmanager
@@ -45,3 +51,43 @@ def interrupts(
 def exception_of(number: int) -> BaseException:
     """The exception of a signal that ends a command: it carries the exit code, or is Ctrl-C's."""
     return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+
+
+def end_on_signals() -> None:
+    """SIGTERM and SIGHUP end a command by an exception, as Ctrl-C does. Each comes again where a
+    finalizer or a weakref's callback heard of it: Python only tells of exceptions there.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise exception_of(number)
+
+    try:
+        signal.signal(signal.SIGTERM, stop)
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # it is ignored under nohup
+            signal.signal(signal.SIGHUP, stop)
+    except ValueError:  # not in the main thread: a test, or someone's program
+        return
+    sys.unraisablehook = _hear_again
+
+
+def _hear_again(lost: sys.UnraisableHookArgs) -> None:
+    """Send a signal again whose exception was lost; tell of other exceptions."""
+    number = _number_of(lost.exc_value)
+    if number is None:
+        sys.__unraisablehook__(lost)
+        return
+
+    def send() -> None:
+        time.sleep(AGAIN_S)  # else the same finalizer hears of it
+        os.kill(os.getpid(), number)
+
+    _thread.start_new_thread(send, ())  # takes no lock, which this thread may hold
+
+
+def _number_of(error: BaseException | None) -> int | None:
+    """The signal of which an exception tells."""
+    if isinstance(error, KeyboardInterrupt):
+        return signal.SIGINT
+    if isinstance(error, SystemExit):
+        return next((number for number in ENDS if error.code == 128 + number), None)
+    return None

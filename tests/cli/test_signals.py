@@ -70,6 +70,46 @@ def test_a_signal_in_a_finalizer_ends_the_command_after_the_look(
     assert len(looks) == 1 and getattr(caught.value, "code", None) == code
 
 
+LOST = """
+import signal, weakref
+
+class Thing:
+    pass
+
+def heard(_):
+    signal.raise_signal({number})
+
+thing = Thing()
+reference = weakref.ref(thing, heard)
+del thing
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, ""),
+     (signal.SIGINT, 130, "Stopped by Ctrl-C.")],
+)  # fmt: skip
+def test_a_signal_that_a_weakrefs_callback_hears_ends_the_command(
+    folder: Path, number: int, code: int, said: str
+):
+    """Python ignored the exception there, and the run went on, and ended with 0."""
+    (folder / "lost.py").write_text(LOST.format(number=int(number)))
+    with started("submit", "lost.py", "--local", folder=folder) as process:
+        assert (ended(process).strip(), process.returncode) == (said, code)
+
+
+def test_other_exceptions_of_finalizers_are_told(folder: Path):
+    text = (
+        "class Thing:\n    def __del__(self): raise SystemExit(3)\nThing()\nraise SystemExit(9)\n"
+    )
+    (folder / "lost.py").write_text(text)
+    with started("submit", "lost.py", "--local", folder=folder) as process:
+        assert "SystemExit: 3" in ended(process) and process.returncode == 9
+
+
 def test_a_job_that_is_over_when_ctrl_c_comes_is_not_left():
     """It was said to go on."""
 
