@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from horn.training.progress import Progress
 
 LOOK_S = 0.1  # between two looks at the job
+HERE = {  # options for this machine, and what to do instead
+    "checkpoints": "a cluster keeps what it needs itself",
+    "resume": "on a cluster:  horn resume JOB",
+    "changed": "on a cluster:  horn resume JOB --changed",
+    "profile": "add --local",
+}
 
 
 def submit(
@@ -35,12 +41,9 @@ def submit(
     from horn.cluster.handles import Cluster
     from horn.modelfile import check_writable
 
-    for name in ("checkpoints", "resume", "changed"):
-        if options[name]:
-            there = "a cluster keeps what it needs itself"
-            if name != "checkpoints":
-                there = "on a cluster:  horn resume JOB" + " --changed" * (name == "changed")
-            raise JobError(f"--{name} is for this machine; {there}")
+    for name, instead in HERE.items():
+        if options[name] not in (None, False):  # --resume alone is ""
+            raise JobError(f"--{name} is for this machine; {instead}")
     path, trace = Path(output or f"{packing.stem(target)}.horn"), options["trace"]
     for written in () if detach else (path,) if trace is None else (path, trace):
         check_writable(written)

@@ -138,6 +138,8 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     With --zk, or HORN_ZK, the job goes to a cluster's workers, and this command shows how far it is
     until it ends; Ctrl-C leaves it running.
     """
+    if assume is not None and not dry_run:
+        raise click.UsageError("--assume is for a plan: add --dry-run.")
     if zk_hosts and not local and not dry_run:
         from horn.cli import _remote
 
@@ -175,8 +177,6 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         job.check_data()
         _dry_run(job, asked, as_json, assume)
         return None
-    if assume is not None:
-        raise click.UsageError("--assume is for a plan: add --dry-run.")
     path = default_path(found.stem) if output is None else output
     check_writable(path, memory_bytes(job)["parameters"])
     if not quiet:
