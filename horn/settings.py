@@ -1,4 +1,4 @@
-"""--set key=value: one field of the job, its optimizer, its early stopping or a layer.
+"""--set key=value: one field of the job, of its optimizer or early stopping, or of a layer.
 
 Keys are the fields of the frozen descriptions, joined by dots; values are typed by the field and
 checked by the description itself. All settings are applied at once, the last of a key wins.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TRUE, FALSE, NONE = ("true", "yes", "on"), ("false", "no", "off"), ("none", "null")
 JOB_KEYS = (
     "batch_size", "epochs", "iterations", "validation", "target", "dtype", "check", "keep_best",
-    "name", "initial",
+    "name", "initial", "stateful", "truncate", "buckets", "recompute",
 )  # fmt: skip
 HINTS: dict[str, Any] = {"validation": float, "initial": str | None}  # narrowed for commands
 LAYER_KEYS = {"size": int, "keep": float, "per": str}
@@ -42,6 +42,11 @@ def apply(job: Job, settings: Iterable[str]) -> Job:
     keys = valid_keys(dataclasses.replace(job, optimizer=optimizer))
     nested: dict[str, dict[str, str]] = {"optimizer": {}, "early_stopping": {}}
     for key, text in pairs.items():
+        if key not in keys and key in get_type_hints(type(job)):
+            raise JobError(
+                f"--set {key}: a field of the job that is not set by --set; write it in the file "
+                f"of the job. Those that are: {', '.join(keys)}"
+            )
         if key not in keys:
             raise _unknown(key, keys)
         head, _, rest = key.partition(".")

@@ -144,6 +144,34 @@ def test_initial_is_a_key(run: Any) -> None:
     assert begun < fresh and done.json["best"] == 2
 
 
+PIECES = """
+import numpy as np
+import horn
+
+def job():
+    net = horn.Network(seed=1)
+    net.layer(3, activation="tanh", inputs=[net.input(1, steps=8), horn.Delayed()])
+    net.output(2, activation="softmax", loss="cross_entropy", each_step=True)
+    x = np.random.default_rng(0).standard_normal((4, 16, 1))
+    return horn.Job(net, (x, (x[:, :, 0] > 0).astype(int)), batch_size=4, epochs=1, stateful=True)
+
+def report(run):
+    print(run.model.network.steps, run.iterations)
+"""
+
+
+def test_how_sequences_are_cut_is_tried(run: Any, folder: Path) -> None:
+    """truncate was an unknown key, taken for name."""
+    (folder / "pieces.py").write_text(PIECES)
+    done = run("sweep", "pieces.py", "--json", "-q", "--set", "truncate=2,4,none")
+    assert done.code == 0, done.err
+    assert [each["row"]["iteration"] for each in done.json["runs"]] == [8, 4, 2]
+    done = run("submit", "pieces.py", "-q", "--set", "truncate=4", "--set", "recompute=sqrt")
+    assert done.code == 0 and done.out.endswith("4 4\n"), done.err
+    done = run("submit", "pieces.py", "--set", "buckets=2")
+    assert done.code == 2 and "leave it out where samples are no sequences, in a" in done.err
+
+
 def test_ctrl_c_ends_it_with_the_table_so_far(folder: Path) -> None:
     words = ["sweep", "job.py", "--set", "epochs=2,100000000", "--slots", "2", "--local"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
