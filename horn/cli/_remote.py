@@ -48,9 +48,14 @@ def submit(
     for written in () if detach else (path,) if trace is None else (path, trace):
         check_writable(written)
     with Cluster(zk_hosts, key_file) as cluster:
-        job = cluster.submit(target, trace=trace is not None, **_as_asked(options)).id
+        submitted = cluster.submit(target, trace=trace is not None, **_as_asked(options))
+        job = submitted.id
         if detach:
-            click.echo(job)
+            if as_json:
+                head = {"schema": "horn.run/1", "job": job, "state": submitted.state}
+                terminal.print_json({**head, "model": None})
+            else:
+                click.echo(job)
             if not quiet:
                 terminal.say(
                     f"Next:  horn status {job} --wait   horn logs -f {job}   horn fetch {job}"

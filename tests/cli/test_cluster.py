@@ -55,6 +55,10 @@ def test_json_of_submit_is_one_object(cluster: Agents, run: Run):
     assert done.code == 0, done.err
     assert done.json["schema"] == "horn.run/1" and done.json["state"] == "SUCCEEDED"
     assert done.json["iterations"] == 12 and done.json["model"] == "job.horn"
+    done = run("submit", "job.py", "--json", "--detach", "--set", f"epochs={FOREVER}")
+    assert done.json["schema"] == "horn.run/1" and done.json["model"] is None
+    assert done.json["state"] in ("PENDING", "RUNNING")
+    assert run("status", done.json["job"], "--json").json["id"] == done.json["job"]
 
 
 def test_a_detached_job_is_named_listed_shown_logged_and_forgotten(cluster: Agents, run: Run):
