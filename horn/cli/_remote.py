@@ -48,7 +48,8 @@ def submit(
     for written in () if detach else (path,) if trace is None else (path, trace):
         check_writable(written)
     with Cluster(zk_hosts, key_file) as cluster:
-        submitted = cluster.submit(target, trace=trace is not None, **_as_asked(options))
+        asked = _as_asked(options)
+        submitted = cluster.submit(target, trace=trace is not None, **asked)
         job = submitted.id
         if detach:
             if as_json:
@@ -63,7 +64,8 @@ def submit(
             return 0
         if not quiet:
             terminal.say(f"Job        {job}")
-        return attach(cluster.client, job, path, as_json=as_json, quiet=quiet, trace=trace)
+        return attach(cluster.client, job, path, as_json=as_json, quiet=quiet, trace=trace,
+                      limit_s=asked["timeout"])  # fmt: skip
 
 
 def _as_asked(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,10 +103,14 @@ class _Length:
 
 
 class JobWatcher:
-    """Shows the progress of a job: rows from the log of its primary host, steps from ZooKeeper."""
+    """Shows the progress of a job: rows from the log of its primary host, steps from ZooKeeper.
+    limit_s : for it to begin; its own timeout counts from there.
+    """
 
-    def __init__(self, job: str, progress: Progress, quiet: bool) -> None:
+    def __init__(self, job: str, progress: Progress, quiet: bool,
+                 limit_s: float | None = None) -> None:  # fmt: skip
         self.job, self.progress, self.quiet = job, progress, quiet
+        self.ends = math.inf if limit_s is None else time.monotonic() + limit_s
         self.is_begun = False
         self._epoch, self._at = 0, (0, -1)
         self._offsets: dict[str, int] = {}
@@ -112,10 +118,14 @@ class JobWatcher:
         self._told = ""
 
     def show_news(self, cluster: ClusterClient) -> bool:
-        """Show the job's news, in this session; whether it has ended."""
-        from horn.coordination.jobs import ENDED
+        """Show the job's news, in this session; whether it has ended. Raises horn's Timeout."""
+        from horn.coordination.jobs import ENDED, JobState
 
         status = cluster.status(self.job)
+        if status.state is JobState.PENDING and time.monotonic() > self.ends:
+            cluster.stop(self.job, now=True)
+            why = f": it {status.reason}" if status.reason else ""
+            raise Timeout(f"job {self.job} did not begin within --timeout, and is stopped{why}")
         host = next((n for n, s in status.record.allocations.items() if 0 in s.ranks), None)
         host = host or str(status.result.get("host") or "")
         if host:
@@ -187,11 +197,11 @@ class JobWatcher:
 
 def attach(
     cluster: ReconnectingClient, job: str, path: Path, *, as_json: bool, quiet: bool,
-    trace: str | None = None,
+    trace: str | None = None, limit_s: float | None = None,
 ) -> int:  # fmt: skip
     """Show a job until it ends, fetch its model and, into a file, its trace; the exit code."""
     try:
-        watch = JobWatcher(job, terminal.progress(quiet), quiet)
+        watch = JobWatcher(job, terminal.progress(quiet), quiet, limit_s)
         try:
             until_over(cluster, job, watch.show_news)
         finally:

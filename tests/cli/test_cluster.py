@@ -151,6 +151,13 @@ def test_status_of_the_cluster_says_what_is_free_and_why_a_job_waits(own_cluster
     assert run("list").err == "" and len(run("list", "--limit", "1", "--json").json["jobs"]) == 1
 
 
+def test_a_job_that_cannot_begin_within_its_timeout_ends_with_124(cluster: Agents, run: Run):
+    """It waited for good."""
+    done = run("submit", "job.py", "-n", "8", "--timeout", "0.5s")
+    assert done.code == 124 and "did not begin within --timeout, and is stopped" in done.err
+    assert run("status", "@last", "--wait", "stopped", "--timeout", "60s").code == 0
+
+
 @pytest.mark.parametrize("every", ["0", "0.01s", "often"])
 def test_a_watch_without_a_pause_is_refused(run: Run, every: str):
     """It asked ZooKeeper without end, and a wrong time came after the first table."""
