@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +52,7 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
     submit; end with its exit code. Without TARGET, run until Ctrl-C.
     """
     from horn.cluster.capacity import HostCapacity, check_address
+    from horn.cluster.slurm import slurm
 
     own, n_nodes, head = slurm(os.environ) or (0, 1, None)
     rank = own if rank is None else rank
@@ -87,24 +86,6 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
         if rank > 0:
             return _follow(hosts, key_file)
         return _lead(hosts, key_file, agent, nodes, words)
-
-
-def slurm(environment: Mapping[str, str]) -> tuple[int, int, str] | None:
-    """This node's number, the number of nodes, and the first one's name; None outside of Slurm."""
-    if "SLURM_PROCID" not in environment:
-        return None
-    names = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
-    count = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS", "1")
-    return int(environment["SLURM_PROCID"]), int(count), first_node(names)
-
-
-def first_node(names: str) -> str:
-    """The first name of a list of nodes: node[03-05,9],other -> node03"""
-    found = re.match(r"([^,\[]*)(?:\[([^\]]*)\])?", names)
-    if found is None or not found[0]:
-        return "localhost"
-    inside = re.split("[,-]", found[2])[0] if found[2] else ""
-    return found[1] + inside
 
 
 def _own_address() -> str:

@@ -16,7 +16,6 @@ import pytest
 
 from horn.cli._remote import JobWatcher
 from horn.cli.logs import _Reader
-from horn.cli.up import first_node, slurm
 from horn.cluster.client import ClusterClient
 from horn.cluster.resume import saved
 from horn.cluster.store import MARK
@@ -563,11 +562,3 @@ def test_up_under_slurm_makes_one_cluster_of_all_nodes(folder: Path):
     assert [process.returncode for process in processes] == [0, 0], said
     assert (folder / "job.horn").exists()
     assert not alive([process.pid for process in processes])
-
-
-def test_the_first_node_of_an_allocation():
-    assert first_node("node[03-05,9],other") == "node03"
-    assert first_node("gpu7") == "gpu7"
-    assert slurm({}) is None
-    found = slurm({"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "n[1-4]"})
-    assert found == (1, 4, "n1")

@@ -1,0 +1,24 @@
+"""The place of this process in an allocation of Slurm, by its environment variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+
+def slurm(environment: Mapping[str, str]) -> tuple[int, int, str] | None:
+    """This node's number, the number of nodes, and the first one's name; None outside of Slurm."""
+    if "SLURM_PROCID" not in environment:
+        return None
+    names = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
+    count = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS", "1")
+    return int(environment["SLURM_PROCID"]), int(count), first_node(names)
+
+
+def first_node(names: str) -> str:
+    """The first name of a list of nodes: node[03-05,9],other -> node03"""
+    found = re.match(r"([^,\[]*)(?:\[([^\]]*)\])?", names)
+    if found is None or not found[0]:
+        return "localhost"
+    inside = re.split("[,-]", found[2])[0] if found[2] else ""
+    return found[1] + inside

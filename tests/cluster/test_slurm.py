@@ -1,0 +1,13 @@
+"""The place in an allocation of Slurm."""
+
+from __future__ import annotations
+
+from horn.cluster.slurm import first_node, slurm
+
+
+def test_the_first_node_of_an_allocation():
+    assert first_node("node[03-05,9],other") == "node03"
+    assert first_node("gpu7") == "gpu7"
+    assert slurm({}) is None
+    found = slurm({"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "n[1-4]"})
+    assert found == (1, 4, "n1")
