@@ -191,10 +191,10 @@ def failure(job: str, result: Mapping[str, Any]) -> list[str]:
     checkpoint = result.get("checkpoint", -1)
     if isinstance(checkpoint, int) and checkpoint >= 0:
         lines.append(f"Last checkpoint: iteration {checkpoint:,}.")
-    lines.append(
-        f"Full log: horn logs {job}      Continue with the files it has: horn resume {job}; "
-        f"with mended ones: horn resume {job} --with FILE"
-    )
+    more = f"Continue with the files it has: horn resume {job}; with mended ones:"
+    if result.get("code") == 2:  # the same files and settings would be refused again
+        more = "Submit it again with what is refused mended; where that is in its file:"
+    lines.append(f"Full log: horn logs {job}      {more} horn resume {job} --with FILE")
     return lines
 
 

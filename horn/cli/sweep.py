@@ -122,6 +122,8 @@ def _check(target: str, args: Sequence[str], found: Sequence[Combination], strat
             _, others = settings_.strategy(strategy, texts)
             job = settings_.apply(loaded.job, others)
         except HornError as error:
+            if str(error).startswith("--set"):  # it names the setting
+                raise
             raise type(error)(f"{' '.join(texts)}: {error}") from error
         if monitor and monitor not in job.columns and not may_add_columns(job.callbacks):
             known = {*job.columns} - {"epoch", "iteration", "group_loss", "groups"}

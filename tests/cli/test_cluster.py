@@ -409,7 +409,9 @@ def test_a_job_that_fails_ends_with_its_cause_and_exit_code(
     assert run("status", "@last", "--wait", "failed").code == 0  # what was waited for is there
     assert run("status", "@last", "--wait", "succeeded", "--timeout", "60s").code == 7
     assert run("status", "@last").code == 0
-    assert run("submit", "job.py", "--set", "nothing=1").code == 2
+    done = run("submit", "job.py", "--set", "nothing=1")
+    assert done.code == 2 and "Submit it again with what is refused mended" in done.err
+    assert "Continue with the files it has" not in done.err, "they would be refused again"
     assert run("submit", "none.py").code == 4
 
 

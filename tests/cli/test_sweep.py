@@ -116,6 +116,7 @@ def test_runs_that_diverge_or_fail_are_rows_and_the_rest_goes_on(run: Any, folde
         ("layer1.siez=3,4", "unknown key; did you mean layer1.size"),
         ("layer1.size=3,many", "layer1.size=many: .*layer1.size is a whole number"),
         ("epochs=1:9", "a range is FIRST:LAST:log:N"),
+        ("batch_size=10,x", "^Error: --set batch_size=x: batch_size is a whole number"),
         ("batch_size=10,0", "batch_size=0: Job: batch_size must be a whole number"),
     ],
 )
