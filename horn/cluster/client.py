@@ -383,8 +383,9 @@ class ClusterClient:
             elsewhere = sum(host.free for host in hosts.values()) - sum(where.values())
             hint = f" ({elsewhere} elsewhere: a job grows where it runs)" if elsewhere else ""
             raise JobError(
-                f"{n_groups} groups need {n_more} slots more than the {here} that are there; free: "
-                f"{free}{hint}. Ask for fewer, or start a worker there with more --slots"
+                f"{n_groups} groups need {n_more} slot{'s' * (n_more > 1)} more than the job has "
+                f"for {here} group{'s' * (here > 1)}; free: {free}{hint}. Ask for fewer, or start "
+                f"a worker there with more --slots"
             )
 
     def wait_scaled(self, job: str, n_groups: int, timeout_s: float | None) -> JobStatus:

@@ -284,7 +284,7 @@ def test_what_cannot_be_scaled_says_why(cluster_of: Agents, client: ClusterClien
         cluster_of.wait_running(client, name, 1)
     for name, n_groups, text in (
         (job, 0, "--groups 0: at least 1, since group 0 measures and decides when to end"),
-        (job, 4, "4 groups need 3 slots more than the 1 that are there; free: 0 on a"),
+        (job, 4, "4 groups need 3 slots more than the job has for 1 group; free: 0 on a"),
         (other, 2, "is averaging, whose groups are part of it: only of allreduce, and of a job"),
     ):
         asked = horn_says(cluster_of, "scale", name, "--groups", str(n_groups))
