@@ -113,9 +113,12 @@ class RunSettings:
         every, seconds = self.checkpoint_every, self.checkpoint_seconds
         is_timed = every is not None or seconds is not None
         if self.n_servers and (is_timed or not isinstance(self.resume, bool)):
+            remedy = "resume is True or False (--resume without RUN)"
+            if is_timed:
+                remedy = "leave checkpoint_every and checkpoint_seconds out (--checkpoint-every)"
             raise JobError(
-                "with servers (downpour, easgd) every push is kept in the checkpoints folder, and "
-                "resume is True or False; leave checkpoint_every and checkpoint_seconds out"
+                "with servers (downpour, easgd) every push is kept in the checkpoints folder "
+                f"(--checkpoints); {remedy}"
             )
         if self.checkpoints is None:
             if is_timed or self.resume is True:

@@ -284,6 +284,9 @@ def test_a_setting_that_does_not_fit(run: Any, setting: str, message: str) -> No
         (["job.py", "-g", "9999"], 2, "use fewer groups, or a larger batch_size"),
         (["job.py", "--strategy", "downpur"], 2, "did you mean downpour?"),
         (["job.py", "--servers", "2"], 2, "strategy allreduce has no servers"),
+        (["job.py", "--strategy", "easgd", "--checkpoint-every", "1s"], 2,
+         "leave checkpoint_every and checkpoint_seconds out (--checkpoint-every)"),
+        (["job.py", "--strategy", "easgd", "--resume", "r"], 2, "(--resume without RUN)"),
         (["job.py", "--backend", "cuda"], 2, "no backend is called 'cuda'; Known: kernels"),
         (["job.py", "--timeout", "soon"], 2, "'soon' is no length of time; write 90s, 5m or 2h"),
         (["job.py", "-o", "no/where.horn"], 2, "the folder no does not exist; make it first"),
@@ -300,7 +303,7 @@ def test_a_setting_that_does_not_fit(run: Any, setting: str, message: str) -> No
         ([], 2, "Missing argument"),
         ([""], 2, 'TARGET is "": write file.py, or package.module'),
     ],
-)
+)  # fmt: skip
 def test_a_command_that_does_not_fit(
     run: Any, arguments: list[str], code: int, message: str
 ) -> None:
