@@ -71,7 +71,7 @@ TICK_MS = 1000  # of the embedded ZooKeeper
 # How long a task waits for a ZooKeeper in its parent: only the parent can give the task's place
 # to another, and it ends the process first.
 SILENCE_S = 86_400.0
-STOPPING = "Stopping at the next iteration; Ctrl-C again stops at once."
+STOPPING = "Stopping at the next iteration"
 # Open files of the parent for each task: its line, its stack, its pidfd, its session with an
 # embedded ZooKeeper.
 FDS_PER_TASK = 5
@@ -97,7 +97,8 @@ class JobAttempt:
     is_repairable : whether the failure need not happen again. silence_s : as in RunSpec.
 
     groups : the present ones, by number; None: all of the job's description. changes : requests for
-    other groups, during the run. on_left : called with a group that has left.
+    other groups, during the run. on_left : called with a group that has left. remedy : what to do
+    where a stop takes too long.
     """
 
     hosts: str
@@ -114,6 +115,7 @@ class JobAttempt:
     changes: queue.SimpleQueue[ScaleRequest] = field(default_factory=queue.SimpleQueue)
     on_left: Callable[[int], None] | None = None
     silence_s: float = 0.0
+    remedy: str = "horn stop --now stops at once"
 
 
 def cores() -> int:
@@ -184,6 +186,7 @@ def launch(
         url = transports.load(settings.transport).default_url
         here = JobAttempt(hosts, job_id, 0, pools[0], url, threads)
         here.silence_s = SILENCE_S if server is not None else 0.0
+        here.remedy = "Ctrl-C again stops at once"
         attempts = Attempts(job, draft, settings, watcher, begun, recovery, here, hooks)
         stack.callback(attempts.record.end)
         entry.change(JobState.RUNNING)
@@ -462,7 +465,7 @@ class Attempts:
                 if stop_requested.is_set() and not coordinator.is_stopping:
                     if isinstance(pool, TaskPool) and not monitor.ready:
                         raise stopped_at(self.start)
-                    record.watcher.note(STOPPING)
+                    record.watcher.note(f"{STOPPING}; {self.here.remedy}.")
                     coordinator.stop()
                 coordinator.advance(now, record.iteration)
             if repairs is not None:

@@ -172,6 +172,7 @@ def test_stop_saves_and_resume_goes_on(cluster: Agents, run: Run):
         done = run("stop", job)
         assert done.code == 0 and "STOPPED · last checkpoint: iteration" in done.err
         assert f"Job {job} is to stop. It ends its iteration and saves; --now does" in done.err
+        assert "at the next iteration; horn stop --now stops at once." in run("logs", job).out
         done = run("resume", job)
         assert done.code == 0 and "goes on from iteration" in done.err
         before = client.status(job).record.checkpoint
