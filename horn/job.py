@@ -636,8 +636,7 @@ class Job:
             return None
         if self.target == "labels" and (data.has_labels or data.targets):
             other = other.with_classes(data.all_classes, "the training data")
-        if other.n_features == data.n_features:
-            check_names(other, data.feature_names, "the training data")
+        check_names(other, data.feature_names, "the training data")
         if other.normalization is data.normalization:
             return other
         if not self.network.steps:

@@ -369,7 +369,8 @@ class Model:
         updates, scale = int(self.facts.get("iteration", 0)), self.facts.get("scale")
         return ModelStream(setup, self.backend, self._parameters, self._states, updates=updates,
                       scale=None if scale is None else float(scale),
-                      normalization=self.normalization)  # fmt: skip
+                      normalization=self.normalization,
+                      feature_names=self.feature_names)  # fmt: skip
 
     @mistakes.teaches
     def generate(self, prefix: str, n: int, *, temperature: float = 1.0, seed: int = 0) -> str:

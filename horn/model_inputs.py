@@ -174,6 +174,7 @@ class ModelInputs:
         found = lanes.whole(given, net.n_inputs, net.target_shapes, "x")
         if ends is not None:
             found = found.with_fields(lengths=ends, shape=x.shape)
+        check_names(found, self.feature_names, "this model")
         return self._scaled(found)
 
 

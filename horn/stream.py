@@ -9,11 +9,12 @@ from typing import Any, cast
 import numpy as np
 
 from horn.backends import Setup, StepEngine, make
-from horn.data import Dataset
+from horn.data import Dataset, as_dataset, check_names
 from horn.data.arrays import BYTE_SCALE, as_numbers
 from horn.data.characters import codes, one_hot
 from horn.data.normalization import Normalization
 from horn.errors import DataError, ModelError
+from horn.formats import tables
 from horn.network import Network
 from horn.neuron import carried
 
@@ -30,7 +31,7 @@ class ModelStream:
     names that ``last`` knows. Not for several threads at once.
 
     setup : of its network. scale : the value of one unit of bytes; None: 1/255, or what a dataset
-    says. normalization : of the features of a step.
+    says. normalization, feature_names : of the features of a step.
 
     Raises
     ------
@@ -40,7 +41,7 @@ class ModelStream:
     def __init__(
         self, setup: Setup, backend: str, parameters: Mapping[str, Array],
         states: Mapping[str, Array], *, updates: int = 0, scale: float | None = 1.0,
-        normalization: Normalization | None = None,
+        normalization: Normalization | None = None, feature_names: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         network: Network = setup.network
         if not network.steps:
@@ -56,6 +57,7 @@ class ModelStream:
         kept = [f"{each.name}.{k}" for each in sending[1:] for k in carried(each.neuron)]
         self.names = (*(layer.name for layer in sending), *kept)
         self._scale, self._normalization = scale, normalization
+        self._feature_names = feature_names
         self._dtype: Any = setup.dtype
         # One row: waking a second thread takes longer than its half of the work.
         steps = replace(setup, network=network.of_steps(1), optimizer=None, batch_size=1, threads=1)
@@ -69,6 +71,9 @@ class ModelStream:
         x : (features,), or (steps, features); a picture has the shape of the input, too. Bytes are
         scaled as those of its training data were. A dataset, as a file is read: each row is a step.
         """
+        x = as_dataset(x, "stream: x") if tables.names_of(x) else x
+        if isinstance(x, Dataset):
+            check_names(x, self._feature_names, "this model")
         given = as_numbers(self._rows(x) if isinstance(x, Dataset) else x, "stream: x")
         before, picture = given.shape[: -len(self._shape)], given.shape[-len(self._shape) :]
         if picture == self._shape and picture[-1] != self.n_features:

@@ -39,12 +39,12 @@ from horn.mistakes import no_attribute
 
 if TYPE_CHECKING:
     from horn.data.characters import text
-    from horn.data.convert import convert
     from horn.data.in_steps import sequences
     from horn.data.known import cifar10, digits, mnist
     from horn.data.loading import load
     from horn.data.pictures import images
     from horn.data.stream import Stream
+    from horn.formats.convert import convert
 
 __all__ = [
     "Augment",
@@ -73,22 +73,22 @@ __all__ = [
 
 # Tasks get their data from the start, so the readers of files are imported on demand.
 _READERS = {
-    "Stream": "stream",
-    "cifar10": "known",
-    "convert": "convert",
-    "digits": "known",
-    "images": "pictures",
-    "load": "loading",
-    "mnist": "known",
-    "sequences": "in_steps",
-    "text": "characters",
+    "Stream": "horn.data.stream",
+    "cifar10": "horn.data.known",
+    "convert": "horn.formats.convert",
+    "digits": "horn.data.known",
+    "images": "horn.data.pictures",
+    "load": "horn.data.loading",
+    "mnist": "horn.data.known",
+    "sequences": "horn.data.in_steps",
+    "text": "horn.data.characters",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _READERS:
         raise no_attribute("horn.data", name, __all__)
-    value = getattr(importlib.import_module(f"{__name__}.{_READERS[name]}"), name)
+    value = getattr(importlib.import_module(_READERS[name]), name)
     globals()[name] = value
     return value
 

@@ -90,7 +90,7 @@ def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes
             )
         labels: np.ndarray = y.astype(np.int64, copy=False)
         return labels, None
-    if y.ndim == 1 and y.dtype.kind in "bUSOM":
+    if y.ndim == 1 and y.dtype.kind in classes.NAMED:
         return classes.code(y, what)
     if y.ndim == 1 and y.dtype.kind == "f":
         wrong = np.flatnonzero(~(np.floor(y) == y))
@@ -129,7 +129,10 @@ def plain(value: Any, what: str) -> np.ndarray:
                 f"{what}[{k}] is a sparse matrix, but arrays are expected; pass "
                 "scipy.sparse.vstack(x).toarray()"
             )
-    array: np.ndarray = np.asarray(value)
+    try:
+        array: np.ndarray = np.asarray(value)
+    except (RuntimeError, TypeError) as error:  # what is like a tensor, and says why it is no array
+        raise DataError(f"{what} cannot be read as an array: {error}") from error
     return array
 
 

@@ -213,7 +213,7 @@ def check_names(dataset: Dataset, expected: tuple[str, ...], owner: str) -> None
     two has no names, nothing is checked.
     """
     got = dataset.feature_names
-    if not got or not expected or got == expected or len(got) != dataset.n_features:
+    if not got or got == expected or len(got) != len(expected):
         return
     if more := sorted(set(got) - set(expected)):
         absent = sorted(set(expected) - set(got))

@@ -18,6 +18,8 @@ from horn.errors import DataError, ModelError
 logger = logging.getLogger(__name__)
 
 Classes = tuple[Any, ...]
+NAMED = "bUSOM"  # kinds of arrays of labels that are no whole numbers: truth values, text, dates
+LABELS = "iu" + NAMED
 SHOWN = 5  # classes that a message names
 
 

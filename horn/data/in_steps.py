@@ -14,11 +14,12 @@ import numpy as np
 
 from horn.data import arrays
 from horn.data.checks import as_dataset
-from horn.data.classes import Classes, code
+from horn.data.classes import LABELS, NAMED, Classes, code
 from horn.data.dataset import Dataset
 from horn.data.targets import by_part, columns_of, put_together
 from horn.errors import DataError
 from horn.formats import parts
+from horn.formats.tables import names_of_all
 from horn.formats.tensors import apart
 
 Array = np.ndarray[Any, Any]
@@ -47,6 +48,7 @@ def sequences(
     if isinstance(x, Dataset):
         raise DataError(f"{x.name}: is a dataset already; pass the arrays that it was made from")
     what, x = name, apart(x)
+    names = names_of_all(x, what)
     if _is_list(x):
         if lengths is not None:
             raise DataError(
@@ -77,14 +79,15 @@ def sequences(
     def own(y: Any, name: str, where: str) -> Coded:
         return _coded(_targets(y, ends, where), n_before, ends, steps, where)
 
-    return with_answers(_dataset(whole, ends, steps, what), y, own, what)
+    return with_answers(_dataset(whole, ends, steps, what, names), y, own, what)
 
 
-def _dataset(x: Array, ends: Array, steps: int, what: str) -> Dataset:
+def _dataset(x: Array, ends: Array, steps: int, what: str, names: tuple[str, ...] = ()) -> Dataset:
     """The dataset of sequences x (n, any steps, features)."""
     is_whole, shape = bool((ends == steps).all()), (steps, x.shape[2])
     found, scale = arrays.as_features(filled(x, ends, steps).reshape(len(x), -1), what)
-    return Dataset(found, None, scale, what, shape=shape, lengths=None if is_whole else ends)
+    lengths = None if is_whole else ends
+    return Dataset(found, None, scale, what, shape=shape, lengths=lengths, feature_names=names)
 
 
 def with_answers(made: Dataset, y: Any, own: Reads, what: str) -> Dataset:
@@ -113,14 +116,14 @@ def _coded(y: Array, n_before: int, ends: Array, steps: int, what: str) -> Coded
         # if they are of steps; numbers after the end are not read
         behind = np.arange(steps) >= ends[:, None]
         y = np.where(behind & ~np.isfinite(y), 0.0, y)
-    if y.ndim == 2 and y.dtype.kind in "iubUO" and y.shape[1] == steps:
+    if y.ndim == 2 and y.dtype.kind in LABELS and y.shape[1] == steps:
         return labels_of(y, what)
     return arrays.as_labels_or_targets(y.reshape(len(y), -1) if y.ndim > 1 else y, what)
 
 
 def labels_of(y: Array, what: str) -> Coded:
     """The labels of each step (n, steps), and the classes of labels that are text."""
-    if y.dtype.kind in "iub":
+    if y.dtype.kind in "iu":
         return np.ascontiguousarray(y, np.int64), None
     codes, classes = code(y.ravel(), what)
     return codes.reshape(y.shape), classes
@@ -138,7 +141,7 @@ def filled(array: Array, ends: Array, steps: int) -> Array:
 def _by_step(y: Array, n_before: int, steps: int) -> bool:
     """Whether y is taken to have an entry for each step. Numbers may be of the whole sequence."""
     may_be = y.ndim == 2 and y.shape[1] == n_before
-    return y.ndim == 3 or (may_be and (y.dtype.kind in "iubUO" or steps != n_before))
+    return y.ndim == 3 or (may_be and (y.dtype.kind in LABELS or steps != n_before))
 
 
 def _is_list(x: Any) -> bool:
@@ -150,7 +153,7 @@ def _numbers(x: Any, what: str, is_y: bool = False) -> Array:
         found = arrays.plain(x, what)
     except ValueError as error:
         raise DataError(f"{what} is not a rectangular array ({error})") from error
-    if found.dtype.kind not in ("biufUO" if is_y else "biuf"):
+    if found.dtype.kind not in (f"f{LABELS}" if is_y else "biuf"):
         raise DataError(
             f"{what} holds {parts.kind_name(found.dtype)}, but numbers are expected; convert it "
             "to a numeric type first"
@@ -247,6 +250,7 @@ def of_steps(data: Any, steps: int, shape: tuple[int, ...], shapes: TargetShapes
     x = apart(x)
     if isinstance(x, str) or not hasattr(x, "__array__") and not _is_list(x):
         return data
+    names = names_of_all(x, what)
     x, ends = _samples(x, steps, shape, what)
     here = x.shape[1]
 
@@ -265,13 +269,13 @@ def of_steps(data: Any, steps: int, shape: tuple[int, ...], shapes: TargetShapes
         _check_count(ends, found, where)  # of sequences, however many numbers they have
         return arrays.as_labels_or_targets(found, where)
 
-    return with_answers(_dataset(x, ends, steps, what), y, own, what)
+    return with_answers(_dataset(x, ends, steps, what, names), y, own, what)
 
 
 def _samples(x: Any, steps: int, shape: tuple[int, ...], what: str) -> tuple[Array, Array]:
     """The samples (n, any steps, features), and the number of steps of each sequence."""
-    ends, features = None, math.prod(shape)
-    x = list(x) if _is_list(x) else x
+    ends, features, is_listed = None, math.prod(shape), _is_list(x)
+    x = list(x) if is_listed else x
     if isinstance(x, list) and len(shape) > 1:  # a step is a picture
         x = [one.reshape(-1, features) if _of_shape(one, shape) else one for one in x]
     if isinstance(x, list) and is_ragged(x):
@@ -280,6 +284,11 @@ def _samples(x: Any, steps: int, shape: tuple[int, ...], what: str) -> tuple[Arr
     if len(x) and _of_shape(x[0], shape):
         x = x.reshape(*x.shape[:2], features)
     is_flat = x.ndim == 2 and x.shape[1] == steps * features and ends is None
+    if not is_listed and x.ndim == 2 and x.shape[1] == features == 1 < min(steps, len(x)):
+        raise DataError(
+            f"{what}: x has shape {x.shape}: pass x[None] if it is one sequence of {len(x):,} "
+            f"steps, x[:, :, None] if it is {len(x):,} sequences of one step"
+        )
     if x.ndim == 2 and features == 1 and not is_flat:
         x = x[:, :, None]
     if not is_flat and (x.ndim != 3 or x.shape[2] != features or not 1 <= x.shape[1] <= steps):
@@ -313,7 +322,7 @@ def is_ragged(x: Any) -> bool:  # a text is one label, however long
 
 def _answers(n: int, y: Array, steps: int, each: bool, size: int, what: str) -> Array:
     """The checked y of an output that answers at each step, or at the last."""
-    are_labels = y.dtype.kind in "iubUO"
+    are_labels = y.dtype.kind in LABELS
     if y.ndim > 1 and are_labels and not each and y.shape[1:] == (steps,) != (size,):
         raise DataError(
             f"{what}: y has shape {y.shape}, a label for each step, but the network answers by its "
@@ -333,7 +342,7 @@ def _answers(n: int, y: Array, steps: int, each: bool, size: int, what: str) -> 
             f"({n}, {steps}) or targets ({n}, {steps}, {size}); of one answer per "
             "sequence leave each_step out"
         )
-    if y.ndim == 2 and are_labels and (size > 1 or y.dtype.kind in "UO"):
+    if y.ndim == 2 and are_labels and (size > 1 or y.dtype.kind in NAMED):
         return y
     if y.shape[2:] not in ((size,), () if size == 1 else (size,)):
         raise DataError(

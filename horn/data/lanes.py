@@ -12,10 +12,12 @@ import numpy as np
 
 from horn.data import arrays, in_steps
 from horn.data.checks import as_dataset
+from horn.data.classes import NAMED
 from horn.data.dataset import Dataset
 from horn.data.in_steps import Coded, TargetShapes, as_asked, is_ragged, labels_of, with_answers
 from horn.data.targets import by_part
 from horn.errors import DataError
+from horn.formats.tables import names_of_all
 from horn.formats.tensors import apart
 
 
@@ -41,6 +43,7 @@ def whole(data: Any, features: int, shapes: TargetShapes, what: str) -> Dataset:
     if isinstance(x, (Dataset, str)):
         return as_dataset(data, what)  # which raises the error
     x = apart(x)
+    names = names_of_all(x, what)
     if isinstance(x, list) and is_ragged(x):
         raise _differ(what)
     x = arrays.plain(x, f"{what}: x")
@@ -63,7 +66,7 @@ def whole(data: Any, features: int, shapes: TargetShapes, what: str) -> Dataset:
         _, size = shapes.get(name or next(iter(shapes), ""), (True, 0))
         y = arrays.plain(y, f"{where}: y")
         y = y[None] if is_one else y
-        if y.shape == (n, steps) and (y.dtype.kind in "UO" or y.dtype.kind in "iub" and size > 1):
+        if y.shape == (n, steps) and (y.dtype.kind in NAMED or y.dtype.kind in "iu" and size > 1):
             return labels_of(y, where)
         if y.shape not in ((n, steps, size), *([(n, steps)] if size == 1 else [])):
             raise DataError(
@@ -74,7 +77,8 @@ def whole(data: Any, features: int, shapes: TargetShapes, what: str) -> Dataset:
         y = y if y.dtype.kind == "f" else y.astype(np.float64)
         return arrays.as_labels_or_targets(y.reshape(n, -1), where)
 
-    return with_answers(Dataset(found, None, scale, what), y, own, what)
+    made = Dataset(found, None, scale, what, feature_names=names)
+    return with_answers(made, y, own, what)
 
 
 def _differ(what: str) -> DataError:

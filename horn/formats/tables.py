@@ -32,6 +32,23 @@ def names_of(x: Any) -> tuple[str, ...]:
     return tuple(map(str, names)) if is_named else ()
 
 
+def names_of_all(x: Any, what: str) -> tuple[str, ...]:
+    """The names of a table's columns, or of those of every table in a list; () without any.
+
+    DataError : two tables of a list have other columns.
+    """
+    if not isinstance(x, (list, tuple)):
+        return names_of(x)
+    found = [names_of(one) for one in x]
+    for k, names in enumerate(found):
+        if names != found[0]:
+            raise DataError(
+                f"{what}: x[{k}] has the columns {first_few(names)}, but x[0] "
+                f"{first_few(found[0])}; give all of them the same, in the same order"
+            )
+    return found[0] if found else ()
+
+
 def _library(x: Any) -> str:
     return type(x).__module__.partition(".")[0]
 

@@ -106,10 +106,13 @@ class Orders:
         key = node.keywords[0].value
         own = key.args.args if isinstance(key, ast.Lambda) else []
         if not isinstance(iterated, MessagesRef) or len(node.keywords) > 1 or len(own) != 1:
+            written = "m.input * m.weight"
+            if isinstance(iterated, MessagesRef) and isinstance(key, (ast.Name, ast.Attribute)):
+                written = f"{ast.unparse(key)}(m)"
             self.scope.fail(
                 node,
-                f"write  best = {name}(messages, key=lambda m: m.input * m.weight)  and read the "
-                "fields of best; of no message they are 0",
+                f"write  best = {name}(messages, key=lambda m: {written})  and read the fields of "
+                "best; of no message they are 0",
             )
         assert isinstance(key, ast.Lambda)
         number, counts = self.element(own[0].arg, [], key.body, iterated, node)
