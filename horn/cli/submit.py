@@ -155,6 +155,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     from horn.model import default_path
     from horn.modelfile import check_writable
     from horn.summary import memory_bytes
+    from horn.training.checks import check_processes
     from horn.training.run_settings import RunSettings
 
     found = _target.load(target, args)
@@ -177,6 +178,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         job.check_data()
         _dry_run(job, asked, as_json, assume)
         return None
+    check_processes(job, asked)  # before the table
     path = default_path(found.stem) if output is None else output
     check_writable(path, memory_bytes(job)["parameters"])
     if not quiet:

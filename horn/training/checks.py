@@ -103,6 +103,14 @@ def is_alone(settings: RunSettings) -> bool:
     return settings.topology.n_workers == 1 and isinstance(settings.kind, AllReduce)
 
 
+def check_processes(job: Job, settings: RunSettings) -> None:
+    """Check that the settings are of as many processes as a run here has. Raises JobError."""
+    if is_alone(settings):
+        settings.check_alone()
+    else:
+        settings.check_together(is_compiled(settings.backend, job.network))
+
+
 def check_run(job: Job, settings: RunSettings) -> None:
     """Check that a job can run with these settings, and can learn; warn of ignored code."""
     job.check_data()

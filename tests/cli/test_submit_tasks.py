@@ -84,6 +84,14 @@ def test_what_cannot_be_is_said(run: Any, arguments: list[str], code: int, words
     assert words in done.err
 
 
+@pytest.mark.parametrize("words", [["--trace", "t.json"], ["-n", "2", "--profile"]])
+def test_what_is_not_of_so_many_processes_is_refused_before_the_table(
+    run: Any, words: list[str]
+) -> None:
+    done = run("submit", "job.py", *words)
+    assert done.code == 2 and done.err.startswith("Error: ") and len(done.err.splitlines()) == 1
+
+
 def test_divergence_has_its_exit_code(run: Any) -> None:
     done = run("submit", "job.py", "-n", "2", "--set", "optimizer.learning_rate=1e200")
     assert done.code == 7 and done.files == {"job.before.horn"}
