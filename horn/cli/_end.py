@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from horn.errors import FULL, HornError, is_removed, short
+from horn.training.interrupts import signal_of
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INTERNAL, INTERRUPTED = 70, 130
@@ -45,6 +46,8 @@ def ending(command: click.Command, arguments: list[str]) -> int:
     except SystemExit as error:
         if "PacifyFlush" in type(sys.stdout).__name__:  # click's, once the reader has gone
             return 0
+        if (number := signal_of(error)) is not None:
+            _say(f"\nStopped by {number.name}.")
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except MemoryError:
         _say_error("out of memory; use a smaller batch_size, fewer neurons, or dtype float32")

@@ -198,8 +198,6 @@ def _lead(
                 for_good = threading.Event()
                 while not for_good.wait(1.0):  # a signal just before a wait does not end it
                     pass
-        except KeyboardInterrupt:
-            pass
         except (HornError, SystemExit) as error:
             code = int(getattr(error, "exit_code", getattr(error, "code", 1)))
             raise

@@ -72,7 +72,7 @@ def end_on_signals() -> None:
 
 def _hear_again(lost: sys.UnraisableHookArgs) -> None:
     """Send a signal again whose exception was lost; tell of other exceptions."""
-    number = _number_of(lost.exc_value)
+    number = signal_of(lost.exc_value)
     if number is None:
         sys.__unraisablehook__(lost)
         return
@@ -84,8 +84,8 @@ def _hear_again(lost: sys.UnraisableHookArgs) -> None:
     _thread.start_new_thread(send, ())  # takes no lock, which this thread may hold
 
 
-def _number_of(error: BaseException | None) -> int | None:
-    """The signal of which an exception tells."""
+def signal_of(error: BaseException | None) -> signal.Signals | None:
+    """The signal of which an exception tells; None if it tells of something else."""
     if isinstance(error, KeyboardInterrupt):
         return signal.SIGINT
     if isinstance(error, SystemExit):

@@ -89,7 +89,7 @@ while True:
 
 @pytest.mark.parametrize(
     ("number", "code", "said"),
-    [(signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, ""),
+    [(signal.SIGTERM, 143, "Stopped by SIGTERM."), (signal.SIGHUP, 129, "Stopped by SIGHUP."),
      (signal.SIGINT, 130, "Stopped by Ctrl-C.")],
 )  # fmt: skip
 def test_a_signal_that_a_weakrefs_callback_hears_ends_the_command(
@@ -255,6 +255,23 @@ def test_up_ends_with_its_job_and_says_so(folder: Path):
         process.send_signal(signal.SIGINT)
         err = ended(process)
     assert process.returncode == 130 and err.endswith(f"\nThe job {job} ends with horn up.\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [(KeyboardInterrupt(), 130, "Ctrl-C"), (SystemExit(143), 143, "SIGTERM")],
+)
+def test_up_says_what_ended_it_before_its_job_began(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str
+):
+    """It ended without a word."""
+
+    def submit(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(_remote, "submit", submit)
+    done = run("up", "--slots", "1", "--", "job.py")
+    assert done.code == code and done.err.strip() == f"Stopped by {said}.", done.err
 
 
 def test_up_refuses_a_job_that_would_not_be_waited_for(run: Run):
