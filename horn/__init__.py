@@ -5,10 +5,9 @@ The public names, loaded when first used: ``import horn`` imports neither NumPy,
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
 from horn import openblas as _openblas
 
@@ -51,7 +50,10 @@ _MODULES = ("data", "math", "neurons", "plot")
 
 __all__ = sorted([*_HOME, *_MODULES, "__version__"])
 
+TYPE_CHECKING = False  # typing takes long to import, and no command answers Ctrl-C before
 if TYPE_CHECKING:
+    from typing import Any as Any
+
     from horn import data as data
     from horn import math as math
     from horn import neurons as neurons
@@ -169,9 +171,11 @@ def __getattr__(name: str) -> Any:
         # ``from horn import texts`` asks here before it imports, and ignores the answer.
         if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
             raise AttributeError(name)
+        from importlib.util import find_spec
+
         from horn.mistakes import no_attribute, no_module
 
-        if importlib.util.find_spec(f"horn.{name}") is None:
+        if find_spec(f"horn.{name}") is None:
             raise no_attribute("horn", name, __all__)
         raise no_module(
             name, [each for each, home in _HOME.items() if f"{home}.".startswith(f"{name}.")]

@@ -34,6 +34,14 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.cluster
+def test_the_package_imports_little_before_ctrl_c_is_answered_by_the_command() -> None:
+    """It is a traceback until horn/__main__.py, which is imported later, sets a handler."""
+    code = "import sys; before = {*sys.modules}; import horn; print(*{*sys.modules} - before)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert not {"typing", "importlib.util", "re", "contextlib"} & {*done.stdout.split()}
+
+
+@pytest.mark.cluster
 def test_help_stays_within_its_import_budget() -> None:
     ours, its = [], []
     for _ in range(15):  # the best of some: other programs may share the machine
