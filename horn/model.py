@@ -44,7 +44,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
-KEPT_FACTS = ("name", "scale", "seed", "date", "stateful")  # those that a part of a model keeps
+KEPT_FACTS = (
+    "name",
+    "scale",
+    "seed",
+    "date",
+    "stateful",
+    "iteration",
+)  # those that a part of a model keeps
 DESCRIBED = ("network", "sources", "metrics")  # entries that ``Description`` writes
 
 
@@ -230,6 +237,7 @@ class Model:
         that tell no classes apart keep their numbers; one alone is refused. layer : the outputs of
         this layer instead.
         """
+        x = self._inputs.sequences(x)
         shape = getattr(x, "shape", ())
         if shape[:1] == (0,) and len(shape) > (2 if self.network.steps else 1):
             found = self.predict(np.zeros((1, *shape[1:])), labels=labels, layer=layer)
@@ -239,7 +247,6 @@ class Model:
             if isinstance(found, list):
                 return [one.argmax(axis=-1) if labels else one for one in found]
             return found.argmax(axis=-1) if labels else found
-        x = self._inputs.sequences(x)
         if self.network.has_several:
             return self._predict_each(x, labels)
         if self._inputs.is_long(x):

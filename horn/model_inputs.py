@@ -160,6 +160,7 @@ class ModelInputs:
         """
         steps = self.network.steps
         x = apart(x) if steps else x
+        x = list(x) if steps and isinstance(x, tuple) and len(x) != 2 else x  # two are (x, y)
         if not steps or not isinstance(x, list) or not in_steps.is_ragged(x):
             return x
         if max(len(one) if hasattr(one, "__len__") else 0 for one in x) <= steps:

@@ -23,10 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horn.callbacks import Callback, TrainingContext, may_add_columns, place
-from horn.data import Dataset
 from horn.data.classes import as_array
-from horn.data.inputs import side_by_side
-from horn.data.stream import read
 from horn.errors import ModelError
 from horn.mistakes import of_module
 from horn.own_lines import shell
@@ -154,19 +151,22 @@ def confusion(model: Any, data: Any, *, path: Path | None = None) -> Any:
     """
     _check("confusion", path)
     model = _model(model, "confusion")
-    found: Dataset = read(side_by_side(data, model.network.inputs, "data"), "data")
-    if model.target != "labels" or found.y is None or found.y.ndim != 1:
+    found = model._inputs.dataset(data, "data")
+    if model.target != "labels" or not found.has_labels or model.network.has_several:
         raise ModelError(
-            "horn.plot.confusion: needs a model that learned labels, and data with labels, one a "
-            "sample: horn.plot.confusion(run, (x, y))"
+            "horn.plot.confusion: needs a model of one output that learned labels, and data with "
+            "labels: horn.plot.confusion(run, (x, y))"
         )
     found = found.with_classes(model.classes, "this model")
-    outputs = model.predict(found)
+    outputs, y = model.predict(found), np.asarray(found.y)
+    if y.ndim == 2:  # of each step, as far as each sequence has them
+        ends = [y.shape[1]] * len(y) if found.lengths is None else found.lengths
+        outputs = np.concatenate([one[:n] for one, n in zip(outputs, ends, strict=True)])
+        y = np.concatenate([one[:n] for one, n in zip(y, ends, strict=True)])
     taken = outputs.argmax(axis=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0.5).astype(int)
-    assert found.y is not None
-    n = max(outputs.shape[1], 2, int(found.y.max()) + 1)
+    n = max(outputs.shape[1], 2, int(y.max()) + 1)
     counts = np.zeros((n, n), np.int64)
-    np.add.at(counts, (found.y, taken), 1)
+    np.add.at(counts, (y, taken), 1)
     names = range(n) if model.classes is None else as_array(model.classes)
     figure = _figure(1.5 + 0.42 * n, 1.2 + 0.42 * n)
     axes = figure.subplots()
@@ -231,7 +231,8 @@ def raster(model: Any, x: Any, name: str, *, path: Path | None = None) -> Any:
             "horn.plot.raster: x is an array or a list of one sequence or more, as for "
             f"model.predict; got {_said(x)}"
         )
-    sent = model.record(x[:MOST_SEQUENCES], name)[name]
+    few = x if model.is_one_sequence(x) else x[:MOST_SEQUENCES]
+    sent = model.record(few, name)[name]
     low, high = min(each.min() for each in sent), max(each.max() for each in sent)
     largest = float(max(high, -low)) or 1.0
     least, colours = (-largest, "RdBu_r") if low < 0 else (0.0, "Greys")

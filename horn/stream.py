@@ -202,7 +202,10 @@ def written(
         raise DataError("generate: prefix is what the text begins with, one character at least")
     if type(n) is not int or n < 0:
         raise DataError(f"generate: n is how many characters to write, from 0; got {n!r}")
-    if not 0 <= temperature < float("inf"):
+    if not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise DataError(f"generate: seed is a whole number from 0; got {seed!r}")
+    is_number = isinstance(temperature, (int, float, np.number))
+    if not is_number or not 0 <= temperature < float("inf"):
         raise DataError(
             f"generate: temperature is from 0 (always the likeliest) on, 1 as the model says; got "
             f"{temperature!r}"

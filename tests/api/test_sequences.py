@@ -1,0 +1,135 @@
+"""Models of sequences, asked in every way, answer alike."""
+
+import datetime
+
+import numpy as np
+import pytest
+
+import horn
+from horn.errors import DataError
+from horn.math import tanh
+
+STEPS = 6
+
+
+class Counting(horn.Neuron):
+    """Knows how many updates there were."""
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        self.feedforward(tanh(z) + 0.01 * self.iteration)
+
+
+def network(each_step=True, features=2, outputs=2):
+    net = horn.Network(seed=3)
+    x = net.input(features, steps=STEPS)
+    net.layer(3, neuron=Counting, inputs=[x, horn.Delayed()], name="memory")
+    net.output(outputs, activation="softmax", loss="cross_entropy", each_step=each_step)
+    return net
+
+
+def sequences(rng, lengths=(3, 6, 2, 5), features=2):
+    x = [rng.normal(size=(n, features)) for n in lengths]
+    return x, [(each[:, 0] > 0).astype(int) for each in x]
+
+
+def trained(net, data, **how):
+    job = horn.Job(net, data, iterations=5, batch_size=2, dtype="float64", **how)
+    return horn.train(job, progress=False).model
+
+
+def test_a_part_of_a_model_knows_how_many_updates_there_were(rng):
+    x, y = sequences(rng, (6, 6, 6, 6))
+    model = trained(network(), (np.array(x), np.array(y)))
+    np.testing.assert_array_equal(model.activations(x, "memory"), model.record(x)["memory"])
+    np.testing.assert_array_equal(model.predict(x, layer="layer2"), model.predict(x))
+
+
+def test_a_tuple_of_sequences_is_a_list_of_them(rng):
+    x, y = sequences(rng)
+    model = trained(network(), (tuple(x), y))
+    for one, other in zip(model.predict(tuple(x)), model.predict(x), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_steps_of_one_sequence_are_no_sequences_of_one_step(rng):
+    x, y = sequences(rng, features=1)
+    with pytest.raises(DataError, match=r"x\[None\] if it is one sequence of 6 steps, x\[:, :, No"):
+        horn.Job(network(False, 1), (x[1], y[1]))
+    each = horn.Job(network(False, 1), (x[1][:, :, None], y[1]))
+    assert len(each.data) == 6 and (each.data.lengths == 1).all()
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_truth_values_and_dates_of_each_step_are_labels(rng, outputs):
+    x, y = sequences(rng)
+    net = network(outputs=2)
+    if outputs == 1:
+        net = horn.Network(seed=1)
+        net.input(2, steps=STEPS)
+        net.output(1, activation="sigmoid", loss="binary_cross_entropy", each_step=True)
+    found = trained(net, (x, [each > 0 for each in y]))
+    assert found.classes == (False, True)
+    assert all(set(each.tolist()) <= {True, False} for each in found.predict(x, labels=True))
+    days = np.array(["2026-01-01", "2026-01-02"], "datetime64[D]")
+    found = trained(network(), (np.array([x[1]] * 2), days[np.array([y[1]] * 2)]))
+    assert found.classes == (datetime.date(2026, 1, 1), datetime.date(2026, 1, 2))
+
+
+def test_columns_of_sequences_come_in_the_order_that_was_learned(rng):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(rng.normal(size=(24, 2)), columns=["heat", "wind"])
+    other, y = table[["wind", "heat"]], (table.heat > 0).astype(int).to_numpy()
+    stateful = {"stateful": True, "truncate": STEPS}
+    net = network()
+    job = horn.Job(net, (table, y), iterations=2, batch_size=1, dtype="float64", **stateful)
+    model = horn.train(job, progress=False).model
+    assert model.feature_names == ("heat", "wind")
+    order = "another order, 'wind' where 'heat' was"
+    for asked in (model.predict, model.record, model.stream(), lambda x: model.evaluate(x, y)):
+        asked(table)
+        with pytest.raises(DataError, match=order):
+            asked(other)
+    with pytest.raises(DataError, match=order):
+        horn.Job(network(), (table, y), validation=(other, y), batch_size=1, **stateful)
+    # a list of tables
+    each = [table[:6], table[6:11]]
+    listed = trained(network(), (each, [y[:6], y[6:11]]))
+    assert listed.feature_names == ("heat", "wind")
+    with pytest.raises(DataError, match=order):
+        listed.predict([other[:6], other[6:11]])
+    with pytest.raises(DataError, match=r"x\[1\] has the columns 'wind', 'heat', but x\[0\]"):
+        horn.Job(network(), ([table[:6], other[6:11]], [y[:6], y[6:11]]))
+
+
+def test_what_a_text_is_continued_with_is_checked(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("she sells sea shells " * 20)
+    text = horn.data.text(path, steps=5)
+    net = horn.Network(seed=1)
+    x = net.input(text.shape[1], steps=5)
+    net.layer(4, activation="tanh", inputs=[x, horn.Delayed()])
+    net.output(text.shape[1], activation="softmax", loss="cross_entropy", each_step=True)
+    writer = horn.train(horn.Job(net, text, iterations=1, batch_size=4), progress=False).model
+    assert writer.generate("she", 4, seed=np.int64(3)) == writer.generate("she", 4, seed=3)
+    for seed in (-1, "a", 0.5):
+        with pytest.raises(DataError, match="seed is a whole number from 0"):
+            writer.generate("she", 4, seed=seed)
+    with pytest.raises(DataError, match="temperature is from 0"):
+        writer.generate("she", 4, temperature="hot")
+
+
+def test_pictures_of_sequences(rng, tmp_path):
+    plot = pytest.importorskip("horn.plot")
+    pytest.importorskip("matplotlib")
+    x, y = sequences(rng)
+    model = trained(network(), (x, y))
+    counts = plot.confusion(model, (x, y), path=tmp_path / "a.png").counts
+    taken = np.concatenate(model.predict(x, labels=True))
+    wanted = np.zeros((2, 2), int)
+    np.add.at(wanted, (np.concatenate(y), taken), 1)
+    np.testing.assert_array_equal(counts, wanted)
+    long = rng.normal(size=(20, 2))
+    assert plot.raster(model, long, "memory", path=tmp_path / "b.png").sent.shape == (1, 20, 3)
+    last = trained(network(False), (x, [each[-1] for each in y]))
+    assert plot.confusion(last, (x, [0, 1, 0, 1]), path=tmp_path / "c.png").counts.sum() == 4
