@@ -32,7 +32,7 @@ WORDS: dict[str, tuple[list[str], str, Any]] = {
     "strategy": (["--strategy", "parallel-dropout"], "strategy", horn.ParallelDropout()),
     "barrier": (["--barrier", "zookeeper"], "barrier", "zookeeper"),
     "transport": (["--transport", "ipc"], "transport", "ipc"),
-    "pins": (["--pin", "layer1=sender"], "pins", {"layer1": "sender"}),
+    "pins": (["-n", "2", "--pin", "layer1=sender"], "pins", {"layer1": "sender"}),
     "superstep_timeout": (["--superstep-timeout", "7s"], "superstep_timeout", 7.0),
     "start_timeout": (["--start-timeout", "8s"], "start_timeout", 8.0),
     "checkpoint_every": (["--checkpoint-every", "9"], "checkpoint_every", 9),
@@ -52,7 +52,7 @@ WORDS: dict[str, tuple[list[str], str, Any]] = {
     "args": (["--", "--size", "6"], "size", 6),
 }
 HERE: dict[str, tuple[list[str], str, Any]] = {
-    "trace": (["--trace", "t.json"], "trace", "t.json"),
+    "trace": (["-n", "2", "--trace", "t.json"], "trace", "t.json"),
     "profile": (["--profile"], "profile", True),
     "profile in a file": (["--profile", "p.json"], "profile", "p.json"),
     "checkpoints": (["--checkpoints", "there"], "checkpoints", "there"),
