@@ -4,7 +4,7 @@ In a file the Python blocks run one after another in one module whose lines are 
 so that messages point into it. A block that begins with "# name.py" is also saved under that name.
 A "python torch" block runs where PyTorch is. A "python error" block must be refused with the text
 of the block after it. In a console block every command runs, and its output must be the one shown,
-numbers and "..." apart.
+numbers and "..." apart. Shapes in the comment of a line that prints are those that it prints.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -100,7 +101,30 @@ def test_every_block_runs(module: Any, tmp_path: Path, capsys: pytest.CaptureFix
 
 def run(module: Any, block: Block) -> None:
     code = compile("\n" * (block.line - 1) + block.text, module.__file__, "exec")
-    exec(code, module.__dict__)
+    printed: dict[int, str] = {}
+    built_in = print
+
+    def show(*values: Any, **more: Any) -> None:
+        caller = sys._getframe(1)
+        if caller.f_code.co_filename == module.__file__:
+            printed[caller.f_lineno] = " ".join(map(str, values))
+        built_in(*values, **more)
+
+    with mock.patch("builtins.print", show):
+        exec(code, module.__dict__)
+    for line, text in enumerate(block.text.splitlines(), block.line):
+        for part in promised(text) if line in printed else ():
+            assert part in printed[line], f"{module.__file__}:{line} printed {printed[line]!r}"
+
+
+def promised(line: str) -> list[str]:
+    """What a comment says that its line prints: shapes, or words, with "..." for others."""
+    comment = re.search(r"print\(.*\)  # (.*)", line)
+    if comment is None:
+        return []
+    if comment[1].startswith("..."):
+        return [part.strip() for part in comment[1].split("...") if part.strip()]
+    return re.findall(r"\(\d[\d, ]*\)", comment[1])
 
 
 def refusal(module: Any, block: Block) -> str:
