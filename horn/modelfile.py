@@ -28,6 +28,11 @@ FORMAT = 1
 OUTPUTS = 3  # with several outputs, or losses between layers
 NORMALIZED = 2  # of a model that normalizes: an older horn refuses the file
 PROGRAMS = (".py", ".ipynb")  # no result may replace a program
+DTYPES = {  # of safetensors, in NumPy's words
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2",
+    "I8": "|i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1",
+}  # fmt: skip
+PIECE_BYTES = 1 << 20  # of a file that are read at once
 MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself
 # Limits of Linux (255, 4,095), less the affixes of the temporary file's name.
 MAX_NAME_BYTES, MAX_PATH_BYTES = 240, 4080
@@ -275,11 +280,38 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         said = str(error)[:200]  # it may quote the file
         raise ModelError(f"{path}: is damaged ({said}); copy or train it again") from None
-    if digest(arrays) != manifest.get("arrays_sha256"):
+    _compare(path, digest(arrays), manifest)
+    return manifest, arrays
+
+
+def check_arrays(path: str | os.PathLike[str]) -> None:
+    """Compare the arrays with the manifest, without NumPy. Raises as ``read``."""
+    file = Path(path)
+    with understood(path):
+        manifest, header = _manifest(file), _header(file)
+        arrays = {name: found for name, found in header.items() if name != "__metadata__"}
+        ends = {name: tuple(map(int, found["data_offsets"])) for name, found in arrays.items()}
+        n_bytes = max((last for _, last in ends.values()), default=0)
+        if sum(last - first for first, last in ends.values()) != n_bytes:
+            raise ValueError("arrays overlap")  # so that each byte is read once
+        found = hashlib.sha256()
+        with open(file, "rb") as stream:
+            start = stream.seek(0, os.SEEK_END) - n_bytes
+            for name in sorted(arrays):
+                kind, shape = DTYPES[arrays[name]["dtype"]], tuple(arrays[name]["shape"])
+                found.update(f"{name}|{kind}|{shape}|".encode())
+                first, last = ends[name]
+                stream.seek(start + first)
+                for begin in range(first, last, PIECE_BYTES):
+                    found.update(stream.read(min(PIECE_BYTES, last - begin)))
+        _compare(path, found.hexdigest(), manifest)
+
+
+def _compare(path: str | os.PathLike[str], found: str, manifest: Mapping[str, Any]) -> None:
+    if found != manifest.get("arrays_sha256"):
         raise ModelError(
             f"{path}: is damaged (its numbers are not those that were saved); copy or train again"
         )
-    return manifest, arrays
 
 
 def digest(arrays: Mapping[str, Array]) -> str:

@@ -65,6 +65,7 @@ def _show(model: str, source: bool, as_json: bool) -> None:
     from horn import contents, modelfile, terminal
 
     manifest = modelfile.read_manifest(model)
+    modelfile.check_arrays(model)
     if as_json:
         terminal.print_json({"schema": "horn.model/1", "file": model, **manifest})
         return

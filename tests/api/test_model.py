@@ -194,6 +194,23 @@ def test_views_survive_saving(tmp_path: Path) -> None:
         np.testing.assert_array_equal(arrays[name], view)
 
 
+def test_arrays_are_checked_without_numpy_as_they_are_when_they_are_read(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = "f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 ?".split()
+    arrays = {f"of {kind}": (100 * rng.random((2, 3))).astype(kind) for kind in kinds}
+    arrays |= {"scalar": np.array(2.5), "none": np.zeros((0, 4)), "é": rng.random(7)}
+    path = tmp_path / "m.horn"
+    modelfile.write(path, {"horn": "0"}, arrays)
+    monkeypatch.setattr(modelfile, "PIECE_BYTES", 5)
+    modelfile.check_arrays(path)
+    whole = path.read_bytes()
+    for at in range(1, 1 + sum(array.nbytes for array in arrays.values())):
+        path.write_bytes(whole[:-at] + bytes([whole[-at] ^ 1]) + whole[len(whole) - at + 1 :])
+        with pytest.raises(ModelError, match="is damaged"):
+            modelfile.check_arrays(path)
+
+
 def test_the_names_of_parameters_show_as_names() -> None:
     keys = model_of(dense()).parameters.keys()
     assert "layer1.bias" in repr(keys) and "array" not in repr(keys)

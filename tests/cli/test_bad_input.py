@@ -342,6 +342,9 @@ def test_a_model_that_is_damaged_foreign_or_missing(
     (folder / "cut.horn").write_bytes((folder / model).read_bytes()[:-9])
     (folder / "text.horn").write_text("not a model at all, but long enough to look at it twice")
     assert_refused(run(command, "cut.horn", *more), 2, "cut.horn: is cut short")
+    whole = (folder / model).read_bytes()
+    (folder / "flipped.horn").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert_refused(run(command, "flipped.horn", *more), 2, "flipped.horn: is damaged (its numbers")
     assert_refused(run(command, "text.horn", *more), 2, "text.horn: is no model file")
     assert_refused(run(command, "none.horn", *more), 4, "none.horn: no such file")
 
