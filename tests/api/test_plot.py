@@ -170,7 +170,7 @@ def test_losses_of_groups_are_a_line_each(tmp_path: Path) -> None:
      "layer 'pool' has no weights; those that have are maps, local, dense, out"),
     (lambda run: horn.plot.history(run, "auc"), "'auc' was not measured; the columns are"),
     (lambda run: horn.plot.history([]), "nothing was measured"),
-    (lambda run: horn.plot.confusion(run, X), "needs a model that learned labels, and data with"),
+    (lambda run: horn.plot.confusion(run, X), "needs a model of one output that learned labels"),
     (lambda run: horn.plot.history(None), "history: needs what horn.train returned, .*, got None"),
     (lambda run: horn.plot.history(run.model), "a list of rows as dicts, got Model"),
     (lambda run: horn.plot.history({"loss": [1.0]}), "a list of rows as dicts, got dict"),
