@@ -30,6 +30,7 @@ from horn.layers import Layer
 from horn.metrics import Metric, answers
 from horn.model_inputs import CHUNK_ROWS, ModelInputs, lengths_of
 from horn.network import Network
+from horn.neuron import carried
 from horn.outputs import check as check_metrics
 from horn.outputs import part_of
 from horn.outputs import resolve as resolved
@@ -44,14 +45,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
-KEPT_FACTS = (
-    "name",
-    "scale",
-    "seed",
-    "date",
-    "stateful",
-    "iteration",
-)  # those that a part of a model keeps
+# Those that a part of a model keeps.
+KEPT_FACTS = ("name", "scale", "seed", "date", "stateful", "iteration")
 DESCRIBED = ("network", "sources", "metrics")  # entries that ``Description`` writes
 
 
@@ -93,7 +88,8 @@ class Model:
     """A network with its learned numbers.
 
     network : the description. parameters : the learned arrays by name, weights (fan_out, fan_in) or
-    (n_edges,), the rest (fan_out,); read-only. states : the States of the neurons, (fan_out,).
+    (n_edges,), the rest (fan_out,); read-only. states : the States of the neurons, (fan_out,);
+    those of sequences, ``State(per="sample")``, may be missing: each begins with its first value.
     facts : its provenance: iteration, seed, data, metrics, date. metrics : the measurements of
     ``evaluate`` beside the loss, as in Job. backend : the computing engine; for a network with an
     interpreted neuron always "python". classes : the labels, None if they are whole numbers.
@@ -131,7 +127,8 @@ class Model:
         self.backend = in_use(backend, network)
         self.facts: dict[str, Any] = dict(facts or {})
         self._parameters = _frozen(parameters, network, "parameter", dtype)
-        self._states = _frozen(states or {}, network, "state", dtype)
+        states = _of_sequences(network, states or {}, dtype)
+        self._states = _frozen(states, network, "state", dtype)
         self._code = code
         self._learned: Network | None = None  # as ``_as_learned`` finds it
         self._engine: Engine | None = None
@@ -238,6 +235,9 @@ class Model:
         this layer instead.
         """
         x = self._inputs.sequences(x)
+        if hears_reversed(self.network.layers) and self._inputs.is_short(x):
+            found = self.predict(np.asarray(x)[None], labels=labels, layer=layer)  # in no pieces
+            return {k: a[0] for k, a in found.items()} if isinstance(found, dict) else found[0]
         shape = getattr(x, "shape", ())
         if shape[:1] == (0,) and len(shape) > (2 if self.network.steps else 1):
             found = self.predict(np.zeros((1, *shape[1:])), labels=labels, layer=layer)
@@ -698,6 +698,15 @@ def _frozen(
         array.flags.writeable = False
         found[name] = array
     return found
+
+
+def _of_sequences(network: Network, states: Mapping[str, Array], dtype: str) -> Mapping[str, Array]:
+    """The states, with those that each sequence begins anew: nothing is learned in them."""
+    names = {f"{x.name}.{name}" for x in network.layers[1:] for name in carried(x.neuron)}
+    if names <= set(states):
+        return states
+    first = network.initial_states(np.dtype(dtype))
+    return {**{name: first[name] for name in names if name in first}, **states}
 
 
 def model_of(

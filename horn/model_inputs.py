@@ -154,6 +154,11 @@ class ModelInputs:
         """Whether x is one sequence, whose rows are its steps."""
         return self.is_long(x) and lanes.is_alone(x, self.network.n_inputs)
 
+    def is_short(self, x: Any) -> bool:
+        """Whether x is an array of one sequence, of no more steps than the network's."""
+        is_one = not isinstance(x, Dataset) and self.is_one_sequence(x)
+        return is_one and len(x) <= self.network.steps
+
     def sequences(self, x: Any) -> Any:
         """Sequences of different lengths, some with more steps than ``net.input`` has, as a
         dataset; a column or an array of sequences as a list; anything else unchanged.

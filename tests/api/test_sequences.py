@@ -133,3 +133,50 @@ def test_pictures_of_sequences(rng, tmp_path):
     assert plot.raster(model, long, "memory", path=tmp_path / "b.png").sent.shape == (1, 20, 3)
     last = trained(network(False), (x, [each[-1] for each in y]))
     assert plot.confusion(last, (x, [0, 1, 0, 1]), path=tmp_path / "c.png").counts.sum() == 4
+
+
+class Leaky(horn.Neuron):
+    v = horn.State(0.5, per="sample")
+    count = horn.State(1.0)
+
+    def forward(self, messages):
+        v = 0.9 * self.v + sum(m.input * m.weight for m in messages)
+        self.v = v
+        self.feedforward(tanh(v * self.count))
+
+
+def test_what_each_sequence_begins_anew_need_not_be_given(rng):
+    x, y = sequences(rng)
+    net = horn.Network(seed=3)
+    net.input(2, steps=STEPS)
+    net.layer(3, neuron=Leaky, name="memory")
+    net.output(2, activation="softmax", loss="cross_entropy", each_step=True)
+    model = trained(net, (x, y))
+    kept = {"memory.count": model.states["memory.count"]}
+    again = horn.Model(model.network, model.parameters, kept, dtype="float64")
+    for one, other in zip(again.predict(x), model.predict(x), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(horn.ModelError, match="states do not fit the network: memory.count"):
+        horn.Model(model.network, model.parameters, dtype="float64")
+
+
+@pytest.mark.parametrize("each_step", [False, True])
+def test_one_sequence_is_answered_where_a_layer_hears_the_end_first(rng, each_step):
+    x, y = sequences(rng)
+    net = horn.Network(seed=3)
+    pixels = net.input(2, steps=STEPS)
+    ahead = net.layer(3, activation="tanh", inputs=[pixels, horn.Delayed()])
+    back = net.layer(3, activation="tanh", inputs=[horn.Reversed(pixels), horn.Delayed()])
+    net.output(
+        2,
+        activation="softmax",
+        loss="cross_entropy",
+        inputs=[ahead, horn.Reversed(back) if each_step else back],
+        each_step=each_step,
+    )
+    model = trained(net, (x, y if each_step else [each[-1] for each in y]))
+    for one, wanted in zip(x, model.predict(x), strict=True):
+        np.testing.assert_array_equal(model.predict(one), wanted)
+        np.testing.assert_array_equal(model.predict(one, labels=True), wanted.argmax(axis=-1))
+    with pytest.raises(horn.ModelError, match="whole sequences of at most 6 steps"):
+        model.predict(np.concatenate([x[1], x[0]]))
