@@ -82,8 +82,8 @@ def heard(_):
 thing = Thing()
 reference = weakref.ref(thing, heard)
 del thing
-while True:
-    signal.pause()
+while True:  # awake: between two instructions a signal might come just before a pause for good
+    pass
 """
 
 

@@ -210,7 +210,7 @@ def test_predict_answers_lines_as_they_come(abc: horn.Model, tmp_path: Path):
             process.stdin.flush()
             assert process.stdout.readline().strip() == answer  # before the next line is written
         _, said = process.communicate("1,0\n", timeout=60)
-    assert process.returncode == 2 and "standard input, line 4" in said and "3 features" in said
+    assert process.returncode == 2 and "standard input, line 4" in said and "line 1 has 3" in said
     np.save(tmp_path / "steps.npy", np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1]])
     command[5] = "steps.npy"
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)

@@ -333,7 +333,7 @@ def test_what_commands_show_and_predict(tmp_path, capsys):
     commands.main(["predict", *names], standalone_mode=False)
     lines = capsys.readouterr().out.splitlines()
     assert [line.count("|") for line in lines] == [4, 4]
-    with refused("write .npy", JobError):
+    with refused("write .npz", JobError):
         commands.main(["predict", *names, "-o", "x.csv"], standalone_mode=False)
 
 
