@@ -238,14 +238,15 @@ def _has_axes(node: Node, axes: str) -> bool:
 
 
 def is_finite(node: Node) -> bool:
-    """Whether a number is surely finite, if its leaves are and it does not overflow."""
+    """Whether a number is surely finite, if its leaves are and it does not overflow; so are shares
+    of the number of samples or neurons, a scalar.
+    """
     stack, seen = [node], 0
     while stack:
         n = stack.pop()
         seen += 1
-        by = n.args[1] if n.op is Op.DIV else None
-        is_share = by is not None and (by.op is Op.SCALAR or by.op is Op.CONST and by.value != 0.0)
-        if n.args and n.op not in _FINITE and not is_share or seen > MAX_FACTORS:
+        is_share = n.op is Op.DIV and n.args[1].op is Op.SCALAR
+        if seen > MAX_FACTORS or (n.args and n.op not in _FINITE and not is_share):
             return False
         stack.extend(n.args)
     return True
