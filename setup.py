@@ -1,6 +1,7 @@
 """The extensions and how they are compiled, nothing else; all metadata is in pyproject.toml."""
 
 import os
+import runpy
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,6 +21,8 @@ DIRECTIVES = {
 # -O3 is worth 20x over -O2 on the fused loops; -march and -ffast-math add nothing portable.
 FLAGS = ["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math"]
 KERNELS = Path("horn/_kernels")
+BUILT = Path("build/cython")
+STAMP = BUILT / "stamp.h"  # of which sources the engine is built
 # What an extension has besides its .pyx; the longest to compile first.
 SOURCES = {
     "engine": [
@@ -34,6 +37,15 @@ SOURCES = {
         "bands.c",
     ],
 }
+
+
+def write_stamp():
+    """Write STAMP where the sources changed, and with it the engine is built again."""
+    stamp = runpy.run_path(str(KERNELS / "stamp.py"))["stamp"](KERNELS)
+    text = f'#define HORN_STAMP "{stamp}"\n'
+    if not STAMP.exists() or STAMP.read_text() != text:
+        BUILT.mkdir(parents=True, exist_ok=True)
+        STAMP.write_text(text)
 
 
 class Build(build_ext):
@@ -53,19 +65,20 @@ class Build(build_ext):
             super().build_extensions()
 
 
+write_stamp()
 extensions = [
     Extension(
         f"horn._kernels.{path.stem}",
         [str(KERNELS / name) for name in SOURCES.get(path.stem, [])] + [str(path)],
-        include_dirs=[str(KERNELS)],
-        depends=[str(part) for part in sorted([*KERNELS.glob("*.h"), *KERNELS.glob("*.px[di]")])],
+        include_dirs=[str(KERNELS), str(BUILT)],
+        depends=[str(p) for p in (*KERNELS.glob("*.h"), *KERNELS.glob("*.px[di]"), STAMP)],
         extra_compile_args=FLAGS,
     )
     for path in sorted(KERNELS.glob("*.pyx"), key=lambda path: path.stem not in SOURCES)
 ]
 
 setup(
-    ext_modules=cythonize(extensions, build_dir="build/cython", compiler_directives=DIRECTIVES),
+    ext_modules=cythonize(extensions, build_dir=str(BUILT), compiler_directives=DIRECTIVES),
     cmdclass={"build_ext": Build},
     # A folder on the path, as type checkers can follow it, and no finder, as they cannot.
     options={"editable_wheel": {"mode": "compat"}},

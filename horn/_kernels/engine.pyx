@@ -53,6 +53,13 @@ from horn._kernels import loops, patterns
 from horn._kernels.operands import (
     DTYPES, Coef, Dim, Drawn, Iota, Ragged, Scalar, View, is_row, known, maximum_of, strides,
     usable)
+from horn._kernels.stamp import refuse_others
+
+
+cdef extern from "stamp.h":
+    const char *HORN_STAMP
+
+refuse_others(HORN_STAMP.decode())
 
 
 cdef extern from "unistd.h" nogil:
