@@ -48,13 +48,24 @@ TYPES = (np.float64, np.float32)
 
 
 def _checked(estimator: Any, *data: Any, **how: Any) -> Any:
-    """Call scikit-learn's ``validate_data``; refuse masked arrays, whose masks it ignores."""
+    """Call scikit-learn's ``validate_data``; refuse masked arrays, whose masks it ignores, and say
+    where pictures and sequences go.
+    """
     for letter, each in zip("Xy", data, strict=False):
         try:
             refuse_masked(each, letter)
         except DataError as error:
             raise ValueError(str(error)) from None
-    return validate_data(estimator, *data, **how)
+    try:
+        return validate_data(estimator, *data, **how)
+    except ValueError as error:
+        if len(getattr(data[0], "shape", ())) < 3:
+            raise
+        raise ValueError(
+            f"{error} horn.sklearn takes tables (n_samples, n_features); for sequences and "
+            "pictures make a horn.Network, with net.input(features, steps=...) or "
+            "net.input((height, width, channels)), and horn.train; or write X.reshape(len(X), -1)"
+        ) from None
 
 
 class _Estimator(BaseEstimator):  # type: ignore[misc]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -143,6 +143,13 @@ class ModelStream:
                 f"{name!r} is neither a layer nor a State that sequences carry; there are "
                 f"{', '.join(self.names)}"
             )
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse to be copied or pickled: what it has heard lies in arrays of its engine."""
+        raise ModelError(
+            "a stream cannot be copied or pickled; model.stream() begins another, which is where "
+            "this one is once it has heard the same steps"
+        )
 
     def reset(self) -> None:
         """Begin a new sequence."""

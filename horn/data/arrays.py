@@ -276,7 +276,15 @@ def check_shapes(x: np.ndarray, y: np.ndarray | None, name: str) -> None:
 
 def as_weight(weight: Any, n: int, name: str) -> np.ndarray:
     """Weights of n samples as ``Dataset`` needs them. Raises DataError."""
-    found = as_numbers(weight, f"{name}: sample_weight")
+    try:
+        found = as_numbers(weight, f"{name}: sample_weight")
+    except DataError:
+        if isinstance(weight, (list, tuple)) and len(weight) == n and any(map(np.ndim, weight)):
+            raise DataError(
+                f"{name}: sample_weight has several numbers for a sample, but one per sample is "
+                "expected; a sequence has one for all its steps"
+            ) from None
+        raise
     if found.dtype not in (np.float32, np.float64):
         found = found.astype(np.float64)
     check_weight(found, n, name)

@@ -41,6 +41,8 @@ def apart(x: Any) -> Any:
     """The sequences of a PackedSequence or a nested tensor of PyTorch, or of a column or an array
     of objects, as a list; anything else unchanged.
     """
+    if hasattr(x, "iloc") and x.shape[1:] == (1,) and len(x) and np.ndim(x.iloc[0, 0]):
+        x = x.iloc[:, 0]  # a table of pandas whose only column holds sequences
     if getattr(x, "ndim", 0) == 1 and x.dtype == np.object_:
         return list(x)
     if getattr(x, "is_nested", False):

@@ -1,12 +1,14 @@
 """Models of sequences, asked in every way, answer alike."""
 
+import copy
 import datetime
+import pickle
 
 import numpy as np
 import pytest
 
 import horn
-from horn.errors import DataError
+from horn.errors import DataError, ModelError
 from horn.math import tanh
 
 STEPS = 6
@@ -180,3 +182,26 @@ def test_one_sequence_is_answered_where_a_layer_hears_the_end_first(rng, each_st
         np.testing.assert_array_equal(model.predict(one, labels=True), wanted.argmax(axis=-1))
     with pytest.raises(horn.ModelError, match="whole sequences of at most 6 steps"):
         model.predict(np.concatenate([x[1], x[0]]))
+
+
+def test_a_table_with_a_column_of_sequences_holds_sequences(rng):
+    pandas = pytest.importorskip("pandas")
+    x, y = sequences(rng)
+    found = trained(network(), (pandas.DataFrame({"measured": x}), y))
+    asked = found.predict(pandas.DataFrame({"measured": x}))
+    for one, alone in zip(asked, found.predict(x), strict=True):
+        np.testing.assert_array_equal(one, alone)
+
+
+def test_a_weight_for_each_step_is_refused(rng):
+    x, y = sequences(rng)
+    each = [np.ones(len(one)) for one in x]
+    with pytest.raises(DataError, match="one per sample is expected; a sequence has one for all"):
+        horn.Job(network(), (x, y), sample_weight=each)
+
+
+def test_a_stream_is_not_copied(rng):
+    stream = trained(network(), sequences(rng)).stream()
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(ModelError, match=r"model\.stream\(\) begins another"):
+            copied(stream)

@@ -267,3 +267,12 @@ def test_the_model_knows_classes_and_columns_by_name():
             assert found.model_.evaluate(x, y)["acc"] == pytest.approx(found.score(x, y))
             with pytest.raises(horn.DataError, match="another order"):
                 found.model_.predict(x[x.columns[::-1]])
+
+
+def test_sequences_and_pictures_are_told_where_to_go():
+    x = np.zeros((4, 5, 2))
+    with pytest.raises(ValueError, match=r"dim 3.*tables \(n_samples.*net\.input\(features, steps"):
+        HornRegressor().fit(x, np.arange(4.0))
+    fitted = HornRegressor(epochs=1).fit(x.reshape(4, -1), np.arange(4.0))
+    with pytest.raises(ValueError, match=r"X\.reshape\(len\(X\), -1\)"):
+        fitted.predict(x)
