@@ -34,7 +34,8 @@ def check_targets_of(network: Network, data: Dataset, what: str) -> None:
     elif data.has_labels and last.size > 1:
         check_labels(data, last.size, last.name)
     elif data.y.shape[1:] != (math.prod(network.answers),) and (data.y.ndim > 1 or last.size > 1):
-        labels = ", or labels as y.ravel()" if data.y.shape[1:] == (1,) else ""
+        labels = ", or labels as whole numbers, y.ravel().astype(int)"
+        labels = labels if data.y.shape[1:] == (1,) else ""
         raise DataError(
             f"{what}: targets have shape {data.y.shape}, but {last.name} has "
             f"{last.size} neuron{'s' * (last.size > 1)}; pass ({len(data)}, {last.size}){labels}"

@@ -74,7 +74,9 @@ def _has_contiguous_rows(x: np.ndarray) -> bool:
 
 
 def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes | None]:
-    """y as ``Dataset`` needs it, and the classes of labels that are no whole numbers."""
+    """y as ``Dataset`` needs it, and the classes of labels that are no whole numbers. Floats are
+    numbers to be learned: (n,) is (n, 1).
+    """
     is_category = str(getattr(y, "dtype", "")) == "category"
     y = as_numbers(tables.of_column(y, what), f"{what}: y", may_be_labels=True)
     if y.dtype == object and not is_category and {*map(type, y)} & {float, np.float64, np.float32}:
@@ -93,16 +95,11 @@ def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes
     if y.ndim == 1 and y.dtype.kind in classes.NAMED:
         return classes.code(y, what)
     if y.ndim == 1 and y.dtype.kind == "f":
-        wrong = np.flatnonzero(~(np.floor(y) == y))
-        found = f"y[{wrong[0]}] is {y[wrong[0]]:g}" if len(wrong) else f"y is {y.dtype}"
-        raise DataError(
-            f"{what}: labels must be integers, but {found}; "
-            f"write y.astype(int) for classes, or y.reshape(-1, 1) for numbers to be learned"
-        )
+        y = y[:, None]  # numbers to be learned, one for each sample
     if y.ndim != 2:
         raise DataError(
-            f"{what}: y has shape {y.shape}, but (samples,) integer labels or (samples, targets) "
-            "numbers are expected; reshape it"
+            f"{what}: y has shape {y.shape}, but (samples,) labels or numbers, or "
+            "(samples, targets) numbers are expected; reshape it"
         )
     if y.dtype.kind == "f" and y.dtype.itemsize in (4, 8):
         return np.ascontiguousarray(y, dtype=y.dtype.newbyteorder("=")), None

@@ -307,7 +307,9 @@ def check_targets(dataset: Dataset, n_outputs: int, layer_name: str) -> None:
             "per sample; pass the pair (x, y)"
         )
     if y.ndim != 2 or y.shape[1] != n_outputs:
+        labels = ", or pass labels as whole numbers, y.ravel().astype(int)"
+        labels = labels if y.shape[1:] == (1,) else ""
         raise DataError(
             f"{dataset.name}: y has shape {y.shape}, but {layer_name} needs targets of shape "
-            f"({len(y)}, {n_outputs}); use a matching net.output(...) or reshape y"
+            f"({len(y)}, {n_outputs}); use a matching net.output(...) or reshape y{labels}"
         )

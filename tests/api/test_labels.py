@@ -139,17 +139,21 @@ def test_labels_of_bytes_are_labels_as_text_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "y, said",
     [
-        (objects([1.5, 2.5] * 120), r"y\[0\] is 1.5; write .* y.reshape\(-1, 1\) for numbers"),
-        (objects([1, 2.5] * 120), r"y\[1\] is 2.5; write .* y.reshape\(-1, 1\) for numbers"),
         (objects([1, True] * 120), "truth values and numbers, such as True and 1, but True is 1"),
         (np.array([["a"], ["b"]] * 120), r"for labels, one per sample, write y.ravel\(\)"),
         (CODES.astype(complex), "complex numbers, but .*; take the real part, or the absolute"),
     ],
 )
 def test_labels_that_were_taken_for_others_are_refused(y: np.ndarray, said: str) -> None:
-    """Numbers as objects, as of a row of a mixed table, were learned as 0 and 1."""
     with pytest.raises(DataError, match=said):
         horn.Job(network(1, "squared_error", "identity"), (X, y))
+
+
+def test_numbers_as_objects_are_numbers() -> None:
+    """Those of a row of a mixed table were learned as 0 and 1."""
+    for y in ([1.5, 2.5], [1, 2.5]):
+        job = horn.Job(network(1, "squared_error", "identity"), (X, objects(y * 120)))
+        assert job.data.y.shape == (240, 1) and job.data.y[:2, 0].tolist() == y
 
 
 def test_numbers_that_pandas_calls_categories_are_classes() -> None:
@@ -273,3 +277,34 @@ def test_tasks_and_groups_train_with_text() -> None:
         model = horn.train(job, **settings).model
         assert model.classes == alone.classes
         np.testing.assert_allclose(model.predict(X), alone.predict(X), rtol=1e-9)
+
+
+def test_floats_for_one_neuron_need_no_column(rng):
+    x = rng.normal(size=(30, 3))
+    numbers = x.sum(axis=1)
+
+    def trained(y, steps=None):
+        net = horn.Network(seed=1)
+        net.input(3 if steps is None else 1, steps=steps)
+        net.output(1, loss="squared_error")
+        given = x if steps is None else x[:, :, None]
+        job = horn.Job(net, (given, y), validation=(given, y), iterations=4, batch_size=6)
+        return horn.train(job, progress=False), given
+
+    for steps in (None, 3):
+        (flat, given), (column, _) = trained(numbers, steps), trained(numbers[:, None], steps)
+        assert flat.history["val_loss"] == column.history["val_loss"]
+        asked = [flat.model.evaluate((given, y)) for y in (numbers, numbers[:, None])]
+        assert asked[0] == asked[1]
+
+
+def test_floats_are_no_labels_of_several_neurons(rng):
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    x, y = rng.normal(size=(8, 3)), np.arange(8) % 2
+    with pytest.raises(DataError, match=r"\(8, 1\), but layer1 has 2.*y\.ravel\(\)\.astype\(int\)"):
+        horn.train(horn.Job(net, (x, y.astype(float)), epochs=1), progress=False)
+    model = horn.train(horn.Job(net, (x, y), epochs=1), progress=False).model
+    with pytest.raises(DataError, match=r"labels as whole numbers, y\.ravel\(\)\.astype\(int\)"):
+        model.evaluate((x, y.astype(float)))

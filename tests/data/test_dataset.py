@@ -89,6 +89,13 @@ def test_two_axes_of_integers_are_targets():
     assert dataset.y.dtype == np.float64
 
 
+def test_one_axis_of_floats_is_one_target_per_sample():
+    for y in (np.array([0.0, 1.0, 2.0], np.float32), [0.5, 1.0, 2.0], np.array([0.5, 1, 2], "f2")):
+        found = data.as_dataset((np.ones((3, 2)), y))
+        assert found.y.shape == (3, 1) and not found.has_labels and found.y.dtype.kind == "f"
+        np.testing.assert_array_equal(found.y[:, 0], y)
+
+
 def test_slices_are_views_that_keep_scale_and_name():
     digits = data.digits("test").with_fields(scale=1 / 3)
     part = digits[10:30:2]
@@ -136,9 +143,7 @@ def test_read_converts_then_scales_once(dtype, stored):
         (np.array([[None, 1]]), None, "data: x holds Python objects, but numbers are expected"),
         (np.ones((2, 2), complex), None, "data: x holds complex numbers, but numbers are"),
         (np.ones((3, 2)), [0, 1], "data: x has 3 samples, but y has 2; pass one label or"),
-        (np.ones((2, 2)), [0, 1.5], "labels must be integers, but y[1] is 1.5; write"),
-        (np.ones((2, 2)), [0, np.nan], "labels must be integers, but y[1] is nan; write"),
-        (np.ones((2, 2)), [0.0, 1.0], "labels must be integers, but y is float64; write y.astype"),
+        (np.ones((2, 2)), [0, np.nan], "data: y has NaN at row 1, column 0"),
         (np.ones((2, 2)), ["cat", None], "data: y has no label in row 1 (1 such row in all)"),
         (np.ones((2, 2)), [[1], [2, 3]], "data: y is not a rectangular array"),
         (np.ones((2, 2)), np.ones((2, 2, 2)), "data: y has shape (2, 2, 2), but (samples,)"),

@@ -82,8 +82,7 @@ def test_columns_of_labels_and_targets():
     for bad in (pandas.Series(["a", None, "b"]), boolean.where([True, False, True])):
         with pytest.raises(DataError, match=r"data: y has no label in row 1 \(1 such row in all\)"):
             as_dataset((x, bad))
-    with pytest.raises(DataError, match="labels must be integers, but y.0. is 1.5; write y.astype"):
-        as_dataset((x, pandas.Series([1.5, 0, 1])))
+    assert as_dataset((x, pandas.Series([1.5, 0, 1]))).y.shape == (3, 1)
 
 
 def test_horn_does_not_import_it():
