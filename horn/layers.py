@@ -374,11 +374,12 @@ def named_inputs(
                 f"{where}: inputs must be layers of this network, as net.input and "
                 f"net.layer return them; got {source!r}"
             )
-    twice = [s for k, s in enumerate(sources) if s in sources[:k] and not names[k]]
+    called = [source.name for source in sources]  # each Delayed has a stand-in of its own
+    twice = [name for k, name in enumerate(called) if name in called[:k] and not names[k]]
     if twice:
         raise ModelError(
-            f"{where}: {twice[0].name} is named twice in inputs; give each connection a name: "
-            f'inputs={{"x": {twice[0].name}, "y": {twice[0].name}}}'
+            f"{where}: {twice[0]} is named twice in inputs; give each connection a name, as "
+            'inputs={"x": ..., "y": ...}'
         )
     return names, sources
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import horn
+from horn.errors import ModelError
 
 X, LAST, EACH = np.ones((6, 5, 2)), np.zeros(6, int), np.zeros((6, 5), int)
 TEXT = horn.data.text(io.StringIO("abcab" * 20), 5)
@@ -98,3 +99,24 @@ def test_the_place_and_a_remedy(mistake: str) -> None:
     made, said = MISTAKES[mistake]
     with pytest.raises(horn.HornError, match=said):
         made()
+
+
+@pytest.mark.parametrize(
+    "heard, name",
+    [
+        (lambda x: [x, horn.Delayed(), horn.Delayed(steps=2)], "memory"),
+        (lambda x: [x, horn.Delayed("memory"), horn.Delayed(steps=2)], "memory"),
+        (lambda x: [x, horn.Delayed("above"), horn.Delayed("above", steps=2)], "above"),
+        (lambda x: [x, horn.Delayed(x)], "layer0"),
+    ],
+)
+def test_two_delays_of_one_layer_need_names(heard: Callable[[Any], Any], name: str) -> None:
+    """Without, they had one array, which both updated."""
+    made = horn.Network(seed=1)
+    x = made.input(3, steps=5)
+    with pytest.raises(ModelError, match=f"'memory': {name} is named twice in inputs; give each"):
+        made.layer(3, inputs=heard(x), name="memory")
+    named = dict(zip("abc", heard(x), strict=False))
+    layer = made.layer(3, inputs=named, name="memory")
+    arrays = [array for link in layer.links for array in link.weights.values()]
+    assert len(set(arrays)) == len(arrays) == len(named)

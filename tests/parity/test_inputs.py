@@ -280,8 +280,8 @@ def test_layers_whose_inputs_have_no_names_say_so():
 @pytest.mark.parametrize(
     "inputs, connect, sentence",
     [
-        (lambda a: [a, a], None, r"below is named twice in inputs; give each connection a name: "
-         r'inputs=\{"x": below, "y": below\}'),
+        (lambda a: [a, a], None, r"below is named twice in inputs; give each connection a name, as "
+         r'inputs=\{"x": ..., "y": ...\}'),
         (lambda a: {"a b": a}, None, "an input is called by a word that neurons read, as "
          "messages.x; got 'a b'"),
         (lambda a: {1: a}, None, "an input is called by a word"),
