@@ -83,7 +83,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: model().generate("aZ", 2), r"prefix: character 'Z'.*train with an alphabet that"),
     "a State assigned twice on one path": (
         lambda: trained(Twice),
-        r"test_time_mistakes.py:25, in Twice.forward\n.*\n.*\nself.level is .*assigned a second "
+        r"test_time_mistakes.py:26, in Twice.forward\n.*\n.*\nself.level is .*assigned a second "
         r"time on this path.*compute in a variable and assign once"),
     "stateful with shuffled samples": (
         lambda: horn.Job(net(each=True), (X, EACH), stateful=True),
