@@ -159,13 +159,23 @@ def _as_callback(one: Any) -> Callback:
             f"Job: callbacks has {one!r}; a callback is a horn.Callback (on_epoch_end(self, "
             f"context), ...), or a function of the context that is called after each epoch"
         )
-    return EpochFunction(one)
+    made = EpochFunction(one)
+    _check_parameters(one, name_of(made), f"def {name_of(made)}(context):")
+    return made
 
 
 def _check_hook(callback: Callback, hook: str) -> None:
     """Raise ModelError for a method that does not take one context, as those of Keras."""
+    called = f"{name_of(callback)}.{hook}"
+    _check_parameters(getattr(callback, hook), called, f"def {hook}(self, context):", ("self",))
+
+
+def _check_parameters(
+    function: Callable[..., Any], called: str, write: str, before: tuple[str, ...] = ()
+) -> None:
+    """Raise ModelError for what does not take one context. before : parameters to show first."""
     try:
-        parameters = list(inspect.signature(getattr(callback, hook)).parameters.values())
+        parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # written in C
         return
     names = [p.name for p in parameters]
@@ -174,8 +184,8 @@ def _check_hook(callback: Callback, hook: str) -> None:
     takes_one = any(p.kind in (*kinds, inspect.Parameter.VAR_POSITIONAL) for p in parameters)
     if "logs" in names or len(needed) > 1 or not takes_one:
         raise ModelError(
-            f"{name_of(callback)}.{hook}({', '.join(['self', *names])}): horn passes one context; "
-            f"write  def {hook}(self, context):  and use context.epoch, context.row, context.model"
+            f"{called}({', '.join([*before, *names])}): horn passes one context; write  {write}  "
+            "and use context.epoch, context.row, context.model"
         )
 
 

@@ -31,8 +31,7 @@ ATTRIBUTES = {
                     "job has keep_best=True or early_stopping="),
     "get_layer": "model.network.layers holds them; what one sends is "
                  "model.activations(x, 'layer1')",
-    **dict.fromkeys(("history", "losses", "loss", "val_loss"), "a run has it: run.history['loss'] "
-                    "is a column"),
+    **dict.fromkeys(("history", "losses", "loss", "val_loss"), "run.history['loss'] is a column"),
     **dict.fromkeys(("sklearn", "HornClassifier", "HornRegressor"),
                     "write  from horn.sklearn import HornClassifier"),
     **dict.fromkeys(("metrics_names", "scores"), "run.metrics has what was measured of the model"),
@@ -225,6 +224,8 @@ NOT_IN_MATH: dict[str, str] = {  # what other modules have, by the words of this
     **dict.fromkeys(("round", "rint"), "floor(x + 0.5)"),
     **dict.fromkeys(("step", "heaviside"), "1.0 if x > 0.0 else 0.0"),
     **dict.fromkeys(("silu", "swish"), "x * sigmoid(x)"),
+    "sum": "sum(m.input * m.weight for m in messages)",
+    "mean": "sum(m.input for m in messages) / len(messages)",
     "max": "max(x, y)",
     "min": "min(x, y)",
     "square": "x ** 2",

@@ -139,11 +139,11 @@ def history(run: Any, *columns: str, path: Path | None = None) -> Any:
     return _written(figure, path)
 
 
-def confusion(model: Any, data: Any, *, path: Path | None = None) -> Any:
+def confusion(model: Any, data: Any, y: Any = None, *, path: Path | None = None) -> Any:
     """Draw the number of samples by their class (a row) and their predicted class (a column).
 
-    model : a model, or the result of ``horn.train``. data : samples with their labels, as for
-    ``model.evaluate``. The numbers are ``figure.counts``, (classes, classes) int64.
+    model : a model, or the result of ``horn.train``. data : samples with their labels, or x and y,
+    as for ``model.evaluate``. The numbers are ``figure.counts``, (classes, classes) int64.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def confusion(model: Any, data: Any, *, path: Path | None = None) -> Any:
     """
     _check("confusion", path)
     model = _model(model, "confusion")
-    found = model._inputs.dataset(data, "data")
+    found = model._inputs.dataset(data if y is None else (data, y), "data")
     if model.target != "labels" or not found.has_labels or model.network.has_several:
         raise ModelError(
             "horn.plot.confusion: needs a model of one output that learned labels, and data with "

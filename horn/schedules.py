@@ -123,6 +123,8 @@ class SettableRate:
             self.number = float(value)
             return
         scheduled = rate(self.base, iteration)
+        if value == self.at(iteration):  # as it is: at the end of a schedule, say
+            return
         if not scheduled:
             raise ModelError(
                 f"learning_rate cannot be set to {value!r} at iteration {iteration}, where the "

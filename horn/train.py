@@ -221,9 +221,10 @@ def train(
     late in it are named.
 
     checkpoints : a folder for the files that resume training exactly where it stopped, written
-    every ``checkpoint_every`` iterations, every ``checkpoint_seconds``, and on Ctrl-C; the newest
-    ``keep_checkpoints`` stay. resume : True goes on from the newest in there, or begins if there is
-    none; else a checkpoint, or another run's folder. The numbers of groups and tasks may be others.
+    every ``checkpoint_every`` iterations, every ``checkpoint_seconds``, and on Ctrl-C (without
+    either on Ctrl-C alone); the newest ``keep_checkpoints`` stay. resume : True goes on from the
+    newest in there, or begins if there is none; else a checkpoint, or another run's folder. The
+    numbers of groups and tasks may be others.
     max_restarts : how often a group whose task was killed or hangs starts again from the last
     checkpoint, without a new one in between. With servers (downpour, easgd) they keep every push in
     the folder, and only the processes that ended start again.

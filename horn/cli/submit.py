@@ -85,7 +85,7 @@ class _Submit(click.Command):
 @click.option("--checkpoints", type=click.Path(file_okay=False), metavar="DIR",
               help="Where to. By default the target's name with -checkpoints, in the current "
               "folder. With checkpoints Ctrl-C stops at the next iteration and saves "
-              "one.")  # fmt: skip
+              "one; without --checkpoint-every there are no others.")  # fmt: skip
 @click.option("--resume", is_flag=False, flag_value="", metavar="[RUN]",
               help="Go on from the newest checkpoint in DIR, if there is one, or from RUN: a "
               "checkpoint, or another run's DIR.")  # fmt: skip

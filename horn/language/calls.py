@@ -67,7 +67,10 @@ _ROUND_DIGITS = (
     "gives 0.13, not 0.12"
 )
 _OF_PYTHON = sorted(f.__name__ for f in (*_MONOIDS, *_OF_NUMBERS) if f.__module__ == "builtins")
-_PLAIN = "calls in a neuron take plain arguments: write them in their order, without names"
+_PLAIN = (
+    "calls in a neuron take plain arguments: write them in their order, without names; a function "
+    "with arguments after a * cannot be called"
+)
 _DRAWS = "draw with self.uniform(), self.normal() or self.bernoulli(p), which a run repeats"
 _INSTEAD_OF_MODULES = {
     "random": _DRAWS,
@@ -147,6 +150,11 @@ class Calls:
             if name.startswith(("np.random.", "numpy.random.")):
                 instead = _DRAWS
             self.scope.fail(node.func, f"{name} is not in the neuron language; {instead}")
+        if hasattr(target, "__wrapped__"):
+            self.scope.fail(
+                node.func,
+                f"{name} is a function inside a {type(target).__name__}; leave its decorator out",
+            )
         self.scope.fail(
             node.func,
             f"{name} is not in the neuron language (calls allowed: {', '.join(_OF_PYTHON)}, of "

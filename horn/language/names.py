@@ -137,15 +137,14 @@ class Names:
             of = f"; {ONE_NUMBER}" if name in LAYER_WORDS else ""
             self.scope.fail(node, f"a number has no {name!r}{of}")
         if isinstance(value, (types.ModuleType, type)) or hasattr(value, "__dict__"):
-            try:
-                return wrap(getattr(value, name))
-            except AttributeError:
-                is_of_math = name in horn_math.OPS and hasattr(horn_math, name)
-                hint = f"write horn.math.{name}" if is_of_math else suggest(name, dir(value))
-                if value is horn_math and name in NOT_IN_MATH:
-                    hint = f"write  {NOT_IN_MATH[name]}"
-                problem = f"{ast.unparse(node.value)} has no {name!r}; {hint}"
-                self.scope.fail(node, problem.rstrip("; "))
+            if (found := getattr(value, name, _MISSING)) is not _MISSING:
+                return wrap(found)
+            is_of_math = name in horn_math.OPS and hasattr(horn_math, name)
+            hint = f"write horn.math.{name}" if is_of_math else suggest(name, dir(value))
+            if value is horn_math and name in NOT_IN_MATH:
+                hint = f"write  {NOT_IN_MATH[name]}"
+            problem = f"{ast.unparse(node.value)} has no {name!r}; {hint}"
+            self.scope.fail(node, problem.rstrip("; "))
         problem = f"{ast.unparse(node)!r} is not in the neuron language"
         if hasattr(list, name) or hasattr(dict, name):
             problem += "; a neuron keeps numbers, no lists: add them up as they come, total += ..."

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from horn.ir import Op
+from horn.ir import Node, Op
 from horn.language.expressions import Expressions
 from horn.language.names import Names
 from horn.language.references import MessagesRef, elements
@@ -58,10 +58,11 @@ class Sequences:
             if not -len(items) <= index < len(items):
                 self.scope.fail(node, f"{ast.unparse(node)!r}: there are {len(items)}, got {index}")
             return items[index]
+        said = f"a {'number' if isinstance(value, Node) else type(value).__name__}"
         self.scope.fail(
             node,
-            f"{ast.unparse(node)!r}: only a tuple has elements here, and "
-            f"{ast.unparse(node.value)!r} is none",
+            f"{ast.unparse(node)!r}: only tuples, lists and arrays have elements here, and "
+            f"{ast.unparse(node.value)!r} is {said}",
         )
 
     def sliced(self, items: list[Any], node: ast.Slice) -> tuple[Any, ...]:

@@ -75,7 +75,7 @@ def restore(
     own = facts.get(part)
     found = own if own is not None else facts[min(facts)]
     cursor = _cursor(opened, found)
-    if own is None:  # the losses of this group's own samples are not known
+    if own is None and group is None:  # the losses of this group's own samples are not known
         cursor.own_total, cursor.own_samples = 0.0, 0
     engine, factors = loop.engine, _factors(opened, scales or {})
     has_slots = set(opened.names("slot"))

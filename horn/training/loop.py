@@ -75,6 +75,8 @@ class History:
                 meant = f"write {close!r}; " if close in self.columns else ""
                 raise NoSuchKey(f"{key!r}; {meant}columns: {', '.join(self.columns)}")
             return [row.get(key) for row in self.rows]  # an earlier horn's have fewer
+        if isinstance(key, tuple):
+            raise NoSuchKey(f"{key!r}; a column at a time: history[{key[0]!r}]")
         return self.rows[key]
 
     def __getattr__(self, name: str) -> Any:

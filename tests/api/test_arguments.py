@@ -87,6 +87,8 @@ def test_a_history_and_data_are_asked_by_name() -> None:
     history = horn.train(job()).history
     with pytest.raises(KeyError, match="write 'acc'; columns: epoch"):
         history["accuracy"]
+    with pytest.raises(KeyError, match=r"a column at a time: history\['loss'\]"):
+        history["loss", "acc"]
     with pytest.raises(AttributeError, match=r"no 'history'; .* as history\['loss'\], rows by"):
         _ = history.history
     with pytest.raises(AttributeError, match=r"as history\['val_acc'\]"):

@@ -140,6 +140,24 @@ def test_a_schedule_keeps_its_form_when_the_rate_is_set():
     assert run.history["learning_rate"] == pytest.approx([schedule.at(19), schedule.at(39) / 10])
 
 
+def test_at_the_end_of_a_schedule_the_rate_may_be_set_to_what_it_is():
+    """Half of 0 is 0: a finished run ended with an error."""
+
+    def halve(context: TrainingContext) -> None:
+        context.learning_rate *= 0.5
+
+    schedule = horn.Cosine(0.1, iterations=40)
+    run = horn.train(job(callbacks=[halve], optimizer=horn.SGD(schedule), epochs=2))
+    assert run.history["learning_rate"] == pytest.approx([schedule.at(19), schedule.at(39) / 2])
+
+    def set_to_one(context: TrainingContext) -> None:
+        if context.epoch == 2:
+            context.learning_rate = 1.0
+
+    with pytest.raises(horn.CallbackError, match="cannot be set to 1.0 at iteration 40, where"):
+        horn.train(job(callbacks=[set_to_one], optimizer=horn.SGD(schedule), epochs=2))
+
+
 @pytest.mark.parametrize("value", [-1.0, float("nan"), "fast"])
 def test_a_rate_that_cannot_be_is_refused(value):
     def setting(context: TrainingContext) -> None:
@@ -458,3 +476,12 @@ def test_files_are_where_a_cluster_keeps_them(tmp_path, monkeypatch):
     monkeypatch.setenv("HORN_FILES", str(tmp_path / "files"))
     horn.train(job(callbacks=[horn.CSVLogger("log.csv")], epochs=1))
     assert (tmp_path / "files" / "log.csv").exists() and not Path("log.csv").exists()
+
+
+def test_a_function_that_takes_more_than_a_context_is_refused_before_training():
+    def told(context: TrainingContext, row: Any) -> None: ...
+
+    with pytest.raises(
+        horn.ModelError, match=r"told\(context, row\): .*write  def told\(context\):"
+    ):
+        job(callbacks=[told])

@@ -110,6 +110,7 @@ def test_confusion_counts_who_was_taken_for_whom(run: Any, tmp_path: Path) -> No
     names = ["ant", "bee", "cat"]
     expected = [[int(((NAMES == a) & (taken == b)).sum()) for b in names] for a in names]
     assert figure.counts.tolist() == expected and figure.counts.sum() == 30
+    assert (horn.plot.confusion(run, X, NAMES).counts == figure.counts).all()
     assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == names
     assert (tmp_path / "c.png").exists()
     two = horn.Network(seed=1)

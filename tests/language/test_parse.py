@@ -779,7 +779,7 @@ REFUSED = {
             t = sum(m.input for m in messages)
             self.feedforward(«t[0]»)
         """,
-        "'t[0]': only a tuple has elements here, and 't' is none",
+        "'t[0]': only tuples, lists and arrays have elements here, and 't' is a number",
     ),
     "three values for two names": (
         """
@@ -1038,6 +1038,9 @@ REMEDIES = {
     "self.feedforward(«self.bend(z)»)": "N.bend takes 2 arguments (z, a), got 1",
     "self.feedforward(«self.bend(z, 1.0, 2.0)»)": "N.bend takes 2 arguments (z, a), got 3",
     "self.feedforward(«self.bend(z, a=2.0)»)": "write them in their order, without names",
+    "self.feedforward(«cached»(z))": "is a function inside a _lru_cache_wrapper; leave its decor",
+    "self.feedforward(«horn.math.sum»(z))": "write  sum(m.input * m.weight for m in messages)",
+    "self.feedforward(«horn.math.sofplus»(z))": "math has no 'sofplus'; did you mean 'softplus'?",
     "self.feedforward(«self.bare(z)»)": "N.bare is a method, and has no self: def bare(self, z):",
     "self.feedforward(z * «self.twice»)": "self.twice is a property",
     "self.feedforward(«self.of_class»(z))": "self.of_class is a classmethod",
@@ -1053,7 +1056,11 @@ REMEDIES = {
 @pytest.mark.parametrize("line", REMEDIES)
 def test_what_is_refused_has_a_remedy(tmp_path, line):
     body = f"{FORWARD}        {line}\n"
-    assert REMEDIES[line] in refused(tmp_path, body, "LOOSE = horn.Parameter(1.0)\n")
+    before = (
+        "import functools\n@functools.lru_cache\ndef cached(x):\n    return x\n"
+        "LOOSE = horn.Parameter(1.0)\n"
+    )
+    assert REMEDIES[line] in refused(tmp_path, body, before)
 
 
 def test_try_and_match_have_a_remedy(tmp_path):

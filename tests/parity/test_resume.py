@@ -136,6 +136,20 @@ def test_averaged_groups_go_on_exactly(every, tmp_path):
     law(tmp_path, job("adam"), ["middle"], groups=2, tasks=2, strategy=strategy)
 
 
+def test_averaged_groups_on_other_tasks_know_the_losses_of_their_samples(tmp_path):
+    """Their epoch's loss had only the batches after the resume."""
+    given = job("sgd", dtype="float64", epochs=1)
+    settings = {"groups": 2, "strategy": horn.Averaging(every=3)}
+    whole = horn.train(given, checkpoints=tmp_path, checkpoint_every=1, keep_checkpoints=99,
+                       **settings)  # fmt: skip
+    for iteration in (1, 2):
+        start = Checkpoints(tmp_path).open(iteration).path
+        (row,) = horn.train(given, resume=start, tasks=2, **settings).history
+        expected = whole.history[0]
+        assert row["loss"] == pytest.approx(expected["loss"], rel=1e-9)
+        assert row["group_loss"] == pytest.approx(expected["group_loss"], rel=1e-9)
+
+
 def test_sequences_in_pieces_of_averaged_groups_go_on_with_any_number_of_groups(tmp_path):
     """Each group has its own lanes of the batch; with every=1 they compute what one does."""
     net = horn.Network(seed=1)
