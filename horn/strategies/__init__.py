@@ -223,5 +223,5 @@ def rare_exchange(job: Job, setting: str, every: int) -> str:
     return (
         f"{setting} is {every} batches, but an epoch has {n}: what is measured after an epoch "
         f"(val_loss, and with it early stopping and the best model) stands still for up to "
-        f"{-(-every // n)} epochs; set {setting}={n} or less, or a smaller batch_size"
+        f"{-(-every // n)} epochs; set {setting}={n}{' or less' * (n > 1)}, or a smaller batch_size"
     )
