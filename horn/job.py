@@ -516,7 +516,7 @@ class Job:
         data = named(data, net.compared, what)
         if net.steps:
             return of_steps(data, net.steps, net.layers[0].shape, net.target_shapes, what)
-        return side_by_side(data, net.inputs, what)
+        return side_by_side(data, net.input_shapes, what)
 
     def _in_pieces(self, data: Any, n_lanes: int, what: str) -> Any:
         """Cut the sequences of a stateful job into pieces."""

@@ -106,7 +106,7 @@ class ModelInputs:
         network = self.network
         data = named(data, network.compared, what)
         if not network.steps:
-            return side_by_side(data, network.inputs, what)
+            return side_by_side(data, network.input_shapes, what)
         x = data[0] if isinstance(data, tuple) and data else data
         asks_each = network.judges_each and network.answers_each
         if asks_each and self.is_long(x) and lengths_of(x) is None:

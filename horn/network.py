@@ -36,6 +36,7 @@ from horn import (
 )
 from horn.activations import Activation, Function
 from horn.aggregates import COLUMNS
+from horn.connections._matrix import is_matrix
 from horn.connections.part import Part
 from horn.errors import ModelError
 from horn.initializers import Initializer
@@ -164,6 +165,11 @@ class Network:
         known = {layer.name: layer for layer in self.layers}
         if given.name in known:
             return known[given.name]
+        if self.layers[-1].kind == "output":
+            raise ModelError(
+                f"input {given.name!r} is first heard behind an output: add the output that hears "
+                "it before the others, or name it in the inputs of a layer"
+            )
         start = sum(each.size for each in self._inputs[: places[0]])
         part = Part(start, given.shape)
         return self._hidden(
@@ -176,6 +182,14 @@ class Network:
         """Name and size of each input, in the order of their columns."""
         first = self.layers[0]
         return first.parts or ((first.name, first.size),)
+
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of a sample of each input, as the layer knows it that hands it on; (size,) of
+        several inputs that are heard together alone.
+        """
+        known = {layer.name: layer.shape for layer in self.layers}
+        return {name: known.get(name, (size,)) for name, size in self.inputs}
 
     @mistakes.teaches
     def layer(
@@ -326,12 +340,13 @@ class Network:
             else:
                 given = (inputs,) if isinstance(inputs, Layer) else tuple(inputs)
                 inputs = [self._source(each) for each in given]
-            if isinstance(connect, Mapping):
+            if isinstance(connect, Mapping) and not is_matrix(connect):
                 connect = {self._source(key): value for key, value in connect.items()}
         index = len(self.layers)
         name = name or f"layer{index}"
         where = f"layer {index} {name!r}"
-        network_checks.check_next(self.layers, kind, name, where)
+        taken = [] if isinstance(connect, Part) else [each.name for each in self._inputs]
+        network_checks.check_next(self.layers, kind, name, where, taken)
         check_class(neuron, where)
         function, implied = activations.resolve(activation, where)
         if implied is not None and interlayer is not None:

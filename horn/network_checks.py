@@ -25,8 +25,12 @@ def check_input(keep: float, per: str, steps: int | None) -> None:
         )
 
 
-def check_next(layers: Sequence[Layer], kind: str, name: str, where: str) -> None:
-    """Raise ModelError unless a layer of this kind and name may be added behind these."""
+def check_next(
+    layers: Sequence[Layer], kind: str, name: str, where: str, taken: Sequence[str] = ()
+) -> None:
+    """Raise ModelError unless a layer of this kind and name may be added behind these. taken : the
+    names of inputs.
+    """
     if not layers:
         raise ModelError(
             f"{where}: the first layer is the input; call net.input(n_features) before"
@@ -36,8 +40,9 @@ def check_next(layers: Sequence[Layer], kind: str, name: str, where: str) -> Non
             f"{where}: outputs and losses are the last; add it before net.output(...) and "
             "net.loss(...)"
         )
-    if any(layer.name == name for layer in layers):
-        raise ModelError(f"{where}: another layer has this name; names are unique")
+    if any(layer.name == name for layer in layers) or name in taken:
+        other = "an input" if name in taken else "another layer"
+        raise ModelError(f"{where}: {other} has this name; names are unique")
     if not isinstance(name, str) or "." in name or not name:
         raise ModelError(f"{where}: a layer's name is not empty and has no dot; got {name!r}")
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from horn import initializers
 from horn.connections import Connection, Edges
+from horn.connections._matrix import is_matrix
 from horn.connections.dense import Dense
 from horn.connections.sparse import as_connection
 from horn.connections.tied import Tied
@@ -54,10 +55,12 @@ def linked(
     names, sources = named_inputs(inputs, (*layers, *not_yet), where)
     late = late or [0] * len(sources)
     turned = turned if len(turned) == len(sources) else [False] * len(sources)
-    each = list[Any]([None] * len(sources)) if isinstance(connect, Mapping) else None
-    if isinstance(connect, Mapping) and each is not None:
+    is_each = isinstance(connect, Mapping) and not is_matrix(connect)  # scipy's dok is a dict
+    each = [None if is_each else connect] * len(sources)
+    if is_each:
+        called = [name or source.name for name, source in zip(names, sources, strict=True)]
         for key, value in connect.items():
-            places = [k for k, source in enumerate(sources) if key is source or key == names[k]]
+            places = [k for k, source in enumerate(sources) if key is source or key == called[k]]
             if not places:
                 raise ModelError(
                     f"{where}: connect names {key!r}, which is not among its inputs; the "
@@ -65,7 +68,6 @@ def linked(
                 )
             for k in places:
                 each[k] = value
-    each = [connect] * len(sources) if each is None else each
     connections: list[Any] = [Dense() if c is None else as_connection(c, where) for c in each]
     for source, connection in zip(sources, connections, strict=True):
         if source.kind == "later" and source.index < 0 and type(connection) is not Dense:

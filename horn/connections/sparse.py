@@ -59,11 +59,7 @@ class Sparse:
         if self.matrix is not None and not isinstance(self.matrix, Matrix):
             object.__setattr__(self, "matrix", matrix_of(self.matrix))
         if self.edge_list is not None:
-            pairs = tuple(map(tuple, self.edge_list))
-            for pair in pairs:
-                if len(pair) != 2:
-                    raise ModelError(f"Sparse: an edge is (source, receiver), got {pair!r}")
-            object.__setattr__(self, "edge_list", pairs)
+            object.__setattr__(self, "edge_list", _pairs(tuple(self.edge_list)))
 
     def edges(self, n_sources: int, n_receivers: int, rng: np.random.Generator) -> Edges:
         rows: Sequence[Any]
@@ -77,7 +73,7 @@ class Sparse:
             drawn = _drawn(rng, n_sources, n_receivers, fan_in)
             return Edges(np.arange(n_receivers + 1, dtype=np.int64) * fan_in, drawn.ravel())
         elif self.sources is not None:
-            rows = [_whole(list(self.sources(o)), f"sources({o})") for o in range(n_receivers)]
+            rows = [self._heard_by(o) for o in range(n_receivers)]
         elif self.matrix is not None:
             return self._of_matrix(n_sources, n_receivers)
         elif self.edge_list is not None:
@@ -99,6 +95,12 @@ class Sparse:
         indices = np.concatenate([*rows, np.empty(0, np.int64)])
         _check(np.repeat(np.arange(n_receivers), lengths), indices, n_sources)
         return Edges(indptr, indices)
+
+    def _heard_by(self, receiver: int) -> Any:
+        assert self.sources is not None
+        found = self.sources(receiver)
+        listed = list(found) if isinstance(found, Iterable) else found
+        return _whole(listed, f"sources({receiver})")
 
     def _of_matrix(self, n_sources: int, n_receivers: int) -> Edges:
         found: Matrix = self.matrix
@@ -145,11 +147,12 @@ def as_connection(given: Any, where: str) -> Connection:
             'its name: inputs={"x": a, "h": b}, connect={"h": horn.OneToOne()}; rows of numbers '
             "are a matrix as np.array(rows)"
         )
-    if isinstance(given, type) or not (hasattr(given, "edges") or hasattr(given, "at")):
+    is_one = hasattr(given, "edges") or callable(getattr(given, "at", None))
+    if isinstance(given, type) or not is_one:
         remedy = f"; write {given.__name__}(...)" if isinstance(given, type) else ""
         raise ModelError(
             f"{where}: connect must be a connection such as horn.Sparse(fan_in=8), a scipy sparse "
-            f"matrix or a networkx graph, got {given!r:.80}{remedy}"
+            f"or NumPy matrix or a networkx graph, got {given!r:.80}{remedy}"
         )
     found: Connection = given
     return found
@@ -194,6 +197,21 @@ def _drawn(rng: np.random.Generator, n_sources: int, n_receivers: int, fan_in: i
                 some[is_there, k] = last[k]
     found.sort(axis=1)
     return found
+
+
+def _pairs(edges: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
+    """The edges as pairs of numbers. Raises ModelError."""
+    for edge in edges:
+        if not isinstance(edge, Iterable) or isinstance(edge, str) or len(tuple(edge)) != 2:
+            raise ModelError(f"Sparse: an edge is (source, receiver), got {edge!r}")
+    pairs = tuple(map(tuple, edges))
+    odd = {type(k) for pair in pairs for k in pair if not isinstance(k, (int, float, np.number))}
+    if odd:
+        pair = next(pair for pair in pairs if odd & {*map(type, pair)})
+        raise ModelError(
+            f"Sparse: an edge is (source, receiver), the numbers of two neurons; got {pair}"
+        )
+    return pairs
 
 
 def _by_receiver(pairs: Iterable[tuple[int, int]], n_receivers: int) -> list[Any]:

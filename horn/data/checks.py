@@ -235,7 +235,14 @@ def check_shape(dataset: Dataset, expected: tuple[int, ...], learned_by: str = "
 
     Raises DataError, as of images with their channels first.
     """
-    given, wanted = dataset.shape, [n for n in expected if n != 1]
+    check_sample_shape(dataset.shape, expected, dataset.name, learned_by)
+
+
+def check_sample_shape(
+    given: tuple[int, ...], expected: tuple[int, ...], what: str, learned_by: str = ""
+) -> None:
+    """``check_shape`` of samples with the shape ``given``, () if they have none."""
+    wanted = [n for n in expected if n != 1]
     if len(given) < 2 or len(expected) < 2 or [n for n in given if n != 1] == wanted:
         return
     remedy = f"x.reshape(-1, {', '.join(map(str, expected))})"
@@ -247,7 +254,7 @@ def check_shape(dataset: Dataset, expected: tuple[int, ...], learned_by: str = "
         if order:
             remedy = f"x.transpose({', '.join(map(str, (0, *(1 + n for n in order))))})"
     raise DataError(
-        f"{dataset.name}: a sample has the shape {given}, but "
+        f"{what}: a sample has the shape {given}, but "
         f"{f'{learned_by} learned from' if learned_by else 'the network declares'} "
         f"input({expected}), channels last; write {remedy}"
     )

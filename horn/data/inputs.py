@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from horn.data import arrays
-from horn.data.checks import as_dataset
+from horn.data.checks import as_dataset, check_sample_shape
 from horn.errors import DataError
 
-Parts = Sequence[tuple[str, int]]  # inputs in the order of net.input: name, features
+Shapes = Mapping[str, tuple[int, ...]]  # of a sample of each input, in the order of net.input
 
 
-def side_by_side(data: Any, parts: Parts, what: str) -> Any:
+def side_by_side(data: Any, shapes: Shapes, what: str) -> Any:
     """The dataset of {"x": a, "z": b}, or of ({...}, y); anything else unchanged.
 
-    parts : the inputs of the network. Bytes stay bytes if all inputs are bytes, else they become
+    shapes : of the network's inputs. Bytes stay bytes if all inputs are bytes, else they become
     floating point, scaled.
 
     Raises
     ------
-    DataError : an input is missing or unknown, of another size, or has another number of samples.
+    DataError : an input is missing or unknown, of another size or shape, or has another number of
+    samples.
     """
     x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
     if not isinstance(x, Mapping):
         return data
-    names = [name for name, _ in parts]
+    names = list(shapes)
     if sorted(map(str, x)) != sorted(names):
         missing = [repr(name) for name in names if name not in x]
         unknown = [repr(name) for name in x if name not in names]
@@ -41,13 +43,16 @@ def side_by_side(data: Any, parts: Parts, what: str) -> Any:
             + ("; of one input pass the array itself" if len(names) == 1 == len(x) else "")
         )
     found = {}
-    for name, size in parts:
-        array, scale = arrays.as_features(x[name], f"{what}: input {name!r}")
+    for name, shape in shapes.items():
+        where, size = f"{what}: input {name!r}", math.prod(shape)
+        array, scale = arrays.as_features(x[name], where)
         if array.shape[1] != size:
             raise DataError(
-                f"{what}: input {name!r} has {array.shape[1]:,} features per sample, but the "
-                f"network declares input({size}, name={name!r}); x.shape is {array.shape}"
+                f"{where} has {array.shape[1]:,} features per sample, but the network declares "
+                f"input({shape if len(shape) > 1 else size}, name={name!r}); x.shape is "
+                f"{array.shape}"
             )
+        check_sample_shape(arrays.sample_shape(x[name]), shape, where)
         found[name] = array, scale
     counts = {name: len(array) for name, (array, _) in found.items()}
     if len(set(counts.values())) > 1:

@@ -29,7 +29,9 @@ def rows(net: horn.Network) -> list[list[int]]:
     return [part.tolist() for part in np.split(edges.indices, edges.indptr[1:-1])]
 
 
-@pytest.mark.parametrize("kind", ["csr_matrix", "csc_array", "coo_array", "lil_matrix", "array"])
+@pytest.mark.parametrize(
+    "kind", ["csr_matrix", "csc_array", "coo_array", "lil_matrix", "dok_matrix", "array"]
+)
 def test_a_matrix_is_the_connection(kind: str) -> None:
     make = np.array if kind == "array" else getattr(pytest.importorskip("scipy.sparse"), kind)
     assert rows(network(make(DENSE))) == ROWS
@@ -123,9 +125,20 @@ def test_what_does_not_fit_is_said() -> None:
             DENSE,
         ],
     }
+    table = pytest.importorskip("pandas").DataFrame(DENSE)
+    said["matrix or a networkx graph, got    "] = table
     for words, connect in said.items():
         with pytest.raises(ModelError, match=words):
             network(connect)
+    for words, wrong in {
+        r"Sparse\(sources\(0\)\): a list of whole numbers is expected, got 0": {
+            "sources": lambda k: 0
+        },
+        r"an edge is \(source, receiver\), got 0": {"edge_list": [0, 1]},
+        "an edge .* the numbers of two neurons; got .'a', 'b'.": {"edge_list": [("a", "b")]},
+    }.items():
+        with pytest.raises(ModelError, match=words):
+            network(horn.Sparse(**wrong))
     twice = networkx.MultiGraph([(0, 1), (0, 1)])
     with pytest.raises(ModelError, match="the graph has two edges from"):
         network(twice)

@@ -143,3 +143,57 @@ def test_a_single_input_may_be_named_too() -> None:
     net.input(4, name="x")
     net.output(2, activation="softmax", loss="cross_entropy")
     assert len(horn.Job(net, ({"x": X}, Y)).data) == 60
+
+
+def seen_and_told() -> horn.Network:
+    net = horn.Network(seed=1)
+    image, facts = net.input((4, 5, 2), name="image"), net.input(3, name="facts")
+    h = net.layer(connect=horn.Convolution(channels=2, kernel=3), inputs=image)
+    net.output(1, inputs=[h, facts], loss="squared_error")
+    return net
+
+
+def test_an_image_among_inputs_has_the_axes_that_were_declared(tmp_path: Path) -> None:
+    """Channels first and transposed images were taken, as other images."""
+    images, facts = RNG.random((8, 4, 5, 2)), RNG.random((8, 3))
+    y = facts.sum(axis=1)
+    model = horn.train(horn.Job(seen_and_told(), ({"image": images, "facts": facts}, y))).model
+    model.save(tmp_path / "m.horn")
+    for each in (model, horn.Model.load(tmp_path / "m.horn")):
+        found = each.predict({"image": images, "facts": facts})
+        flat = {"image": images.reshape(8, -1), "facts": facts}
+        np.testing.assert_array_equal(each.predict(flat), found)
+        for axes, back in (((0, 3, 1, 2), "0, 2, 3, 1"), ((0, 2, 1, 3), "0, 2, 1, 3")):
+            given = {"image": images.transpose(axes), "facts": facts}
+            said = rf"input 'image': a sample has the shape .* x\.transpose\({back}\)"
+            with pytest.raises(DataError, match=said):
+                each.predict(given)
+            with pytest.raises(DataError, match=said):
+                horn.Job(seen_and_told(), (given, y))
+
+
+def test_a_layer_is_not_called_as_an_input_is() -> None:
+    """It was heard in the input's place."""
+    net = horn.Network(seed=1)
+    net.input(2, name="a")
+    c = net.input(3, name="c")
+    with pytest.raises(ModelError, match="layer 2 'a': an input has this name; names are unique"):
+        net.layer(4, name="a", inputs=c)
+
+
+def test_an_input_that_only_a_later_output_hears_is_said() -> None:
+    net = horn.Network(seed=1)
+    a, c = net.input(2, name="a"), net.input(3, name="c")
+    h = net.layer(4, inputs=a)
+    net.output(1, inputs=h, name="one", loss="squared_error")
+    with pytest.raises(ModelError, match="'c' is first heard behind an output: add the output tha"):
+        net.output(1, inputs=[h, c], name="two", loss="squared_error")
+
+
+def test_connections_go_by_the_name_of_a_layer_too() -> None:
+    net = horn.Network(seed=1)
+    a, c = net.input(3, name="a"), net.input(3, name="c")
+    layer = net.layer(3, inputs=[a, c], connect={"a": horn.OneToOne()})
+    assert [link.n_synapses(3) for link in layer.links] == [(3,), (3, 3)]
+    with pytest.raises(ModelError, match="connect names 'b', which is not among its inputs"):
+        net.layer(3, inputs=[a, c], connect={"b": horn.OneToOne()})
