@@ -224,7 +224,8 @@ def train(
     every ``checkpoint_every`` iterations, every ``checkpoint_seconds``, and on Ctrl-C (without
     either on Ctrl-C alone); the newest ``keep_checkpoints`` stay. resume : True goes on from the
     newest in there, or begins if there is none; else a checkpoint, or another run's folder. The
-    numbers of groups and tasks may be others.
+    numbers of groups and tasks may be others, but with servers. "changed" : the same though the job
+    was changed knowingly.
     max_restarts : how often a group whose task was killed or hangs starts again from the last
     checkpoint, without a new one in between. With servers (downpour, easgd) they keep every push in
     the folder, and only the processes that ended start again.
@@ -669,8 +670,11 @@ def _recovery(
     if scales := strategy.scales(job, topology):
         mine["scales"] = dict(scales)
     if schedule is not None and topology.n_servers:
-        mine["servers"] = topology.n_servers
-        journals = JournalFolder(schedule.folder, mine, resume is True, changed)
+        mine["servers"], mine["tasks"] = topology.n_servers, topology.n_tasks
+        mine["pins"] = dict(settings.pins or {})
+        journals = JournalFolder(
+            schedule.folder, mine, resume is True, changed, strategy.changeable
+        )
         return RecoverySettings(stop_requested=stop_requested, max_restarts=most, journals=journals)
     checkpoints = None if schedule is None else Checkpoints(schedule.folder, schedule.keep)
     start = checkpoint_to_resume(checkpoints, resume, job, mine, changed)

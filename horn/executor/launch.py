@@ -346,7 +346,9 @@ class Attempts:
         return BY_BATCH if self.hooks.is_by_batch else BY_EPOCH
 
     def monitor(self, on_ready: Callable[[], None] | None = None) -> TaskMonitor:
-        """Make the monitor of the present pool, which is started; sets ``coordinator``."""
+        """Make the monitor of the present pool, which is started; sets ``coordinator``. on_ready :
+        called when all tasks and servers are ready.
+        """
         settings, plan, record = self.settings, self.recovery.plan, self.record
         pool, topology = self.here.pool, self.settings.topology
         if self.checkpoints is not None and plan is not None:
@@ -370,8 +372,15 @@ class Attempts:
             lambda: pool.pids,
             lambda rank: not topology.is_server(rank),
         )
+
+        def ready() -> None:
+            if self.recovery.journals is not None:
+                self.recovery.journals.take_over()
+            if on_ready is not None:
+                on_ready()
+
         return TaskMonitor(
-            record, topology, pool.pids, is_joined=is_joined, on_ready=on_ready, watch=watch
+            record, topology, pool.pids, is_joined=is_joined, on_ready=ready, watch=watch
         )
 
     def failed(self, monitor: TaskMonitor, error: HornError) -> None:

@@ -101,6 +101,13 @@ class Strategy:
     # The optimizer's slot that has the gradients to be pushed.
     pushed_slot: ClassVar[str] = ""
 
+    @property
+    def changeable(self) -> tuple[str, ...]:
+        """The parts of a job that may be changed where it resumes from what its servers were told:
+        those on which neither a push depends nor the batch after which a group resumes.
+        """
+        return ("data", "validation")
+
     def check(self, job: Job, topology: Topology) -> None:
         """Check that the strategy can run a job. Raises JobError."""
         if topology.n_servers and not self.default_servers:

@@ -174,6 +174,11 @@ class Downpour(Strategy):
     def pull_batches(self) -> int:
         return self.pull_every or (self.push_batches if self.averages else 1)
 
+    @property
+    def changeable(self) -> tuple[str, ...]:
+        """Changes are added whatever optimizer they came from; gradients are for that of before."""
+        return (*super().changeable, *(("optimizer",) if self.averages else ()))
+
     def check(self, job: Job, topology: Topology) -> None:
         if isinstance(job.optimizer, Direct):
             raise JobError(

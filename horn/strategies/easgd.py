@@ -72,6 +72,11 @@ class EASGD(Strategy):
         if not isinstance(rate, (int, float)) or not 0.0 < rate <= 1.0:
             raise JobError(f"easgd: moving_rate must be above 0 and up to 1, got {rate!r}")
 
+    @property
+    def changeable(self) -> tuple[str, ...]:
+        """The centre moves towards the groups whatever their optimizer is."""
+        return (*super().changeable, "optimizer")
+
     def advice(self, job: Job) -> str:
         return rare_exchange(job, "strategy.every", self.every)
 

@@ -5,7 +5,7 @@ all objects of a job are described, new ones without being named here, but for t
 ``LEFT_OUT``. The user's code is compared as text without comments, docstrings and layout, with all
 that it calls in the user's own files and the values that it reads; horn's own by name; data by
 their ``digest``. How a job is run (groups where the strategy allows it, tasks, backend, threads,
-transport) does not count.
+transport) does not count, but for what servers were told (training/journals.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import dataclasses
 import hashlib
 import logging
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,12 @@ HEADLINES = {
     "dtype": "dtype",
     "strategy": "strategy",
 }
-NAMES = {"batch_size": "batch size", "samples": "number of samples"}
+NAMES = {
+    "batch_size": "batch size",
+    "samples": "number of samples",
+    "servers": "number of servers",
+    "tasks": "number of tasks",
+}
 
 
 def identity(job: Job, strategy: str, settings: Any = None) -> dict[str, Any]:
@@ -100,17 +105,23 @@ def uncompared(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
     return sorted({*_unknown(mine["job"], ""), *_unknown(theirs["job"], "")})
 
 
-def differences(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
-    """The differences, a sentence each. Empty for the same job."""
+def differences(
+    theirs: Mapping[str, Any], mine: Mapping[str, Any], but: Collection[str] = ()
+) -> list[str]:
+    """The differences, a sentence each. Empty for the same job. but : parts that are left out; of
+    data only what is in them, not their number.
+    """
     rest = []
     if "job" in theirs:
         rest = [*_compare(theirs["job"], mine["job"], ""), *_sources(theirs, mine)]
+        rest = [each for each in rest if not any(_is_in(each[0], part) for part in but)]
     found, covered = [], []
     for key, part in HEADLINES.items():
         was, is_ = theirs.get(key), mine[key]
         if was == is_ or part in covered:
             continue
-        if "job" in theirs and key != "strategy" and not any(_is_in(p, part) for p, _ in rest):
+        is_said = any(_is_in(path, part) for path, _ in rest)
+        if "job" in theirs and key not in ("strategy", "samples") and not is_said:
             continue  # the same in other words
         covered.append(part)
         if key == "layers":
@@ -123,19 +134,25 @@ def differences(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]
             found.append(f"its {NAMES.get(key, key)} is {was}, here {is_}")
     for key in sorted({*theirs, *mine} - {*HEADLINES, "job", "sources", "scales"}):
         if theirs.get(key) != mine.get(key):
-            found.append(f"its {key} is {theirs.get(key)}, here {mine.get(key)}")
+            found.append(f"its {NAMES.get(key, key)} is {theirs.get(key)}, here {mine.get(key)}")
     found += [said for path, said in rest if not any(_is_in(path, part) for part in covered)]
     return found
 
 
 def check_same(
-    place: str, theirs: Mapping[str, Any], mine: Mapping[str, Any], is_changed: bool
+    place: str,
+    theirs: Mapping[str, Any],
+    mine: Mapping[str, Any],
+    is_changed: bool,
+    changeable: Collection[str] | None = None,
 ) -> None:
     """Check that the job of a checkpoint at a place is this one. Raises CheckpointError with the
     differences; if ``is_changed`` only logs them. Parts that cannot be compared are logged.
+    changeable : of servers, the only parts for which ``is_changed`` counts; None : all.
     """
     try:
         found, unknown = differences(theirs, mine), uncompared(theirs, mine)
+        fixed = [] if changeable is None else differences(theirs, mine, changeable)
         # A part of the old arrays would fit a smaller layer, but of unknown neurons.
         resized = [
             f"{name} was {tuple(was)}, is {tuple(now)}"
@@ -145,6 +162,15 @@ def check_same(
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # nothing that horn wrote
         what = f"says of its job what this horn does not write ({type(error).__name__}: {error})"
         raise CheckpointError(place, f"{what[:300]}; use an older checkpoint") from error
+    if fixed:
+        said = _in_words(fixed if is_changed else found)
+        also = "; --changed cannot help" if is_changed else ""
+        what = f"is of another job: {said}. What its servers were told does not fit this one{also}"
+        remedy = (
+            "Resume with the job that wrote it (its epochs may be others), or begin in another "
+        )
+        remedy += "folder with the model that it ends with, as Job(initial=...)"
+        raise CheckpointError(place, f"{what}. {remedy}")
     if found and not is_changed:
         remedy = 'or go on knowingly with --changed (in horn.train: resume="changed")'
         what = f"is of another job: {_in_words(found)}. Resume with the job that wrote it, {remedy}"

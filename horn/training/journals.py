@@ -1,5 +1,9 @@
 """The folder of the journals of a run's servers.
 
+A journal is replayed by servers of the same kind: what a push means depends on the numbers of
+groups and tasks, on the strategy and, where servers apply it, on the optimizer; where a group goes
+on, on the batches of a push. So little of a job may be changed.
+
 <folder>/servers/run.json           the job, the starts so far, the history
 <folder>/servers/server-<n>/        a journal: horn/parameter_server/journal.py
 """
@@ -7,7 +11,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +58,20 @@ class JournalFolder:
     Raises
     ------
     Conflict : not to be resumed, but there is a run. CheckpointError : it is another job's (which
-    ``is_changed`` allows), or cannot be read or written.
+    ``is_changed`` allows for parts that are ``changeable``), or cannot be read or written.
     """
 
     def __init__(
-        self, folder: Path, mine: Mapping[str, Any], resume: bool, is_changed: bool = False
+        self,
+        folder: Path,
+        mine: Mapping[str, Any],
+        resume: bool,
+        is_changed: bool = False,
+        changeable: Collection[str] = (),
     ) -> None:
         self.path = folder / "servers"
         self.mine = json.loads(json.dumps(mine))
+        self.identity = self.mine  # of the job that the folder is of
         if there := Checkpoints(folder).iterations():
             what = f"has checkpoints of a run without servers, the newest of iteration {there[-1]}"
             raise _other_kind(folder, what, resume)
@@ -80,7 +90,11 @@ class JournalFolder:
                 f"another folder"
             )
         if found is not None:
-            check_same(str(file), found["identity"], self.mine, is_changed)
+            self.identity = found["identity"]
+            # An earlier horn did not write these.
+            unsaid = {name: self.mine.get(name) for name in ("tasks", "pins")}
+            theirs = unsaid | self.identity
+            check_same(str(file), theirs, self.mine, is_changed, changeable)
             self.n_starts, self.rows = found["n_starts"] + 1, found["rows"]
             self.incomplete = found["told"]
         self._write()
@@ -88,6 +102,12 @@ class JournalFolder:
     @property
     def first_attempt(self) -> int:
         return self.n_starts * ATTEMPTS
+
+    def take_over(self) -> None:
+        """Write that the folder is of this job: its servers came back from what is in it."""
+        if self.identity != self.mine:
+            self.identity = self.mine
+            self._write()
 
     def keep(
         self, rows: Sequence[Mapping[str, Any]], incomplete: Sequence[Mapping[str, Any]] = ()
@@ -101,7 +121,7 @@ class JournalFolder:
     def _write(self) -> None:
         """Write run.json durably, unlike journals: no run can resume without it."""
         file = self.path / "run.json"
-        said = {"format": FORMAT, "identity": self.mine, "n_starts": self.n_starts,
+        said = {"format": FORMAT, "identity": self.identity, "n_starts": self.n_starts,
                 "rows": self.rows, "told": self.incomplete}  # fmt: skip
         new = file.with_suffix(".new")
         disk.make_folder(self.path)

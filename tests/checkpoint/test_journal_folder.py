@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 from pathlib import Path
@@ -13,16 +14,20 @@ import pytest
 
 import horn
 from horn.errors import CheckpointError, Conflict
+from horn.strategies.downpour import Downpour
+from horn.strategies.easgd import EASGD
+from horn.training.identity import identity
 from horn.training.journals import JournalFolder
+from horn.training.run_settings import RunSettings
 
 
-def job() -> horn.Job:
+def job(seed: int = 0, n: int = 10, **settings: Any) -> horn.Job:
     net = horn.Network(seed=5)
     net.input(3)
     net.layer(4, activation="tanh")
     net.output(2, activation="softmax", loss="cross_entropy")
-    x = np.random.default_rng(0).random((10, 3), np.float32)
-    return horn.Job(net, (x, np.arange(10) % 2), batch_size=4, epochs=1)
+    x = np.random.default_rng(seed).random((n, 3), np.float32)
+    return horn.Job(net, (x, np.arange(n) % 2), **{"batch_size": 4, "epochs": 1, **settings})
 
 
 @pytest.mark.parametrize("strategy", ["downpour", "easgd"])
@@ -97,3 +102,108 @@ def test_a_file_of_the_run_that_cannot_be_written_is_said_with_what_to_do(
     with pytest.raises(CheckpointError, match=r"run.new: cannot be written .*; free some space"):
         made.keep([{"epoch": 1, "iteration": 3}])
     assert json.loads((made.path / "run.json").read_text())["rows"] == []
+
+
+# what is of another job
+
+
+def begun(folder: Path, given: horn.Job, **settings: Any) -> Path:
+    """Write the folder as a run does before its processes start; returns run.json."""
+    made = RunSettings(**settings, checkpoints=folder)
+    prepared = made.kind.prepared(given, made.topology)
+    importlib.import_module("horn.train")._recovery(prepared, made, made.schedule(), None)
+    return folder / "servers" / "run.json"
+
+
+GRADIENTS = Downpour(server_optimizer="job")
+
+
+@pytest.mark.parametrize(
+    "strategy, of_run, of_job, words",
+    [
+        ("downpour", {"groups": 3}, {}, "downpour, 2 groups, here downpour, 3 groups"),
+        ("easgd", {"groups": 3}, {}, "its strategy is easgd, 2 groups, here easgd, 3 groups"),
+        ("downpour", {"tasks": 2}, {}, "its number of tasks is 1, here 2"),
+        ("downpour", {"servers": 2}, {}, "its number of servers is 1, here 2"),
+        ("downpour", {"pins": {"layer1": "sender"}}, {}, r"its pins is \{\}, here \{'layer1'"),
+        ("downpour", {"strategy": "easgd"}, {}, "its strategy is downpour, 2 groups, here easgd"),
+        ("downpour", {"strategy": Downpour(push_every=2)}, {}, r"here downpour \(push_every=2\)"),
+        ("easgd", {"strategy": EASGD(every=2)}, {}, r"here easgd \(every=2\), 2 groups"),
+        ("downpour", {"strategy": GRADIENTS}, {}, "here downpour .*server_optimizer='job'"),
+        ("downpour", {}, {"batch_size": 5}, "its batch size is 4, here 5"),
+        ("downpour", {}, {"n": 12}, "its number of samples is 10, here 12"),
+        (GRADIENTS, {}, {"optimizer": horn.SGD(0.2)}, r"its optimizer is SGD\(.*, here SGD\(0?"),
+        (GRADIENTS, {}, {"optimizer": horn.Adam(0.1)}, r"its optimizer is SGD\(.*, here Adam"),
+        (Downpour(max_staleness=0), {}, {"optimizer": horn.SGD(0.2)}, "its optimizer is SGD"),
+    ],
+)
+def test_what_alters_what_servers_were_told_is_refused_before_anything_starts(
+    strategy: Any, of_run: dict[str, Any], of_job: dict[str, Any], words: str, tmp_path: Path
+):
+    """Old pushes were replayed by other servers, or counted as other batches: what was learned was
+    lost without a word. And the run that wrote the folder was refused afterwards.
+    """
+    settings = {"groups": 2, "strategy": strategy}
+    file = begun(tmp_path, job(), **settings)
+    before = file.read_bytes()
+    for resume in (True, "changed"):
+        with pytest.raises(CheckpointError, match=words) as caught:
+            horn.train(job(**of_job), checkpoints=tmp_path, resume=resume, **(settings | of_run))
+        said = str(caught.value)
+        assert "What its servers were told does not fit this one" in said
+        assert ("--changed cannot help" in said) == (resume == "changed")
+        assert "go on knowingly" not in said and "Job(initial=...)" in said
+        assert caught.value.exit_code == 2
+    assert file.read_bytes() == before
+    assert [path.name for path in file.parent.iterdir()] == ["run.json"]
+
+
+def test_an_attempt_with_a_changed_job_leaves_the_folder_to_the_first_one_until_servers_are_ready(
+    tmp_path: Path,
+):
+    """It failed, and the job that wrote the folder was refused."""
+    first, other = (identity(job(seed), "downpour, 2 groups") for seed in (0, 1))
+    JournalFolder(tmp_path, first, resume=False)
+    with pytest.raises(CheckpointError, match="its data.x is .* go on knowingly with --changed"):
+        JournalFolder(tmp_path, other, True, changeable=("data",))
+    made = JournalFolder(tmp_path, other, True, is_changed=True, changeable=("data",))
+    made.keep([{"epoch": 1, "iteration": 3}])
+    again = JournalFolder(tmp_path, first, resume=True)
+    assert (made.n_starts, again.n_starts) == (2, 3)  # no attempt has the number of another
+    made.take_over()
+    JournalFolder(tmp_path, other, resume=True)
+    with pytest.raises(CheckpointError, match="its data.x is "):
+        JournalFolder(tmp_path, first, resume=True)
+
+
+def test_a_folder_of_an_earlier_horn_says_nothing_of_its_tasks_and_goes_on(tmp_path: Path):
+    settings = {"groups": 2, "strategy": "downpour"}
+    file = begun(tmp_path, job(), **settings)
+    whole = json.loads(file.read_text())
+    for name in ("tasks", "pins"):
+        del whole["identity"][name]
+    file.write_text(json.dumps(whole))
+    begun(tmp_path, job(), resume=True, **settings)
+
+
+@pytest.mark.net
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    "strategy, change",
+    [
+        (Downpour(push_every=3), {"optimizer": horn.Adam(0.01)}),  # an epoch has 3 batches
+        (EASGD(every=3), {"optimizer": horn.Adam(0.01)}),
+        (Downpour(max_staleness=0), {"seed": 1}),
+    ],
+)
+def test_what_may_be_changed_changes_nothing_of_what_was_learned(
+    strategy: Any, change: dict[str, Any], tmp_path: Path
+):
+    settings = {"groups": 2, "strategy": strategy, "checkpoints": tmp_path, "timeout": 60}
+    first = horn.train(job(epochs=2), **settings)
+    same = horn.train(job(epochs=2, **change), resume="changed", **settings)
+    for name, array in first.model.parameters.items():
+        np.testing.assert_array_equal(same.model.parameters[name], array)
+    more = horn.train(job(epochs=4, **change), resume=True, **settings)  # it is its folder now
+    assert more.history["loss"][:2] == first.history["loss"]
+    assert more.history["epoch"] == [1, 2, 3, 4] and None not in more.history["loss"]

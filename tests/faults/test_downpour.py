@@ -151,7 +151,9 @@ def test_another_runs_folder_is_refused(tmp_path):
     horn.train(job(1), checkpoints=tmp_path, **SETTINGS)
     with pytest.raises(Conflict, match="servers of another run were told; resume it, or choose"):
         horn.train(job(1), checkpoints=tmp_path, **SETTINGS)
-    with pytest.raises(CheckpointError, match="is of another job: its servers is [12], here 2"):
+    with pytest.raises(
+        CheckpointError, match="is of another job: its number of servers is [12], here 2"
+    ):
         horn.train(job(1), checkpoints=tmp_path, resume=True, **{**SETTINGS, "servers": 2})
 
 

@@ -556,7 +556,7 @@ def test_what_servers_were_told_is_another_jobs(tmp_path, caplog):
     caplog.clear()
     horn.train(given, resume=True, **settings)
     assert not caplog.text
-    with pytest.raises(CheckpointError, match="its servers is 1, here 2"):
+    with pytest.raises(CheckpointError, match="its number of servers is 1, here 2"):
         horn.train(given, resume=True, servers=2, **settings)
 
 
