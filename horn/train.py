@@ -629,6 +629,8 @@ def _train_in_group(
     calibrate(job.dtype)  # now: starting tasks would disturb it
 
     def find_placement() -> Placement:
+        if recovery.journals is not None:
+            return recovery.journals.placement(lambda: _placement(job, settings))
         return _placement(job, settings)
 
     run = launch if on_cluster is None else partial(launch_at, on_cluster)

@@ -4,19 +4,20 @@ A journal is replayed by servers of the same kind: what a push means depends on 
 groups and tasks, on the strategy and, where servers apply it, on the optimizer; where a group goes
 on, on the batches of a push. So little of a job may be changed.
 
-<folder>/servers/run.json           the job, the starts so far, the history
+<folder>/servers/run.json           the job, the starts so far, the placement, the history
 <folder>/servers/server-<n>/        a journal: horn/parameter_server/journal.py
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from horn.checkpoint import Checkpoints, disk
 from horn.errors import CheckpointError, Conflict
+from horn.partition.placement import Placement
 from horn.training.cursor import plain_row
 from horn.training.identity import check_same
 
@@ -32,6 +33,11 @@ def _check(found: Any) -> None:
     odd = [name for name, kind in kinds.items() if not isinstance(found.get(name), kind)]
     if odd or found["n_starts"] < 1 or not all(isinstance(row, dict) for row in found["rows"]):
         raise ValueError(f"its {odd[0] if odd else 'rows or n_starts'} is not as horn writes it")
+
+
+def _placement(said: Mapping[str, Any]) -> Placement:
+    links = {(int(layer), int(link)): str(where) for layer, link, where in said["links"]}
+    return Placement(links, {int(layer): str(where) for layer, where in said["layers"]})
 
 
 def check_no_journals(folder: Path, resume: bool) -> None:
@@ -77,11 +83,14 @@ class JournalFolder:
             raise _other_kind(folder, what, resume)
         self.n_starts, self.rows = 1, list[dict[str, Any]]()
         self.incomplete: list[dict[str, Any]] = []
+        self._placement: Placement | None = None
         file = self.path / "run.json"
         try:
             found = json.loads(file.read_text()) if file.exists() else None
             if found is not None:
                 _check(found)
+                if "placement" in found:  # an earlier horn did not write it
+                    self._placement = _placement(found["placement"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(str(file), f"cannot be read: {error}") from error
         if found is not None and not resume:
@@ -103,6 +112,15 @@ class JournalFolder:
     def first_attempt(self) -> int:
         return self.n_starts * ATTEMPTS
 
+    def placement(self, find: Callable[[], Placement]) -> Placement:
+        """The placement of the first start, which found it: the servers' pieces are cut by it, and
+        another host or transport may have another that is cheapest.
+        """
+        if self._placement is None:
+            self._placement = find()
+            self._write()
+        return self._placement
+
     def take_over(self) -> None:
         """Write that the folder is of this job: its servers came back from what is in it."""
         if self.identity != self.mine:
@@ -123,6 +141,9 @@ class JournalFolder:
         file = self.path / "run.json"
         said = {"format": FORMAT, "identity": self.identity, "n_starts": self.n_starts,
                 "rows": self.rows, "told": self.incomplete}  # fmt: skip
+        if (placed := self._placement) is not None:
+            links = [[*key, where] for key, where in placed.links.items()]
+            said["placement"] = {"links": links, "layers": list(placed.layers.items())}
         new = file.with_suffix(".new")
         disk.make_folder(self.path)
         disk.create(new, [json.dumps(said).encode()])

@@ -14,6 +14,7 @@ import pytest
 
 import horn
 from horn.errors import CheckpointError, Conflict
+from horn.partition.placement import Placement
 from horn.strategies.downpour import Downpour
 from horn.strategies.easgd import EASGD
 from horn.training.identity import identity
@@ -184,6 +185,22 @@ def test_a_folder_of_an_earlier_horn_says_nothing_of_its_tasks_and_goes_on(tmp_p
         del whole["identity"][name]
     file.write_text(json.dumps(whole))
     begun(tmp_path, job(), resume=True, **settings)
+
+
+def test_weights_stay_where_they_were_when_servers_were_told_of_them(tmp_path: Path):
+    """Over another transport another placement was the cheapest, and pushes fitted no piece."""
+    first = Placement({(1, 0): "receiver", (2, 0): "sender"}, {1: "neurons", 2: "rows"})
+    mine = identity(job(), "downpour, 2 groups")
+    made = JournalFolder(tmp_path, mine, resume=False)
+    assert made.placement(lambda: first) == first
+    for _ in range(2):
+        again = JournalFolder(tmp_path, mine, resume=True)
+        assert again.placement(Placement) == first
+    file = made.path / "run.json"
+    for odd in (3, None, {"links": [[1, 0]], "layers": []}, {"layers": []}):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"placement": odd}))
+        with pytest.raises(CheckpointError, match="run.json: cannot be read: "):
+            JournalFolder(tmp_path, mine, resume=True)
 
 
 @pytest.mark.net
