@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import platform
+import threading
 from collections.abc import Iterable, Iterator, KeysView, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horn import html, losses, metrics, mistakes, modelfile, version
-from horn.backends import in_use
+from horn.backends import in_use, is_compiled
 from horn.data import Dataset, Normalization
 from horn.data.arrays import as_numbers
 from horn.data.classes import Classes, all_to_json, as_array
 from horn.delays import hears_reversed
 from horn.description import Description, number, rebuild, shapes
-from horn.errors import DataError, ModelError
+from horn.errors import DataError, ModelError, check_whole
 from horn.evaluation import check_fit, measure
 from horn.initial import seen, sparse_edges
 from horn.layers import Layer
@@ -85,7 +86,8 @@ class _LearnedArrays(Mapping[str, Array]):
 
 @mistakes.teaches
 class Model:
-    """A network with its learned numbers.
+    """A network with its learned numbers. Threads may ask one at the same time: one waits for the
+    other.
 
     network : the description. parameters : the learned arrays by name, weights (fan_out, fan_in) or
     (n_edges,), the rest (fan_out,); read-only. states : the States of the neurons, (fan_out,);
@@ -119,6 +121,10 @@ class Model:
         normalization: Normalization | None = None,
         feature_names: tuple[str, ...] = (),
     ) -> None:
+        if dtype not in ("float32", "float64"):
+            raise ModelError(f'Model: dtype must be "float32" or "float64", got {dtype!r}')
+        if threads is not None:
+            check_whole("Model: threads", threads, 1)
         self.network = network.of_model()
         self.metrics = tuple(metrics)
         self.classes, self.normalization = classes, normalization
@@ -130,9 +136,11 @@ class Model:
         states = _of_sequences(network, states or {}, dtype)
         self._states = _frozen(states, network, "state", dtype)
         self._code = code
-        self._learned: Network | None = None  # as ``_as_learned`` finds it
+        self._learned: Network | None = None  # made of what was kept: ``_as_learned``
+        self._lock = threading.RLock()  # of the engines, which compute one thing at a time
         self._engine: Engine | None = None
         self._of_each: Any = None  # an engine that answers each step of a long sequence
+        self._compiled: set[str] = set()  # what the engines have computed before
         self._cuts: dict[str, Model] = {}
         of_data = classes, normalization, feature_names
         self._inputs = ModelInputs(self.network, dtype, self.facts, *of_data)
@@ -172,6 +180,7 @@ class Model:
             backend=self.backend,
             threads=self.threads,
             facts={k: v for k, v in self.facts.items() if k in KEPT_FACTS},
+            code=Description.of(network) if self._code else None,
             normalization=self.normalization,
             feature_names=self.feature_names,
         )
@@ -238,12 +247,16 @@ class Model:
         if hears_reversed(self.network.layers) and self._inputs.is_short(x):
             found = self.predict(np.asarray(x)[None], labels=labels, layer=layer)  # in no pieces
             return {k: a[0] for k, a in found.items()} if isinstance(found, dict) else found[0]
-        shape = getattr(x, "shape", ())
-        if shape[:1] == (0,) and len(shape) > (2 if self.network.steps else 1):
-            found = self.predict(np.zeros((1, *shape[1:])), labels=labels, layer=layer)
+        if (one := _one_of(x, 2 if self.network.steps else 1)) is not None:  # of no samples
+            found = self.predict(one, labels=labels, layer=layer)
             return {k: a[:0] for k, a in found.items()} if isinstance(found, dict) else found[:0]
         if layer is not None:
             found = self.activations(x, layer)
+            own = [output for output in self.network.outputs if output.name == layer and labels]
+            if own and self.network.has_several:
+                return self._labels_of_one(own[0], found)
+            if own:
+                return self.labels_of(found)
             if isinstance(found, list):
                 return [one.argmax(axis=-1) if labels else one for one in found]
             return found.argmax(axis=-1) if labels else found
@@ -293,7 +306,7 @@ class Model:
 
     def _answers(self, data: Dataset) -> Iterator[tuple[slice, Array]]:
         """The outputs of all output layers, side by side, of so many samples at a time."""
-        engine, n = self._ready(), len(data)
+        n = len(data)
         is_as_read = data.x.dtype == self.dtype and data.scale == 1 and data.normalization is None
         buffer = np.empty((min(n, CHUNK_ROWS), data.n_features), self.dtype)
         for start in range(0, n, CHUNK_ROWS):
@@ -304,7 +317,10 @@ class Model:
             else:
                 data.read(np.arange(start, rows.stop), x)
             lengths = None if data.lengths is None else data.lengths[rows]
-            yield rows, engine.outputs(x, lengths=lengths)
+            with self._lock:
+                asked = "answers" if lengths is None else "answers of different lengths"
+                found = self._ready(asked).outputs(x, lengths=lengths)
+            yield rows, found
 
     def _labels_of_one(self, output: Layer, sent: Any) -> Any:
         """The labels by one of several outputs; its numbers, if it tells no classes apart."""
@@ -434,7 +450,8 @@ class Model:
         self._as_learned()  # with its metrics
         wanted = self.metrics if metrics is None else resolved(metrics, self.network, "evaluate")
         check_metrics(wanted, self.network, data, self.target, "the data")
-        return measure(self._ready(), self.network, data, self.target, wanted)
+        with self._lock:
+            return measure(self._ready("measures"), self.network, data, self.target, wanted)
 
     def summary(self) -> str:
         """A table of the layers: neuron class, units, parameters, how they run. For a network with
@@ -603,30 +620,45 @@ class Model:
         net = self.network
         self._inputs.check_pieces()
         data = self._inputs.whole(x)
-        if self._of_each is None:
-            self._of_each = self._engine_of(self._as_learned().of_steps(net.steps))
-        sent = answers_of(self._of_each, data, net, self.dtype)
+        with self._lock:
+            self._check_learned("answers of pieces")
+            if self._of_each is None:
+                self._of_each = self._engine_of(self._as_learned().of_steps(net.steps))
+            sent = answers_of(self._of_each, data, net, self.dtype)
         return sent if data.lengths is None else metrics.held(sent, data.lengths, sent.shape[1])
 
-    def _ready(self) -> Engine:
+    def _ready(self, asked: str) -> Engine:
+        """The engine, for what is asked of it now. Call it with the lock."""
+        self._check_learned(asked)
         if self._engine is None:
             self._engine = self._engine_of(self._as_learned())
         return self._engine
+
+    def _check_learned(self, asked: str) -> None:
+        """Make engines anew where a neuron has changed since they compiled what they computed
+        before: they would compile what is asked now of what it is by now.
+        """
+        if asked not in self._compiled:
+            self._as_learned()
+            if is_compiled(self.backend, self.network):  # else it is read whenever it computes
+                self._compiled.add(asked)
 
     def _as_learned(self) -> Network:
         """The network as it was when it learned. Its neurons may read other numbers by now, of a
         cell that was run again or of a class that was changed; then it is made of what was kept.
         """
-        if self._learned is None:
-            self._learned, code = self.network, self._code
-            if code and code.manifest:
-                kept = len(code.manifest.get("metrics", ())) == len(self.metrics)
-                now = Description.of(self.network, self.metrics if kept else ()).manifest
-                if any(now.get(part) != code.manifest.get(part) for part in DESCRIBED):
-                    arrays = {**self._parameters, **sparse_edges(self.network)}
-                    self._learned = rebuild(code.manifest, arrays, "the model").of_model()
-                    self.metrics = _metrics(code.manifest, "the model") if kept else self.metrics
-        return self._learned
+        code = self._code
+        if self._learned is not None or not code or not code.manifest:
+            return self._learned or self.network
+        kept = len(code.manifest.get("metrics", ())) == len(self.metrics)
+        now = Description.of(self.network, self.metrics if kept else ()).manifest
+        if any(now.get(part) != code.manifest.get(part) for part in DESCRIBED):
+            arrays = {**self._parameters, **sparse_edges(self.network)}
+            self._learned = rebuild(code.manifest, arrays, "the model").of_model()
+            self.metrics = _metrics(code.manifest, "the model") if kept else self.metrics
+            self._engine = self._of_each = None
+            self._cuts.clear()
+        return self._learned or self.network
 
     def _engine_of(self, network: Network) -> Engine:
         """An engine of this network, or of one with the same learned arrays."""
@@ -660,6 +692,17 @@ def _measured(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The measurements of a model, by the data and the metric: "test acc"."""
     every = (facts.get("metrics") or {}).items()
     return {f"{where} {name}": value for where, values in every for name, value in values.items()}
+
+
+def _one_of(x: Any, least: int) -> Any:
+    """One sample of zeros for an array of none, or for several inputs without any, by name; else
+    None. least : the axes of a single sample, or sequence, which may be empty itself.
+    """
+    if isinstance(x, Mapping):
+        each = {name: _one_of(array, least) for name, array in x.items()}
+        return each if each and all(array is not None for array in each.values()) else None
+    shape = getattr(x, "shape", ())
+    return np.zeros((1, *shape[1:])) if shape[:1] == (0,) and len(shape) > least else None
 
 
 def _cut(found: Array, lengths: Array, is_array: bool) -> Any:

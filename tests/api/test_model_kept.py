@@ -1,0 +1,122 @@
+"""A model answers as it learned, whatever its neurons read by now, and to several threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.errors import JobError, ModelError
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(40, 4))
+Y = (X[:, 0] > 0).astype(int)
+SLOPE = 1.0
+
+
+class Scaled(horn.Neuron):
+    gain = 0.1
+
+    def forward(self, messages: Any) -> None:
+        self.feedforward(self.gain * SLOPE * sum(m.input * m.weight for m in messages))
+
+
+def trained(backend: str = "kernels", **how: Any) -> horn.Model:
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.layer(5, neuron=Scaled, name="h")
+    how = {"activation": "softmax", "loss": "cross_entropy"} | how
+    net.output(how.pop("size", 2), **how, name="o")
+    return horn.train(horn.Job(net, (X, Y), epochs=1), progress=False, backend=backend).model
+
+
+ASKED: dict[str, Callable[[horn.Model], Any]] = {
+    "predict": lambda model: model.predict(X),
+    "evaluate": lambda model: list(model.evaluate(X, Y).values()),
+    "activations": lambda model: model.activations(X, "h"),
+    "cut": lambda model: model.cut("h").predict(X),
+}
+
+
+@pytest.mark.parametrize("change", ["class", "global"])
+@pytest.mark.parametrize("backend", ["kernels", "reference", "python"])
+def test_what_was_asked_before_does_not_decide(
+    backend: str, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After one question the others were answered with the numbers of today."""
+    expected = {name: np.asarray(ask(trained(backend))) for name, ask in ASKED.items()}
+    models = {name: trained(backend) for name in ASKED}
+    cuts = {name: model.cut("h") for name, model in models.items()}
+    for name, model in models.items():
+        ASKED[name](model)
+    if change == "class":
+        monkeypatch.setattr(Scaled, "gain", 9.0)
+    else:
+        monkeypatch.setitem(globals(), "SLOPE", 9.0)
+    for first, model in models.items():
+        for name, ask in ASKED.items():
+            np.testing.assert_array_equal(np.asarray(ask(model)), expected[name], f"{first} {name}")
+        np.testing.assert_array_equal(cuts[first].predict(X), expected["cut"])
+
+
+def test_threads_wait_for_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They got the rows of other threads."""
+    model = trained()
+    expected = model.predict(X)
+    engine, entered, go_on = model._engine, threading.Event(), threading.Event()
+    outputs = engine.outputs
+
+    def slow(x: Any, **how: Any) -> Any:
+        entered.set()
+        assert go_on.wait(30.0)
+        return outputs(x, **how)
+
+    monkeypatch.setattr(engine, "outputs", slow)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(model.predict, rows) for rows in np.split(X, 20)]
+        assert entered.wait(30.0)
+        assert not model._lock.acquire(blocking=False)  # one computes, the others wait
+        go_on.set()
+        found = np.concatenate([each.result(30.0) for each in asked])
+        np.testing.assert_array_equal(found, expected)
+        losses = pool.map(lambda _: model.evaluate(X, Y)["loss"], range(8), timeout=30.0)
+        assert {*losses} == {model.evaluate(X, Y)["loss"]}
+
+
+def test_the_labels_of_an_output_are_those_of_the_model() -> None:
+    """A sigmoid was always 0, and classes by name were numbers."""
+    model = trained(size=1, activation="sigmoid", loss="binary_cross_entropy")
+    labels = model.predict(X, labels=True)
+    assert {*labels.tolist()} == {0, 1}
+    np.testing.assert_array_equal(model.predict(X, labels=True, layer="o"), labels)
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.output(2, activation="softmax", loss="cross_entropy", name="o")
+    names = np.where(Y, "yes", "no")
+    model = horn.train(horn.Job(net, (X, names), epochs=2), progress=False).model
+    labels = model.predict(X, labels=True)
+    assert {*labels.tolist()} == {"yes", "no"}
+    np.testing.assert_array_equal(model.predict(X, labels=True, layer="o"), labels)
+
+
+def test_no_samples_of_several_inputs_have_no_answers() -> None:
+    net = horn.Network(seed=1)
+    a, b = net.input((2, 2, 1), name="a"), net.input(3, name="b")
+    net.output(1, inputs=[a, b], loss="squared_error")
+    given = {"a": np.ones((4, 2, 2, 1)), "b": np.ones((4, 3))}
+    model = horn.train(horn.Job(net, (given, np.arange(4.0)), epochs=1), progress=False).model
+    assert model.predict({name: array[:0] for name, array in given.items()}).shape == (0, 1)
+
+
+@pytest.mark.parametrize("dtype", ["foo", "float16", np.float64])
+def test_a_model_is_of_two_types(dtype: Any) -> None:
+    model = trained()
+    with pytest.raises(ModelError, match='Model: dtype must be "float32" or "float64", got'):
+        horn.Model(model.network, model.parameters, dtype=dtype)
+    with pytest.raises(JobError, match="Model: threads must be a whole number from 1, got -3"):
+        horn.Model(model.network, model.parameters, threads=-3)
