@@ -50,7 +50,7 @@ class OnnxGraph:
         self.n_bytes = self.n_made = 0
 
     def node(self, kind: str, inputs: Sequence[str], name: str = "", **attributes: Any) -> str:
-        out = name or f"{kind.lower()}_{self.n_made}"
+        out = name or f"{kind.lower()}.{self.n_made}"  # with a dot, which no output's name has
         self.n_made += 1
         self.nodes.append(self.onnx.helper.make_node(kind, inputs, [out], **attributes))
         return out
@@ -65,11 +65,11 @@ class OnnxGraph:
     def whole(self, values: Any) -> str:
         """A constant of whole numbers: shapes, axes, indices."""
         array = np.asarray(values, np.int64)
-        name = self.indices.setdefault((array.shape, array.tobytes()), f"whole_{len(self.indices)}")
+        name = self.indices.setdefault((array.shape, array.tobytes()), f"whole.{len(self.indices)}")
         return self.array(name, array)
 
     def number(self, value: float) -> str:
-        return self.array(f"number_{value!r}", np.asarray(value, self.dtype))
+        return self.array(f"#number.{value!r}", np.asarray(value, self.dtype))
 
     def apply(self, name: str, values: Sequence[str]) -> str:
         if name in ("erf", "atan") and self.dtype == "float64":
@@ -244,7 +244,7 @@ class OnnxGraph:
         mine, other = self.spread(value, [2]), self.spread(value, [1])
         is_more = self.node("Greater", [other, mine])
         place = np.arange(n)
-        is_before = self.array(f"before_{n}", place < place[:, None])
+        is_before = self.array(f"#before.{n}", place < place[:, None])
         is_tie = self.node("And", [self.node("Equal", [other, mine]), is_before])
         return self.reduce(self._number(self.node("Or", [is_more, is_tie])), 2, "sum")
 
@@ -254,25 +254,25 @@ class OnnxGraph:
     ) -> list[str]:  # fmt: skip
         """Run the step as the body of a Scan over the steps."""
         outside, self.nodes = self.nodes, []
-        heard = [f"before_{k}" for k in range(len(before))]
-        after, sent = step("x_of_step", heard)
-        rows, sizes = self.node("Shape", ["x_of_step"], start=0, end=1), [n for n, _ in before]
+        heard = [f"before.{k}" for k in range(len(before))]
+        after, sent = step("#x.step", heard)
+        rows, sizes = self.node("Shape", ["#x.step"], start=0, end=1), [n for n, _ in before]
         both = enumerate(zip(after, sizes, strict=True))
-        after = [self._wide(a, rows, n, f"after_{k}") for k, (a, n) in both]
-        sent = [self.node("Identity", [name], f"sent_{k}") for k, name in enumerate(sent)]
+        after = [self._wide(a, rows, n, f"after.{k}") for k, (a, n) in both]
+        sent = [self.node("Identity", [name], f"sent.{k}") for k, name in enumerate(sent)]
         inside, self.nodes = self.nodes, outside
         value = self.onnx.helper.make_tensor_value_info
         body = self.onnx.helper.make_graph(
             inside,
             "step",
-            [value(name, self.type, None) for name in (*heard, "x_of_step")],
+            [value(name, self.type, None) for name in (*heard, "#x.step")],
             [value(name, self.type, None) for name in (*after, *sent)],
         )
         rows = self.node("Shape", [x], start=0, end=1)
         begin = [self._wide(self.number(0.0) if a is None else a, rows, n) for n, a in before]
-        made = [f"steps_{k}" for k in range(len(sent))]
+        made = [f"steps.{k}" for k in range(len(sent))]
         self.nodes.append(self.onnx.helper.make_node(
-            "Scan", [*begin, x], [*(f"last_{k}" for k in range(len(before))), *made], body=body,
+            "Scan", [*begin, x], [*(f"last.{k}" for k in range(len(before))), *made], body=body,
             num_scan_inputs=1, scan_input_axes=[1], scan_output_axes=[1] * len(made),
         ))  # fmt: skip
         return made
@@ -303,8 +303,8 @@ def export(
 
     Raises
     ------
-    ModelError : the place is no .onnx, or cannot be written; onnx is not installed, or the file
-    would be over 2 GB.
+    ModelError : the place is no .onnx, or cannot be written; onnx is not installed, an output is
+    named "x", or the file would be over 2 GB.
     """
     if Path(path).suffix != ".onnx":
         raise ModelError(
@@ -321,6 +321,11 @@ def export(
     network, dtype = translation.network, str(translation.runner.dtype)
     graph = OnnxGraph(onnx, dtype)
     of_x, of_outputs = shapes(network, translation.each_step)
+    if "x" in of_outputs:
+        raise ModelError(
+            "an output of this model is named 'x', as the input of an ONNX file is; give that "
+            'layer another name, as in net.output(2, name="answer")'
+        )
     sent = translation.run(graph, "x")
     rows, n_steps = (graph.node("Shape", ["x"], start=k, end=k + 1) for k in (0, 1))
     each_of = zip(of_outputs.items(), sent, translation.each_step, strict=True)

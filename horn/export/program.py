@@ -330,7 +330,9 @@ class _Run(Generic[T]):
         else:
             edges = link_of(self.network, s.frame).edges
             assert edges is not None and edges.weight is not None
-            index = np.asarray(edges.weight)[self.table(s.frame).edges]
+            weight = np.asarray(edges.weight, np.int64)
+            weight = weight if len(weight) else np.zeros(1, np.int64)
+            index = weight[self.table(s.frame).edges]
         return self.graph.take(self.graph.flat(self.shared(s.array)), 0, index)
 
     def turned(self, s: Turn) -> T:
@@ -363,11 +365,15 @@ class _Run(Generic[T]):
         return self.graph.convolve(a, w, below, spans)
 
     def shared(self, name: str) -> T:
-        """A weight array in its own shape."""
-        if name not in self.done:
-            array = np.asarray(self.of.arrays[name], self.of.runner.dtype)
-            self.done[name] = self.graph.array(name, array)
-        return self.done[name]
+        """A weight array in its own shape, which a table of synapses (``load``) has not."""
+        return self.given(name, self.of.arrays[name])
+
+    def given(self, name: str, value: Array) -> T:
+        """An array of the model; a zero in place of one without numbers, that padding can take."""
+        array = np.asarray(value, self.of.runner.dtype)
+        if not array.size:
+            name, array = f"#none.{name}", np.zeros([max(n, 1) for n in array.shape], array.dtype)
+        return self.graph.array(name, array)
 
     def features(self) -> T:
         """The outputs of the input layer: x, normalized as by the model."""
@@ -388,7 +394,7 @@ class _Run(Generic[T]):
         if name in self.done:
             return self.done[name]
         array = self.of.arrays[name] if name in self.of.arrays else self.of.runner.once[name]
-        value = self.graph.array(name, np.asarray(array, self.of.runner.dtype))
+        value = self.given(name, array)
         axes = self.buffers[name].axes
         if axes and axes[-1].startswith("e"):  # one number per synapse, at its place in the table
             layer, link = (int(k) for k in axes[-1][1:].split("."))
@@ -456,8 +462,6 @@ class _Run(Generic[T]):
         is_there = self.table(frame).is_there
         if is_there.all():
             return value
-        if monoid.startswith("arg"):
-            _refuse(self.network.layers[frame.layer], f"{monoid} over unlike numbers of synapses")
         graph = self.graph
         name = f"#synapses.{frame.layer}.{frame.link}"
         if name not in self.done:
@@ -465,7 +469,8 @@ class _Run(Generic[T]):
         mask = graph.apply("truth", [self.done[name]])
         if "b" in domain:
             mask = graph.spread(mask, [0])
-        return graph.apply("select", [mask, value, graph.number(ir.IDENTITY[monoid])])
+        neutral = graph.number(ir.IDENTITY[monoid.removeprefix("arg")])
+        return graph.apply("select", [mask, value, neutral])
 
     def evaluate(self, root: Node, frame: Frame, domain: str, on_table: bool) -> T:
         """An expression with all axes of the domain, some of length 1."""

@@ -40,7 +40,7 @@ def _operations(torch: Any) -> dict[str, Callable[..., Any]]:
         "or": torch.logical_or,
         "not": torch.logical_not,
         "select": torch.where,
-        "softplus": lambda z: torch.relu(z) + torch.log1p(torch.exp(-torch.abs(z))),
+        "softplus": lambda z: torch.logaddexp(z, torch.zeros_like(z)),
         "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
         "mod": torch.remainder,
         "halfway": lambda a, b: _halfway(torch, a, b),
@@ -71,7 +71,7 @@ class TorchGraph:
         self.operations = module.operations
 
     def array(self, name: str, value: Array) -> Any:
-        return self.module.tensor(name, value)
+        return self.module.tensor(name, value, self.x.device)
 
     def number(self, value: float) -> Any:
         return self.torch.tensor(value, dtype=self.x.dtype, device=self.x.device)
@@ -92,7 +92,7 @@ class TorchGraph:
         return value.expand(shape)
 
     def take(self, value: Any, place: int, index: Array) -> Any:
-        flat = value.index_select(place, self.module.indices(index))
+        flat = value.index_select(place, self.module.indices(index, value.device))
         return flat.unflatten(place, index.shape)
 
     def matmul(self, letters: str, a: Any, b: Any) -> Any:
@@ -126,7 +126,9 @@ class TorchGraph:
     def reduce(self, value: Any, place: int, monoid: str) -> Any:
         if monoid in ("argmax", "argmin"):
             return getattr(self.torch, monoid)(value, dim=place).to(self.x.dtype)
-        name = {"max": "amax", "min": "amin", "any": "amax", "all": "amin"}.get(monoid, monoid)
+        if monoid in ("max", "min"):  # amax would share the gradient among equals
+            return getattr(self.torch, monoid)(value, dim=place).values
+        name = {"any": "amax", "all": "amin"}.get(monoid, monoid)
         return getattr(self.torch, name)(value, dim=place)
 
     def rank(self, value: Any, n: int) -> Any:
@@ -179,18 +181,18 @@ def module(translation: Translation[Any]) -> Any:
             }
             return found if len(found) > 1 else next(iter(found.values()))
 
-        def tensor(self, name: str, value: Array) -> Any:
+        def tensor(self, name: str, value: Array, device: Any) -> Any:
             if name in learned:
                 return getattr(self, learned[name])
-            return self._kept(f"constant_{name.replace('.', '/')}", value)
+            return self._kept(f"constant_{name.replace('.', '/')}", value, device)
 
-        def indices(self, index: Array) -> Any:
-            return self._kept(f"index_{index.shape}_{hash(index.tobytes())}", index.ravel())
+        def indices(self, index: Array, device: Any) -> Any:
+            name = f"index_{index.shape}_{hash(index.tobytes())}"
+            return self._kept(name, index.ravel(), device)
 
-        def _kept(self, name: str, value: Array) -> Any:
+        def _kept(self, name: str, value: Array, device: Any) -> Any:
             """A constant of the network, not learned and so not in state_dict."""
             if name not in self._buffers:
-                device = next(self.parameters()).device
                 self.register_buffer(name, torch.tensor(value, device=device), persistent=False)
             return self._buffers[name]
 

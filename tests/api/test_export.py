@@ -222,6 +222,114 @@ def test_softplus_of_large_numbers_in_double(tmp_path):
     check_onnx(model, tmp_path, 1e4 * samples(net, dtype="float64"), 1e-12)
 
 
+UNEVEN = np.array([[0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "connect", "transposed"),
+    [
+        (4, 3, UNEVEN, True),
+        ((3, 3, 1), None, horn.Window(2, padding="same"), True),
+        ((3, 3, 1), None, horn.Window(2, padding="same"), False),
+        ((3, 3, 1), None, horn.Local(2, 2, padding="same"), True),
+    ],
+    ids=["sparse", "window", "window again", "local"],
+)
+def test_tied_weights_of_unlike_numbers_of_synapses(shape, size, connect, transposed, tmp_path):
+    net = horn.Network(seed=2)
+    net.input(shape)
+    own = net.layer(size, connect=connect)
+    net.layer(connect=horn.Tied(own, transposed=transposed))
+    net.output(2, loss="squared_error")
+    check_onnx(model_of(net), tmp_path)
+    check_torch(model_of(net))
+
+
+class Strongest(horn.Neuron):
+    def forward(self, messages):
+        best = max(messages, key=lambda m: m.input)
+        self.feedforward(best.input * best.weight)
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings"),
+    [
+        (4, {"size": 4, "connect": np.vstack([UNEVEN, np.zeros(4)])}),
+        ((3, 3, 1), {"connect": horn.Convolution(2, 2, padding="same")}),
+        ((3, 3, 1), {"connect": horn.Window(2, padding="same")}),
+    ],
+    ids=["sparse", "convolution", "window"],
+)
+@pytest.mark.parametrize("neuron", [Strongest, Nearest], ids=lambda c: c.__name__)
+def test_the_message_with_the_largest_key_at_borders(neuron, shape, settings, tmp_path):
+    net = horn.Network(seed=2)
+    net.input(shape)
+    net.layer(neuron=neuron, **settings)
+    net.output(2, loss="squared_error")
+    check_onnx(model_of(net), tmp_path)
+    check_torch(model_of(net))
+
+
+class Shrinking(horn.Neuron):
+    def forward(self, messages):
+        product = 1.0
+        for m in messages:
+            product *= 1.0 + m.input * m.weight
+        self.feedforward(product)
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings"),
+    [
+        (4, {"size": 3, "connect": np.zeros((3, 4))}),
+        ((1, 1, 4), {"connect": horn.Convolution(2, 2, padding="same", dilation=2)}),
+        ((1, 1, 4), {"connect": horn.Window(2, padding="same", dilation=2)}),
+    ],
+    ids=["sparse", "convolution", "window"],
+)
+@pytest.mark.parametrize("neuron", [neurons.Standard, Shrinking, Strongest])
+def test_a_link_without_any_synapse(neuron, shape, settings, tmp_path):
+    net = horn.Network(seed=2)
+    net.input(shape)
+    net.layer(neuron=neuron, **settings)
+    net.output(3, loss="squared_error")
+    check_onnx(model_of(net), tmp_path)
+    check_torch(model_of(net))
+
+
+def test_a_model_without_learned_arrays_in_pytorch():
+    class Lightest(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(max(m.input for m in messages))
+
+    net = horn.Network()
+    net.input((4, 4, 1))
+    net.layer(connect=horn.Window(2, stride=2), neuron=Lightest, name="pool")
+    net.output(2, loss="squared_error")
+    check_torch(model_of(net).cut("pool"))
+
+
+@pytest.mark.parametrize("name", ["add_4", "whole_0", "number_1", "number_inf", "y", "shape_1"])
+def test_an_output_may_be_named_as_nodes_were(name, tmp_path):
+    net = horn.Network(seed=2)
+    net.input(4)
+    hidden = net.layer(3)
+    net.output(3, loss="cross_entropy", activation="softmax", name="kind", inputs=hidden)
+    net.output(2, loss="squared_error", name=name, inputs=hidden)
+    check_onnx(model_of(net), tmp_path)
+
+
+def test_an_output_named_as_the_input_is_refused(tmp_path):
+    net = horn.Network(seed=2)
+    net.input(4)
+    hidden = net.layer(3)
+    net.output(2, loss="squared_error", name="x", inputs=hidden)
+    net.output(2, loss="squared_error", name="z", inputs=hidden)
+    with pytest.raises(horn.ModelError, match="named 'x'.*give that layer another name"):
+        model_of(net).export(tmp_path / "m.onnx")
+    assert not [*tmp_path.iterdir()]
+
+
 def of_one_number(neuron, dtype="float32"):
     """A model of one neuron that hears one number, by a weight of 1."""
     net = horn.Network()
@@ -559,6 +667,42 @@ def test_gradients_of_pytorch_are_those_of_horn():
     for name, parameter in names.items():
         wanted = probed[name.replace("_", ".") + ".gradient"]
         np.testing.assert_allclose(parameter.grad.numpy(), wanted, rtol=1e-9, atol=1e-12)
+
+
+class Brightest(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(max(m.input * m.weight for m in messages))
+
+
+def test_the_gradient_of_equals_is_that_of_horn():
+    torch = pytest.importorskip("torch")
+    from horn.backends import Setup, make
+
+    net = horn.Network()
+    net.input(2)
+    net.output(1, neuron=Brightest, loss="squared_error", bias=False)
+    model = horn.Model(net, {"layer1.weight": np.zeros((1, 2))}, dtype="float64")
+    x, y = np.array([[2.0, 3.0]]), np.array([[5.0]])
+    engine = make("reference", Setup(net, horn.SGD(), "values", 1, "float64"))
+    engine.load(model.parameters)
+    engine.bind(horn.data.Dataset(x, y))
+    probed = engine.probe(np.arange(1), iteration=0, first_sample=0)
+
+    module = model.to_torch()
+    (0.5 * (module(torch.tensor(x)) - torch.tensor(y)) ** 2).sum().backward()
+    found = module.layer1_weight.grad.numpy()
+    assert found[0, 0] and not found[0, 1]  # of equals the first has it
+    np.testing.assert_allclose(found, probed["layer1.weight.gradient"], rtol=1e-12)
+
+
+def test_the_gradient_of_softplus_at_zero():
+    torch = pytest.importorskip("torch")
+    net = horn.Network()
+    net.input(1)
+    net.output(1, activation="softplus", loss="squared_error", bias=False)
+    module = horn.Model(net, {"layer1.weight": np.ones((1, 1))}).to_torch()
+    module(x := torch.zeros((1, 1), requires_grad=True)).sum().backward()
+    assert x.grad.item() == 0.5
 
 
 def test_a_module_is_saved_and_loaded_as_those_of_pytorch_are(tmp_path):
