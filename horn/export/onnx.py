@@ -144,9 +144,30 @@ class OnnxGraph:
         return self.node("Where", [self.node("Less", [x, zero]), left, edge])
 
     def _halfway(self, a: str, b: str) -> str:
-        """In the middle of the distance: ONNX has no operation on the bits of floats."""
-        half = self.number(0.5)
-        return self.node("Add", [self.node("Mul", [each, half]) for each in (a, b)])
+        """A number from a up to below b, to halve the floats between them: 0, the geometric mean
+        of numbers far apart, the mean of others. ONNX has no operation on the bits of floats.
+        """
+        zero, node, limits = self.number(0.0), self.node, np.finfo(self.dtype)
+        most, least = self.number(float(limits.max)), self.number(float(limits.tiny))
+        low, high = (self._finite(x, most) for x in (a, b))
+        is_below = node("Less", [low, zero])
+        near = node("Where", [is_below, node("Neg", [high]), low])  # to 0
+        near = node("Where", [node("Less", [near, least]), least, near])
+        far = node("Where", [is_below, node("Neg", [low]), high])
+        root = node("Mul", [node("Sqrt", [x]) for x in (near, far)])
+        root = node("Where", [is_below, node("Neg", [root]), root])
+        is_wide = node("Greater", [far, node("Mul", [near, self.number(4.0)])])
+        half = node("Mul", [node("Sub", [high, low]), self.number(0.5)])
+        found = node("Where", [is_wide, root, node("Add", [low, half])])
+        is_between = node("And", [is_below, node("Greater", [high, zero])])
+        found = node("Where", [is_between, zero, found])
+        return node("Where", [node("GreaterOrEqual", [found, b]), a, found])
+
+    def _finite(self, a: str, most: str) -> str:
+        """The largest numbers in place of infinite ones; Clip would lose NaN."""
+        less = self.node("Neg", [most])
+        a = self.node("Where", [self.node("Greater", [a, most]), most, a])
+        return self.node("Where", [self.node("Less", [a, less]), less, a])
 
     def spread(self, value: str, places: Sequence[int]) -> str:
         return self.node("Unsqueeze", [value, self.whole(list(places))])
@@ -237,7 +258,13 @@ class OnnxGraph:
         if monoid in ("argmax", "argmin"):
             kind = "ArgMax" if monoid == "argmax" else "ArgMin"
             return self._number(self.node(kind, [value], axis=place, keepdims=0))
-        return self.node(_REDUCE[monoid], [value], axes=[place], keepdims=0)
+        found = self.node(_REDUCE[monoid], [value], axes=[place], keepdims=0)
+        if monoid not in ("max", "min"):
+            return found
+        # onnxruntime keeps a NaN only where it comes first.
+        is_none = self._number(self.node("IsNaN", [value]))
+        is_none = self._truth(self.node("ReduceMax", [is_none], axes=[place], keepdims=0))
+        return self.node("Where", [is_none, self.number(float("nan")), found])
 
     def rank(self, value: str, n: int) -> str:
         """The rank by all pairs of a row: n * n comparisons."""

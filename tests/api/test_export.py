@@ -695,6 +695,63 @@ def test_the_gradient_of_equals_is_that_of_horn():
     np.testing.assert_allclose(found, probed["layer1.weight.gradient"], rtol=1e-12)
 
 
+def unbounded(x):
+    return x if abs(x) < 1e38 else x**9  # predict refuses infinite features
+
+
+class Middle(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(horn.math.median(unbounded(m.input) for m in messages))
+
+
+class SecondSmallest(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(horn.math.smallest(2, (unbounded(m.input) for m in messages)))
+
+
+class TwoLargest(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(horn.math.top_sum(2, (unbounded(m.input) for m in messages)))
+
+
+FAR_APART = np.array([
+    [0.001, 0.002, 1e10], [-1e10, 1e-3, 1e10], [1e-6, 2e-6, 1.0], [-1e30, 0.001, 2.0],
+    [-2e38, 0.5, 2.0], [0.5, 2.0, 2e38], [-2e38, 3e-39, 2e38], [-2e38, -2e38, -1.0],
+    [1.0, 1.0, 2e38], [0.0, 0.0, 1e-30], [-1e-30, -2e-30, -1e30], [0.0, -1e-7, 1e-7],
+    [2.0, 2.0000002, 2.0000005], [-1.0, -9e37, 9e37], [1.0, 2.0, 2.0], [-3.0, -3.0, -3.0],
+])  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("neuron", [Middle, SecondSmallest, TwoLargest])
+def test_orders_of_messages_that_are_far_apart(neuron, dtype, tmp_path):
+    net = horn.Network()
+    net.input(3)
+    net.output(1, neuron=neuron, bias=False, loss="squared_error")
+    model, x = model_of(net, dtype), FAR_APART.astype(dtype)
+    model.export(path := str(tmp_path / "m.onnx"))
+    np.testing.assert_allclose(run_onnx(path, x), model.predict(x), rtol=1e-7)
+
+
+class RootsDown(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(min(horn.math.sqrt(m.input) for m in messages))
+
+
+class RootsUp(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(max(horn.math.sqrt(m.input) for m in messages))
+
+
+@pytest.mark.parametrize("neuron", [RootsDown, RootsUp])
+def test_a_message_that_is_no_number_is_not_lost(neuron, tmp_path):
+    net = horn.Network()
+    net.input(3)
+    net.output(1, neuron=neuron, bias=False, loss="squared_error")
+    model = model_of(net)
+    check_onnx(model, tmp_path, np.array([[-1, 4, 9], [4, -1, 9], [4, 9, -1]], np.float32))
+
+
 def test_the_gradient_of_softplus_at_zero():
     torch = pytest.importorskip("torch")
     net = horn.Network()
