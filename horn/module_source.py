@@ -24,6 +24,7 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
 _ASSIGNMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign)
 Scalar = (bool, int, float, str, type(None))
+_AROUND = (ast.For, ast.While, ast.With, ast.Try)
 _DEFINED = (*DEFINITIONS, *IMPORTS)
 _MAIN = ("__name__ == '__main__'", "'__main__' == __name__")
 
@@ -113,6 +114,13 @@ class NeededModule:
         if not found and not hasattr(builtins, name):
             found = [s for names, s in self._bound if "*" in names]
         return found
+
+    def is_inside(self, name: str) -> bool:
+        """Whether a loop, ``with`` or ``try`` of the module binds a name last: its definition alone
+        is kept, as that of an inner function is, since the statement may do more, as train.
+        """
+        found = self.binding(name)
+        return bool(found) and isinstance(found[-1], _AROUND)
 
     def is_unsaid(self, name: str, value: Any, statements: Sequence[ast.stmt]) -> bool:
         """Whether a function, or a tuple of numbers, was put there by none of the statements that

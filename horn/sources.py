@@ -128,9 +128,10 @@ class SourceCapture:
         node: ast.AST | None = None
         bases: list[tuple[str, Any]] = []
         is_global = _lookup(needed.namespace, name) is thing
-        if not is_global or isinstance(needed, TypedModule):
+        is_inside = is_global and needed.is_inside(name.split(".")[0])
+        if not is_global or is_inside or isinstance(needed, TypedModule):
             node, bases = _definition(thing, needed)
-        if is_global and not bases:
+        if is_global and not bases and not (is_inside and node is not None):
             self._need(needed, {name.split(".")[0]})
             return {"module": needed.name, "name": name}
         if node is None:
@@ -141,7 +142,8 @@ class SourceCapture:
         numbers = numbers_of(thing, node, inner=True)
         around = [*_free_variables(thing), *bases]
         names = names_read(with_numbers(node, numbers))
-        self._need(needed, names - {variable for variable, _ in around})
+        own = {name} if is_inside else set[str]()
+        self._need(needed, names - {variable for variable, _ in around} - own)
         needed.inner[place_of(node)] = node
         free = {}
         for variable, value in around:

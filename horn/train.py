@@ -337,8 +337,9 @@ def _check_place(job: Any) -> None:
         )
     if running.get():
         raise JobError(
-            "horn.train ran in a statement that is run again, since a neuron or function reads "
-            "what it defines; give the class that number instead, as  gain = 0.5"
+            "horn.train ran in a statement that is run again, since a neuron or function needs "
+            "what it defines; define the classes in a loop or statement of their own, and train "
+            "in another"
         )
     if not isinstance(job, Job):
         raise JobError(
