@@ -48,7 +48,11 @@ def a_job(optimizer: horn.Optimizer, batch: int = 4) -> Job:
         (Downpour(), 6, ""),  # an epoch of ten
         (Downpour(), 8, "strategy.push_every is 10 batches, but an epoch has 8: .* set strategy"),
         (Downpour(push_every=8), 8, ""),
-        (Downpour(), 60, r"stands still for up to 10 epochs; set strategy.push_every=1 or less"),
+        (
+            Downpour(),
+            60,
+            r"stands still for up to 10 epochs; set strategy.push_every=1, or a smaller",
+        ),
         (Downpour(server_optimizer="job"), 30, ""),  # pushes every batch
         (Downpour(push_every=2, server_optimizer="job"), 30, "push_every is 2 .* an epoch has 1:"),
         (EASGD(), 20, "strategy.every is 10 batches, but an epoch has 3: .* up to 4 epochs"),
