@@ -190,9 +190,11 @@ class Model:
         """The outputs of a layer for each sample: (n, size), in inference. x : as for
         ``predict``.
         """
-        if layer not in self._cuts:
-            self._cuts[layer] = self.cut(layer)
-        found: Array = self._cuts[layer].predict(x)
+        with self._lock:
+            if layer not in self._cuts:
+                self._cuts[layer] = self.cut(layer)
+            model = self._cuts[layer]
+        found: Array = model.predict(x)
         return found
 
     def record(self, x: Any, *names: str) -> dict[str, Any]:
@@ -648,17 +650,18 @@ class Model:
         cell that was run again or of a class that was changed; then it is made of what was kept.
         """
         code = self._code
-        if self._learned is not None or not code or not code.manifest:
+        with self._lock:  # a thread may be about to take the engine
+            if self._learned is not None or not code or not code.manifest:
+                return self._learned or self.network
+            kept = len(code.manifest.get("metrics", ())) == len(self.metrics)
+            now = Description.of(self.network, self.metrics if kept else ()).manifest
+            if any(now.get(part) != code.manifest.get(part) for part in DESCRIBED):
+                arrays = {**self._parameters, **sparse_edges(self.network)}
+                self._learned = rebuild(code.manifest, arrays, "the model").of_model()
+                self.metrics = _metrics(code.manifest, "the model") if kept else self.metrics
+                self._engine = self._of_each = None
+                self._cuts.clear()
             return self._learned or self.network
-        kept = len(code.manifest.get("metrics", ())) == len(self.metrics)
-        now = Description.of(self.network, self.metrics if kept else ()).manifest
-        if any(now.get(part) != code.manifest.get(part) for part in DESCRIBED):
-            arrays = {**self._parameters, **sparse_edges(self.network)}
-            self._learned = rebuild(code.manifest, arrays, "the model").of_model()
-            self.metrics = _metrics(code.manifest, "the model") if kept else self.metrics
-            self._engine = self._of_each = None
-            self._cuts.clear()
-        return self._learned or self.network
 
     def _engine_of(self, network: Network) -> Engine:
         """An engine of this network, or of one with the same learned arrays."""

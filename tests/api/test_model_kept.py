@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import horn
+import horn.model
 from horn.errors import JobError, ModelError
 
 RNG = np.random.default_rng(3)
@@ -86,6 +87,24 @@ def test_threads_wait_for_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(found, expected)
         losses = pool.map(lambda _: model.evaluate(X, Y)["loss"], range(8), timeout=30.0)
         assert {*losses} == {model.evaluate(X, Y)["loss"]}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_engines_are_made_anew_by_who_has_the_lock(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a thread that compares neurons takes the engine of one that predicts."""
+    model, owned = trained(), []
+    of = horn.model.Description.of
+
+    def noting(network: Any, *metrics: Any) -> Any:
+        if network is model.network:
+            owned.append(model._lock._is_owned())  # type: ignore[attr-defined]
+        return of(network, *metrics)
+
+    monkeypatch.setattr(horn.model.Description, "of", noting)
+    ASKED[name](model)
+    assert owned and all(owned)
 
 
 def test_the_labels_of_an_output_are_those_of_the_model() -> None:
