@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -89,12 +88,14 @@ def open_lasting(zk_hosts: str | None, key_file: str | None) -> ReconnectingClie
     return ReconnectingClient(_named(zk_hosts), key_of(key_file))
 
 
-def start_log(default: str, form: str) -> None:
-    """Write log records to stderr: from the level HORN_LOG_LEVEL, else the default."""
+def start_log(default: str, form: str | None = None) -> None:
+    """Write log records to stderr, of the level HORN_LOG_LEVEL, else the default, and above."""
+    import logging
+
     level = (os.environ.get("HORN_LOG_LEVEL") or default).upper()
     if level not in (known := logging.getLevelNamesMapping()):
         raise JobError(f"HORN_LOG_LEVEL is {level!r}; choose one of {', '.join(known)}")
-    logging.basicConfig(level=level, format=form)
+    logging.basicConfig(level=level, format=form or logging.BASIC_FORMAT)
 
 
 def _named(zk_hosts: str | None) -> str:

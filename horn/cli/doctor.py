@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from horn.cli import _cluster
-from horn.doctor import THIS_MACHINE, Finding, finding, two_tasks
+
+if TYPE_CHECKING:
+    from horn.doctor import Finding
 
 SKEW_S = 5.0
 
@@ -42,6 +44,7 @@ def command(zk_hosts: str | None, key_file: str | None, wants_cluster: bool, as_
 
 def _here(key_file: str | None) -> Iterator[Finding]:
     from horn.cluster.versions import versions
+    from horn.doctor import THIS_MACHINE, Finding, finding, two_tasks
 
     mine = versions()
     is_new = sys.version_info >= (3, 11)
@@ -61,6 +64,7 @@ def _key(key_file: str | None) -> str:
 
 def _there(zk_hosts: str | None, key_file: str | None) -> Iterator[Finding]:
     from horn.cluster.versions import versions
+    from horn.doctor import Finding, finding
     from horn.errors import HornError
 
     begun = time.perf_counter()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +16,12 @@ import click
 
 from horn.cli import _cluster
 from horn.errors import ClusterError, Conflict, HornError, JobError
-from horn.sweep import Combination, Sweep, Trial, combinations
 
 if TYPE_CHECKING:
+    import subprocess
+
     from horn.cluster.client import ClusterClient
+    from horn.sweep import Combination, Sweep, Trial
 
 LOOK_S = 0.2  # between two looks at a cluster's jobs
 LEAVE_S = 10.0  # for a run that is ended to end
@@ -68,6 +67,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
     """
     from horn import terminal
     from horn.modelfile import check_writable
+    from horn.sweep import Sweep, Trial, combinations
 
     found = combinations(settings)
     stem = _check(target, args, found, options["strategy"], monitor)
@@ -162,6 +162,8 @@ def _here(
     target: str, args: Sequence[str], options: Mapping[str, Any], sweep: Sweep, path: Path,
     tell: Callable[[Trial], None], slots: int | None,
 ) -> None:  # fmt: skip
+    import tempfile
+
     from horn.executor.launch import cores
 
     n_slots = slots or cores()
@@ -196,6 +198,8 @@ def _start(
     trial: Trial, target: str, args: Sequence[str], options: Mapping[str, Any], threads: int,
     folder: Path,
 ) -> _Child:  # fmt: skip
+    import subprocess
+
     stem = folder / str(trial.number)
     words = ["--json", "--quiet", "--local", "--output", f"{stem}.horn", "--threads", str(threads)]
     for name in ("groups", "tasks", "strategy", "seed", "timeout"):
@@ -211,6 +215,8 @@ def _start(
 
 def _ended(child: _Child) -> None:
     """Read the results of an ended run."""
+    import json
+
     code = child.process.wait()
     result: dict[str, Any] = {}
     lines = child.stem.with_suffix(".out").read_text().splitlines()
@@ -225,6 +231,8 @@ def _ended(child: _Child) -> None:
 
 
 def _end(children: Sequence[_Child]) -> None:
+    import subprocess
+
     for child in children:
         child.process.terminate()
     for child in children:

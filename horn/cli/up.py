@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -61,7 +60,7 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
     head = first or head
     if is_joined and head is None:
         raise click.UsageError("--join: name the first node with --first HOST")
-    _cluster.start_log("WARNING", logging.BASIC_FORMAT)
+    _cluster.start_log("WARNING")
     mine = address or (_own_address() if is_joined else "127.0.0.1")
     check_address(mine)
     key = _cluster.key_of(key_file)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import threading
@@ -81,6 +80,8 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
         user=None if user is None else JobUser.named(user),
     )
     if user is None and os.geteuid() == 0:
+        import logging
+
         logging.getLogger(__name__).warning(
             "jobs run as root here%s; --user NAME runs them as somebody else",
             "" if key is None else " and can read the key",

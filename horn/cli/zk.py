@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import ssl
+from typing import TYPE_CHECKING
 
 import click
 
 from horn.cli import _cluster
 from horn.errors import JobError
+
+if TYPE_CHECKING:
+    import ssl
 
 EPILOG = "With --key FILE, or HORN_KEY, it speaks TLS off loopback, with who has the cluster's key."
 

@@ -12,7 +12,10 @@ import pytest
 import horn
 
 ROOT = Path(horn.__file__).parents[1]
-HEAVY = ("numpy", "rich", "safetensors", "kazoo", "zmq", "horn.network", "horn.compiler", "asyncio")
+HEAVY = (
+    "numpy", "rich", "safetensors", "kazoo", "zmq", "horn.network", "horn.compiler", "asyncio",
+    "logging", "ssl", "subprocess", "horn.doctor", "horn.sweep",
+)  # fmt: skip
 BUDGET = 2.0  # imports of horn --help, in those of click alone: 150 ms where those take 75
 STEP = 8.0  # the first step, in imports of NumPy and Rich: 0.8 s where those take 0.1
 
