@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from horn import losses
 from horn.ir import ZERO, Node, Op, derive
@@ -17,7 +18,6 @@ from horn.neuron import WEIGHT, carried
 class LayerCode:
     """The IR of one layer, its gradients, and the state of its compilation.
 
-    stable : ``derived`` starts from the summed input of a sigmoid with binary cross-entropy.
     is_heard : an output layer that others hear, with a delay.
     upstream, deltas : d loss / d output, d loss / d sum of each weight (b, o) by the name of the
     input and the weight, once they are known.
@@ -28,26 +28,31 @@ class LayerCode:
     backward: BackwardIR | None = None
     interlayer: Node | None = None
     is_heard: bool = False
-    derived: derive.Derived = field(init=False)
-    stable: bool = field(init=False)
     upstream: Node | None = None
     deltas: dict[str, dict[str, Node]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.rewrite(self.forward)
-
     def rewrite(self, forward: ForwardIR) -> None:
-        """Replace the forward, and derive its gradients."""
-        self.forward = root = forward
-        self.stable = (
+        """Replace the forward, and with it its gradients."""
+        self.forward = forward
+        vars(self).pop("derived", None)
+
+    @property
+    def stable(self) -> bool:
+        """Whether ``derived`` starts from the summed input of a sigmoid, for its cross-entropy."""
+        return (
             self.layer.loss == losses.LOSSES["binary_cross_entropy"]
             and self.interlayer is None
             and not self.is_heard
-            and forward.output.op is Op.SIGMOID
+            and self.forward.output.op is Op.SIGMOID
         )
+
+    @cached_property
+    def derived(self) -> derive.Derived:
+        """The gradients of the forward; inference needs none."""
+        root = self.forward
         if self.stable:
-            root = ForwardIR(forward.output.args[0], forward.states, forward.pushes, None)
-        self.derived = derive.derive(
+            root = ForwardIR(root.output.args[0], root.states, root.pushes, None)
+        return derive.derive(
             root, self.layer.parameters, self.layer.weights, self.layer.groups,
             carried(self.layer.neuron),
         )  # fmt: skip

@@ -330,8 +330,9 @@ def weighted_sum(
     # A name, not a number: a number might fold a condition on the messages away.
     names = {total: leaf(Op.CARRY, "bo", f"sum {key}") for key, total in sums.items()}
     roots = (output, *kept)
-    if any(ir.contains(ir.replace(root, names), *_MESSAGE) for root in roots):
-        return False, {}
+    if any(n.op in _MESSAGE for n in ir.walk(*roots, seen={*names})):  # before it is simplified
+        if any(ir.contains(ir.replace(root, names), *_MESSAGE) for root in roots):
+            return False, {}
     there = {node for node in ir.walk(*roots) if node in names}
     return True, {key: total for key, total in sums.items() if total in there}
 

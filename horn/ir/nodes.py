@@ -414,9 +414,12 @@ def assume(node: Node, condition: Node, holds: bool, most: int | None = None) ->
     """
     if condition.op is Op.NOT:
         condition, holds = condition.args[0], not holds
+    return _assumed(node, condition, holds, most) if node.tests & _bit(condition) else node
+
+
+@functools.lru_cache(maxsize=1024)  # gradients are products of the same factors, again and again
+def _assumed(node: Node, condition: Node, holds: bool, most: int | None) -> Node:
     bit = _bit(condition)
-    if not node.tests & bit:
-        return node
     above: dict[Node, None] = {}  # the nodes that contain the condition, arguments first
     seen: set[Node] = set()
     stack: list[Node | tuple[Node]] = [node]
@@ -425,7 +428,7 @@ def assume(node: Node, condition: Node, holds: bool, most: int | None = None) ->
         if isinstance(n, tuple):
             if any(a is condition or a in above for a in n[0].args):
                 above[n[0]] = None
-        elif n not in seen and n is not condition and n.tests & bit:
+        elif n not in seen and n is not condition:
             seen.add(n)
             # Inside a reduction the same condition is about all places of the axis, not this one:
             # all messages, or all neurons and their inputs, which differ where links are sparse.
@@ -435,7 +438,7 @@ def assume(node: Node, condition: Node, holds: bool, most: int | None = None) ->
             )
             if not is_of_others:
                 stack.append((n,))
-                stack.extend(reversed(n.args))
+                stack.extend([a for a in reversed(n.args) if a.tests & bit])
         if most is not None and (len(above) > most or len(seen) > 4 * most):
             return node
     done = {condition: const(float(holds))}

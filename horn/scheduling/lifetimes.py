@@ -7,6 +7,8 @@ tasks exchange has a place of its own: it is read while other statements run.
 
 from __future__ import annotations
 
+from functools import cache
+
 from horn.compiler.fusion import is_elementwise
 from horn.program import (
     AllSteps,
@@ -50,13 +52,21 @@ def rooms(program: Program) -> dict[str, str]:
                 if name in spans and name not in shown:
                     first.setdefault(name, (k, j))
                     last[name] = (k, j)
+
+    @cache  # a loop may have many outputs
+    def is_in_place(moment: Moment) -> bool:
+        return is_elementwise(at[moment])
+
     found: dict[str, str] = {}
     free: dict[str, Moment] = {}  # by buffer with memory of its own, its last use
     for name in sorted(first, key=lambda each: first[each]):
+        here = first[name]
+        is_over = is_in_place(here) and name not in reads(at[here])  # what is last used here
         fits = [
-            host for host, moment in free.items()
-            if spans[host] == spans[name] and _is_over(moment, name, first[name], at)
-        ]  # fmt: skip
+            host
+            for host, moment in free.items()
+            if spans[host] == spans[name] and (moment < here or (is_over and moment == here))
+        ]
         if fits:
             host = max(fits, key=lambda each: free[each])  # the memory that was touched last
             found[name] = host
@@ -64,10 +74,3 @@ def rooms(program: Program) -> dict[str, str]:
         else:
             free[name] = last[name]
     return found
-
-
-def _is_over(moment: Moment, name: str, first: Moment, at: dict[Moment, Statement]) -> bool:
-    """Whether a buffer last used at a moment is dead when the named buffer is first written."""
-    return moment < first or (
-        moment == first and is_elementwise(at[first]) and name not in reads(at[first])
-    )

@@ -139,10 +139,11 @@ def _pass(outputs: list[Output]) -> Pass:
     inputs: list[Node] = []
     ops: list[tuple[Any, ...]] = []
     known: dict[Node, Value] = {}  # a node is an input or an operation
+    seen: set[Node] = set()
     results = []
     others = _pairs(outputs) if not outputs[0].axis else {}
     for o in outputs:
-        for node in ir.walk(o.node):
+        for node in ir.walk(o.node, seen=seen):
             if node in known:
                 continue
             if node.op in (Op.LOAD, Op.MESSAGE_DRAW, Op.CONST, Op.SCALAR):

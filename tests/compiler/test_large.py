@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from horn import ir
 from horn.backends import Setup, make
 from horn.compiler import lower
 from horn.data import Dataset
-from horn.ir import Op, const, contraction, leaf, nodes
+from horn.ir import Op, const, contraction, derive, leaf, nodes
 from horn.language.statements import Statements
 from horn.network import Network
 from horn.partition.placement import Placement
@@ -315,3 +315,44 @@ def test_the_order_of_a_deep_network_is_found_in_time_that_grows_as_it_does():
         return found
 
     assert n_calls(80) < 2.2 * n_calls(40)
+
+
+def test_loops_of_many_outputs_are_searched_once(tmp_path, monkeypatch):
+    """A step of many parts keeps values of each for backward."""
+    walked: list[int] = []
+    plain = ir.walk
+
+    def walk(*roots: ir.Node, **how: set[ir.Node]) -> Iterator[ir.Node]:
+        for node in plain(*roots, **how):
+            walked[-1] += 1
+            yield node
+
+    monkeypatch.setattr(ir, "walk", walk)
+    for n in (12, 24):
+        lines = [SUM, "a, b = self.a, self.b"]
+        for k in range(n):
+            lines += [f"r = a + {k}", "r = r / (horn.math.exp(r) - 1.0) if r > 0 else 1 - r"]
+            lines += ["b = b + 0.01 * (r * (1.0 - b) - 4.0 * horn.math.exp(-a) * b)"]
+            lines += ["a = a + 0.01 * (z - b ** 3 * (a - 50.0))"]
+        text = texts.source(forward([*lines[1:], "self.a = a", "self.b = b", "z = a"]))
+        states = [f'    {name} = horn.State(0.0, per="sample")\n' for name in "ab"]
+        text = text.replace("    def forward", "".join(states) + "\n    def forward", 1)
+        net = horn.Network(seed=1)
+        inputs = {"x": net.input(6, steps=3), "h": horn.Delayed()}
+        net.layer(4, neuron=texts.module(tmp_path, text).N, inputs=inputs)
+        net.output(3, activation="softmax", loss="cross_entropy")
+        engine = make("kernels", Setup(net, horn.SGD(0.1), "labels", 4, threads=1))
+        walked.append(0)
+        engine.bind(Dataset(np.ones((4, 18)), np.zeros(4, int)))
+    assert walked[1] < 2.3 * walked[0]
+
+
+def test_a_program_that_predicts_derives_no_gradients(tmp_path, monkeypatch):
+    net = network(texts.module(tmp_path, texts.source(operations(8))).N)
+    calls: list[int] = []
+    plain = derive.gradients
+    monkeypatch.setattr(derive, "gradients", lambda *a: calls.append(1) or plain(*a))
+    lower.inference_program(net, "label")
+    assert not calls
+    lower.training_program(net, horn.SGD(0.1), "label")
+    assert calls
