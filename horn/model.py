@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horn import html, losses, metrics, mistakes, modelfile, version
-from horn.backends import in_use, is_compiled
+from horn.backends import in_use, is_compiled, target_kind
 from horn.data import Dataset, Normalization
 from horn.data.arrays import as_numbers
 from horn.data.classes import Classes, all_to_json, as_array
@@ -140,7 +140,7 @@ class Model:
         self._lock = threading.RLock()  # of the engines, which compute one thing at a time
         self._engine: Engine | None = None
         self._of_each: Any = None  # an engine that answers each step of a long sequence
-        self._compiled: set[str] = set()  # what the engines have computed before
+        self._compiled: set[object] = set()  # what the engines have computed before
         self._cuts: dict[str, Model] = {}
         of_data = classes, normalization, feature_names
         self._inputs = ModelInputs(self.network, dtype, self.facts, *of_data)
@@ -390,12 +390,15 @@ class Model:
                 "stream: a layer of this model hears another from the end of the sequence, which "
                 "nobody knows before it is there; use predict"
             )
-        setup = Setup(self._as_learned(), None, self.target, 1, self.dtype, self.threads)
+        network = self._as_learned()
+        setup = Setup(network, None, self.target, 1, self.dtype, self.threads)
         updates, scale = int(self.facts.get("iteration", 0)), self.facts.get("scale")
+        is_read = not is_compiled(self.backend, network)  # whenever it computes
         return ModelStream(setup, self.backend, self._parameters, self._states, updates=updates,
                       scale=None if scale is None else float(scale),
-                      normalization=self.normalization,
-                      feature_names=self.feature_names)  # fmt: skip
+                      normalization=self.normalization, feature_names=self.feature_names,
+                      is_current=(lambda: self._as_learned() is network) if is_read else None,
+                      )  # fmt: skip
 
     @mistakes.teaches
     def generate(self, prefix: str, n: int, *, temperature: float = 1.0, seed: int = 0) -> str:
@@ -449,11 +452,13 @@ class Model:
             data = data.of_outputs(self.network.compared, self.network.has_several)
             data = data.with_classes(self.classes, "this model")
         check_fit(self.network, data, self.target)
-        self._as_learned()  # with its metrics
+        if not all(metric.reads for metric in self.metrics):  # a user's function, read when it runs
+            self._as_learned()
         wanted = self.metrics if metrics is None else resolved(metrics, self.network, "evaluate")
         check_metrics(wanted, self.network, data, self.target, "the data")
+        asked = target_kind(self.network, self.target, data), data.lengths is None
         with self._lock:
-            return measure(self._ready("measures"), self.network, data, self.target, wanted)
+            return measure(self._ready(asked), self.network, data, self.target, wanted)
 
     def summary(self) -> str:
         """A table of the layers: neuron class, units, parameters, how they run. For a network with
@@ -629,14 +634,14 @@ class Model:
             sent = answers_of(self._of_each, data, net, self.dtype)
         return sent if data.lengths is None else metrics.held(sent, data.lengths, sent.shape[1])
 
-    def _ready(self, asked: str) -> Engine:
+    def _ready(self, asked: object) -> Engine:
         """The engine, for what is asked of it now. Call it with the lock."""
         self._check_learned(asked)
         if self._engine is None:
             self._engine = self._engine_of(self._as_learned())
         return self._engine
 
-    def _check_learned(self, asked: str) -> None:
+    def _check_learned(self, asked: object) -> None:
         """Make engines anew where a neuron has changed since they compiled what they computed
         before: they would compile what is asked now of what it is by now.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, cast
 
@@ -31,7 +31,8 @@ class ModelStream:
     names that ``last`` knows. Not for several threads at once.
 
     setup : of its network. scale : the value of one unit of bytes; None: 1/255, or what a dataset
-    says. normalization, feature_names : of the features of a step.
+    says. normalization, feature_names : of the features of a step. is_current : whether interpreted
+    neurons are what they were when it began.
 
     Raises
     ------
@@ -42,6 +43,7 @@ class ModelStream:
         self, setup: Setup, backend: str, parameters: Mapping[str, Array],
         states: Mapping[str, Array], *, updates: int = 0, scale: float | None = 1.0,
         normalization: Normalization | None = None, feature_names: tuple[str, ...] = (),
+        is_current: Callable[[], bool] | None = None,
     ) -> None:  # fmt: skip
         network: Network = setup.network
         if not network.steps:
@@ -57,12 +59,13 @@ class ModelStream:
         kept = [f"{each.name}.{k}" for each in sending[1:] for k in carried(each.neuron)]
         self.names = (*(layer.name for layer in sending), *kept)
         self._scale, self._normalization = scale, normalization
-        self._feature_names = feature_names
+        self._feature_names, self._is_current = feature_names, is_current
         self._dtype: Any = setup.dtype
         # One row: waking a second thread takes longer than its half of the work.
         steps = replace(setup, network=network.of_steps(1), optimizer=None, batch_size=1, threads=1)
         self._engine = cast(StepEngine, make(backend, steps))
         self._engine.load(parameters, states, updates=updates)
+        self._engine.forget()  # compiled now, of what the neurons are when it begins
 
     def __call__(self, x: Any) -> Any:
         """The outputs of the last layer at a step, (n_outputs,), or at several, (steps, n_outputs);
@@ -71,6 +74,11 @@ class ModelStream:
         x : (features,), or (steps, features); a picture has the shape of the input, too. Bytes are
         scaled as those of its training data were. A dataset, as a file is read: each row is a step.
         """
+        if self._is_current is not None and not self._is_current():
+            raise ModelError(
+                "stream: a neuron of this model, or a number that it reads, was changed after the "
+                "stream began; model.stream() begins another, which answers as the model learned"
+            )
         x = as_dataset(x, "stream: x") if tables.names_of(x) else x
         if isinstance(x, Dataset):
             check_names(x, self._feature_names, "this model")

@@ -287,10 +287,7 @@ class CompiledEngine:
         return result
 
     def go_on(self, x: Array, at: int) -> Array:
-        self.is_ragged = False
-        if not self._runners:  # a stream's engine needs memory for its rows alone
-            self.predict_rows = len(x)
-        runner = self._runner("infer", None)
+        runner = self._step_runner()
         if self._heard is None or self._heard.shape != x.shape:
             self._heard = np.empty(x.shape, self.setup.dtype)
             runner.bind(Dataset(self._heard, None, 1.0, "x"))
@@ -310,8 +307,14 @@ class CompiledEngine:
 
     def forget(self) -> None:
         self._heard = None  # another data set may be bound since
+        self._step_runner().forget()
+
+    def _step_runner(self) -> Runner:
+        """The runner of ``go_on``."""
         self.is_ragged = False
-        self._runner("infer", None).forget()
+        if not self._runners:  # a stream's engine needs memory for its row alone
+            self.predict_rows = 1
+        return self._runner("infer", None)
 
     def _answers(self, runner: Runner, data: Dataset, rows: Array) -> Array:
         """The outputs, side by side; at the last step alone, unless each step is answered."""

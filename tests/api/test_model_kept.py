@@ -107,6 +107,61 @@ def test_engines_are_made_anew_by_who_has_the_lock(
     assert owned and all(owned)
 
 
+def test_each_kind_of_target_is_compiled_as_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``evaluate`` compiles for each; only then it looks whether a neuron has changed."""
+    expected = trained().evaluate(X, np.eye(2)[Y])
+    model, calls = trained(), []
+    model.evaluate(X, Y)
+    plain = model._as_learned
+    monkeypatch.setattr(model, "_as_learned", lambda: calls.append(1) or plain())
+    model.evaluate(X, Y)
+    assert not calls
+    monkeypatch.setattr(Scaled, "gain", 9.0)
+    assert model.evaluate(X, np.eye(2)[Y]) == expected
+
+
+def test_engines_are_made_anew_while_none_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the lock ``evaluate`` took the engine of a thread that predicted."""
+    model = trained()
+    model.predict(X)
+    monkeypatch.setattr(Scaled, "gain", 9.0)
+    owned: list[bool] = []
+    plain = horn.model.rebuild
+
+    def rebuild(*given: Any) -> Any:
+        owned.append(model._lock._is_owned())  # type: ignore[attr-defined]
+        return plain(*given)
+
+    monkeypatch.setattr("horn.model.rebuild", rebuild)
+    model.evaluate(X, Y)
+    assert owned == [True]
+
+
+@pytest.mark.parametrize("backend", ["kernels", "reference", "python"])
+def test_a_stream_answers_as_its_model_learned(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream compiled at its first step, and an interpreted one went on with another neuron."""
+    net = horn.Network(seed=1)
+    x = net.input(4, steps=3)
+    net.layer(5, neuron=Scaled, inputs=[x, horn.Delayed()], name="h")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    job = horn.Job(net, (RNG.normal(size=(40, 3, 4)), Y), epochs=1)
+    model = horn.train(job, progress=False, backend=backend).model
+    expected = model.stream()(X[:6])
+    early, begun = model.stream(), model.stream()
+    begun(X[:3])
+    monkeypatch.setattr(Scaled, "gain", 9.0)
+    np.testing.assert_array_equal(model.stream()(X[:6]), expected)
+    if backend == "python":
+        for stream in (early, begun):
+            with pytest.raises(ModelError, match=r"changed after the stream began; model"):
+                stream(X[3:6])
+    else:
+        np.testing.assert_array_equal(early(X[:6]), expected)
+        np.testing.assert_array_equal(begun(X[3:6]), expected[3:])
+
+
 def test_the_labels_of_an_output_are_those_of_the_model() -> None:
     """A sigmoid was always 0, and classes by name were numbers."""
     model = trained(size=1, activation="sigmoid", loss="binary_cross_entropy")

@@ -43,7 +43,8 @@ def trained(net, data, **how):
 def test_a_part_of_a_model_knows_how_many_updates_there_were(rng):
     x, y = sequences(rng, (6, 6, 6, 6))
     model = trained(network(), (np.array(x), np.array(y)))
-    np.testing.assert_array_equal(model.activations(x, "memory"), model.record(x)["memory"])
+    found = model.record(x)["memory"]  # of a row at a time, whose products may round otherwise
+    np.testing.assert_allclose(model.activations(x, "memory"), found, rtol=1e-12)
     np.testing.assert_array_equal(model.predict(x, layer="layer2"), model.predict(x))
 
 
