@@ -87,12 +87,14 @@ class ParameterClient:
         self._early: list[WireMessage] = []  # answers to pulls that this task has not made yet
         self._waits: dict[int, list[int]] = {}  # by server: the ranks that it waits for
 
-    def join(self, timeout_s: float) -> int:
-        """Join durable servers, and wait for the whole group; the clock at which it resumes."""
+    def join(self, timeout_s: float) -> tuple[int, int | None]:
+        """Join durable servers, and wait for the whole group; the clock at which it resumes, and
+        after how many batches, where servers were told.
+        """
         self._say(self.requests.join())
         n = self.topology.n_servers
         self._until(lambda: len(self.requests.welcomes) == n, "joining", timeout_s)
-        return self.requests.clock
+        return self.requests.clock, self.requests.batches
 
     def begin(self, arrays: Mapping[str, Array]) -> None:
         for bundle in self.pushes:

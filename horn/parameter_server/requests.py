@@ -93,8 +93,9 @@ class Requests:
     def push(self, bundle: ParameterBundle, push: Push, values: Arrays) -> Meta:
         indices = tuple(p.index for p in bundle.pieces)
         meta = PushGradients(
-            pieces=indices, clock=push.clock, samples=push.samples, part=bundle.part
-        )
+            pieces=indices, clock=push.clock, samples=push.samples, part=bundle.part,
+            batches=push.batches,
+        )  # fmt: skip
         if self.is_lossy:
             self._pending[bundle.server]["push", bundle.part, push.clock] = meta, values
         return meta
@@ -186,3 +187,9 @@ class Requests:
         welcomes = [w for w in self.welcomes.values() if w.clock is not None]
         choose = max if any(w.is_new for w in welcomes) else min
         return choose((w.clock for w in welcomes if w.clock is not None), default=0)
+
+    @property
+    def batches(self) -> int | None:
+        """After how many batches it resumes; None if its pushes did not say."""
+        of_clock = (w.batches for w in self.welcomes.values() if w.clock == self.clock)
+        return next((n for n in of_clock if n is not None), None)

@@ -85,7 +85,8 @@ class ParameterServer:
         self.fences: dict[int, int] = {}  # the lowest attempt that counts
         self.lives: dict[int, int] = {}  # the attempt that has joined, or is joining
         self.here: dict[int, set[int]] = {}  # tasks that have joined
-        self.clocks: dict[int, tuple[int | None, bool]] = {}  # as in its welcome
+        self.clocks: dict[int, tuple[int | None, bool, int | None]] = {}  # as in its welcome
+        self.batches: dict[int, dict[int, int]] = {}  # by clock, as its pushes said
         self.pulled: dict[int, PullParameters] = {}  # the last pull that was answered,
         self.given: dict[int, dict[int, Array]] = {}  # and the shared pieces of the answer
         self.fresh: set[int] = set()  # later groups that have not pulled in this attempt
@@ -207,22 +208,26 @@ class ParameterServer:
         return [self._welcome(group, task)] if len(here) == len(of_group) else []
 
     def _welcome(self, group: int, task: int) -> Answer:
-        clock, is_new = self.clocks[group]
-        return self.topology.rank(group, task), ServersReady(clock=clock, is_new=is_new), ()
+        clock, is_new, batches = self.clocks[group]
+        ready = ServersReady(clock=clock, is_new=is_new, batches=batches)
+        return self.topology.rank(group, task), ready, ()
 
-    def _where(self, group: int) -> tuple[int | None, bool]:
-        """The clock at which a group resumes or begins, and whether it is new."""
+    def _where(self, group: int) -> tuple[int | None, bool, int | None]:
+        """The clock at which a group resumes or begins, whether it is new, and the batches of the
+        pushes before, where they said.
+        """
         if not self.mine:
-            return None, False
+            return None, False, None
         pushes = [kept.n_pushes for kept in self.kept.values()]
         if group < self.n_first or group in self.begun:
-            return min((n[group] for n in pushes), default=0), False
+            clock = min((n[group] for n in pushes), default=0)
+            return clock, False, self.batches.get(group, {}).get(clock)
         others = [g for g in self.lives if g != group]
         there = [g for g in others if g not in self.left] or others
-        clock = min((n[g] for n in pushes for g in there), default=0)
+        clock, slowest = min(((n[g], g) for n in pushes for g in there), default=(0, group))
         for n in pushes:  # it must not hold up the others until its first pull
             n[group] = clock
-        return clock, True
+        return clock, True, self.batches.get(slowest, {}).get(clock)
 
     def _leave(self, src: int, meta: LeaveServers) -> list[Answer]:
         group, task = divmod(src, self.topology.n_tasks)
@@ -315,6 +320,10 @@ class ParameterServer:
         self.n_pushes += 1
         for kept, array in new:
             self._apply(kept, group, meta, array)
+        if self.is_durable and meta.batches is not None:
+            said = self.batches.get(group, {}) | {meta.clock + 1: meta.batches}
+            least = min(kept.n_pushes[group] for kept in self.kept.values())
+            self.batches[group] = {clock: n for clock, n in said.items() if clock >= least}
         return self._changed(answers)
 
     def _apply(self, kept: ServerPiece, group: int, meta: PushGradients, array: Array) -> None:

@@ -48,7 +48,8 @@ def state(s: ParameterServer) -> tuple[dict[str, Any], dict[str, Array]]:
         "waiting": waiting,
         "before": [[index, clock] for index, kept in s.kept.items() for clock in kept.before],
         "verdicts": [[g, epoch, stop] for (g, epoch), stop in s.verdicts.items()],
-        "clocks": [[g, clock, is_new] for g, (clock, is_new) in s.clocks.items()],
+        "clocks": [[g, *where] for g, where in s.clocks.items()],
+        "batches": [[g, *said] for g, of_group in s.batches.items() for said in of_group.items()],
         "given": [[g, sorted(shared)] for g, shared in s.given.items()],
     }
     facts |= {name: getattr(s, name) for name in PLAIN}
@@ -96,7 +97,11 @@ def _restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, 
     for index, clock in facts["before"]:
         s.kept[index].before[clock] = arrays[f"before/{index}/{clock}"]
     s.verdicts = {(g, epoch): stop for g, epoch, stop in facts["verdicts"]}
-    s.clocks = {g: (clock, is_new) for g, clock, is_new in facts["clocks"]}
+    # An earlier horn was not told after how many batches a push was made.
+    s.clocks = {g: (clock, is_new, *(of or [None])) for g, clock, is_new, *of in facts["clocks"]}
+    s.batches = {}
+    for group, clock, n in facts.get("batches", ()):
+        s.batches.setdefault(group, {})[clock] = n
     s.given = {g: {i: arrays[f"given/{g}/{i}"] for i in some} for g, some in facts["given"]}
     for name in PLAIN:
         setattr(s, name, facts[name])

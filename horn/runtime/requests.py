@@ -23,12 +23,15 @@ class Push:
     """Send gradients to the servers, by the name of the learned array. clock : earlier pushes of
     this group. samples : how many samples they are of. is_early : the coming batch
     computes them; each layer's are sent as soon as they are ready, the rest after the batch.
+    batches : of the group since its job began, with those of this push; a group that comes back to
+    durable servers goes on after them. None: where ``Strategy.returns`` says.
     """
 
     clock: int
     samples: int
     gradients: Mapping[str, Array]
     is_early: bool = False
+    batches: int | None = None
 
 
 @dataclass(frozen=True)

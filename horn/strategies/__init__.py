@@ -147,8 +147,9 @@ class Strategy:
         return None
 
     def returns(self, memory: Any, clock: int) -> int:
-        """The number of batches after which a group resumes if servers have ``clock`` pushes of it;
-        changes its memory accordingly. Needed where servers are durable.
+        """The number of batches after which a group resumes if servers have ``clock`` pushes of it
+        that did not say their ``batches``; changes its memory accordingly. Needed where servers are
+        durable.
         """
         if clock:
             raise JobError(

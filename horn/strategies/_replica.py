@@ -142,8 +142,10 @@ class Replica(GroupEngine):
     def _join_servers(self, client: ParameterClient) -> None:
         clock = 0
         if self._is_durable:
-            clock = client.join(self.start_s)
-            self.view.n_batches = self.first_batch = self.strategy.returns(self.remembered, clock)
+            clock, told = client.join(self.start_s)
+            usual = self.strategy.returns(self.remembered, clock)
+            # The last push of a run that ended may have been of fewer batches than others.
+            self.view.n_batches = self.first_batch = usual if told is None else told
         if self.own_group == 0:
             client.begin(self.view.parameters)
         if clock:  # the first batch may not be one that pulls

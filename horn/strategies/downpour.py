@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from horn.errors import JobError, check_whole
 from horn.job import Job
 from horn.mistakes import teaches
@@ -255,14 +257,16 @@ class Downpour(Strategy):
             yield Pull(memory.clock, is_early=True)
         memory.unpushed_batches += 1
         memory.unpushed_samples += view.n_samples
-        if memory.unpushed_batches == self.push_batches:
+        batches = view.n_batches + 1  # with the coming one
+        if batches % self.push_batches == 0:
             gradients = _gradients(view)
             if self.push_batches == 1 and not view.n_samples:  # a short batch has none for it
                 _clear(gradients)
-            yield Push(memory.clock, memory.unpushed_samples, gradients, is_early=True)
+            n = memory.unpushed_samples
+            yield Push(memory.clock, n, gradients, is_early=True, batches=batches)
 
     def after_batch(self, memory: DownpourMemory, view: View) -> Requests:
-        if memory.unpushed_batches == self.push_batches:
+        if view.n_batches % self.push_batches == 0:
             self._pushed(memory, view)
         yield from ()
 
@@ -272,7 +276,8 @@ class Downpour(Strategy):
 
     def at_end(self, memory: DownpourMemory, view: View) -> Requests:
         if memory.unpushed_batches:
-            yield Push(memory.clock, memory.unpushed_samples, _gradients(view))
+            n = memory.unpushed_samples
+            yield Push(memory.clock, n, _gradients(view), batches=view.n_batches)
             self._pushed(memory, view)
         yield Leave()
         if view.group == 0:
@@ -286,8 +291,9 @@ class Downpour(Strategy):
 
 
 def _gradients(view: View) -> dict[str, Array]:
-    ending = f"/{PUSHED}"
-    return {n.removesuffix(ending): a for n, a in view.slots.items() if n.endswith(ending)}
+    """What is pushed, by parameter: 0 where no gradient reaches it."""
+    made = {name: view.slots.get(f"{name}/{PUSHED}") for name in view.parameters}
+    return {n: np.zeros_like(view.parameters[n]) if a is None else a for n, a in made.items()}
 
 
 def _clear(gradients: Mapping[str, Array]) -> None:

@@ -126,7 +126,8 @@ class EASGD(Strategy):
             own += alpha * apart
             apart *= self.moving_rate
         # A group without samples in the last batches still moves, and so does the centre.
-        yield Push(memory.clock, max(memory.samples, 1), memory.centre)
+        n = max(memory.samples, 1)
+        yield Push(memory.clock, n, memory.centre, batches=view.n_batches)
         memory.clock += 1
         memory.samples = 0
 

@@ -217,12 +217,15 @@ class ParameterData(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class PushGradients(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """To a server: push number ``clock``, of so many samples; ``part`` as for ParameterData."""
+    """To a server: push number ``clock``, of so many samples; ``part`` as for ParameterData.
+    ``batches``: of its group, with those of this push; None where it does not say.
+    """
 
     pieces: _Pieces
     clock: _Count
     samples: _Count
     part: _Small = 0
+    batches: _Count | None = None
 
 
 class PullParameters(Meta, frozen=True, omit_defaults=True, kw_only=True):
@@ -259,11 +262,13 @@ class JoinServers(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 class ServersReady(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """From a durable server: the group is complete, and each piece has ``clock`` of its pushes,
-    None without arrays. ``is_new``: the group begins here.
+    None without arrays. ``is_new``: the group begins here. ``batches``: those of its pushes, None
+    where they did not say.
     """
 
     clock: _Count | None = None
     is_new: bool = False
+    batches: _Count | None = None
 
 
 class PushAcknowledged(Meta, frozen=True, omit_defaults=True, kw_only=True):

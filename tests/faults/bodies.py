@@ -87,7 +87,7 @@ def task(given: Any, stack: ExitStack) -> None:
     stack.callback(wire.close)
     arrays = {"w": np.zeros(N_NUMBERS)}
     ones = {"w": -np.ones(N_NUMBERS)}
-    begin = wire.join(WAIT_S)
+    begin, _ = wire.join(WAIT_S)
     if wire.group == 0:
         wire.begin(arrays)
     say(clock=begin)

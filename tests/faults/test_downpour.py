@@ -136,6 +136,43 @@ def test_a_run_goes_on_from_what_its_servers_were_told(tmp_path):
         assert np.array_equal(array, again.model.parameters[name])
 
 
+class Counts(horn.Neuron):
+    """Its State says how many batches its group has computed since it started."""
+
+    n = horn.State(0.0)
+
+    def forward(self, messages):
+        if self.training:
+            self.n = self.n + 1
+        self.feedforward(horn.math.tanh(sum(m.input * m.weight for m in messages)))
+
+
+@pytest.mark.parametrize("strategy", [Downpour(), Downpour(push_every=5), EASGD()])
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_run_that_goes_on_leaves_out_no_batch(tmp_path, strategy, n):
+    """After a last push of fewer batches than others it went on where a whole one would end."""
+    x = np.linspace(-1, 1, 80).reshape(40, 2)
+
+    def trained(iterations: int, **how: Any) -> horn.Model:
+        net = horn.Network(seed=3)
+        net.input(2)
+        net.layer(4, neuron=Counts, name="counts")
+        net.output(1, loss="squared_error")
+        given = horn.Job(net, (x, x[:, :1] ** 2), optimizer=horn.SGD(0.05), batch_size=8,
+                         iterations=iterations)  # fmt: skip
+        return horn.train(given, progress=False, **how).model
+
+    settings = {"strategy": strategy, "groups": n, "servers": 1, "checkpoints": tmp_path}
+    trained(25, **settings)
+    for begun, end in ((25, 37), (37, 50)):
+        model = trained(end, resume=True, **settings)
+        assert model.states["counts.n"].tolist() == [end - begun] * 4
+    if n == 1 and strategy == Downpour(push_every=5):  # an epoch: as if it trained alone
+        alone = trained(50)
+        for name, array in alone.parameters.items():
+            np.testing.assert_allclose(model.parameters[name], array, rtol=1e-4, atol=1e-6)
+
+
 def test_servers_wait_for_tasks_that_come_late_to_a_run_that_was_done(tmp_path):
     """They know its end from before, and find nobody there."""
     mark = tmp_path / "late"

@@ -205,6 +205,30 @@ def test_by_default_changes_of_ten_batches_are_pushed():
     assert strategy.returns(memory, 2) == 20
 
 
+def test_pushes_say_their_batches_and_are_at_the_same_ones_after_a_return():
+    strategy, memory, view = Downpour(), DownpourMemory(), a_view()
+    view.n_batches = view.n_batches + 25  # where the last run ended
+    said = []
+    for _ in range(16):
+        view.n_samples = 1
+        said += [(r.batches, r.samples) for r in strategy.before_batch(memory, view)
+                 if isinstance(r, Push)]  # fmt: skip
+        view.n_batches += 1
+        list(strategy.after_batch(memory, view))
+    said += [(r.batches, r.samples) for r in strategy.at_end(memory, view) if isinstance(r, Push)]
+    assert said == [(30, 5), (40, 10), (41, 1)]
+
+
+def test_what_no_gradient_reaches_is_pushed_as_0():
+    """It was a KeyError."""
+    strategy, memory = Downpour(push_every=1), DownpourMemory()
+    view = View(0, 0, Topology(2, 1, 1), {"w": np.zeros(2), "v": np.ones(3)},
+                {"w/pushed": np.ones(2)})  # fmt: skip
+    view.n_samples = 1
+    [push] = [r for r in strategy.before_batch(memory, view) if isinstance(r, Push)]
+    assert {n: a.tolist() for n, a in push.gradients.items()} == {"w": [1, 1], "v": [0, 0, 0]}
+
+
 @pytest.mark.parametrize(
     "settings, cadence, batch_size, iterations",
     [

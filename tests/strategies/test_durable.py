@@ -57,6 +57,11 @@ def digits(value: float) -> list[list[int]]:
     return [found[g * N : (g + 1) * N] for g in range(MOST_GROUPS)]
 
 
+def batches(clock: int) -> int:
+    """How many a group has computed after so many pushes: some are of fewer."""
+    return 3 * clock - clock // 2
+
+
 class World:
     """Servers, groups, and links between them that may break; ``rng`` says what happens next."""
 
@@ -125,6 +130,7 @@ class World:
             self.say(rank, server, meta)
         yield lambda: len(own.welcomes) == self.most.n_servers
         clock = own.clock
+        assert own.batches == (batches(clock) if clock else None)
         if group == 0:
             for bundle in own.pushes:
                 block = blocks(bundle, 0.0)
@@ -142,7 +148,7 @@ class World:
                 self.seen.setdefault((clock, index), set()).add(values)
             for bundle in own.pushes:
                 yield lambda bundle=bundle: not own.is_full(bundle)
-                push = Push(clock, 1, {})
+                push = Push(clock, 1, {}, batches=batches(clock + 1))
                 block = blocks(bundle, mark(group, clock))
                 self.say(rank, bundle.server, own.push(bundle, push, block), block)
             clock += 1
@@ -579,6 +585,15 @@ def test_a_state_that_keeps_no_values_of_one_clock_ago_is_read():
     del facts["before"]
     server = a_server()
     restore(server, {**facts, "format": 1}, arrays)
+    assert same(server, a_server())
+
+
+def test_a_state_that_does_not_know_of_batches_is_read():
+    facts, arrays = state(a_server())
+    del facts["batches"]
+    facts["clocks"] = [[group, clock, is_new] for group, clock, is_new, _ in facts["clocks"]]
+    server = a_server()
+    restore(server, facts, arrays)
     assert same(server, a_server())
 
 
