@@ -139,6 +139,13 @@ class SourceCapture:
                 f"{name} of {needed.name} was not found in its source; define it at the top level "
                 f"of its file"
             )
+        for base_name, base in bases:  # what its methods call by this name is what is there now
+            now = successor(base)
+            if now is not None and not now[1] and _is_read_inside(node, base_name):
+                raise ModelError(
+                    f"{name} calls {base_name} by its name, which has been defined again since "
+                    f"{name} was; define {name} again, too, or call super()"
+                )
         numbers = numbers_of(thing, node, inner=True)
         around = [*_free_variables(thing), *bases]
         names = names_read(with_numbers(node, numbers))
@@ -326,6 +333,31 @@ def _lookup(namespace: Mapping[str, Any], name: str) -> Any:
     return thing
 
 
+def successor(thing: Any) -> tuple[Any, bool] | None:
+    """What has the name of a user's class or function by now, as after a cell was run again, if
+    that is another, and whether its text is the same but for comments; None too if none is known.
+    """
+    name = thing.__qualname__
+    other = _lookup(texts.namespace_of(thing), name)
+    is_code = isinstance(other, (type, types.FunctionType))
+    if "<" in name or other is thing or not is_code or is_horn(thing.__module__ or ""):
+        return None
+    capture = SourceCapture()
+    try:
+        own, now = capture._module_of(thing), capture._module_of(other)
+    except ModelError:
+        return None
+    nodes = [_find(m.tree, t, m.lines_before(t)) for m, t in ((own, thing), (now, other))]
+    found = [None if n is None else ast.unparse(without_docstrings(n)) for n in nodes]
+    if own is not now or None in found:
+        return None
+    bases = zip(getattr(thing, "__bases__", ()), getattr(other, "__bases__", ()), strict=False)
+    return other, found[0] == found[1] and all(
+        base is its or (base.__qualname__ == its.__qualname__ and successor(base) == (its, True))
+        for base, its in bases
+    )
+
+
 def _free_variables(thing: Any) -> Iterator[tuple[str, Any]]:
     functions = [thing] if isinstance(thing, types.FunctionType) else vars(thing).values()
     for function in functions:
@@ -350,6 +382,10 @@ def _definition(thing: Any, needed: NeededModule) -> tuple[ast.AST | None, list[
         if needed.namespace.get(name.id, getattr(builtins, name.id, None)) is not base
         or (texts.namespace_of(base) is needed.namespace and _definition(base, needed)[1])
     ]
+
+
+def _is_read_inside(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.ClassDef) and any(name in names_read(each) for each in node.body)
 
 
 def _find(tree: ast.Module, thing: Any, before: int) -> ast.AST | None:

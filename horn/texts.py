@@ -86,8 +86,9 @@ def namespace_of(thing: Any) -> dict[str, Any]:
 def _method_of(thing: Any) -> types.FunctionType | None:
     for value in vars(thing).values() if isinstance(thing, type) else ():
         value = getattr(value, "__func__", value)
-        # The result of a decorator may be from another file.
-        if isinstance(value, types.FunctionType) and value.__module__ == thing.__module__:
+        # The result of a decorator may be from another file. None: exec(text, {}) has no __name__.
+        own = (thing.__module__, None)
+        if isinstance(value, types.FunctionType) and value.__module__ in own:
             if value.__code__.co_qualname.startswith(thing.__qualname__):
                 return value
     return None

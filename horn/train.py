@@ -34,7 +34,7 @@ from horn.mistakes import NoSuchAttribute, is_function, no_argument, no_attribut
 from horn.model import Array, Model, model_of
 from horn.modelfile import check_writable
 from horn.partition.placement import Placement
-from horn.sources import running
+from horn.sources import running, successor
 from horn.strategies import Strategy
 from horn.strategies.allreduce import AllReduce
 from horn.topology import largest_share
@@ -271,6 +271,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
     """Train a job by its settings, as ``train``; ``on_cluster`` is one attempt on a cluster."""
     begun = perf_counter()
     _check_place(job)
+    _warn_of_redefined(job)
     strategy, topology, backend = settings.kind, settings.topology, settings.backend
     if settings.seed is not None:
         job = job.with_settings(network=job.network.rebuilt(seed=settings.seed))
@@ -345,6 +346,21 @@ def _check_place(job: Any) -> None:
         raise JobError(
             f"horn.train takes a horn.Job, got {shown(job)}; write horn.train(horn.Job(net, ...))"
         )
+
+
+def _warn_of_redefined(job: Job) -> None:
+    """Warn of neurons that are defined otherwise by now: the network has those that it was made
+    with, and their mistakes.
+    """
+    for neuron in {layer.neuron: None for layer in job.network.layers}:
+        now = successor(neuron)
+        if now is not None and not now[1]:
+            layer = next(each for each in job.network.layers if each.neuron is neuron)
+            logger.warning(
+                "layer %s: %s has been defined again since the network was made, which has the one "
+                "of before; make the network again to train the new one", layer.name,
+                neuron.__name__,
+            )  # fmt: skip
 
 
 def _warn_of_begin(job: Job, code: Description) -> None:

@@ -26,7 +26,7 @@ from horn.errors import CheckpointError, ModelError
 from horn.job import Job
 from horn.layers import Layer, Link
 from horn.neuron import Neuron, Parameter
-from horn.sources import SourceCapture, is_horn
+from horn.sources import SourceCapture, is_horn, successor
 from horn.training.digest import digest
 
 logger = logging.getLogger(__name__)
@@ -254,6 +254,8 @@ class JobDescriber:
         """Describe a class or function: its name, and whatever the name does not determine."""
         try:
             reference = self._capture.reference(thing)
+            if "at" in reference and (now := successor(thing)) is not None and now[1]:
+                reference = self._capture.reference(now[0])  # a cell ran again, unchanged
         except ModelError:
             return self._compiled(thing)
         if "horn" in reference or "math" in reference:

@@ -81,6 +81,17 @@ def same(found, expected) -> None:
         np.testing.assert_array_equal(found[name], expected[name])
 
 
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_exec_in_a_namespace_without_a_name(tasks, tmp_path):
+    """Its functions have no module, its classes "builtins"."""
+    space: dict = {}
+    exec(PROGRAM, space)
+    run = horn.train(space["job"](), tasks=tasks)
+    run.model.save(tmp_path / "typed.horn")
+    loaded, x = horn.Model.load(tmp_path / "typed.horn"), horn.data.digits("test").x
+    np.testing.assert_array_equal(loaded.predict(x), run.model.predict(x))
+
+
 def test_exec_trains_saves_and_loads_as_a_file_does(tmp_path):
     _, expected = of_a_file(tmp_path)
     space: dict = {"__name__": "anywhere"}
@@ -217,6 +228,24 @@ def test_what_a_definition_found_when_it_ran_is_captured(how, tmp_path):
     again = loaded.network.initial_parameters()  # of its text, as tasks have them
     for name, array in net.initial_parameters().items():
         np.testing.assert_array_equal(again[name], array)
+
+
+@pytest.mark.parametrize("factor", ["3.0", "7.0"])
+def test_a_base_that_is_called_by_its_name_and_was_defined_again(factor, tmp_path, caplog):
+    """Its class inherits from the earlier one and calls the later: no text says both."""
+    space: dict = {"__name__": "anywhere", "horn": horn}
+    calls = "    def forward(self, messages):\n        Base.forward(self, messages)\n"
+    first, again = f"{AGAIN}class Mine(Base):\n{calls}", AGAIN.replace("3.0", factor)
+    exec(first, space)
+    exec(again, space)
+    job = horn.Job(of_ones(space["Mine"]), (np.ones((4, 3)), np.ones((4, 2))), epochs=1)
+    model = horn.train(job).model
+    if factor == "3.0":  # the same text: the same neuron
+        model.save(tmp_path / "m.horn")
+        return
+    assert "Mine calls Base by its name, which has been defined again since Mine was" in caplog.text
+    with pytest.raises(ModelError, match="define Mine again, too, or call super"):
+        model.save(tmp_path / "m.horn")
 
 
 CHANGED = {

@@ -119,6 +119,33 @@ def test_cells_that_were_mended_changed_and_run_again(tmp_path):
     assert text(done.cells[10]).strip() == "True"
 
 
+def test_a_class_that_was_run_again_after_the_network(tmp_path):
+    """The network has the one that it was made with: horn says so, where the text is another."""
+    job = "horn.Job(net, data=horn.data.digits(), batch_size=50, epochs=1)"
+    done = execute(
+        cells(
+            "import horn\ndef bent(z):\n    return horn.math.tanh(z)",
+            MINE,
+            "net = horn.Network(seed=1)\nnet.input(64)\nnet.layer(8, neuron=Mine)\n"
+            "net.output(10, activation='softmax', loss='cross_entropy')",
+            f"horn.train({job}, progress=False, checkpoints='c', checkpoint_every=9)\n"
+            "print('trained')",
+            MINE + "    # the same",
+            f"horn.train({job}, progress=False, checkpoints='c', checkpoint_every=9, resume=True)\n"
+            "print('resumed')",
+            MINE.replace("bent(", "2 * bent("),
+            f"horn.train({job}, progress=False)\nprint('once more')",
+        ),
+        tmp_path,
+    )
+    assert [text(done.cells[k]).split() for k in (3, 5, 7)] == [
+        ["trained"], ["resumed"], ["once", "more"],
+    ]  # fmt: skip
+    assert "defined again" not in str([done.cells[k].outputs for k in (3, 5)])
+    [said] = [out.text for out in done.cells[7].outputs if out.get("name") == "stderr"]
+    assert "Mine has been defined again since the network was made, which has the one" in said
+
+
 def test_the_stop_button_keeps_the_run_so_far(tmp_path):
     done = execute(
         cells(
