@@ -1,6 +1,6 @@
 """A trained network: predict, evaluate, save, load.
 
-A Model is arrays and a description. It makes an engine when it is first asked to compute something.
+A Model is arrays and a description; ``ModelEngines`` compute its answers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import logging
 import math
 import os
 import platform
-import threading
 from collections.abc import Iterable, Iterator, KeysView, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,28 +16,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn import html, losses, metrics, mistakes, modelfile, version
-from horn.backends import in_use, is_compiled, target_kind
+from horn import html, losses, mistakes, modelfile, version
+from horn.backends import in_use, is_compiled
 from horn.data import Dataset, Normalization
 from horn.data.arrays import as_numbers
 from horn.data.classes import Classes, all_to_json, as_array
 from horn.delays import hears_reversed
 from horn.description import Description, number, rebuild, shapes
 from horn.errors import DataError, ModelError, check_whole
-from horn.evaluation import check_fit, measure
+from horn.evaluation import check_fit
 from horn.initial import seen, sparse_edges
 from horn.layers import Layer
 from horn.metrics import Metric, answers
-from horn.model_inputs import CHUNK_ROWS, ModelInputs, lengths_of
+from horn.model_engines import DESCRIBED, ModelEngines, metrics_of
+from horn.model_inputs import ModelInputs, lengths_of
 from horn.network import Network
 from horn.neuron import carried
 from horn.outputs import check as check_metrics
 from horn.outputs import part_of
 from horn.outputs import resolve as resolved
-from horn.sources import CapturedCode
 
 if TYPE_CHECKING:
-    from horn.backends import Engine
     from horn.export.program import Translation
     from horn.job import Job
     from horn.stream import ModelStream
@@ -48,7 +46,6 @@ logger = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
 # Those that a part of a model keeps.
 KEPT_FACTS = ("name", "scale", "seed", "date", "stateful", "iteration")
-DESCRIBED = ("network", "sources", "metrics")  # entries that ``Description`` writes
 
 
 class _LearnedArrays(Mapping[str, Array]):
@@ -126,7 +123,6 @@ class Model:
         if threads is not None:
             check_whole("Model: threads", threads, 1)
         self.network = network.of_model()
-        self.metrics = tuple(metrics)
         self.classes, self.normalization = classes, normalization
         self.feature_names = feature_names
         self.dtype, self.target, self.threads = dtype, target, threads
@@ -136,12 +132,10 @@ class Model:
         states = _of_sequences(network, states or {}, dtype)
         self._states = _frozen(states, network, "state", dtype)
         self._code = code
-        self._learned: Network | None = None  # made of what was kept: ``_as_learned``
-        self._lock = threading.RLock()  # of the engines, which compute one thing at a time
-        self._engine: Engine | None = None
-        self._of_each: Any = None  # an engine that answers each step of a long sequence
-        self._compiled: set[object] = set()  # what the engines have computed before
-        self._cuts: dict[str, Model] = {}
+        self._engines = ModelEngines(
+            self.network, self._parameters, self._states, dtype, target, self.backend, threads,
+            self.facts, code, tuple(metrics),
+        )  # fmt: skip
         of_data = classes, normalization, feature_names
         self._inputs = ModelInputs(self.network, dtype, self.facts, *of_data)
 
@@ -158,6 +152,11 @@ class Model:
         return _LearnedArrays("states", self._states)
 
     @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The measurements of ``evaluate`` beside the loss, as it learned."""
+        return self._engines.metrics
+
+    @property
     def classes_(self) -> Array | dict[str, Array | None] | None:
         """The labels in the order of the outputs, as scikit-learn calls them; None if they are
         whole numbers, which are the outputs' own. For several outputs a dict by their names.
@@ -169,7 +168,7 @@ class Model:
     @mistakes.teaches
     def cut(self, layer: str) -> Model:
         """A model that ends with this layer and sends its outputs: features, an encoder."""
-        network = self._as_learned().until(layer)
+        network = self._engines.as_learned().until(layer)
         wanted = shapes(network)
         return Model(
             network,
@@ -190,10 +189,11 @@ class Model:
         """The outputs of a layer for each sample: (n, size), in inference. x : as for
         ``predict``.
         """
-        with self._lock:
-            if layer not in self._cuts:
-                self._cuts[layer] = self.cut(layer)
-            model = self._cuts[layer]
+        engines = self._engines
+        with engines.lock:
+            if layer not in engines.cuts:
+                engines.cuts[layer] = self.cut(layer)
+            model = engines.cuts[layer]
         found: Array = model.predict(x)
         return found
 
@@ -273,7 +273,7 @@ class Model:
         n, (*each, n_outputs) = len(data), self.network.answers
         shape = (n, *each) if labels else (n, *each, n_outputs)
         found = np.empty(shape, np.int64 if labels else self.dtype)
-        for rows, outputs in self._answers(data):
+        for rows, outputs in self._engines.answers(data):
             found[rows] = self._classes_of(outputs) if labels else outputs
         named = found if self.classes is None or not labels else as_array(self._only_classes)[found]
         if not each or data.lengths is None:
@@ -302,27 +302,9 @@ class Model:
     def _sent(self, data: Dataset) -> Array:
         """The outputs of all output layers, side by side."""
         found = np.empty((len(data), *self.network.answers), self.dtype)
-        for rows, outputs in self._answers(data):
+        for rows, outputs in self._engines.answers(data):
             found[rows] = outputs
         return found
-
-    def _answers(self, data: Dataset) -> Iterator[tuple[slice, Array]]:
-        """The outputs of all output layers, side by side, of so many samples at a time."""
-        n = len(data)
-        is_as_read = data.x.dtype == self.dtype and data.scale == 1 and data.normalization is None
-        buffer = np.empty((min(n, CHUNK_ROWS), data.n_features), self.dtype)
-        for start in range(0, n, CHUNK_ROWS):
-            rows = slice(start, min(start + CHUNK_ROWS, n))
-            x = buffer[: rows.stop - start]
-            if is_as_read:
-                x[...] = data.x[rows]
-            else:
-                data.read(np.arange(start, rows.stop), x)
-            lengths = None if data.lengths is None else data.lengths[rows]
-            with self._lock:
-                asked = "answers" if lengths is None else "answers of different lengths"
-                found = self._ready(asked).outputs(x, lengths=lengths)
-            yield rows, found
 
     def _labels_of_one(self, output: Layer, sent: Any) -> Any:
         """The labels by one of several outputs; its numbers, if it tells no classes apart."""
@@ -390,14 +372,14 @@ class Model:
                 "stream: a layer of this model hears another from the end of the sequence, which "
                 "nobody knows before it is there; use predict"
             )
-        network = self._as_learned()
+        engines, scale = self._engines, self.facts.get("scale")
+        network = engines.as_learned()
         setup = Setup(network, None, self.target, 1, self.dtype, self.threads)
-        updates, scale = int(self.facts.get("iteration", 0)), self.facts.get("scale")
         is_read = not is_compiled(self.backend, network)  # whenever it computes
-        return ModelStream(setup, self.backend, self._parameters, self._states, updates=updates,
-                      scale=None if scale is None else float(scale),
+        return ModelStream(setup, self.backend, self._parameters, self._states,
+                      updates=engines.updates, scale=None if scale is None else float(scale),
                       normalization=self.normalization, feature_names=self.feature_names,
-                      is_current=(lambda: self._as_learned() is network) if is_read else None,
+                      is_current=(lambda: engines.as_learned() is network) if is_read else None,
                       )  # fmt: skip
 
     @mistakes.teaches
@@ -453,12 +435,10 @@ class Model:
             data = data.with_classes(self.classes, "this model")
         check_fit(self.network, data, self.target)
         if not all(metric.reads for metric in self.metrics):  # a user's function, read when it runs
-            self._as_learned()
+            self._engines.as_learned()
         wanted = self.metrics if metrics is None else resolved(metrics, self.network, "evaluate")
         check_metrics(wanted, self.network, data, self.target, "the data")
-        asked = target_kind(self.network, self.target, data), data.lengths is None
-        with self._lock:
-            return measure(self._ready(asked), self.network, data, self.target, wanted)
+        return self._engines.measured(data, wanted)
 
     def summary(self) -> str:
         """A table of the layers: neuron class, units, parameters, how they run. For a network with
@@ -565,12 +545,12 @@ class Model:
                 threads=threads,
                 facts=facts,
                 code=code,
-                metrics=_metrics(manifest, str(path)),
+                metrics=metrics_of(manifest, str(path)),
                 classes=classes,
                 normalization=normalization,
                 feature_names=names,
             )
-            model._learned = model.network
+            model._engines.learned = model.network
             return model
 
     @mistakes.teaches
@@ -607,8 +587,8 @@ class Model:
         from horn.export.program import Translation
 
         arrays = {**self._parameters, **self._states}
-        updates = int(self.facts.get("iteration", 0))
-        return Translation(self._as_learned(), arrays, self.dtype, updates, self.normalization)
+        network, updates = self._engines.as_learned(), self._engines.updates
+        return Translation(network, arrays, self.dtype, updates, self.normalization)
 
     def is_one_sequence(self, x: Any) -> bool:
         """Whether ``predict`` takes x as one sequence, whose rows are its steps."""
@@ -622,62 +602,8 @@ class Model:
 
     def _sent_of_long(self, x: Any) -> Array:
         """The outputs at each step of such sequences, side by side."""
-        from horn.stream import answers_of
-
-        net = self.network
         self._inputs.check_pieces()
-        data = self._inputs.whole(x)
-        with self._lock:
-            self._check_learned("answers of pieces")
-            if self._of_each is None:
-                self._of_each = self._engine_of(self._as_learned().of_steps(net.steps))
-            sent = answers_of(self._of_each, data, net, self.dtype)
-        return sent if data.lengths is None else metrics.held(sent, data.lengths, sent.shape[1])
-
-    def _ready(self, asked: object) -> Engine:
-        """The engine, for what is asked of it now. Call it with the lock."""
-        self._check_learned(asked)
-        if self._engine is None:
-            self._engine = self._engine_of(self._as_learned())
-        return self._engine
-
-    def _check_learned(self, asked: object) -> None:
-        """Make engines anew where a neuron has changed since they compiled what they computed
-        before: they would compile what is asked now of what it is by now.
-        """
-        if asked not in self._compiled:
-            self._as_learned()
-            if is_compiled(self.backend, self.network):  # else it is read whenever it computes
-                self._compiled.add(asked)
-
-    def _as_learned(self) -> Network:
-        """The network as it was when it learned. Its neurons may read other numbers by now, of a
-        cell that was run again or of a class that was changed; then it is made of what was kept.
-        """
-        code = self._code
-        with self._lock:  # a thread may be about to take the engine
-            if self._learned is not None or not code or not code.manifest:
-                return self._learned or self.network
-            kept = len(code.manifest.get("metrics", ())) == len(self.metrics)
-            now = Description.of(self.network, self.metrics if kept else ()).manifest
-            if any(now.get(part) != code.manifest.get(part) for part in DESCRIBED):
-                arrays = {**self._parameters, **sparse_edges(self.network)}
-                self._learned = rebuild(code.manifest, arrays, "the model").of_model()
-                self.metrics = _metrics(code.manifest, "the model") if kept else self.metrics
-                self._engine = self._of_each = None
-                self._cuts.clear()
-            return self._learned or self.network
-
-    def _engine_of(self, network: Network) -> Engine:
-        """An engine of this network, or of one with the same learned arrays."""
-        from horn.backends import Setup, make
-
-        setup = Setup(network, None, self.target, CHUNK_ROWS, dtype=self.dtype,
-                      threads=self.threads)  # fmt: skip
-        engine = make(self.backend, setup)
-        updates = int(self.facts.get("iteration", 0))
-        engine.load(self._parameters, self._states, updates=updates)
-        return engine
+        return self._engines.answers_of_pieces(self._inputs.whole(x))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the bytes of its file, which are checked when they are read."""
@@ -726,12 +652,6 @@ def _from_bytes(content: bytes, backend: str, threads: int | None) -> Model:
     with tempfile.TemporaryDirectory(prefix="horn-model-") as folder:
         (path := Path(folder) / "model.horn").write_bytes(content)
         return Model.load(path, backend=backend, threads=threads)
-
-
-def _metrics(manifest: Mapping[str, Any], origin: str) -> tuple[Metric, ...]:
-    if "metrics" not in manifest:
-        return ()
-    return metrics.from_json(manifest["metrics"], CapturedCode(dict(manifest["sources"]), origin))
 
 
 def _frozen(

@@ -477,7 +477,7 @@ def test_a_model_says_which_backend_ran(
     model.save(tmp_path / "m.horn")
     loaded = horn.Model.load(tmp_path / "m.horn", backend=asked)
     assert loaded.backend == said and loaded.facts["backend"] == said
-    assert type(loaded._ready("answers")) is backends.load(said)
+    assert type(loaded._engines._ready("answers")) is backends.load(said)
 
 
 def test_predict_and_evaluate_agree_with_each_other_on_every_backend() -> None:

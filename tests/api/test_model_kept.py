@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import horn
-import horn.model
+import horn.model_engines
 from horn.errors import JobError, ModelError
 
 RNG = np.random.default_rng(3)
@@ -69,7 +69,7 @@ def test_threads_wait_for_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """They got the rows of other threads."""
     model = trained()
     expected = model.predict(X)
-    engine, entered, go_on = model._engine, threading.Event(), threading.Event()
+    engine, entered, go_on = model._engines._engine, threading.Event(), threading.Event()
     outputs = engine.outputs
 
     def slow(x: Any, **how: Any) -> Any:
@@ -81,7 +81,7 @@ def test_threads_wait_for_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(model.predict, rows) for rows in np.split(X, 20)]
         assert entered.wait(30.0)
-        assert not model._lock.acquire(blocking=False)  # one computes, the others wait
+        assert not model._engines.lock.acquire(blocking=False)  # one computes, the others wait
         go_on.set()
         found = np.concatenate([each.result(30.0) for each in asked])
         np.testing.assert_array_equal(found, expected)
@@ -95,14 +95,14 @@ def test_engines_are_made_anew_by_who_has_the_lock(
 ) -> None:
     """Else a thread that compares neurons takes the engine of one that predicts."""
     model, owned = trained(), []
-    of = horn.model.Description.of
+    of = horn.model_engines.Description.of
 
     def noting(network: Any, *metrics: Any) -> Any:
         if network is model.network:
-            owned.append(model._lock._is_owned())  # type: ignore[attr-defined]
+            owned.append(model._engines.lock._is_owned())  # type: ignore[attr-defined]
         return of(network, *metrics)
 
-    monkeypatch.setattr(horn.model.Description, "of", noting)
+    monkeypatch.setattr(horn.model_engines.Description, "of", noting)
     ASKED[name](model)
     assert owned and all(owned)
 
@@ -112,8 +112,8 @@ def test_each_kind_of_target_is_compiled_as_learned(monkeypatch: pytest.MonkeyPa
     expected = trained().evaluate(X, np.eye(2)[Y])
     model, calls = trained(), []
     model.evaluate(X, Y)
-    plain = model._as_learned
-    monkeypatch.setattr(model, "_as_learned", lambda: calls.append(1) or plain())
+    plain = model._engines.as_learned
+    monkeypatch.setattr(model._engines, "as_learned", lambda: calls.append(1) or plain())
     model.evaluate(X, Y)
     assert not calls
     monkeypatch.setattr(Scaled, "gain", 9.0)
@@ -126,13 +126,13 @@ def test_engines_are_made_anew_while_none_computes(monkeypatch: pytest.MonkeyPat
     model.predict(X)
     monkeypatch.setattr(Scaled, "gain", 9.0)
     owned: list[bool] = []
-    plain = horn.model.rebuild
+    plain = horn.model_engines.rebuild
 
     def rebuild(*given: Any) -> Any:
-        owned.append(model._lock._is_owned())  # type: ignore[attr-defined]
+        owned.append(model._engines.lock._is_owned())  # type: ignore[attr-defined]
         return plain(*given)
 
-    monkeypatch.setattr("horn.model.rebuild", rebuild)
+    monkeypatch.setattr("horn.model_engines.rebuild", rebuild)
     model.evaluate(X, Y)
     assert owned == [True]
 
