@@ -184,11 +184,13 @@ def as_json(status: JobStatus) -> dict[str, Any]:
     }
 
 
-def failure(job: str, result: Mapping[str, Any]) -> list[str]:
-    """The lines about a failed job."""
+def failure(job: str, result: Mapping[str, Any], ends: str = "") -> list[str]:
+    """The lines about a failed job. ends : what ends its cluster with it, if anything does."""
     lines = [f"Job {job} FAILED", str(result.get("cause", "the reason is not known"))]
     if result.get("details") and result.get("code") == 70:
         lines.append(str(result["details"]))
+    if ends:
+        return [*lines, f"Its cluster and its log end with it: mend it, and run {ends} again"]
     checkpoint = result.get("checkpoint", -1)
     if isinstance(checkpoint, int) and checkpoint >= 0:
         lines.append(f"Last checkpoint: iteration {checkpoint:,}.")

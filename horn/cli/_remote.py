@@ -160,7 +160,7 @@ class JobWatcher:
         self._told = text or self._told
 
     def _rows(self, cluster: ClusterClient, host: str) -> None:
-        from horn.cluster.client import notes
+        from horn.cluster.client import SHORT_S, notes
         from horn.cluster.file_service import READ_BYTES
         from horn.cluster.store import PROGRESS
 
@@ -168,7 +168,8 @@ class JobWatcher:
         while len(data) == READ_BYTES:  # the rows that come meanwhile are of the next look
             offset = self._offsets.get(host, 0)
             try:
-                _, data = cluster.read(self.job, host, PROGRESS, offset)
+                # Of a worker that has been killed nothing comes, and the job's state is to be told.
+                _, data = cluster.read(self.job, host, PROGRESS, offset, answer_s=SHORT_S)
             except (NotFound, ClusterError):
                 return  # not yet, or not any more
             self._offsets[host] = offset + len(data)
@@ -279,6 +280,7 @@ def wait(
 def _ended(cluster: ClusterClient, job: str, path: Path, *, as_json: bool, quiet: bool) -> int:
     status = cluster.status(job)
     result, state = status.result, status.state.value
+    ends = click.get_current_context().meta.get(_cluster.ENDS, "")
     if state == "SUCCEEDED":
         cluster.fetch_model(job, path)
         if not quiet:
@@ -290,10 +292,11 @@ def _ended(cluster: ClusterClient, job: str, path: Path, *, as_json: bool, quiet
                 f"{result.get('iterations', 0):,} updates"
             )
     elif state == "FAILED":
-        for line in _cluster.failure(job, result):
+        for line in _cluster.failure(job, result, ends):
             terminal.say(line)
     elif not quiet:
-        terminal.say(f"Job {job} was STOPPED. Continue: horn resume {job}")
+        goes_on = "" if ends else f" Continue: horn resume {job}"
+        terminal.say(f"Job {job} was STOPPED.{goes_on}")
     if as_json:
         found = {
             "schema": "horn.run/1", "job": job, "state": state,

@@ -47,4 +47,7 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, begin: str, ch
         name = cluster.find(job)
         checkpoint = resume(cluster, name, begin, changed, package)
         where = f"from iteration {checkpoint:,}" if checkpoint >= 0 else "from the beginning"
+        submission = cluster.status(name).submission
+        if checkpoint < 0 and submission is not None and submission.servers:
+            where = "from what its servers were told last"
         terminal.say(f"Job {name} goes on {where}. horn logs -f {name} · horn status {name}")

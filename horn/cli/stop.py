@@ -33,8 +33,9 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
         names, refused = cluster.once(lambda client: _asked(client, jobs, now))
         for name in names:
             if no_wait or not now:
-                saves = "" if now else " It ends its iteration and saves; --now does not."
-                terminal.say(f"Job {name} is to stop.{saves}")
+                has_servers = cluster.once(partial(_has_servers, job=name))  # they keep a journal
+                saves = " It ends its iteration and saves; --now does not."
+                terminal.say(f"Job {name} is to stop.{'' if now or has_servers else saves}")
             if no_wait:
                 continue
             try:
@@ -62,6 +63,11 @@ def _asked(cluster: ClusterClient, jobs: Sequence[str], now: bool) -> tuple[list
     return names, refused
 
 
+def _has_servers(cluster: ClusterClient, job: str) -> bool:
+    submission = cluster.status(job).submission
+    return submission is not None and submission.servers > 0
+
+
 def _tell(cluster: ClusterClient, job: str) -> None:
     from horn import terminal
 
@@ -69,6 +75,6 @@ def _tell(cluster: ClusterClient, job: str) -> None:
     saved = " · no checkpoint: horn resume would begin anew"
     if status.record.checkpoint >= 0:
         saved = f" · last checkpoint: iteration {status.record.checkpoint:,}"
-    elif status.submission is not None and status.submission.servers:
-        saved = ""  # they keep a journal
+    elif _has_servers(cluster, job):
+        saved = " · horn resume goes on from what its servers were told last"
     terminal.say(f"Job {job} {status.state.value}{saved}")

@@ -377,11 +377,18 @@ class ClusterClient:
         here = len(record.groups) or found.groups
         n_more = (n_groups - here) * found.tasks
         hosts = self.free(self.workers())
-        where = {name: hosts[name].free for name in record.allocations or hosts if name in hosts}
+        folders = {allocation.shared for allocation in record.allocations.values()} - {""}
+        near = {
+            name
+            for name, host in hosts.items()  # of allreduce all begin anew; servers know their hosts
+            if name in record.allocations or (host.shared in folders and not found.servers)
+        }
+        where = {name: hosts[name].free for name in near or hosts}
         if n_more > sum(where.values()):
             free = ", ".join(f"{n} on {name}" for name, n in sorted(where.items())) or "none"
             elsewhere = sum(host.free for host in hosts.values()) - sum(where.values())
-            hint = f" ({elsewhere} elsewhere: a job grows where it runs)" if elsewhere else ""
+            grows = "grows where it runs" if found.servers else "grows where its checkpoints are"
+            hint = f" ({elsewhere} elsewhere: a job {grows})" if elsewhere else ""
             raise JobError(
                 f"{n_groups} groups need {n_more} slot{'s' * (n_more > 1)} more than the job has "
                 f"for {here} group{'s' * (here > 1)}; free: {free}{hint}. Ask for fewer, or start "
@@ -464,13 +471,16 @@ class ClusterClient:
         wait_s: float = 0.0,
         tail: int | None = None,
         age_s: float | None = None,
+        answer_s: float = 30.0,
     ) -> tuple[int, bytes]:
-        """Bytes of a file from ``offset``, or its ``tail`` or ``age_s``; and their offset."""
+        """Bytes of a file from ``offset``, or its ``tail`` or ``age_s``; and their offset. wait_s :
+        for more of it to be written; answer_s : for the worker to answer then.
+        """
         from horn.cluster.file_service import READ_BYTES, ReadReply, ReadRequest
 
         got, portions = self.service(host).download(
             "read", ReadRequest(job, name, offset, wait_s, tail, age_s), ReadReply,
-            max_bytes=READ_BYTES, timeout_s=wait_s + 30.0,
+            max_bytes=READ_BYTES, timeout_s=wait_s + answer_s,
         )  # fmt: skip
         return got.offset, b"".join(portions)
 

@@ -26,6 +26,7 @@ from horn.errors import Conflict, Diverged, JobError, JobFailed, Stopped, Timeou
 from horn.mistakes import teaches
 from horn.process import job_files
 from horn.security.keys import Key
+from horn.sources import running
 from horn.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -50,6 +51,12 @@ class Cluster:
     """
 
     def __init__(self, zk: str | None = None, key: str | os.PathLike[str] | None = None) -> None:
+        if running.get():  # else a worker would submit the job that it runs
+            raise JobError(
+                "horn.Cluster was opened in a statement that is run again, since a neuron or "
+                "callback needs what it defines; define that in a statement of its own, and "
+                "submit in another"
+            )
         self.zk = zk or os.environ.get("HORN_ZK", "")
         if not isinstance(self.zk, str):
             raise JobError(f'zk is a text, as in horn.Cluster("host:port"); got {zk!r}')

@@ -51,6 +51,7 @@ from horn.errors import (
     CallbackError,
     ClusterError,
     HornError,
+    JobError,
     MemberLost,
     ModelError,
     NotFound,
@@ -68,6 +69,7 @@ from horn.process.job_spec import RunSpec, draft
 from horn.sources import line_of
 from horn.strategies import Strategy, Topology
 from horn.train import Run, conduct
+from horn.training.identity import MAX_SAID, differences, identity
 from horn.training.run_settings import RunSettings
 from horn.transport import Identity, PeerUnreachable
 
@@ -224,7 +226,7 @@ class JobRunner:
             job, strategy = self._load()
             if host_link is not None and host_link.number != PRIMARY:
                 return self._attend(pool, host_link, job, strategy, threads)
-            self.on_cluster = on_cluster = self._on_cluster(pool, host_link, threads)
+            self.on_cluster = on_cluster = self._on_cluster(pool, host_link, job, strategy, threads)
             try:
                 run = self._conduct(on_cluster, job, strategy)
             except CallbackError as error:
@@ -293,8 +295,34 @@ class JobRunner:
             job = job.with_settings(name=submission.name)
         return job, strategy
 
+    def _described(self, job: Job, strategy: Strategy) -> dict[str, Any]:
+        """The job as this host has loaded it, but for its folder, for comparison with others."""
+        said = identity(job, strategy.resumes_as(self.topology), strategy)
+        said |= {"epochs": job.epochs, "iterations": job.iterations}
+        folder = msgspec.json.encode(self.assignment.work).strip(b'"')
+        found: dict[str, Any] = msgspec.json.decode(
+            msgspec.json.encode(said).replace(folder, b"FOLDER")
+        )
+        return found
+
+    def _compare(self, theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
+        """Check that this host has loaded the job that the first has. Raises JobError if not."""
+        found = differences(theirs, mine)
+        if not found:
+            return
+        assert self.on_cluster is not None
+        self.on_cluster.is_repairable = False  # it would load the same again
+        allocations = self.assignment.allocations
+        first = min(allocations, key=lambda name: min(allocations[name].ranks))
+        more = f"; and {len(found) - MAX_SAID} more" if len(found) > MAX_SAID else ""
+        raise JobError(
+            f"worker {self.assignment.host} has loaded another job than worker {first}: of the one "
+            f"on {first} {'; '.join(found[:MAX_SAID])}{more}. Every worker runs the job's file: "
+            f"give random numbers a seed, and see that the files that it reads are the same on all"
+        )
+
     def _on_cluster(
-        self, pool: TaskPool, host_link: HostLink | None, threads: int
+        self, pool: TaskPool, host_link: HostLink | None, job: Job, strategy: Strategy, threads: int
     ) -> launch.JobAttempt:
         mine = self.assignment
         pools: TaskPool | RemoteTaskPool = pool
@@ -304,7 +332,7 @@ class JobRunner:
                 for number, name in enumerate(host_link.names)
                 if number != PRIMARY
             }
-            pools = RemoteTaskPool(pool, host_link, elsewhere)
+            pools = RemoteTaskPool(pool, host_link, elsewhere, self._described(job, strategy))
         return launch.JobAttempt(
             mine.zookeeper, mine.job, mine.attempt * REPAIRS, pools, self._url(), threads,
             self.stop_requested, self.is_over, self._saved,
@@ -410,7 +438,7 @@ class JobRunner:
     def _attend(
         self, pool: TaskPool, host_link: HostLink, job: Job, strategy: Strategy, threads: int
     ) -> protocol.RunnerFinished:
-        mine = self.assignment
+        mine, described = self.assignment, self._described(job, strategy)
         job = strategy.prepared(job, self.topology)
         folder = str((Path(mine.keep) / CHECKPOINTS).absolute())
 
@@ -428,7 +456,8 @@ class JobRunner:
 
         self.on_cluster = launch.JobAttempt("", "", 0, pool, "", 1, is_repairable=True)
         is_done = attend(
-            pool, host_link, job, draft(job, strategy), change, self.is_over,
+            pool, host_link, job, draft(job, strategy), change,
+            lambda theirs: self._compare(theirs, described), self.is_over,
             lambda: self.say(protocol.TasksRunning()),
         )  # fmt: skip
         return protocol.RunnerFinished(FINISHED if is_done else GONE)

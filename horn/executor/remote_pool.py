@@ -42,12 +42,13 @@ RENEW, DROP = "renew", "drop"
 
 
 class StartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The primary host's order to start ``ranks``."""
+    """The primary host's order to start ``ranks``. job : its description of the job."""
 
     run: RunSpec
     links: list[tuple[int, int, str]]
     layers: list[tuple[int, str]]
     ranks: list[int]
+    job: dict[str, Any]
 
 
 class RestartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -180,12 +181,18 @@ class HostLink:
 
 
 class RemoteTaskPool:
-    """All task pools of a job, as one TaskPool. pool : this host's. elsewhere : ranks by host."""
+    """All task pools of a job, as one TaskPool. pool : this host's. elsewhere : ranks by host.
+    described : the job, as this host loaded it; others compare theirs.
+    """
 
     def __init__(
-        self, pool: TaskPool, host_link: HostLink, elsewhere: Mapping[int, Sequence[int]]
+        self,
+        pool: TaskPool,
+        host_link: HostLink,
+        elsewhere: Mapping[int, Sequence[int]],
+        described: Mapping[str, Any],
     ) -> None:
-        self.pool, self.host_link = pool, host_link
+        self.pool, self.host_link, self.described = pool, host_link, dict(described)
         self._host_of = {rank: host for host, ranks in elsewhere.items() for rank in ranks}
         self._incarnations: dict[int, int] = {}  # by rank, of those that were renewed
         self._n_renewed = 0
@@ -250,7 +257,8 @@ class RemoteTaskPool:
         by_host = self._by_host(everyone)
         here = by_host.pop(PRIMARY, [])
         for host, there in by_host.items():
-            begin = StartRanks(run, links, sorted(placement.layers.items()), there)
+            layers = sorted(placement.layers.items())
+            begin = StartRanks(run, links, layers, there, self.described)
             self.host_link.send(host, START, blob=msgspec.json.encode(begin))
         if here:
             self.pool.start(draft, job, run, placement, here)
@@ -313,12 +321,14 @@ def attend(
     job: Job,
     draft: JobDraft,
     change: Callable[[RunSpec], RunSpec],
+    compare: Callable[[Mapping[str, Any]], None],
     is_over: threading.Event,
     on_ready: Callable[[], None],
 ) -> bool:
     """Run the task pool of a host other than the primary one, until that reports the end; False if
-    ``is_over`` was set before. change : adapts a RunSpec of the primary host to this host. on_ready
-    : called when this host's tasks train. Raises PeerLost: another host has gone.
+    ``is_over`` was set before. change : adapts a RunSpec of the primary host to this host. compare
+    : raises an error if the primary host's description of the job is of another one. on_ready :
+    called when this host's tasks train. Raises PeerLost: another host has gone.
     """
     host_link.send(PRIMARY, PIDS, blob=msgspec.json.encode(pool.pids))
     incarnations: dict[int, int] = {}
@@ -344,6 +354,7 @@ def attend(
         while (heard := host_link.receive(0.0)) is not None:
             if heard.topic == START:
                 begin = msgspec.json.decode(heard.blob, type=StartRanks)
+                compare(begin.job)
                 links = {(layer, at): where for layer, at, where in begin.links}
                 placement = Placement(links, dict(begin.layers))
                 pool.start(draft, job, change(begin.run), placement, begin.ranks)

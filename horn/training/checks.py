@@ -147,8 +147,9 @@ def check_settings(
     if isinstance(job.data, Stream):
         is_here = is_alone(settings) and not is_on_cluster
         if not is_here or has_checkpoints or settings.resume is not False:
+            place = "not on a cluster (horn submit --local runs it here)" if is_on_cluster else ""
+            how = place or "tasks=1, groups=1 and no checkpoints"
             raise JobError(
-                "a stream is read by one process on this machine, once: tasks=1, groups=1 and no "
-                "checkpoints; write it to a file that all can read, np.save, and pass "
-                'horn.data.load("x.npy,y.npy")'
+                f"a stream is read by one process on this machine, once: {how}; write it to a file "
+                f'that all can read, np.save, and pass horn.data.load("x.npy,y.npy")'
             )

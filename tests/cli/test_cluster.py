@@ -282,12 +282,17 @@ def test_a_job_with_servers_goes_on_from_what_they_were_told(own_cluster: Agents
               "--servers", "1").out.strip()  # fmt: skip
     with own_cluster.client() as client:
         own_cluster.wait_running(client, job, 10)
-        assert run("stop", job).code == 0
+        done = run("stop", job)
+        assert done.code == 0 and "saves" not in done.err
+        assert "STOPPED · horn resume goes on from what its servers were told last" in done.err
         assert "job runner killed" not in own_cluster.said(), (
             "nothing is saved, so nothing is waited for"
         )
     done = run("resume", job, "--from", "10")
     assert done.code == 2 and "goes on from what they were told last" in done.err
+    said = run("resume", job).err
+    assert f"Job {job} goes on from what its servers were told last." in said
+    assert run("stop", "--now", job).code == 0
 
 
 KEEPS_BEST = """
@@ -538,6 +543,14 @@ def test_up_runs_a_job_and_leaves_nothing(run: Run, folder: Path):
 def test_up_takes_the_options_of_submit_before_the_file(run: Run, folder: Path):
     done = run("up", "--slots", "2", "--", "--tasks", "2", "job.py", "-q")
     assert done.code == 0 and "training " in done.out, done.err
+
+
+def test_up_does_not_name_commands_for_a_cluster_that_has_ended(run: Run, folder: Path):
+    (folder / "bad.py").write_text("def job():\n    return nonsense\n")
+    done = run("up", "--slots", "1", "--", "bad.py", "-q")
+    assert done.code == 1 and "NameError" in done.err, done.err
+    assert "Its cluster and its log end with it: mend it, and run horn up again" in done.err
+    assert "horn logs" not in done.err and "horn resume" not in done.err
 
 
 def test_up_refuses_more_tasks_than_it_has_slots(run: Run, folder: Path):

@@ -71,6 +71,59 @@ def test_groups_on_two_workers_give_the_answer_of_one(
     assert weights(client, other, tmp_path) == apart
 
 
+OWN = """
+import os
+from dataclasses import dataclass
+import numpy as np
+import horn
+
+@dataclass(frozen=True)
+class Rate:
+    folder: str  # of the job, another one on every host
+
+    def at(self, iteration):
+        return 0.1
+
+def job(what: str = ""):
+    is_b = os.getcwd().startswith({b!r})
+    net = horn.Network(seed=2 if is_b and what == "seed" else 1)
+    net.input(4)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    x = np.random.default_rng(None if what == "draws" else 0).normal(size=(200, 4))
+    y = (x[:, 0] > 0).astype(int)
+    if is_b and what == "data":
+        y = 1 - y
+    if is_b and what == "fewer":
+        x, y = x[:150], y[:150]
+    rate = Rate(os.getcwd()) if what == "folder" else 0.1
+    return horn.Job(net, (x, y), optimizer=horn.SGD(rate), batch_size=20, epochs=2)
+"""
+DIFFER = {
+    "data": "its data.y is int64 (200,)",
+    "draws": "its data.x is float",
+    "seed": "its seed is 1, here 2",
+    "fewer": "its number of samples is 200, here 150",
+}
+
+
+@pytest.mark.parametrize("what", ["folder", *DIFFER])
+def test_a_job_that_is_another_on_another_host_is_refused(
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path, what: str
+):
+    """Groups trained with other data, or from other weights, and it was not said."""
+    (tmp_path / "own.py").write_text(OWN.format(b=str(tmp_path / "b")))
+    cluster_of.start("a", "b")
+    job = cluster_of.submit(client, "--what", what, groups=4, target=tmp_path / "own.py")
+    status = cluster_of.wait_ended(client, job)
+    if what not in DIFFER:
+        assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
+        return
+    cause = status.result["cause"]
+    assert (status.state, status.record.attempt) == (JobState.FAILED, 1), cause
+    assert "worker b has loaded another job than worker a: of the one on a" in cause
+    assert DIFFER[what] in cause and "give random numbers a seed" in cause
+
+
 def test_an_error_in_the_users_file_is_the_cause_and_is_not_repeated(
     cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):

@@ -54,6 +54,23 @@ def test_groups_come_and_leave_without_changing_the_result(
         np.testing.assert_allclose(array, whole[name], rtol=1e-3, atol=1e-4, err_msg=name)
 
 
+def test_groups_come_on_another_host_that_shares_the_folder(
+    cluster_of: Agents, client: ClusterClient
+):
+    """It was refused before anything was asked: only hosts were counted on which the job ran."""
+    cluster_of.start("a", "b", shared=True)
+    job = cluster_of.submit(client, "--epochs", "10", *cluster_of.held(100), groups=2)
+    cluster_of.wait_running(client, job, 50)
+    assert len(client.status(job).record.allocations) == 1
+    client.scale(job, 4)
+    status = client.wait_scaled(job, 4, DEADLINE_S)
+    assert {*status.record.allocations} == {"a", "b"}
+    cluster_of.let_go()
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
+    assert len(status.result["history"][-1]["group_loss"]) == 4
+
+
 def test_more_groups_than_a_batch_has_samples_are_not_taken(
     cluster_of: Agents, client: ClusterClient
 ):
