@@ -12,6 +12,7 @@ import functools
 import mmap
 import operator
 import os
+import resource
 import select
 import socket
 import threading
@@ -320,11 +321,17 @@ class ControlChannel:
         if not packet:
             return None
         try:
-            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-                raise ProtocolError("control message: longer than a packet, or cut short")
+            if flags & socket.MSG_TRUNC:
+                raise ProtocolError("longer than a packet")
+            if flags & socket.MSG_CTRUNC:  # the kernel drops descriptors that find no place
+                most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+                raise ProtocolError(
+                    f"its memory cannot be opened: this process has {most} files open, as many as "
+                    f"it may (ulimit -n); close what a callback or the job's file has opened"
+                )
             if packet[:1] == IN_MEMORY:
                 if not fds:
-                    raise ProtocolError("control message: its memory is missing")
+                    raise ProtocolError("its memory is missing")
                 packed = _read(fds[0])
                 os.close(fds.pop(0))
             else:

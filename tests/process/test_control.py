@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
@@ -64,6 +65,20 @@ def test_a_long_message_goes_in_memory_with_its_descriptors(ends):
     assert got == TraceEvents(events, 7)
     assert os.pread(copy, 10, 0) == b"here"
     os.close(copy)
+
+
+def test_a_process_without_a_descriptor_left_is_told_so(ends):
+    ours, theirs = ends
+    theirs.send(FailureReport(text="x" * (2 * PACKET_BYTES), when=0.0))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, most[1]))
+    try:
+        with pytest.raises(ProtocolError, match=f"this process has {free} files open, as many as"):
+            ours.receive(5.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, most)
 
 
 def test_the_end_of_the_other_side_is_none(ends):
