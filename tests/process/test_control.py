@@ -69,7 +69,7 @@ def test_a_long_message_goes_in_memory_with_its_descriptors(ends):
 
 def test_a_process_without_a_descriptor_left_is_told_so(ends):
     ours, theirs = ends
-    theirs.send(FailureReport(("A",), "x" * (2 * PACKET_BYTES), when=0.0))
+    theirs.send(FailureReport(kinds=("A",), text="x" * (2 * PACKET_BYTES), when=0.0))
     most = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.dup(0)
     os.close(free)
