@@ -191,6 +191,23 @@ def check_fits(
     if opened.iteration > job.n_iterations:
         what = f"is of iteration {opened.iteration}, but this job ends at {job.n_iterations}"
         raise CheckpointError(path, f"{what}; give it more epochs, or an earlier checkpoint")
+    _warn_of_epochs(opened, job)
+
+
+def _warn_of_epochs(opened: CheckpointReader, job: Job) -> None:
+    """Warn where an epoch has become another number of updates, which are what is counted."""
+    at, per, rows = opened.iteration, job.iterations_per_epoch, opened.facts.get("rows")
+    first = rows[0] if isinstance(rows, list) and rows else None
+    was = first.get("iteration") if isinstance(first, dict) else None
+    # The row of a run that ended in its first epoch is of a part of it.
+    if not isinstance(was, int) or was == per or not 0 < was < at:
+        return
+    logger.warning(
+        "%s: epochs had %d updates and have %d now. Updates are counted: it goes on after update "
+        "%d, which was in epoch %d and is in epoch %d of this job; %d are left, more with a larger "
+        "epochs=", opened.path, was, per, at, math.ceil(at / was), math.ceil(at / per),
+        job.n_iterations - at,
+    )  # fmt: skip
 
 
 def checkpoint_to_resume(

@@ -171,13 +171,18 @@ def check_same(
         )
         remedy += "folder with the model that it ends with, as Job(initial=...)"
         raise CheckpointError(place, f"{what}. {remedy}")
+    if theirs["dtype"] != mine["dtype"]:
+        resized.append(f"all numbers were {theirs['dtype']}, are {mine['dtype']}")
     if found and not is_changed:
         remedy = 'or go on knowingly with --changed (in horn.train: resume="changed")'
+        if resized:
+            remedy = "or begin with what it learned: Job(initial=...)"
         what = f"is of another job: {_in_words(found)}. Resume with the job that wrote it, {remedy}"
         raise CheckpointError(place, what)
     if resized:
-        what = f"has arrays of other shapes: {_in_words(resized)}. Layers keep their sizes"
-        raise CheckpointError(place, f"{what}, or get other names and begin with Job(initial=...)")
+        what = f"has other arrays: {_in_words(resized)}. Resume with those of before, or begin with"
+        remedy = "Job(initial=...), where a layer of another size needs another name"
+        raise CheckpointError(place, f"{what} {remedy}")
     if found:
         logger.warning("going on with a changed job: %s: %s", place, _in_words(found))
     if unknown:

@@ -543,6 +543,32 @@ def test_another_optimizer_begins_without_memory_where_that_is_meant(
             horn.train(resized, resume=saved, changed=True, **settings)
 
 
+def test_what_changed_cannot_help_with_is_not_sent_to_it(saved):
+    for given, words in (
+        (other(network=network().rebuilt(changes={"layer1": {"size": 15}})), "layer1.weight was"),
+        (other(dtype="float64"), "all numbers were float32, are float64"),
+    ):
+        with pytest.raises(CheckpointError, match=r"or begin with what it learned: Job\(initial="):
+            horn.train(given, resume=saved)
+        with pytest.raises(CheckpointError, match=rf"has other arrays: .*{words}.* Job\(initial="):
+            horn.train(given, resume=saved, changed=True)
+
+
+def test_epochs_that_became_other_numbers_of_updates_are_said(tmp_path, caplog):
+    """It is updates that count: nothing is left of as many epochs of half as many."""
+    settings = {"checkpoints": tmp_path, "checkpoint_every": PER_EPOCH}
+    horn.train(job(keep_best=False, epochs=2), **settings)
+    horn.train(job(keep_best=False, epochs=3), resume=True, **settings)
+    assert "epochs had" not in caplog.text
+    given = job(keep_best=False, epochs=6, batch_size=2 * BATCH)
+    run = horn.train(given, resume="changed", **settings)
+    assert run.iterations == given.n_iterations
+    assert (
+        f"epochs had {PER_EPOCH} updates and have 3 now. Updates are counted: it goes on after "
+        f"update {3 * PER_EPOCH}, which was in epoch 3 and is in epoch 5 of this job; 3 are left"
+    ) in caplog.text
+
+
 def test_what_servers_were_told_is_another_jobs(tmp_path, caplog):
     each_epoch = horn.Downpour(push_every=5)
     settings = {"strategy": each_epoch, "groups": 2, "checkpoints": tmp_path}
