@@ -10,7 +10,7 @@ samples), since the next sample then needs the value of this one; and where the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 
 from horn import ir
 from horn.ir import Node, Op
@@ -40,19 +40,44 @@ def not_means(forward: ForwardIR, backward: BackwardIR | None) -> dict[str, str]
 
 
 def _why(value: Node, op: Op, name: str) -> str:
-    def is_own(node: Node) -> bool:
-        return any(n.op is op and n.value == name for n in ir.walk(node))
-
-    ends = [*_ends(value, is_own)]
+    known = _Nodes(value, op, name)
+    ends = [*_ends(value, known)]
     if any(n.op is Op.REDUCE and n.value[0] in ("argmax", "argmin") for n, _ in ends):
         return "is the place of a neuron, and the mean of places is none"
-    own = {is_own(n) for n, _ in ends}
+    own = {n in known.own for n, _ in ends}
     if len(own) == 2 and any(by_sample for _, by_sample in ends):
         return "is carried on by some samples and set anew by others"
     return ""
 
 
-def _ends(value: Node, is_own: Callable[[Node], bool]) -> Iterator[tuple[Node, bool]]:
+class _Nodes:
+    """What holds of the nodes of a kept value. Found in one walk, arguments first: a variable that
+    is used twice, again and again, has more paths than could be followed.
+
+    own : the nodes that the value kept before is part of. varies : those that may differ between
+    the samples of one batch; a kept value does not, all samples begin with the same. constants :
+    the few constants that a node may be, or None.
+    """
+
+    def __init__(self, value: Node, op: Op, name: str) -> None:
+        self.own: set[Node] = set()
+        self.varies: set[Node] = set()
+        self.constants: dict[Node, set[float] | None] = {}
+        for node in ir.walk(value):
+            if (node.op is op and node.value == name) or not self.own.isdisjoint(node.args):
+                self.own.add(node)
+            if _is_of_a_sample(node) or not self.varies.isdisjoint(node.args):
+                if node.op is not Op.REDUCE or node.value[1] != "b":
+                    self.varies.add(node)
+            self.constants[node] = _constants(node, self.constants)
+
+    def is_gate(self, node: Node) -> bool:
+        """Whether the node is 0 for some samples and another constant for others."""
+        numbers = self.constants[node]
+        return numbers is not None and 0.0 in numbers and len(numbers) > 1 and node in self.varies
+
+
+def _ends(value: Node, known: _Nodes) -> Iterator[tuple[Node, bool]]:
     """The possible values of an expression, path by path, each with whether the sample decides."""
     pending, seen = [(value, False)], set[tuple[Node, bool]]()
     while pending:
@@ -64,76 +89,63 @@ def _ends(value: Node, is_own: Callable[[Node], bool]) -> Iterator[tuple[Node, b
         if node.op is Op.SELECT:
             c, a, b = node.args
             if c.op in _LIMITS and set(c.args) == {a, b}:  # a max or min, written with an if
-                pending += _limited(a, b, by_sample, is_own)
+                pending += _limited(a, b, by_sample, known)
             else:
-                pending += [(x, by_sample or _varies(c)) for x in (a, b)]
+                pending += [(x, by_sample or c in known.varies) for x in (a, b)]
         elif node.op in _BETWEEN:
             a, b = node.args
-            pending += _limited(a, b, by_sample, is_own)
-        elif node.op in _SUMS and sum(map(is_own, node.args)) == 1:
-            pending += [(x, by_sample) for x in node.args if is_own(x)]
-        elif node.op is Op.MUL and any(map(_is_gate, _factors(node))):
+            pending += _limited(a, b, by_sample, known)
+        elif node.op in _SUMS and sum(x in known.own for x in node.args) == 1:
+            pending += [(x, by_sample) for x in node.args if x in known.own]
+        elif node.op is Op.MUL and any(map(known.is_gate, factors := _factors(node))):
             # A reset by multiplication, as in  v * (1 - spike).
-            rest = [n for n in _factors(node) if not _is_gate(n)]
+            rest = [n for n in factors if not known.is_gate(n)]
             pending += [(n, True) for n in (ir.ZERO, *rest)]
         else:
             yield node, by_sample
 
 
 def _factors(node: Node) -> list[Node]:
-    if node.op is not Op.MUL:
-        return [node]
-    return [n for a in node.args for n in _factors(a)]
+    """The factors of a product, each once."""
+    found, pending, seen = list[Node](), [node], set[Node]()
+    while pending:
+        n = pending.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if n.op is Op.MUL:
+            pending += reversed(n.args)
+        else:
+            found.append(n)
+    return found
 
 
-def _is_gate(node: Node) -> bool:
-    """Whether the node is 0 for some samples and another constant for others."""
-    numbers = _constants(node)
-    return numbers is not None and 0.0 in numbers and len(numbers) > 1 and _varies(node)
-
-
-def _constants(node: Node) -> set[float] | None:
-    """The few constants that the node may be, or None."""
+def _constants(node: Node, known: Mapping[Node, set[float] | None]) -> set[float] | None:
+    """The few constants that the node may be, or None. known : those of its arguments."""
     if node.op is Op.CONST:
         return {node.value}
     if node.op in ir.BOOLEAN:
         return {0.0, 1.0}
-    parts = node.args[1:] if node.op is Op.SELECT else node.args
-    found = [_constants(x) for x in parts] if parts and node.op in ir.ELEMENTWISE else [None]
+    if node.op not in (*_SUMS, Op.MUL, Op.NEG, Op.SELECT):
+        return None
+    found = [known[x] for x in (node.args[1:] if node.op is Op.SELECT else node.args)]
     if any(x is None or len(x) > 2 for x in found):
         return None
     if node.op is Op.SELECT:
         return set().union(*(x for x in found if x))
-    if node.op not in (*_SUMS, Op.MUL, Op.NEG):
-        return None
     return {
         ir.compute(node.op, list(each)) for each in itertools.product(*(x or () for x in found))
     }
 
 
-def _limited(
-    a: Node, b: Node, by_sample: bool, is_own: Callable[[Node], bool]
-) -> list[tuple[Node, bool]]:
+def _limited(a: Node, b: Node, by_sample: bool, known: _Nodes) -> list[tuple[Node, bool]]:
     """The sides of a max or min that can be the value: a number common to samples is a limit."""
-    sides = [x for x in (a, b) if _varies(x) or is_own(x)]
+    sides = [x for x in (a, b) if x in known.varies or x in known.own]
     if len(sides) == 2:
         return [(x, True) for x in sides]
     return [(x, by_sample) for x in sides]
 
 
-def _varies(node: Node) -> bool:
-    """Whether the node may differ between the samples of one batch. A kept value does not: all
-    samples begin with the same.
-    """
-    done: set[Node] = set()
-    pending = [node]
-    while pending:
-        n = pending.pop()
-        if n in done or (n.op is Op.REDUCE and n.value[1] == "b"):
-            continue
-        done.add(n)
-        is_draw = n.op in (Op.DRAW, Op.MESSAGE_DRAW) and "b" in n.axes
-        if n.op in _OF_A_SAMPLE or is_draw:
-            return True
-        pending += n.args
-    return False
+def _is_of_a_sample(node: Node) -> bool:
+    is_draw = node.op in (Op.DRAW, Op.MESSAGE_DRAW) and "b" in node.axes
+    return node.op in _OF_A_SAMPLE or is_draw

@@ -152,26 +152,33 @@ def _sitting_out(output: Node, read: tuple[Path, ...]) -> Node | None:
     """The condition (o) on which a neuron leaves the batch: a 0 fed forward for a per-batch reason,
     with no message read.
     """
-    zero: list[Path] = []
-    pending: list[tuple[Node, Path]] = [(output, ())]
-    while pending:
-        node, path = pending.pop()
-        if ir.is_const(node, 0.0):
-            zero.append(path)
-        elif node.op is Op.SELECT and node.args[0].axes in ("", "o"):
-            c, a, b = node.args
-            pending += [(b, (*path, (c, False))), (a, (*path, (c, True)))]
+    drawn: set[Node] = set()  # what is made of a draw per batch
+    for node in ir.walk(output):
+        if (node.op is Op.DRAW and node.value[2] == "batch") or not drawn.isdisjoint(node.args):
+            drawn.add(node)
+    if output not in drawn:
+        return None
+    # Of the ways to a node it matters whether a draw decides and which reads they exclude. Those
+    # that agree are one: two variables that swap sides, again and again, have millions.
+    reads, always = [set(way) for way in read], ir.const(1.0)
+    ways: dict[Node, dict[tuple[bool, frozenset[int]], Node]] = {
+        output: {(False, frozenset()): always}
+    }
     found: Node | None = None
-    for path in zero:
-        if not any(n.op is Op.DRAW and n.value[2] == "batch" for c, _ in path for n in ir.walk(c)):
+    for node in reversed([*ir.walk(output)]):  # a node after all that choose it
+        here = ways.pop(node, {})
+        if ir.is_const(node, 0.0):
+            condition = here.get((True, frozenset(range(len(reads)))))
+            if condition is not None:
+                found = condition if found is None else ir.make(Op.OR, found, condition)
+        if node.op is not Op.SELECT or node.args[0].axes not in ("", "o"):
             continue
-        apart = all(any((c, not side) in way for c, side in path) for way in read)
-        if not apart:
-            continue
-        here: Node | None = None
-        for c, side in path:
-            term = c if side else ir.make(Op.NOT, c)
-            here = term if here is None else ir.make(Op.AND, here, term)
-        assert here is not None
-        found = here if found is None else ir.make(Op.OR, found, here)
+        c, a, b = node.args
+        for x, side in ((a, True), (b, False)):
+            term, there = c if side else ir.make(Op.NOT, c), ways.setdefault(x, {})
+            excluded = {k for k, way in enumerate(reads) if (c, not side) in way}
+            for (decides, apart), condition in here.items():
+                key = (decides or c in drawn, apart | excluded)
+                both = ir.make(Op.AND, condition, term)
+                there[key] = both if key not in there else ir.make(Op.OR, there[key], both)
     return found

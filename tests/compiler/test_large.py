@@ -123,8 +123,17 @@ def statistics(n: int) -> str:
     )
 
 
+def swapped_sides(n: int) -> str:
+    lines = ['u = self.uniform(per="batch")', "y = 0.0"]
+    for k in range(n):
+        lines += [
+            f"z, y = (z if u > {0.01 * k:.2f} else y), (y if u < {0.1 + 0.02 * k:.2f} else z)"
+        ]
+    return forward(lines)
+
+
 GROW = [
-    statistics,
+    statistics, swapped_sides,
     dependent_ifs, divisions_in_ifs, ifs_in_the_loop, dependent_ifs_in_the_loop, residual_steps,
     nested_returns, returns_of_a_helper, early_returns, elifs, operations, one_expression,
 ]  # fmt: skip
@@ -145,6 +154,7 @@ def size(program: Program) -> int:
     return nodes + len(program.statements)
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("text", GROW)
 def test_a_program_grows_as_its_text(tmp_path, text: Callable[[int], str], monkeypatch):
     interned: list[int] = []

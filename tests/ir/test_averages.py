@@ -128,6 +128,32 @@ def test_what_has_a_mean_is_not(cls):
     explain.check_memory(network(cls), 4)
 
 
+ROUNDS = 1000
+
+
+class ResetAfterRounds(Remembers):
+    def keep(self, z, spike):
+        v = self.kept
+        for _ in range(ROUNDS):
+            v = 0.5 * v * (1.0 - 0.1 * v)
+        self.kept = (v + z) * (1.0 - spike)
+
+
+class AverageAfterRounds(Remembers):
+    def keep(self, z, spike):
+        v = self.kept
+        for _ in range(ROUNDS):
+            v = 0.5 * v * (1.0 - 0.1 * v)
+        self.kept = v + z
+
+
+@pytest.mark.timeout(60)
+def test_a_variable_that_is_used_twice_a_thousand_times_is_looked_at_once():
+    with pytest.raises(CompileError, match="'kept' is carried on by some"):
+        explain.check_memory(network(ResetAfterRounds), 4)
+    explain.check_memory(network(AverageAfterRounds), 4)
+
+
 class ResetInTime(horn.Neuron):
     v = horn.State(0.0, per="sample")
 
