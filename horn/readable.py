@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+from horn import ir
 from horn.errors import CompileError
 from horn.ir import Node, Op
 from horn.language.source import source_of
@@ -176,8 +177,6 @@ def said(s: Statement) -> str:
 
 def _output(buffer: str, node: Node, axis: str, monoid: str) -> str:
     text = expression(node)
-    if len(text) > _LONGEST:
-        text = f"{text[:_LONGEST]} ..."
     return f"{buffer} = {monoid} over {_OVER[axis]} of {text}" if axis else f"{buffer} = {text}"
 
 
@@ -197,26 +196,54 @@ def _name(name: str) -> str:
 
 
 def expression(node: Node) -> str:
-    """A node as a formula."""
+    """A node as a formula, of its first ``_LONGEST`` characters if it is longer. No more than these
+    are written: of a variable that is used twice, again and again, a formula has no end.
+    """
+    ones: set[Node] = set()  # a factor only in name
+    for n in ir.walk(node):
+        if ones.issuperset(n.args) if n.op is Op.MUL else _leaf(n) == "1":
+            ones.add(n)
+    text, length = list[str](), 0
+    pending: list[Node | str] = [node]
+    while pending and length <= _LONGEST:
+        part = pending.pop()
+        if isinstance(part, Node):
+            pending += reversed(_formula(part, ones))
+        else:
+            text.append(part)
+            length += len(part)
+    found = "".join(text)
+    return found if len(found) <= _LONGEST else f"{found[:_LONGEST]} ..."
+
+
+def _leaf(node: Node) -> str | None:
+    """The text of a node without arguments; None for others."""
     if node.op is Op.LOAD or node.op is Op.SCALAR:
         return _name(str(node.value))
     if node.op is Op.CONST:
         return f"{node.value:g}"
-    if node.op is Op.MESSAGE_DRAW:
-        return f"{node.value[0]} draw"
-    inside = [expression(a) for a in node.args]
-    if node.op is Op.MUL and "1" in inside:  # ones are a factor only in name
-        return next((text for text in inside if text != "1"), "1")
+    return f"{node.value[0]} draw" if node.op is Op.MESSAGE_DRAW else None
+
+
+def _formula(node: Node, ones: Set[Node]) -> list[Node | str]:
+    """The formula of a node, with its arguments in their places. ones : the nodes that are 1."""
+    leaf, args = _leaf(node), node.args
+    if leaf is not None:
+        return [leaf]
+    if node.op is Op.MUL and not ones.isdisjoint(args):
+        return [next((a for a in args if a not in ones), "1")]
     if node.op in _SIGNS:
-        sign = f" {_SIGNS[node.op]} "
-        return sign.join(
-            f"({text})" if a.op in _SIGNS and (a.op is not node.op or node.op is not Op.ADD)
-            else text for a, text in zip(node.args, inside, strict=True)
-        )  # fmt: skip
+        found: list[Node | str] = []
+        for a in args:
+            is_plain = a.op not in _SIGNS or a.op is node.op is Op.ADD
+            found += [f" {_SIGNS[node.op]} "] if found else []
+            found += [a] if is_plain else ["(", a, ")"]
+        return found
     if node.op is Op.NEG:
-        return f"-({inside[0]})" if node.args[0].op in _SIGNS else f"-{inside[0]}"
+        return ["-(", args[0], ")"] if args[0].op in _SIGNS else ["-", args[0]]
     if node.op is Op.NOT:
-        return f"not ({inside[0]})"
+        return ["not (", args[0], ")"]
     if node.op is Op.SELECT:
-        return f"({inside[1]} if {inside[0]} else {inside[2]})"
-    return f"{node.op.value}({', '.join(inside)})"
+        return ["(", args[1], " if ", args[0], " else ", args[2], ")"]
+    listed = [each for a in args for each in (", ", a)]
+    return [f"{node.op.value}(", *listed[1:], ")"]

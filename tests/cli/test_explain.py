@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from horn.backends import target_kind
 from horn.compiler import lower
 from horn.readable import readable
@@ -49,6 +51,18 @@ def test_each_layer_has_its_statements_with_the_users_lines(run: Any, folder: Pa
     one = run("explain", "tuned.py", "--layer", "layer2").out
     assert "layer2 (2" in one and "layer1 (4" not in one
     assert "update" not in run("explain", "tuned.py", "--inference").out
+
+
+@pytest.mark.timeout(60)
+def test_a_formula_is_written_only_as_far_as_it_is_shown(run: Any, folder: Path) -> None:
+    """Each round has the variable twice: its formula doubles 200 times."""
+    rounds = "        for _ in range(200):\n            total = 3.2 * total * (1.0 - total)\n"
+    text = TUNED.replace("        self.feedforward(", f"{rounds}        self.feedforward(")
+    (folder / "tuned.py").write_text(text)
+    done = run("explain", "tuned.py", "--layer", "layer1", "--inference")
+    (output,) = [line for line in done.out.splitlines() if "layer1.output = " in line]
+    said, cut, place = output.partition(" ...   # tuned.py")
+    assert cut and len(said.partition(" = ")[2]) == 2000 and "3.2" in said
 
 
 WINDOWS = """
