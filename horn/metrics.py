@@ -319,7 +319,8 @@ def score(
     metric: Metric, network: Network, data: Dataset, target: str | None, outputs: Array
 ) -> float:
     """Compute a metric over a whole data set; a named metric is NaN where an output is. outputs (n,
-    n_outputs). Raises ModelError: it does not fit.
+    n_outputs). A user's function gets views that cannot be written. Raises ModelError: it does not
+    fit, or writes.
     """
     y = _read(data, outputs.dtype) if target == "input" else data.y
     assert y is not None
@@ -334,7 +335,17 @@ def score(
     if metric.reads == "numbers":
         wide = outputs.astype(np.float64)
         return float(metric.f(y.reshape(outputs.shape).astype(np.float64), wide))
-    found = metric.f(y, outputs.reshape(y.shape) if outputs.shape[1] == 1 else outputs)
+    outputs = outputs.reshape(y.shape) if outputs.shape[1] == 1 else outputs
+    try:
+        found = metric.f(_unwritable(y), _unwritable(outputs))
+    except ValueError as error:
+        if "read-only" not in str(error):
+            raise
+        raise ModelError(
+            f"metric {metric.name}: writes into what it measures ({error}): y_true is the data's "
+            f"own array, and other metrics get the same y_pred; write  y_true = y_true.copy()  "
+            f"first, or make new arrays, as  y_true - y_true.mean()  instead of  y_true -= ..."
+        ) from error
     if np.ndim(found) != 0 or not np.isrealobj(found):
         shape = np.shape(found)
         got = f"an array of shape {shape}" if shape else repr(found)
@@ -343,6 +354,13 @@ def score(
             f"float(...)"
         )
     return float(found)
+
+
+def _unwritable(array: Array) -> Array:
+    """A view: y_true may be the user's own array, which training reads."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _read(data: Dataset, dtype: Any) -> Array:

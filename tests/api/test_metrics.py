@@ -395,6 +395,33 @@ def test_a_metric_that_does_not_fit_is_said_before_training(kind, given, said, o
     assert not begun and "\n" not in str(raised.value)
 
 
+def flipped(y_true, y_pred):
+    y_true[:] = 1 - y_true
+    return 0.0
+
+
+def centred(y_true, y_pred):
+    y_pred -= y_pred.mean()
+    return float((y_true * y_pred).mean())
+
+
+@pytest.mark.parametrize("kind, metric", [("side", flipped), ("number", flipped),
+                                          ("number", centred), ("each", flipped)])  # fmt: skip
+@pytest.mark.parametrize("where", ["training", "validation", "evaluate"])
+def test_a_metric_that_writes_is_refused_and_changes_no_data(kind, metric, where) -> None:
+    x, y = samples(kind)
+    before = y.copy()
+    own = None if where == "training" else (x, y)
+    said = f"metric {metric.__name__}: writes into what it measures .*read-only.*y_true.copy"
+    with pytest.raises(ModelError, match=said):
+        if where == "evaluate":
+            run = horn.train(horn.Job(NETWORKS[kind], (x, y), epochs=1))
+            run.model.evaluate(x, y, metrics=[metric])
+        else:
+            horn.train(horn.Job(NETWORKS[kind], (x, y), validation=own, metrics=[metric]))
+    assert np.array_equal(y, before) and y.flags.writeable
+
+
 def test_a_class_that_validation_lacks_is_said_before_training() -> None:
     x, y = samples("label")
     few = horn.Job(network(), (x, y), validation=(x[y != 2], y[y != 2]), metrics=["auc"])
