@@ -55,12 +55,15 @@ class TrainingContext:
     @property
     def model(self) -> Model:
         """The model as it is now; a copy, which training no longer changes. In ``on_train_end`` it
-        is the later ``run.model``.
+        is the later ``run.model``. Raises JobError: in ``on_train_begin`` there is none yet.
         """
         if self.is_watching:
             raise JobError("a task has its share of the model: leave everywhere out to have all")
         if self._model is None:
-            raise JobError("there is a model from the first update on, and none before it")
+            raise JobError(
+                "there is a model from the first update on, and none in on_train_begin; a new run "
+                "begins with context.job.network.initial_parameters(context.job.dtype)"
+            )
         return self._model()
 
     @property

@@ -100,8 +100,21 @@ def test_before_the_first_update_there_is_no_model():
         def on_train_begin(self, context: TrainingContext) -> None:
             context.model.predict(held_out())
 
-    with pytest.raises(horn.CallbackError, match="there is a model from the first update on"):
+    with pytest.raises(horn.CallbackError, match="from the first update on.*network.initial_par"):
         horn.train(job(callbacks=[Early()]))
+
+
+def test_what_a_new_run_begins_with_is_there_before_the_first_update():
+    found = []
+
+    class Early(horn.Callback):
+        def on_train_begin(self, context: TrainingContext) -> None:
+            found.append(context.job.network.initial_parameters(context.job.dtype))
+
+    run = horn.train(job(callbacks=[Early()], optimizer=horn.SGD(0.0)))
+    assert found[0].keys() == run.model.parameters.keys()
+    for name, array in run.model.parameters.items():
+        assert np.array_equal(found[0][name], array) and found[0][name].dtype == array.dtype
 
 
 def test_stop_after_an_epoch_and_within_one():
