@@ -216,11 +216,16 @@ def refuse_pairs(data: Any, what: str) -> None:
         )
     if len(data) == 2 and _are_unlike(*data) and np.shape(data[0])[:1] == np.shape(data[1])[:1]:
         raise DataError(f"{what}: got a list of two arrays, but {pair}; write (x, y), not [x, y]")
-    if isinstance(first, (tuple, list)) and len(first) == 2 and _are_unlike(*first):
+    if is_pair(first):
         raise DataError(
             f"{what}: got a list of {len(data)} pairs, a sample each, but {pair}; write  x, y = "
             f"zip(*data)  and then (np.array(x), np.array(y))"
         )
+
+
+def is_pair(item: Any) -> bool:
+    """Whether an item is a sample and its answer, (x, y), rather than a row of two numbers."""
+    return isinstance(item, (tuple, list)) and len(item) == 2 and _are_unlike(*item)
 
 
 def _are_unlike(a: Any, b: Any) -> bool:

@@ -6,10 +6,12 @@ grow. The order is the stream's own, not a permutation; an epoch is a number of 
 
 from __future__ import annotations
 
+import array
 import inspect
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,11 +33,13 @@ class Stream:
 
     source : a function that returns an iterator (called again when one has ended, so that
     epochs can go on), an object that can be iterated again and again, such as a
-    ``torch.utils.data.DataLoader``, or an iterator, which is read once. It gives (x, y), or x
+    ``torch.utils.data.DataLoader``, one with a length and pairs by number (a map-style data set,
+    read from its first to its last), or an iterator, which is read once. It gives (x, y), or x
     alone: one sample (x (features,), y a number or (targets,)), or some (x (k, ...), y (k,) or
     (k, targets)); arrays, tensors or lists. They are cut into the job's batches anew.
-    samples : of an epoch; by default those of a DataLoader's data set, else the job needs
-    ``iterations``, which are one epoch. ``head`` : the first item, which shows the form of all.
+    samples : of an epoch; by default those of a DataLoader's data set or of pairs by number, else
+    the job needs ``iterations``, which are one epoch. ``head`` : the first item, which shows the
+    form of all.
 
     Raises
     ------
@@ -56,9 +60,11 @@ class Stream:
             raise DataError(
                 f"{name}: samples is how many are an epoch, a whole number from 1, got {samples!r}"
             )
-        self.source, self.samples, self.name, self._scale = source, samples, name, scale
+        is_map = gives_pairs_by_number(source)
         if samples is None:
-            self.samples = _length(source)
+            samples = len(source) if is_map else _length(source)
+        source = partial(_in_order, source) if is_map else source
+        self.source, self.samples, self.name, self._scale = source, samples, name, scale
         if not is_function(source) and not hasattr(source, "__iter__"):
             raise DataError(
                 f"{name}: a stream is a function that returns an iterator, an iterator, or what "
@@ -290,10 +296,38 @@ def is_stream(thing: Any) -> bool:
         return True
     if isinstance(thing, (Dataset, np.ndarray, list, tuple, dict, str, bytes, type)):
         return False
-    is_array = any(hasattr(thing, name) for name in ("__array__", "__array_interface__", "dtypes"))
-    if is_array or arrays.is_sparse(thing) or hasattr(thing, "__fspath__"):
+    if is_array(thing) or arrays.is_sparse(thing) or hasattr(thing, "__fspath__"):
         return False
-    return isinstance(thing, Iterable) or is_function(thing)
+    return isinstance(thing, Iterable) or is_function(thing) or gives_pairs_by_number(thing)
+
+
+def is_array(thing: Any) -> bool:
+    """Whether ``numpy.asarray`` reads it at once: an array, a table, or memory of Python."""
+    names = ("__array__", "__array_interface__", "dtypes")
+    is_memory = isinstance(thing, (memoryview, bytearray, array.array))
+    return is_memory or any(hasattr(thing, name) for name in names)
+
+
+def gives_pairs_by_number(thing: Any) -> bool:
+    """Whether it is a map-style data set: a length, and a pair (x, y) for each number below. Items
+    that are alike in shape are the rows of an array. A Dataset of PyTorch is not one: it says
+    elsewhere which DataLoader shuffles it.
+    """
+    if isinstance(thing, type) or not all(
+        hasattr(type(thing), name) for name in ("__len__", "__getitem__")
+    ):
+        return False
+    is_torchs = any(each.__module__.startswith("torch.utils.data") for each in type(thing).__mro__)
+    if is_torchs or hasattr(thing, "__iter__") or is_array(thing) or not len(thing):
+        return False
+    try:
+        return arrays.is_pair(thing[0])
+    except Exception:
+        return True  # it fails again as a stream, which quotes the error
+
+
+def _in_order(pairs: Any) -> Iterator[Any]:
+    return (pairs[k] for k in range(len(pairs)))  # iter(pairs) would go on to an IndexError
 
 
 def as_stream(thing: Any, name: str) -> Stream:

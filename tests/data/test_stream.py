@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from array import array as memory
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,6 +55,52 @@ def test_a_stream_of_the_same_order_gives_the_same_bits(size: int, backend: str)
     job = horn.Job(network(), Stream(by_order(size, 1), samples=3000))
     assert job.acc_is_of.startswith("acc is not measured on the training samples of a stream")
     assert not threads()
+
+
+class ByNumber:
+    """A map-style data set: it has no end but its length."""
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, k: int) -> Any:
+        return X[k % len(X)], Y[k % len(Y)]
+
+
+class RowsByNumber(ByNumber):
+    def __getitem__(self, k: int) -> Any:
+        return X[k].tolist()
+
+
+class FailsByNumber(ByNumber):
+    def __getitem__(self, k: int) -> Any:
+        raise RuntimeError("no disk")
+
+
+def test_pairs_by_number_are_a_stream_of_so_many_samples() -> None:
+    job = horn.Job(network(), ByNumber(), epochs=2, batch_size=16, validation=ByNumber())
+    run = horn.train(job, progress=False)
+    wanted = horn.Job(network(), Stream(lambda: zip(X, Y, strict=True), samples=len(X)), epochs=2,
+                      batch_size=16, validation=(X, Y))  # fmt: skip
+    assert run.history["val_loss"] == horn.train(wanted, progress=False).history["val_loss"]
+    assert run.iterations == 10 and run.model.evaluate(ByNumber()) == run.model.evaluate(X, Y)
+    assert len(Stream(ByNumber(), samples=30)) == 30 and is_stream(ByNumber())
+
+
+def test_rows_by_number_are_an_array_and_errors_are_quoted() -> None:
+    assert not is_stream(RowsByNumber())
+    model = horn.Model(network(), network().initial_parameters())
+    np.testing.assert_array_equal(model.predict(RowsByNumber()), model.predict(X.astype(float)))
+    with pytest.raises(DataError, match="the stream raised RuntimeError: no disk"):
+        horn.Job(network(), FailsByNumber())
+
+
+def test_memory_of_python_is_an_array() -> None:
+    model = horn.Model(network(), network().initial_parameters())
+    np.testing.assert_array_equal(model.predict(memoryview(X)), model.predict(X))
+    whole = horn.Job(network(), (memoryview(X), memoryview(Y))).data
+    np.testing.assert_array_equal(whole.y, Y)
+    assert not is_stream(bytearray(4)) and not is_stream(memory("d", [1.0]))
 
 
 def test_samples_one_by_one_and_functions_that_are_called_for_each_pass() -> None:
