@@ -14,6 +14,7 @@ from horn.errors import DataError
 from horn.formats.files import missing
 
 SHOWN = 20  # characters on each side of the one that a message is about
+MOST_OF_A_PATH = 4096  # as of Linux
 
 
 def text(
@@ -83,6 +84,9 @@ def _numbered(
     found: str, alphabet: Sequence[str] | None, name: str
 ) -> tuple[tuple[str, ...], np.ndarray]:
     letters = tuple(sorted(set(found))) if alphabet is None else tuple(alphabet)
+    for letter in letters:
+        if not isinstance(letter, str) or len(letter) != 1:
+            raise DataError(f"{name}: the alphabet is of characters, one each; got {letter!r}")
     return letters, codes(found, letters, name)
 
 
@@ -130,6 +134,11 @@ def _read(source: Any) -> tuple[str, str]:
         return str(getattr(source, "name", "text")), found
     if not isinstance(source, (str, os.PathLike)):
         raise DataError(f"text takes the path of a file, or something open; got {source!r}")
+    if "\n" in str(source) or len(str(source)) > MOST_OF_A_PATH:
+        raise DataError(
+            f"text takes the path of a file; got what looks like the text itself, "
+            f"{str(source)[:SHOWN]!r}...; pass io.StringIO(it)"
+        )
     path = Path(source)
     try:
         return path.name, path.read_bytes().decode("utf-8")

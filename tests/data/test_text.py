@@ -95,6 +95,9 @@ def test_pieces_of_a_text_that_are_too_long_for_a_network_are_told_by_their_step
         (io.BytesIO(b"abc"), {}, "open the file as text"),
         ("a\0b", {}, "cannot be read"),
         (["a", "b"], {}, "takes the path of a file"),
+        ("to be or\nnot to be", {}, r"what looks like the text itself, 'to be or.nnot .* io.Strin"),
+        (io.StringIO("abc"), {"alphabet": ["ab", "c"]}, "is of characters, one each; got 'ab'"),
+        (io.StringIO("abc"), {"alphabet": [1, 2]}, "is of characters, one each; got 1"),
     ],
 )
 def test_what_cannot_be_spelled_is_said(source, settings, said):
