@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,6 +55,11 @@ def _of_mapping(given: Mapping[Any, Any], classes: tuple[Any, ...]) -> Array:
             )
         if isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)):
             raise ModelError(f"Job: class_weight[{label!r}] is {weight!r}; give a number from 0")
+        if not 0 <= weight <= sys.float_info.max:  # nor is it NaN
+            raise ModelError(
+                f"Job: class_weight[{label!r}] is {weight!s:.20}; weights are finite numbers "
+                "from 0 (0: the class is not learned from)"
+            )
         found[places[label]] = weight
     return found
 
