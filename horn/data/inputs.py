@@ -24,9 +24,11 @@ def side_by_side(data: Any, shapes: Shapes, what: str) -> Any:
     Raises
     ------
     DataError : an input is missing or unknown, of another size or shape, or has another number of
-    samples.
+    samples; or they are several arrays without names.
     """
     x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+    for given in (data, x):
+        _refuse_unnamed(given, shapes, what)
     if not isinstance(x, Mapping):
         return data
     names = list(shapes)
@@ -64,6 +66,22 @@ def side_by_side(data: Any, shapes: Shapes, what: str) -> Any:
         found = {name: (_real(*pair), 1.0) for name, pair in found.items()}
     whole = np.concatenate([array for array, _ in found.values()], axis=1)
     return as_dataset(whole if y is None else (whole, y), what, scale=next(iter(found.values()))[1])
+
+
+def _refuse_unnamed(given: Any, shapes: Shapes, what: str) -> None:
+    """Raise DataError for (image, facts), as Keras takes them: a pair is x and y. With several
+    inputs none has as many numbers as a sample, so that (x, y) is never meant.
+    """
+    if len(shapes) < 2 or not isinstance(given, (tuple, list)) or len(given) != len(shapes):
+        return
+    shaped = [one.shape for one in given if len(getattr(one, "shape", ())) > 1]
+    sizes = sorted(math.prod(shape[1:]) for shape in shaped)
+    if sizes == sorted(math.prod(shape) for shape in shapes.values()):
+        named = ", ".join(f"{name!r}: ..." for name in shapes)
+        raise DataError(
+            f"{what}: got a {type(given).__name__} of {len(given)} arrays, but several inputs are "
+            f"given by their names: x = {{{named}}}"
+        )
 
 
 def _real(array: np.ndarray, scale: float) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,17 @@ def test_mistakes_are_said() -> None:
         other.input(3, name="z", keep=0.5)
     with pytest.raises(ModelError, match="input comes first, before other layers"):
         net.input(3)
+
+
+@pytest.mark.parametrize("given", [(X, Z), (Z, X), [X, Z]], ids=["pair", "turned", "list"])
+def test_arrays_without_names_are_told_of_them(given: Any) -> None:
+    net = together()
+    model = horn.Model(net, net.initial_parameters())
+    said = "of 2 arrays, but several inputs are given by their names: x = {'x': ..., 'z': ...}"
+    for ask in (lambda: model.predict(given), lambda: model.evaluate(given, Y),
+                lambda: horn.Job(net, (given, Y)), lambda: horn.Job(net, given)):  # fmt: skip
+        with pytest.raises(DataError, match=re.escape(said)):
+            ask()
 
 
 def test_a_single_input_may_be_named_too() -> None:
