@@ -192,7 +192,8 @@ def _edges(
     try:
         return connection.edges(source.size, size, rng)
     except ModelError as error:
-        raise ModelError(f"layer {index} {name!r}: {error}") from None
+        # the cause is of a user's function; without one its own traceback says nothing
+        raise ModelError(f"layer {index} {name!r}: {error}") from error.__cause__
 
 
 def moved(link: Link, layers: Mapping[int, Layer] | Sequence[Layer]) -> Link:

@@ -98,8 +98,16 @@ class Sparse:
 
     def _heard_by(self, receiver: int) -> Any:
         assert self.sources is not None
-        found = self.sources(receiver)
-        listed = list(found) if isinstance(found, Iterable) else found
+        try:
+            found = self.sources(receiver)
+            listed = list(found) if isinstance(found, Iterable) else found
+        except Exception as error:
+            name = getattr(self.sources, "__name__", "sources")
+            raise ModelError(
+                f"Sparse(sources={name}): {name}({receiver}) raised {type(error).__name__}: "
+                f"{error}; it is called with the number of each neuron of the layer, and gives "
+                f"the numbers of those below that it hears"
+            ) from error
         return _whole(listed, f"sources({receiver})")
 
     def _of_matrix(self, n_sources: int, n_receivers: int) -> Edges:

@@ -102,3 +102,18 @@ def test_a_network_says_which_layer_cannot_be_wired():
     net.input(4)
     with pytest.raises(ModelError, match="layer 1 'layer1': Sparse"):
         net.layer(2, connect=horn.Sparse(fan_in=9))
+
+
+def test_an_error_of_the_function_of_sources_names_the_layer_and_keeps_its_traceback():
+    def below(receiver):
+        return [receiver, [1, 2][receiver]]
+
+    net = horn.Network()
+    net.input(4)
+    said = r"layer 1 'h': Sparse\(sources=below\): below\(2\) raised IndexError: list index out of"
+    with pytest.raises(ModelError, match=said) as raised:
+        net.layer(4, connect=horn.Sparse(sources=below), name="h")
+    assert isinstance(raised.value.__cause__, IndexError)
+    with pytest.raises(ModelError, match="fan_in=9") as raised:
+        net.layer(4, connect=horn.Sparse(fan_in=9))
+    assert raised.value.__cause__ is None and raised.value.__suppress_context__
