@@ -572,8 +572,9 @@ class Model:
 
     def to_torch(self) -> Any:
         """A torch.nn.Module that computes what ``predict`` does, (batch, features) -> (batch,
-        outputs) in the type of the model, with the learned arrays as its Parameters; of sequences
-        (batch, steps, features), as for ``export``. Needs PyTorch.
+        outputs) in the type of the model, with the learned arrays as its Parameters; of images also
+        (batch, height, width, channels), of sequences (batch, steps, features), as for ``export``.
+        Needs PyTorch.
 
         Raises
         ------

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from horn.connections.windows import Sizes, Span
-from horn.errors import ModelError
+from horn.errors import DataError, ModelError
 from horn.export.program import Array, Translation
+from horn.network import Network
 
 
 def _torch() -> Any:
@@ -152,7 +153,8 @@ class TorchGraph:
 def module(translation: Translation[Any]) -> Any:
     """A torch.nn.Module with ``forward(x)``: (batch, features) -> (batch, outputs), for sequences
     (batch, steps, features) -> (batch, outputs) or (batch, steps, outputs), with any number of
-    steps; with several outputs a dict of these by name.
+    steps; with several outputs a dict of these by name. Features may have the axes of net.input,
+    (batch, height, width, channels); forward raises DataError for other shapes.
     """
     torch = _torch()
     operations = _operations(torch)
@@ -171,6 +173,7 @@ def module(translation: Translation[Any]) -> Any:
                 self.register_parameter(own, torch.nn.Parameter(array))
 
         def forward(self, x: Any) -> Any:
+            x = _rows(translation.network, x)
             sent = translation.run(TorchGraph(torch, self, x), x)
             if x.dim() == 3:
                 places = zip(sent, translation.each_step, strict=True)
@@ -197,6 +200,19 @@ def module(translation: Translation[Any]) -> Any:
             return self._buffers[name]
 
     return HornModule()
+
+
+def _rows(network: Network, x: Any) -> Any:
+    """x with all features of a sample, or of a step of one, in one axis. Raises DataError."""
+    own, first = network.layers[0], ["batch", "steps"] if network.steps else ["batch"]
+    axes, n = tuple(x.shape[len(first) :]), len(first)
+    if axes == (own.size,):
+        return x
+    if axes == own.shape:
+        return x.flatten(n)
+    forms = [(own.size,), own.shape][: 1 + (len(own.shape) > 1)]
+    wanted = " or ".join(f"({', '.join([*first, *map(str, form)])})" for form in forms)
+    raise DataError(f"the module of this model takes x of shape {wanted}, got {tuple(x.shape)}")
 
 
 def _names(arrays: Iterable[str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ import horn
 from horn import activations, neurons
 from horn.cli import horn as commands
 from horn.cli._end import ending
-from horn.errors import CompileError
+from horn.errors import CompileError, DataError
 from tests.parity import programs, recurrent
 from tests.support.examples import fake_data
 
@@ -667,6 +667,37 @@ def test_gradients_of_pytorch_are_those_of_horn():
     for name, parameter in names.items():
         wanted = probed[name.replace("_", ".") + ".gradient"]
         np.testing.assert_allclose(parameter.grad.numpy(), wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_a_module_takes_images_as_they_were_declared_and_says_what_it_takes():
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    net = horn.Network(seed=1)
+    net.input((6, 5, 2))
+    net.layer(connect=horn.Convolution(2, 3))
+    net.output(2, activation="softmax", loss="cross_entropy")
+    module, model = model_of(net).to_torch(), model_of(net)
+    x = rng.random((4, 6, 5, 2), np.float32)
+    for each in (x, x.reshape(4, -1)):
+        found = module(torch.tensor(each)).detach().numpy()
+        np.testing.assert_allclose(found, model.predict(x), atol=1e-6)
+    said = r"x of shape \(batch, 60\) or \(batch, 6, 5, 2\), got \(4, 2, 6, 5\)"
+    with pytest.raises(DataError, match=said):
+        module(torch.tensor(x.transpose(0, 3, 1, 2)))
+    with pytest.raises(DataError, match=r"got \(6, 5, 2\)"):
+        module(torch.tensor(x[0]))
+
+    net = horn.Network(seed=1)
+    net.input((4, 3), steps=5)
+    net.layer(3)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    module, model = model_of(net).to_torch(), model_of(net)
+    x = rng.random((2, 5, 4, 3), np.float32)
+    for each in (x, x.reshape(2, 5, 12)):
+        found = module(torch.tensor(each)).detach().numpy()
+        np.testing.assert_allclose(found, model.predict(x), atol=1e-6)
+    with pytest.raises(DataError, match=r"\(batch, steps, 12\) or \(batch, steps, 4, 3\), got"):
+        module(torch.tensor(x.reshape(2, 60)))
 
 
 class Brightest(horn.Neuron):
