@@ -42,6 +42,10 @@ def by_class(given: Any, network: Network, target: str | None, data: Dataset) ->
             f'Job: class_weight is "balanced" or a dict, as {{0: 1.0, 1: 5.0}}; got {given!r:.80}'
         )
     weight = by_label[labels]
+    if not weight.any():
+        raise ModelError(
+            "Job: class_weight is 0 for the class of every sample; nothing would be learned"
+        )
     return weighed(data, weight if data.weight is None else data.weight * weight)
 
 

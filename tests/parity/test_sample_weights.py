@@ -306,6 +306,7 @@ def test_a_job_is_made_again_with_the_weights_that_it_has() -> None:
     ({"class_weight": {0: "much"}}, r"class_weight\[0\] is 'much'; give a number"),
     ({"class_weight": {0: -1.0}}, r"class_weight\[0\] is -1.0; weights are finite numbers from 0"),
     ({"class_weight": {1: np.nan}}, r"class_weight\[1\] is nan"),
+    ({"class_weight": {0: 0, 1: 0}}, "class_weight is 0 for the class of every sample; nothing"),
     ({"class_weight": {1: 10**400}}, r"class_weight\[1\] is 1000"),
 ])  # fmt: skip
 def test_wrong_weights_say_what_to_write(more: dict[str, Any], said: str) -> None:
