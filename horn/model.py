@@ -199,15 +199,16 @@ class Model:
 
     def record(self, x: Any, *names: str) -> dict[str, Any]:
         """The outputs of layers, and States, at each step of some sequences: by name (n, steps,
-        size), where some end early lists of (steps, size). In inference, and step by step: for
-        looking at, not for many samples.
+        size), where some end early lists of (steps, size); of none (0, steps, size). In inference,
+        and step by step: for looking at, not for many samples.
 
         x : as for ``predict``. names : layers, and "layer.state" of each ``State(per="sample")``,
         also in a list; without any, all of these.
 
         Raises
         ------
-        ModelError : there is no such layer or State, or it is a model of samples.
+        ModelError : there is no such layer or State, it is a model of samples, or a layer hears
+        another from the end.
         """
         from horn.stream import recorded
 
@@ -216,9 +217,17 @@ class Model:
                 "record is for a model of sequences, net.input(n, steps=...); "
                 "model.activations(x, layer) tells what a layer sends for each sample"
             )
+        if hears_reversed(self.network.layers):
+            raise ModelError(
+                "record goes step by step, but a layer of this model hears another from the end of "
+                "the sequence: model.activations(x, layer) tells what a layer sends, at each step "
+                "if the model answers each, else at the last"
+            )
         if len(names) == 1 and isinstance(names[0], (list, tuple)):
             names = tuple(names[0])
         x = self._inputs.sequences(x)
+        if (one := _one_of(x, 2)) is not None:  # of no sequences
+            return {name: np.array(each)[:0] for name, each in self.record(one, *names).items()}
         data = self._inputs.whole(x) if self._inputs.is_long(x) else self._inputs.dataset(x, "x")
         found = recorded(self.stream(), data, names)
         if data.lengths is not None:

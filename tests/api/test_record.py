@@ -90,6 +90,29 @@ def test_sequences_of_other_lengths() -> None:
     np.testing.assert_array_equal(of_both[1], whole["top"][1])
 
 
+def test_of_no_sequences_the_steps_and_sizes_are_told() -> None:
+    made = model()
+    for steps in (2, 4, 8):
+        found = made.record(np.zeros((0, steps, 3)), "top", "below.v")
+        assert {name: each.shape for name, each in found.items()} == {
+            "top": (0, steps, 4), "below.v": (0, steps, 6),
+        }  # fmt: skip
+    with pytest.raises(ModelError, match="'below.w' is neither a layer nor a State"):
+        made.record(np.zeros((0, 4, 3)), "below.w")
+
+
+@pytest.mark.parametrize("each_step", [False, True])
+def test_what_hears_the_end_first_is_not_recorded(each_step: bool) -> None:
+    net = horn.Network(seed=1)
+    x = net.input(3, steps=4)
+    net.layer(2, activation="tanh", inputs=[horn.Reversed(x), horn.Delayed()], name="back")
+    net.output(2, activation="softmax", loss="cross_entropy", each_step=each_step)
+    made = horn.Model(net, net.initial_parameters())
+    with pytest.raises(ModelError, match=r"^record goes .*: model.activations\(x, layer\) tells"):
+        made.record(X, "back")
+    assert made.activations(X, "back").shape == ((5, 4, 2) if each_step else (5, 2))
+
+
 @pytest.mark.parametrize("backend", ["kernels", "python"])
 def test_a_loss_between_layers_sends_nothing(backend: str) -> None:
     net = network(each_step=True)
