@@ -9,6 +9,7 @@ Ops = Sequence[tuple[str, Sequence[int]]]
 
 NONE, DOT, COPY, ROWS, COLUMNS, PLACES, QUOTIENTS, WAVES, SLOPES, SQUARES = range(10)  # FAST_*
 MUL, ADD, SUB, BUS, APART, SQUARE, LESS, MORE = range(8)  # T_* of tape.h
+MOST_FACTORS = 5  # that a tile has, in SLOPES
 FUNCTIONS = ("exp", "tanh", "sigmoid", "square")  # W_* of tape.h
 _EXTREMES = (MUL, ADD, SUB, BUS, APART)
 _FACTORS = (MUL, ADD, SUB, BUS, LESS, MORE)
@@ -63,15 +64,17 @@ class _Values:
             found = {"mul": MUL, "add": ADD, "sub": SUB}.get(name)
             return None if found is None else (found, (values[0], values[1]), -1)
         if name in ("abs", "square") or (name == "mul" and values[0] == values[1]):
-            inside = self.term(values[0])
-            if inside is None or inside[0] != SUB:
+            inside, pair = self.op(values[0])
+            if inside != "sub" or not all(map(self.is_array, pair)) or pair[0] == pair[1]:
                 return None
-            return APART if name == "abs" else SQUARE, inside[1], -1
+            return APART if name == "abs" else SQUARE, (pair[0], pair[1]), -1
         if name in ("add", "sub"):
             number, product = values if name == "sub" else sorted(values)
-            const, inside = self.const(number), self.term(product)
-            if const is not None and inside is not None and inside[0] == MUL:
-                return LESS if name == "sub" else MORE, inside[1], const
+            const, (inside, pair) = self.const(number), self.op(product)
+            if const is None or inside != "mul" or not all(map(self.is_array, pair)):
+                return None
+            if pair[0] != pair[1]:
+                return LESS if name == "sub" else MORE, (pair[0], pair[1]), const
         return None
 
     def wave(self, value: int) -> tuple[int, tuple[int, int], int, int] | None:
@@ -94,11 +97,18 @@ class _Values:
         return FUNCTIONS.index(name), found[1], t, sign
 
     def factors(self, value: int) -> list[int]:
-        """The factors of a product, none of which is a product itself."""
-        name, args = self.op(value)
-        if name == "mul" and args[0] != args[1]:
-            return [*self.factors(args[0]), *self.factors(args[1])]
-        return [value]
+        """The factors of a product, none of which is a product itself unless they are more than
+        any tile has: ``v = v * (v * x)``, again and again, has twice as many each time.
+        """
+        found, pending = list[int](), [value]
+        while pending and len(found) + len(pending) <= MOST_FACTORS:
+            value = pending.pop()
+            name, args = self.op(value)
+            if name == "mul" and args[0] != args[1]:
+                pending += reversed(args)
+            else:
+                found.append(value)
+        return [*found, *reversed(pending)]
 
     def is_one_less(self, value: int, other: int) -> bool:
         """Whether the value is 1 - other."""

@@ -233,6 +233,16 @@ def test_large_neurons_mean_what_the_interpreter_does(tmp_path, text: Callable[[
         np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-11, err_msg=name)
 
 
+@pytest.mark.timeout(60)
+def test_a_sum_of_many_products_is_no_tile(tmp_path):
+    """Its factors were all looked for: twice as many with each round."""
+    lines = ["y = 0.0", "for m in messages:", "    v = horn.math.tanh(m.input * m.weight)"]
+    lines += ["    v = v * (v * m.input)"] * 200
+    cls = texts.module(tmp_path, texts.source(forward([*lines, "    y += v", "z = y"]))).N
+    expected, found = probed(cls, "reference"), probed(cls, "kernels")
+    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-9)
+
+
 def test_the_interpreter_runs_six_hundred_operations(tmp_path):
     cls = texts.module(tmp_path, texts.source(one_expression(1200))).N
     expected, found = probed(cls, "python"), probed(cls, "kernels")
