@@ -89,8 +89,12 @@ class Formulas:
 
 def _evaluated(node: Node, scalars: Mapping[str, float]) -> float:
     """The value of a node without axes, in double precision."""
-    if node.op is Op.CONST:
-        return float(node.value)
-    if node.op is Op.SCALAR:
-        return scalars[node.value]
-    return ir.compute(node.op, [_evaluated(a, scalars) for a in node.args])
+    values: dict[Node, float] = {}
+    for n in ir.walk(node):
+        if n.op is Op.CONST:
+            values[n] = float(n.value)
+        elif n.op is Op.SCALAR:
+            values[n] = scalars[n.value]
+        else:
+            values[n] = ir.compute(n.op, [values[a] for a in n.args])
+    return values[node]

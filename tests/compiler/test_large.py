@@ -15,7 +15,7 @@ import pytest
 
 import horn
 from horn import ir
-from horn.backends import Setup, make
+from horn.backends import Setup, _formulas, make
 from horn.compiler import lower
 from horn.data import Dataset
 from horn.ir import Op, const, contraction, derive, leaf, nodes
@@ -241,6 +241,15 @@ def test_a_sum_of_many_products_is_no_tile(tmp_path):
     cls = texts.module(tmp_path, texts.source(forward([*lines, "    y += v", "z = y"]))).N
     expected, found = probed(cls, "reference"), probed(cls, "kernels")
     np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-9)
+
+
+@pytest.mark.timeout(60)
+def test_a_number_of_the_run_is_computed_from_each_part_once():
+    """The rate of an optimizer that servers or replicas apply, outside of a program."""
+    rate, expected = ir.Scalar("learning_rate"), 0.1
+    for _ in range(1500):
+        rate, expected = rate * (1.1 - rate), expected * (1.1 - expected)
+    assert _formulas._evaluated(rate, {"learning_rate": 0.1}) == expected
 
 
 def test_the_interpreter_runs_six_hundred_operations(tmp_path):
