@@ -461,15 +461,9 @@ class Attempts:
         look_s = LOOK_S if coordinator is None else CHECKPOINT_LOOK_S
         while not monitor.is_over:
             now = time.monotonic()
-            error = monitor.verdict(pool.stacks)
-            if error is not None:
-                raise error
+            self._look_after(monitor, repairs, now)
             if look is not None:
                 look()
-            verdict_at = monitor.verdict_at
-            if verdict_at is None and deadline is not None and now > deadline:
-                assert timeout_s is not None
-                raise overdue(monitor.job, timeout_s, record.iteration, record.epoch)
             if coordinator is not None:
                 if stop_requested.is_set() and not coordinator.is_stopping:
                     if isinstance(pool, TaskPool) and not monitor.ready:
@@ -477,20 +471,29 @@ class Attempts:
                     record.watcher.note(f"{STOPPING}; {self.here.remedy}.")
                     coordinator.stop()
                 coordinator.advance(now, record.iteration)
-            if repairs is not None:
-                while not self.here.changes.empty():
-                    change = self.here.changes.get()
-                    repairs.change(change.groups, change.hosts)
-                repairs.restart_due(now)
-            for late in () if monitor.watch is None else monitor.watch.take_stalled():
-                failed = late.failed(now)
-                if repairs is None or not repairs.hear(late.ranks[0], failed):
-                    monitor.hear(NOBODY, failed)
             repair_at = None if repairs is None else repairs.next_at
-            ends = [t for t in (verdict_at, deadline, repair_at) if t is not None]
+            ends = [t for t in (monitor.verdict_at, deadline, repair_at) if t is not None]
             wait_s = min([t - now for t in ends], default=look_s)
             self._hear(monitor, repairs, min(max(wait_s, 0.001), look_s))
             self._call_back(monitor, repairs)
+
+    def _look_after(self, monitor: TaskMonitor, repairs: Restarts | None, now: float) -> None:
+        """Raise the root cause of a failure, or that time is over; restart what is due."""
+        error = monitor.verdict(self.here.pool.stacks)
+        if error is not None:
+            raise error
+        record, timeout_s = monitor.record, self.settings.timeout
+        if monitor.verdict_at is None and timeout_s is not None and now > self.begun + timeout_s:
+            raise overdue(monitor.job, timeout_s, record.iteration, record.epoch)
+        if repairs is not None:
+            while not self.here.changes.empty():
+                change = self.here.changes.get()
+                repairs.change(change.groups, change.hosts)
+            repairs.restart_due(now)
+        for late in () if monitor.watch is None else monitor.watch.take_stalled():
+            failed = late.failed(now)
+            if repairs is None or not repairs.hear(late.ranks[0], failed):
+                monitor.hear(NOBODY, failed)
 
     def _hear(self, monitor: TaskMonitor, repairs: Restarts | None, wait_s: float) -> None:
         for rank, said, descriptors in self.here.pool.events(wait_s):
@@ -526,15 +529,17 @@ class Attempts:
         self, monitor: TaskMonitor, repairs: Restarts | None
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Collect the whole model from tasks that wait for a decision. Raises the root cause."""
-        pool, n_tasks = self.here.pool, self.settings.tasks
+        pool, n_tasks, unseen = self.here.pool, self.settings.tasks, self.record.unseen
+        assert unseen is not None
         if monitor.is_over:
             return monitor.whole["parameter"], monitor.whole["state"]
-        monitor.take_arrays()
-        pool.tell(ModelRequest(n_tasks))
-        while monitor.n_shares < n_tasks:
-            error = monitor.verdict(pool.stacks)
-            if error is not None:
-                raise error
+        n_waiting = -1
+        while monitor.n_shares < n_tasks or n_waiting < len(unseen):
+            if n_waiting < len(unseen):  # group 0 waits, again after a restart: it is asked
+                n_waiting = len(unseen)
+                monitor.take_arrays()
+                pool.tell(ModelRequest(n_tasks))
+            self._look_after(monitor, repairs, time.monotonic())
             self._hear(monitor, repairs, CHECKPOINT_LOOK_S)
         return monitor.take_arrays()
 

@@ -442,7 +442,9 @@ class TrainingLoop:
         if job.validation is not None and is_other and self.best is None:
             return {"validation": _measure(self.engine, job, job.validation)}
         if job.validation is not None:
-            row = self.history[self.best.epoch - 1 if self.best else -1]
+            # Not by its place: a group that came back to servers has the rows since then.
+            own = [r for r in self.history if self.best and r["epoch"] == self.best.epoch]
+            row = own[0] if own else self.history[-1]
             columns = better(job.network, job.metrics)
             found = {name.removeprefix("val_"): row.get(name) for name in columns}
             return {"validation": {k: v for k, v in found.items() if v is not None}}

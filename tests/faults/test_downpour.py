@@ -136,6 +136,45 @@ def test_a_run_goes_on_from_what_its_servers_were_told(tmp_path):
         assert np.array_equal(array, again.model.parameters[name])
 
 
+class DiesOnce(horn.Callback):
+    """Group 0 ends at the end of epoch 3, while it waits for the decision of callbacks."""
+
+    everywhere = True
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+
+    def on_epoch_end(self, context: Any) -> None:
+        if context.group == 0 and context.epoch == 3 and not os.path.exists(self.mark):
+            open(self.mark, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("strategy", [Downpour(push_every=5), Downpour(max_staleness=0), EASGD()])
+def test_group_0_may_end_while_a_callback_reads_the_model(tmp_path, strategy):
+    """Its parent waited for the parts of a process that had gone, without end."""
+    mark, best = tmp_path / "died", tmp_path / "best.horn"
+    callbacks = [DiesOnce(str(mark)), horn.ModelCheckpoint(best, monitor="loss")]
+    run = horn.train(job(5, callbacks=callbacks), groups=2, servers=1, strategy=strategy,
+                     checkpoints=tmp_path / "c", timeout=100, progress=False)  # fmt: skip
+    assert mark.exists() and run.history["epoch"] == [1, 2, 3, 4, 5]
+    assert horn.Model.load(best).network.n_inputs == 64
+
+
+@pytest.mark.parametrize("strategy", [Downpour(max_staleness=0), EASGD()])
+def test_the_best_epoch_after_a_resume_is_found_in_the_history(tmp_path, strategy):
+    """A group that comes back knows the rows since then: of another epoch were the metrics, or it
+    was an IndexError after all the training."""
+    settings = {"groups": 2, "servers": 1, "strategy": strategy, "checkpoints": tmp_path}
+    for epochs in (2, 5):
+        given = job(epochs, validation=0.1, keep_best=True)
+        run = horn.train(given, resume=epochs > 2, progress=False, **settings)
+    assert run.best_epoch is not None and run.best_epoch > 2
+    row = run.history[run.best_epoch - 1]
+    found = run.metrics["validation"]
+    assert (found["loss"], found["acc"]) == (row["val_loss"], row["val_acc"])
+
+
 class Counts(horn.Neuron):
     """Its State says how many batches its group has computed since it started."""
 
