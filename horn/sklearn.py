@@ -170,13 +170,14 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         job = Job(network, self._samples(x, y), self._optimizer(), batch_size=size, dtype=dtype,
                   iterations=done + -(-len(x) // size))  # fmt: skip
         job.check_data()
+        # without the network: that of a model is another object, with the same layers
+        made_of = self.backend, job.optimizer, size, dtype, self._threads()
         live = getattr(self, "_live", None)
-        if live is None or live[0] != size:
+        if live is None or live[0] != made_of:
             setup = Setup(network, job.optimizer, "labels", size, dtype, self._threads())
-            live = size, make(self.backend, setup)
+            live = made_of, make(self.backend, setup)
             if before is not None:
-                slots, updates = getattr(self, "_slots", {}), getattr(self, "_updates", 0)
-                live[1].load(before.parameters, before.states, slots, updates)
+                live[1].load(before.parameters, before.states, *self._memory(job.optimizer))
         engine = live[1]
         engine.bind(job.data)
         watcher = LineProgress() if self.verbose else Progress()
@@ -197,10 +198,26 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                             backend=self.backend, threads=self._threads(), facts=facts,
                             code=code, classes=job.data.classes,
                             feature_names=job.data.feature_names)  # fmt: skip
+        self._slots_of = type(job.optimizer)
         self._learned(loop.history, live)
 
-    def _learned(self, history: History, live: tuple[int, Engine] | None) -> None:
-        """Set the fitted attributes. live : batch size and engine of the next ``partial_fit``."""
+    def _memory(self, optimizer: Optimizer) -> tuple[dict[str, Array], int]:
+        """The slots and the updates that ``optimizer`` goes on from: none after one of another
+        kind, whose slots of the same names mean something else.
+        """
+        if getattr(self, "_slots_of", type(optimizer)) is not type(optimizer):
+            return {}, 0
+        kept = {
+            name: array
+            for name, array in getattr(self, "_slots", {}).items()
+            if name.rsplit("/", 1)[1] in optimizer.kept_slots
+        }
+        return kept, getattr(self, "_updates", 0)
+
+    def _learned(self, history: History, live: tuple[Any, Engine] | None) -> None:
+        """Set the fitted attributes. live : what the engine of the next ``partial_fit`` was made
+        of, and the engine.
+        """
         self._live = live
         self._slots = {} if live is None else live[1].slots()
         self._updates = 0 if live is None else live[1].updates

@@ -158,6 +158,52 @@ def test_partial_fit_goes_on_from_a_pickle(digits):
     np.testing.assert_array_equal(straight.predict_proba(x), broken.predict_proba(x))
 
 
+@pytest.mark.parametrize("change", [
+    {"learning_rate": 0.0},
+    {"learning_rate": 0.05},
+    {"optimizer": "rmsprop"},
+    {"optimizer": horn.SGD(0.1, momentum=0.9)},
+    {"backend": "reference"},
+    {"backend": "python", "optimizer": "sgd"},
+    {"batch_size": 16},
+], ids=str)  # fmt: skip
+def test_partial_fit_obeys_what_was_set_since_as_its_pickle_does(change):
+    """The engine of the first call went on with the rate of the first call."""
+    x, y = load_iris(return_X_y=True)
+    model = HornClassifier(hidden_layer_sizes=(8,), random_state=0, threads=1)
+    model.partial_fit(x, y, classes=range(3))
+    before = model.predict_proba(x)
+    model.set_params(**change)
+    copy = pickle.loads(pickle.dumps(model))
+    for each in (model, copy):
+        each.partial_fit(x, y)
+    np.testing.assert_array_equal(model.predict_proba(x), copy.predict_proba(x))
+    still = (model.predict_proba(x) == before).all()
+    assert still == (change.get("learning_rate") == 0.0)
+    for each in (model, copy):
+        each.set_params(optimizer="adam", learning_rate=None, batch_size=32).partial_fit(x, y)
+    np.testing.assert_array_equal(model.predict_proba(x), copy.predict_proba(x))
+
+
+def test_partial_fit_with_another_optimizer_begins_with_its_empty_memory():
+    """Squares of Adam are no squares of RMSProp, and Adam's t counts its own updates."""
+    x, y = load_iris(return_X_y=True)
+    model = HornClassifier(hidden_layer_sizes=(8,), optimizer="rmsprop", random_state=0)
+    model.partial_fit(x, y, classes=range(3))
+    model.set_params(optimizer="adam").partial_fit(x, y)
+    assert model._updates == 5
+    assert {name.rsplit("/")[1] for name in model._slots} == {"mean", "squares"}
+
+
+def test_partial_fit_keeps_the_engine_while_nothing_of_it_changes():
+    x, y = load_iris(return_X_y=True)
+    model = HornClassifier(hidden_layer_sizes=(8,), random_state=0)
+    model.partial_fit(x, y, classes=range(3))
+    engine = model._live[1]
+    assert model.partial_fit(x, y)._live[1] is engine
+    assert model.set_params(threads=1).partial_fit(x, y)._live[1] is not engine
+
+
 def test_partial_fit_says_what_it_needs(digits):
     x, _, y, _ = digits
     with pytest.raises(ValueError, match="the first partial_fit needs classes="):
