@@ -229,7 +229,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     def _samples(self, x: Array, y: Array) -> Dataset:
         """Checked data with what labels and columns are called, which ``model_`` then knows."""
         classes = tuple(getattr(self, "classes_", np.array([])).tolist())
-        named = classes != tuple(range(len(classes)))
+        # repr: (False, True) and (0.0, 1.0) equal (0, 1), but are other labels
+        named = repr(classes) != repr(tuple(range(len(classes))))
         columns = tuple(getattr(self, "feature_names_in_", ()))
         return Dataset(x, y, classes=classes if named else None, feature_names=columns)
 

@@ -315,6 +315,31 @@ def test_the_model_knows_classes_and_columns_by_name():
                 found.model_.predict(x[x.columns[::-1]])
 
 
+@pytest.mark.parametrize("of", [lambda y: y > 0, lambda y: y * 1.0, lambda y: (y > 0) * 1.0,
+                                lambda y: y.astype(np.float32)])  # fmt: skip
+def test_the_model_knows_classes_that_equal_whole_numbers(of, tmp_path):
+    """Truth values and floats were taken for 0, 1, 2: (False, True) == (0, 1) in Python."""
+    x, number = load_iris(return_X_y=True)
+    y = of(number)
+    learned = HornClassifier(epochs=2, random_state=0).fit(x, y)
+    more = HornClassifier(random_state=0).partial_fit(x, y, np.unique(y))
+    learned.model_.save(tmp_path / "model.horn")
+    for model, estimator in (
+        (learned.model_, learned),
+        (more.model_, more),
+        (horn.Model.load(tmp_path / "model.horn"), learned),
+    ):
+        assert model.classes_.dtype.kind == y.dtype.kind
+        assert list(model.classes_) == list(np.unique(y))
+        found = model.predict(x, labels=True)
+        assert found.dtype.kind == y.dtype.kind and (found == estimator.predict(x)).all()
+        assert model.evaluate(x, y)["acc"] == pytest.approx(estimator.score(x, y))
+        if y.dtype.kind == "f":
+            with pytest.raises(horn.DataError, match=r"this model does not have: 7\.0"):
+                model.evaluate(x, np.full(len(y), 7.0))
+    assert HornClassifier(epochs=1).fit(x, number).model_.classes_ is None
+
+
 def test_sequences_and_pictures_are_told_where_to_go():
     x = np.zeros((4, 5, 2))
     with pytest.raises(ValueError, match=r"dim 3.*tables \(n_samples.*net\.input\(features, steps"):
