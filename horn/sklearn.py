@@ -45,6 +45,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 TYPES = (np.float64, np.float32)
+SHAPING = ("hidden_layer_sizes", "activation", "neuron")  # the parameters that the network is of
 
 
 def _checked(estimator: Any, *data: Any, **how: Any) -> Any:
@@ -68,6 +69,16 @@ def _checked(estimator: Any, *data: Any, **how: Any) -> Any:
         ) from None
 
 
+def _named(value: Any) -> str:
+    """A parameter in a message: a class or a function by its name."""
+    return str(getattr(value, "__name__", None) or repr(value))
+
+
+def _plain(value: Any) -> Any:
+    """A parameter that a pickle can hold: text and numbers, of others what they are called."""
+    return value if isinstance(value, (str, tuple)) else _named(value)
+
+
 class _Estimator(BaseEstimator):  # type: ignore[misc]
     """The parameters and the training that both estimators share.
 
@@ -76,7 +87,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     None: its default), or an object as ``horn.Adam(0.01)``. early_stopping : hold out
     ``validation_fraction`` of the samples, stop after ``patience`` epochs without a lower loss on
     them, and keep the best. random_state : of the initial weights, the order of the samples and
-    the draws of neurons. warm_start : ``fit`` begins with the model of the last ``fit``. tasks,
+    the draws of neurons. warm_start : ``fit`` begins with the model of the last ``fit``; another
+    neuron, activation or hidden_layer_sizes is a ValueError then, in ``partial_fit`` too. tasks,
     groups, strategy, servers, backend : as for ``horn.train``, used by ``fit``. threads : the most;
     None: as OMP_NUM_THREADS says, which joblib sets in its workers, else the cores. verbose : a
     line per epoch.
@@ -131,8 +143,42 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         """Whether ``fit`` begins anew, perhaps with other columns than the last."""
         return not (self.warm_start and hasattr(self, "model_"))
 
+    def _shape(self) -> dict[str, Any]:
+        """What the network is made of, now: SHAPING by name."""
+        sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes)).tolist()
+        return {name: getattr(self, name) for name in SHAPING} | {"hidden_layer_sizes": (*sizes,)}
+
+    def _before(self, goes_on: str) -> Model | None:
+        """The model to go on with, if there is one. goes_on : the call, for the message.
+
+        Raises
+        ------
+        ValueError : parameters were set since that would make another network.
+        """
+        model: Model | None = getattr(self, "model_", None)
+        if model is None:
+            self._made_as = self._shape()
+            return None
+        made, now = getattr(self, "_made_as", {}), self._shape()
+        changed = [
+            f"{name}={_named(made[name])}, now {_named(now[name])}"
+            for name in made
+            if made[name] is not now[name] and made[name] != now[name]
+        ]
+        if changed:
+            raise ValueError(
+                f"{type(self).__name__}: {goes_on} goes on with the network that was learned, of "
+                f"{'; '.join(changed)}. Set {'it' if len(changed) == 1 else 'them'} back, or begin "
+                "anew: fit with warm_start=False, or fit a clone, sklearn.base.clone(estimator)"
+            )
+        return model
+
     def _train(self, x: Array, y: Array, is_class: bool) -> None:
         """Fit checked data: y are class numbers, or (n, n_outputs) targets."""
+        if self.warm_start:
+            before = self._before("warm_start=True")
+        else:
+            before, self._made_as = None, self._shape()
         held = None
         if self.early_stopping:
             x, held_x, y, held_y = train_test_split(
@@ -140,7 +186,6 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 stratify=y if is_class else None,
             )  # fmt: skip
             held = self._samples(held_x, held_y)
-        before = getattr(self, "model_", None) if self.warm_start else None
         job = Job(
             self._network(x.shape[1]) if before is None else before.network,
             self._samples(x, y),
@@ -162,7 +207,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _train_more(self, x: Array, y: Array) -> None:
         """Train one epoch, in this process, with the optimizer's memory of the epochs before."""
-        before = getattr(self, "model_", None)
+        before = self._before("partial_fit")
         network = self._network(x.shape[1]) if before is None else before.network
         dtype = str(x.dtype) if before is None else before.dtype
         done = 0 if before is None else int(before.facts["iteration"])
@@ -283,6 +328,12 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         """Pickle a neuron of a script or a notebook as its source, as in a model file."""
         state = dict(super().__getstate__())
         state["_live"] = None
+        if "_made_as" in state:  # None: as it is now; others need no source, only to be told
+            now = self._shape()
+            state["_made_as"] = {
+                name: None if made is now[name] or made == now[name] else _plain(made)
+                for name, made in self._made_as.items()
+            }
         if self.neuron.__module__.startswith(("__main__", CAPTURED)):
             capture = SourceCapture()
             reference = capture.reference(self.neuron)
@@ -295,6 +346,9 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             code = CapturedCode(found["sources"], "a pickled estimator")
             state = {**state, "neuron": code.resolve(found["reference"])}
         super().__setstate__(state)
+        if "_made_as" in state:
+            now, made_as = self._shape(), state["_made_as"]
+            self._made_as = {k: now[k] if made is None else made for k, made in made_as.items()}
 
 
 @teaches

@@ -256,6 +256,41 @@ def test_a_warm_start_goes_on(digits):
         model.fit(x, y % 5)
 
 
+@pytest.mark.parametrize("change, said", [
+    ({"hidden_layer_sizes": (20, 20)}, r"hidden_layer_sizes=\(8,\), now \(20, 20\)\. Set it back"),
+    ({"activation": "tanh"}, "activation='relu', now 'tanh'"),
+    ({"neuron": Leaky}, "neuron='?Standard'?, now Leaky"),
+    ({"hidden_layer_sizes": (), "activation": "tanh"}, r"=\(8,\), now \(\); act.*Set them back"),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("is_pickled", [False, True])
+def test_to_go_on_with_another_network_is_refused(change, said, is_pickled):
+    """The old network was kept without a word, though get_params told of the new one."""
+    x, y = load_iris(return_X_y=True)
+    model = HornClassifier(hidden_layer_sizes=(8,), epochs=1, warm_start=True).fit(x, y)
+    model.set_params(random_state=3, **change)
+    if is_pickled:
+        model = pickle.loads(pickle.dumps(model))
+    for learn in (model.fit, model.partial_fit):
+        with pytest.raises(ValueError, match=f"{said}.*or begin anew: fit with warm_start=False"):
+            learn(x, y)
+    assert clone(model).fit(x, y).score(x, y) > 0
+    sizes = np.ravel(model.hidden_layer_sizes).tolist()
+    model.set_params(warm_start=False).fit(x, y).set_params(warm_start=True).fit(x, y)
+    assert [layer.size for layer in model.model_.network.layers[1:-1]] == sizes
+
+
+def test_to_go_on_with_the_same_network_is_not_refused():
+    x, y = load_iris(return_X_y=True)
+    model = HornClassifier(neuron=Leaky, hidden_layer_sizes=(8,), activation="identity", epochs=1)
+    model.set_params(warm_start=True).fit(x, y)
+    for sizes in (8, [8], np.array([8])):
+        model = pickle.loads(pickle.dumps(model.set_params(hidden_layer_sizes=sizes)))
+        model.set_params(random_state=1).fit(x, y).partial_fit(x, y)
+    model.set_params(hidden_layer_sizes=(9,))
+    model = pickle.loads(pickle.dumps(model)).set_params(hidden_layer_sizes=(8,))
+    model.fit(x, y)
+
+
 @pytest.mark.cluster
 def test_two_tasks_give_the_answer_of_one(digits):
     x, held_x, y, _ = digits
