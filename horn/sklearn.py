@@ -7,6 +7,8 @@ or float64, and the network computes in the type of X; other numbers become floa
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, cast
@@ -67,6 +69,30 @@ def _checked(estimator: Any, *data: Any, **how: Any) -> Any:
             "pictures make a horn.Network, with net.input(features, steps=...) or "
             "net.input((height, width, channels)), and horn.train; or write X.reshape(len(X), -1)"
         ) from None
+
+
+def _check_ordered(y: Array, what: str) -> None:
+    """Refuse labels (n,) that have no order, where NumPy would say only that ``<`` fails.
+
+    Raises
+    ------
+    ValueError : a label is None, or some are text and others are not.
+    """
+    if y.dtype != object:
+        return
+    labels = y.ravel().tolist()
+    empty = [row for row, label in enumerate(labels) if label is None]
+    if empty:
+        raise ValueError(
+            f"{what} has no label in row {empty[0]:,}, but None ({len(empty):,} in all); leave "
+            "those samples out, or give them a class of their own"
+        )
+    if len({isinstance(label, str) for label in labels}) > 1:
+        kinds = ", ".join(sorted({type(label).__name__ for label in labels}))
+        raise ValueError(
+            f"{what} has labels of several types, {kinds}, which have no order; give one type, as "
+            "y.astype(str)"
+        )
 
 
 def _named(value: Any) -> str:
@@ -138,6 +164,19 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         self.backend = backend
         self.threads = threads
         self.verbose = verbose
+
+    @contextmanager
+    def _learned_or_as_before(self) -> Iterator[None]:
+        """Leave the attributes as they were where learning fails, so that all are of one call."""
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            if "_live" in before:
+                self._live = None  # its arrays may have changed, those of model_ have not
+            raise
 
     def _begins(self) -> bool:
         """Whether ``fit`` begins anew, perhaps with other columns than the last."""
@@ -363,20 +402,21 @@ class HornClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     @teaches
     def fit(self, X: Any, y: Any) -> HornClassifier:
         """Learn from X (n, n_features) and the classes y (n,): numbers or strings."""
-        X, y = _checked(self, X, y, dtype=TYPES, order="C", reset=self._begins())
-        y = self._classes_of(y)
-        kept = getattr(self, "classes_", None) if self.warm_start else None
-        classes, numbers = np.unique(y, return_inverse=True)
-        if kept is not None and not np.array_equal(kept, classes):
-            raise ValueError(
-                f"warm_start: y has the classes {classes}, but {kept} were learned before"
-            )
-        self.classes_ = classes
-        if len(self.classes_) < 2:
-            raise ValueError(
-                f"HornClassifier needs two classes or more, but y has 1 class: {self.classes_[0]!r}"
-            )
-        self._train(X, numbers.astype(np.int64), is_class=True)
+        with self._learned_or_as_before():
+            X, y = _checked(self, X, y, dtype=TYPES, order="C", reset=self._begins())
+            y = self._classes_of(y)
+            kept = getattr(self, "classes_", None) if self.warm_start else None
+            classes, numbers = np.unique(y, return_inverse=True)
+            if kept is not None and not np.array_equal(kept, classes):
+                raise ValueError(
+                    f"warm_start: y has the classes {classes}, but {kept} were learned before"
+                )
+            self.classes_ = classes
+            if len(self.classes_) < 2:
+                raise ValueError(
+                    f"HornClassifier needs two classes or more, but y has 1 class: {classes[0]!r}"
+                )
+            self._train(X, numbers.astype(np.int64), is_class=True)
         return self
 
     @teaches
@@ -385,18 +425,23 @@ class HornClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         is_first = not hasattr(self, "model_")
         if is_first and classes is None:
             raise ValueError("the first partial_fit needs classes=, all that y will ever have")
-        X, y = _checked(self, X, y, dtype=TYPES, order="C", reset=is_first)
-        y = self._classes_of(y)
-        if classes is not None:
-            classes = np.unique(classes)
-            if not is_first and not np.array_equal(classes, self.classes_):
-                raise ValueError(f"classes={classes} are not those of before, {self.classes_}")
-            self.classes_ = classes
-        numbers = np.searchsorted(self.classes_, y)
-        numbers = np.minimum(numbers, len(self.classes_) - 1).astype(np.int64)
-        if new := sorted(set(y[self.classes_[numbers] != y].tolist())):
-            raise ValueError(f"y has {new}, which are not among the classes {self.classes_}")
-        self._train_more(X, numbers)
+        with self._learned_or_as_before():
+            X, y = _checked(self, X, y, dtype=TYPES, order="C", reset=is_first)
+            y = self._classes_of(y)
+            if classes is not None:
+                _check_ordered(np.asarray(classes), "classes")
+                classes = np.unique(classes)
+                if not is_first and not np.array_equal(classes, self.classes_):
+                    raise ValueError(f"classes={classes} are not those of before, {self.classes_}")
+                self.classes_ = classes
+            known = self.classes_
+            if (y.dtype == object) != (known.dtype == object):  # texts, which numbers are not below
+                y, known = (a.astype(str) if a.dtype == object else a for a in (y, known))
+            numbers = np.searchsorted(known, y)
+            numbers = np.minimum(numbers, len(known) - 1).astype(np.int64)
+            if new := sorted(set(y[known[numbers] != y].tolist())):
+                raise ValueError(f"y has {new}, which are not among the classes {self.classes_}")
+            self._train_more(X, numbers)
         return self
 
     def predict(self, X: Any) -> Array:
@@ -415,6 +460,7 @@ class HornClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
     @staticmethod
     def _classes_of(y: Any) -> Array:
+        _check_ordered(y, "y")
         check_classification_targets(y)
         return cast(Array, column_or_1d(y, warn=True))
 
@@ -434,21 +480,23 @@ class HornRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     @teaches
     def fit(self, X: Any, y: Any) -> HornRegressor:
         """Learn from X (n, n_features) and the numbers y, (n,) or (n, n_outputs)."""
-        X, y = _checked(
-            self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True,
-            reset=self._begins(),
-        )  # fmt: skip
-        self._train(X, self._targets(X, y), is_class=False)
+        with self._learned_or_as_before():
+            X, y = _checked(
+                self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True,
+                reset=self._begins(),
+            )  # fmt: skip
+            self._train(X, self._targets(X, y), is_class=False)
         return self
 
     @teaches
     def partial_fit(self, X: Any, y: Any) -> HornRegressor:
         """Train one more epoch, over these samples."""
-        X, y = _checked(
-            self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True,
-            reset=not hasattr(self, "model_"),
-        )  # fmt: skip
-        self._train_more(X, self._targets(X, y))
+        with self._learned_or_as_before():
+            X, y = _checked(
+                self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True,
+                reset=not hasattr(self, "model_"),
+            )  # fmt: skip
+            self._train_more(X, self._targets(X, y))
         return self
 
     def predict(self, X: Any) -> Array:

@@ -238,6 +238,86 @@ def test_a_warm_start_with_other_columns_leaves_the_estimator_as_it_was(kind):
     assert model.n_features_in_ == 5
 
 
+def _failing(x, y):
+    yield ValueError, "1 class", {}, lambda model: model.fit(x[:, :2], np.zeros(len(x)))
+    yield horn.HornError, "batch_size", {"batch_size": -1}, lambda model: model.fit(x[:, :2], y > 1)
+    yield ValueError, "features", {}, lambda model: model.partial_fit(x[:, :2], y)
+    yield horn.HornError, "backend", {"backend": "none"}, lambda model: model.partial_fit(x, y)
+
+
+@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("kind", [HornClassifier, HornRegressor])
+def test_learning_that_fails_leaves_what_was_learned(kind, which):
+    """A fit that failed had set columns and classes, and predict then wanted its columns."""
+    x, y = load_iris(return_X_y=True)
+    error, said, settings, learn = list(_failing(x, y))[which]
+    if kind is HornRegressor and which == 0:
+        said, learn = "nan|NaN", lambda model: model.fit(x[:, :2], np.full(len(x), np.nan))
+    model = kind(hidden_layer_sizes=(8,), random_state=0)
+    extra = {"classes": range(3)} if kind is HornClassifier else {}
+    model.partial_fit(x, y, **extra)
+    before, had = model.predict(x), set(vars(model))
+    with pytest.raises(error, match=said):
+        learn(model.set_params(**settings))
+    assert set(vars(model)) == had and model.n_features_in_ == 4
+    assert model.n_outputs_ == (3 if extra else 1)
+    np.testing.assert_array_equal(model.predict(x), before)
+    straight = kind(hidden_layer_sizes=(8,), random_state=0).partial_fit(x, y, **extra)
+    model.set_params(batch_size=32, backend="kernels").partial_fit(x, y)
+    np.testing.assert_array_equal(model.predict(x), straight.partial_fit(x, y).predict(x))
+
+
+def test_a_first_fit_that_fails_leaves_nothing():
+    x, y = load_iris(return_X_y=True)
+    model = HornClassifier()
+    with pytest.raises(ValueError, match="y has 1 class"):
+        model.fit(x, np.zeros(len(x)))
+    assert vars(model) == vars(HornClassifier())
+
+
+def test_training_that_breaks_off_leaves_the_epochs_before(monkeypatch):
+    """The engine of partial_fit had gone on, and the model had not."""
+    x, y = load_iris(return_X_y=True)
+    model, straight = (HornRegressor(random_state=0).partial_fit(x, y) for _ in range(2))
+
+    def finish(loop):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("horn.sklearn.TrainingLoop.finish", finish)
+        model.partial_fit(x, y)
+    model.partial_fit(x, y)
+    np.testing.assert_array_equal(model.predict(x), straight.partial_fit(x, y).predict(x))
+    assert model.n_iter_ == 2
+
+
+@pytest.mark.parametrize("third, said", [
+    (None, r"y has no label in row 2, but None \(2 in all\); leave those samples out"),
+    (1, r"y has labels of several types, int, str, which have no order; .* y\.astype\(str\)"),
+])  # fmt: skip
+def test_labels_without_an_order_are_named(third, said):
+    """They were a TypeError of NumPy's, that < is not supported."""
+    x, y = np.ones((6, 2)), np.array(["a", "b", third] * 2, object)
+    with pytest.raises(ValueError, match=said):
+        HornClassifier().fit(x, y)
+    with pytest.raises(ValueError, match=said):
+        HornClassifier().partial_fit(x, y, classes=["a", "b"])
+    with pytest.raises(ValueError, match=said.replace("y has", "classes has", 1)):
+        HornClassifier().partial_fit(x, ["a", "b"] * 3, classes=y)
+
+
+def test_texts_are_compared_with_classes_of_another_kind():
+    x, words = np.ones((4, 2)), np.array(["a", "b"] * 2, object)
+    for y, classes in ((words, [0, 1]), (words.astype(str), [0, 1])):
+        with pytest.raises(ValueError, match=r"y has \['a', 'b'\], which are not among .* \[0 1\]"):
+            HornClassifier().partial_fit(x, y, classes=classes)
+    with pytest.raises(ValueError, match=r"y has \[0, 1\], which are not among the classes \['a'"):
+        HornClassifier().partial_fit(x, [0, 1] * 2, classes=words)
+    for y, classes in ((words, ["a", "b"]), (words.astype(str), words)):
+        model = HornClassifier(random_state=0).partial_fit(x, y, classes=classes)
+        assert list(model.classes_) == ["a", "b"]
+
+
 def test_a_warm_start_with_other_classes_leaves_those_that_were_learned():
     x = np.random.default_rng(0).random((40, 4))
     model = HornClassifier(epochs=1, warm_start=True).fit(x, [0, 1] * 20)
