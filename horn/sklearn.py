@@ -168,14 +168,13 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     @contextmanager
     def _learned_or_as_before(self) -> Iterator[None]:
         """Leave the attributes as they were where learning fails, so that all are of one call."""
-        before = dict(vars(self))
+        before = dict(self.__dict__)
         try:
             yield
         except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
             if "_live" in before:
-                self._live = None  # its arrays may have changed, those of model_ have not
+                before["_live"] = None  # its arrays may have changed, those of model_ have not
+            self.__dict__ = before
             raise
 
     def _begins(self) -> bool:
