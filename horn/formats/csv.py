@@ -1,9 +1,10 @@
 """CSV files, plain or gzipped: one sample a line, the label in the last column.
 
-The separator is a comma, a semicolon or a tab, whichever the first line has. A first line without
-any number is a header. Numbers are kept as they are, without a scale; where all are whole and lie
-in 0..255 they are stored as bytes, an eighth of the memory. Text in the first column is the
-sample's name, and in the last column the label's name: the first line of samples decides.
+The separator is a comma, a semicolon or a tab, whichever the first line has. Whether the first line
+is a header is seen from it and the second, by ``_is_header``. Numbers are kept as they are, without
+a scale; where all are whole and lie in 0..255 they are stored as bytes, an eighth of the memory.
+Text in the first column is the sample's name, and in the last column the label's name: the first
+line of samples decides.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import csv
 import gzip
 import io
 import itertools
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +33,11 @@ CHUNK_LINES = 1024
 MOST_CHARACTERS = 1 << 26  # of a line: three million columns; a small .gz may hold one without end
 SEPARATORS = ",;\t"
 STDIN = Path("-")
+YEARS = range(1800, 2101)  # names of columns that count on from one of these
+# What stands for a value that is not known: no name of a column. NaN is a number.
+MISSING = frozenset(("", "?", "-", ".", "na", "n/a", "null", "none", "missing"))
+
+logger = logging.getLogger(__name__)
 
 Line = tuple[int, str]  # line number from 1, text
 Column = str | int  # a name of the header, or a number from 1
@@ -150,22 +157,57 @@ class CsvReader:
                 + ", its label in the last column" * self.has_labels
             )
         separator = next((mark for mark in SEPARATORS if mark in first[1]), ",")
-        names: tuple[str, ...] = ()
         cells = _cells(first[1], separator)
         n_columns, sample = len(cells), first
-        if any(map(_is_number, cells)):
-            lines = itertools.chain([first], lines)
-        else:
+        names: tuple[str, ...] = ()
+        is_header, lines = self._look(first, cells, separator, lines)
+        if is_header:
             names = tuple(cell.strip() for cell in cells)
             if (second := next(lines, None)) is None:
                 raise DataError(f"{where}: has a header but no samples; give one sample a line")
             sample, cells = second, _cells(second[1], separator)
             lines = itertools.chain([second], lines)
+        else:
+            lines = itertools.chain([first], lines)
         if len(cells) != n_columns:
             raise self._uneven(sample[0], len(cells), first[0], n_columns)
         self.columns = self._columns(names, cells, first[0])
+        is_index, n = bool(names) and not names[0] and 0 in self.columns.features, 0
         while chunk := list(itertools.islice(lines, 1 if self.is_live else CHUNK_LINES)):
-            yield self._parse(chunk, separator, n_columns, first[0])
+            parsed = self._parse(chunk, separator, n_columns, first[0])
+            if is_index:
+                is_index = np.array_equal(parsed.x[:, 0], np.arange(n, n + len(chunk)))
+            n += len(chunk)
+            yield parsed
+        if is_index and n > 1:
+            logger.warning(
+                "%s: column 1 has no name and counts the lines, and is read as a feature; write "
+                "the table without it, df.to_csv(path, index=False), or name it with ids=1 "
+                "(--ids 1)", where,
+            )  # fmt: skip
+
+    def _look(
+        self, first: Line, cells: list[str], separator: str, lines: Iterator[Line]
+    ) -> tuple[bool, Iterator[Line]]:
+        """Whether the first line is a header, and the lines after it. Warns if it may be none."""
+        if not any(map(_is_number, cells)):
+            return True, lines
+        is_sure = False
+        if self.is_live:  # the first line is answered before the second comes
+            is_header = _is_counted(cells, least=3)
+        elif (second := next(lines, None)) is None:
+            return False, lines
+        else:
+            following = _cells(second[1], separator)
+            is_header = _is_header(cells, following)
+            is_sure = _is_counted(cells) and _has_text_above_numbers(cells, following)
+            lines = itertools.chain([second], lines)
+        if is_header and not is_sure:
+            logger.warning(
+                "%s: line %d, %.60s, is read as a header, not as a sample; if it is a sample, "
+                "write a line of names above it", _name(self.path), first[0], first[1].strip(),
+            )  # fmt: skip
+        return is_header, lines
 
     def _columns(self, names: tuple[str, ...], cells: list[str], first_line: int) -> Columns:
         """The roles of the columns: given by name or number, else found from the first sample."""
@@ -330,6 +372,62 @@ def _as_bytes_if_whole(table: np.ndarray) -> np.ndarray:
 
 def _cells(text: str, separator: str) -> list[str]:
     return next(csv.reader([text], delimiter=separator, skipinitialspace=True), [])
+
+
+def _is_header(first: list[str], second: list[str]) -> bool:
+    """Whether the first of two lines holds names.
+
+    It does if it has no number; if its numbers count on, as years or from 0, and those below do
+    not go on from them; or if it has text above a number, and its numbers rise from left to
+    right, or fall, three or more, as those of names do, of wavelengths too. A sample with text
+    for its name or label has text below it, too.
+    """
+    numbers = [k for k, cell in enumerate(first) if _is_number(cell)]
+    if not numbers:
+        return True
+    if len(first) != len(second):
+        return False
+    if _is_counted(first):
+        shifts = {
+            float(second[k]) - float(first[k]) if _is_number(second[k]) else None for k in numbers
+        }
+        goes_on = len(shifts) == 1 and (shift := shifts.pop()) is not None and shift > 0
+        if not goes_on:
+            return True
+    pairs = list(itertools.pairwise(float(first[k]) for k in numbers))
+    rises, falls = all(a < b for a, b in pairs), all(a > b for a, b in pairs) and len(pairs) > 1
+    return (rises or falls) and _has_text_above_numbers(first, second)
+
+
+def _has_text_above_numbers(first: list[str], second: list[str]) -> bool:
+    return any(
+        not _is_number(name) and name.strip().lower() not in MISSING and _is_number(cell)
+        for name, cell in zip(first, second, strict=False)
+    )
+
+
+def _is_counted(cells: list[str], least: int = 2) -> bool:
+    """Whether the cells are 0, 1, 2 and so on, as pandas and polars number columns, or years that
+    follow one another: at least ``least`` from 0, or three years. There may be text at the ends,
+    then at least three from 0, since a sample may well have 0 and 1, or two years; or nothing
+    above an index.
+    """
+    named = [cell.strip() for cell in cells]
+    numbers = [cell for cell in named if _is_number(cell)]
+    inner = named[not _is_number(named[0]) : len(named) - (not _is_number(named[-1]))]
+    if len(numbers) < 2 or inner != numbers or not (numbers[0] == "0" or len(numbers[0]) == 4):
+        return False
+    if not MISSING.isdisjoint(cell.lower() for cell in (named[0] or "index", named[-1])):
+        return False
+    if not numbers[0].isdecimal():
+        return False
+    begin = int(numbers[0])
+    if numbers != [str(begin + k) for k in range(len(numbers))]:
+        return False
+    has_text = any(cell and not _is_number(cell) for cell in named)
+    if begin == 0:
+        return len(numbers) >= (3 if has_text else least)
+    return begin in YEARS and len(numbers) >= (2 if has_text else 3)
 
 
 def _is_number(cell: str) -> bool:

@@ -167,6 +167,7 @@ def test_a_file_of_sequences_of_one_step_has_as_many_samples(run: Any, folder: P
     "1, 2, 3\r\n\r\n4, 5, 60\r\n",
     '"1","2","3"\n4,5,"60"\n',
     "id,a,b,c,kind\nt1,1,2,3,ham\nt2,4,5,60,spam\n",
+    "2019,2020,2021,kind\n1,2,3,ham\n4,5,60,spam\n",
     "1 2  3\n\n 4 5 60\n",  # of standard input alone
 ])  # fmt: skip
 def test_lines_are_read_as_those_of_a_file(

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import logging
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis.extra import numpy as arrays
 from horn.data import load
 from horn.errors import DataError, NotFound
 from horn.formats import csv
+from horn.formats.convert import convert
 
 
 def write(tmp_path, text: str):
@@ -186,3 +188,118 @@ def test_a_line_without_end_is_not_read_whole(tmp_path, monkeypatch):
     path.write_bytes(gzip.compress(b"1,2,0\n" + b"3," * 28 + b"33333,0\n"))
     with pytest.raises(DataError, match=r"line 2: has 30 cells, but line 1 has 3"):
         csv.read(path)
+
+
+@pytest.mark.parametrize(
+    "text, warns",
+    [
+        ("0,1,2\n1.5,2,0\n3,4,1\n", True),
+        ("0,1\n1.5,0\n3,1\n", True),
+        (",0,1,2\n5,1.5,2,0\n7,3,4,1\n", True),
+        ("0,1,y\n1.5,2,0\n3,4,1\n", True),
+        ("0,1,2,y\n1.5,2,3,0\n3,4,5,1\n", False),
+        ('"0","1","2","y"\r\n1.5,2,3,0\r\n3,4,5,1\r\n', False),
+        ("country,2019,2020,target\nat,1.5,2,0\nde,3,4,1\n", False),
+        ("country;2019;2020;kind\nat;1.5;2;x\nde;3;4;y\n", True),
+        ("id,0,1,2,kind\na,1.5,2,3,x\nb,3,4,5,y\n", True),
+        ("400.5,401,kind\n1.5,2,0\n3,4,1\n", True),
+        ("4000,3990,3980,kind\n1.5,2,3,0\n3,4,5,1\n", True),
+        ("a,inf,y\n1.5,2,0\n3,4,1\n", True),
+    ],
+)  # fmt: skip
+def test_names_that_are_numbers_are_a_header(tmp_path, caplog, text, warns):
+    path = write(tmp_path, text)
+    dataset = load(str(path))
+    names = [cell.strip('"') for cell in text.splitlines()[0].replace(";", ",").split(",")]
+    assert len(dataset) == 2 and dataset.y.tolist() == [0, 1] and 1.5 in dataset.x[0]
+    features = names[:-1] if dataset.ids is None else names[1:-1]
+    assert dataset.feature_names == tuple(features)
+    found = [r.getMessage() for r in caplog.records]
+    assert len(found) == warns
+    if warns:
+        assert found[0].startswith(f"{path}: line 1, ") and "is read as a header" in found[0]
+        assert "if it is a sample, write a line of names above it" in found[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0,0,0\n1,1,1\n",
+        "1,2,0\n3,4,1\n",
+        "0,1,2\n",  # alone
+        "0,1,2\n3,4,5\n6,7,8\n",  # goes on
+        "0,1,2\n1,2,3\n",
+        "0.0,1.0,2.0\n1.5,3,0\n",
+        "1,2,cat\n3,4,dog\n",
+        "a,1,2,0\nb,3,4,1\n",
+        "a,0,1,cat\nb,1,1,dog\n",
+        "a3f,2,1.5,cat\n123,2,1.5,dog\n",
+        "5,3,A\n1,2,7\n",  # classes of letters and digits
+        "1,2,cat\n3,4,cat\n",
+        "2019,2020,0\n2020,2021,1\n",
+        "0,1,2,?\n1.5,2,3,4\n",
+        "2019,2020\n2001,2005\n",
+    ],
+)
+def test_samples_in_the_first_line_stay_samples(tmp_path, caplog, text):
+    dataset = load(str(write(tmp_path, text)))
+    assert len(dataset) == len(text.splitlines()) and dataset.feature_names == ()
+    assert not caplog.records
+
+
+def test_a_value_that_is_missing_is_no_name(tmp_path):
+    for missing in ("", "?", "NA", "N/A", "-"):
+        with pytest.raises(DataError, match="line 1: column 2 is"):
+            load(str(write(tmp_path, f"1,{missing},3,4\n5,6,7,8\n")))
+
+
+def test_a_number_of_very_many_digits_is_a_sample(tmp_path):
+    with pytest.raises(DataError, match="x has infinity"):
+        load(str(write(tmp_path, f"{'9' * 5000},1,0\n3,4,1\n")))
+
+
+def test_a_name_goes_before_a_number(tmp_path):
+    path = str(write(tmp_path, "0,1,2,y\n5,6,7,8\n9,10,11,12\n"))
+    assert load(path, label="1").y.tolist() == [6, 10]
+    assert load(path, label=1).y.tolist() == [5, 9]
+    assert load(path, label="1").feature_names == ("0", "2", "y")
+    years = str(write(tmp_path, "country,2019,2020\nat,1.5,7\nde,3,8\n"))
+    assert load(years, label="2020").y.tolist() == [7, 8]
+    assert load(years, labels=False).feature_names == ("2019", "2020")
+
+
+def test_an_index_without_a_name_is_told_of(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(csv, "CHUNK_LINES", 2)
+    lines = [f"{k},1.5,{k % 2}\n" for k in range(5)]
+    path = write(tmp_path, ",a,y\n" + "".join(lines))
+    assert load(str(path)).feature_names == ("", "a")
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == (
+        f"{path}: column 1 has no name and counts the lines, and is read as a feature; write the "
+        "table without it, df.to_csv(path, index=False), or name it with ids=1 (--ids 1)"
+    )
+    caplog.clear()
+    load(str(path), ids=1)
+    load(str(write(tmp_path, "n,a,y\n" + "".join(lines))))
+    load(str(write(tmp_path, ",a,y\n" + "".join(reversed(lines)))))
+    assert not caplog.records
+
+
+def test_lines_that_are_answered_at_once_wait_for_no_other(monkeypatch):
+    def first(text: str) -> list[float]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        return next(iter(csv.CsvReader(csv.STDIN, has_labels=False, is_live=True))).x[0].tolist()
+
+    assert first("0,1,2\n3.5,4,5\n") == [3.5, 4, 5]
+    assert first("t,2019,2020\na,4,5\n") == [4, 5]
+    assert first("0 1\n3 4\n") == [0, 1]
+    assert first("a 1.5 2\n7 4 5\n") == [1.5, 2]
+
+
+def test_shards_and_conversion_know_such_headers_too(tmp_path):
+    for k in (1, 2):
+        (tmp_path / f"s{k}.csv").write_text(f"0,1,2\n1.5,2,{k - 1}\n3.5,4,1\n")
+    assert load(str(tmp_path)).y.tolist() == [0, 1, 1, 1]
+    folder = convert(tmp_path / "s1.csv", tmp_path / "arrays")
+    assert load(folder).x.tolist() == [[1.5, 2], [3.5, 4]]
