@@ -194,7 +194,7 @@ class CsvReader:
             return True, lines
         is_sure = False
         if self.is_live:  # the first line is answered before the second comes
-            is_header = _is_counted(cells, least=3)
+            is_header = _is_counted(cells)
         elif (second := next(lines, None)) is None:
             return False, lines
         else:
@@ -406,11 +406,10 @@ def _has_text_above_numbers(first: list[str], second: list[str]) -> bool:
     )
 
 
-def _is_counted(cells: list[str], least: int = 2) -> bool:
-    """Whether the cells are 0, 1, 2 and so on, as pandas and polars number columns, or years that
-    follow one another: at least ``least`` from 0, or three years. There may be text at the ends,
-    then at least three from 0, since a sample may well have 0 and 1, or two years; or nothing
-    above an index.
+def _is_counted(cells: list[str]) -> bool:
+    """Whether the cells are 0, 1, 2 and so on, as pandas and polars number columns, three at least,
+    since a sample may well have 0 and 1; or three years that follow one another, or two beside
+    text. There may be text at the ends, or nothing above an index.
     """
     named = [cell.strip() for cell in cells]
     numbers = [cell for cell in named if _is_number(cell)]
@@ -425,9 +424,7 @@ def _is_counted(cells: list[str], least: int = 2) -> bool:
     if numbers != [str(begin + k) for k in range(len(numbers))]:
         return False
     has_text = any(cell and not _is_number(cell) for cell in named)
-    if begin == 0:
-        return len(numbers) >= (3 if has_text else least)
-    return begin in YEARS and len(numbers) >= (2 if has_text else 3)
+    return len(numbers) >= (2 if has_text and begin else 3) and (begin == 0 or begin in YEARS)
 
 
 def _is_number(cell: str) -> bool:

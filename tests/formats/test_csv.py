@@ -194,7 +194,6 @@ def test_a_line_without_end_is_not_read_whole(tmp_path, monkeypatch):
     "text, warns",
     [
         ("0,1,2\n1.5,2,0\n3,4,1\n", True),
-        ("0,1\n1.5,0\n3,1\n", True),
         (",0,1,2\n5,1.5,2,0\n7,3,4,1\n", True),
         ("0,1,y\n1.5,2,0\n3,4,1\n", True),
         ("0,1,2,y\n1.5,2,3,0\n3,4,5,1\n", False),
@@ -227,6 +226,7 @@ def test_names_that_are_numbers_are_a_header(tmp_path, caplog, text, warns):
         "0,0,0\n1,1,1\n",
         "1,2,0\n3,4,1\n",
         "0,1,2\n",  # alone
+        "0,1\n1,2.7\n2,7.4\n",  # two count too easily
         "0,1,2\n3,4,5\n6,7,8\n",  # goes on
         "0,1,2\n1,2,3\n",
         "0.0,1.0,2.0\n1.5,3,0\n",
