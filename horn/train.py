@@ -352,10 +352,9 @@ def _warn_of_redefined(job: Job) -> None:
     """Warn of neurons that are defined otherwise by now: the network has those that it was made
     with, and their mistakes.
     """
-    for neuron in {layer.neuron: None for layer in job.network.layers}:
+    for neuron, layer in {layer.neuron: layer for layer in reversed(job.network.layers)}.items():
         now = successor(neuron)
         if now is not None and not now[1]:
-            layer = next(each for each in job.network.layers if each.neuron is neuron)
             logger.warning(
                 "layer %s: %s has been defined again since the network was made, which has the one "
                 "of before; make the network again to train the new one", layer.name,

@@ -26,7 +26,7 @@ import msgspec
 
 from horn.cluster import submission
 from horn.cluster.job_controller import GROUPS, NOW, allocated, host_of
-from horn.cluster.master import RUNNING, HostReport, JobRecord
+from horn.cluster.master import RUNNING, HostReport, JobRecord, sharing
 from horn.cluster.scheduler import Host, check_files
 from horn.cluster.submission import Submission
 from horn.coordination.jobs import ENDED, Jobs, JobState
@@ -377,13 +377,10 @@ class ClusterClient:
         here = len(record.groups) or found.groups
         n_more = (n_groups - here) * found.tasks
         hosts = self.free(self.workers())
-        folders = {allocation.shared for allocation in record.allocations.values()} - {""}
-        near = {
-            name
-            for name, host in hosts.items()  # of allreduce all begin anew; servers know their hosts
-            if name in record.allocations or (host.shared in folders and not found.servers)
-        }
-        where = {name: hosts[name].free for name in near or hosts}
+        near = sharing(record, hosts)
+        if found.servers:  # they know their hosts; of allreduce all begin anew
+            near = {name: host for name, host in near.items() if name in record.allocations}
+        where = {name: host.free for name, host in (near or hosts).items()}
         if n_more > sum(where.values()):
             free = ", ".join(f"{n} on {name}" for name, n in sorted(where.items())) or "none"
             elsewhere = sum(host.free for host in hosts.values()) - sum(where.values())

@@ -69,7 +69,7 @@ from horn.process.job_spec import RunSpec, draft
 from horn.sources import line_of
 from horn.strategies import Strategy, Topology
 from horn.train import Run, conduct
-from horn.training.identity import MAX_SAID, differences, identity
+from horn.training.identity import differences, identity, in_words
 from horn.training.run_settings import RunSettings
 from horn.transport import Identity, PeerUnreachable
 
@@ -305,19 +305,16 @@ class JobRunner:
         )
         return found
 
-    def _compare(self, theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
+    def _compare(self, theirs: Mapping[str, Any], mine: Mapping[str, Any], first: str) -> None:
         """Check that this host has loaded the job that the first has. Raises JobError if not."""
         found = differences(theirs, mine)
         if not found:
             return
         assert self.on_cluster is not None
         self.on_cluster.is_repairable = False  # it would load the same again
-        allocations = self.assignment.allocations
-        first = min(allocations, key=lambda name: min(allocations[name].ranks))
-        more = f"; and {len(found) - MAX_SAID} more" if len(found) > MAX_SAID else ""
         raise JobError(
             f"worker {self.assignment.host} has loaded another job than worker {first}: of the one "
-            f"on {first} {'; '.join(found[:MAX_SAID])}{more}. Every worker runs the job's file: "
+            f"on {first} {in_words(found)}. Every worker runs the job's file: "
             f"give random numbers a seed, and see that the files that it reads are the same on all"
         )
 
@@ -457,7 +454,7 @@ class JobRunner:
         self.on_cluster = launch.JobAttempt("", "", 0, pool, "", 1, is_repairable=True)
         is_done = attend(
             pool, host_link, job, draft(job, strategy), change,
-            lambda theirs: self._compare(theirs, described), self.is_over,
+            lambda theirs: self._compare(theirs, described, host_link.names[PRIMARY]), self.is_over,
             lambda: self.say(protocol.TasksRunning()),
         )  # fmt: skip
         return protocol.RunnerFinished(FINISHED if is_done else GONE)

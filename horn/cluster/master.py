@@ -280,14 +280,19 @@ def _all_run(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> bool:
 def _with_other_groups(snapshot: JobSnapshot) -> dict[str, tuple[int, ...]] | Unschedulable:
     """Allocations for as many groups as are wanted, where the job's checkpoints are."""
     record = snapshot.record
+    need = snapshot.need.of(record.n_wanted)
+    near = sharing(record, snapshot.hosts)
+    return allocate(need, near, record.hosts, record.blamed, record.parted)
+
+
+def sharing(record: JobRecord, hosts: Mapping[str, Host]) -> dict[str, Host]:
+    """The hosts on which a job runs, and those that share its folder."""
     folders = {allocation.shared for allocation in record.allocations.values()} - {""}
-    near = {
+    return {
         name: host
-        for name, host in snapshot.hosts.items()
+        for name, host in hosts.items()
         if name in record.allocations or host.shared in folders
     }
-    need = snapshot.need.of(record.n_wanted)
-    return allocate(need, near, record.hosts, record.blamed, record.parted)
 
 
 def _reallocated(old: Allocation, ranks: Iterable[int]) -> Allocation:

@@ -163,7 +163,7 @@ def check_same(
         what = f"says of its job what this horn does not write ({type(error).__name__}: {error})"
         raise CheckpointError(place, f"{what[:300]}; use an older checkpoint") from error
     if fixed:
-        said = _in_words(fixed if is_changed else found)
+        said = in_words(fixed if is_changed else found)
         also = "; --changed cannot help" if is_changed else ""
         what = f"is of another job: {said}. What its servers were told does not fit this one{also}"
         remedy = (
@@ -177,19 +177,20 @@ def check_same(
         remedy = 'or go on knowingly with --changed (in horn.train: resume="changed")'
         if resized:
             remedy = "or begin with what it learned: Job(initial=...)"
-        what = f"is of another job: {_in_words(found)}. Resume with the job that wrote it, {remedy}"
+        what = f"is of another job: {in_words(found)}. Resume with the job that wrote it, {remedy}"
         raise CheckpointError(place, what)
     if resized:
-        what = f"has other arrays: {_in_words(resized)}. Resume with those of before, or begin with"
+        what = f"has other arrays: {in_words(resized)}. Resume with those of before, or begin with"
         remedy = "Job(initial=...), where a layer of another size needs another name"
         raise CheckpointError(place, f"{what} {remedy}")
     if found:
-        logger.warning("going on with a changed job: %s: %s", place, _in_words(found))
+        logger.warning("going on with a changed job: %s: %s", place, in_words(found))
     if unknown:
         logger.warning("%s: not compared with this job: %s", place, "; ".join(unknown))
 
 
-def _in_words(found: list[str]) -> str:
+def in_words(found: list[str]) -> str:
+    """Differences, or the first of many, as a part of a sentence."""
     more = len(found) - MAX_SAID
     return "; ".join(found[:MAX_SAID]) + (f"; and {more} more" if more > 0 else "")
 
