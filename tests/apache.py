@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.hosts import Host
+from tests.late import LateWay
 
 JAR = Path("/usr/share/java/zookeeper.jar")
 # With it the server's warnings are in output.log; without it nothing is.
@@ -239,14 +240,20 @@ class ApacheServer:
 class ApacheEnsemble:
     """Three (or ``size``) Apache servers that elect a leader; one on each of ``on``, if given.
 
-    ``kill(i)`` and ``restart(i)`` act on one. ``tls`` : what ``horn keygen --tls`` wrote; the
+    ``kill(i)`` and ``restart(i)`` act on one. ``late_s`` : so late, in seconds, followers hear what
+    their leader says; on loopback only. ``tls`` : what ``horn keygen --tls`` wrote; the
     servers then speak TLS, to clients and among themselves, as it says.
     """
 
     def __init__(
-        self, size: int = 3, tick_ms: int = 500, on: Sequence[Host] = (), tls: Path | None = None
+        self,
+        size: int = 3,
+        tick_ms: int = 500,
+        on: Sequence[Host] = (),
+        tls: Path | None = None,
+        late_s: float = 0.0,
     ) -> None:
-        self.size, self.tick_ms, self.tls = len(on) or size, tick_ms, tls
+        self.size, self.tick_ms, self.tls, self.late_s = len(on) or size, tick_ms, tls, late_s
         self.places: list[Host | None] = list(on) or [None] * size
         self.ports: list[int] = []
         self._held = contextlib.ExitStack()
@@ -266,14 +273,19 @@ class ApacheEnsemble:
             ports = [held_ports(4, self._held, place) for place in self.places]
         self.ports = [port for port, *_ in ports]
         self._folder = Path(tempfile.mkdtemp(prefix="apache-zk-"))
-        peers = [
-            f"server.{i + 1}={_address(place)}:{peer_port}:{vote_port}"
-            for i, (place, (_, peer_port, vote_port, _)) in enumerate(
-                zip(self.places, ports, strict=True)
-            )
-        ]
+        own = [port for _, port, _, _ in ports]
+        others = own
+        if self.late_s:
+            ways = [self._held.enter_context(LateWay(port, self.late_s)) for port in own]
+            others = [way.port for way in ways]
+        votes = [port for _, _, port, _ in ports]
         try:
             for i, (place, (port, _, _, plain)) in enumerate(zip(self.places, ports, strict=True)):
+                peers = [
+                    f"server.{j + 1}={_address(self.places[j])}:{own[j] if j == i else others[j]}"
+                    f":{votes[j]}"
+                    for j in range(self.size)
+                ]
                 settings = ["initLimit=20", "syncLimit=10", *peers]
                 folder = self._folder / str(i + 1)
                 tls = None if self.tls is None else (self.tls, plain)

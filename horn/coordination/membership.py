@@ -257,16 +257,20 @@ class Membership:
         self._view.wait_ready(timeout_s)
         while True:
             old, node = self.coord.get(path), None
+            stays = old is not None and not replace and old.owner != self.coord.session
             if old is None:
                 with contextlib.suppress(Conflict):
                     node = self.coord.create(path, data, ephemeral=True)
-            elif replace or old.owner == self.coord.session:
+            elif not stays:
                 node = taken_over(self.coord, path, data, old)
             if node is not None:
                 self._mine = _OwnEntry(name, node.created)
                 self._wait_seen(name, node.created)
                 return node.created
-            if not self._wait_gone(name, deadline):
+            # A write that was refused says that the node is another than was read, as of a server
+            # behind the others, which has caught up with that answer: it is read again.
+            is_left = self._wait_gone(name, deadline) if stays else time.monotonic() < deadline
+            if not is_left:
                 raise held(path, old)
 
     def _wait_seen(self, name: str, token: int) -> None:

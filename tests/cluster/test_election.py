@@ -59,6 +59,7 @@ def test_who_was_removed_leads_no_more(folder, connect):
     a = Candidate(coord, folder)
     leadership = wait_elected(a, 10)
     connect().delete(a.path)
+    coord.sync(folder)
     assert not a.leads(coord.children(folder))
     with pytest.raises(errors.Fenced, match=f"token {leadership.token} is fenced"):
         commit_as(coord, leadership, [Create(f"{folder}-word", b"")])

@@ -64,6 +64,27 @@ def test_who_is_replaced_is_fenced(folder, connect):
     assert new.names() == {"a"}
 
 
+@pytest.mark.parametrize("is_stale", [False, True])
+def test_who_replaces_does_not_wait_where_a_server_is_behind(
+    folder, connect, monkeypatch, is_stale
+):
+    """It read that nobody was there, or one who had gone, was refused, and then waited for the one
+    whom it was to replace: 10 s, and a Conflict.
+    """
+    old, coord = Membership(connect(), folder), connect()
+    new = Membership(coord, folder)
+    old.join("a", "tcp://older")
+    old.tell(is_busy=True)
+    coord.sync(folder)
+    was = coord.get(f"{folder}/a")
+    first = old.join("a", "tcp://old")
+    wait_until(lambda: new.names() == {"a"} and new.members()["a"].token == first)
+    behind, get = [was if is_stale else None], coord.get
+    monkeypatch.setattr(coord, "get", lambda *args: behind.pop() if behind else get(*args))
+    assert new.join("a", "tcp://new", replace=True) > first
+    assert not behind and new.members()["a"].endpoint == "tcp://new"
+
+
 def test_a_member_may_join_again_in_its_own_session(folder, connect):
     a = Membership(connect(), folder)
     first = a.join("a", "tcp://h:1")
