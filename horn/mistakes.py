@@ -319,6 +319,10 @@ class NoSuchKey(OwnLines, KeyError):
     __str__ = Exception.__str__  # a KeyError's own shows the sentence in quotes
 
 
+class NoSuchRow(OwnLines, IndexError):
+    """A row that a history does not have; the line to blame is the user's."""
+
+
 class NoSuchArgument(OwnLines, TypeError):
     """An argument that horn's function does not take; the line to blame is the user's."""
 

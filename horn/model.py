@@ -89,7 +89,7 @@ class Model:
     network : the description. parameters : the learned arrays by name, weights (fan_out, fan_in) or
     (n_edges,), the rest (fan_out,); read-only. states : the States of the neurons, (fan_out,);
     those of sequences, ``State(per="sample")``, may be missing: each begins with its first value.
-    facts : its provenance: iteration, seed, data, metrics, date. metrics : the measurements of
+    Arrays that could still be written are copied. facts : its provenance: iteration, seed, data, metrics, date. metrics : the measurements of
     ``evaluate`` beside the loss, as in Job. backend : the computing engine; for a network with an
     interpreted neuron always "python". classes : the labels, None if they are whole numbers.
     normalization : of each feature, applied to all inputs. feature_names : the names of the data's
@@ -546,8 +546,8 @@ class Model:
             classes, normalization, names = seen(manifest)
             model = cls(
                 network,
-                parameters,
-                states,
+                _given_away(parameters),
+                _given_away(states),
                 dtype=manifest["dtype"],
                 target=manifest["target"],
                 backend=backend,
@@ -675,10 +675,19 @@ def _frozen(
         array = np.ascontiguousarray(as_numbers(arrays[name], f"{kind} {name}"), dtype)
         if array.shape != shape:
             raise ModelError(f"{name} has shape {array.shape}, but the network says {shape}")
+        if array.flags.writeable and np.may_share_memory(array, arrays[name]):
+            array = array.copy()  # who gave it may go on writing
         array = array.view()
         array.flags.writeable = False
         found[name] = array
     return found
+
+
+def _given_away(arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Arrays that nobody else writes: a model needs no copies of them."""
+    for array in arrays.values():
+        array.flags.writeable = False
+    return arrays
 
 
 def _of_sequences(network: Network, states: Mapping[str, Array], dtype: str) -> Mapping[str, Array]:
@@ -696,7 +705,8 @@ def model_of(
     """The model of a job that has learned these arrays. settings : further ones of ``Model``."""
     data = job.data
     return Model(
-        job.network, parameters, states, dtype=job.dtype, target=job.target, metrics=job.metrics,
+        job.network, _given_away(parameters), _given_away(states),
+        dtype=job.dtype, target=job.target, metrics=job.metrics,
         classes=data.all_classes if job.target == "labels" else None,
         normalization=data.normalization, feature_names=data.feature_names, **settings,
     )  # fmt: skip

@@ -27,7 +27,7 @@ from horn.errors import Diverged, Timeout
 from horn.evaluation import measure
 from horn.job import Job
 from horn.metrics import n_answers
-from horn.mistakes import NoSuchAttribute, NoSuchKey
+from horn.mistakes import NoSuchAttribute, NoSuchKey, NoSuchRow
 from horn.model import Array
 from horn.network import Network
 from horn.outputs import better, has_answers
@@ -46,7 +46,7 @@ class History:
     """One row per epoch, and columns by name.
 
     ``history[0]`` and ``history[-1]`` are rows (dicts), ``history["loss"]`` is a column (a list),
-    and iteration gives the rows. What was not measured is None. Columns: epoch (from 1; the last
+    ``history[5:]`` a History of those rows, and iteration gives the rows. What was not measured is None. Columns: epoch (from 1; the last
     may be partial), iteration (updates so far), loss (of the training samples, as they were learned
     from), acc (of a sample of them, a twentieth, after the epoch), val_loss, val_acc,
     learning_rate (of the last update), seconds (since the start), samples_per_s, group_loss (of
@@ -67,7 +67,7 @@ class History:
     @overload
     def __getitem__(self, key: int) -> dict[str, Any]: ...
     @overload
-    def __getitem__(self, key: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, key: slice) -> History: ...
     def __getitem__(self, key: str | int | slice) -> Any:
         if isinstance(key, str):
             if key not in self.columns:
@@ -77,7 +77,14 @@ class History:
             return [row.get(key) for row in self.rows]  # an earlier horn's have fewer
         if isinstance(key, tuple):
             raise NoSuchKey(f"{key!r}; a column at a time: history[{key[0]!r}]")
-        return self.rows[key]
+        if isinstance(key, slice):
+            return History(self.rows[key])
+        try:
+            return self.rows[key]
+        except IndexError:
+            n = len(self.rows)
+            rows = f"its rows are 0 to {n - 1}, the last is also history[-1]" if n else "it has none"
+            raise NoSuchRow(f"history[{key}]: the history has {n} epochs; {rows}") from None
 
     def __getattr__(self, name: str) -> Any:
         column = name if name in COLUMNS else "loss"
@@ -455,7 +462,7 @@ class TrainingLoop:
     def _check_finite(self) -> None:
         views = self.views or self.engine.parameters
         if not all(map(_is_finite, views().values())):
-            raise self._diverged("a weight is not finite", self.iteration - 1, len(self.history))
+            raise self._diverged("a weight is not finite", self.iteration - 1, self.epoch)
 
     def _diverged(self, what: str, iteration: int, epoch: int) -> Diverged:
         self.trouble = NonFinite(what, iteration, epoch)

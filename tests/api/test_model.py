@@ -227,6 +227,19 @@ def test_parameters_cannot_be_changed_behind_the_models_back() -> None:
     assert "layer9.bias" not in model.parameters and model.parameters.get("layer9.bias") is None
 
 
+def test_arrays_that_a_model_was_given_may_go_on_being_written() -> None:
+    """They were shared until the model was first asked."""
+    net = horn.Network()
+    net.input(2)
+    net.output(1, activation="identity", loss="squared_error")
+    weight, fixed = np.ones((1, 2), np.float32), np.zeros(1, np.float32)
+    fixed.flags.writeable = False
+    model = horn.Model(net, {"layer1.weight": weight, "layer1.bias": fixed}, target="values")
+    weight[:] = 5.0
+    assert model.predict(np.ones((1, 2))).item() == 2.0
+    assert np.shares_memory(model.parameters["layer1.bias"], fixed)
+
+
 def test_arrays_that_do_not_fit_the_network_are_refused() -> None:
     net = dense()
     parameters = net.initial_parameters()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import importlib
 import io
@@ -100,6 +101,9 @@ def test_history_is_a_dict_of_columns_and_a_list_of_rows(use: Any) -> None:
         run.history["los"]
     assert "loss" in run.history and "los" not in run.history
     assert run.history[1] in run.history
+    assert run.history[1:]["loss"] == [2.0, 1.0] and len(run.history[5:]) == 0
+    with pytest.raises(IndexError, match=r"history\[3\]: .* 3 epochs; its rows are 0 to 2"):
+        run.history[3]
     with pytest.raises(AttributeError, match="run.model is that of the best epoch where"):
         run.best_model  # noqa: B018
 
@@ -182,6 +186,29 @@ def test_weights_that_are_not_finite_after_the_last_update_are_seen(use: Any) ->
     said = r"A weight is not finite(.|\n)*update of layer2.bias is not"
     with pytest.raises(Diverged, match=said):
         horn.train(horn.Job(network(), data(10), batch_size=10, epochs=1))
+
+
+class Grows(horn.Neuron):
+    """It has no loss, and a weight of 1 is infinite in float32 after the second update."""
+
+    def forward(self, messages):
+        y = sum(m.input * m.weight for m in messages)
+        for m in messages:
+            self.push(m.weight * 1e25)
+        self.feedforward(y)
+
+
+def test_weights_without_a_loss_that_are_not_finite_name_their_epoch() -> None:
+    """It was the epoch before."""
+    net = horn.Network()
+    net.input(4)
+    net.layer(1, neuron=Grows, bias=False)
+    job = horn.Job(net, (np.ones((10, 4)), None), optimizer=horn.Direct(1.0), batch_size=5, epochs=3)
+    with pytest.raises(Diverged, match=r"at iteration \d \(epoch 1\)"):
+        horn.train(job)
+    job = dataclasses.replace(job, batch_size=10)
+    with pytest.raises(Diverged, match=r"at iteration 1 \(epoch 2\)"):
+        horn.train(job)
 
 
 def test_timeout_stops_the_training(use: Any) -> None:

@@ -215,6 +215,7 @@ def test_an_error_in_a_cell_shows_its_line(tmp_path):
     ("horn.Network().fit", "NoSuchAttribute"),
     ("horn.Network().layer(100, units=3)", "NoSuchArgument"),
     ("History([]).acc", "NoSuchAttribute"),
+    ("History([])[0]", "NoSuchRow"),
     ("History([])['accuracy']", "NoSuchKey"),
     ("horn.SGD(-0.1)", "ModelError"),
 ])  # fmt: skip
