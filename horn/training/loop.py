@@ -46,8 +46,8 @@ class History:
     """One row per epoch, and columns by name.
 
     ``history[0]`` and ``history[-1]`` are rows (dicts), ``history["loss"]`` is a column (a list),
-    ``history[5:]`` a History of those rows, and iteration gives the rows. What was not measured is None. Columns: epoch (from 1; the last
-    may be partial), iteration (updates so far), loss (of the training samples, as they were learned
+    ``history[5:]`` a History of those rows, and iteration gives the rows. What was not measured is
+    None. Columns: epoch (from 1; the last may be partial), iteration (updates so far), loss (of the training samples, as they were learned
     from), acc (of a sample of them, a twentieth, after the epoch), val_loss, val_acc,
     learning_rate (of the last update), seconds (since the start), samples_per_s, group_loss (of
     each group's own samples; None with one group), groups (whose these are, by number), then those
@@ -83,7 +83,7 @@ class History:
             return self.rows[key]
         except IndexError:
             n = len(self.rows)
-            rows = f"its rows are 0 to {n - 1}, the last is also history[-1]" if n else "it has none"
+            rows = f"its rows are 0 to {n - 1}, the last also -1" if n else "it has no rows"
             raise NoSuchRow(f"history[{key}]: the history has {n} epochs; {rows}") from None
 
     def __getattr__(self, name: str) -> Any:

@@ -203,7 +203,9 @@ def test_weights_without_a_loss_that_are_not_finite_name_their_epoch() -> None:
     net = horn.Network()
     net.input(4)
     net.layer(1, neuron=Grows, bias=False)
-    job = horn.Job(net, (np.ones((10, 4)), None), optimizer=horn.Direct(1.0), batch_size=5, epochs=3)
+    job = horn.Job(
+        net, (np.ones((10, 4)), None), optimizer=horn.Direct(1.0), batch_size=5, epochs=3
+    )
     with pytest.raises(Diverged, match=r"at iteration \d \(epoch 1\)"):
         horn.train(job)
     job = dataclasses.replace(job, batch_size=10)
