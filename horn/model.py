@@ -90,10 +90,11 @@ class Model:
     (n_edges,), the rest (fan_out,); read-only. states : the States of the neurons, (fan_out,);
     those of sequences, ``State(per="sample")``, may be missing: each begins with its first value.
     Arrays that could still be written are copied. facts : its provenance: iteration, seed, data,
-    metrics, date. metrics : the measurements of ``evaluate`` beside the loss, as in Job. backend : the computing engine; for a network with an
-    interpreted neuron always "python". classes : the labels, None if they are whole numbers.
-    normalization : of each feature, applied to all inputs. feature_names : the names of the data's
-    columns, () if unknown: the columns of tables are found by them.
+    metrics, date. metrics : the measurements of ``evaluate`` beside the loss, as in Job. backend :
+    the computing engine; for a network with an interpreted neuron always "python". classes : the
+    labels, None if they are whole numbers. normalization : of each feature, applied to all inputs.
+    feature_names : the names of the data's columns, () if unknown: the columns of tables are found
+    by them.
 
     Raises
     ------

@@ -47,11 +47,11 @@ class History:
 
     ``history[0]`` and ``history[-1]`` are rows (dicts), ``history["loss"]`` is a column (a list),
     ``history[5:]`` a History of those rows, and iteration gives the rows. What was not measured is
-    None. Columns: epoch (from 1; the last may be partial), iteration (updates so far), loss (of the training samples, as they were learned
-    from), acc (of a sample of them, a twentieth, after the epoch), val_loss, val_acc,
-    learning_rate (of the last update), seconds (since the start), samples_per_s, group_loss (of
-    each group's own samples; None with one group), groups (whose these are, by number), then those
-    of the job's aggregates, and val_NAME of each of its metrics.
+    None. Columns: epoch (from 1; the last may be partial), iteration (updates so far), loss (of the
+    training samples, as they were learned from), acc (of a sample of them, a twentieth, after the
+    epoch), val_loss, val_acc, learning_rate (of the last update), seconds (since the start),
+    samples_per_s, group_loss (of each group's own samples; None with one group), groups (whose
+    these are, by number), then those of the job's aggregates, and val_NAME of each of its metrics.
     """
 
     def __init__(self, rows: Sequence[Mapping[str, Any]] = ()) -> None:
