@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from horn.errors import FULL, HornError, is_removed, short
-from horn.training.interrupts import signal_of
+from horn.training.interrupts import ending_of
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-INTERNAL, INTERRUPTED = 70, 130
+INTERNAL = 70
 
 
 def ending(command: click.Command, arguments: list[str]) -> int:
@@ -28,9 +28,8 @@ def ending(command: click.Command, arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        _say("\nStopped by Ctrl-C.")
-        return INTERRUPTED
+    except (KeyboardInterrupt, click.Abort) as error:
+        return _stopped(error.__cause__ if isinstance(error, click.Abort) else error)
     except HornError as error:
         if error.exit_code == INTERNAL:  # in a task of a group
             _say(getattr(error, "details", ""))
@@ -46,8 +45,6 @@ def ending(command: click.Command, arguments: list[str]) -> int:
     except SystemExit as error:
         if "PacifyFlush" in type(sys.stdout).__name__:  # click's, once the reader has gone
             return 0
-        if (number := signal_of(error)) is not None:
-            _say(f"\nStopped by {number.name}.")
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except MemoryError:
         _say_error("out of memory; use a smaller batch_size, fewer neurons, or dtype float32")
@@ -72,9 +69,15 @@ def ending(command: click.Command, arguments: list[str]) -> int:
         return 1
     except BaseException as error:
         if isinstance(error.__cause__, KeyboardInterrupt):  # it came while a class was made
-            _say("\nStopped by Ctrl-C.")
-            return INTERRUPTED
+            return _stopped(error.__cause__)
         return _unexpected(error, arguments, verbose)
+
+
+def _stopped(error: BaseException | None) -> int:
+    """Say what has stopped a command, Ctrl-C if it is not known; its exit code."""
+    what, code = ending_of(error)
+    _say(f"\nStopped by {what}.")
+    return code
 
 
 def _write_no_more() -> None:

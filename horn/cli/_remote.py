@@ -15,7 +15,7 @@ import click
 from horn import terminal
 from horn.cli import _cluster
 from horn.errors import ClusterError, JobError, NotFound, Timeout
-from horn.training.interrupts import ENDS, exception_of, interrupts
+from horn.training.interrupts import ENDS, ending_of, exception_of, interrupts
 
 if TYPE_CHECKING:
     from horn.cluster.client import ClusterClient, JobStatus
@@ -207,11 +207,11 @@ def attach(
             until_over(cluster, job, watch.show_news)
         finally:
             watch.end()
-    except (KeyboardInterrupt, SystemExit) as error:
+    except KeyboardInterrupt as error:
         ends = click.get_current_context().meta.get(_cluster.ENDS)
         goes_on = f"Detached; the job goes on. horn logs -f {job} · horn stop {job}"
         terminal.say(f"\nThe job {job} ends with {ends}." if ends else f"\n{goes_on}")
-        return int(getattr(error, "code", 130))
+        return ending_of(error)[1]
     if trace is not None:
         cluster.retry(lambda client: _fetch_trace(client, job, Path(trace)))
     return cluster.retry(lambda client: _ended(client, job, path, as_json=as_json, quiet=quiet))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from horn.cli import _cluster
+from horn.training.interrupts import ending_of
 
 
 @click.command(short_help="Give a job more or fewer groups while it trains.")
@@ -31,9 +32,9 @@ def command(job: str, groups: int, zk_hosts: str | None, key_file: str | None, n
             return 0
         try:
             status = cluster.wait_scaled(name, groups, limit_s)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             terminal.say(f"\nNot waited for any longer; job {name} is to have {many}.")
-            return 130
+            return ending_of(error)[1]
         numbers = ", ".join(map(str, status.record.groups or range(groups)))
         terminal.say(f"Job {name} has {many}: {numbers}")
         return 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from horn.cli import _cluster
+from horn.training.interrupts import ending_of
 
 if TYPE_CHECKING:
     from horn.cluster.client import ClusterClient
@@ -40,9 +41,9 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
                 continue
             try:
                 wait(cluster, name, ENDED, limit_s)
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as error:
                 terminal.say(f"\nNot waited for any longer; it stops: horn status {name} --wait")
-                return 130
+                return ending_of(error)[1]
             cluster.once(partial(_tell, job=name))
     if refused:
         raise Conflict("; ".join(refused))

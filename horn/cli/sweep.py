@@ -16,6 +16,7 @@ import click
 
 from horn.cli import _cluster
 from horn.errors import ClusterError, Conflict, HornError, JobError
+from horn.training.interrupts import ending_of
 
 if TYPE_CHECKING:
     import subprocess
@@ -89,9 +90,9 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
             _on_cluster(zk_hosts, key_file, target, args, options, sweep, path, tell)
         else:
             _here(target, args, options, sweep, path, tell, slots)
-    except KeyboardInterrupt:
-        code = 130
-        terminal.say("\nStopped by Ctrl-C; this is what there is so far.")
+    except KeyboardInterrupt as error:
+        what, code = ending_of(error)
+        terminal.say(f"\nStopped by {what}; this is what there is so far.")
     if as_json:
         model = None if sweep.best is None else str(path)
         terminal.print_json({"schema": "horn.sweep/1", **sweep.as_dict(), "model": model})

@@ -18,6 +18,13 @@ ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what ends a command
 AGAIN_S = 0.1  # for a finalizer to end
 
 
+class Ended(SystemExit, KeyboardInterrupt):
+    """A signal that ends a command; ``code`` is the command's. It counts as Ctrl-C, too: Python's
+    compiler, where it folds a constant such as 2**64, hears signals, and drops what their handlers
+    raise unless it is a KeyboardInterrupt.
+    """
+
+
 @contextmanager
 def interrupts(
     stop_requested: threading.Event, is_wanted: bool = True, numbers: tuple[int, ...] = CTRL_C
@@ -50,7 +57,7 @@ def interrupts(
 
 def exception_of(number: int) -> BaseException:
     """The exception of a signal that ends a command: it carries the exit code, or is Ctrl-C's."""
-    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+    return KeyboardInterrupt() if number == signal.SIGINT else Ended(128 + number)
 
 
 def end_on_signals() -> None:
@@ -86,8 +93,12 @@ def _hear_again(lost: sys.UnraisableHookArgs) -> None:
 
 def signal_of(error: BaseException | None) -> signal.Signals | None:
     """The signal of which an exception tells; None if it tells of something else."""
-    if isinstance(error, KeyboardInterrupt):
-        return signal.SIGINT
-    if isinstance(error, SystemExit):
+    if isinstance(error, Ended):
         return next((number for number in ENDS if error.code == 128 + number), None)
-    return None
+    return signal.SIGINT if isinstance(error, KeyboardInterrupt) else None
+
+
+def ending_of(error: BaseException | None) -> tuple[str, int]:
+    """What has ended a command, in words, Ctrl-C if it is not known, and the exit code."""
+    number = signal_of(error) or signal.SIGINT
+    return "Ctrl-C" if number == signal.SIGINT else number.name, 128 + number

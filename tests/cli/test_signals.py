@@ -17,6 +17,7 @@ from horn.cluster.client import ClusterClient
 from horn.coordination.jobs import JobState
 from horn.coordination.session import Session
 from horn.errors import NotFound
+from horn.training.interrupts import Ended, exception_of
 from tests.cli.processes import ended, started
 from tests.cli.test_cluster import Run
 from tests.cluster.agents import FOREVER, Agents, own_port
@@ -44,8 +45,8 @@ class Looked:
 
 @pytest.mark.parametrize(
     ("number", "kind", "code"),
-    [(signal.SIGINT, KeyboardInterrupt, None), (signal.SIGTERM, SystemExit, 143),
-     (signal.SIGHUP, SystemExit, 129)],
+    [(signal.SIGINT, KeyboardInterrupt, None), (signal.SIGTERM, Ended, 143),
+     (signal.SIGHUP, Ended, 129)],
 )  # fmt: skip
 def test_a_signal_in_a_finalizer_ends_the_command_after_the_look(
     number: int, kind: type[BaseException], code: int | None
@@ -105,6 +106,45 @@ def test_a_signal_that_a_weakrefs_callback_hears_ends_the_command(
             assert (ended(process).strip(), process.returncode) == (said, code)
     finally:
         signal.signal(number, before)
+
+
+def test_a_signal_that_comes_while_python_compiles_ends_the_command():
+    """Python dropped it where it folded a large constant, and the run went on."""
+    text = "mask = 2**64\n" * 50_000
+
+    def stop(number: int, frame: object) -> None:
+        raise exception_of(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGVTALRM, stop)  # of processor time: it comes while it compiles
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0.02)
+    try:
+        with pytest.raises(Ended) as caught:
+            for _ in range(20):
+                compile(text, "masks", "exec")
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
+    assert caught.value.code == 143
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")]
+)
+def test_a_sweep_that_a_signal_ends_shows_what_there_is(
+    folder: Path, number: int, code: int, said: str
+):
+    text = (folder / "job.py").read_text()
+    (folder / "swept.py").write_text(
+        f"{text}\nimport dataclasses, os, signal\nbase = job\n"
+        f"def ends(context):\n    if context.epoch == 2:\n"
+        f"        os.kill(os.getppid(), {int(number)}); signal.pause()\n"
+        f"def job(): return dataclasses.replace(base(), callbacks=(ends,))\n"
+    )
+    words = ("sweep", "swept.py", "--local", "--set", "epochs=1,2", "--slots", "1")
+    with started(*words, folder=folder) as process:
+        text = ended(process)
+    assert f"Stopped by {said}; this is what there is so far." in text, text
+    assert process.returncode == code
 
 
 def test_other_exceptions_of_finalizers_are_told(folder: Path):
@@ -265,7 +305,7 @@ def test_up_ends_with_its_job_and_says_so(folder: Path):
 
 @pytest.mark.parametrize(
     ("error", "code", "said"),
-    [(KeyboardInterrupt(), 130, "Ctrl-C"), (SystemExit(143), 143, "SIGTERM")],
+    [(KeyboardInterrupt(), 130, "Ctrl-C"), (Ended(143), 143, "SIGTERM")],
 )
 def test_up_says_what_ended_it_before_its_job_began(
     run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str
