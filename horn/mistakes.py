@@ -8,6 +8,7 @@ import inspect
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import FrozenInstanceError
 from types import MappingProxyType
 from typing import Any, TypeGuard, TypeVar
 
@@ -323,6 +324,10 @@ class NoSuchRow(OwnLines, IndexError):
     """A row that a history does not have; the line to blame is the user's."""
 
 
+class Frozen(OwnLines, FrozenInstanceError):
+    """Something that does not change was to be changed; the line to blame is the user's."""
+
+
 class NoSuchArgument(OwnLines, TypeError):
     """An argument that horn's function does not take; the line to blame is the user's."""
 
@@ -481,4 +486,26 @@ def teaches(thing: _F) -> _F:
     if not isinstance(thing, type):
         return called  # type: ignore[return-value]
     thing.__init__ = called  # type: ignore[misc]
+    sets: Any = thing.__setattr__
+    if sets is not object.__setattr__:
+        thing.__setattr__ = _explained(sets)  # type: ignore[method-assign,assignment]
     return thing
+
+
+def _explained(sets: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
+    """The ``__setattr__`` of a frozen dataclass, with what to do instead."""
+
+    @functools.wraps(sets)
+    def refuse(self: Any, name: str, value: Any) -> None:
+        try:
+            sets(self, name, value)
+        except FrozenInstanceError:
+            kind = type(self).__name__
+            other = (
+                f"job.with_settings({name}=...) is a copy with another"
+                if hasattr(self, "with_settings")
+                else f"give it where the {kind} is made: {kind}(..., {name}=...)"
+            )
+            raise Frozen(f"{kind}.{name} cannot be set: {other}") from None
+
+    return refuse

@@ -46,8 +46,10 @@ def ending(command: click.Command, arguments: list[str]) -> int:
         if "PacifyFlush" in type(sys.stdout).__name__:  # click's, once the reader has gone
             return 0
         return error.code if isinstance(error.code, int) else int(error.code is not None)
-    except MemoryError:
-        _say_error("out of memory; use a smaller batch_size, fewer neurons, or dtype float32")
+    except MemoryError as error:
+        _say_error(_of_memory(error))
+        if verbose:
+            _traceback()
         return 1
     except ImportError as error:
         if not (error.name or "").startswith("horn._kernels"):
@@ -80,6 +82,17 @@ def _stopped(error: BaseException | None) -> int:
     return code
 
 
+def _of_memory(error: MemoryError) -> str:
+    """Where memory ran out: in a line of the user's, or in horn, with what needs less."""
+    from horn.process.limits import out_of_memory
+    from horn.sources import line_of
+
+    found = line_of(error)
+    if found is None:
+        return f"{out_of_memory(error)}; use a smaller batch_size, fewer neurons, or dtype float32"
+    return f"{short(found[0])}:{found[1]}  {found[2]}\n{out_of_memory(error)}"
+
+
 def _write_no_more() -> None:
     """Discard unwritten output, so that Python does not complain about it at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -104,11 +117,12 @@ def _placed(error: HornError) -> str:
 
 def _unexpected(error: BaseException, arguments: list[str], verbose: bool) -> int:
     """An exception that horn did not raise on purpose: from the user's code, or a bug in horn."""
-    from horn.mistakes import NoSuchArgument, NoSuchAttribute, remedy
+    from horn.mistakes import NoSuchArgument, remedy
+    from horn.own_lines import OwnLines
     from horn.sources import hiding, line_of
 
     kind = f"{type(error).__name__}: {error}"
-    found = line_of(error, called=isinstance(error, (NoSuchArgument, NoSuchAttribute)))
+    found = line_of(error, called=isinstance(error, OwnLines))
     hint = short(hiding(error))
     if found is not None or hint:
         place = "" if found is None else f"{short(found[0])}:{found[1]}  {found[2]}\n"

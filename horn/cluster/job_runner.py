@@ -62,8 +62,8 @@ from horn.executor import launch
 from horn.executor.remote_pool import PRIMARY, HostLink, RemoteTaskPool, attend
 from horn.executor.task_pool import TaskPool
 from horn.job import Job
-from horn.mistakes import NoSuchArgument, NoSuchAttribute
 from horn.model import Model
+from horn.own_lines import OwnLines
 from horn.process import limits
 from horn.process.job_spec import RunSpec, draft
 from horn.sources import line_of
@@ -153,9 +153,6 @@ class JobRunner:
             )
         except HornError as error:
             return protocol.RunnerFinished(FAILED, self._failure(error), checkpoint=self.checkpoint)
-        except MemoryError:
-            text = "out of memory; use a smaller batch_size, fewer neurons, or dtype float32"
-            return protocol.RunnerFinished(FAILED, HostFailure(text, is_final=True))
         except BaseException as error:  # the top of this process: from the user's file, or a bug
             return protocol.RunnerFinished(
                 FAILED, self._unexpected(error), checkpoint=self.checkpoint
@@ -187,8 +184,11 @@ class JobRunner:
 
         text = "".join(traceback.format_exception(error))
         sys.stderr.write(text)
-        place = self._line(error, called=isinstance(error, (NoSuchArgument, NoSuchAttribute)))
+        place = self._line(error, called=isinstance(error, OwnLines))
         kind = _short(f"{type(error).__name__}: {error}{_of_package(error)}")
+        if isinstance(error, MemoryError):
+            less = "" if place else "; use a smaller batch_size, fewer neurons, or dtype float32"
+            return HostFailure(f"{place}{_short(limits.out_of_memory(error))}{less}", is_final=True)
         if not place:
             code = 1 if isinstance(error, SystemExit) else 70
             return HostFailure(kind, code, is_final=True, details=text[-20_000:])

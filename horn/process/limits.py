@@ -86,6 +86,14 @@ def apply(limits: ProcessLimits, *, keep: Iterable[int] = (), parent: int | None
             os._exit(1)
 
 
+def out_of_memory(error: MemoryError) -> str:
+    """A MemoryError as a sentence, with the limit of this process, if it has one."""
+    most, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = f": a process may have {most / 1e6:,.0f} MB here (horn worker --memory, or ulimit -d)"
+    what = f"; {error}" if str(error) else ""
+    return f"out of memory{limit if most != resource.RLIM_INFINITY else ''}{what}"
+
+
 def guard() -> None:
     """Protect a process that has the cluster's key: no core file, and nobody reads its memory."""
     _set(resource.RLIMIT_CORE, 0, "core")

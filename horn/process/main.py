@@ -31,6 +31,7 @@ from horn.partition.share import Share
 from horn.process import control
 from horn.process.decisions import BY_BATCH, Decisions
 from horn.process.job_spec import OpenedPayload, SharedArrays, open_payload
+from horn.process.limits import out_of_memory
 from horn.process.rendezvous import Rendezvous
 from horn.runtime.context import TaskContext
 from horn.runtime.group import Group, task_name
@@ -469,9 +470,10 @@ class TaskProcess:
             more = {"lost": called(error.lost)}
             if isinstance(error, PeerLost):
                 more["reason"] = in_ranks(error.reason, first)
+        text = out_of_memory(error) if isinstance(error, MemoryError) else str(error)
         return control.FailureReport(
             kinds=tuple(c.__name__ for c in type(error).__mro__),
-            text=str(error)[:MAX_TEXT],
+            text=text[:MAX_TEXT],
             when=time.monotonic(),
             where=where,
             label=label,

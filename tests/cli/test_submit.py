@@ -251,6 +251,36 @@ def test_an_exception_in_the_users_file_names_its_line(run: Any, folder: Path) -
     assert "Traceback" in run("submit", "job.py", "-v").err
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("made.epochs = 2", "Job.epochs cannot be set: job.with_settings(epochs=...) is a copy"),
+        ("made.optimizer.momentum = 0.5", "SGD.momentum cannot be set: give it where the SGD is"),
+        ("horn.training.loop.History()[9]", "history[9]: the history has 0 epochs; it has no"),
+    ],
+)
+def test_what_horn_refuses_at_a_line_of_the_users_is_no_bug(
+    run: Any, folder: Path, line: str, said: str
+) -> None:
+    text = (folder / "job.py").read_text()
+    (folder / "set.py").write_text(
+        f"import horn.training.loop\n{text}\nbase = job\n"
+        f"def job():\n    made = base()\n    {line}\n    return made\n"
+    )
+    done = run("submit", "set.py")
+    assert done.code == 1 and f"set.py:19  {line}" in done.err and said in done.err
+    assert "bug in horn" not in done.err
+
+
+def test_memory_that_is_out_names_the_line(run: Any, folder: Path) -> None:
+    """It was told to use smaller batches, without a place, and -v showed no traceback."""
+    (folder / "large.py").write_text("def job():\n    return bytearray(10**15)\n")
+    done = run("submit", "large.py", "-v")
+    assert done.code == 1 and "batch_size" not in done.err
+    assert "large.py:2  return bytearray(10**15)\nout of memory" in done.err
+    assert "Traceback" in done.err
+
+
 def test_a_bug_in_horn_ends_with_70_and_a_report(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("horn.summary.layers", None)
     done = run("submit", "job.py")
