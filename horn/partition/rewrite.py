@@ -87,6 +87,8 @@ class Partition:
     def late_forms(self) -> dict[str, list[Form]]:
         """The forms of delayed buffers that are read at another step."""
         found: dict[str, list[Form]] = {}
+        if not any(buffer.role == "late" for buffer in self.program.buffers.values()):
+            return found  # the statements of long neurons have many operands
         for s in every(self.program.statements):
             if not isinstance(s, (Loop, Matmul, Update, Convolve)):
                 continue
