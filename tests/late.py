@@ -50,7 +50,7 @@ class LateWay:
         while True:
             with contextlib.suppress(ConnectionRefusedError):
                 return await asyncio.open_connection("127.0.0.1", self._target)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOOK_S)  # until it listens
 
     async def _end(self) -> None:
         self._server.close()
