@@ -220,7 +220,8 @@ def attach(
 def _fetch_trace(cluster: ClusterClient, job: str, path: Path) -> None:
     from horn.cluster.store import TRACE
 
-    for host, sizes in cluster.files(job).items():
+    files = cluster.files(job)
+    for host, sizes in files.items():
         if TRACE in sizes:
             found = cluster.read_all(job, host, TRACE)
             try:
@@ -228,7 +229,8 @@ def _fetch_trace(cluster: ClusterClient, job: str, path: Path) -> None:
             except OSError as error:  # the model is still to be fetched
                 terminal.say(f"{path} cannot be written ({error.strerror}): there is no trace.")
             return
-    terminal.say(f"There is no trace of {job}: it is written when a job succeeds.")
+    why = cluster.down(job, files) or "it is written when a job succeeds"
+    terminal.say(f"There is no trace of {job}: {why}.")
 
 
 def until_over(

@@ -32,8 +32,7 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, output: str | 
         name = cluster.find(job)
         if is_all:
             folder = Path(output or name)
-            for note in fetch_all(cluster, name, folder):
-                click.echo(f"Note: {note}", err=True)
+            fetch_all(cluster, name, folder, lambda note: click.echo(f"Note: {note}", err=True))
             click.echo(str(folder))
             return
         state = cluster.jobs.state(name)

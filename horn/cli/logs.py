@@ -34,6 +34,7 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, follow: bool, 
     """Print the logs of JOB, each line with the process that it is of. A worker's name stands for
     the process that loads the job's file there.
     """
+    from horn import terminal
     from horn.cli._remote import until_over
     from horn.errors import NotFound
 
@@ -48,8 +49,13 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, follow: bool, 
         else:
             cluster.once(reader.print_new)
         reader.finish()
+        down = cluster.retry(lambda client: client.down(name, reader.answered))
         if task is not None and not reader.seen:
-            raise NotFound(f"job {name} has no log of {task!r}; it has {', '.join(reader.names)}")
+            more = f"; {down}" if down else ""
+            there = ", ".join(reader.names) or "none that can be read now"
+            raise NotFound(f"job {name} has no log of {task!r}; it has {there}{more}")
+        if down:
+            terminal.say(f"Note: {down}: logs that are only there are left out")
 
 
 def _moment(text: str, now_s: float) -> float:
@@ -84,6 +90,7 @@ class _Reader:
         self.partial: dict[tuple[str, str], bytes] = {}
         self.names: list[str] = []
         self.seen: set[tuple[str, str]] = set()
+        self.answered: set[str] = set()  # workers, at the last look
         self._has_ended = False
 
     def follow(self, cluster: ClusterClient) -> bool:
@@ -97,7 +104,9 @@ class _Reader:
     def print_new(self, cluster: ClusterClient) -> None:
         from horn.errors import ClusterError, NotFound
 
-        for host, sizes in cluster.files(self.job).items():
+        files = cluster.files(self.job)
+        self.answered = set(files)
+        for host, sizes in files.items():
             for name, size in sizes.items():
                 if "." in name and name.rpartition(".")[2] in ("jsonl", "horn", "json"):
                     continue

@@ -12,7 +12,11 @@ from horn.cli import _cluster
 @_cluster.options
 def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None) -> None:
     """Remove JOBS that have ended from the cluster: logs, checkpoints, model."""
+    from horn import terminal
+
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         for name in dict.fromkeys(cluster.find(job) for job in jobs):
-            cluster.remove(name)
+            down = cluster.remove(name)
             click.echo(name)
+            if down:
+                terminal.say(f"Note: {down}: what is there stays, in jobs/{name} of --dir")

@@ -16,7 +16,7 @@ import re
 import secrets
 import time
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -422,8 +422,10 @@ class ClusterClient:
                 return False
         return True
 
-    def remove(self, job: str) -> None:
-        """Remove an ended job, its files, and its package if no other has it. Raises Conflict."""
+    def remove(self, job: str) -> str:
+        """Remove an ended job, its files, and its package if no other has it; in words, which of
+        its workers are down and so keep their files, "" if none. Raises Conflict.
+        """
         from horn.cluster.file_service import DoneReply, JobRequest
 
         self.jobs.check_ended(job)
@@ -432,13 +434,16 @@ class ClusterClient:
         # A job that cannot be read, such as another version's, may have the same package.
         if not {"", package}.isdisjoint(self._packages(others)):
             package = ""
-        for name, member in self.workers().items():
+        workers = self.workers()
+        for name, member in workers.items():
             try:
                 self.client(name, member).call("forget", JobRequest(job, package), DoneReply)
             except UNANSWERED as error:
                 what = f"the files of {job} on {name} are not removed"
                 raise ClusterError(f"{what}: {error}") from error
+        down = self.down(job, workers)
         self.jobs.remove(job)
+        return down
 
     # files
 
@@ -458,6 +463,24 @@ class ClusterClient:
                     logger.warning("what worker %s has of %s is left out: %s", name, job, error)
                 self._not_understood.add(name)
         return found
+
+    def down(self, job: str, answered: Container[str]) -> str:
+        """In words, which workers of a job's last attempt are not among those that answered, but
+        for those that said why; "" if none are.
+        """
+        node = self.coord.get(self.paths.record(job))
+        try:
+            hosts = msgspec.json.decode(node.data, type=JobRecord).hosts if node else ()
+        except UNREADABLE:
+            return ""
+        gone = [n for n in hosts if n not in answered and n not in self._not_understood]
+        if not gone:
+            return ""
+        many = len(gone) > 1
+        return (
+            f"worker{'s' * many} {', '.join(gone)}, which ran job {job}, {'are' if many else 'is'} "
+            f"down or cut off"
+        )
 
     def read(
         self,
@@ -489,7 +512,7 @@ class ClusterClient:
         return bytes(found)
 
     def history(self, job: str) -> list[dict[str, Any]]:
-        """The rows of the history so far, of the worker that has the most."""
+        """The rows of the history so far, of the worker that has the most, or of the result."""
         from horn.cluster.store import PROGRESS
 
         longest: list[dict[str, Any]] = []
@@ -503,7 +526,13 @@ class ClusterClient:
                     rows = {n: kept for n, kept in rows.items() if n < row["epoch"]}
                     rows[row["epoch"]] = row
             longest = max(longest, list(rows.values()), key=len)
-        return longest
+        return longest or list(self.status(job).result.get("history") or [])
+
+    def no_model(self, job: str, answered: Container[str]) -> str:
+        """The sentence about a model that none of the workers that answered has."""
+        down = self.down(job, answered)
+        more = f"; {down}: start it there again" if down else ""
+        return f"job {job}: no worker that is up has its model{more}"
 
     def fetch_model(self, job: str, path: Path) -> None:
         """Write the model of a job that succeeded into a file. Raises JobError if it cannot be
@@ -512,9 +541,10 @@ class ClusterClient:
         from horn.cluster.file_service import ReadReply, ReadRequest
         from horn.cluster.store import MODEL
 
-        holders = [host for host, sizes in self.files(job).items() if MODEL in sizes]
+        files = self.files(job)
+        holders = [host for host, sizes in files.items() if MODEL in sizes]
         if not holders:
-            raise NotFound(f"job {job}: no worker that is up has its model")
+            raise NotFound(self.no_model(job, files))
         first = str(self.status(job).result.get("host", ""))
         host = first if first in holders else holders[0]
         got, portions = self.service(host).download(

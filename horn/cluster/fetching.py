@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,22 @@ from horn.cluster.file_service import JobRequest, SizeReply, WrittenRequest
 from horn.cluster.package import check_path
 from horn.cluster.store import FILES, MODEL, PROGRESS, TRACE
 from horn.cluster.written import WrittenFiles
+from horn.coordination.jobs import JobState
 from horn.errors import ClusterError, JobError, NotFound
 
 LIST_BYTES = 16 * 2**20  # of all paths
 
 
-def fetch_all(client: ClusterClient, job: str, folder: Path) -> list[str]:
+def fetch_all(client: ClusterClient, job: str, folder: Path, note: Callable[[str], None]) -> None:
     """Fetch all files of a job, in any state: model.horn, history.csv, result.json, trace.json,
-    logs/, and in files/ those that its callbacks wrote. Returns notes about files that did not
-    come. Raises JobError: a file cannot be written here.
+    logs/, and in files/ those that its callbacks wrote. note : hears of files that did not come.
+    Raises JobError: a file cannot be written here. NotFound: it has SUCCEEDED, but its model is not
+    to be had; all else is fetched.
     """
     with _writing(folder):
         (folder / "logs").mkdir(parents=True, exist_ok=True)
+        status = client.status(job)  # before: else it may succeed after a look at its files
         files = client.files(job)
-        status = client.status(job)
         last = str(status.result.get("host", ""))
         has_come: set[str] = set()
         for host in sorted(files, key=lambda name: (name != last, name)):
@@ -44,7 +46,8 @@ def fetch_all(client: ClusterClient, job: str, folder: Path) -> list[str]:
                     path = folder / f"logs/{name}.{host}.log"
                 has_come.add(name)
                 path.write_bytes(client.read_all(job, host, name))
-        if any(MODEL in sizes for sizes in files.values()):
+        has_model = any(MODEL in sizes for sizes in files.values())
+        if has_model:
             client.fetch_model(job, folder / MODEL)
         rows = client.history(job)
         with open(folder / "history.csv", "w", newline="") as file:
@@ -53,14 +56,19 @@ def fetch_all(client: ClusterClient, job: str, folder: Path) -> list[str]:
             writer.writerows(rows)
         found = {"job": job, "state": status.state.value, **status.result}
         (folder / "result.json").write_text(json.dumps(found, indent=1) + "\n")
-        return _fetch_written(client, job, last, folder / FILES)
+        _fetch_written(client, job, last, folder / FILES, note)
+    if down := client.down(job, files):
+        note(f"{down}: what is only there is left out")
+    if status.state is JobState.SUCCEEDED and not has_model:
+        raise NotFound(f"{client.no_model(job, files)}. What is elsewhere is in {folder}")
 
 
-def _fetch_written(client: ClusterClient, job: str, first: str, folder: Path) -> list[str]:
+def _fetch_written(
+    client: ClusterClient, job: str, first: str, folder: Path, note: Callable[[str], None]
+) -> None:
     """Fetch files that callbacks wrote. A path that several workers have (an attempt was on another
     host) is taken from ``first``, where the last attempt's callbacks were, if that has it.
     """
-    notes: list[str] = []
     has_come: set[str] = set()
     for host in sorted(client.workers(), key=lambda name: (name != first, name)):
         try:
@@ -68,7 +76,7 @@ def _fetch_written(client: ClusterClient, job: str, first: str, folder: Path) ->
         except (*UNANSWERED, NotFound):
             continue  # it has just gone, as of logs
         if listed.n_left_out:
-            notes.append(f"{listed.n_left_out} files of {host} are left out: {listed.why}")
+            note(f"{listed.n_left_out} files of {host} are left out: {listed.why}")
         for path in sorted(listed.sizes.keys() - has_come):
             has_come.add(path)
             check_path(path)
@@ -78,8 +86,7 @@ def _fetch_written(client: ClusterClient, job: str, first: str, folder: Path) ->
             except NotFound:  # renamed or removed while the job runs
                 continue
             except ClusterError as error:
-                notes.append(f"files/{path} of {host} did not come: {error}")
-    return notes
+                note(f"files/{path} of {host} did not come: {error}")
 
 
 def _listed(client: ClusterClient, job: str, host: str) -> WrittenFiles:

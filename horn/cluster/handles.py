@@ -298,11 +298,17 @@ class SubmittedJob:
     def fetch_all(self, folder: str | os.PathLike[str]) -> Path:
         """Write the files of the job, in any state, into a folder, made if missing: model.horn,
         history.csv, result.json, trace.json, logs, and in files those that callbacks wrote under
-        relative paths. Raises JobError: a file cannot be written here.
+        relative paths. What does not come is warned of. Raises JobError: a file cannot be written
+        here. NotFound: it has SUCCEEDED, but no worker that is up has its model; all else is there.
         """
-        place = Path(_path("folder", folder))
-        for note in self.cluster.retry(lambda client: fetching.fetch_all(client, self.id, place)):
-            warnings.warn(note, stacklevel=2)
+        place, notes = Path(_path("folder", folder)), list[str]()
+        try:
+            self.cluster.retry(
+                lambda client: fetching.fetch_all(client, self.id, place, notes.append)
+            )
+        finally:
+            for note in dict.fromkeys(notes):  # once, however many sessions it took
+                warnings.warn(note, stacklevel=2)
         return place
 
     def cancel(self, now: bool = False) -> bool:
@@ -316,17 +322,22 @@ class SubmittedJob:
         return True
 
     def logs(self) -> dict[str, str]:
-        """The output of the job's processes, by their names."""
+        """The output of the job's processes, by their names. Workers of it that are down are warned
+        of.
+        """
 
-        def read(client: ClusterClient) -> dict[str, str]:
-            found = {}
-            for host, sizes in client.files(self.id).items():
+        def read(client: ClusterClient) -> tuple[dict[str, str], str]:
+            found, files = {}, client.files(self.id)
+            for host, sizes in files.items():
                 for name in sizes:
                     if not name.endswith((".horn", ".jsonl", ".json")):
                         found[name] = client.read_all(self.id, host, name).decode(errors="replace")
-            return found
+            return found, client.down(self.id, files)
 
-        return self.cluster.retry(read)
+        found, down = self.cluster.retry(read)
+        if down:
+            warnings.warn(f"{down}: logs that are only there are left out", stacklevel=2)
+        return found
 
     def __await__(self) -> Generator[Any, None, Run]:
         return self._awaited().__await__()

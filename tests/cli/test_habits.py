@@ -19,6 +19,7 @@ import pytest
 
 import horn
 from horn import terminal
+from horn.errors import NotFound
 from tests.cli.test_cluster import Run
 from tests.cluster.agents import ROOT, Agents, agents, own_port
 
@@ -60,6 +61,44 @@ def test_fetch_all_of_a_job_that_failed_has_what_there_is(cluster: Agents, run: 
     assert done.code == 0, done.err
     assert "not today" in (folder / "post" / "result.json").read_text()
     assert not (folder / "post" / "model.horn").exists()
+
+
+def test_what_a_worker_that_is_down_has_of_a_job_is_named_and_not_left_out_silently(
+    own_cluster: Agents, run: Run, tmp_path: Path
+):
+    """``horn fetch JOB --all && horn rm JOB`` said that all was well, and the model was lost."""
+    job = run("submit", "job.py", "--detach", "-q").out.strip()
+    assert run("status", job, "--wait", "--timeout", "90s").code == 0
+    assert run("logs", job).err == ""
+    own_cluster.kill("a", signal.SIGTERM)
+    assert own_cluster.processes["a"].wait(60) == 0
+    down = f"worker a, which ran job {job}, is down or cut off"
+    for words in (["logs", job], ["logs", "-f", job]):
+        done = run(*words)
+        assert (done.code, done.out) == (0, "")
+        assert done.err == f"Note: {down}: logs that are only there are left out\n"
+    done = run("logs", job, "--task", "a")
+    assert done.code == 4 and f"it has none that can be read now; {down}" in done.err
+    lost = f"job {job}: no worker that is up has its model; {down}: start it there again"
+    done = run("fetch", job)
+    assert done.code == 4 and lost in done.err
+    done = run("fetch", job, "--all", "-o", "all")
+    assert done.code == 4 and done.out == ""
+    assert f"Note: {down}: what is only there is left out" in done.err
+    assert f"{lost}. What is elsewhere is in all" in done.err
+    with open("all/history.csv", newline="") as file:
+        assert [row["epoch"] for row in csv.DictReader(file)] == ["1", "2", "3"]
+    with horn.Cluster(own_cluster.hosts) as there:
+        handle = there.job(job)
+        with pytest.warns(UserWarning, match=down), pytest.raises(NotFound, match=lost):
+            handle.fetch_all(tmp_path / "handle")
+        assert (tmp_path / "handle" / "result.json").exists()
+        with pytest.warns(UserWarning, match=f"{down}: logs"):
+            assert handle.logs() == {}
+    done = run("rm", job)
+    assert (done.code, done.out) == (0, f"{job}\n")
+    assert done.err == f"Note: {down}: what is there stays, in jobs/{job} of --dir\n"
+    assert (own_cluster.folder / "a" / "jobs" / job / "kept" / "model.horn").exists()
 
 
 def test_a_trace_of_a_cluster_is_fetched_by_who_waits(cluster: Agents, run: Run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,9 +41,12 @@ class Going(ClusterClient):
     def status(self, job: str) -> Any:
         return SimpleNamespace(result={"host": "a"}, state=JobState.FAILED)
 
+    def down(self, job: str, answered: Container[str]) -> str:
+        return ""
+
 
 def test_files_of_a_worker_that_has_just_gone_are_not_there(tmp_path: Path):
-    assert fetching._fetch_written(Going(), "one-1", "a", tmp_path) == []
+    fetching._fetch_written(Going(), "one-1", "a", tmp_path, pytest.fail)
     assert not [*tmp_path.iterdir()]
 
 
@@ -58,7 +62,7 @@ def test_no_name_of_a_log_leads_out_of_the_folder(tmp_path: Path):
     client = Going(names=("../../told",))
     client.read_all = lambda *_: b"text"  # type: ignore[method-assign]
     with pytest.raises(HornError, match="path '../../told'"):
-        fetching.fetch_all(client, "one-1", tmp_path / "here")
+        fetching.fetch_all(client, "one-1", tmp_path / "here", pytest.fail)
     assert not (tmp_path / "told.log").exists()
 
 
@@ -71,7 +75,7 @@ def test_logs_of_an_attempt_on_another_host_are_not_written_over(tmp_path: Path)
 
     client = Two()
     client.read_all = lambda job, host, name: f"{name} of {host}".encode()  # type: ignore
-    fetching.fetch_all(client, "one-1", tmp_path)
+    fetching.fetch_all(client, "one-1", tmp_path, pytest.fail)
     found = {path.name: path.read_text() for path in [*tmp_path.glob("logs/*"), tmp_path / TRACE]}
     assert found == {
         "g0.t0.log": "g0.t0 of a",  # the last attempt's, as the result says
