@@ -158,7 +158,10 @@ class Agent:
             coord.ensure(coord.paths.jobs(), coord.paths.orders(self.name))
             self.workers = Membership(coord, coord.paths.workers())
             stack.callback(self.workers.close)
-            self.member = self._register()
+            member = self._register()
+            if member is None:
+                return
+            self.member = member
             orders = FolderView(coord, coord.paths.orders(self.name), self._poke, self._poke)
             stack.callback(orders.close)
             orders.wait_ready(capacity.session_s)
@@ -182,8 +185,10 @@ class Agent:
             finally:
                 self.is_registered.clear()
 
-    def _register(self) -> int:
-        """Take the host's place, also from an earlier agent of this folder, which has ended."""
+    def _register(self) -> int | None:
+        """Take the host's place, also from an earlier agent of this folder, which has ended; None
+        if it was stopped before.
+        """
         capacity = self.capacity
         info = {
             "slots": capacity.slots, "address": capacity.address, "pid": os.getpid(),
@@ -207,7 +212,7 @@ class Agent:
             except Conflict:
                 if time.monotonic() > ends:
                     raise
-        return 0  # it ends, without a place
+        return None
 
     def _on_event(self, event: Event) -> None:
         self._suspended = isinstance(event, ConnectionSuspended)

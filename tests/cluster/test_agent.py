@@ -272,8 +272,8 @@ def test_a_second_worker_of_a_name_says_at_once_what_it_waits_for(
     cluster_of.session_s = 20.0 if is_stopped else 1.0
     cluster_of.start("a")
     command = [sys.executable, "-m", "horn", "worker", "--zk", cluster_of.hosts, "--name", "a",
-               "--session", f"{cluster_of.session_s:g}s", "--dir", str(cluster_of.folder / "b"),
-               "--quiet"]  # fmt: skip
+               "--session", f"{cluster_of.session_s:g}s",
+               "--dir", str(cluster_of.folder / "b")]  # fmt: skip
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as second:
         try:
             said = next(line for line in second.stderr if "with another --dir" in line)
@@ -281,6 +281,7 @@ def test_a_second_worker_of_a_name_says_at_once_what_it_waits_for(
             if is_stopped:
                 second.send_signal(signal.SIGINT)
                 assert second.wait(60) == 0
+                assert "registered" not in second.stderr.read()  # it said so, of member 0
             else:
                 assert second.wait(60) == 6
                 assert "is held by another process" in second.stderr.read()
