@@ -264,7 +264,7 @@ class Unreachable(ClusterError):
     def __str__(self) -> str:
         first = self.hosts.split("/")[0].split(",")[0].strip()
         host, _, port = first.rpartition(":")
-        probe = f"{host.strip('[]')} {port}" if host else f"{first} 2181"
+        probe = f"{host.strip('[]') or first} {port if host and port else 2181}"
         return (
             f"Cannot reach ZooKeeper at {self.hosts} ({self.reason}, tried for "
             f"{self.tried_s:.3g} s). Is it running?  nc -z {probe}"

@@ -28,10 +28,13 @@ def say(text: str = "") -> None:
 
 
 def say_next(model: object) -> None:
-    """Print the commands for a model's file; quoted as typed, where its name has a space."""
+    """Print the commands for a model's file, as they are typed: quoted where its name has a space,
+    and with ./ where it looks like an option.
+    """
     import shlex  # not needed by horn --help
 
-    path = shlex.quote(str(model))
+    name = str(model)
+    path = shlex.quote(f"./{name}" if name.startswith("-") else name)
     say(f"Next:  horn show {path}   horn evaluate {path} DATA   horn predict {path} DATA")
 
 

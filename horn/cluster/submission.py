@@ -72,6 +72,10 @@ class SignedSubmission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     mac: _Hex
 
 
+# The words of msgspec for what it expected, and those for people.
+KINDS = {"float": "a number", "int": "a whole number", "str": "a text", "array": "a list"}
+LIMITS = {">": "above", ">=": "from", "<=": "of at most", "of length <=": "of length at most"}
+
 _DECODE = msgspec.json.Decoder(SignedSubmission)
 _ENCODE = msgspec.json.Encoder(order="deterministic")
 
@@ -118,7 +122,10 @@ def _refused(submission: Submission, error: ValueError) -> JobError:
         return JobError(f"job {submission.job!r}: {what}")
     value = repr(getattr(submission, name))
     shown = value if len(value) <= 100 else f"{value[:97]}..."
-    return JobError(f"{name} {shown}: {what}")
+    limit = re.fullmatch(rf"Expected `({'|'.join(KINDS)})` ({'|'.join(LIMITS)}) ([\d.]+)", what)
+    if limit is not None:
+        what = f"expected {KINDS[limit[1]]} {LIMITS[limit[2]]} {float(limit[3]):,g}"
+    return JobError(f"{name.removesuffix('_s')} {shown}: {what}")
 
 
 def verify(key: Key, raw: bytes, *, job: str, origin: Znode) -> SignedSubmission:

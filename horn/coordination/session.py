@@ -112,6 +112,7 @@ class Session(Nodes):
         root: str = "/horn",
         silence_s: float = 0.0,
     ) -> None:
+        hosts = ",".join(entry.strip() for entry in hosts.split(","))
         self.hosts, self.session_s, self.silence_s = hosts, session_s, silence_s
         self.paths = Paths(root)
         self._lock = threading.Lock()

@@ -16,6 +16,7 @@ from horn.errors import JobError, NotFound
 from horn.security.keys import Credential, Key, TlsIdentity
 
 VARIABLE = "HORN_ZK_TLS"
+SAID = f"--zk-tls or {VARIABLE}"  # which of them, nobody knows here
 INSECURE = "HORN_INSECURE"  # "1": what --insecure says to a worker, for what it starts
 AUTO, KEY, OFF = "auto", "key", "off"
 
@@ -28,7 +29,7 @@ def credential(key: Key | None, hosts: str, job: str = "") -> Credential | None:
     if key is None:
         if mode not in (AUTO, OFF):
             raise JobError(
-                f"{VARIABLE}={mode}: TLS to ZooKeeper is for clusters with a key, which is its "
+                f"{SAID} is {mode}: TLS to ZooKeeper is for clusters with a key, which is its "
                 f"password there; make one with  horn keygen FILE"
             )
         return None
@@ -59,17 +60,19 @@ def _text(path: str) -> str:
             return file.read()
     except FileNotFoundError:
         raise NotFound(
-            f"{VARIABLE}: there is no file {path}; write {AUTO}, {KEY}, {OFF}, or the PEM files "
+            f"{SAID}: there is no file {path}; write {AUTO}, {KEY}, {OFF}, or the PEM files "
             f"AUTHORITY[,OWN] of the servers' authority and of a certificate with its key"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise JobError(f"{VARIABLE}: {path} cannot be read as PEM: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise JobError(f"{SAID}: {path} cannot be read as PEM: {why}") from None
 
 
 def is_on_loopback(hosts: str) -> bool:
     """Whether no server of "host:port[,host:port][/folder]" is on another machine."""
     return all(
-        is_loopback(entry.rpartition(":")[0] or entry) for entry in hosts.split("/")[0].split(",")
+        is_loopback(entry.rpartition(":")[0].strip() or entry.strip())
+        for entry in hosts.split("/")[0].split(",")
     )
 
 

@@ -53,6 +53,8 @@ def test_output_names_the_model_file(run: Any) -> None:
 def test_what_comes_next_can_be_typed_as_it_stands(run: Any) -> None:
     done = run("submit", "job.py", "-o", "my model.horn")
     assert "Next:  horn show 'my model.horn'   horn evaluate 'my model.horn' DATA " in done.err
+    done = run("submit", "job.py", "--output=-dash.horn")
+    assert "Next:  horn show ./-dash.horn   horn evaluate ./-dash.horn DATA " in done.err
 
 
 def test_dry_run_prints_the_plan_and_writes_nothing(run: Any) -> None:

@@ -114,6 +114,19 @@ def test_an_unreachable_zookeeper_is_one_sentence():
     )
 
 
+@pytest.mark.parametrize(
+    ("hosts", "probe"),
+    [("h:24", "h 24"), ("h:", "h 2181"), ("h", "h 2181"), ("[::1]:24/horn", "::1 24")],
+)
+def test_who_cannot_reach_it_is_told_what_to_type(hosts: str, probe: str):
+    assert str(errors.Unreachable(hosts, "refused", 0.3)).endswith(f"  nc -z {probe}")
+
+
+def test_blanks_around_hosts_are_no_part_of_them(embedded):
+    with Session(f" {embedded.hosts} ,{embedded.hosts}\n", timeout_s=20.0) as session:
+        assert session.hosts == f"{embedded.hosts},{embedded.hosts}"
+
+
 def test_a_server_that_never_answers_is_said_so():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(errors.Unreachable, match="does not answer: if it speaks TLS, give"):

@@ -126,8 +126,23 @@ def test_what_is_no_description_is_refused(raw):
      {"arguments": ("x" * 20_000,)}, {"options": {"x": [1]}}],
 )  # fmt: skip
 def test_what_is_beyond_its_limits_is_not_signed(change):
-    with pytest.raises(JobError, match="Expected|mnist|surrogates"):
+    with pytest.raises(JobError, match="[Ee]xpected|mnist|surrogates"):
         sign(KEY, msgspec.structs.replace(JOB, **change), NODE)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"timeout_s": 0.0}, "timeout 0.0: expected a number above 0"),
+        ({"name": "x" * 300}, "x...: expected a text of length at most 256"),
+        ({"groups": 10**6}, "groups 1000000: expected a whole number of at most 100,000"),
+        ({"seed": -1}, "seed -1: expected a whole number from 0"),
+        ({"arguments": ("x",) * 2000}, "'x'.*: expected a list of length at most 1,000"),
+    ],
+)
+def test_a_limit_is_said_in_words(change, said):
+    with pytest.raises(JobError, match=f"{said}$"):
+        submission.unsigned(msgspec.structs.replace(JOB, **change))
 
 
 def test_what_is_too_long_is_not_signed():

@@ -96,6 +96,7 @@ def test_a_server_without_tls_is_said_so_and_is_not_told_the_password(key: Key):
         ("127.0.0.1:2181", "key", True),
         ("zk1:2181", "", True),  # a variable that is empty is not set
         ("127.0.0.1:2181", "", False),
+        (" localhost:2181 , [::1]:2", "", False),  # as of a file of variables
     ],
 )
 def test_it_is_on_off_loopback_and_where_it_is_asked_for(key, monkeypatch, hosts, mode, is_on):
@@ -117,7 +118,11 @@ def test_an_authority_of_one_s_own_is_read_from_files_and_names_are_checked(
     with pytest.raises(Unreachable, match="refused: IP address mismatch"):
         Session(server.hosts, credential=own, timeout_s=1.0)
     monkeypatch.setenv("HORN_ZK_TLS", f"{tmp_path}/none.pem")
-    with pytest.raises(NotFound, match="there is no file .*none.pem; write auto, key, off"):
+    said = "--zk-tls or HORN_ZK_TLS: there is no file .*none.pem; write auto, key, off"
+    with pytest.raises(NotFound, match=said):
+        tls.credential(key, server.hosts)
+    monkeypatch.setenv("HORN_ZK_TLS", str(tmp_path))
+    with pytest.raises(JobError, match=f"{tmp_path} cannot be read as PEM: Is a directory$"):
         tls.credential(key, server.hosts)
     (tmp_path / "odd.pem").write_text("odd")
     monkeypatch.setenv("HORN_ZK_TLS", f"{tmp_path}/odd.pem")
