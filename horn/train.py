@@ -584,11 +584,16 @@ def _explained(
 
 
 def _stoppable(recovery: RecoverySettings, stack: ExitStack) -> RecoverySettings:
-    """Add a folder for the one checkpoint that tasks write when they are asked to stop."""
+    """Add a folder for the one checkpoint that tasks write when they are asked to stop. They make
+    it then, so that a run that is killed leaves none.
+    """
+    import secrets
+    import shutil
     import tempfile
 
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="horn-stop-"))
-    return replace(recovery, plan=CheckpointSchedule(Path(folder), keep=1))
+    folder = Path(tempfile.gettempdir(), f"horn-stop-{secrets.token_hex(16)}")
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    return replace(recovery, plan=CheckpointSchedule(folder, keep=1))
 
 
 def _until(

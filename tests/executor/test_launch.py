@@ -497,7 +497,7 @@ def test_a_process_that_still_imports_ends_with_its_parent(tmp_path):
 
 def test_the_tasks_end_with_a_parent_that_is_killed(tmp_path):
     code = textwrap.dedent(PARENT).format(root=str(Path(__file__).parents[2]))
-    env = {**os.environ, "TMPDIR": str(tmp_path)}  # it cannot take its own folder away
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env
     ) as parent:
@@ -508,6 +508,7 @@ def test_the_tasks_end_with_a_parent_that_is_killed(tmp_path):
             assert select.select([fd], [], [], DEADLINE_S)[0], "a task outlives its parent"
             os.close(fd)
     assert len(pids) == 2
+    assert not [*tmp_path.iterdir()]  # a folder for a stop was made before there was one
 
 
 # ZooKeeper
