@@ -151,7 +151,7 @@ def unreached(network: Network) -> list[tuple[str, list[str]]]:
     for layer, silent, is_reached in reversed(found):
         if silent := [array for array in silent if array not in learned]:
             output = read[layer.index][0].output
-            sentences.append((_unreached(layer, silent, is_reached, output), silent))
+            sentences.append((_unreached(network, layer, silent, is_reached, output), silent))
     return sentences
 
 
@@ -281,7 +281,27 @@ def _learned_elsewhere(layer: Layer, silent: list[str]) -> list[str]:
     return words if not left else []
 
 
-def _unreached(layer: Layer, silent: list[str], reached: bool, output: ir.Node) -> str:
+def _leads_to_no_loss(network: Network, layer: Layer) -> str:
+    """Why nothing that a layer sends is ever judged, and what to do; "" where something is."""
+    heard = [layer]
+    for each in heard:  # which grows
+        heard += [listener for listener in network.receivers(each) if listener not in heard]
+    if any(each in network.judged for each in heard):
+        return ""
+    if layer.kind == "output":
+        return 'it is an output without a loss. Give it one, as loss="squared_error"'
+    others = [each.name for each in network.receivers(layer) if each is not layer]
+    if not others:
+        return "no layer listens to it. Name it among inputs=[...] of one, or leave it out"
+    return (
+        f"those that listen to it ({', '.join(others)}) lead to no loss. Name it among inputs=[...]"
+        " of one that does, or leave it out"
+    )
+
+
+def _unreached(
+    network: Network, layer: Layer, silent: list[str], reached: bool, output: ir.Node
+) -> str:
     """The sentence on a layer's arrays that never learn. output : what its neurons send."""
     unread = _unread(layer, output)
     name = layer.neuron.__name__
@@ -307,6 +327,8 @@ def _unreached(layer: Layer, silent: list[str], reached: bool, output: ir.Node) 
             "these. Read it there too (the bias has no name: it is in messages alone), say "
             "bias=False where the bias is not read, or leave it as it is"
         )
+    if not reached and (why := _leads_to_no_loss(network, layer)):
+        return f"{said}: {why}"
     why = f"{name}.forward has no derivative by them: floor, sign and comparisons pass none"
     if not reached:
         why = "no gradient comes back to the layer from those that listen to it"

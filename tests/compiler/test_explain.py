@@ -120,6 +120,29 @@ def test_layers_below_a_step_never_learn():
     assert "Step.forward" in step and "stop_gradient" in step
 
 
+def test_layers_that_lead_to_no_loss_never_learn():
+    net = horn.Network(seed=1)
+    x = net.input(4, steps=3)
+    net.layer(3, inputs=[x, horn.Delayed()], name="forgotten")
+    deaf = net.layer(3, inputs=x, name="deaf")
+    net.layer(3, inputs=deaf, name="end")
+    watched = net.layer(3, inputs=x, name="watched")
+    h = net.layer(3, inputs=x, name="used")
+    net.output(2, loss="squared_error", inputs=h)
+    net.output(2, inputs=h, name="free")
+    net.loss(watched, f=abs)
+    forgotten, deaf, end, free = explain.never_learn(net)
+    assert forgotten == (
+        "layer 1 'forgotten': forgotten.weight.layer0, forgotten.weight.forgotten, forgotten.bias "
+        "will never learn: no layer listens to it. Name it among inputs=[...] of one, or leave it "
+        "out"
+    )
+    assert "'deaf'" in deaf and "those that listen to it (end) lead to no loss. Name it" in deaf
+    assert "'end'" in end and "no layer listens to it" in end
+    assert "'free'" in free and free.endswith("an output without a loss. Give it one, as "
+                                              'loss="squared_error"')  # fmt: skip
+
+
 def test_a_layer_that_only_an_earlier_one_hears_late_learns():
     """Excitation hears inhibition, which comes later: gradients come back through the delay."""
     net = horn.Network(seed=1)
