@@ -235,6 +235,14 @@ def observing(observer: Observer) -> Iterator[None]:
         math.observers.pop()
 
 
+class Nobody:
+    """The Observer of operations that are no part of what the others look at."""
+
+    def made(self, op: str, values: Sequence[float], result: float) -> None: ...
+    def placed(self, made: Traced) -> None: ...
+    def flowed(self, node: Traced, args: Sequence[float], slope: float, flow: float) -> None: ...
+
+
 def is_number(value: Any) -> bool:
     """Whether a value is a number of the neuron language: Traced, or a plain single number."""
     return isinstance(value, (Traced, int, float, np.number, np.bool_))

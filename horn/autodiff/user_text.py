@@ -6,7 +6,7 @@ import os
 import sys
 from functools import lru_cache
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from horn import texts
 from horn.errors import CompileError
@@ -28,25 +28,48 @@ def _position(frame: FrameType) -> tuple[int, int, int]:
     return _position_in(frame.f_code, frame.f_lasti)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
+def _positions(code: CodeType) -> tuple[tuple[int | None, ...], ...]:
+    """Of every instruction: Python can list them all alone."""
+    return tuple(code.co_positions())
+
+
 def _position_in(code: CodeType, instruction: int) -> tuple[int, int, int]:
-    line, end_line, column, end = list(code.co_positions())[instruction // 2]
+    line, end_line, column, end = _positions(code)[instruction // 2]
     if line is None or column is None or end is None:
         return line or code.co_firstlineno, 0, 0
     return line, column, end if end_line == line else 10_000
 
 
-def error(problem: str, below: str = "") -> CompileError:
-    """A CompileError at the user's current line. below : a file of horn, whose callees are skipped;
-    the error has no line if no user's frame is found.
+class Place(NamedTuple):
+    """What a frame stands at: cheap to keep for every operation; ``error_in`` reads the text."""
+
+    code: CodeType
+    namespace: dict[str, Any]
+    instruction: int
+
+
+def place(below: str = "") -> Place | None:
+    """The user's current place. below : a file of horn, whose callees are skipped; None if no
+    user's frame is found.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_horn(frame):
         frame = frame.f_back if frame.f_code.co_filename != below else None
-    if frame is None:
+    return None if frame is None else Place(frame.f_code, frame.f_globals, frame.f_lasti)
+
+
+def error(problem: str, below: str = "") -> CompileError:
+    """A CompileError at the user's current line, as ``place`` finds it."""
+    return error_in(place(below), problem)
+
+
+def error_in(place: Place | None, problem: str) -> CompileError:
+    """A CompileError at a place; one without a line at none."""
+    if place is None:
         return CompileError(problem)
-    line, column, end = _position(frame)
-    return _error(problem, frame.f_code, frame.f_globals, line, column, end)
+    position = _position_in(place.code, place.instruction)
+    return _error(problem, place.code, place.namespace, *position)
 
 
 def error_of(raised: BaseException) -> CompileError:
@@ -58,9 +81,8 @@ def error_of(raised: BaseException) -> CompileError:
     problem = f"{type(raised).__name__}: {raised}"
     if found is None:
         return CompileError(problem)
-    code = found.tb_frame.f_code
-    position = _position_in(code, found.tb_lasti)
-    return _error(problem, code, found.tb_frame.f_globals, *position)
+    frame = found.tb_frame
+    return error_in(Place(frame.f_code, frame.f_globals, found.tb_lasti), problem)
 
 
 def error_at(function: FunctionType, problem: str) -> CompileError:
@@ -107,7 +129,6 @@ def _is_key(frame: FrameType) -> bool:
 
 def draw_site(method: CodeType) -> int:
     """The site of the current draw: the calls from the neuron's method to it, each as
-    (function, line, column).
     (function, line, column).
 
     The line counts from the function's first line (its first decorator, if any); the column is

@@ -11,7 +11,7 @@ from typing import Any
 
 from horn.activations import softmax
 from horn.autodiff import user_text
-from horn.autodiff.tape import Traced
+from horn.autodiff.tape import Nobody, Traced, observing
 from horn.errors import HornError, ModelError
 from horn.interpreter import neuron_kinds
 from horn.interpreter.calls import Call, DeltaByWeight, Guard, Heard, Message, Moment
@@ -159,7 +159,7 @@ class Stage:
         """The paths of a method, or None if it breaks a rule: the real run will report it, with the
         neuron's own numbers."""
         try:
-            with printing(lambda neuron: False):
+            with printing(lambda neuron: False), observing(Nobody()):  # of invented numbers
                 return list(neuron_kinds.walk(lambda: self._probe(kind)))
         except HornError:
             return None

@@ -62,29 +62,29 @@ class Watch:
     def __init__(self, limit: float, keeps_places: bool) -> None:
         self.limit, self.keeps_places = limit, keeps_places
         self.first: BrokenOperation | None = None
-        self.places: dict[int, CompileError] = {}
+        self.places: dict[int, user_text.Place | None] = {}
 
     def made(self, op: str, values: Sequence[float], result: float) -> None:
         if self.first is None and self._is_broken(values, result):
-            self.first = self._operation(op, values, result, user_text.error("", _RUNS))
+            error = user_text.error(self._problem(op, values, result), _RUNS)
+            self.first = BrokenOperation(error, _remedy(op, values))
 
     def placed(self, made: tape.Traced) -> None:
         """Keep the place where a number of the tape was made, for its derivative later."""
         if self.keeps_places:
-            self.places[made.serial] = user_text.error("", _RUNS)
+            self.places[made.serial] = user_text.place(_RUNS)
 
     def flowed(self, node: tape.Traced, args: Sequence[float], slope: float, flow: float) -> None:
         if self.first is not None or not self._is_broken([*args, flow], slope * flow):
             return
-        place = self.places.get(node.serial)
-        if place is None:
+        if node.serial not in self.places:
             return
         given = ", ".join(f"{a:.6g}" for a in args)
-        place.problem = f"The derivative of {_said(node.op, args)} is {slope:.6g}."
+        problem = f"The derivative of {_said(node.op, args)} is {slope:.6g}."
         if isfinite(slope):
-            place.problem = f"The gradient through {node.op}({given}) is {slope * flow:.6g}."
-        place.args = (place.problem,)
-        self.first = BrokenOperation(place, _slope_remedy(node.op), node.serial)
+            problem = f"The gradient through {node.op}({given}) is {slope * flow:.6g}."
+        error = user_text.error_in(self.places[node.serial], problem)
+        self.first = BrokenOperation(error, _slope_remedy(node.op), node.serial)
 
     def _is_broken(self, values: Sequence[float], result: float) -> bool:
         return not self._fits(result) and all(map(self._fits, values))
@@ -92,15 +92,11 @@ class Watch:
     def _fits(self, value: float) -> bool:
         return isfinite(value) and abs(value) <= self.limit
 
-    def _operation(
-        self, op: str, values: Sequence[float], result: float, error: CompileError
-    ) -> BrokenOperation:
+    def _problem(self, op: str, values: Sequence[float], result: float) -> str:
         what = f"{_said(op, values)} is {result:.6g}"
         if isfinite(result):  # in double precision
             what += f": float32 ends at {self.limit:.3g}"
-        error.problem = f"{what}."
-        error.args = (error.problem,)
-        return BrokenOperation(error, _remedy(op, values))
+        return f"{what}."
 
 
 def _said(op: str, values: Sequence[float]) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
+import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -232,6 +235,54 @@ def test_after_many_steps_only_the_last_are_repeated() -> None:
         horn.train(slow)
     error = caught.value
     assert error.iteration > 500 and "log takes numbers above 0" in str(error)
+
+
+class Positive(horn.Neuron):
+    level = horn.Parameter(-2.0)  # the interpreter tries what forward does with 0.5
+
+    def forward(self, messages):
+        once = horn.math.tanh(1e25 * sum(m.input * m.weight for m in messages))  # first
+        self.feedforward(horn.math.log(-self.level) * horn.math.tanh(1e25 * once))
+
+
+def of_zeros(neuron: Any) -> horn.Job:
+    net = horn.Network(seed=3)
+    net.input(2)
+    net.layer(2, neuron=neuron, bias=False)
+    net.output(2, loss="squared_error")
+    return horn.Job(net, (np.zeros((4, 2)), np.ones((4, 2))), epochs=1, check=False)
+
+
+def test_numbers_that_are_tried_alone_are_no_cause() -> None:
+    with pytest.raises(Diverged) as caught:
+        horn.train(of_zeros(Positive), threads=1)
+    assert "# first" in str(caught.value) and "log(" not in str(caught.value)
+
+
+def test_the_text_of_a_long_neuron_is_read_for_what_is_said_alone(tmp_path, monkeypatch) -> None:
+    """Not for each of its operations: that took minutes of one with a thousand lines."""
+    steps = ["        z = 1e3 * z"] * 60
+    text = ["import horn", "class Long(horn.Neuron):", "    def forward(self, messages):",
+            "        z = sum(m.input * m.weight for m in messages)", *steps,
+            "        self.feedforward(z)"]  # fmt: skip
+    (tmp_path / "long_neuron.py").write_text("\n".join(text))
+    monkeypatch.syspath_prepend(tmp_path)
+    long = of_zeros(importlib.import_module("long_neuron").Long)
+    n_calls: Counter[str] = Counter()
+
+    def count(frame: Any, event: str, what: Any) -> None:
+        n_calls[what.__qualname__ if event == "c_call" else frame.f_code.co_qualname] += 1
+
+    sys.setprofile(count)
+    try:
+        with pytest.raises(Diverged) as caught:
+            horn.train(long, threads=1)
+    finally:
+        sys.setprofile(None)
+    said = r"long_neuron.py:\d+, in .*\n +z = 1e3 .*\n.*\nThe gradient through mul\(1000, 0\) is"
+    assert re.search(said, str(caught.value))
+    assert n_calls["Watch.placed"] > 60  # of each
+    assert n_calls["code.co_positions"] + n_calls["line_of"] < 20
 
 
 def test_tasks_say_the_same(tmp_path: Any) -> None:
