@@ -6,6 +6,7 @@ Opset 17 and IR 10, so that older runtimes read it. Input "x" (batch, features) 
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -31,11 +32,23 @@ _ONE_NODE = {
     "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual", "eq": "Equal", "and": "And",
     "or": "Or", "not": "Not", "select": "Where", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
     "tanh": "Tanh", "sin": "Sin", "cos": "Cos", "abs": "Abs", "floor": "Floor", "sign": "Sign",
-    "sigmoid": "Sigmoid", "softplus": "Softplus", "relu": "Relu", "erf": "Erf", "atan": "Atan",
+    "softplus": "Softplus", "relu": "Relu", "erf": "Erf", "atan": "Atan",
     "pow": "Pow", "maximum": "Max", "minimum": "Min",
 }  # fmt: skip
 _REDUCE = {"prod": "ReduceProd", "max": "ReduceMax", "min": "ReduceMin", "any": "ReduceMax",
            "all": "ReduceMin"}  # fmt: skip
+
+# Chebyshev coefficients of log(erfc(z) / t) + z * z, t = 2 / (2 + z), for z from 0 on; float32
+# takes the first 13. Source: Press et al., "Numerical Recipes", third edition, 2007, section 6.2.2.
+_ERFC = (
+    -1.3026537197817094, 0.6419697923564902, 0.019476473204185836, -0.009561514786808632,
+    -0.0009465953444820369, 0.00036683949785276145, 4.252332480690777e-05, -2.0278578112534242e-05,
+    -1.6242900046470256e-06, 1.3036558355805232e-06, 1.5626441722066142e-08, -8.523809591492654e-08,
+    6.5290544390988515e-09, 5.059343495551469e-09, -9.91364156493033e-10, -2.273651222931836e-10,
+    9.646791102015527e-11, 2.3940380830391146e-12, -6.886027526497553e-12, 8.944879273090725e-13,
+    3.130921399342958e-13, -1.1270822361367252e-13, 3.810905255189232e-16, 7.106097613609237e-15,
+    -1.5230282014571043e-15, -9.457494571291233e-17, 1.210237189224279e-16, -2.816663087747177e-17,
+)  # fmt: skip
 
 
 class OnnxGraph:
@@ -72,13 +85,8 @@ class OnnxGraph:
         return self.array(f"#number.{value!r}", np.asarray(value, self.dtype))
 
     def apply(self, name: str, values: Sequence[str]) -> str:
-        if name in ("erf", "atan") and self.dtype == "float64":
-            # onnxruntime has these for float alone: 7 digits are better than a file without
-            # readers.
-            single = self.node("Cast", values, to=self.onnx.TensorProto.FLOAT)
-            return self._number(self.node(_ONE_NODE[name], [single]))
-        if name == "softplus" and self.dtype == "float64":  # as above
-            return self._double_softplus(*values)
+        if name in ("erf", "atan", "softplus") and self.dtype == "float64":
+            return str(getattr(self, f"_double_{name}")(*values))  # onnxruntime has float's alone
         if name in _ONE_NODE:
             return self.node(_ONE_NODE[name], values)
         return str(getattr(self, f"_{name}")(*values))
@@ -87,6 +95,29 @@ class OnnxGraph:
         """max(a, 0) + log(1 + exp(-|a|)), which does not overflow for any a."""
         small = self.node("Exp", [self.node("Neg", [self.node("Abs", [a])])])
         return self.node("Add", [self.node("Relu", [a]), self._log1p(small)])
+
+    def _double_erf(self, a: str) -> str:
+        """1 - erfc(a), and the series of small numbers, which keeps their digits."""
+        square, found = self.node("Mul", [a, a]), self.number(0.0)
+        for n in reversed(range(13)):
+            term = (-1) ** n / (math.factorial(n) * (2 * n + 1)) * 2.0 / math.sqrt(math.pi)
+            found = self.node("Add", [self.node("Mul", [found, square]), self.number(term)])
+        is_small = self.node("Less", [square, self.number(0.25)])
+        large = self.node("Sub", [self.number(1.0), self._erfc(a)])
+        return self.node("Where", [is_small, self.node("Mul", [a, found]), large])
+
+    def _double_atan(self, a: str) -> str:
+        """The angle y of a float, and a step of Newton's for what remains:
+        tan(atan(a) - y) = (a cos(y) - sin(y)) / (cos(y) + a sin(y)).
+        """
+        most = self.number(1e30)  # infinity times 0 is none
+        bounded = self.node("Max", [self.node("Min", [a, most]), self.node("Neg", [most])])
+        single = self.node("Cast", [bounded], to=self.onnx.TensorProto.FLOAT)
+        y = self._number(self.node("Atan", [single]))
+        sine, cosine = self.node("Sin", [y]), self.node("Cos", [y])
+        over = self.node("Sub", [self.node("Mul", [bounded, cosine]), sine])
+        under = self.node("Add", [cosine, self.node("Mul", [bounded, sine])])
+        return self.node("Add", [y, self.node("Div", [over, under])])
 
     def _number(self, a: str) -> str:
         return self.node("Cast", [a], to=self.type)
@@ -114,8 +145,28 @@ class OnnxGraph:
         half = self.node("Tanh", [self.node("Mul", [a, self.number(0.5)])])
         return self.node("Mul", [half, self.node("Add", [self.node("Exp", [a]), self.number(1.0)])])
 
+    def _sigmoid(self, a: str) -> str:
+        """e / (1 + e), e = exp(a): onnxruntime's Sigmoid is 0 from -18 down."""
+        bounded = self.node("Min", [a, self.number(40.0)])  # where 1 + e is e
+        e = self.node("Exp", [bounded])
+        return self.node("Div", [e, self.node("Add", [e, self.number(1.0)])])
+
     def _erfc(self, a: str) -> str:
-        return self.node("Sub", [self.number(1.0), self.apply("erf", [a])])
+        """t exp(P(t) - z * z), z = |a|, with the polynomial of _ERFC by Clenshaw's recurrence."""
+        two, z = self.number(2.0), self.node("Abs", [a])
+        t = self.node("Div", [two, self.node("Add", [two, z])])
+        y = self.node("Sub", [self.node("Mul", [t, self.number(4.0)]), two])
+        first, *others = _ERFC if self.dtype == "float64" else _ERFC[:13]
+        now = before = self.number(0.0)
+        for coefficient in reversed(others):
+            rest = self.node("Sub", [self.number(coefficient), before])
+            now, before = self.node("Add", [self.node("Mul", [y, now]), rest]), now
+        half = self.node("Mul", [self.node("Mul", [y, now]), self.number(0.5)])
+        rest = self.node("Sub", [self.number(first / 2.0), before])
+        power = self.node("Sub", [self.node("Add", [half, rest]), self.node("Mul", [z, z])])
+        tail = self.node("Mul", [t, self.node("Exp", [power])])
+        is_below = self.node("Less", [a, self.number(0.0)])
+        return self.node("Where", [is_below, self.node("Sub", [two, tail]), tail])
 
     def _floordiv(self, a: str, b: str) -> str:
         """The quotient without the remainder, as in Python: a / b may round up to a whole one."""
@@ -134,8 +185,12 @@ class OnnxGraph:
     def _atan2(self, y: str, x: str) -> str:
         """The angle of y / x, adjusted by the quadrant of (x, y): ONNX has no such operation."""
         zero = self.number(0.0)
-        is_below = self.node("Less", [y, zero])
-        angle = self.apply("atan", [self.node("Div", [y, x])])
+        both = [self.node("Less", [each, zero]) for each in (y, self.node("Reciprocal", [y]))]
+        is_below = self.node("Or", both)  # -0.0, too
+        is_even = self.node("Equal", [self.node("Abs", [each]) for each in (y, x)])  # also infinite
+        even = self.node("Mul", [self.node("Sign", [each]) for each in (y, x)])
+        slope = self.node("Where", [is_even, even, self.node("Div", [y, x])])
+        angle = self.apply("atan", [slope])
         half, quarter = self.number(np.pi), self.number(np.pi / 2)
         signed = self.node("Where", [is_below, self.node("Neg", [half]), half])
         left = self.node("Add", [angle, signed])

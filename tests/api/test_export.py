@@ -394,6 +394,52 @@ def test_small_numbers_keep_their_digits(dtype, tmp_path):
     check_torch(of_one_number(Rate, dtype), x)
 
 
+TAILS = {
+    "sigmoid": horn.math.sigmoid,
+    "erfc": horn.math.erfc,
+    "erf": horn.math.erf,
+    "atan": horn.math.atan,
+    "atan2": lambda z: horn.math.atan2(z, -0.7),
+    "asin": horn.math.asin,
+    "acos": horn.math.acos,
+    "tanh": horn.math.tanh,
+    "softplus": horn.math.softplus,
+    "log1p": horn.math.log1p,
+    "expm1": horn.math.expm1,
+    "infinite": lambda z: horn.math.atan2(z / 0.0, 1.0 / -horn.math.abs_(z * 0.0)),
+    "minus zero": lambda z: horn.math.atan2(-0.0 * horn.math.abs_(z), -1.0),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", TAILS)
+def test_every_function_keeps_its_digits_far_out(name, dtype, tmp_path):
+    x = np.array([0.0, *np.geomspace(1e-30, 9.0, 80), *range(10, 80, 5), 1e3, 1e30])
+    x = np.concatenate([-x, x, np.linspace(-2.0, 2.0, 41)])
+    check_digits(TAILS[name], x, dtype, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "of, x",
+    [("sigmoid", [-1.0, -10.0, -15.0, -17.0, -20.0, -40.0, -85.0]), ("erfc", [1.0, 3.5, 5.0, 9.0])],
+)
+def test_a_logarithm_of_what_is_next_to_nothing(of, x, dtype, tmp_path):
+    check_digits(lambda z: horn.math.log(TAILS[of](z)), np.array(x), dtype, tmp_path)
+
+
+def check_digits(activation, x, dtype, folder):
+    net = horn.Network()
+    net.input(1)
+    net.output(1, activation=activation, bias=False)
+    model = horn.Model(net, {"layer1.weight": np.ones((1, 1))}, dtype=dtype)
+    model.export(path := str(folder / "m.onnx"))
+    rtol, tiny = (1e-12, 1e-300) if dtype == "float64" else (1e-5, 1e-37)
+    x = x[:, None].astype(dtype)
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(run_onnx(path, x), model.predict(x), rtol=rtol, atol=tiny)
+
+
 def test_names_that_differ_in_a_sign_are_two_parameters():
     net = horn.Network(seed=1)
     net.input(6)
