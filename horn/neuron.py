@@ -51,7 +51,8 @@ PERIODS = ("sample", "sequence", "batch", "run")
 OF_A_SAMPLE = PERIODS[:2]
 DRAWN_AGAIN = (
     "this draw is made a second time, and would give the same number again: a draw is known by its "
-    "place in the text; write each draw on its own"
+    "place in the text; write each draw on its own. Of two places one may be taken for the other, "
+    "as there are 32,768: write it on another line"
 )
 
 
