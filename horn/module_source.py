@@ -203,7 +203,8 @@ class TypedModule(NeededModule):
         if not text:
             raise ModelError(
                 f"{name!r} ({type(value).__name__}) is read, but no text that was run here defines "
-                f"it; {texts.REMEDY}"
+                f"it; "
+                + (texts.REMEDY if defined else f"write  {name} = ...  in one, or import it")
             )
         self.imports.append(text)
         return []
@@ -311,6 +312,18 @@ def import_of(name: str, value: Any, namespace: dict[str, Any]) -> str:
         if getattr(module, own, None) is value and vars(module) is not namespace:
             return f"from {place} import {own} as {name}"
     return ""
+
+
+def is_of_run_file(name: str, value: Any, namespace: dict[str, Any]) -> bool:
+    """Whether a function or class of a namespace came from a file that was run but is no module, as
+    by ``%run``, which leaves there what the file has under the same names.
+    """
+    code = texts.code_of(value)
+    if code is None or not texts.is_file(code.co_filename):
+        return False
+    origin = texts.namespace_of(value)
+    is_put = origin is not namespace and origin.get(name) is value
+    return is_put and not import_of(name, value, namespace)
 
 
 def numbers_of(thing: Any, node: ast.AST, inner: bool = False) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from horn.module_source import (
     TypedModule,
     ended,
     first_line,
+    is_of_run_file,
     names_read,
     numbers_of,
     place_of,
@@ -203,13 +204,15 @@ class SourceCapture:
     def _module_of(self, thing: Any) -> NeededModule:
         """The module whose text defines a thing: a file's, or text that ran without one."""
         code, namespace = texts.code_of(thing), texts.namespace_of(thing)
-        if code is None and texts.file_of(namespace) is not None:
+        if code is None and texts.file_of(namespace) and "get_ipython" not in namespace:
             return self._module(thing.__module__ or "", thing.__qualname__)
         if code is not None and texts.is_file(code.co_filename):
             module = sys.modules.get(thing.__module__ or "")
-            if thing.__module__ == "__main__" and namespace is not vars(module):
-                # Pickled by value: the main module of this process is another program.
-                name = Path(code.co_filename).stem
+            if module is None or (thing.__module__ == "__main__" and namespace is not vars(module)):
+                # Pickled by value, or run by %run: the main module here is another program.
+                name = re.sub(r"\W|^(?=\d)", "_", Path(code.co_filename).stem)
+                while name in self._modules and self._modules[name].namespace is not namespace:
+                    name += "_"
                 return self._text_of(name, code.co_filename, namespace, thing.__qualname__)
             return self._module(thing.__module__ or "", thing.__qualname__)
         own = "" if code is None else texts.text_of(code, namespace)
@@ -271,6 +274,11 @@ class SourceCapture:
                 continue
             if isinstance(value, Scalar):
                 needed.constants[name] = value
+                continue
+            if is_of_run_file(name, value, needed.namespace):
+                origin = self._module_of(value)
+                needed.imports.append(f"from {origin.name} import {name}")
+                self._need(origin, {name})
                 continue
             statements = needed.binding(name)
             if not statements and value is not needed:

@@ -163,18 +163,18 @@ def of_file(file: str, namespace: dict[str, Any]) -> str:
     return text
 
 
-def _fitting(text: str, file: str, namespace: Mapping[str, Any]) -> int:
-    """How well the functions, methods and plain values of a namespace are what a text says: 2 for
-    each, 1 for code with other lines, such as IPython's %autoreload makes.
+def _fitting(text: str, file: str, namespace: Mapping[str, Any]) -> tuple[int, int]:
+    """How many of the functions, methods and plain values of a namespace are what a text says, and
+    how many of the codes have its lines, too: those that IPython's %autoreload makes may not.
     """
     codes = {(name, _without_lines(code)): code for name, code in _codes(text, file, 0)}
-    found = 0
+    found = exact = 0
     for value in [*namespace.values()]:
         for each in (value, *(vars(value).values() if isinstance(value, type) else ())):
             code = getattr(each, "__code__", None)
             if isinstance(code, types.CodeType):
                 same = codes.get((each.__qualname__, _without_lines(code)))
-                found += 0 if same is None else 1 + (same == code)
+                found, exact = found + (same is not None), exact + (same == code)
     for statement in parsed(text).body if codes else ():
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             try:
@@ -182,8 +182,8 @@ def _fitting(text: str, file: str, namespace: Mapping[str, Any]) -> int:
             except (ValueError, TypeError):  # no plain value
                 continue
             kept = namespace.get(statement.targets[0].id)
-            found += 2 * (type(kept) is type(value) and bool(kept == value))
-    return found
+            found += type(kept) is type(value) and bool(kept == value)
+    return found, exact
 
 
 def first_line_of(function: types.FunctionType) -> int:

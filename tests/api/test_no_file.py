@@ -525,7 +525,8 @@ def test_what_is_typed_at_pythons_own_prompt(tmp_path):
     assert loaded.evaluate(horn.data.digits("test"))["acc"] > 0.3
 
 
-HELPER = "TABLE = (1.0,)\ndef bend(z):\n    return 2.0 * TABLE[0] * z\n"
+BEND = "def bend(z):\n    return 2.0 * TABLE[0] * z\n"
+HELPER = f"TABLE = (1.0,)\n{BEND}def other(z):\n    return z\n"
 NEURON = (
     "import horn\nfrom helper import bend\nclass Mine(horn.Neuron):\n"
     "    def forward(self, messages):\n"
@@ -582,6 +583,18 @@ def test_code_that_autoreload_puts_into_a_class_is_compiled(edited):
     space: dict = {}
     exec(compile(method, module.__file__, "exec", dont_inherit=True), vars(module), space)
     before.__code__ = space["Mine"].forward.__code__
+    assert answers() == (30.0, 30.0)
+
+
+def test_code_that_autoreload_puts_beside_code_whose_lines_moved_is_compiled(edited):
+    """IPython 9 leaves ``other``, which has not changed, the lines that it had."""
+    helper, _, answers = edited
+    assert answers() == (6.0, 6.0)
+    bend = BEND.replace("2.0", "10.0")
+    Path("helper.py").write_text("\n\n" + HELPER.replace(BEND, bend))
+    space: dict = {}
+    exec(compile(bend, helper.__file__, "exec", dont_inherit=True), vars(helper), space)
+    helper.bend.__code__ = space["bend"].__code__
     assert answers() == (30.0, 30.0)
 
 

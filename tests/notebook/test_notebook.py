@@ -119,6 +119,37 @@ def test_cells_that_were_mended_changed_and_run_again(tmp_path):
     assert text(done.cells[10]).strip() == "True"
 
 
+def test_functions_and_classes_that_came_by_run(tmp_path):
+    """They are imported from their file; its numbers are those that it had."""
+    (tmp_path / "2-setup.py").write_text(
+        "import horn\nhalf = 0.5\nTABLE = (1.0, 2.0)\ndef bent(z):\n    return half * z\n"
+        "class FromRun(horn.Neuron):\n    gain = 2.0\n    def forward(self, messages):\n"
+        "        self.feedforward(self.gain * bent(sum(m.input * m.weight for m in messages)))\n"
+    )
+    both = (
+        "one, two = train(), train(tasks=2)\none.model.save('a.horn')\n"
+        "loaded = horn.Model.load('a.horn')\nx = horn.data.digits('test').x[:9]\n"
+        "print(abs(one.history[-1]['loss'] - two.history[-1]['loss']) < 1e-4,\n"
+        "      (loaded.predict(x) == one.model.predict(x)).all())"
+    )
+    wrong = MINE.replace("bent(", "TABLE[1] * (")
+    ran = "%run 2-setup.py\n"
+    done = execute(
+        cells(
+            "import horn\ndef bent(z):\n    return z * 0.0",
+            ran + MINE + NET + both,  # where a cell defined that name before, too
+            "class Mine(FromRun):\n    gain = 3.0\n" + both,
+            "class FromRun(FromRun):\n    gain = 3.0\nMine = FromRun\n" + both,
+            f"{ran}{wrong}train(tasks=2)",
+            "%run -i 2-setup.py\nclass Mine(FromRun):\n    gain = 3.0\n" + both,
+        ),
+        tmp_path,
+    )
+    assert [text(cell).split() for cell in done.cells if text(cell)] == [["True", "True"]] * 4
+    said = done.cells[4].outputs[-1].evalue
+    assert "'TABLE' (tuple) is read" in said and "write  TABLE = ...  in one" in said
+
+
 def test_a_class_that_was_run_again_after_the_network(tmp_path):
     """The network has the one that it was made with: horn says so, where the text is another."""
     job = "horn.Job(net, data=horn.data.digits(), batch_size=50, epochs=1)"
