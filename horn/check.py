@@ -7,6 +7,7 @@ compared with central finite differences of the loss.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,9 +18,10 @@ from horn.activations import ACTIVATIONS, Activation
 from horn.backends import Array, Setup
 from horn.backends.reference import Engine, Runner
 from horn.compiler import lower
-from horn.errors import CompileError, ModelError
+from horn.errors import CompileError, ModelError, shown_file
 from horn.job import Job
 from horn.language.scope import push_of
+from horn.language.source import source_of
 from horn.layers import Layer
 from horn.network import Network
 from horn.neuron import has_backward
@@ -147,17 +149,30 @@ def _differs(activation: Activation, what: str, z: float) -> str:
 
 
 def describe(layer: Layer, entry: ComparedNumber) -> str:
-    code = layer.neuron.backward.__code__  # type: ignore[attr-defined]
+    source = source_of(layer.neuron.backward)  # type: ignore[attr-defined]
+    nodes = ast.walk(source.tree)
+    calls = [n.lineno for n in nodes if isinstance(n, ast.Call) and _word(n) == entry.what]
+    line = source.first_line + min(calls, default=1) - 1
     place, ratio = ", ".join(map(str, entry.place)), ""
     if abs(entry.expected) > 1e-9:
         ratio = f" ({entry.written / entry.expected:.3g} times what it should be)"
     return (
-        f"{code.co_filename}:{code.co_firstlineno}, in {layer.neuron.__name__}.backward: "
-        f"{entry.what} is not the gradient of the loss. d loss / d {entry.array}[{place}] is "
-        f"{entry.expected:.6g} by finite differences, but backward gives {entry.written:.6g}"
+        f"{shown_file(source.file)}:{line}, in {layer.neuron.__name__}.backward: {entry.what} is "
+        f"not the gradient of the loss. d loss / d {entry.array}[{place}] is {entry.expected:.6g} "
+        f"by finite differences, but backward gives {entry.written:.6g}"
         f"{ratio}. Correct it, leave backward out and horn derives it, or pass check=False to the "
         f"Job if it is meant to differ"
     )
+
+
+def _word(call: ast.Call) -> str:
+    """A call of push or backpropagate, as ``ComparedNumber.what``; "" for others."""
+    if not isinstance(call.func, ast.Attribute):
+        return ""
+    if call.func.attr != "push":
+        return f"self.{call.func.attr}(...)"
+    to = [key.value.value for key in call.keywords if isinstance(key.value, ast.Constant)]
+    return push_of(str(to[0]) if to else "")
 
 
 def _compare(job: Job, layer: Layer) -> Iterator[ComparedNumber]:

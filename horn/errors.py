@@ -210,7 +210,10 @@ class CallbackError(HornError):
         super().__init__(callback, hook, when, what, line)
 
     def __str__(self) -> str:
-        where = "" if self.line is None else f"\n  {self.line[0]}:{self.line[1]}  {self.line[2]}"
+        where = ""
+        if self.line is not None:
+            file, number, text = self.line
+            where = f"\n  {shown_file(file)}:{number}  {text}"
         kept = self.kept or ("" if self.run is None else "the run so far is in the error's .run")
         kept = kept and f"\nTraining ended there; {kept}"
         return f"callback {self.callback}, {self.hook} {self.when}: {self.what}{where}{kept}"
@@ -385,7 +388,7 @@ class CompileError(HornError):
     def __str__(self) -> str:
         if not self.file:
             return self.problem
-        head = f"{_cell(self.file)}:{self.line}" + (f", in {self.where}" if self.where else "")
+        head = f"{shown_file(self.file)}:{self.line}" + (f", in {self.where}" if self.where else "")
         if not self.text:
             return f"{head}\n{self.problem}"
         indent = len(self.text) - len(self.text.lstrip())
@@ -395,10 +398,8 @@ class CompileError(HornError):
         return f"{head}\n    {self.text.strip()}\n    {caret}\n{self.problem}"
 
 
-def _cell(file: str) -> str:
+def shown_file(file: str) -> str:
     """A notebook's cell by the number shown there, another file by its name."""
-    if "ipykernel_" not in file:
-        return file
     here = shell()
     found = here and here.compile.format_code_name(file)
     return " ".join(found) if found else file

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horn import ir
-from horn.errors import CompileError
+from horn.errors import CompileError, shown_file
 from horn.ir import Node, Op
 from horn.language.source import source_of
 from horn.layers import Layer
@@ -129,7 +129,7 @@ def place_of(layer: Layer, phase: str, folds: bool) -> str:
     ]  # fmt: skip
     chosen: Sequence[ast.expr | ast.stmt] = loops if folds and loops else calls
     line = chosen[0].lineno if chosen else 1
-    return f"{Path(source.file).name}:{source.first_line + line - 1}"
+    return f"{Path(shown_file(source.file)).name}:{source.first_line + line - 1}"
 
 
 def said(s: Statement) -> str:

@@ -1,5 +1,6 @@
 """horn check: written backwards against finite differences."""
 
+import inspect
 import re
 
 import numpy as np
@@ -106,10 +107,28 @@ def test_a_wrong_backward_is_named_with_its_word_and_array(neuron, what, array):
     assert not found.ok and found.worst.what == what and found.worst.array.startswith(array)
     with pytest.raises(ModelError) as caught:
         check_job(job(neuron))
-    line = neuron.backward.__code__.co_firstlineno
+    text, first = inspect.getsourcelines(neuron.backward)
+    word = what.replace("...", "2.0" if neuron is WrongPush else "g")
+    line = first + next(k for k, each in enumerate(text) if word.rstrip(")") in each)
     message = str(caught.value)
     assert message.startswith(f"{__file__}:{line}, in {neuron.__name__}.backward: {what} is not")
     assert "Correct it, leave backward out and horn derives it, or pass check=False" in message
+
+
+class Helped(WrongPush):
+    def backward(self, messages):
+        g = sum(m.gradient for m in messages)
+        self.gain_by(g)
+        self.backpropagate(g * self.activation.derivative(self.output))
+
+    def gain_by(self, g):
+        self.push(g, to="gain")
+
+
+def test_where_another_method_pushes_the_line_is_that_of_backward():
+    line = Helped.backward.__code__.co_firstlineno
+    with pytest.raises(ModelError, match=f"^{re.escape(__file__)}:{line}, in Helped.backward"):
+        check_job(job(Helped))
 
 
 def test_a_factor_is_said():

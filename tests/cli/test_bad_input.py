@@ -229,7 +229,7 @@ def test_a_backward_with_a_wrong_gradient(run: Any, folder: Path) -> None:
     neuron_job(folder, backward("self.push(-m.delta * self.output)"))
     done = run("submit", "job.py")
     assert_refused(
-        done, 2, "job.py:12, in Mine.backward: self.push(...) is not the gradient of the loss",
+        done, 2, "job.py:16, in Mine.backward: self.push(...) is not the gradient of the loss",
         "by finite differences, but backward gives", "leave backward out and horn derives it",
     )  # fmt: skip
     done = run("check", "job.py")

@@ -242,6 +242,25 @@ def test_an_error_in_a_cell_shows_its_line(tmp_path):
     assert "horn/train.py" not in whole and "horn/language" not in whole
 
 
+def test_a_wrong_gradient_and_a_failing_callback_name_their_cells(tmp_path):
+    wrong = (
+        "import horn\nclass Mine(horn.Neuron):\n    def forward(self, messages):\n"
+        "        self.feedforward(sum(m.input * m.weight for m in messages))\n"
+        "    def backward(self, messages):\n        for m in messages:\n"
+        "            self.push(2.0 * m.delta * self.output)\n"
+        "        self.backpropagate(sum(m.gradient for m in messages))"
+    )
+    fails = "def fails(context):\n    return context.row['none']\n"
+    job = (
+        "net = horn.Network(seed=1)\nnet.input(64)\n"
+        "net.output(10, activation='softmax', loss='cross_entropy')\n"
+        "horn.train(horn.Job(net, horn.data.digits(), epochs=1, callbacks=[fails]), progress=False)"
+    )
+    done = execute(cells(wrong, NET, "train()", fails, job), tmp_path)
+    assert done.cells[2].outputs[-1].evalue.startswith("Cell In[1]:7, in Mine.backward: self.push(")
+    assert "\n  Cell In[4]:2  return context.row['none']\n" in done.cells[4].outputs[-1].evalue
+
+
 @pytest.mark.parametrize("wrong, ename", [
     ("horn.Network().fit", "NoSuchAttribute"),
     ("horn.Network().layer(100, units=3)", "NoSuchArgument"),
