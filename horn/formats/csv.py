@@ -4,7 +4,7 @@ The separator is a comma, a semicolon or a tab, whichever the first line has. Wh
 is a header is seen from it and the second, by ``_is_header``. Numbers are kept as they are, without
 a scale; where all are whole and lie in 0..255 they are stored as bytes, an eighth of the memory.
 Text in the first column is the sample's name, and in the last column the label's name: the first
-line of samples decides.
+line of samples decides. Names do not repeat: a column of categories is no such column.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import gzip
 import io
 import itertools
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -171,7 +172,7 @@ class CsvReader:
             lines = itertools.chain([first], lines)
         if len(cells) != n_columns:
             raise self._uneven(sample[0], len(cells), first[0], n_columns)
-        self.columns = self._columns(names, cells, first[0])
+        self.columns = self._columns(names, cells, first[0], sample[0])
         is_index, n = bool(names) and not names[0] and 0 in self.columns.features, 0
         while chunk := list(itertools.islice(lines, 1 if self.is_live else CHUNK_LINES)):
             parsed = self._parse(chunk, separator, n_columns, first[0])
@@ -209,7 +210,9 @@ class CsvReader:
             )  # fmt: skip
         return is_header, lines
 
-    def _columns(self, names: tuple[str, ...], cells: list[str], first_line: int) -> Columns:
+    def _columns(
+        self, names: tuple[str, ...], cells: list[str], first_line: int, line: int
+    ) -> Columns:
         """The roles of the columns: given by name or number, else found from the first sample."""
         n = len(cells)
         is_text = [bool(cell.strip()) and not _is_number(cell) for cell in cells]
@@ -217,8 +220,13 @@ class CsvReader:
         ids = None if self.ids is None else self._place(self.ids, names, n)
         if label is None and (self.has_labels or (is_text[-1] and ids != n - 1 and n > 1)):
             label = n - 1
-        if ids is None and is_text[0] and label != 0:
+        if ids is None and is_text[0] and label != 0 and cells[0].strip().lower() not in MISSING:
             ids = 0
+            if _is_value(cells[0]):
+                raise self._no_name(
+                    line, names, f"{cells[0]!r}, a value and no name of a sample; write it as a "
+                    "number (True as 1, 10% as 0.1, 1,000 as 1000), or leave it out",
+                )  # fmt: skip
         features = tuple(k for k in range(n) if k not in (label, ids))
         if not features:
             raise DataError(
@@ -286,7 +294,22 @@ class CsvReader:
                 row = int(bad.argmax())
                 raise self._no_label(chunk[row][0], columns.label, f"{labels[row]:g}")
         ids = [] if columns.ids is None else [row[columns.ids].strip() for row in rows]
+        if self.ids is None and len(set(ids)) < len(ids):  # of these lines: nobody keeps all names
+            k = next(k for k, name in enumerate(ids) if name in ids[:k])
+            raise self._no_name(
+                chunk[k][0], columns.names, f"{ids[k][:40]!r} a second time, and so does not name "
+                "the samples; write a column of 0 and 1 per category, or leave it out",
+            )  # fmt: skip
         return Chunk(chunk, numbers, labels, ids)
+
+    def _no_name(self, line: int, names: tuple[str, ...], has: str) -> DataError:
+        column = names[0] if names and names[0] else 1
+        called = f"column {column!r}" if isinstance(column, str) else "column 1"
+        label = f"the label, label={column!r} (--label {column}), or " if self.label is None else ""
+        return DataError(
+            f"{_name(self.path)}, line {line}: {called} has {has}, or say what it holds: {label}"
+            f"names all the same, ids={column!r} (--ids {column})"
+        )
 
     def _no_label(self, line: int, column: int, found: str) -> DataError:
         return DataError(
@@ -305,7 +328,8 @@ class CsvReader:
     ) -> DataError:
         """The complaint about unreadable lines, with the place of the first: slow, but precise."""
         where, columns = _name(self.path), self.columns
-        skipped = {columns.ids} | ({columns.label} if columns.is_text else set())
+        is_left = columns.is_text or not self.has_labels
+        skipped = {columns.ids, columns.label if is_left else None}
         for number, text in chunk:
             cells = _cells(text, separator)
             if len(cells) != n_columns:
@@ -313,6 +337,8 @@ class CsvReader:
             for column, cell in enumerate(cells):
                 if column in skipped or _is_number(cell):
                     continue
+                if column == columns.label and not cell.strip():
+                    return self._no_label(number, column, "empty")
                 found = f"is {cell[:40]!r}" if cell.strip() else "is empty"
                 remedy = (
                     "replace text by numbers, or leave the column out"
@@ -433,3 +459,8 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return "_" not in cell  # Python's own digit separator is no number in a file
+
+
+def _is_value(cell: str) -> bool:
+    """Whether a text is a number to people: a truth value, 10%, $5, 1,000."""
+    return cell.strip().lower() in ("true", "false") or _is_number(re.sub("[%$€£, ]", "", cell))

@@ -83,6 +83,24 @@ def test_gzipped(tmp_path):
         ("a,b\n1,2,0\n", ", line 2: has 3 cells, but line 1 has 2; give every line"),
         ("1,2,0\n3,4,nan\n", ", line 2: the label, column 3, is nan; give every sample one"),
         ("1,2,cat\n3,4,\n", ", line 2: the label, column 3, is empty; give every sample one"),
+        ("a,b,y\n1,2,\n3,4,cat\n", ", line 2: the label, column 3, is empty; give every sample"),
+        ("1,2,0\n3,4,\n", ", line 2: the label, column 3, is empty; give every sample one, or"),
+        ("a,b,y\nNA,2,0\n1,2,1\n", ", line 2: column 1 is 'NA', but a number is expected; replace"),
+        (
+            "sex,age,y\nm,22,0\nf,38,1\nm,26,1\n",
+            ", line 4: column 'sex' has 'm' a second time, and so does not name the samples; write "
+            "a column of 0 and 1 per category, or leave it out, or say what it holds: the label, "
+            "label='sex' (--label sex), or names all the same, ids='sex' "
+            "(--ids sex)",
+        ),
+        ("m,22,0\nm,38,1\n", ", line 2: column 1 has 'm' a second time"),
+        (
+            "10%,22,0\n12%,38,1\n",
+            ", line 1: column 1 has '10%', a value and no name of a sample; "
+            "write it as a number (True as 1, 10% as 0.1, 1,000 as 1000), or leave it out, or say",
+        ),
+        ("a,b,y\nTrue,22,0\n", ", line 2: column 'a' has 'True', a value and no name"),
+        ('a,b,y\n"1,000",22,0\n', ", line 2: column 'a' has '1,000', a value and no name"),
         ("1,2,0\n3,4,cat\n", ", line 2: column 3 is 'cat', but a number is expected; the labels"),
         ("1,2,cat\n3,cat\n", ", line 2: has 2 cells, but line 1 has 3; give every line"),
         ("1,2,cat\n3,x,dog\n", ", line 2: column 2 is 'x', but a number is expected; replace"),
@@ -110,6 +128,15 @@ def test_labels_may_be_names_and_the_first_column_the_samples_own(tmp_path, monk
     assert dataset[1:3].ids.tolist() == ["b", "3"]
     unlabelled = load(str(write(tmp_path, text)), labels=False)  # text is no feature
     assert unlabelled.y is None and unlabelled.x.tolist() == dataset.x.tolist()
+
+
+@pytest.mark.parametrize("text", ["10%,1,0\n10%,2,1\n", "m,1,0\nm,2,1\n", "True,1,0\nTrue,2,1\n"])
+def test_names_that_are_said_to_be_names_may_be_anything(tmp_path, text):
+    path = str(write(tmp_path, text))
+    assert load(path, ids=1).ids.tolist() == [line.split(",")[0] for line in text.splitlines()]
+    assert load(path, label=1).classes == tuple(dict.fromkeys(load(path, ids=1).ids))
+    with pytest.raises(DataError, match="or say what it holds: names all the same, ids=1"):
+        load(path, label=3)
 
 
 def test_numbers_that_are_no_classes_are_targets(tmp_path):
