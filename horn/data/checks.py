@@ -12,6 +12,7 @@ from horn.data import arrays, classes, targets
 from horn.data.dataset import Dataset
 from horn.errors import DataError
 from horn.formats import tables
+from horn.mistakes import shown
 
 # 256 Ki values a chunk: large enough to hide Python's cost, small enough to stay in a cache.
 CHUNK_VALUES = 262_144
@@ -38,6 +39,11 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
     DataError : the data are empty, of other types or shapes, of different lengths, or hold what no
     network can learn.
     """
+    if not isinstance(what, str):
+        raise DataError(
+            f"as_dataset: what is the name of the data, got {shown(what)}; a pair is one argument, "
+            f"as_dataset((x, y))"
+        )
     if isinstance(data, (str, os.PathLike)):
         raise DataError(
             f"{what}: got the path {os.fspath(data)!r}, but arrays or a dataset are expected; read "

@@ -15,6 +15,7 @@ from horn.data.arrays import BYTE_SCALE
 from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
 from horn.errors import DataError, ModelError, NotFound
+from horn.mistakes import shown
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 GREY = ("1", "L", "LA")
@@ -22,20 +23,22 @@ COLOURED = ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
 
 
 def images(
-    folder: str | Path, *, size: tuple[int, int] | None = None, labels: bool = True
+    folder: str | Path, *, size: int | tuple[int, int] | None = None, labels: bool = True
 ) -> Dataset:
     """The dataset of a folder's pictures, those of each class in a folder with its name.
 
     x (n, height * width * channels) uint8, of shape (height, width, channels); y (n,) int64, the
     classes in the order of their names; ids the files. size : (height, width) to which all
-    pictures are scaled; without it they must be of one size. Without ``labels`` y is None, and
-    pictures may lie in the folder itself.
+    pictures are scaled, a number for both; without it they must be of one size. Without ``labels``
+    y is None, and pictures may lie in the folder itself.
 
     Raises
     ------
     NotFound : there is no such folder. ModelError : Pillow is not installed.
-    DataError : a file is damaged, is no picture, or is of another size; names the file.
+    DataError : a file is damaged, is no picture, or is of another size; names the file. Or
+    ``size`` is none.
     """
+    scaled = None if size is None else _pair(size)
     where = Path(folder).expanduser()
     if not where.is_dir():
         raise NotFound(f"{where}: no such folder; check the name")
@@ -51,7 +54,7 @@ def images(
             f"{loose[0]}: lies in no folder of a class; move it to one, as "
             f"{where / 'cat' / loose[0].name}, or read without labels (labels=False)"
         )
-    arrays = [_read(path, size) for path in files]
+    arrays = [_read(path, scaled) for path in files]
     height, width = arrays[0].shape[:2]
     for path, array in zip(files, arrays, strict=True):
         if array.shape[:2] != (height, width):
@@ -70,6 +73,18 @@ def images(
     data = as_dataset((x, y), str(folder), scale=BYTE_SCALE)
     ids = np.array([str(path.relative_to(where)) for path in files])
     return data.with_fields(ids=ids, id_name="file")
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    """(height, width). Raises DataError."""
+    pair = size if isinstance(size, (tuple, list)) else (size, size)
+    is_whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in pair)
+    if len(pair) != 2 or not is_whole or min(pair) < 1:
+        raise DataError(
+            f"images: size is (height, width) in pixels, as size=(32, 32), or one number for both, "
+            f"got {shown(size)}"
+        )
+    return int(pair[0]), int(pair[1])
 
 
 def found(folder: Path) -> list[Path]:

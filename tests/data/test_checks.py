@@ -37,6 +37,11 @@ def test_a_single_bad_target_is_named():
         data.as_dataset((np.ones((3, 1)), {"kind": [0, 1, 0], "size": y}))
 
 
+def test_a_second_array_is_no_name_of_the_data():
+    with pytest.raises(DataError, match=r"got ndarray of shape \(3,\); a pair is one argument"):
+        as_dataset(np.ones((3, 2)), np.arange(3))
+
+
 def test_contents_are_looked_at_once_per_dataset(monkeypatch):
     dataset = data.as_dataset(np.ones((3, 2)))
     monkeypatch.setattr(checks, "check_finite", lambda _: pytest.fail("looked again"))

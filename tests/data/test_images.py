@@ -93,6 +93,13 @@ def test_mixed_sizes_are_named_and_scaled_if_asked(folder):
         horn.data.images(where)
     data = horn.data.images(where, size=(3, 4))
     assert data.shape == (3, 4, 3) and (data.images[-1] == 77).all()
+    assert horn.data.images(where, size=np.int64(4)).shape == (4, 4, 3)
+
+
+@pytest.mark.parametrize("size", [(4,), (4, 4, 3), (0, 4), "4x4", (4.5, 4), True, 0, [4, None]])
+def test_another_size_is_told_what_to_write(folder, size):
+    with pytest.raises(DataError, match=r"^images: size is \(height, width\) in pixels, as size="):
+        horn.data.images(folder[0], size=size)
 
 
 def test_nothing_there_is_said(tmp_path, monkeypatch):
