@@ -231,7 +231,8 @@ def train(
     the folder, and only the processes that ended start again.
 
     Ctrl-C, or a notebook's stop button, ends training after the update under way, and the run so
-    far is returned (``run.stopped``). Twice: at once, with nothing; so too with servers.
+    far is returned (``run.stopped``). Twice: at once, with nothing; so too with servers. While the
+    stopped run is measured the second ends that alone: ``run.metrics`` is empty.
 
     Raises
     ------

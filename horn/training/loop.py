@@ -329,7 +329,9 @@ class TrainingLoop:
             row |= {f"val_{name}": _finite(value) for name, value in found.items()}
 
     def finish(self) -> LoopResult:
-        """Load the best model, if one was kept, and measure it."""
+        """Load the best model, if one was kept, and measure it. Of a run that is halted Ctrl-C ends
+        the measuring alone.
+        """
         job, best, iteration = self.job, self.best, self.iteration
         self._check_finite()
         if not self.is_watcher:
@@ -338,8 +340,13 @@ class TrainingLoop:
         if best is not None:
             iteration, epoch = best.iteration, best.epoch
             self.engine.load(best.parameters, best.states, None, iteration)
-        test = None if job.test is None else _measure(self.engine, job, job.test)
-        metrics = {"test": test} if test else self._last_metrics()
+        try:
+            test = None if job.test is None else _measure(self.engine, job, job.test)
+            metrics = {"test": test} if test else self._last_metrics()
+        except KeyboardInterrupt:  # all data of an interpreted network may take minutes
+            if not self.is_halted:
+                raise
+            test, metrics = None, {}
         return LoopResult(self.iteration, iteration, self.stopped_early, epoch, test, metrics)
 
     def _epoch(self) -> dict[str, Any] | None:

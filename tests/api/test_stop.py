@@ -109,8 +109,11 @@ def test_a_stop_at_the_end_of_an_epoch_keeps_its_row(settings, tmp_path: Path):
 
 
 class AtTheLast(horn.Callback):
+    def __init__(self, iteration: int = 40) -> None:
+        self.at = iteration
+
     def on_batch_end(self, context: horn.TrainingContext) -> None:
-        if context.iteration == 40:
+        if context.iteration == self.at:
             signal.raise_signal(signal.SIGINT)
 
 
@@ -131,6 +134,25 @@ def test_twice_is_at_once():
     with pytest.raises(KeyboardInterrupt):
         horn.train(job(), progress=Interrupting(times=2))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+CALLS: list[int] = []  # a job tries its metrics once before it begins
+
+
+def again(y_true: np.ndarray, y_pred: np.ndarray) -> float:
+    CALLS.append(len(CALLS))
+    if CALLS[-1] % 2:
+        signal.raise_signal(signal.SIGINT)
+    return 0.0
+
+
+@pytest.mark.parametrize("more", [{}, {"test": horn.data.digits("test").take(20)}])
+def test_a_second_while_the_run_is_measured_ends_that_alone(more):
+    run = horn.train(job(metrics=[again], **more), progress=Interrupting())
+    check(run)
+    assert run.metrics == {} and run.test is None and run.model.facts["metrics"] == {}
+    with pytest.raises(KeyboardInterrupt):  # it is over, and was not stopped
+        horn.train(job(metrics=[again], epochs=1, callbacks=[AtTheLast(20)]))
 
 
 def test_a_stop_before_the_first_update_ends_with_it():
