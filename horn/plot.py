@@ -25,6 +25,7 @@ import numpy as np
 from horn.callbacks import Callback, TrainingContext, may_add_columns, place
 from horn.data.classes import as_array
 from horn.errors import ModelError
+from horn.metrics import answers
 from horn.mistakes import of_module
 from horn.own_lines import shell
 
@@ -152,10 +153,10 @@ def confusion(model: Any, data: Any, y: Any = None, *, path: Path | None = None)
     _check("confusion", path)
     model = _model(model, "confusion")
     found = model._inputs.dataset(data if y is None else (data, y), "data")
-    if model.target != "labels" or not found.has_labels or model.network.has_several:
+    if not found.has_labels or answers(model.network, model.target, found.y) is None:
         raise ModelError(
-            "horn.plot.confusion: needs a model of one output that learned labels, and data with "
-            "labels: horn.plot.confusion(run, (x, y))"
+            "horn.plot.confusion: needs a model of one output that tells classes apart, and data "
+            "with labels: horn.plot.confusion(run, (x, y))"
         )
     found = found.with_classes(model.classes, "this model")
     outputs, y = model.predict(found), np.asarray(found.y)

@@ -121,6 +121,12 @@ def test_confusion_counts_who_was_taken_for_whom(run: Any, tmp_path: Path) -> No
     counts = horn.plot.confusion(model, (x, y)).counts
     assert counts.tolist() == [[int(((y == a) & ((model.predict(x)[:, 0] > 0.5) == b)).sum())
                                 for b in (0, 1)] for a in (0, 1)]  # fmt: skip
+    whole = horn.Network(seed=1)
+    whole.input(4)
+    whole.output(1, loss="squared_error")
+    numbers = horn.train(horn.Job(whole, (x, y * 3), epochs=1)).model
+    with pytest.raises(ModelError, match="needs a model of one output that tells classes apart"):
+        horn.plot.confusion(numbers, (x, y * 3))
 
 
 def test_a_history_is_losses_beside_the_rest(run: Any) -> None:
@@ -171,7 +177,7 @@ def test_losses_of_groups_are_a_line_each(tmp_path: Path) -> None:
      "layer 'pool' has no weights; those that have are maps, local, dense, out"),
     (lambda run: horn.plot.history(run, "auc"), "'auc' was not measured; the columns are"),
     (lambda run: horn.plot.history([]), "nothing was measured"),
-    (lambda run: horn.plot.confusion(run, X), "needs a model of one output that learned labels"),
+    (lambda run: horn.plot.confusion(run, X), "needs a model of one output that tells classes"),
     (lambda run: horn.plot.history(None), "history: needs what horn.train returned, .*, got None"),
     (lambda run: horn.plot.history(run.model), "a list of rows as dicts, got Model"),
     (lambda run: horn.plot.history({"loss": [1.0]}), "a list of rows as dicts, got dict"),
