@@ -82,7 +82,7 @@ def _layer_to_json(layer: Layer, capture: SourceCapture) -> dict[str, Any]:
         "neuron": capture.reference(layer.neuron),
         "neuron_name": layer.neuron.__name__,
         "constants": constants,
-        "activation": _activation_to_json(layer.activation, capture),
+        "activation": activation_to_json(layer.activation, capture),
         "activation_name": layer.activation_name,
         "interlayer": None if layer.interlayer is None else capture.reference(layer.interlayer),
         "loss": _loss_to_json(layer.loss, capture),
@@ -141,7 +141,7 @@ def _shape_from_json(found: Mapping[str, Any]) -> dict[str, Any]:
     return {"extents": shape, "kinds": kinds}
 
 
-def _activation_to_json(activation: Activation, capture: SourceCapture) -> dict[str, Any]:
+def activation_to_json(activation: Activation, capture: SourceCapture) -> dict[str, Any]:
     if activations.ACTIVATIONS.get(activation.name) == activation:
         return {"name": activation.name}
     functions = {part: getattr(activation, part) for part in ("f", "df", "df_at")}
@@ -150,7 +150,7 @@ def _activation_to_json(activation: Activation, capture: SourceCapture) -> dict[
     return {"name": activation.name, **given, **of_two}
 
 
-def _activation_from_json(found: Mapping[str, Any], code: CapturedCode) -> Activation:
+def activation_from_json(found: Mapping[str, Any], code: CapturedCode) -> Activation:
     if "f" not in found:
         return activations.ACTIVATIONS[found["name"]]
     functions = {p: code.resolve(found[p]) for p in ("f", "df", "df_at") if p in found}
@@ -220,7 +220,7 @@ def rebuild(
             layer = Layer(
                 *described,
                 _neuron_from_json(found, code, origin),
-                _activation_from_json(found["activation"], code),
+                activation_from_json(found["activation"], code),
                 found["activation_name"],
                 None if found["interlayer"] is None else code.resolve(found["interlayer"]),
                 tuple(_link_from_json(link, network, arrays, layers) for link in found["links"]),

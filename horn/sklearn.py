@@ -11,14 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
+from types import FunctionType
 from typing import Any, cast
 
 import numpy as np
 
+from horn.activations import Activation
 from horn.backends import Engine, Setup, make
 from horn.data.arrays import refuse_masked
 from horn.data.dataset import Dataset
-from horn.description import Description
+from horn.description import Description, activation_from_json, activation_to_json
 from horn.errors import DataError, ModelError
 from horn.job import EarlyStopping, Job
 from horn.mistakes import ESTIMATORS, NoSuchAttribute, remedy, teaches
@@ -47,6 +49,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 TYPES = (np.float64, np.float32)
+CODE = ("neuron", "activation")  # the parameters that may have a source
 SHAPING = ("hidden_layer_sizes", "activation", "neuron")  # the parameters that the network is of
 
 
@@ -103,6 +106,18 @@ def _named(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """A parameter that a pickle can hold: text and numbers, of others what they are called."""
     return value if isinstance(value, (str, tuple)) else _named(value)
+
+
+def _is_nameless(thing: Any) -> bool:
+    """Whether no module that can be imported has a class, a function or one of an Activation under
+    its name.
+    """
+    parts = (thing.f, thing.df, thing.df_at) if isinstance(thing, Activation) else (thing,)
+    return any(
+        each.__module__.startswith(("__main__", CAPTURED)) or "<" in each.__qualname__
+        for each in parts
+        if isinstance(each, (type, FunctionType))
+    )
 
 
 class _Estimator(BaseEstimator):  # type: ignore[misc]
@@ -363,7 +378,9 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         raise NoSuchAttribute(said)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle a neuron of a script or a notebook as its source, as in a model file."""
+        """Pickle a neuron or an activation of a script, a notebook or a function as its source, as
+        in a model file.
+        """
         state = dict(super().__getstate__())
         state["_live"] = None
         if "_made_as" in state:  # None: as it is now; others need no source, only to be told
@@ -372,17 +389,22 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 name: None if made is now[name] or made == now[name] else _plain(made)
                 for name, made in self._made_as.items()
             }
-        if self.neuron.__module__.startswith(("__main__", CAPTURED)):
-            capture = SourceCapture()
-            reference = capture.reference(self.neuron)
-            state["neuron"] = {"reference": reference, "sources": capture.sources()}
+        for name in CODE:
+            thing, capture = state[name], SourceCapture()
+            if _is_nameless(thing):
+                is_pair = isinstance(thing, Activation)
+                found = activation_to_json(thing, capture) if is_pair else capture.reference(thing)
+                state[name] = {"reference": found, "sources": capture.sources()}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if isinstance(state["neuron"], dict):
-            found = state["neuron"]
-            code = CapturedCode(found["sources"], "a pickled estimator")
-            state = {**state, "neuron": code.resolve(found["reference"])}
+        state = dict(state)
+        for name in CODE:
+            if isinstance(state[name], dict):
+                code = CapturedCode(state[name]["sources"], "a pickled estimator")
+                found = state[name]["reference"]
+                is_pair = "f" in found
+                state[name] = activation_from_json(found, code) if is_pair else code.resolve(found)
         super().__setstate__(state)
         if "_made_as" in state:
             now, made_as = self._shape(), state["_made_as"]

@@ -128,6 +128,29 @@ def test_a_grid_is_searched_by_two_processes_with_a_neuron_of_the_script(tmp_pat
     assert clone(best).fit(x, y).score(x, y) > 0.8
 
 
+FACTOR = 0.5
+BENT = horn.Activation("bent", lambda z: FACTOR * z, df_at=lambda z: FACTOR)
+
+
+@pytest.mark.parametrize("activation", [lambda z: z * horn.math.sigmoid(FACTOR * z), BENT])
+def test_an_activation_and_a_neuron_without_names_are_pickled(activation):
+    """As their sources, again and again; Python's own pickles have names alone."""
+    x, y = load_iris(return_X_y=True)
+
+    class Doubled(Leaky):
+        def forward(self, messages):
+            self.feedforward(self.activation(sum(2.0 * m.input * m.weight for m in messages)))
+
+    model = HornClassifier(Doubled, (8,), activation, epochs=2, random_state=0, warm_start=True)
+    expected = model.fit(x, y).predict_proba(x)
+    for _ in range(2):
+        model = pickle.loads(pickle.dumps(model))
+        np.testing.assert_array_equal(model.predict_proba(x), expected)
+        anew = clone(model).fit(x, y).predict_proba(x)
+        np.testing.assert_allclose(anew, expected, rtol=1e-9)
+    model.fit(x, y).partial_fit(x, y)
+
+
 def test_a_search_changes_optimizers_and_rates():
     x, y = load_iris(return_X_y=True)
     grid = {"optimizer": ["sgd", horn.SGD(momentum=0.9)], "learning_rate": [1e-6, 0.1]}
