@@ -343,6 +343,8 @@ _OF_HORN = {
               "loss='cross_entropy')",
     "metrics": "metrics have names: horn.Job(net, (x, y), metrics=['f1', 'auc'])",
     "layers": _NETWORK,
+    "random": "a neuron draws by self.uniform(), self.normal() or self.bernoulli(p); elsewhere "
+              "take numpy.random.default_rng(seed)",
 }  # fmt: skip
 
 

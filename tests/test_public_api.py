@@ -63,6 +63,7 @@ def test_an_unknown_name_is_an_attribute_error():
         ("explain", "horn has no 'explain': the command  horn explain FILE"),
         ("losses", "horn has no 'losses': an output's loss has a name"),
         ("callbacks", "import horn.callbacks; or write horn.CSVLogger, horn.Callback, "),
+        ("random.normal(0, 1)", "horn has no 'random': a neuron draws by self.uniform(), "),
         ("submit", "horn has no 'submit': horn.train(job) trains here"),
     ):
         code = f"import horn; horn.{name}"  # in a process of its own, that has not imported it

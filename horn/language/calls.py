@@ -11,6 +11,7 @@ from typing import Any
 
 from horn import ir
 from horn import math as horn_math
+from horn import random as horn_random
 from horn.activations import Activation
 from horn.ir import Node, Op, const, leaf, reduce, select
 from horn.ir.derive import gradient
@@ -51,7 +52,9 @@ _SEQUENCES = (range, enumerate, zip, reversed, list, tuple)  # of known values
 _ORDER = "messages have no order: loop over them with for m in messages"
 _REAL = "a neuron computes with real numbers: keep the two parts in two variables"
 _OR_PYTHON = ", or put @horn.interpreted on the class, which runs it with all of Python"
+_DRAWS = "draw with self.uniform(), self.normal() or self.bernoulli(p), which a run repeats"
 _INSTEAD: dict[Any, str] = {
+    **dict.fromkeys((horn_random.uniform, horn_random.normal), _DRAWS),
     **dict.fromkeys((isinstance, type, hasattr), "all values are numbers here: leave it out"),
     **dict.fromkeys((enumerate, zip, sorted, reversed, list, tuple, iter, next, map), _ORDER),
     sorted: f"{_ORDER}, ask horn.math.median or horn.math.largest(k, ...) of them{_OR_PYTHON}",
@@ -71,7 +74,6 @@ _PLAIN = (
     "calls in a neuron take plain arguments: write them in their order, without names; a function "
     "with arguments after a * cannot be called"
 )
-_DRAWS = "draw with self.uniform(), self.normal() or self.bernoulli(p), which a run repeats"
 _INSTEAD_OF_MODULES = {
     "random": _DRAWS,
     "secrets": _DRAWS,

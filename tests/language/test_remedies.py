@@ -29,6 +29,8 @@ REFUSED = [
     (["self.feedforward(random.gauss(0, 1))"], "self.normal()"),
     (["self.feedforward(random.random())"], "self.uniform()"),
     (["self.feedforward(np.random.normal())"], "self.normal()"),
+    (["self.feedforward(horn.random.normal(0, 1))"], "horn.random.normal is not in the neuron "
+     "language; draw with self.uniform(), self.normal()"),
     (["self.feedforward(time.time())"], "self.iteration is the number of the batch"),
     (["self.feedforward(np.clip(sum(m.input for m in messages), 0, 1))"], "min(max(x, low)"),
     (["self.feedforward(horn.math.cosh(0.5))"], "horn.math has no 'cosh'; write  0.5 * (exp(x) +"),
