@@ -104,6 +104,9 @@ class Traced:
             )
         return self.value
 
+    def __setitem__(self, place: Any, value: Any) -> None:
+        raise user_text.error("this is one number, of which no place can be assigned; take a name")
+
     def __int__(self) -> int:
         return int(float(self))
 

@@ -541,6 +541,19 @@ def test_an_interlayer_that_returns_no_number():
     assert "# here" in caught.value.text
 
 
+def test_a_loss_that_writes_into_what_it_is_given():
+    def squared(y, t):
+        y[0] = 1.0  # here
+        return (y - t) ** 2
+
+    net = horn.Network(seed=4)
+    net.input(3)
+    net.output(2, loss=squared)
+    with pytest.raises(CompileError, match="one number, of which no place can be assigned") as said:
+        probe(engine(net, dataset(2, 3, 2)), 2)
+    assert "# here" in said.value.text
+
+
 def test_an_error_of_the_users_own_comes_as_it_is():
     class Broken(horn.Neuron):
         table = [1.0]
