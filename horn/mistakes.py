@@ -83,7 +83,8 @@ ATTRIBUTES = {
     **dict.fromkeys(("weights", "get_weights", "coef_", "coefs_", "state_dict", "trainable_weights",
                      "variables"), _ARRAYS),
     **dict.fromkeys(("set_weights", "load_state_dict", "load_weights"), "a job begins with arrays: "
-                    "horn.Job(net, (x, y), initial=model, a file or arrays by name)"),
+                    "horn.Job(net, (x, y), initial=model, a file or arrays by name); a model with "
+                    "others is model.with_arrays({name: array})"),
     **dict.fromkeys(("load", "load_model"), "a model is read by horn.Model.load('model.horn')"),
     **dict.fromkeys(("save_model", "save_weights"), "a model is written by run.model.save(path)"),
     "save": "train first: run = horn.train(job); then run.model.save('model.horn')",

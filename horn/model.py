@@ -63,7 +63,7 @@ class _LearnedArrays(Mapping[str, Array]):
     def __setitem__(self, name: str, value: Any) -> None:
         raise TypeError(
             f"model.{self._kind}[{name!r}] cannot be written; a model with other {self._kind} is "
-            f"Model(model.network, {{**model.parameters, name: array}})"
+            f"model.with_arrays({{{name!r}: array}})"
         )
 
     def __iter__(self) -> Iterator[str]:
@@ -123,6 +123,11 @@ class Model:
             raise ModelError(f'Model: dtype must be "float32" or "float64", got {dtype!r}')
         if threads is not None:
             check_whole("Model: threads", threads, 1)
+        if network.is_of_model and facts is None:  # horn itself gives them
+            logger.warning(
+                "Model: of another model the network alone is taken, not its normalization, "
+                "classes and names of features; model.with_arrays({name: array}) has them all"
+            )
         self.network = network.of_model()
         self.classes, self.normalization = classes, normalization
         self.feature_names = feature_names
@@ -142,9 +147,7 @@ class Model:
 
     @property
     def parameters(self) -> Mapping[str, Array]:
-        """The learned arrays by name; read-only. A model with others is
-        ``Model(model.network, {**model.parameters, name: array})``.
-        """
+        """The learned arrays by name; read-only. A model with others: ``with_arrays``."""
         return _LearnedArrays("parameters", self._parameters)
 
     @property
@@ -165,6 +168,40 @@ class Model:
         if isinstance(self.classes, Mapping):
             return {k: None if v is None else as_array(v) for k, v in self.classes.items()}
         return None if self.classes is None else as_array(self.classes)
+
+    @mistakes.teaches
+    def with_arrays(self, arrays: Mapping[str, Array]) -> Model:
+        """A model that has these parameters and States, by name, and is this one otherwise: its
+        neurons as it learned, its other arrays, normalization, classes, type and engine.
+
+        Raises
+        ------
+        ModelError : an array has no such place in the network, or another shape.
+        """
+        if not isinstance(arrays, Mapping):
+            raise ModelError(
+                "with_arrays takes a dict of arrays by name, as {'layer1.bias': array}; got "
+                f"{mistakes.shown(arrays)}"
+            )
+        engines, states = self._engines, self._states
+        model = Model(
+            engines.as_learned(),
+            {**self._parameters, **{k: a for k, a in arrays.items() if k not in states}},
+            {**states, **{k: a for k, a in arrays.items() if k in states}},
+            dtype=self.dtype,
+            target=self.target,
+            backend=self.backend,
+            threads=self.threads,
+            # What was measured was measured of the arrays of before.
+            facts={name: fact for name, fact in self.facts.items() if name != "metrics"},
+            code=self._code,
+            metrics=self.metrics,
+            classes=self.classes,
+            normalization=self.normalization,
+            feature_names=self.feature_names,
+        )
+        model._engines.learned = engines.learned
+        return model
 
     @mistakes.teaches
     def cut(self, layer: str) -> Model:

@@ -220,11 +220,42 @@ def test_parameters_cannot_be_changed_behind_the_models_back() -> None:
     model = model_of(dense())
     with pytest.raises(ValueError, match="read-only"):
         model.parameters["layer1.bias"][0] = 1.0
-    with pytest.raises(TypeError, match=r"cannot be written; .* Model\(model.network, "):
+    with pytest.raises(TypeError, match=r"cannot be written; .* model.with_arrays\({'layer1"):
         model.parameters["layer1.bias"] = np.zeros(4)  # type: ignore[index]
     with pytest.raises(KeyError, match=r"layer9.bias is not among .*: layer1.weight, layer1.b"):
         model.parameters["layer9.bias"]
     assert "layer9.bias" not in model.parameters and model.parameters.get("layer9.bias") is None
+
+
+def test_a_model_with_other_arrays_has_all_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was to be made of model.network, which dropped normalization, classes and names."""
+    x = np.random.default_rng(0).normal(size=(60, 4)) * [1, 10, 100, 1] + [5, 0, 300, 1]
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.layer(5, neuron=horn.neurons.Standard)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    job = horn.Job(net, (x, np.array(["cat", "dog"])[(x[:, 0] > 5) * 1]), horn.SGD(0.5), epochs=3,
+                   normalize=True, dtype="float64", metrics=["f1"])  # fmt: skip
+    model = horn.train(job, progress=False).model
+    back = model.with_arrays({**model.parameters, **model.states})
+    np.testing.assert_array_equal(back.predict(x), model.predict(x))
+    assert back.predict(x[:3], labels=True).tolist() == model.predict(x[:3], labels=True).tolist()
+    assert back.metrics == model.metrics and "metrics" not in back.facts
+    moved = model.with_arrays({"layer2.bias": model.parameters["layer2.bias"] + [0.0, 50.0]})
+    assert set(moved.predict(x, labels=True)) == {"dog"}
+    moved.save(tmp_path / "m.horn")
+    loaded = Model.load(tmp_path / "m.horn")
+    np.testing.assert_array_equal(loaded.predict(x), moved.predict(x))
+    np.testing.assert_array_equal(loaded.with_arrays(model.parameters).predict(x), model.predict(x))
+    with pytest.raises(ModelError, match="parameters do not fit the network: layer9.bias"):
+        model.with_arrays({"layer9.bias": np.zeros(2)})
+    with pytest.raises(ModelError, match="with_arrays takes a dict of arrays by name, as"):
+        model.with_arrays([np.zeros(2)])  # type: ignore[arg-type]
+    assert not caplog.records
+    Model(model.network, model.parameters)
+    assert "network alone is taken, not its normalization, classes" in caplog.text
 
 
 def test_arrays_that_a_model_was_given_may_go_on_being_written() -> None:
@@ -588,7 +619,9 @@ def test_a_model_computes_with_the_numbers_that_it_learned_with(
         np.testing.assert_array_equal(model.predict(x), expected)
         np.testing.assert_array_equal(model.activations(x, "layer1"), expected)
         assert model.evaluate(x, x[:, :2]) == measured
-    now = Model(models[1].network, models[1].parameters, dtype="float64")
+    again = models[1].with_arrays(models[1].parameters)
+    np.testing.assert_array_equal(again.predict(x), expected)
+    now = Model(net, models[1].parameters, dtype="float64")
     np.testing.assert_allclose(now.predict(x), expected * 3.5 / 6.0)
     sys.modules.pop("later")
 
