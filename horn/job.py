@@ -32,12 +32,17 @@ from horn.data.targets import named
 from horn.delays import hears_reversed
 from horn.errors import DataError, JobError, ModelError
 from horn.initial import Beginning, beginning
-from horn.job_checks import aggregates_of, check_targets_of, frozen_of, metrics_of, no_optimizer
+from horn.job_checks import (
+    aggregates_of,
+    check_names_of_aggregates,
+    check_targets_of,
+    frozen_of,
+    no_optimizer,
+)
 from horn.layers import MAX_STEPS, Layer
-from horn.metrics import Metric
 from horn.network import Network
 from horn.optimizers import SGD, Optimizer
-from horn.outputs import better, has_answers
+from horn.outputs import better, has_answers, metrics_for, resolve
 from horn.weights import by_class, weighed
 
 
@@ -224,8 +229,9 @@ class Job:
             of_piece = self.network.of_steps(int(self.truncate or 0), asks_each=False)
             set_(self, "network", of_piece)
         set_(self, "network", self.network.freezing(arrays))
-        set_(self, "metrics", metrics_of(self.metrics, self.network, self.aggregates))
-        _check_monitor(self.early_stopping, self.network, self.metrics)
+        set_(self, "metrics", resolve(self.metrics, self.network, "Job: metrics"))
+        check_names_of_aggregates(self.aggregates, self._better)
+        self._check_monitor()
         for callback in callbacks:
             callback.check(self)
         if self.epochs is None and self.iterations is None:
@@ -294,14 +300,19 @@ class Job:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the history, but for those that callbacks add. One that the data have
-        nothing for (acc without answers) is None in each row.
+        """The columns of the history that may be measured, but for those that callbacks add: of
+        several outputs those that have a value; of one, acc is None in each row without answers.
         """
+        net, other = self.network, self.validation is not None
         # Of several outputs the losses and accuracies are measured in training, too.
-        seen = [name.removeprefix("val_") for name in better(self.network, ())]
-        found = (*COLUMNS, *self.aggregates, *better(self.network, self.metrics), *seen)
-        held_out = self.validation is not None
-        return tuple(dict.fromkeys(c for c in found if held_out or not c.startswith("val_")))
+        seen = [name.removeprefix("val_") for name in better(net, (), self.data, self.target)]
+        found = (*COLUMNS, *self.aggregates, *self._better, *seen)
+        without = ("acc", "val_acc") if net.has_several else ()
+        return tuple(
+            dict.fromkeys(
+                c for c in found if c not in without and (other or not c.startswith("val_"))
+            )
+        )
 
     @property
     def iterations_per_epoch(self) -> int:
@@ -356,7 +367,33 @@ class Job:
         value = row[stopping.monitor]
         if value is None:
             return float("inf")
-        return -value if _better(stopping, self.network, self.metrics) == "max" else value  # type: ignore[no-any-return]
+        better = stopping.mode or self._better[stopping.monitor]
+        return -value if better == "max" else value  # type: ignore[no-any-return]
+
+    @property
+    def _better(self) -> dict[str, str]:
+        """The columns of the validation data (``horn.outputs.better``)."""
+        data = self.data if self.validation is None else self.validation
+        return better(self.network, self.metrics, data, self.target)
+
+    def _check_monitor(self) -> None:
+        stopping = self.early_stopping
+        if stopping is None:
+            return
+        names = self._better
+        if stopping.monitor not in names:
+            missing = stopping.monitor.removeprefix("val_")
+            asked = metrics_for(missing, self.network, self.validation, self.target)
+            add = "" if asked is None else f"add metrics={asked!r}, or "
+            raise ModelError(
+                f"Job: early stopping watches {stopping.monitor!r}, but what is measured is "
+                f"{', '.join(names)}; {add}watch one of them"
+            )
+        if not (stopping.mode or names[stopping.monitor]):
+            raise ModelError(
+                f"Job: early stopping watches {stopping.monitor!r}, a function of yours; say what "
+                f'is better: EarlyStopping(monitor={stopping.monitor!r}, mode="max") or mode="min"'
+            )
 
     def check_data(self) -> None:
         """Compare the data with the network. Raises DataError with the place and the remedy."""
@@ -676,33 +713,3 @@ class Job:
             return replace(self, **(vars(self)["_uncut"] | changes))
         except TypeError as error:
             raise JobError(f"Job: {error}") from None
-
-
-def _better(stopping: EarlyStopping, network: Network, metrics: tuple[Metric, ...]) -> str:
-    """The better direction of the monitored column, "min" or "max"; "" if it is not known."""
-    if stopping.mode is not None:
-        return stopping.mode
-    return better(network, metrics)[stopping.monitor]
-
-
-def _check_monitor(
-    stopping: EarlyStopping | None, network: Network, metrics: tuple[Metric, ...]
-) -> None:
-    if stopping is None:
-        return
-    names = better(network, metrics)
-    if stopping.monitor not in names:
-        name = stopping.monitor[4:]
-        asked: Any = [name]
-        for output in network.columns if network.has_several else ():
-            if name.startswith(f"{output}_"):
-                asked = {output: [name.removeprefix(f"{output}_")]}
-        raise ModelError(
-            f"Job: early stopping watches {stopping.monitor!r}, but what is measured is "
-            f"{', '.join(names)}; add metrics={asked!r}, or watch one of them"
-        )
-    if not _better(stopping, network, metrics):
-        raise ModelError(
-            f"Job: early stopping watches {stopping.monitor!r}, a function of yours; say what is "
-            f'better: EarlyStopping(monitor={stopping.monitor!r}, mode="max") or mode="min"'
-        )

@@ -14,10 +14,8 @@ from horn.aggregates import COLUMNS, Aggregate, check_name
 from horn.data import Dataset, check_classes, check_labels
 from horn.errors import DataError, ModelError
 from horn.layers import Layer
-from horn.metrics import Metric
 from horn.network import Network
 from horn.optimizers import SGD, Optimizer
-from horn.outputs import better, resolve
 
 
 def check_targets_of(network: Network, data: Dataset, what: str) -> None:
@@ -76,18 +74,15 @@ def frozen_of(given: Any, network: Network) -> tuple[tuple[str, ...], set[str]]:
     return tuple(names), found
 
 
-def metrics_of(
-    given: Any, network: Network, aggregates: Mapping[str, Aggregate]
-) -> tuple[Metric, ...]:
-    found = resolve(given, network, "Job: metrics")
-    for column in better(network, found):
+def check_names_of_aggregates(aggregates: Mapping[str, Aggregate], columns: Iterable[str]) -> None:
+    """Raise ModelError for an aggregate with the name of another column of the validation data."""
+    for column in columns:
         for name in (column, column.removeprefix("val_")):
             if name in aggregates and name not in COLUMNS:
                 raise ModelError(
                     f"Job: an aggregate is called {name!r}, which is the column of "
                     f"{column.removeprefix('val_')!r}, a loss or metric; give it another name"
                 )
-    return found
 
 
 def no_optimizer(given: Any) -> str:

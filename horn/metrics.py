@@ -65,6 +65,8 @@ def checked_answers(network: Network, data: Dataset, target: str | None) -> str 
     if kind is None or kind == "label":
         return kind
     assert y is not None
+    if y.size % network.last.size:  # ``Job.check_data`` says what is wrong
+        return kind
     rows = y.reshape(-1, network.last.size)
     if data.lengths is not None and network.last.each_step:
         rows = rows[valid(data.lengths, network.steps)]

@@ -125,19 +125,33 @@ def loss_column(layer: Layer) -> str:
     return f"{layer.name}_loss" if layer.answers else layer.name
 
 
-def better(network: Network, wanted: Iterable[Metric]) -> dict[str, str]:
+def better(
+    network: Network, wanted: Iterable[Metric], data: Any, target: str | None
+) -> dict[str, str]:
     """The columns of validation data that can be watched, each with its better direction: "min",
-    "max", or "" if unknown.
+    "max", or "" if unknown. Of several outputs those that these data are measured in.
     """
-    wanted, found = list(wanted), {"val_loss": "min", "val_acc": "max"}
+    wanted, found = list(wanted), {"val_loss": "min"}
     if network.has_several or len(network.judged) > 1:
         found |= {f"val_{loss_column(layer)}": "min" for layer in network.judged}
     if not network.has_several:
-        return found | {f"val_{metric.name}": metric.better for metric in wanted}
-    del found["val_acc"]
-    for output in network.outputs:
-        found[f"val_{output.name}_acc"] = "max"
+        return found | {"val_acc": "max"} | {f"val_{m.name}": m.better for m in wanted}
+    for view in each(network, data, target):
+        if view.answers(target) is not None:
+            found[f"val_{view.prefix}acc"] = "max"
         for metric in wanted:
-            if metric.output in ("", output.name):
-                found[f"val_{output.name}_{metric.name}"] = metric.better
+            if view.takes(metric, target):
+                found[f"val_{view.prefix}{metric.name}"] = metric.better
     return found
+
+
+def metrics_for(name: str, network: Network, data: Any, target: str | None) -> Any:
+    """The metrics to ask of a job for the column "val_" and this name; None without any that fit
+    the output.
+    """
+    for view in each(network, data, target):
+        asked = name.removeprefix(view.prefix)
+        known = metrics.METRICS.get(asked)
+        if name.startswith(view.prefix) and (known is None or view.takes(known, target)):
+            return {view.layer.name: [asked]} if view.prefix else [asked]
+    return None

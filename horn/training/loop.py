@@ -459,7 +459,7 @@ class TrainingLoop:
             # Not by its place: a group that came back to servers has the rows since then.
             own = [r for r in self.history if self.best and r["epoch"] == self.best.epoch]
             row = own[0] if own else self.history[-1]
-            columns = better(job.network, job.metrics)
+            columns = better(job.network, job.metrics, job.validation, job.target)
             found = {name.removeprefix("val_"): row.get(name) for name in columns}
             return {"validation": {k: v for k, v in found.items() if v is not None}}
         if self.take is not None:

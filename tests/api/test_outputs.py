@@ -169,6 +169,33 @@ def test_one_of_the_measures_stops_training() -> None:
     assert run.model.evaluate(X, Y)["side_acc"] == best
     with pytest.raises(ModelError, match="watches 'val_acc', but what is measured is .*val_digit"):
         job(validation=(X, Y), early_stopping=horn.EarlyStopping(monitor="val_acc"))
+    with pytest.raises(ModelError, match=r"; add metrics=\{'sizes': \['r2'\]\}, or watch one"):
+        job(validation=(X, Y), early_stopping=horn.EarlyStopping(monitor="val_sizes_r2"))
+
+
+def test_the_columns_of_a_job_are_those_that_its_outputs_are_measured_in() -> None:
+    """The accuracy of numbers was listed, and who watched it got a KeyError after an epoch."""
+    net = net_of()
+    net.output(2, name="free")
+    one = job(net, validation=(X, Y), metrics=["f1", "mae"], epochs=1)
+    row = horn.train(one, progress=False).history[0]
+    assert {name for name, value in row.items() if value is not None} <= set(one.columns)
+    measured = [name for name in one.columns if name not in ("group_loss", "groups")]
+    assert all(row[name] is not None for name in measured)
+    for missing in ("val_sizes_acc", "val_sizes_f1", "val_digit_mae", "val_free_acc", "val_acc"):
+        watching = {"validation": (X, Y), "metrics": ["f1", "mae"]}
+        with pytest.raises(ModelError, match=f"watches '{missing}', but .*_mae; watch one"):
+            job(net, **watching, early_stopping=horn.EarlyStopping(monitor=missing))
+        with pytest.raises(ModelError, match=f"watches '{missing}', which this job does not"):
+            job(net, **watching, callbacks=[horn.ReduceOnPlateau(missing)])
+
+
+def test_targets_of_another_shape_are_told_as_such_where_one_watches() -> None:
+    stopping = horn.EarlyStopping(monitor="val_digit_acc")
+    wrong = X, {**Y, "digit": np.eye(4)[DIGIT]}
+    watched = job(data=wrong, validation=0.2, early_stopping=stopping)
+    with pytest.raises(DataError, match=r"digit: targets have shape \(64, 4\), but digit has 3"):
+        horn.train(watched)
 
 
 # between layers
