@@ -14,8 +14,17 @@ from horn.aggregates import COLUMNS, Aggregate, check_name
 from horn.data import Dataset, check_classes, check_labels
 from horn.errors import DataError, ModelError
 from horn.layers import Layer
+from horn.losses import LOSSES
 from horn.network import Network
 from horn.optimizers import SGD, Optimizer
+
+ROUNDING = 1e-6  # of shares that were computed
+_OF_SHARES = {  # losses of targets from 0 to 1, and what to do about others
+    LOSSES["cross_entropy"]: 'remap y, as y / 255, pass labels as whole numbers, or learn numbers '
+                             'with loss="squared_error"',
+    LOSSES["binary_cross_entropy"]: "remap y, or use one output per class with softmax and "
+                                    "cross_entropy",
+}  # fmt: skip
 
 
 def check_targets_of(network: Network, data: Dataset, what: str) -> None:
@@ -38,8 +47,8 @@ def check_targets_of(network: Network, data: Dataset, what: str) -> None:
             f"{what}: targets have shape {data.y.shape}, but {last.name} has "
             f"{last.size} neuron{'s' * (last.size > 1)}; pass ({len(data)}, {last.size}){labels}"
         )
-    elif last.loss.name == "binary_cross_entropy":
-        _check_between_0_and_1(data, what)
+    elif last.loss in _OF_SHARES:
+        _check_between_0_and_1(data, last.loss.name, what)
 
 
 def frozen_of(given: Any, network: Network) -> tuple[tuple[str, ...], set[str]]:
@@ -136,12 +145,14 @@ def aggregates_of(given: Any, network: Network) -> dict[str, Aggregate]:
     return found
 
 
-def _check_between_0_and_1(data: Dataset, what: str) -> None:
-    """Check targets of binary_cross_entropy: labels of one output neuron are its targets."""
+def _check_between_0_and_1(data: Dataset, loss: str, what: str) -> None:
+    """Check targets that a loss takes for shares: labels of one output neuron are its targets.
+    Their sum is not looked at: a row of zeros says nothing of its sample.
+    """
     assert data.y is not None
     low, high = float(data.y.min()), float(data.y.max())
-    if not 0.0 <= low <= high <= 1.0:
+    if not -ROUNDING <= low <= high <= 1.0 + ROUNDING:
         raise DataError(
-            f"{what}: binary_cross_entropy has targets from 0 to 1, got {low:g} to {high:g}; remap "
-            f"y, or use one output per class with softmax and cross_entropy"
+            f"{what}: {loss} has targets from 0 to 1, got {low:g} to {high:g}; "
+            f"{_OF_SHARES[LOSSES[loss]]}"
         )

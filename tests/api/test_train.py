@@ -293,6 +293,36 @@ def test_data_are_checked_before_the_engine_is_made(use: Any) -> None:
         horn.train(horn.Job(network(), (np.ones((4, 3)), np.array([0, 1, 2, 1]))))
 
 
+@pytest.mark.parametrize(
+    ("change", "got"), [(lambda t: 255.0 * t, "0 to 255"), (lambda t: 2.0 * t - 1.0, "-1 to 1")]
+)
+def test_targets_of_cross_entropy_are_shares(change: Any, got: str) -> None:
+    """A negative loss was SUCCEEDED, and one of 255 was told to lower its rate."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 4)), np.eye(3)[rng.integers(0, 3, 40)]
+    said = rf"cross_entropy has targets from 0 to 1, got {got}; remap y, as y / 255, pass labels"
+
+    def net(**steps: Any) -> horn.Network:
+        made = horn.Network(seed=1)
+        made.input(4, **steps)
+        made.output(3, activation="softmax", loss="cross_entropy", name="c",
+                    **dict.fromkeys(("each_step",) if steps else (), True))  # fmt: skip
+        return made
+
+    for of, data in ((net(), (x, y)), (net(steps=5), (x.reshape(8, 5, 4), y.reshape(8, 5, 3)))):
+        with pytest.raises(DataError, match=f"data: {said}"):
+            horn.train(horn.Job(of, (data[0], change(data[1])), epochs=1))
+        with pytest.raises(DataError, match=f"validation: {said}"):
+            validation = data[0], change(data[1])
+            horn.train(horn.Job(of, data, epochs=1, validation=validation))
+    with pytest.raises(DataError, match=f"data: {said}"):
+        horn.train(horn.Job(net(), iter([(x, y), (x, change(y))]), iterations=20))
+    smooth = 0.9 * y + 0.1 / 3
+    smooth[:3] = 0.0, 0.0, 0.0  # which says nothing of these samples
+    smooth[3] = 1.0 + 1e-7, 0.0, 0.0
+    horn.train(horn.Job(net(), (x, smooth), epochs=1), progress=False)
+
+
 def test_early_stopping_without_validation_is_refused() -> None:
     with pytest.raises(ModelError, match="add validation=0.1"):
         horn.Job(network(), data(), early_stopping=horn.EarlyStopping())
