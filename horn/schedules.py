@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import math
 import types
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from numbers import Real
 from typing import Any, Protocol
 
 from horn import mistakes, texts
-from horn.errors import ModelError
+from horn.errors import HornError, ModelError
+from horn.sources import is_user_file, line_of
 
 
 class Schedule(Protocol):
@@ -157,18 +159,34 @@ def check(learning_rate: Any, where: str) -> None:
 
 
 def rate(learning_rate: LearningRate, iteration: int) -> float:
+    """The learning rate at an iteration. Raises ModelError: a schedule gives none there."""
     if isinstance(learning_rate, (int, float)):
         return float(learning_rate)
-    if hasattr(learning_rate, "at"):
-        return float(learning_rate.at(iteration))
-    found = learning_rate(iteration)
+    ask: Any = getattr(learning_rate, "at", learning_rate)
+    of = f"{getattr(ask, '__qualname__', ask)}({iteration})"
+    try:
+        found = ask(iteration)
+    except HornError:  # of a schedule in this one
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"the learning rate of {of} must be a number from 0, but {type(error).__name__} was "
+            f"raised: {error}{_in_lines(line_of(error))}"
+        ) from error
     try:
         value = float(found)
     except (TypeError, ValueError):
         value = math.nan
     if not 0.0 <= value < math.inf:
-        name = getattr(learning_rate, "__name__", learning_rate)
+        line, code = None, getattr(ask, "__code__", None)
+        if code is not None and is_user_file(code.co_filename):
+            at = code.co_filename, code.co_firstlineno
+            line = *at, linecache.getline(*at).strip()
         raise ModelError(
-            f"the learning rate of {name}({iteration}) must be a number from 0, got {found!r}"
+            f"the learning rate of {of} must be a number from 0, got {found!r}{_in_lines(line)}"
         )
     return value
+
+
+def _in_lines(line: tuple[str, int, str] | None) -> str:
+    return "" if line is None else f"\n  {line[0]}:{line[1]}  {line[2]}"
