@@ -9,8 +9,9 @@ The same object serves tasks and parameter servers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from numbers import Real
 from typing import Any, ClassVar
 
 from horn import math, registry, schedules
@@ -20,6 +21,15 @@ from horn.schedules import LearningRate, rate
 
 Slots = dict[str, Any]
 Updated = tuple[Any, Slots]  # the new weight, the new slots
+
+_SHARE = "at least 0 and below 1", lambda value: 0 <= value < 1
+_ABOVE = "above 0", lambda value: value > 0
+_FROM = "0 or more", lambda value: value >= 0
+_RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("momentum", "beta1", "beta2", "rho"), _SHARE),
+    **dict.fromkeys(("clip_value", "clip_norm"), _ABOVE),
+    **dict.fromkeys(("weight_decay", "eps"), _FROM),
+}
 
 
 @dataclass(frozen=True)
@@ -43,12 +53,13 @@ class Optimizer:
         name = type(self).__name__
         schedules.check(self.learning_rate, name)
         for what, value in vars(self).items():
-            if what in ("momentum", "beta1", "beta2", "rho") and not 0 <= value < 1:
-                raise ModelError(f"{name}: {what} must be at least 0 and below 1, got {value!r}")
-            if what in ("clip_value", "clip_norm") and value is not None and not value > 0:
-                raise ModelError(f"{name}: {what} must be above 0, got {value!r}")
-            if what == "weight_decay" and not value >= 0:
-                raise ModelError(f"{name}: weight_decay must be 0 or more, got {value!r}")
+            if what not in _RANGES or (what.startswith("clip_") and value is None):
+                continue
+            if not isinstance(value, Real) or isinstance(value, bool):
+                raise ModelError(f"{name}: {what} must be a number, got {value!r}")
+            said, is_within = _RANGES[what]
+            if not is_within(value):
+                raise ModelError(f"{name}: {what} must be {said}, got {value!r}")
 
     def rate(self, iteration: int) -> float:
         """The learning rate at an iteration (from 0)."""
@@ -97,6 +108,16 @@ class SGD(Optimizer):
     momentum: float = 0.0
     nesterov: bool = False
     slots: ClassVar[tuple[str, ...]] = ("velocity",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.nesterov, bool):
+            raise ModelError(f"SGD: nesterov is True or False, got {self.nesterov!r}")
+        if self.nesterov and not self.momentum:
+            raise ModelError(
+                "SGD: nesterov looks ahead along the momentum, which is 0; write "
+                "horn.SGD(0.1, momentum=0.9, nesterov=True)"
+            )
 
     @property
     def kept_slots(self) -> tuple[str, ...]:
