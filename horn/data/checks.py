@@ -216,9 +216,12 @@ def check_features(
 
 def check_names(dataset: Dataset, expected: tuple[str, ...], owner: str) -> None:
     """Check that the features have the names of the ``owner``'s, in their order; where one of the
-    two has no names, nothing is checked.
+    two has no names, only that numbers from 0 are in order.
     """
-    got = dataset.feature_names
+    got, learned = dataset.feature_names, expected
+    numbered = tuple(map(str, range(len(got))))
+    if not learned and sorted(got) == sorted(numbered):
+        expected = numbered
     if not got or got == expected or len(got) != len(expected):
         return
     if more := sorted(set(got) - set(expected)):
@@ -227,7 +230,9 @@ def check_names(dataset: Dataset, expected: tuple[str, ...], owner: str) -> None
     else:
         at = next(i for i, (a, b) in enumerate(zip(got, expected, strict=True)) if a != b)
         said = f"another order, {got[at]!r} where {expected[at]!r} was"
-    write = " (x[list(model.feature_names)] of pandas and polars)" if owner == "this model" else ""
+    write = ""
+    if owner == "this model" and learned:
+        write = " (x[list(model.feature_names)] of pandas and polars, if columns are named by text)"
     raise DataError(
         f"{dataset.name}: other columns than {owner} has: {said}. Pass "
         f"{tables.first_few(expected)}, in this order{write}; "

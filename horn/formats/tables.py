@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,15 @@ def is_pandas(thing: Any) -> bool:
 
 
 def names_of(x: Any) -> tuple[str, ...]:
-    """The names of a table's columns; () for anything else, and for a table whose columns are
-    numbered, or have one name twice.
+    """The names of a table's columns, as text; () for anything else, and for a table whose columns
+    are numbered from 0, as nobody named them, or have one name twice.
     """
     if _library(x) not in ("pandas", "polars", "pyarrow") or hasattr(x, "collect"):
         return ()
-    names = tuple(getattr(x, "column_names" if _library(x) == "pyarrow" else "columns", ()))
-    is_named = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
-    return tuple(map(str, names)) if is_named else ()
+    given = tuple(getattr(x, "column_names" if _library(x) == "pyarrow" else "columns", ()))
+    names = tuple(map(str, given))
+    is_named = len(set(names)) == len(names) and given != tuple(range(len(given)))
+    return names if is_named else ()
 
 
 def names_of_all(x: Any, what: str) -> tuple[str, ...]:
@@ -86,18 +88,21 @@ def of_table(x: Any, what: str) -> Any:
         _check_columns(x, what)
         return x
     names, kinds = list(x.columns), [str(kind) for kind in x.dtypes]
-    odd = {n: kind for n, kind, dtype in zip(names, kinds, x.dtypes, strict=True)
-           if not _is_numeric(dtype)}  # fmt: skip
+    odd = {at: kind for at, kind in enumerate(kinds) if not _is_numeric(x.dtypes.iloc[at])}
     if odd:
-        shown = first_few(odd, lambda name: f"{name!r} ({odd[name]})")
+        shown = first_few(odd, lambda at: f"{names[at]!r} ({odd[at]})")
+        every = {at: _remedy(kind, x.iloc[:, at]) for at, kind in odd.items()}
         remedies = []
-        if any(kind in ("object", "category", "string", "str") for kind in odd.values()):
-            listed = [n for n, kind in odd.items() if not kind.startswith(("date", "time"))]
+        of_words = {
+            at for at, kind in odd.items() if kind.startswith(("object", "category", "str"))
+        }
+        if categories := [n for at, n in enumerate(names) if at in of_words and not every[at]]:
             remedies.append(f"a column of 0 and 1 per category: pandas.get_dummies(df, "
-                            f"columns={listed[:SHOWN]!r})")  # fmt: skip
-        if any(kind.startswith(("date", "time", "period")) for kind in odd.values()):
-            remedies.append("days since a date: (df[column] - start) / pandas.Timedelta(days=1)")
-        remedies.append(f"or leave them out: df.drop(columns={list(odd)[:SHOWN]!r})")
+                            f"columns={categories[:SHOWN]!r})")  # fmt: skip
+        remedies += dict.fromkeys(filter(None, every.values()))
+        remedies.append(
+            f"or leave them out: df.drop(columns={[names[at] for at in odd][:SHOWN]!r})"
+        )
         raise DataError(
             f"{what}: x has columns that hold no numbers: {shown}. Write {'; '.join(remedies)}"
         )
@@ -131,6 +136,18 @@ def of_column(y: Any, what: str) -> Any:
         kind = {"b": bool, "i": np.int64, "u": np.int64, "f": np.float64}[dtype.kind]
         return y.to_numpy(dtype=kind)
     return np.asarray(y) if isinstance(dtype, np.dtype) else np.asarray(y, object)
+
+
+def _remedy(kind: str, column: Any) -> str:
+    """What makes numbers of a column of pandas; "" if it has none."""
+    if kind.startswith(("timedelta", "duration")):
+        return "days: df[column] / pandas.Timedelta(days=1)"
+    if kind.startswith(("date", "time", "period")):
+        return "days since a date: (df[column] - start) / pandas.Timedelta(days=1)"
+    are_numbers = kind == "object" and all(isinstance(one, Number) for one in column.dropna())
+    if are_numbers or kind.startswith("decimal"):
+        return "numbers: df[column].astype(float)"
+    return ""
 
 
 def _is_numeric(dtype: Any) -> bool:

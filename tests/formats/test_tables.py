@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -50,6 +51,21 @@ def test_columns_that_are_no_numbers_are_named():
     assert "df.drop(columns=['colour', 'made', 'kind'])" in said
     helped = pandas.get_dummies(frame, columns=["colour", "kind"]).drop(columns=["made"])
     assert as_dataset((helped, [0, 1])).n_features == 5
+
+
+def test_lengths_of_time_and_decimals_become_numbers():
+    days = pandas.to_timedelta(["1 days", "36 hours"])
+    frame = table(wait=days, price=[Decimal("1.5"), None], colour=["red", "blue"])
+    with pytest.raises(DataError) as caught:
+        as_dataset(frame)
+    said = str(caught.value)
+    assert "'wait' (timedelta64" in said and "'price' (object)" in said
+    assert "days: df[column] / pandas.Timedelta(days=1);" in said and "since a date" not in said
+    assert "numbers: df[column].astype(float);" in said and "columns=['colour']);" in said
+    helped = table(
+        wait=frame["wait"] / pandas.Timedelta(days=1), price=frame["price"].astype(float)
+    )
+    assert as_dataset(helped[:1]).x.tolist() == [[1.0, 1.5]]
 
 
 def test_missing_values_are_named_by_column():
@@ -166,6 +182,32 @@ def test_columns_of_a_csv_file_are_known_by_its_header(tmp_path):
     assert model.evaluate(frame, y) == model.evaluate(data)
     with pytest.raises(DataError, match="b.csv: other columns than this model has"):
         model.evaluate(horn.data.load(str(tmp_path / "b.csv")))
+
+
+@pytest.mark.parametrize(
+    "columns", [[2020, 2021], [("size", "mean"), ("size", "largest")], ["a", 3]], ids=str
+)
+def test_names_that_are_no_text_are_names(columns, tmp_path):
+    """A table with the same columns in another order passed."""
+    frame, y = samples()
+    frame.columns = pandas.Index(columns)
+    horn.train(job_of((frame, y))).model.save(tmp_path / "m.horn")
+    model = horn.Model.load(tmp_path / "m.horn")
+    assert model.feature_names == tuple(map(str, columns))
+    model.predict(frame)
+    with pytest.raises(DataError, match="other columns than this model has: another order"):
+        model.predict(frame.iloc[:, ::-1])
+
+
+def test_columns_with_numbers_are_in_order():
+    frame, y = samples()
+    numbered = frame.set_axis([0, 1], axis=1)
+    model = horn.train(job_of((numbered, y))).model
+    assert model.feature_names == ()
+    np.testing.assert_array_equal(model.predict(frame), model.predict(numbered))
+    with pytest.raises(DataError, match="another order, '1' where '0' was. Pass '0', '1', in this "
+                       "order; an array"):  # fmt: skip
+        model.predict(numbered[[1, 0]])
 
 
 def test_columns_with_numbers_or_one_name_twice_have_no_names():
