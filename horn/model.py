@@ -119,6 +119,11 @@ class Model:
         normalization: Normalization | None = None,
         feature_names: tuple[str, ...] = (),
     ) -> None:
+        if not isinstance(network, Network):
+            raise ModelError(
+                f"Model: the first argument is a horn.Network, got {mistakes.shown(network)}; a "
+                "model with other arrays is model.with_arrays({name: array})"
+            )
         if dtype not in ("float32", "float64"):
             raise ModelError(f'Model: dtype must be "float32" or "float64", got {dtype!r}')
         if threads is not None:

@@ -253,6 +253,10 @@ def test_a_model_with_other_arrays_has_all_else(
         model.with_arrays({"layer9.bias": np.zeros(2)})
     with pytest.raises(ModelError, match="with_arrays takes a dict of arrays by name, as"):
         model.with_arrays([np.zeros(2)])  # type: ignore[arg-type]
+    with pytest.raises(
+        ModelError, match=r"is a horn.Network, got .*; a model with other arrays is"
+    ):
+        Model(model, model.parameters)  # type: ignore[arg-type]
     assert not caplog.records
     Model(model.network, model.parameters)
     assert "network alone is taken, not its normalization, classes" in caplog.text
