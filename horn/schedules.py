@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 from horn import mistakes, texts
 from horn.errors import HornError, ModelError
-from horn.sources import is_user_file, line_of
 
 
 class Schedule(Protocol):
@@ -169,24 +168,27 @@ def rate(learning_rate: LearningRate, iteration: int) -> float:
     except HornError:  # of a schedule in this one
         raise
     except Exception as error:
+        raised = None if error.__traceback__ is None else error.__traceback__.tb_next
+        line = "" if raised is None else _line(ask, raised.tb_lineno)
         raise ModelError(
             f"the learning rate of {of} must be a number from 0, but {type(error).__name__} was "
-            f"raised: {error}{_in_lines(line_of(error))}"
+            f"raised: {error}{line}"
         ) from error
     try:
         value = float(found)
     except (TypeError, ValueError):
         value = math.nan
     if not 0.0 <= value < math.inf:
-        line, code = None, getattr(ask, "__code__", None)
-        if code is not None and is_user_file(code.co_filename):
-            at = code.co_filename, code.co_firstlineno
-            line = *at, linecache.getline(*at).strip()
-        raise ModelError(
-            f"the learning rate of {of} must be a number from 0, got {found!r}{_in_lines(line)}"
-        )
+        code = getattr(ask, "__code__", None)
+        line = "" if code is None else _line(ask, code.co_firstlineno)
+        raise ModelError(f"the learning rate of {of} must be a number from 0, got {found!r}{line}")
     return value
 
 
-def _in_lines(line: tuple[str, int, str] | None) -> str:
-    return "" if line is None else f"\n  {line[0]}:{line[1]}  {line[2]}"
+def _line(function: Any, number: int) -> str:
+    """A line of a user's function, under a sentence; "" of a schedule of this file."""
+    code = getattr(function, "__code__", None)
+    if code is None or function.__module__ == __name__:
+        return ""
+    text = linecache.getline(code.co_filename, number).strip()
+    return f"\n  {code.co_filename}:{number}  {text}"

@@ -16,8 +16,6 @@ from horn.outputs import check, check_defined, has_answers
 from horn.strategies.allreduce import AllReduce
 from horn.training.run_settings import RunSettings
 
-RATES_AT_ONCE = 100_000  # at most a few tenths of a second
-
 logger = logging.getLogger(__name__)
 
 
@@ -51,16 +49,6 @@ def check_metrics(job: Job) -> None:
             where = {"test": "the test data", "data": "the data"}.get(what, "the validation data")
             check(job.metrics, job.network, data, job.target, where)
             check_defined(job.metrics, job.network, data, job.target, where)
-
-
-def check_rates(job: Job) -> None:
-    """Ask a schedule for the rates of the whole job, or for many of them: where it gives none, what
-    was learned until then would be lost.
-    """
-    if not isinstance(job.optimizer.learning_rate, (int, float)):
-        n = job.n_iterations
-        for iteration in (*range(0, n, -(-n // RATES_AT_ONCE)), n - 1):
-            job.optimizer.rate(iteration)
 
 
 def check_learns(job: Job) -> None:
@@ -128,7 +116,6 @@ def check_run(job: Job, settings: RunSettings) -> None:
     job.check_data()
     check_monitor(job)
     check_metrics(job)
-    check_rates(job)
     check_learns(job)
     if is_compiled(settings.backend, job.network):
         for aggregate in job.aggregates.values():  # now, not after the first epoch
