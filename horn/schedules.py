@@ -158,11 +158,14 @@ def check(learning_rate: Any, where: str) -> None:
 
 
 def rate(learning_rate: LearningRate, iteration: int) -> float:
-    """The learning rate at an iteration. Raises ModelError: a schedule gives none there."""
+    """The learning rate at an iteration. Raises ModelError: a schedule gives none there. HornError:
+    it raised another error.
+    """
     if isinstance(learning_rate, (int, float)):
         return float(learning_rate)
     ask: Any = getattr(learning_rate, "at", learning_rate)
-    of = f"{getattr(ask, '__qualname__', ask)}({iteration})"
+    name = str(getattr(ask, "__qualname__", ask)).rpartition("<locals>.")[2]
+    of = f"{name}({iteration})"
     try:
         found = ask(iteration)
     except HornError:  # of a schedule in this one
@@ -170,9 +173,9 @@ def rate(learning_rate: LearningRate, iteration: int) -> float:
     except Exception as error:
         raised = None if error.__traceback__ is None else error.__traceback__.tb_next
         line = "" if raised is None else _line(ask, raised.tb_lineno)
-        raise ModelError(
-            f"the learning rate of {of} must be a number from 0, but {type(error).__name__} was "
-            f"raised: {error}{line}"
+        raise HornError(
+            f"the learning rate of {of} must be a number from 0, but it raised "
+            f"{type(error).__name__}: {error}{line}"
         ) from error
     try:
         value = float(found)

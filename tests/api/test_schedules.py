@@ -7,7 +7,7 @@ import pytest
 
 import horn
 from horn import Cosine, Exponential, Step, Warmup
-from horn.errors import ModelError
+from horn.errors import HornError, ModelError
 from horn.schedules import rate
 
 
@@ -70,7 +70,7 @@ class Below:
 @pytest.mark.parametrize(
     "schedule, words",
     [
-        (falling, r"of falling\(40\) must be .* but ZeroDivisionError was raised: .*\n"
+        (falling, r"of falling\(40\) must be .* but it raised ZeroDivisionError: .*\n"
                   r"  .*test_schedules.py:\d+  return 1.0 / \(40 - iteration\)"),
         (Warmup(2, falling), r"of falling\(40\) must be"),
         (Below(), r"of Below.at\(11\) must be a number from 0, got -0.00.*\n"
@@ -85,9 +85,9 @@ def test_a_rate_that_is_no_number_from_0_names_the_function_and_the_iteration(sc
     net.output(1, loss="squared_error")
     job = horn.Job(net, (np.ones((6, 2)), np.ones((6, 1))), horn.SGD(schedule), 2, epochs=20)
     for tasks in (1, 2):
-        with pytest.raises(ModelError, match=words):
+        with pytest.raises(HornError, match=words):
             horn.train(job, tasks=tasks)
     with pytest.raises(
-        ModelError, match=r"of Exponential.at\(35\) .* OverflowError was raised: .*\)$"
+        HornError, match=r"of Exponential.at\(35\) .* it raised OverflowError: .*\)$"
     ):
         rate(Exponential(0.1, 1e9), 35)
