@@ -272,7 +272,7 @@ def test_what_cannot_be_sent_is_said_at_once(
         ({"seed": -1}, "seed must be a whole number from 0, got -1"),
         ({"seed": 2**64}, "seed must be below 2**64, got 18446744073709551616"),
         ({"timeout": "5m"}, "timeout must be a number of seconds, got '5m'"),
-        ({"timeout": 0}, "timeout_s 0: Expected `float` > 0.0"),
+        ({"timeout": 0}, "timeout 0: expected a number above 0"),
         ({"checkpoint_seconds": "30s"}, "checkpoint_seconds must be a number of seconds above 0"),
         ({"name": 5}, "name is a text, the first part of the job's id; got 5"),
         ({"arguments": "--a 1"}, "arguments are a list, as ['--a', '1']; got one text"),
@@ -284,7 +284,7 @@ def test_what_cannot_be_sent_is_said_at_once(
         ({"name": "日本"}, "name is '日本', but a job's id has letters and digits of ASCII"),
         ({"pins": 5}, "pins say of layers where their weights live"),
         ({"strategy": 5}, "strategy must be a name or a horn.Strategy, got 5"),
-        ({"name": "x" * 300}, "xxx...: Expected `str` of length <= 256"),
+        ({"name": "x" * 300}, "xxx...: expected a text of length at most 256"),
     ],
     ids=str,
 )
