@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import math
 import types
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from numbers import Real
 from typing import Any, Protocol
 
 from horn import mistakes, texts
-from horn.errors import HornError, ModelError
+from horn.errors import HornError, ModelError, shown_file
 
 
 class Schedule(Protocol):
@@ -164,8 +163,6 @@ def rate(learning_rate: LearningRate, iteration: int) -> float:
     if isinstance(learning_rate, (int, float)):
         return float(learning_rate)
     ask: Any = getattr(learning_rate, "at", learning_rate)
-    name = str(getattr(ask, "__qualname__", ask)).rpartition("<locals>.")[2]
-    of = f"{name}({iteration})"
     try:
         found = ask(iteration)
     except HornError:  # of a schedule in this one
@@ -174,8 +171,8 @@ def rate(learning_rate: LearningRate, iteration: int) -> float:
         raised = None if error.__traceback__ is None else error.__traceback__.tb_next
         line = "" if raised is None else _line(ask, raised.tb_lineno)
         raise HornError(
-            f"the learning rate of {of} must be a number from 0, but it raised "
-            f"{type(error).__name__}: {error}{line}"
+            f"the learning rate of {_called(ask)}({iteration}) must be a number from 0, but it "
+            f"raised {type(error).__name__}: {error}{line}"
         ) from error
     try:
         value = float(found)
@@ -184,8 +181,16 @@ def rate(learning_rate: LearningRate, iteration: int) -> float:
     if not 0.0 <= value < math.inf:
         code = getattr(ask, "__code__", None)
         line = "" if code is None else _line(ask, code.co_firstlineno)
-        raise ModelError(f"the learning rate of {of} must be a number from 0, got {found!r}{line}")
+        raise ModelError(
+            f"the learning rate of {_called(ask)}({iteration}) must be a number from 0, got "
+            f"{found!r}{line}"
+        )
     return value
+
+
+def _called(function: Any) -> str:
+    """The name of a function or method, without the function that it was defined in."""
+    return str(getattr(function, "__qualname__", function)).rpartition("<locals>.")[2]
 
 
 def _line(function: Any, number: int) -> str:
@@ -193,5 +198,5 @@ def _line(function: Any, number: int) -> str:
     code = getattr(function, "__code__", None)
     if code is None or function.__module__ == __name__:
         return ""
-    text = linecache.getline(code.co_filename, number).strip()
-    return f"\n  {code.co_filename}:{number}  {text}"
+    text = texts.line_of(code, texts.namespace_of(function), number).strip()
+    return f"\n  {shown_file(code.co_filename)}:{number}  {text}"

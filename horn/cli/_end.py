@@ -83,13 +83,13 @@ def _stopped(error: BaseException | None) -> int:
 
 
 def _of_memory(error: MemoryError) -> str:
-    """Where memory ran out: in a line of the user's, or in horn, with what needs less."""
+    """Where memory ran out: in a line of the user's, or in horn."""
     from horn.process.limits import out_of_memory
     from horn.sources import line_of
 
     found = line_of(error)
     if found is None:
-        return f"{out_of_memory(error)}; use a smaller batch_size, fewer neurons, or dtype float32"
+        return out_of_memory(error, is_ours=True)
     return f"{short(found[0])}:{found[1]}  {found[2]}\n{out_of_memory(error)}"
 
 

@@ -187,8 +187,8 @@ class JobRunner:
         place = self._line(error, called=isinstance(error, OwnLines))
         kind = _short(f"{type(error).__name__}: {error}{_of_package(error)}")
         if isinstance(error, MemoryError):
-            less = "" if place else "; use a smaller batch_size, fewer neurons, or dtype float32"
-            return HostFailure(f"{place}{_short(limits.out_of_memory(error))}{less}", is_final=True)
+            said = limits.out_of_memory(error, is_ours=not place)
+            return HostFailure(f"{place}{_short(said)}", is_final=True)
         if not place:
             code = 1 if isinstance(error, SystemExit) else 70
             return HostFailure(kind, code, is_final=True, details=text[-20_000:])

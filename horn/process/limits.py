@@ -86,12 +86,15 @@ def apply(limits: ProcessLimits, *, keep: Iterable[int] = (), parent: int | None
             os._exit(1)
 
 
-def out_of_memory(error: MemoryError) -> str:
-    """A MemoryError as a sentence, with the limit of this process, if it has one."""
+def out_of_memory(error: MemoryError, is_ours: bool = False) -> str:
+    """A MemoryError as a sentence, with the limit of this process, if it has one. is_ours : it came
+    from horn's own arrays, not from a line of the user's; then with what needs less.
+    """
     most, _ = resource.getrlimit(resource.RLIMIT_DATA)
     limit = f": a process may have {most / 1e6:,.0f} MB here (horn worker --memory, or ulimit -d)"
     what = f"; {error}" if str(error) else ""
-    return f"out of memory{limit if most != resource.RLIM_INFINITY else ''}{what}"
+    less = "; use a smaller batch_size, fewer neurons, or dtype float32" if is_ours else ""
+    return f"out of memory{limit if most != resource.RLIM_INFINITY else ''}{what}{less}"
 
 
 def guard() -> None:
