@@ -118,12 +118,18 @@ def _numpy(name: str, args: tuple[Any, ...]) -> Any:
 
 def apply(name: str, *args: Any) -> Any:
     """Apply function ``name`` of ``OPS`` to numbers, arrays, or objects with ``__horn_math__``."""
+    arrays = False
     for a in args:
-        hook = getattr(a, "__horn_math__", None)
-        if hook is not None:
-            return hook(name, args)
-    if any(hasattr(a, "__array__") for a in args):
-        return _numpy(name, args)
+        if type(a) is not float:  # as most are
+            hook = getattr(a, "__horn_math__", None)
+            if hook is not None:
+                return hook(name, args)
+            arrays = arrays or hasattr(a, "__array__")
+    return _numpy(name, args) if arrays else apply_to_numbers(name, *args)
+
+
+def apply_to_numbers(name: str, *args: Any) -> Any:
+    """Apply function ``name`` of ``OPS`` to plain numbers."""
     try:
         found = _SCALAR[name](*args)
     except (ArithmeticError, ValueError):
@@ -372,7 +378,9 @@ def where(condition: Any, a: Any, b: Any) -> Any:
 FUNCTIONS = tuple(
     name
     for name, f in globals().items()
-    if getattr(f, "__module__", "") == __name__ and name.strip("_") == name != "apply"
+    if getattr(f, "__module__", "") == __name__
+    and name.strip("_") == name
+    and not name.startswith("apply")
 )
 
 

@@ -50,10 +50,13 @@ _observers: list[Observer] = []
 def _infix(op: str) -> tuple[Callable[[Traced, Any], Any], Callable[[Traced, Any], Any]]:
     """The methods of an operator: with a number of the tape on its left, and on its right."""
 
-    def apply(a: Any, b: Any) -> Any:
-        return make(op, a, b) if is_number(a) and is_number(b) else NotImplemented
+    def left(a: Traced, b: Any) -> Any:
+        return make(op, a, b) if isinstance(b, _NUMBERS) else NotImplemented
 
-    return apply, lambda b, a: apply(a, b)
+    def right(b: Traced, a: Any) -> Any:
+        return make(op, a, b) if isinstance(a, _NUMBERS) else NotImplemented
+
+    return left, right
 
 
 def _asks(word: str) -> Callable[[Traced], Any]:
@@ -246,9 +249,12 @@ class Nobody:
     def flowed(self, node: Traced, args: Sequence[float], slope: float, flow: float) -> None: ...
 
 
+_NUMBERS = Traced, int, float, np.number, np.bool_
+
+
 def is_number(value: Any) -> bool:
     """Whether a value is a number of the neuron language: Traced, or a plain single number."""
-    return isinstance(value, (Traced, int, float, np.number, np.bool_))
+    return isinstance(value, _NUMBERS)
 
 
 def number(value: Any) -> float:
@@ -272,16 +278,16 @@ def make(op: str, *args: Any) -> Any:
     """Apply an operation to numbers of the language and record it. ``where`` evaluates the
     condition and returns one of the two values.
     """
+    if op == "where":
+        return args[1] if args[0] else args[2]
     variable = varies = batch = False
     values = []
     for a in args:
         if isinstance(a, Traced):
             values.append(a.value)
             variable, varies, batch = variable or a.variable, varies or a.varies, batch or a.batch
-        elif op != "where":
+        else:
             values.append(float(a))
-    if op == "where":
-        return args[1] if args[0] else args[2]
     value = compute(op, *values)
     found = Traced(value, op, args, variable=variable, varies=varies, batch=batch)
     if _observers:
@@ -290,11 +296,19 @@ def make(op: str, *args: Any) -> Any:
     return found
 
 
+def _divided(a: float, b: float) -> float:
+    try:
+        return a / b
+    except ZeroDivisionError:
+        with np.errstate(all="ignore"):
+            return float(np.divide(a, b))
+
+
 _ARITHMETIC: dict[str, Callable[..., float]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
-    "div": operator.truediv,
+    "div": _divided,
     "neg": operator.neg,
 }
 _UFUNCS = {
@@ -322,14 +336,8 @@ _UFUNCS = {
 
 def compute(op: str, *values: float) -> float:
     """The value of an operation by IEEE 754: infinite or NaN where Python raises."""
-    if op not in _ARITHMETIC:
-        return float(math.apply(op, *values))
-    try:
-        return float(_ARITHMETIC[op](*values))
-    except ZeroDivisionError:
-        a, b = values
-        with np.errstate(all="ignore"):
-            return float(np.divide(a, b))
+    of = _ARITHMETIC.get(op)
+    return math.apply_to_numbers(op, *values) if of is None else of(*values)
 
 
 def _f(op: str) -> Callable[..., Any]:
