@@ -29,30 +29,31 @@ def runs_as(network: Network) -> dict[str, str]:
     if any(layer.neuron.interpreted for layer in network.layers[1:]):
         return {layer.name: "message by message" for layer in network.layers[1:]}
     program = lower.training_program(network, _optimizer(network), _targets(network))
+    products, convolved, loops, drawn = set(), set(), set(), set()  # layers, by index
+    for statement in every(program.statements):
+        if isinstance(statement, (Matmul, Update)):
+            products.add(statement.frame.layer)
+        elif isinstance(statement, Convolve):
+            convolved.add(statement.frame.layer)
+        elif isinstance(statement, Loop) and statement.frame.link is not None:
+            wide = (ir.union(o.node.axes, o.axis) for o in statement.outputs)
+            if any(len(axes) == 3 for axes in wide):
+                loops.add(statement.frame.layer)
+                if any(ir.contains(o.node, ir.Op.MESSAGE_DRAW) for o in statement.outputs):
+                    drawn.add(statement.frame.layer)
     ways: dict[str, str] = {}
     for layer in network.layers[1:]:
-        products = loops = drawn = False
-        for statement in every(program.statements):
-            if isinstance(statement, (Matmul, Update)) and statement.frame.layer == layer.index:
-                products = True
-            if isinstance(statement, Loop) and statement.frame.layer == layer.index:
-                wide = (ir.union(o.node.axes, o.axis) for o in statement.outputs)
-                if statement.frame.link is not None and any(len(axes) == 3 for axes in wide):
-                    loops = True
-                    nodes = [o.node for o in statement.outputs]
-                    drawn |= any(ir.contains(node, ir.Op.MESSAGE_DRAW) for node in nodes)
         parts = []
-        if products:
+        if layer.index in products:
             parts.append("matrix products")
-        convolved = (s for s in every(program.statements) if isinstance(s, Convolve))
-        if any(s.frame.layer == layer.index for s in convolved):
+        if layer.index in convolved:
             parts.append("windows")
-        if loops:
+        if layer.index in loops:
             sparse = all(link.edges is not None for link in layer.links)
             placed = any(type(link.connection).__name__ in PLACED for link in layer.links)
             over = "windows" if placed else "edges"
             parts.append(f"loop over {over}" if sparse else "fused loop")
-            if drawn:
+            if layer.index in drawn:
                 parts[-1] += " (draws inside)"
         way = " + ".join(parts) or "elementwise"
         if layer.index in program.compact:

@@ -138,6 +138,12 @@ def wired(pairs: Sequence[tuple[Any, Layer]], size: Any, index: int, name: str, 
     or (None) that of the connections.
     """
     where = f"layer {index} {name!r}"
+    for connection, source in pairs:
+        if size is None and source.kind == "later" and hasattr(connection, "at"):
+            raise ModelError(
+                f"{where}: {connection!r} looks at the places of {source.name!r}, which is heard "
+                "late and has none yet; say the size of the layer, as net.layer((28, 28, 8), ...)"
+            )
     placed = {
         k: connection.at(source.shape, where)
         for k, (connection, source) in enumerate(pairs)

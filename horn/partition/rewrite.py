@@ -261,7 +261,8 @@ class Partition:
                 f'{layer.name} ({layer.neuron.__name__}): asks the batch (over="batch") at each '
                 "step of sequences, of which several tasks or groups have parts: these would wait "
                 "for one another at every step. Train in one process; with groups that have "
-                f'batches of their own, strategy="easgd"; or with tasks that divide its neurons, '
+                'batches of their own, strategy="easgd"; or, in a job that neither is stateful nor '
+                "recomputes, with tasks that divide its neurons, "
                 f'pins={{"{layer.name}": "receiver"}}'
             )
         self.whole_layer(s)

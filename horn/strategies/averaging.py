@@ -29,9 +29,9 @@ class Averaging(Strategy):
     """Averages the groups' parameters. every : batches from one mean to the next. There is one at
     the end of each epoch, too.
 
-    Slots of optimizers are not averaged. With every=1, a batch that the groups divide evenly and an
-    optimizer whose step is linear in the gradient (SGD, with momentum too) the mean is, up to
-    rounding, that of allreduce.
+    Slots of optimizers are not averaged. With every=1, a batch that the groups divide evenly, in
+    judged steps too, and an optimizer whose step is linear in the gradient (SGD, with momentum too)
+    the mean is, up to rounding, that of allreduce.
     """
 
     every: int = 10

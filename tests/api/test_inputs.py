@@ -209,3 +209,15 @@ def test_connections_go_by_the_name_of_a_layer_too() -> None:
     assert [link.n_synapses(3) for link in layer.links] == [(3,), (3, 3)]
     with pytest.raises(ModelError, match="connect names 'b', which is not among its inputs"):
         net.layer(3, inputs=[a, c], connect={"b": horn.OneToOne()})
+
+
+@pytest.mark.parametrize("connection", [horn.OneToOne(), horn.Convolution(2, 3, padding="same")], ids=repr)
+def test_a_layer_that_looks_at_its_own_places_late_says_its_size(connection) -> None:
+    net = horn.Network(seed=1)
+    x = net.input((4, 4, 2), steps=3, name="x")
+    heard = {"inputs": [x, horn.Delayed()], "connect": connection, "name": "h"}
+    with pytest.raises(ModelError) as raised:
+        net.layer(**heard)
+    assert "looks at the places of 'h', which is heard late and has none" in str(raised.value)
+    assert "say the size of the layer, as net.layer((28, 28, 8), ...)" in str(raised.value)
+    assert net.layer((4, 4, 2), **heard).shape == (4, 4, 2)

@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import horn
-from horn import ir
+from horn import explain, ir
 from horn.backends import Setup, _formulas, make
 from horn.compiler import lower
 from horn.data import Dataset
@@ -321,9 +322,25 @@ def test_what_tasks_say_of_a_deep_network_is_read_off_once(monkeypatch):
     assert len(seen) <= 2 * 2  # and where blocks may be computed in place
 
 
+def n_calls(f: Callable[[], Any]) -> int:
+    """How often Python's functions are called by f."""
+    found = 0
+
+    def count(frame, event, arg):
+        nonlocal found
+        found += event == "call"
+
+    sys.setprofile(count)
+    try:
+        f()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
 def test_the_order_of_a_deep_network_is_found_in_time_that_grows_as_it_does():
-    def n_calls(n: int) -> int:
-        net, found = deep(n), 0
+    def calls(n: int) -> int:
+        net = deep(n)
         program = lower.inference_program(net, "label")
         apart = Partition(program, Placement.default(net), ())
         for statement in program.statements:
@@ -331,19 +348,14 @@ def test_the_order_of_a_deep_network_is_found_in_time_that_grows_as_it_does():
         program = replace(
             program, buffers=apart.task.buffers, statements=tuple(apart.task.statements)
         )
+        return n_calls(lambda: reordered(program))
 
-        def count(frame, event, arg):
-            nonlocal found
-            found += event == "call"
+    assert calls(80) < 2.2 * calls(40)
 
-        sys.setprofile(count)
-        try:
-            reordered(program)
-        finally:
-            sys.setprofile(None)
-        return found
 
-    assert n_calls(80) < 2.2 * n_calls(40)
+def test_how_a_deep_network_runs_is_told_in_time_that_grows_as_it_does():
+    short, long = (n_calls(lambda net=deep(n): explain.runs_as(net)) for n in (40, 80))
+    assert long < 2.2 * short
 
 
 def test_loops_of_many_outputs_are_searched_once(tmp_path, monkeypatch):

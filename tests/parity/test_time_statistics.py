@@ -162,3 +162,4 @@ def test_who_has_a_part_of_the_batch_cannot_ask_it(many):
     for found in of_groups("kernels", setup, job.data, BATCHES, placement, *many):
         assert isinstance(found, CompileError)
         assert "h (BatchNorm): asks the batch" in str(found) and 'strategy="easgd"' in str(found)
+        assert "in a job that neither is stateful nor recomputes" in str(found)
