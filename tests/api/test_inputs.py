@@ -211,7 +211,9 @@ def test_connections_go_by_the_name_of_a_layer_too() -> None:
         net.layer(3, inputs=[a, c], connect={"b": horn.OneToOne()})
 
 
-@pytest.mark.parametrize("connection", [horn.OneToOne(), horn.Convolution(2, 3, padding="same")], ids=repr)
+@pytest.mark.parametrize(
+    "connection", [horn.OneToOne(), horn.Convolution(2, 3, padding="same")], ids=repr
+)
 def test_a_layer_that_looks_at_its_own_places_late_says_its_size(connection) -> None:
     net = horn.Network(seed=1)
     x = net.input((4, 4, 2), steps=3, name="x")
