@@ -10,6 +10,7 @@ import builtins
 import copy
 import inspect
 import itertools
+import os
 import sys
 import types
 from collections import Counter
@@ -19,11 +20,11 @@ from typing import Any
 
 from horn import texts
 from horn.errors import ModelError
+from horn.plain_values import Scalar, encoded, is_plain
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
 _ASSIGNMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign)
-Scalar = (bool, int, float, str, type(None))
 _AROUND = (ast.For, ast.While, ast.With, ast.Try)
 _DEFINED = (*DEFINITIONS, *IMPORTS)
 _MAIN = ("__name__ == '__main__'", "'__main__' == __name__")
@@ -45,7 +46,9 @@ class NeededModule:
     def _read(self) -> None:
         self.tree = texts.parsed(self.text)
         main = self.namespace.get("__name__") == "__main__"
-        self.statements = list(statements_of(self.tree) if main else self.tree.body)
+        found = statements_of(self.tree) if main else self.tree.body
+        last = self._line()
+        self.statements = [s for s in found if s.lineno <= last]
         self._set = {a for s in self.statements for a in _attributes_set(s) if self._is_kept(*a)}
         self._bound = [
             (_bound(s) if isinstance(s, _ASSIGNMENTS) else _bound(s, self._set), s)
@@ -56,20 +59,41 @@ class NeededModule:
             names |= _asked(statement) & variables
         self.bound = {name for names, _ in self._bound for name in names if name != "*"}
 
+    def _line(self) -> float:
+        """The line of the module that runs now, in any thread: what comes later has not run, and
+        says nothing of what is there. Infinity if all of it has run.
+        """
+        for frame in sys._current_frames().values():
+            at: types.FrameType | None = frame
+            while at is not None:
+                code = at.f_code
+                if at.f_globals is self.namespace and code.co_name == "<module>":
+                    if os.path.abspath(code.co_filename) == os.path.abspath(self.file):
+                        return at.f_lineno
+                at = at.f_back
+        return float("inf")
+
     def _is_kept(self, name: str, attribute: str) -> bool:
         """Whether an attribute that a statement sets is kept with its present value: a loop that
         sets it, to train once for each value, need not run again.
         """
         thing = self.namespace.get(name)
         own: Any = {} if isinstance(thing, types.ModuleType) else getattr(thing, "__dict__", {})
-        return attribute in own and isinstance(own[attribute], Scalar)
+        return attribute in own and is_plain(own[attribute])
 
     def attributes(self) -> dict[str, dict[str, Any]]:
-        """The attributes of needed things that statements set later, with their present values."""
+        """The attributes of needed things that statements set later, and the lists and the like of
+        classes, which may be changed in place, with their present values.
+        """
+        kept = {(name, attribute) for name, attribute in self._set if name in self.done}
+        for name in self.done:
+            if type(thing := self.namespace.get(name)) is type:
+                of_class = (n for n, v in vars(thing).items() if not isinstance(v, Scalar))
+                kept |= {(name, n) for n in of_class if n[0] != "_" and self._is_kept(name, n)}
         found: dict[str, dict[str, Any]] = {}
-        for name, attribute in sorted(self._set):
-            if name in self.done:
-                found.setdefault(name, {})[attribute] = vars(self.namespace[name])[attribute]
+        for name, attribute in sorted(kept):
+            value = vars(self.namespace[name])[attribute]
+            found.setdefault(name, {})[attribute] = encoded(value)
         return found
 
     @property
@@ -123,22 +147,16 @@ class NeededModule:
         return bool(found) and isinstance(found[-1], _AROUND)
 
     def is_unsaid(self, name: str, value: Any, statements: Sequence[ast.stmt]) -> bool:
-        """Whether a function, or a tuple of numbers, was put there by none of the statements that
-        bind its name, as by another module or through ``globals()``.
+        """Whether a function was put there by none of the statements that bind its name, as by
+        another module or through ``globals()``.
         """
         made = statements[-1] if statements else None
-        is_plain = isinstance(value, types.FunctionType) and not hasattr(value, "__wrapped__")
-        if isinstance(made, ast.FunctionDef) and not made.decorator_list and is_plain:
+        is_own = isinstance(value, types.FunctionType) and not hasattr(value, "__wrapped__")
+        if isinstance(made, ast.FunctionDef) and not made.decorator_list and is_own:
             return value.__name__ != name or texts.namespace_of(value) is not self.namespace
         if not isinstance(made, ast.Assign) or not isinstance(made.targets[0], ast.Name):
             return False
-        if isinstance(made.value, ast.Lambda) and is_plain:
-            return bool(value.__name__ != "<lambda>")
-        try:
-            said = ast.literal_eval(made.value) if isinstance(value, tuple) else value
-        except ValueError:  # it is computed
-            return False
-        return isinstance(value, tuple) and bool(said != value)
+        return isinstance(made.value, ast.Lambda) and is_own and value.__name__ != "<lambda>"
 
     def texts(self) -> tuple[dict[str, str], dict[str, Any]]:
         found: dict[str, str] = {}
@@ -150,7 +168,8 @@ class NeededModule:
                     key += "'"
                 found[key] = text
         plain = {n for names, s in self._bound if not isinstance(s, _DEFINED) for n in names}
-        values = {n: self.namespace[n] for n in self.done & plain if n in self.namespace}
+        known = self.done & (plain | self.constants.keys())
+        values = {n: self.namespace[n] for n in known if n in self.namespace}
         return found, values
 
     def _parts(self, statement: ast.stmt) -> Iterator[tuple[str, str]]:
@@ -439,7 +458,9 @@ def _targets(statement: ast.stmt) -> list[ast.expr]:
 
 
 def _attribute(target: ast.expr) -> tuple[str, str] | None:
-    """(name, attribute) of a target that is an attribute of a name."""
+    """(name, attribute) of a target that is an attribute of a name, or a place in one."""
+    while isinstance(target, ast.Subscript):
+        target = target.value
     if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
         return target.value.id, target.attr
     return None

@@ -2,8 +2,8 @@
 
 Model files and workers get the source of a neuron, never a pickle: the whole text of its module,
 so that messages can show lines, and the places of the needed statements, which alone run
-again. Numbers and strings that it reads from the module, or from a function around it, are kept as
-values.
+again. Numbers and strings that it reads from the module, or from a function around it, and lists,
+tuples, dicts and arrays of them, are kept as values.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from horn.module_source import (
     DEFINITIONS,
     IMPORTS,
     NeededModule,
-    Scalar,
     TypedModule,
     ended,
     first_line,
@@ -48,6 +47,7 @@ from horn.module_source import (
     with_numbers,
     without_docstrings,
 )
+from horn.plain_values import NotPlain, Scalar, decoded, encoded, is_plain
 
 Reference = dict[str, Any]
 CAPTURED = "horn_source_"  # the prefix of the names of captured modules
@@ -163,6 +163,8 @@ class SourceCapture:
                 free[variable] = self.reference(value)
             elif self._other is not None:
                 free[variable] = self._other(value)
+            elif is_plain(value):
+                free[variable] = {"value": encoded(value)}
             else:
                 raise ModelError(
                     f"{name} reads {variable!r} of the function around it "
@@ -272,9 +274,11 @@ class SourceCapture:
             value = needed.namespace.get(name, needed)
             if name == "__name__":  # in a module that runs again it differs
                 continue
-            if isinstance(value, Scalar):
-                needed.constants[name] = value
+            try:
+                needed.constants[name] = encoded(value)
                 continue
+            except NotPlain:
+                pass
             if is_of_run_file(name, value, needed.namespace):
                 origin = self._module_of(value)
                 needed.imports.append(f"from {origin.name} import {name}")
@@ -454,7 +458,7 @@ class CapturedCode:
                 raise ModelError(f"{self.origin}: {module_name} is not a part of horn")
             thing = _lookup(vars(importlib.import_module(module_name)), name)
         elif "value" in reference:
-            return reference["value"]
+            return self._plain(reference["value"])
         elif "math" in reference:
             thing = getattr(math, reference["math"], None)
         else:
@@ -486,7 +490,7 @@ class CapturedCode:
         # inspect and the compiler find a class's source through its module.
         sys.modules[module.__name__] = module
         module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self._import}
-        module.__dict__.update(source["constants"])
+        module.__dict__.update({n: self._plain(v) for n, v in source["constants"].items()})
         if imports := source.get("imports"):
             self._run(texts.parsed("; ".join(imports), file).body, module.__dict__, file)
         tree = texts.parsed(source["text"], file)
@@ -505,8 +509,14 @@ class CapturedCode:
         self._run(needed, module.__dict__, file, future)
         for thing, attributes in source.get("attributes", {}).items():
             for attribute, value in attributes.items():
-                setattr(vars(module)[thing], attribute, value)
+                setattr(vars(module)[thing], attribute, self._plain(value))
         return module
+
+    def _plain(self, found: Any) -> Any:
+        try:
+            return decoded(found)
+        except NotPlain as error:
+            raise ModelError(f"{self.origin}: {found!r:.80} is no value ({error})") from None
 
     def _run(
         self,

@@ -763,16 +763,16 @@ def test_a_statement_that_trains_is_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "teaches.py").write_text(
-        "import horn\n"
+        "import horn, types\n"
         "class Taught(horn.Neuron):\n"
         "    def forward(self, messages):\n"
-        "        self.feedforward(sum(m.input * m.weight for m in messages) * gain[0])\n"
+        "        self.feedforward(sum(m.input * m.weight for m in messages) * gain.of)\n"
         "def job(**neuron):\n"
         "    net = horn.Network(seed=1)\n"
         "    net.input(64)\n"
         '    net.output(10, activation="softmax", loss="cross_entropy", **neuron)\n'
         "    return horn.Job(net, horn.data.digits().take(32), epochs=1)\n"
-        'gain = (horn.train(job()).history[-1]["loss"], 1.0)\n'
+        'gain = types.SimpleNamespace(of=horn.train(job()).history[-1]["loss"])\n'
     )
     monkeypatch.syspath_prepend(tmp_path)
     teaches = importlib.import_module("teaches")
@@ -786,11 +786,12 @@ def test_of_statements_that_share_a_line_those_that_are_needed_run(
 ) -> None:
     (tmp_path / "sharing.py").write_text(
         "import horn, pathlib\n"
-        "base = (2.0,)\n"
-        "small = (base[0] / 4,); FACTORS = (small[0], base[0]); pathlib.Path('ran').mkdir()\n"
+        "from types import SimpleNamespace as Of\n"
+        "base = Of(n=2.0)\n"
+        "small = Of(n=base.n / 4); FACTOR = Of(n=small.n + 0.0); pathlib.Path('ran').mkdir()\n"
         "class Shared(horn.Neuron):\n"
         "    def forward(self, messages):\n"
-        "        self.feedforward(sum(m.input * m.weight for m in messages) * FACTORS[0])\n"
+        "        self.feedforward(sum(m.input * m.weight for m in messages) * FACTOR.n)\n"
     )
     net = of_file(tmp_path, monkeypatch, "sharing", "Shared")
     model_of(net).save("m.horn")
@@ -823,6 +824,53 @@ def test_numbers_that_a_loop_sets_are_kept_and_the_loop_is_not_run_again(
     x = np.ones((1, 3))
     np.testing.assert_array_equal(Model.load("2.horn").predict(x), [[24.0, 24.0]])
     np.testing.assert_array_equal(Model.load("4.horn").predict(x), [[24.0, 24.0]])
+
+
+LATER = """
+import types
+import horn
+import numpy as np
+
+class Bent(horn.Neuron):
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(bent(total) * TABLE[0] * OF.gain)
+
+def model():
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(2, neuron=Bent, init=1.0, bias=False, loss='squared_error')
+    job = horn.Job(net, (np.ones((4, 3)), np.ones((4, 2))), horn.SGD(0.0), epochs=1)
+    return horn.train(job).model
+
+def bent(z):
+    return 2.0 * z
+
+OF = types.SimpleNamespace(gain=0.5)
+for value in (3.0, 5.0):
+    TABLE = [value]
+    model().save(f"{value:.0f}.horn")
+
+def bent(z):
+    return 9.0 * z
+
+OF, TABLE = types.SimpleNamespace(gain=7.0), [100.0]
+open("ended", "x").close()
+"""
+
+
+def test_what_comes_later_in_a_file_is_not_in_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its statements were run where it was loaded: other numbers, another function."""
+    (tmp_path / "later.py").write_text(LATER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("later")
+    assert Path("ended").exists()
+    for value in (3.0, 5.0):
+        found = Model.load(f"{value:.0f}.horn").predict(np.ones((1, 3)))
+        np.testing.assert_array_equal(found, [[3.0 * value] * 2])
 
 
 @pytest.mark.parametrize("steps", [None, 4])

@@ -18,13 +18,16 @@ RNG = np.random.default_rng(3)
 X = RNG.normal(size=(40, 4))
 Y = (X[:, 0] > 0).astype(int)
 SLOPE = 1.0
+TABLE = [1.0, 2.0]
 
 
 class Scaled(horn.Neuron):
     gain = 0.1
+    taps = [1.0]
 
     def forward(self, messages: Any) -> None:
-        self.feedforward(self.gain * SLOPE * sum(m.input * m.weight for m in messages))
+        scale = self.gain * SLOPE * TABLE[0] * self.taps[0]
+        self.feedforward(scale * sum(m.input * m.weight for m in messages))
 
 
 def trained(backend: str = "kernels", **how: Any) -> horn.Model:
@@ -44,12 +47,14 @@ ASKED: dict[str, Callable[[horn.Model], Any]] = {
 }
 
 
-@pytest.mark.parametrize("change", ["class", "global"])
+@pytest.mark.parametrize("change", ["class", "global", "table", "table of the class"])
 @pytest.mark.parametrize("backend", ["kernels", "reference", "python"])
 def test_what_was_asked_before_does_not_decide(
     backend: str, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After one question the others were answered with the numbers of today."""
+    monkeypatch.setitem(globals(), "TABLE", [1.0, 2.0])  # to be changed in place
+    monkeypatch.setattr(Scaled, "taps", [1.0])
     expected = {name: np.asarray(ask(trained(backend))) for name, ask in ASKED.items()}
     models = {name: trained(backend) for name in ASKED}
     cuts = {name: model.cut("h") for name, model in models.items()}
@@ -57,6 +62,8 @@ def test_what_was_asked_before_does_not_decide(
         ASKED[name](model)
     if change == "class":
         monkeypatch.setattr(Scaled, "gain", 9.0)
+    elif "table" in change:
+        (TABLE if change == "table" else Scaled.taps)[0] = 9.0
     else:
         monkeypatch.setitem(globals(), "SLOPE", 9.0)
     for first, model in models.items():

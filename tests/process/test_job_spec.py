@@ -6,6 +6,7 @@ import fcntl
 import gc
 import json
 import os
+import types
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -27,7 +28,7 @@ from horn.process.job_spec import (
     pack,
 )
 
-FACTORS = [0.5]
+FACTORS = types.SimpleNamespace(scale=0.5)
 
 
 class Leaky(horn.Neuron):
@@ -214,7 +215,7 @@ def test_rows_that_are_not_contiguous_arrive():
 
 class Scaled(horn.Neuron):
     def forward(self, messages):
-        self.feedforward(sum(m.input * m.weight for m in messages) * FACTORS[0])
+        self.feedforward(sum(m.input * m.weight for m in messages) * FACTORS.scale)
 
 
 def test_a_number_that_no_statement_says_is_refused_where_the_text_is_read():
@@ -224,20 +225,20 @@ def test_a_number_that_no_statement_says_is_refused_where_the_text_is_read():
     net.output(3, activation="softmax", loss="cross_entropy")
     given = job().with_settings(network=net)
     assert sent(given).job.network.layers[1].neuron is not Scaled
-    before, FACTORS[0] = FACTORS[0], 2.0
+    before, FACTORS.scale = FACTORS.scale, 2.0
     try:
         with pytest.raises(ModelError, match="layer1: the text of Scaled, or of what it calls"):
             sent(given)
     finally:
-        FACTORS[0] = before
+        FACTORS.scale = before
 
 
 def test_what_cannot_travel_is_said_before_anything_starts():
-    limits = [0.1, 0.2]
+    limits = types.SimpleNamespace(low=0.1)
 
     class Captured(horn.Neuron):
         def forward(self, messages):
-            self.feedforward(sum(m.input * m.weight for m in messages) + limits[0])
+            self.feedforward(sum(m.input * m.weight for m in messages) + limits.low)
 
     net = horn.Network()
     net.input(2)
