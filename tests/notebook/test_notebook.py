@@ -122,7 +122,8 @@ def test_cells_that_were_mended_changed_and_run_again(tmp_path):
 def test_functions_and_classes_that_came_by_run(tmp_path):
     """They are imported from their file; its numbers are those that it had."""
     (tmp_path / "2-setup.py").write_text(
-        "import horn\nhalf = 0.5\nTABLE = (1.0, 2.0)\ndef bent(z):\n    return half * z\n"
+        "import horn, types\nhalf, TABLE = 0.5, (1.0, 2.0)\nSET = types.SimpleNamespace(gain=2.0)\n"
+        "def bent(z):\n    return half * TABLE[0] * z\n"
         "class FromRun(horn.Neuron):\n    gain = 2.0\n    def forward(self, messages):\n"
         "        self.feedforward(self.gain * bent(sum(m.input * m.weight for m in messages)))\n"
     )
@@ -132,7 +133,7 @@ def test_functions_and_classes_that_came_by_run(tmp_path):
         "print(abs(one.history[-1]['loss'] - two.history[-1]['loss']) < 1e-4,\n"
         "      (loaded.predict(x) == one.model.predict(x)).all())"
     )
-    wrong = MINE.replace("bent(", "TABLE[1] * (")
+    wrong = MINE.replace("bent(", "SET.gain * (")
     ran = "%run 2-setup.py\n"
     done = execute(
         cells(
@@ -147,7 +148,7 @@ def test_functions_and_classes_that_came_by_run(tmp_path):
     )
     assert [text(cell).split() for cell in done.cells if text(cell)] == [["True", "True"]] * 4
     said = done.cells[4].outputs[-1].evalue
-    assert "'TABLE' (tuple) is read" in said and "write  TABLE = ...  in one" in said
+    assert "'SET' (SimpleNamespace) is read" in said and "write  SET = ...  in one" in said
 
 
 def test_a_class_that_was_run_again_after_the_network(tmp_path):
