@@ -7,6 +7,7 @@ or float64, and the network computes in the type of X; other numbers become floa
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,14 +31,15 @@ from horn.neuron import Neuron
 from horn.neurons import Standard
 from horn.optimizers import Optimizer, named
 from horn.sources import CAPTURED, CapturedCode, SourceCapture
-from horn.train import train
+from horn.train import conduct
 from horn.training.cursor import Cursor
 from horn.training.loop import History, TrainingLoop
 from horn.training.progress import LineProgress, Progress
+from horn.training.run_settings import RunSettings
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-    from sklearn.exceptions import NotFittedError
+    from sklearn.exceptions import ConvergenceWarning, NotFittedError
     from sklearn.model_selection import train_test_split
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
@@ -250,13 +252,16 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             dtype=str(x.dtype),
             initial=before,
         )
-        run = train(
-            job, tasks=self.tasks, groups=self.groups, strategy=self.strategy,
-            servers=self.servers, backend=self.backend, threads=self._threads(),
-            progress=bool(self.verbose),
+        settings = RunSettings(
+            tasks=self.tasks, groups=self.groups, strategy=self.strategy, servers=self.servers,
+            backend=self.backend, threads=self._threads(), progress=bool(self.verbose),
         )  # fmt: skip
+        diverged: list[str] = []
+        run = conduct(job, settings, warn=diverged.append)
         self.model_ = run.model
         self._learned(run.history, None)
+        for said in diverged:
+            warnings.warn(f"{type(self).__name__} {said}", ConvergenceWarning, stacklevel=4)
 
     def _train_more(self, x: Array, y: Array) -> None:
         """Train one epoch, in this process, with the optimizer's memory of the epochs before."""

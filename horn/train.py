@@ -54,7 +54,7 @@ from horn.training.hooks import Hooks, attach, hooks_of
 from horn.training.identity import identity
 from horn.training.interrupts import interrupts
 from horn.training.journals import JournalFolder
-from horn.training.loop import History, LoopResult, TrainingLoop, grown, of_guessing, when
+from horn.training.loop import History, LoopResult, TrainingLoop, grown, of_guessing, too_far, when
 from horn.training.profile import Profile, Profiler
 from horn.training.progress import FunctionProgress, LineProgress, Progress
 from horn.training.run_settings import RunSettings
@@ -268,8 +268,15 @@ def _going_on(job: Job | Model, data: Any, settings: dict[str, Any]) -> Job:
     return job
 
 
-def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = None) -> Run:
-    """Train a job by its settings, as ``train``; ``on_cluster`` is one attempt on a cluster."""
+def conduct(
+    job: Job,
+    settings: RunSettings,
+    on_cluster: JobAttempt | None = None,
+    warn: Callable[[str], Any] = logger.warning,
+) -> Run:
+    """Train a job by its settings, as ``train``; ``on_cluster`` is one attempt on a cluster. warn :
+    takes the sentences of a run that diverged.
+    """
     begun = perf_counter()
     _check_place(job)
     _warn_of_redefined(job)
@@ -320,7 +327,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
             trained = _until(job, settings, stopped, begun, is_kept=schedule is not None)
     if is_single and trained.stopped is not None and on_cluster is not None:
         raise trained.stopped
-    run = _run_of(trained, job, settings, code, begun)
+    run = _run_of(trained, job, settings, code, begun, warn)
     if hooks is not None:
         if hooks.failure is None:
             hooks.end(run.model, run.history)
@@ -375,7 +382,12 @@ def _warn_of_begin(job: Job, code: Description) -> None:
 
 
 def _run_of(
-    trained: _Trained, job: Job, settings: RunSettings, code: Description, begun: float
+    trained: _Trained,
+    job: Job,
+    settings: RunSettings,
+    code: Description,
+    begun: float,
+    warn: Callable[[str], Any],
 ) -> Run:
     """Make the run with its model; warn where the losses grew. begun : by ``perf_counter``."""
     ending, n_epochs = trained.ending, len(trained.history)
@@ -391,11 +403,10 @@ def _run_of(
     if worse := grown(trained.history, of_guessing(job)):
         best = ending.best_epoch
         kept = "" if best is None else f"; the model is that of epoch {best}"
-        scale = "" if job.normalize else ", or normalize=True if the features differ in size"
         n = ending.iterations  # the last ones of a schedule say little: a cosine ends at 0
         most = max(map(job.optimizer.rate, range(0, n, max(n // 100, 1))))
-        logger.warning("diverged: %s%s. Try a learning rate of %g, or clip_norm=1.0%s", worse, kept,
-                       most / 10, scale)  # fmt: skip
+        _, remedy = too_far(job, most)
+        warn(f"diverged: {worse}{kept}. Try {remedy}")
         state = state if kept or trained.stopped else "DIVERGED"
     return Run(
         model,

@@ -24,7 +24,7 @@ from horn.interpreter import trouble
 from horn.interpreter.samples import by_reversals
 from horn.job import Job
 from horn.layers import Layer
-from horn.training.loop import KeptArrays, NonFinite
+from horn.training.loop import KeptArrays, NonFinite, too_far
 
 MOST_S = 60.0  # a longer repetition is not begun,
 PATIENCE_S = 120.0  # and one that takes longer is given up
@@ -273,14 +273,10 @@ class Cause:
         parts = [f"{place} {what}."]
         if said is not None:
             parts = [f"{said.error}\n{place} {what}."]
-        rate = self.job.optimizer.rate(self.iteration)
         weights = f"the largest weight is {self.now:.3g}, {self.start:.3g} at the start"
         if self.is_rate:
-            clip = "" if self.job.optimizer.clip_norm else " or clip_norm=1.0"
-            parts.append(
-                f"The weights grew ({weights}): the learning rate is too high ({rate:g}). Try "
-                f"{rate / 10:g}{clip}"
-            )
+            step, remedy = too_far(self.job, self.job.optimizer.rate(self.iteration))
+            parts.append(f"The weights grew ({weights}): {step}. Try {remedy}")
         elif said is not None:
             remedy = f"{said.remedy}\n" if said.error.file else ""  # else horn's own code
             parts.append(

@@ -93,7 +93,8 @@ CASES: dict[str, tuple[Callable[[], horn.Job], str, str]] = {  # job, the line's
                r"'likelihood' of sample \d+ of the data is nan.*not the learning rate"),
     "an interlayer": (lambda: job(interlayer=share), "between", r" / 0 is -?inf"),
     "a rate": (lambda: job(rate=1e10, **SQUARES), "", r"The loss 'squared_error' of sample \d+ .* "
-               r"the learning rate is too high \(1e\+10\). Try 1e\+09 or clip_norm=1.0"),
+               r"the learning rate is too high \(1e\+10\). Try a learning rate of 1e\+09, or "
+               r"clip_norm=1.0 in the optimizer, horn.SGD\(..., clip_norm=1.0\)$"),
 }  # fmt: skip
 
 
@@ -333,10 +334,61 @@ def test_a_loss_beyond_that_of_guessing_has_grown_within_its_epoch(
     if loss == "squared_error":
         far = job.with_settings(optimizer=horn.SGD(50.0), batch_size=1)
         assert horn.train(far).state == "DIVERGED"
-        assert "where guessing has" in caplog.text and "or normalize=True" in caplog.text
+        assert "where guessing has" in caplog.text
         far = far.with_settings(optimizer=horn.SGD(horn.Cosine(80.0, 4)))  # 12 in the last update
         assert horn.train(far).state == "DIVERGED"
         assert "Try a learning rate of 8, or" in caplog.text
+        assert ("or smaller targets, y / 300" in caplog.text) is bool(y.max() == 300)
+
+
+class Oja(horn.Neuron):
+    def forward(self, messages):
+        y = sum(m.input * m.weight for m in messages)
+        for m in messages:
+            self.push(y * (m.input - y * m.weight))
+        self.feedforward(y)
+
+
+class HeedsRate(horn.Neuron):
+    def forward(self, messages):
+        y = sum(m.input * m.weight for m in messages)
+        for m in messages:
+            self.push(self.learning_rate * y * (m.input - y * m.weight))
+        self.feedforward(y)
+
+
+@pytest.mark.parametrize("neuron, optimizer, said", [
+    (Oja, horn.Direct(1e-9), "what is pushed is too large. Try smaller pushes (horn.Direct adds"),
+    (HeedsRate, horn.Direct(5.0), "the learning rate is too high (5). Try a learning rate of 0.5"),
+    (Oja, horn.SGD(5.0), "the learning rate is too high (5). Try a learning rate of 0.5"),
+])  # fmt: skip
+def test_a_rate_that_nothing_goes_by_is_not_blamed(neuron: Any, optimizer: Any, said: str) -> None:
+    x = np.random.default_rng(0).normal(size=(64, 4)) * 2
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.layer(3, neuron=neuron)
+    with pytest.raises(Diverged) as caught:
+        horn.train(horn.Job(net, x, optimizer, target=None, batch_size=1, epochs=1))
+    assert said in str(caught.value)
+    assert ("learning rate" in str(caught.value)) is ("learning rate" in said)
+
+
+def test_targets_and_features_that_reach_far_are_named() -> None:
+    x = np.random.default_rng(0).integers(0, 256, (200, 16)).astype(np.uint8)
+
+    def said(x: Any, y: Any, **given: Any) -> str:
+        net = horn.Network(seed=1)
+        net.input(16)
+        net.output(y.shape[1], loss="squared_error")
+        with pytest.raises(Diverged) as caught:
+            horn.train(horn.Job(net, (x, y), horn.SGD(9.0), epochs=9, **given))
+        return str(caught.value)
+
+    of_bytes, of_numbers = said(x, x), said(x.astype(float), x / 255)  # inputs in bytes are divided
+    assert "or smaller targets, y / 255: they reach 255" in of_bytes and "features" not in of_bytes
+    assert "or smaller features, which reach 255: normalize=True" in of_numbers
+    assert "targets" not in of_numbers
+    assert "features" not in said(x.astype(float), x / 255, normalize=True)
 
 
 class Weighted(horn.Neuron):

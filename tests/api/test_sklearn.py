@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -476,6 +477,19 @@ def test_the_model_knows_classes_that_equal_whole_numbers(of, tmp_path):
             with pytest.raises(horn.DataError, match=r"this model does not have: 7\.0"):
                 model.evaluate(x, np.full(len(y), 7.0))
     assert HornClassifier(epochs=1).fit(x, number).model_.classes_ is None
+
+
+def test_a_run_that_diverges_is_scikit_learns_warning_with_what_the_estimator_has(caplog):
+    x = np.random.default_rng(0).normal(size=(100, 1)) * 1e5
+    model = HornClassifier(epochs=2, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="HornClassifier diverged: the loss is ") as caught:
+        model.fit(x, x[:, 0] > 0)
+    assert "horn.Adam(..., clip_norm=1.0)" in str(caught[0].message)
+    assert "StandardScaler() before an estimator" in str(caught[0].message)
+    assert caught[0].filename == __file__ and "diverged" not in caplog.text
+    assert model.n_iter_ == 2
+    with pytest.raises(ConvergenceWarning):  # where warnings are errors
+        clone(model).fit(x, x[:, 0] > 0)
 
 
 def test_sequences_and_pictures_are_told_where_to_go():
