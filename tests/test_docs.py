@@ -10,6 +10,7 @@ numbers and "..." apart. Shapes in the comment of a line that prints are those t
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 import shlex
 import sys
@@ -200,3 +201,13 @@ def test_named_files_are_there() -> None:
     for path in [*FILES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "notes").glob("*.md"))]:
         missing = [name for name in named.findall(path.read_text()) if not (ROOT / name).exists()]
         assert not missing, f"{path.name}: {missing}"
+
+
+def test_the_table_of_arguments_is_that_of_the_signatures() -> None:
+    page = (ROOT / "docs/from-network-to-job.md").read_text()
+    for module in ("initializers", "optimizers", "schedules"):
+        for name in horn._OF_MODULE[module].split():
+            own = inspect.signature(getattr(horn, name)).parameters.values()
+            plain = [p.replace(annotation=p.empty) for p in own if p.kind is not p.KEYWORD_ONLY]
+            shown = ", ".join(str(p) for p in plain)
+            assert f"`{name}({shown})`" in page

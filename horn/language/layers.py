@@ -13,6 +13,11 @@ from horn.language import parse
 from horn.layers import Layer
 from horn.neuron import has_backward
 
+INSTEAD = (  # of a backward that cannot be written
+    "leave backward out and horn derives it, or push in forward if it is to learn without a "
+    "gradient"
+)
+
 
 def read_layer(
     layer: Layer, training: bool, written: bool = True, receivers: Iterable[Layer] = ()
@@ -65,28 +70,27 @@ def _check_written(layer: Layer, forward: ForwardIR, backward: BackwardIR) -> No
     if layer.interlayer is not None:
         raise backward.error(
             f"{name} writes backward, but {layer.name} has an interlayer, which "
-            "mixes its neurons: leave backward out and horn derives it",
+            f"mixes its neurons: {INSTEAD}",
         )
     if asks(forward):
         raise backward.error(
             f"{name} writes backward, but its forward asks the layer or the batch, through which "
-            "one neuron's error depends on the others: leave backward out and horn derives it",
+            f"one neuron's error depends on the others: {INSTEAD}",
         )
     if len(layer.weights) > 1:
         raise backward.error(
             f"{name} writes backward, but its synapses have {len(layer.weights)} weights, so it "
-            "has no one delta: leave backward out and horn derives it",
+            f"has no one delta: {INSTEAD}",
         )
     if any(n.op is Op.OF_INPUT for n in ir.walk(forward.output)):
         raise backward.error(
             f"{name} writes backward, but its forward tells its inputs apart (messages.x), so it "
-            "has no one delta: leave backward out and horn derives it",
+            f"has no one delta: {INSTEAD}",
         )
     if not derive.weighted_sum(forward.output, layer.weights)[0]:
         raise backward.error(
             f"{name} writes backward, but its forward is more than a function of "
-            "sum(input * weight), so it has no one delta: leave backward out and "
-            "horn derives it",
+            f"sum(input * weight), so it has no one delta: {INSTEAD}",
         )
 
 

@@ -326,7 +326,8 @@ def stacked(neuron, receiver, **settings):
             lambda: stacked(WritesForTheLargest, Standard),
             WritesForTheLargest,
             "WritesForTheLargest writes backward, but its forward is more than a function of "
-            "sum(input * weight), so it has no one delta: leave backward out and horn derives it",
+            "sum(input * weight), so it has no one delta: leave backward out and horn derives it, "
+            "or push in forward if it is to learn without a gradient",
         ),
         (
             lambda: stacked(UsesDelta, Standard, interlayer=squash),
