@@ -45,6 +45,8 @@ STATISTICS = {
 #: The share of its old value that a State keeps per batch when it follows a batch statistic.
 RUNNING = 0.9
 WEIGHT = "weight"  # the name of the weight of a class that declares none
+#: Arrays of a layer: no Parameter, State or SynapseState has their names.
+OF_LAYER = (WEIGHT, "bias")
 NO_WEIGHT = ("input", "delta", "gradient", "index", "previous_update", *DRAWS)
 #: How often a draw is made anew: the first two belong to one sample.
 PERIODS = ("sample", "sequence", "batch", "run")
@@ -269,8 +271,14 @@ class Neuron:
         for name, value in vars(cls).items():
             _check_declaration(cls.__name__, name, value)
         states = declared(cls, SynapseState)
+        for name in (*declared(cls, Parameter), *declared(cls, State), *states):
+            if name in OF_LAYER:  # one array for two
+                raise ModelError(
+                    f"{cls.__name__} defines {name}, which every layer already has, an array of "
+                    f"its own; use another name, as own_{name}"
+                )
         for name in (*declared(cls, Weight), *states):
-            if name in NO_WEIGHT or (name == WEIGHT and name in states):
+            if name in NO_WEIGHT:
                 kind = "SynapseState" if name in states else "Weight"
                 raise ModelError(
                     f"{cls.__name__} declares a {kind} {name!r}, but every message has a "

@@ -56,6 +56,9 @@ class Storage:
         self.network = network
         self.tied = network.tied  # computed over all links
         self.buffers: dict[str, Buffer] = {}
+        # The arrays that a neuron's class names: no value of horn's own takes their names.
+        self.declared = set(network.state_shapes)
+        self.declared.update(array for layer in network.layers[1:] for array in layer.learned)
         self.numbers: dict[str, int] = {}  # stem -> the first number that may be free
         self.prologue: list[Statement] = []
         self.statements: list[Statement] = []
@@ -84,7 +87,7 @@ class Storage:
         return name
 
     def fresh(self, stem: str) -> str:
-        if stem not in self.buffers:
+        if stem not in self.buffers and stem not in self.declared:
             return stem
         k = self.numbers.get(stem, 2)
         while f"{stem}.{k}" in self.buffers:

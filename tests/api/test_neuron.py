@@ -56,6 +56,15 @@ def test_a_class_may_not_take_a_word_of_the_neuron(word):
         type("Thief", (horn.Neuron,), {word: 1.0})
 
 
+@pytest.mark.parametrize("kind", [horn.Parameter, horn.State, horn.SynapseState])
+@pytest.mark.parametrize("word", ["weight", "bias"])
+def test_a_class_may_not_take_the_name_of_an_array_of_every_layer(word, kind):
+    said = f"Thief defines {word}, which every layer already has, .*; use .*, as own_{word}$"
+    with pytest.raises(ModelError, match=said):
+        type("Thief", (horn.Neuron,), {word: kind(0.5)})
+    type("Owner", (horn.Neuron,), {word: horn.Weight()})  # m.weight, m.bias
+
+
 def test_backward_counts_as_written_in_a_base_too():
     class Written(Gain):
         def backward(self, messages):

@@ -240,6 +240,28 @@ def test_a_class_may_use_the_words_for_itself():
     compare(net, horn.SGD(0.1), 3)
 
 
+class Named(horn.Neuron):
+    """Declares what the compiler calls values of its own: layer1.sum, layer1.asked, ..."""
+
+    sum, raw, loss = horn.State(0.5), horn.Parameter(0.5), horn.State(0.1)
+    asked, max, target = horn.Parameter(0.5), horn.Parameter(0.5), horn.Parameter(0.5)
+
+    def forward(self, messages):
+        z = self.raw * sum(m.input * m.weight for m in messages) + self.target
+        z += self.max * max(m.input for m in messages) - self.asked * self.mean(z, over="layer")
+        self.sum = 0.9 * self.sum + 0.1 * z
+        self.loss = 0.9 * self.loss
+        self.feedforward(self.activation(z + self.sum + self.loss))
+
+
+def test_a_class_may_use_names_that_the_compiler_has_for_values():
+    net = horn.Network(seed=0)
+    net.input(4)
+    net.layer(3, neuron=Named, activation="tanh")
+    net.output(2, neuron=Named, activation="softmax", loss="cross_entropy")
+    compare(net, horn.SGD(0.1), 3)
+
+
 def test_products_stay_products():
     assert explain.runs_as(network(BatchNorm))["layer2"] == "matrix products"
 
