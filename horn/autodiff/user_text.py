@@ -72,13 +72,14 @@ def error_in(place: Place | None, problem: str) -> CompileError:
     return _error(problem, place.code, place.namespace, *position)
 
 
-def error_of(raised: BaseException) -> CompileError:
-    """A CompileError at the user's last line that an exception came through."""
+def error_of(raised: BaseException, more: str = "") -> CompileError:
+    """A CompileError at the user's last line that an exception came through. more : said after it.
+    """
     place, found = raised.__traceback__, None
     while place is not None:
         found = found if _is_horn(place.tb_frame) else place
         place = place.tb_next
-    problem = f"{type(raised).__name__}: {raised}"
+    problem = f"{type(raised).__name__}: {raised}{more}"
     if found is None:
         return CompileError(problem)
     frame = found.tb_frame

@@ -63,13 +63,16 @@ def drawn_for(
 
 @dataclass(frozen=True)
 class Moment:
-    """The moment of a run. ``sample`` is the sample's global number; ``seed`` the network's."""
+    """The moment of a run. ``sample`` is the sample's global number; ``seed`` the network's.
+    ``row`` is its number in the data, for messages.
+    """
 
     seed: int
     training: bool
     iteration: int
     sample: int
     learning_rate: float
+    row: int = 0
 
     def number_of(self, per: str) -> int:
         """The sample number that a draw is keyed by."""

@@ -377,7 +377,7 @@ class Engine:
             k += backends.number_of_step(piece, self.network.steps or 1)
             own, in_time = self._steps(x), list[dict[int, Sample]]()
             for t, here in enumerate(own if lengths is None else own[: lengths[row]]):
-                moment = Moment(self.network.seed, False, self._updates, k + (t << 32), 0.0)
+                moment = Moment(self.network.seed, False, self._updates, k + (t << 32), 0.0, row)
                 before = passes.forward(
                     self.stages, [[v * keep for v in here]], [moment], memory, states,
                     before=before, fires=self._levels[0],
@@ -529,7 +529,7 @@ class Engine:
             n_steps = self._n_steps(self._data, rows[k])
             x, target = list(self._steps(whole)[step]), by_step(self.network, wanted, n_steps)[step]
             number_of = first_sample + k + (step << 32)
-            moment = Moment(self.network.seed, True, iteration, number_of, lr)
+            moment = Moment(self.network.seed, True, iteration, number_of, lr, int(rows[k]))
             if keep < 1.0:
                 mask = self._input_mask(moment)
                 x = [v if m else 0.0 for v, m in zip(x, mask, strict=True)]

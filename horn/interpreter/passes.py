@@ -9,7 +9,7 @@ from typing import Any
 
 from horn.autodiff import user_text
 from horn.autodiff.tape import Traced, adjoints, below, extreme, is_number, make, number
-from horn.errors import ModelError
+from horn.errors import HornError, ModelError
 from horn.interpreter import layerwise
 from horn.interpreter.calls import PARTLY, Call, Heard, Moment, Question, QuestionAsked
 from horn.interpreter.layers import Stage, Wire, backward_message, forward_message
@@ -18,7 +18,7 @@ from horn.neuron import WEIGHT
 Numbers = dict[str, list[float]]  # arrays by name, flat
 DeltaNumbers = dict[str, dict[str, float]]  # d loss / d sum, by names of input and weight
 
-# The remedy beside Python's ZeroDivisionError: numbers of the tape divide as NumPy's.
+# The remedy of Python's ZeroDivisionError: numbers of the tape divide as NumPy's.
 PLAIN_DIVISION = (
     "Two plain numbers, in which no message has a part, are divided by Python itself, which raises "
     "at 0: begin the sums with numbers of messages, or compare before dividing: x / y if y else 0.0"
@@ -374,9 +374,12 @@ def _run(
         own["error"] = _errors(stage, o, back, call)
     try:
         call.run(tuple(parameters) if kind == "backward" else ())
-    except ZeroDivisionError as error:
-        error.add_note(PLAIN_DIVISION)
+    except HornError:
         raise
+    except Exception as error:  # of the user's own Python
+        whose = f"neuron {o} of {stage.name}, sample {moment.row}"
+        remedy = f"\n{PLAIN_DIVISION}" if isinstance(error, ZeroDivisionError) else ""
+        raise user_text.error_of(error, f"; {whose}{remedy}") from error
     if kind == "forward" and stage.has_target and not moment.training:
         kept = (call.fed, *(own[name] for name in stage.states))
         if any(node.op == "target" for node in below(*kept)):

@@ -223,11 +223,13 @@ def _found(search: Callable[[], trouble.BrokenOperation | None]) -> trouble.Brok
     """The interpreter's finding; None where it cannot run the neuron."""
     try:
         return search()
-    except HornError:
-        return None
-    except (ArithmeticError, ValueError) as error:  # of sums where nothing is heard
+    except (HornError, ArithmeticError, ValueError) as error:
+        raised = error.__cause__ if isinstance(error, HornError) else error
+        if not isinstance(raised, (ArithmeticError, ValueError)):
+            return None
+        # of sums where nothing is heard
         remedy = "Ask before: x / y if y > 0.0 else 0.0; sums of a neuron that hears nothing are 0."
-        return trouble.BrokenOperation(user_text.error_of(error), remedy)
+        return trouble.BrokenOperation(user_text.error_of(raised), remedy)
 
 
 def _broken_loss(

@@ -174,9 +174,43 @@ def test_a_division_of_plain_numbers_by_zero_says_what_to_do():
     net.input(4)
     net.output(3, neuron=Counts, loss="squared_error")
     engine = make("python", Setup(net, horn.SGD(0.1), "labels", 1, "float64", 1))
-    with pytest.raises(ZeroDivisionError) as caught:
+    with pytest.raises(horn.CompileError) as caught:
         engine.outputs(np.zeros((1, 4)))
-    assert "compare before dividing: x / y if y else 0.0" in caught.value.__notes__[0]
+    assert "compare before dividing: x / y if y else 0.0" in str(caught.value)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@horn.interpreted
+class Third(horn.Neuron):
+    raised: type[BaseException] = IndexError
+
+    def forward(self, messages):
+        heard = [m.input * m.weight for m in messages]
+        if self.index == 1 and heard[0] > 50.0:
+            raise self.raised("there is no third")
+        self.feedforward(sum(heard))
+
+
+@horn.interpreted
+class Stopped(Third):
+    raised = KeyboardInterrupt
+
+
+def test_what_a_neurons_own_python_raises_is_said_with_its_line_neuron_and_sample():
+    def engine(cls):
+        net = horn.Network(seed=1)
+        net.input(1)
+        net.layer(2, neuron=cls, init=1.0)
+        net.output(1, loss="squared_error")
+        return make("python", Setup(net, horn.SGD(0.1), "values", 1, "float64", 1))
+
+    x = np.array([[1.0], [2.0], [60.0]])
+    with pytest.raises(horn.CompileError, match="in Third.forward\n.*raise self.raised") as caught:
+        engine(Third).outputs(x)
+    said = "IndexError: there is no third; neuron 1 of layer1, sample 2"
+    assert said in str(caught.value) and isinstance(caught.value.__cause__, IndexError)
+    with pytest.raises(KeyboardInterrupt):
+        engine(Stopped).outputs(x)
 
 
 # --- interlayers and losses: one grammar
