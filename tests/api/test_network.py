@@ -107,6 +107,16 @@ def test_weights_are_he_for_relu_and_glorot_otherwise(activation, scale):
     assert variance == pytest.approx(scale / 400 if scale else 2 / 700, rel=0.03)
 
 
+def test_a_layer_too_large_for_memory_is_named():
+    net = horn.Network()
+    net.input(4)
+    net.layer(10**12)
+    said = r"^layer1: out of memory: its 1,0.* have 5,000,000,000,000 .*, 40,000.0 GB where .* may have"
+    with pytest.raises(ModelError, match=said) as caught:
+        net.initial_parameters()
+    assert isinstance(caught.value.__cause__, MemoryError)
+
+
 def test_initialisers_count_the_synapses_of_all_links():
     net = horn.Network()
     x = net.input(300)
