@@ -73,7 +73,7 @@ def error_in(place: Place | None, problem: str) -> CompileError:
 
 
 def error_of(raised: BaseException, more: str = "") -> CompileError:
-    """A CompileError at the user's last line that an exception came through. more : said after it."""
+    """A CompileError at the user's last line that an exception came through, and ``more``."""
     place, found = raised.__traceback__, None
     while place is not None:
         found = found if _is_horn(place.tb_frame) else place

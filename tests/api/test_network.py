@@ -111,7 +111,7 @@ def test_a_layer_too_large_for_memory_is_named():
     net = horn.Network()
     net.input(4)
     net.layer(10**12)
-    said = r"^layer1: out of memory: its 1,0.* have 5,000,000,000,000 .*, 40,000.0 GB where .* may have"
+    said = r"^layer1: out of memory: its 1,0.* have 5,000,000,000,000 .*, 40,000.0 GB where .* may"
     with pytest.raises(ModelError, match=said) as caught:
         net.initial_parameters()
     assert isinstance(caught.value.__cause__, MemoryError)
