@@ -184,7 +184,8 @@ _PLACES = {
     "Exponential.": {"gamma": "decay"},
     "Cosine.": dict.fromkeys(("T_max", "decay_steps"), "iterations") | {"eta_min": "final"},
     "Warmup.": dict.fromkeys(("steps", "warmup_steps"), "iterations"),
-    **dict.fromkeys(("Convolution.", "Window.", "Local.", "Dense.", "Sparse."), CONNECTIONS),
+    **dict.fromkeys(("Dense.", "Sparse."), CONNECTIONS),
+    **dict.fromkeys(("Convolution.", "Window.", "Local."), CONNECTIONS | {"strides": "stride"}),
 }
 
 # Arguments of training, which predicting and evaluating do not take.

@@ -99,6 +99,11 @@ def no_input(name: str, known: Iterable[str], kind: str, of: str = "") -> str:
     )
 
 
+NO_ARGMIN = 'there is no self.argmin: write self.argmax(-x, over="layer")'
+NO_TARGET = (
+    "only output neurons have one, and this layer is hidden: give it the label as an input of its "
+    'own, net.input(n, name="label"), or make it an output, net.output(..., loss=...)'
+)
 NO_CHANNELS = (
     'over="channel" is over all positions of a channel, and this layer has no positions: give it '
     'a shape, as net.layer((8, 8, 4)), or connect it through windows; over="layer" asks all neurons'

@@ -39,9 +39,9 @@ def of_module(kind: str, name: str, known: list[str]) -> Any:
     module, colon, attribute = str(name).partition(":")
     if not colon:
         near = difflib.get_close_matches(str(name), known, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        hint = f"did you mean {near[0]}? Known" if near else "known"
         raise JobError(
-            f"no {kind} is called {name!r}; {hint}Known: {', '.join(known)}, or module:Class for "
+            f"no {kind} is called {name!r}; {hint}: {', '.join(known)}, or module:Class for "
             f"one of yours"
         )
     try:

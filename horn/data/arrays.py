@@ -166,6 +166,8 @@ def refuse_masked(value: Any, what: str) -> None:
 
 
 def as_numbers(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray:
+    if value is None:
+        raise DataError(f"{what} is None, but an array of numbers is expected")
     try:
         array = plain(value, what)
     except ValueError as error:  # ragged nested lists

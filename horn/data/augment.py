@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from horn import random
+from horn import mistakes, random
 from horn.data.dataset import Dataset
 from horn.errors import DataError, ModelError
 
@@ -21,6 +21,7 @@ STREAM = 0x617567  # "aug" in ASCII: a layer that no network has, so no other dr
 _LOW = np.uint64(0xFFFF_FFFF)
 
 
+@mistakes.teaches
 @dataclass(frozen=True)
 class Augment:
     """Random changes of the images of a job's training data, new in every epoch.

@@ -306,10 +306,16 @@ def check_labels(dataset: Dataset, n_classes: int, layer_name: str) -> None:
     highest = int(y.max())
     if highest >= n_classes:
         distinct = len(np.unique(y))
+        from_one = highest == n_classes and int(y.min()) == 1
+        remedy = (
+            "They begin at 1: give y - 1"
+            if from_one
+            else f"Use net.output({highest + 1}, ...) or remap y"
+        )
         raise DataError(
             f"{dataset.name}: labels contain {highest} (row {int(y.argmax()) // y[0].size:,}), but "
             f"{layer_name} has classes 0..{n_classes - 1}; found {distinct:,} distinct "
-            f"label{'s' * (distinct != 1)}. Use net.output({highest + 1}, ...) or remap y"
+            f"label{'s' * (distinct != 1)}. {remedy}"
         )
 
 

@@ -21,6 +21,7 @@ from horn.neuron import (
     DRAWN_AGAIN,
     DRAWS,
     MESSAGE_FIELDS,
+    NO_ARGMIN,
     NO_CHANNELS,
     OF_A_SAMPLE,
     PERIODS,
@@ -563,6 +564,8 @@ class Guard:
                 "message, inside the loop; for one number per neuron declare a horn.Parameter or a "
                 "horn.State"
             )
+        if name == "argmin":
+            raise user_text.error(NO_ARGMIN)
         known = [k for c in cls.__mro__[:-1] for k in vars(c) if not k.startswith("_")]
         raise user_text.error(
             f"{cls.__name__} has no {name!r}. {suggest(name, [*known, *READABLE], did='Did')}"

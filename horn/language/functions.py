@@ -134,7 +134,10 @@ class Functions:
         if len(args) != horn_math.OPS[name]:
             assert node is not None
             n = horn_math.OPS[name]
-            self.scope.fail(node, f"{name} takes {n} argument{'s' * (n > 1)}, got {len(args)}")
+            base = "; of another base it is log(x) / log(base)" if name == "log" else ""
+            self.scope.fail(
+                node, f"{name} takes {n} argument{'s' * (n > 1)}, got {len(args)}{base}"
+            )
         nodes = [self.scope.number(a, node) if node is not None else a for a in args]
         if name == "where":
             return select(ir.truth(nodes[0]), nodes[1], nodes[2])

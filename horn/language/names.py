@@ -34,6 +34,8 @@ from horn.mistakes import NOT_IN_MATH, suggest
 from horn.neuron import (
     DRAWS,
     MESSAGE_FIELDS,
+    NO_ARGMIN,
+    NO_TARGET,
     READABLE,
     STATISTICS,
     WEIGHT,
@@ -222,6 +224,8 @@ class Names:
                 "a neuron has no 'bias' to add: it is the weight of the last message, whose input "
                 "is 1, and is in the sum over messages already; leave it out",
             )
+        if name == "argmin":
+            self.scope.fail(node, NO_ARGMIN)
         known = [k for c in cls.__mro__[:-1] for k in vars(c) if not k.startswith("_")]
         known += READABLE
         self.scope.fail(
@@ -242,7 +246,7 @@ class Names:
         context, scope = self.scope.context, self.scope
         assert context is not None
         if not context.is_output:
-            scope.fail(node, "self.target: only output neurons have one; this layer is hidden")
+            scope.fail(node, f"self.target: {NO_TARGET}")
         if scope.kind != "forward":
             scope.fail(
                 node,

@@ -136,7 +136,7 @@ def function(f: Callable[..., Any], *args: Node) -> Node:
     result = run.functions.call_any(f, list(args), None)
     if not isinstance(result, Node):
         name = getattr(f, "__name__", repr(f))
-        raise CompileError(f"{name} must return a number, got {result!r}")
+        raise error_of(f, f"{name} must return a number, got {result!r}")
     return result
 
 

@@ -70,6 +70,11 @@ class RunSettings:
             ("keep_checkpoints", 1), ("max_restarts", 0), ("threads", 1),
         ):  # fmt: skip
             value = getattr(self, what)
+            if what == "checkpoint_every" and isinstance(value, str):
+                raise JobError(
+                    f"checkpoint_every counts iterations, a whole number from 1, got {value!r}; "
+                    "a time is in seconds: checkpoint_seconds=60"
+                )
             if value is not None or what not in ("servers", "checkpoint_every", "threads"):
                 check_whole(what, value, least)
         check_pins(self.pins)

@@ -147,3 +147,10 @@ def test_images_that_lie_otherwise_are_refused(x: Any, words: str) -> None:
     assert model.predict(X.reshape(30, -1)).shape == (30, 3)
     grey = horn.train(horn.Job(network((4, 4, 1)), (X[..., 0], Y), epochs=1)).model
     assert grey.predict(Dataset(X[:, :, :, 0].reshape(30, -1).copy(), None, shape=(1, 4, 4))).any()
+
+
+def test_an_argument_it_has_not_is_answered_with_those_it_has():
+    with pytest.raises(TypeError, match=r"'rotate'; it takes flip, shift, brightness$"):
+        horn.data.Augment(rotate=10)
+    with pytest.raises(TypeError, match="write stride, instead of strides"):
+        horn.Window(2, strides=2)

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from horn.errors import ModelError
+import horn
+from horn.errors import DataError, ModelError
 from horn.losses import LOSSES, Loss, resolve
 
 
@@ -50,3 +51,42 @@ def test_names_functions_and_objects_resolve():
     assert resolve(LOSSES["cross_entropy"], "output") is LOSSES["cross_entropy"]
     with pytest.raises(ModelError, match="unknown loss 'squared_eror'; did you mean 'squared_err"):
         resolve("squared_eror", "output")
+
+
+def of_nothing(output, target):
+    (output - target) ** 2
+
+
+def test_a_loss_that_returns_nothing_is_refused_at_its_line():
+    net = horn.Network()
+    net.input(2)
+    net.output(1, loss=of_nothing)
+    job = horn.Job(net, (np.ones((4, 2)), np.ones(4)), epochs=1)
+    with pytest.raises(horn.CompileError, match="def of_nothing.*\n.*\nof_nothing must return"):
+        horn.train(job, progress=False)
+
+
+def test_a_logarithm_of_another_base_and_a_hidden_target_are_told_what_to_write():
+    class Based(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(horn.math.log(sum(m.input for m in messages), 2))
+
+    class Aimed(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(sum(m.input * m.weight for m in messages) - self.target)
+
+    for cls, said in ((Based, r"log\(x\) / log\(base\)"), (Aimed, "label as an input of its own")):
+        net = horn.Network()
+        net.input(2)
+        net.layer(2, neuron=cls)
+        net.output(1, loss="squared_error")
+        with pytest.raises(horn.CompileError, match=said):
+            horn.train(horn.Job(net, (np.ones((4, 2)), np.ones(4)), epochs=1), progress=False)
+
+
+def test_no_data_is_called_so():
+    net = horn.Network()
+    net.input(2)
+    net.output(1, loss="squared_error")
+    with pytest.raises(DataError, match="x is None, but an array of numbers is expected"):
+        horn.Job(net, (None, np.ones(3)), epochs=1)

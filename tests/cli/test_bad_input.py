@@ -287,7 +287,7 @@ def test_a_setting_that_does_not_fit(run: Any, setting: str, message: str) -> No
         (["job.py", "--strategy", "easgd", "--checkpoint-every", "1s"], 2,
          "leave checkpoint_every and checkpoint_seconds out (--checkpoint-every)"),
         (["job.py", "--strategy", "easgd", "--resume", "r"], 2, "(--resume without RUN)"),
-        (["job.py", "--backend", "cuda"], 2, "no backend is called 'cuda'; Known: kernels"),
+        (["job.py", "--backend", "cuda"], 2, "no backend is called 'cuda'; known: kernels"),
         (["job.py", "--timeout", "soon"], 2, "'soon' is no length of time; write 90s, 5m or 2h"),
         (["job.py", "-o", "no/where.horn"], 2, "the folder no does not exist; make it first"),
         (["job.py", "--batch", "5"], 2, "No such option '--batch'; write  --set batch_size=VALUE"),

@@ -186,7 +186,7 @@ JOBS = {
         remedy=FEED),
     # scikit-learn
     "labels from 1": M(LABELS, "    y = (x[:, 0] > 0).astype(int) + 1",
-        ("labels contain 2", "classes 0..1", "Use net.output(3, ...) or remap y"), place=False,
+        ("labels contain 2", "classes 0..1", "They begin at 1: give y - 1"), place=False,
         remedy="    y = (x[:, 0] > 0).astype(int)"),
     "float labels": M(LABELS, "    y = (x[:, 0] > 0).astype(float)",
         ("targets have shape (40, 1)", "or labels as whole numbers, y.ravel().astype(int)"),
@@ -412,7 +412,7 @@ COMMANDS = {
     "a program as profile": (["submit", "job.py", "--profile", "job.py"], 2, "is a program, and"),
     "a program as trace": (["submit", "job.py", "-n", "2", "--trace", "job.py"], 2,
                            "is a program, and would be replaced; name another file"),
-    "a GPU": (["submit", "job.py", "--backend", "cuda"], 2, "Known: kernels"),
+    "a GPU": (["submit", "job.py", "--backend", "cuda"], 2, "known: kernels"),
     "a model that is not there": (["predict", "m.horn", "digits"], 4, "m.horn: no such file"),
     "a model as job": (["explain", "first.horn"], 2, "a model is read by horn show, evaluate"),
     "a job as model": (["evaluate", "job.py", "digits"], 2, "job.py: is no model file"),

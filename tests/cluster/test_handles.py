@@ -278,7 +278,7 @@ def test_what_cannot_be_sent_is_said_at_once(
         ({"arguments": "--a 1"}, "arguments are a list, as ['--a', '1']; got one text"),
         ({"working_dir": 5}, "working_dir is a path, as a text; got 5"),
         ({"barrier": "x"}, "barrier is 'x'; choose one of message, zookeeper"),
-        ({"transport": "x"}, "no transport is called 'x'; Known: inproc, ipc, shm, tcp, or"),
+        ({"transport": "x"}, "no transport is called 'x'; known: inproc, ipc, shm, tcp, or"),
         ({"transport": "inproc"}, "transport inproc carries nothing between processes"),
         ({"backend": "kernel"}, "no backend is called 'kernel'; did you mean kernels? Known: "),
         ({"name": "日本"}, "name is '日本', but a job's id has letters and digits of ASCII"),

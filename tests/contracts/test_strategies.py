@@ -94,7 +94,7 @@ def test_it_is_found_by_its_name() -> None:
     "name, sentence",
     [
         ("downpur", "no strategy is called 'downpur'; did you mean downpour[?] Known: allreduce"),
-        ("xyz", "no strategy is called 'xyz'; Known: allreduce, .*or module:Class"),
+        ("xyz", "no strategy is called 'xyz'; known: allreduce, .*or module:Class"),
         ("", "no strategy is called ''"),
         (":LocalAverage", "strategy :LocalAverage: "),
         ("no.such.module:Thing", "strategy no.such.module:Thing: No module named 'no'"),

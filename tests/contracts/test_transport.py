@@ -110,7 +110,7 @@ def test_a_transport_of_the_users_carries_blocks_between_tasks(tmp_path, monkeyp
 
 def test_unknown_urls_are_refused_with_what_there_is():
     identity = Identity(0, 2, "test")
-    with pytest.raises(JobError, match="no transport is called 'rdma'; Known: inproc, ipc"):
+    with pytest.raises(JobError, match="no transport is called 'rdma'; known: inproc, ipc"):
         open_transport("rdma://", identity)
     with pytest.raises(JobError, match="'tcp' is no transport: write "):
         open_transport("tcp", identity)

@@ -215,7 +215,13 @@ def no_state(self, messages):
     self.feedforward(self.mean(z, over="batch", running="average"))
 
 
+def smallest(self, messages):
+    z = sum(m.input * m.weight for m in messages)
+    self.feedforward(self.argmin(z, over="layer"))
+
+
 def test_what_cannot_be_asked_is_refused_with_its_line():
+    says(smallest, r'no self.argmin: write self.argmax\(-x, over="layer"\)')
     says(in_the_loop, "inside the loop over messages; ask once")
     says(under_an_if, "compute it before the if")
     says(of_no_batch, "at prediction there is no batch")
