@@ -200,8 +200,27 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _shape(self) -> dict[str, Any]:
         """What the network is made of, now: SHAPING by name."""
-        sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes)).tolist()
-        return {name: getattr(self, name) for name in SHAPING} | {"hidden_layer_sizes": (*sizes,)}
+        own = {name: getattr(self, name) for name in SHAPING}
+        return own | {"hidden_layer_sizes": self._sizes()}
+
+    def _check(self) -> None:
+        """Raise ModelError for parameters that would be taken for something else."""
+        for name in ("early_stopping", "warm_start"):
+            if not isinstance(given := getattr(self, name), (bool, np.bool_)):
+                raise ModelError(f"{type(self).__name__}: {name} is True or False, got {given!r}")
+        share = self.validation_fraction
+        if self.early_stopping and not (isinstance(share, (float, np.floating)) and 0 < share < 1):
+            raise ModelError(
+                f"{type(self).__name__}: validation_fraction is the share of the samples that are "
+                f"held out, between 0 and 1, got {share!r}"
+            )
+
+    def _sizes(self) -> tuple[Any, ...]:
+        """The neurons of each hidden layer as they were given: an array would make all one type."""
+        sizes: Any = self.hidden_layer_sizes
+        if isinstance(sizes, (list, tuple)):
+            return tuple(sizes)
+        return (*np.atleast_1d(np.asarray(sizes)).tolist(),)
 
     def _before(self, goes_on: str) -> Model | None:
         """The model to go on with, if there is one. goes_on : the call, for the message.
@@ -230,6 +249,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _train(self, x: Array, y: Array, is_class: bool) -> None:
         """Fit checked data: y are class numbers, or (n, n_outputs) targets."""
+        self._check()
         if self.warm_start:
             before = self._before("warm_start=True")
         else:
@@ -340,7 +360,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     def _network(self, n_features: int) -> Network:
         network = Network(self._seed())
         network.input(n_features)
-        for size in np.atleast_1d(np.asarray(self.hidden_layer_sizes)).tolist():
+        for size in self._sizes():
             network.layer(size, neuron=self.neuron, activation=self.activation)
         self._output(network)
         return network

@@ -499,3 +499,23 @@ def test_sequences_and_pictures_are_told_where_to_go():
     fitted = HornRegressor(epochs=1).fit(x.reshape(4, -1), np.arange(4.0))
     with pytest.raises(ValueError, match=r"X\.reshape\(len\(X\), -1\)"):
         fitted.predict(x)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"early_stopping": "no"}, "early_stopping is True or False, got 'no'"),
+        ({"early_stopping": 0.1}, "early_stopping is True or False, got 0.1"),
+        ({"warm_start": "x"}, "warm_start is True or False, got 'x'"),
+        ({"hidden_layer_sizes": (10, True)}, "layer 2 .*, got True"),
+        ({"hidden_layer_sizes": (10, "a")}, "layer 2 .*, got 'a'"),
+        ({"hidden_layer_sizes": (10, 2.5)}, "layer 2 .*, got 2.5"),
+        (
+            {"validation_fraction": 2.0, "early_stopping": True},
+            "validation_fraction is the share .* between 0 and 1, got 2.0",
+        ),
+    ],
+)
+def test_parameters_that_would_be_taken_for_others_are_refused(given, said):
+    with pytest.raises(horn.HornError, match=said):
+        HornRegressor(epochs=1, **given).fit(np.zeros((4, 2)), np.arange(4.0))
