@@ -222,6 +222,8 @@ class CsvReader:
             label = n - 1
         if ids is None and is_text[0] and label != 0 and cells[0].strip().lower() not in MISSING:
             ids = 0
+            if _DECIMAL_COMMA.fullmatch(cells[0]):
+                raise self._no_name(line, names, f"{cells[0]!r}; {DECIMAL_COMMAS}")
             if _is_value(cells[0]):
                 raise self._no_name(
                     line, names, f"{cells[0]!r}, a value and no name of a sample; write it as a "
@@ -341,7 +343,9 @@ class CsvReader:
                     return self._no_label(number, column, "empty")
                 found = f"is {cell[:40]!r}" if cell.strip() else "is empty"
                 remedy = (
-                    "replace text by numbers, or leave the column out"
+                    DECIMAL_COMMAS
+                    if _DECIMAL_COMMA.fullmatch(cell)
+                    else "replace text by numbers, or leave the column out"
                     if cell.strip()
                     else "fill it in, or leave the line or the column out"
                 )
@@ -451,6 +455,14 @@ def _is_counted(cells: list[str]) -> bool:
         return False
     has_text = any(cell and not _is_number(cell) for cell in named)
     return len(numbers) >= (2 if has_text and begin else 3) and (begin == 0 or begin in YEARS)
+
+
+# Not 1,000, which is a thousand to many.
+_DECIMAL_COMMA = re.compile(r"\s*[-+]?(0,\d+|\d+,(\d{1,2}|\d{4,}))\s*")
+DECIMAL_COMMAS = (
+    "decimal commas are not read: write points, as 1.5, or read the file with "
+    'pandas.read_csv(decimal=",")'
+)
 
 
 def _is_number(cell: str) -> bool:

@@ -99,6 +99,11 @@ def test_gzipped(tmp_path):
             ", line 1: column 1 has '10%', a value and no name of a sample; "
             "write it as a number (True as 1, 10% as 0.1, 1,000 as 1000), or leave it out, or say",
         ),
+        ("a;b;y\n1,5;2;0\n", ", line 2: column 'a' has '1,5'; decimal commas are not read: write"),
+        (
+            "a;b;y\n1;2,5;0\n",
+            ", line 2: column 2 is '2,5', but a number is expected; decimal commas",
+        ),
         ("a,b,y\nTrue,22,0\n", ", line 2: column 'a' has 'True', a value and no name"),
         ('a,b,y\n"1,000",22,0\n', ", line 2: column 'a' has '1,000', a value and no name"),
         ("1,2,0\n3,4,cat\n", ", line 2: column 3 is 'cat', but a number is expected; the labels"),
