@@ -1,6 +1,5 @@
 """Fixtures that every folder may use: a seeded generator, and the backends that exist."""
 
-import gc
 import os
 import signal
 
@@ -21,10 +20,6 @@ from horn import backends
 # How long an example takes is the machine's business, and no test is about it.
 settings.register_profile("horn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("horn")
-
-# Tests make millions of small objects, nearly all of which end by their counts: looking for circles
-# among them after every 700, as Python does, takes a tenth of all time.
-gc.set_threshold(20_000, 20, 20)
 
 # A shell that starts pytest in the background has it, and all processes that tests start, ignore
 # Ctrl-C, which some tests are about.

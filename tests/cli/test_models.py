@@ -47,7 +47,8 @@ def test_evaluate_and_predict_give_the_figure_of_the_training(run: Any, model: s
     assert found["schema"] == "horn.evaluate/1" and found["samples"] == 40
     assert found["loss"] == pytest.approx(shown["loss"]) and found["acc"] == shown["acc"]
     labels = [int(text) for text in run("predict", model, "rows.npz", "--labels").out.split()]
-    assert np.mean(labels == np.load("rows.npz")["y"]) == found["acc"]
+    with np.load("rows.npz") as rows:
+        assert np.mean(labels == rows["y"]) == found["acc"]
     assert f"acc {found['acc']:.4f}" in run("evaluate", model, "rows.npz").out
 
 
@@ -64,7 +65,8 @@ def test_a_model_of_a_file_whose_name_is_no_utf_8_can_be_read(run: Any, folder: 
 def test_predict_writes_what_the_model_predicts(run: Any, model: str) -> None:
     done = run("predict", model, "rows.npz", "-o", "out.npy")
     assert done.out == "" and done.err == "Wrote out.npy: 40 × 2 float32.\n"
-    expected = horn.Model.load(model).predict(np.load("rows.npz")["x"])
+    with np.load("rows.npz") as rows:
+        expected = horn.Model.load(model).predict(rows["x"])
     np.testing.assert_array_equal(np.load("out.npy"), expected)
     assert run("predict", model, "rows.npz", "-o", "out.csv").files == {"out.csv"}
     np.testing.assert_allclose(np.loadtxt("out.csv", delimiter=","), expected, rtol=1e-6)

@@ -132,7 +132,8 @@ def test_answers_of_different_lengths_are_written_with_these(
     assert done.code == 0 and "Wrote out.npz: " in done.out + done.err
     expected = model.predict(data, labels=bool(more))
     expected = expected if len(outputs) > 1 else {"y": expected}
-    found = np.load(folder / "out.npz")
+    with np.load(folder / "out.npz") as file:
+        found = dict(file)
     assert {*found} == {*expected, "lengths"} and found["lengths"].tolist() == [2, 4, 1]
     for name, answers in expected.items():
         ends = found["lengths"] if isinstance(answers, list) else [None] * 3
