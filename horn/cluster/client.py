@@ -512,12 +512,15 @@ class ClusterClient:
         return bytes(found)
 
     def history(self, job: str) -> list[dict[str, Any]]:
-        """The rows of the history so far, of the worker that has the most, or of the result."""
+        """The rows of the history so far, of the worker of the last attempt that has the most, or
+        of the result.
+        """
         from horn.cluster.store import PROGRESS
 
+        status = self.status(job)
         longest: list[dict[str, Any]] = []
         for host, sizes in self.files(job).items():
-            if PROGRESS not in sizes:
+            if PROGRESS not in sizes or not self._sees(status.record.hosts, status.record, host):
                 continue
             rows: dict[int, dict[str, Any]] = {}
             for said in notes(self.read_all(job, host, PROGRESS).splitlines()):
@@ -526,7 +529,33 @@ class ClusterClient:
                     rows = {n: kept for n, kept in rows.items() if n < row["epoch"]}
                     rows[row["epoch"]] = row
             longest = max(longest, list(rows.values()), key=len)
-        return longest or list(self.status(job).result.get("history") or [])
+        return longest or list(status.result.get("history") or [])
+
+    def _sees(self, hosts: Sequence[str], record: JobRecord, name: str) -> bool:
+        """Whether a worker sees the files that the job's last attempt has left on hosts; on others
+        are those of attempts before. Of a job that nobody has placed yet, any.
+        """
+        if not hosts or name in hosts:
+            return True
+        folders = {n: a.shared for n, a in record.allocations.items()} or record.kept
+        member = self.workers().get(name)
+        shared = "" if member is None else str(member.info.get("shared", ""))
+        return shared != "" and shared in {folders.get(host, "") for host in hosts}
+
+    def holders(self, job: str, files: Mapping[str, Container[str]]) -> list[str]:
+        """The workers of those with files that have the model of the job's last attempt, first the
+        one that made it.
+        """
+        from horn.cluster.store import MODEL
+
+        status = self.status(job)
+        first = str(status.result.get("host", ""))
+        hosts = [first] if first else status.record.hosts
+        found = [
+            name for name, names in files.items()
+            if MODEL in names and self._sees(hosts, status.record, name)
+        ]  # fmt: skip
+        return sorted(found, key=lambda name: name != first)
 
     def no_model(self, job: str, answered: Container[str]) -> str:
         """The sentence about a model that none of the workers that answered has."""
@@ -542,12 +571,10 @@ class ClusterClient:
         from horn.cluster.store import MODEL
 
         files = self.files(job)
-        holders = [host for host, sizes in files.items() if MODEL in sizes]
+        holders = self.holders(job, files)
         if not holders:
             raise NotFound(self.no_model(job, files))
-        first = str(self.status(job).result.get("host", ""))
-        host = first if first in holders else holders[0]
-        got, portions = self.service(host).download(
+        got, portions = self.service(holders[0]).download(
             "read", ReadRequest(job, MODEL), ReadReply,
             max_bytes=FILE_BYTES, timeout_s=FILE_S,
         )  # fmt: skip

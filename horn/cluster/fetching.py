@@ -46,7 +46,7 @@ def fetch_all(client: ClusterClient, job: str, folder: Path, note: Callable[[str
                     path = folder / f"logs/{name}.{host}.log"
                 has_come.add(name)
                 path.write_bytes(client.read_all(job, host, name))
-        has_model = any(MODEL in sizes for sizes in files.values())
+        has_model = bool(client.holders(job, files))
         if has_model:
             client.fetch_model(job, folder / MODEL)
         rows = client.history(job)

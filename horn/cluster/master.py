@@ -22,6 +22,7 @@ FINISHED, FAILED, STOPPED, GONE = "finished", "failed", "stopped", "ended"
 LAST = frozenset({FINISHED, FAILED, STOPPED, GONE})  # phases in which no process is left
 
 MAX_PARTED = 4  # pairs to be remembered: all ways to keep them apart are tried
+AGAIN = 2  # failures on a host since its last checkpoint, after which one is left where it lies
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
@@ -86,7 +87,8 @@ class JobRecord(StoredRecord, frozen=True):
     """A master's record of its job.
 
     allocations : hosts with orders. n_failures : since the last checkpoint. hosts : of the last
-    attempt. blamed : failures by host, parted : pairs of hosts that lost each other, both since a
+    attempt. kept : those that made the checkpoint, or the model, each with its shared folder or "".
+    blamed : failures by host, parted : pairs of hosts that lost each other, both since a
     checkpoint of theirs. reason : why it waits. begin : the iteration that it was resumed from, -1
     for the newest; changed : that it may be of a changed job; both until the next checkpoint.
 
@@ -104,6 +106,7 @@ class JobRecord(StoredRecord, frozen=True):
     n_failures: _Count = 0
     n_restarts: _Count = 0
     hosts: tuple[str, ...] = ()
+    kept: dict[str, str] = {}
     blamed: dict[str, int] = {}
     parted: tuple[tuple[str, str], ...] = ()
     reason: str = ""
@@ -188,9 +191,18 @@ def _place(snapshot: JobSnapshot) -> Decision | None:
     need = snapshot.need
     groups = (*(record.groups or range(need.n_groups)), *record.leaving)
     wanted = need.of(len(groups))
-    found = allocate(wanted, snapshot.hosts, record.hosts, record.blamed, record.parted)
+    there = seeing(record.kept, snapshot.hosts)
+    near = {name: host for name, host in there.items() if record.blamed.get(name, 0) < AGAIN}
+    is_near = sum(host.slots for host in near.values()) >= wanted.n_slots
+    hosts = near if is_near else snapshot.hosts
+    found = allocate(wanted, hosts, record.hosts, record.blamed, record.parted)
     if isinstance(found, Unschedulable):
+        if len(hosts) < len(snapshot.hosts):
+            where = f"; its checkpoint is on {', '.join(sorted(hosts))}"
+            found = Unschedulable(found.reason + where)
         return _waits(snapshot.record, found)
+    if record.kept and not found.keys() <= there.keys():
+        record = _changed(record, trouble=_anew(record, snapshot.hosts))
     found = {name: need.ranks(ranks, groups) for name, ranks in found.items()}
     allocations = {
         name: Allocation(host.member, host.address, ranks, host.shared)
@@ -202,6 +214,22 @@ def _place(snapshot: JobSnapshot) -> Decision | None:
         hosts=tuple(allocations), reason="",
     )  # fmt: skip
     return Decision(record, _orders(record), JobState.RUNNING)
+
+
+def _anew(record: JobRecord, hosts: Mapping[str, Host]) -> str:
+    """The trouble of a job that begins elsewhere than where its checkpoint is."""
+    where = sorted(record.kept.keys() - hosts.keys()) or sorted(record.kept)
+    if not hosts.keys() & set(where):
+        why = "which is down or cut off"
+    elif any(record.blamed.get(name, 0) >= AGAIN for name in where):
+        why = "where it failed again and again"
+    else:
+        why = "which has too few slots now"
+    text = (
+        f"it begins anew, since its checkpoint of iteration {record.checkpoint:,} is on worker "
+        f"{', '.join(where)}, {why}"
+    )
+    return f"{text}. {record.trouble}"[:1000] if record.trouble else text
 
 
 def _waits(record: JobRecord, why: Unschedulable) -> Decision | None:
@@ -216,8 +244,9 @@ def _tend(snapshot: JobSnapshot) -> Decision | None:
     record, reports = snapshot.record, _reports(snapshot)
     over = ended(snapshot)
     newest = max((r.checkpoint for r in reports.values()), default=-1)
-    if newest not in (-1, record.checkpoint):  # lower where others, with older ones, go on
-        return Decision(_proven(_changed(record, checkpoint=newest)))
+    is_known = newest == record.checkpoint and _is_there(record)
+    if newest != -1 and not is_known:  # lower where others, with older ones, go on
+        return Decision(_proven(_changed(record, checkpoint=newest, kept=_folders(record))))
     if len(over) == len(record.allocations):
         return _conclude(snapshot, reports)
     fine = {name for name, report in reports.items() if report.phase in (FINISHED, STOPPED)}
@@ -287,12 +316,24 @@ def _with_other_groups(snapshot: JobSnapshot) -> dict[str, tuple[int, ...]] | Un
 
 def sharing(record: JobRecord, hosts: Mapping[str, Host]) -> dict[str, Host]:
     """The hosts on which a job runs, and those that share its folder."""
-    folders = {allocation.shared for allocation in record.allocations.values()} - {""}
-    return {
-        name: host
-        for name, host in hosts.items()
-        if name in record.allocations or host.shared in folders
-    }
+    return seeing(_folders(record), hosts)
+
+
+def seeing(kept: Mapping[str, str], hosts: Mapping[str, Host]) -> dict[str, Host]:
+    """The hosts that see what some have kept. kept : those, each with its shared folder or ""."""
+    folders = set(kept.values()) - {""}
+    return {name: host for name, host in hosts.items() if name in kept or host.shared in folders}
+
+
+def _folders(record: JobRecord) -> dict[str, str]:
+    return {name: allocation.shared for name, allocation in record.allocations.items()}
+
+
+def _is_there(record: JobRecord) -> bool:
+    """Whether the attempt runs where the checkpoint is, or that is not known."""
+    here, kept = _folders(record), record.kept
+    shared = set(here.values()) & set(kept.values()) - {""}
+    return not kept or bool(shared or here.keys() & kept.keys())
 
 
 def _reallocated(old: Allocation, ranks: Iterable[int]) -> Allocation:
@@ -342,6 +383,7 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
         first = next(name for name, s in record.allocations.items() if 0 in s.ranks)
         result = {"state": JobState.SUCCEEDED.value, "code": 0, "host": first,
                   **(reports[first].result or {})}  # fmt: skip
+        free = _changed(free, kept=_folders(record))
         return Decision(_settled(free), withdrawn, JobState.SUCCEEDED, result)
     cause = first_cause(snapshot, reports)
     if phases == {STOPPED} and record.aim == STOP and snapshot.state is not JobState.STOPPING:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +18,10 @@ from horn.cluster import job_controller
 from horn.cluster.agent import Agent
 from horn.cluster.capacity import HostCapacity
 from horn.cluster.client import ClusterClient
+from horn.cluster.fetching import fetch_all
 from horn.cluster.resume import resume
 from horn.cluster.scheduler import ResourceRequest
+from horn.cluster.store import PROGRESS
 from horn.coordination.jobs import ENDED, JobState
 from horn.coordination.membership import Membership
 from horn.coordination.records import Znode
@@ -203,6 +206,75 @@ def test_stop_saves_and_resume_goes_on_to_the_same_model(
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
+
+
+def test_without_a_shared_folder_a_job_goes_on_where_its_checkpoint_is(
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
+):
+    """After the death of a task, and when it is resumed; not while that worker is down."""
+    cluster_of.session_s = 2.0
+    cluster_of.start("a", "b")
+    held = cluster_of.held(150)
+    job = cluster_of.submit(client, "--epochs", "12", *held, tasks=2, checkpoint_every=100)
+    (first,) = cluster_of.wait_running(client, job, 150).record.allocations
+    cluster_of.wait(lambda: client.status(job).record.kept)
+    os.kill(cluster_of.tasks(first)[0], signal.SIGKILL)
+    cluster_of.wait(lambda: client.status(job).record.attempt == 2)
+    status = cluster_of.wait_running(client, job, 100)
+    assert [*status.record.allocations] == [first] and status.record.checkpoint >= 100
+    client.stop(job, now=True)
+    assert cluster_of.wait_ended(client, job).state is JobState.STOPPED
+    cluster_of.kill(first)
+    cluster_of.wait(lambda: first not in client.workers())
+    for begin in ("", "last"):
+        with pytest.raises(NotFound, match=f"is on worker {first}, which is down or cut off"):
+            resume(client, job, begin)
+    cluster_of.start(first)
+    cluster_of.wait_known(client)
+    cluster_of.let_go()
+    assert resume(client, job) >= 100
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is JobState.SUCCEEDED and status.result["host"] == first
+    cluster_of.kill(first)
+    cluster_of.wait(lambda: first not in client.workers())
+    with pytest.raises(NotFound, match=f"has its model; worker {first}, which ran job"):
+        client.fetch_model(job, tmp_path / "m.horn")
+
+
+def test_the_model_of_a_failed_attempt_elsewhere_is_not_that_of_the_job(
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
+):
+    cluster_of.session_s = 2.0
+    cluster_of.start("a", "b")
+    job = cluster_of.submit(client, "--epochs", "2", tasks=2)
+    right = str(cluster_of.wait_ended(client, job).result["host"])
+    wrong = "a" if right == "b" else "b"
+    before = cluster_of.folder / wrong / "jobs" / job / "kept"
+    shutil.copytree(cluster_of.folder / right / "jobs" / job / "kept", before)
+    with open(before / PROGRESS, "a") as file:
+        file.write('{"row": {"epoch": 3}}\n')
+    assert len(client.files(job)) == 2
+    assert [row["epoch"] for row in client.history(job)] == [1, 2]
+    cluster_of.kill(right)
+    cluster_of.wait(lambda: right not in client.workers())
+    assert [row["epoch"] for row in client.history(job)] == [1, 2], "as the result has it"
+    with pytest.raises(NotFound, match=f"has its model; worker {right}, which ran job"):
+        client.fetch_model(job, tmp_path / "m.horn")
+    with pytest.raises(NotFound, match=f"has its model; worker {right}, which ran job"):
+        fetch_all(client, job, tmp_path / "all", lambda note: None)
+
+
+def test_a_job_that_was_stopped_is_resumed_with_the_versions_of_who_resumes_it(
+    cluster_of: Agents, client: ClusterClient
+):
+    """As after an upgrade: it waited for ever for a worker of the old version."""
+    cluster_of.start("a")
+    job = cluster_of.submit(client, "--epochs", "2", options={"horn": "0.0.1"})
+    cluster_of.wait(lambda: "horn 0.0.1" in client.status(job).record.reason)
+    client.stop(job, now=False)
+    assert cluster_of.wait_ended(client, job).state is JobState.STOPPED
+    resume(client, job)
+    assert cluster_of.wait_ended(client, job).state is JobState.SUCCEEDED
 
 
 def test_stop_now_ends_a_job_at_once_and_rm_forgets_it(cluster_of: Agents, client: ClusterClient):

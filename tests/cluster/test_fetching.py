@@ -39,7 +39,8 @@ class Going(ClusterClient):
         return {"a": dict.fromkeys(self.names, 3)}
 
     def status(self, job: str) -> Any:
-        return SimpleNamespace(result={"host": "a"}, state=JobState.FAILED)
+        record = JobRecord(hosts=("a",))
+        return SimpleNamespace(result={"host": "a"}, state=JobState.FAILED, record=record)
 
     def down(self, job: str, answered: Container[str]) -> str:
         return ""

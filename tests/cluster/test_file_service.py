@@ -21,6 +21,7 @@ from horn.cluster.file_service import (
     ReadRequest,
     WrittenRequest,
 )
+from horn.cluster.master import JobRecord
 from horn.cluster.package import PackageFile, PackageManifest
 from horn.cluster.store import MODEL, HostStore
 from horn.errors import ClusterError, Conflict, HornError, JobError, NotFound
@@ -205,7 +206,9 @@ def test_a_model_that_cannot_be_written_is_said_to_be_on_the_cluster(
     service = SimpleNamespace(download=lambda *a, **k: (SimpleNamespace(size=3), Body([b"abc"])))
     client = object.__new__(ClusterClient)
     monkeypatch.setattr(client, "files", lambda job: {"one": {MODEL: 3}})
-    monkeypatch.setattr(client, "status", lambda job: SimpleNamespace(result={}))
+    monkeypatch.setattr(
+        client, "status", lambda job: SimpleNamespace(result={}, record=JobRecord())
+    )
     monkeypatch.setattr(client, "service", lambda host: service)
     (tmp_path / ("m" * 255)).mkdir()
     with pytest.raises(JobError, match=r"cannot be written .* model still:  horn fetch job-1 -o "):

@@ -361,6 +361,42 @@ def test_a_poison_host_is_left_for_another_and_comes_last_until_it_has_proven_it
     assert after(snapshot, decide(snapshot)).record.blamed == {"b": 1}
 
 
+def test_after_a_failure_it_goes_first_where_its_checkpoint_is_and_says_if_it_begins_anew():
+    one = replace(start(), need=ResourceRequest(1, 1), hosts=hosts(a=1, b=1))
+    snapshot = saying(placed(one), a=HostReport(RUNNING, checkpoint=10))
+    snapshot = after(snapshot, decide(snapshot))
+    assert snapshot.record.kept == {"a": ""}
+    once = failing(snapshot, "a", HostFailure("task 0 was killed"))
+    assert set(placed(once).record.allocations) == {"a"}
+    busy = replace(once, hosts={**once.hosts, "a": replace(once.hosts["a"], free=0)})
+    waits = decide(busy)
+    assert waits is not None and not waits.record.allocations
+    assert waits.record.reason == "waits for 1 slot; 0 are free on 1 host; its checkpoint is on a"
+    down = placed(replace(once, hosts={"b": once.hosts["b"]})).record
+    assert set(down.allocations) == {"b"} and down.kept == {"a": ""}
+    assert down.trouble == (
+        "it begins anew, since its checkpoint of iteration 10 is on worker a, which is down or "
+        "cut off. task 0 was killed"
+    )
+    twice = placed(failing(placed(once), "a", HostFailure("task 0 was killed")))
+    assert set(twice.record.allocations) == {"b"}
+    assert "is on worker a, where it failed again and again" in twice.record.trouble
+    # there it makes one of the same iteration: from then on that is its own
+    snapshot = saying(twice, b=HostReport(RUNNING, checkpoint=10))
+    assert after(snapshot, decide(snapshot)).record.kept == {"b": ""}
+
+
+def test_who_shares_the_folder_of_a_checkpoint_has_it():
+    there = hosts(a=1, b=1, c=1)
+    there |= {name: replace(there[name], shared="nfs") for name in "ac"}
+    one = replace(start(), need=ResourceRequest(1, 1), hosts=there)
+    snapshot = saying(placed(one), a=HostReport(RUNNING, checkpoint=10))
+    snapshot = failing(after(snapshot, decide(snapshot)), "a", HostFailure("task 0 was killed"))
+    snapshot = placed(snapshot)
+    assert set(snapshot.record.allocations) == {"c"} and "anew" not in snapshot.record.trouble
+    assert decide(saying(snapshot, c=HostReport(RUNNING, checkpoint=10))) is None
+
+
 def test_the_host_of_the_task_is_blamed_and_not_the_one_that_tells_of_it():
     snapshot = replace(start(), need=ResourceRequest(2, 1), hosts=hosts(a=1, b=1, c=1))
     snapshot = failing(placed(snapshot), "a", HostFailure("task 1 was killed", hosts=("b",)))
