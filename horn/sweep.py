@@ -97,12 +97,13 @@ class Trial:
 
 class Sweep:
     """All trials, and the best so far. monitor : the column that decides; "" for val_loss,
-    or loss where nothing is held out.
+    or loss where nothing is held out. saved : the trial whose model is in the file.
     """
 
     def __init__(self, trials: Sequence[Trial], monitor: str) -> None:
         self.trials, self.monitor = trials, monitor
         self.best: Trial | None = None
+        self.saved: Trial | None = None
 
     def heard(self, trial: Trial) -> bool:
         """Take in an ended trial; whether it is the best so far."""
@@ -124,6 +125,11 @@ class Sweep:
         if trial.state != "SUCCEEDED" or not isinstance(value, (int, float)):
             return None
         return float(value) if any(word in self.monitor for word in LOWER) else -float(value)
+
+    def ranked(self) -> list[Trial]:
+        """The trials that have a model and its score, the best first."""
+        found = [(score, t.number, t) for t in self.trials if (score := self._score(t)) is not None]
+        return [trial for _, _, trial in sorted(found)]
 
     def table(self) -> tuple[list[str], list[list[Any]]]:
         """Columns and rows, the best first: varied settings, measurements (numbers or None), and
@@ -156,4 +162,5 @@ class Sweep:
                 for t in self.trials
             ],
             "best": None if self.best is None else self.best.number,
+            "saved": None if self.saved is None else self.saved.number,
         }  # fmt: skip

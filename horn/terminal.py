@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,6 +37,15 @@ def say_next(model: object) -> None:
     name = str(model)
     path = shlex.quote(f"./{name}" if name.startswith("-") else name)
     say(f"Next:  horn show {path}   horn evaluate {path} DATA   horn predict {path} DATA")
+
+
+@contextlib.contextmanager
+def stdout_of_user(as_json: bool) -> Iterator[None]:
+    """Where a user's code runs: with ``as_json`` what it prints goes to stderr, since stdout is one
+    JSON object.
+    """
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        yield
 
 
 def print_json(value: Mapping[str, Any]) -> None:

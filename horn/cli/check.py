@@ -31,7 +31,8 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed:
     from horn.target import load_job
     from horn.training.checks import check_learns
 
-    job = load_job(target, args, settings, seed)
+    with terminal.stdout_of_user(as_json):
+        job = load_job(target, args, settings, seed)
     job.check_data()
     if job.check:
         check_activations(job.network)

@@ -34,7 +34,8 @@ def command(target: str, args: tuple[str, ...], layer: str | None, inference: bo
     from horn.readable import readable
     from horn.target import load_job
 
-    job = load_job(target, args, settings)
+    with terminal.stdout_of_user(as_json):
+        job = load_job(target, args, settings)
     names = [each.name for each in job.network.layers]
     if layer is not None and layer not in names:
         raise JobError(f"--layer {layer}: the layers are {', '.join(names)}")

@@ -158,7 +158,8 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     from horn.training.checks import check_processes
     from horn.training.run_settings import RunSettings
 
-    found = _target.load(target, args)
+    with terminal.stdout_of_user(as_json):
+        found = _target.load(target, args)
     strategy, settings = _settings.strategy(str(options["strategy"]), settings)
     options["strategy"] = strategy
     job = _settings.apply(found.job, settings)
@@ -184,7 +185,8 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     if not quiet:
         _show_plan(job, asked)
         _advise(job, asked)
-    run, first = _train(job, asked, quiet, str(path))
+    with terminal.stdout_of_user(as_json):
+        run, first = _train(job, asked, quiet, str(path))
     if verbose:
         terminal.say(
             f"First step {first.seconds:.2f} s after the start of the process "

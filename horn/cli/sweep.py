@@ -9,13 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from horn.cli import _cluster
-from horn.errors import ClusterError, Conflict, HornError, JobError
+from horn.errors import ClusterError, Conflict, HornError, JobError, NotFound
 from horn.training.interrupts import ending_of
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
     from horn.sweep import Sweep, Trial, combinations
 
     found = combinations(settings)
-    stem = _check(target, args, found, options["strategy"], monitor)
+    with terminal.stdout_of_user(as_json):
+        stem = _check(target, args, found, options["strategy"], monitor)
     path = Path(output or f"{stem}.horn")
     check_writable(path)
     sweep = Sweep([Trial(k, pairs) for k, pairs in enumerate(found, 1)], monitor or "")
@@ -94,19 +96,19 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
         what, code = ending_of(error)
         terminal.say(f"\nStopped by {what}; this is what there is so far.")
     if as_json:
-        model = None if sweep.best is None else str(path)
+        model = None if sweep.saved is None else str(path)
         terminal.print_json({"schema": "horn.sweep/1", **sweep.as_dict(), "model": model})
     else:
         columns, rows = sweep.table()
         cells = [[c if isinstance(c, str) else _number(c) for c in row] for row in rows]
         terminal.table(columns, cells, err=False)
-    if sweep.best is not None and not quiet:
-        terminal.say(f"Saved {path}, the model of run {sweep.best.number}: {sweep.best.words()}")
+    if (saved := sweep.saved) is not None and not quiet:
+        terminal.say(f"Saved {path}, the model of run {saved.number}: {saved.words()}")
     elif sweep.best is None and not code:
         reason = next((t.reason for t in sweep.trials if t.reason), "")
         why = f"The first said: {reason}" if reason else _unmeasured(sweep)
         terminal.say(f"No run can be the best. {why}")
-    return code or (0 if sweep.best is not None else 1)
+    return code or (0 if sweep.best is not None and sweep.saved is sweep.best else 1)
 
 
 def _check(target: str, args: Sequence[str], found: Sequence[Combination], strategy: str,
@@ -190,6 +192,7 @@ def _here(
                     _ended(child)
                     if sweep.heard(child.trial):
                         os.replace(child.stem.with_suffix(".horn"), path)
+                        sweep.saved = child.trial
                     tell(child.trial)
         finally:
             _end(list(running.values()))
@@ -252,6 +255,9 @@ def _on_cluster(
     zk_hosts: str, key_file: str | None, target: str, args: Sequence[str],
     options: Mapping[str, Any], sweep: Sweep, path: Path, tell: Callable[[Trial], None],
 ) -> None:  # fmt: skip
+    """Run the trials as jobs, and save the best model. What cannot be found or fetched of one run
+    ends none of the others.
+    """
     from horn import terminal
     from horn.cli._remote import until_over
     from horn.cluster.handles import Cluster
@@ -262,41 +268,66 @@ def _on_cluster(
     if options["timeout"] is not None:
         asked["timeout"] = terminal.duration(options["timeout"])
     jobs: dict[str, Trial] = {}
+    job_of: dict[int, str] = {}  # by a trial's number, also once it has ended
 
     def look(client: ClusterClient) -> bool:
+        n_before = len(jobs)
         for job in list(jobs):
-            status = client.status(job)
-            if status.state not in ENDED:
-                continue
-            trial, result = jobs[job], status.result
-            is_diverged = int(result.get("code") or 0) == 7
-            state = "DIVERGED" if is_diverged else status.state.value
-            trial.ended(state, result, str(result.get("cause") or ""))
-            sweep.heard(trial)
-            if sweep.best is trial:  # also where it could not be fetched at the look before
-                client.fetch_model(job, path)
+            trial = jobs[job]
+            try:
+                status = client.status(job)
+            except NotFound:
+                trial.ended("REMOVED", {}, f"somebody has removed job {job}")
+            else:
+                if status.state not in ENDED:
+                    continue
+                result = status.result
+                is_diverged = int(result.get("code") or 0) == 7
+                state = "DIVERGED" if is_diverged else status.state.value
+                trial.ended(state, result, str(result.get("cause") or ""))
+                sweep.heard(trial)
             del jobs[job]
             tell(trial)
+        if len(jobs) < n_before and jobs and sweep.best is not sweep.saved:
+            with contextlib.suppress(NotFound, ClusterError, JobError):  # the end tries it again
+                fetch(sweep.best, client)
         return not jobs
+
+    def fetch(trial: Trial | None, client: ClusterClient) -> None:
+        if trial is not None and trial is not sweep.saved:
+            client.fetch_model(job_of[trial.number], path)
+            sweep.saved = trial
+
+    def fetch_best() -> None:
+        """Save the model of the best trial, or else of the next one that can be fetched."""
+        for trial in sweep.ranked():
+            try:
+                return cluster.client.retry(partial(fetch, trial))
+            except NotFound as error:
+                later = f"horn fetch {job_of[trial.number]} -o FILE"
+                terminal.say(f"The model of run {trial.number} is missing: {error}.  {later}")
+            except (ClusterError, JobError) as error:
+                return terminal.say(f"The model of run {trial.number} is missing: {error}")
 
     with Cluster(zk_hosts, key_file) as cluster:
         try:
             for trial in sweep.trials:
                 settings = dict(trial.settings)
                 found = cluster.submit(target, arguments=args, settings=settings, **asked)
-                jobs[found.id] = trial
+                jobs[found.id], job_of[trial.number] = trial, found.id
             until_over(cluster.client, None, look, LOOK_S)
         finally:
             left = list(jobs)
             try:
                 if left:
                     cluster.client.once(lambda client: _stop(client, left))
+                fetch_best()
             except ClusterError as error:
                 terminal.say(f"{error}\nNot stopped:  horn stop --now {' '.join(left)}")
 
 
 def _stop(client: ClusterClient, jobs: list[str]) -> None:
     while jobs:
-        with contextlib.suppress(Conflict):  # it has ended
+        with contextlib.suppress(Conflict, NotFound):  # it has ended, or was removed
             client.stop(jobs[0], now=True)
         del jobs[0]

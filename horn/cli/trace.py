@@ -45,8 +45,9 @@ def command(target: str, args: tuple[str, ...], neuron: str, sample: int, step: 
     from horn.target import load_job
     from horn.training import neuron_trace
 
-    job = load_job(target, args, settings, seed)
-    job.check_data()
+    with terminal.stdout_of_user(as_json):
+        job = load_job(target, args, settings, seed)
+        job.check_data()
     with contextlib.redirect_stdout(sys.stderr):
         found = neuron_trace.trace(
             job, lambda setup: make(backend, setup), neuron, sample, step, at

@@ -357,3 +357,12 @@ def test_a_callback_that_raises_leaves_the_model_where_it_was_to_be(run: Any, fo
     assert "raise ValueError('enough')" in result.err and "Traceback" not in result.err
     assert "the model after iteration 8 is in odd.horn" in result.err
     assert horn.Model.load(folder / "odd.horn").facts["iteration"] == 8
+
+
+@pytest.mark.parametrize(
+    "words", ["submit --json --local", "submit --json --dry-run", "check --json", "explain --json"]
+)
+def test_what_the_file_prints_is_no_json(run: Any, folder: Path, words: str) -> None:
+    (folder / "job.py").write_text("print('at load')\n" + (folder / "job.py").read_text())
+    done = run(*words.split(), "job.py")
+    assert done.code == 0 and done.json["schema"] and "at load" in done.err

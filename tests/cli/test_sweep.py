@@ -16,8 +16,8 @@ import pytest
 import horn
 from horn.cli import _remote
 from horn.cluster.client import ClusterClient
-from horn.coordination.jobs import JobState
-from horn.errors import ClusterError, JobError, Unreachable
+from horn.coordination.jobs import ENDED, JobState
+from horn.errors import ClusterError, JobError, NotFound, Unreachable
 from horn.sweep import combinations
 from tests.cluster.agents import FOREVER, ROOT, Agents
 
@@ -243,3 +243,45 @@ def test_a_sweep_fetches_the_best_model_again_where_that_failed(
     done = run("sweep", "job.py", "--set", "epochs=1")
     assert done.code == 0 and done.files == {"job.horn"} and len(n_times) == 2, done
     assert done.err.count("SUCCEEDED") == 1
+
+
+def test_a_run_that_was_removed_or_whose_model_is_away_ends_no_other(
+    cluster: Agents, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep ended with 4, without a table, and stopped the other runs."""
+    fetch, status, jobs = ClusterClient.fetch_model, ClusterClient.status, list[str]()
+
+    def failing(self: ClusterClient, job: str, path: Path) -> None:
+        if job == jobs[2]:
+            raise NotFound(self.no_model(job, []))
+        fetch(self, job, path)
+
+    def looked(self: ClusterClient, job: str) -> Any:
+        found = status(self, job)
+        if job not in jobs:
+            jobs.append(job)
+        if job == jobs[0] and found.state in ENDED:
+            with cluster.client() as other:
+                other.remove(job)
+            return status(self, job)
+        return found
+
+    monkeypatch.setattr(ClusterClient, "fetch_model", failing)
+    monkeypatch.setattr(ClusterClient, "status", looked)
+    done = run("sweep", "job.py", "--set", "epochs=1,2,6,3", "--json")
+    assert done.code == 1 and done.files == {"job.horn"}, done
+    assert [r["state"] for r in done.json["runs"]] == ["REMOVED"] + ["SUCCEEDED"] * 3
+    assert (done.json["best"], done.json["saved"], done.json["model"]) == (3, 4, "job.horn")
+    assert f"somebody has removed job {jobs[0]}" in done.err
+    assert "The model of run 3 is missing: job" in done.err and "run 4: epochs=3" in done.err
+    assert f"horn fetch {jobs[2]} -o FILE" in done.err
+    assert horn.Model.load("job.horn").facts["epochs"] == 3
+
+
+@pytest.mark.parametrize("where", ["--local", "--json"])
+def test_what_the_file_prints_is_no_json(
+    cluster: Agents, run: Any, folder: Path, where: str
+) -> None:
+    (folder / "job.py").write_text("print('at load')\n" + (folder / "job.py").read_text())
+    done = run("sweep", "job.py", "--set", "epochs=1", "--json", "-q", where)
+    assert done.code == 0 and done.json["best"] == 1 and "at load" in done.err
