@@ -103,6 +103,7 @@ class ClusterClient:
     key: Key | None = None
     timeout_s: float = SHORT_S
     _stack: ExitStack = field(default_factory=ExitStack)
+    _holder: str = field(default_factory=lambda: secrets.token_hex(8))  # of packages, on workers
     _clock_s: float | None = None  # ZooKeeper's clock, less the monotonic one here
 
     def __enter__(self) -> ClusterClient:
@@ -113,12 +114,14 @@ class ClusterClient:
         self.paths = self.coord.paths
         self.jobs = Jobs(self.coord)
         self._clients: dict[str, RpcClient] = {}
+        self._held: list[tuple[RpcClient, str]] = []  # packages, until their jobs are entered
         self._membership: Membership | None = None
         self._clock_s = None  # perhaps of another server
         self._not_understood: set[str] = set()  # workers of another horn
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._release()
         for client in self._clients.values():
             client.close()
         self._stack.close()
@@ -146,6 +149,12 @@ class ClusterClient:
         topology = Topology(wanted.groups, wanted.tasks, wanted.servers)
         check_files(topology, [host_of(member, 0) for member in self.workers().values()])
         self.upload(package)
+        try:
+            return self._entered(wanted)
+        finally:
+            self._release()
+
+    def _entered(self, wanted: Submission) -> str:
         for _ in range(10):
             job = new_id(wanted.name or wanted.job)
             try:
@@ -178,7 +187,9 @@ class ClusterClient:
         return made.made_s
 
     def upload(self, package: PackedJob) -> None:
-        """Give a package to agents. Raises ClusterError if none takes it."""
+        """Give a package to agents, which hold it until the job is entered, or this client closed.
+        Raises ClusterError if none takes it.
+        """
         from horn.cluster.file_service import DoneReply, PackageKnown
         from horn.cluster.file_service import PackageRequest as Named
 
@@ -195,9 +206,11 @@ class ClusterClient:
                 break
             try:
                 client = self.client(name, members[name])
-                if not client.call("have", Named(package.digest), PackageKnown).is_here:
+                asked = Named(package.digest, holder=self._holder)
+                self._held.append((client, package.digest))
+                if not client.call("have", asked, PackageKnown).is_here:
                     client.call(
-                        "put", Named(package.digest, len(package.packed)), DoneReply,
+                        "put", Named(package.digest, len(package.packed), self._holder), DoneReply,
                         body=itertools.chain([package.packed], package.chunks()),
                         size=len(package.packed) + package.manifest.n_bytes, timeout_s=120.0,
                     )  # fmt: skip
@@ -206,6 +219,16 @@ class ClusterClient:
                 reasons.append(f"{name}: {error}")
         if not taken:
             raise ClusterError(f"no worker takes the job's files: {'; '.join(reasons)}")
+
+    def _release(self) -> None:
+        """Let agents remove packages again: jobs name those that are needed."""
+        from horn.cluster.file_service import DoneReply
+        from horn.cluster.file_service import PackageRequest as Named
+
+        held, self._held = self._held, []
+        for client, digest in held:
+            with contextlib.suppress(*UNANSWERED):  # else it holds it for a while
+                client.call("release", Named(digest, holder=self._holder), DoneReply)
 
     def client(self, name: str, member: Member) -> RpcClient:
         """A client of a worker's service."""
@@ -426,18 +449,28 @@ class ClusterClient:
         """Remove an ended job, its files, and its package if no other has it; in words, which of
         its workers are down and so keep their files, "" if none. Raises Conflict.
         """
-        from horn.cluster.file_service import DoneReply, JobRequest
+        from horn.cluster.file_service import DoneReply, HoldCount, JobRequest, PackageRequest
 
         self.jobs.check_ended(job)
         [package] = self._packages([job])
+        workers, n_holds = self.workers(), dict[str, int]()
+        if package:  # asked first: who holds it later enters a job that is not seen below
+            for name, member in workers.items():
+                with contextlib.suppress(*UNANSWERED):  # said below
+                    found = self.client(name, member).call(
+                        "holds", PackageRequest(package), HoldCount
+                    )
+                    n_holds[name] = found.n
+        self.coord.sync(self.paths.jobs())
         others = [other for other in self.coord.children(self.paths.jobs()) if other != job]
         # A job that cannot be read, such as another version's, may have the same package.
         if not {"", package}.isdisjoint(self._packages(others)):
             package = ""
-        workers = self.workers()
         for name, member in workers.items():
             try:
-                self.client(name, member).call("forget", JobRequest(job, package), DoneReply)
+                self.client(name, member).call(
+                    "forget", JobRequest(job, package, n_holds.get(name, 0)), DoneReply
+                )
             except UNANSWERED as error:
                 what = f"the files of {job} on {name} are not removed"
                 raise ClusterError(f"{what}: {error}") from error

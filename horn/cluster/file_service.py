@@ -10,6 +10,7 @@ import itertools
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -26,6 +27,7 @@ from horn.rpc.server import RpcCall, RpcServer
 READ_BYTES = 1024 * 1024  # of a log at once
 WAIT_S = 20.0  # at most so long for more of a file
 LOOK_S = 0.05
+HOLD_S = 600.0  # that a package is kept for who has asked for it and not yet named it in a job
 GONE_S = 5.0  # for the runs of an ended job to be removed
 CLIENTS = ("client", "worker", "open")
 
@@ -34,12 +36,14 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class PackageRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Requests "have", "get": a package. "put": the same with a manifest of ``n_manifest`` bytes,
-    and its files as the body.
+    """Requests "have", "get", "holds": a package. "put": the same with a manifest of ``n_manifest``
+    bytes, and its files as the body. holder : of "have" and "put", who is about to enter a job with
+    it: it is not removed before "release", or for HOLD_S.
     """
 
     digest: _Name
     n_manifest: Annotated[int, msgspec.Meta(ge=0, le=MANIFEST_BYTES)] = 0
+    holder: _Name = ""
 
 
 class PackageKnown(msgspec.Struct, frozen=True):
@@ -47,11 +51,20 @@ class PackageKnown(msgspec.Struct, frozen=True):
     n_manifest: int = 0
 
 
+class HoldCount(msgspec.Struct, frozen=True):
+    """How often a package has been held so far."""
+
+    n: int
+
+
 class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Requests "files", "forget": a job. package : of that job, if no other has it."""
+    """Requests "files", "forget": a job. package : of that job, if no other has it. n_holds : of
+    the package, asked for before the other jobs were looked at: with more the package stays.
+    """
 
     job: _Name
     package: _Name = ""
+    n_holds: _Count = 0
 
 
 class FileList(msgspec.Struct, frozen=True):
@@ -111,6 +124,33 @@ class DoneReply(msgspec.Struct, frozen=True):
     """A reply without content."""
 
 
+class PackageHolds:
+    """Packages that are about to be named in a job. A client asks for a package before it enters
+    its job, so that another one that removes a job cannot see in ZooKeeper that it is needed.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # around the methods, and what is done by their answers
+        self._until: dict[tuple[str, str], float] = {}
+        self._n: Counter[str] = Counter()
+
+    def hold(self, digest: str, holder: str) -> None:
+        self._until[digest, holder] = time.monotonic() + HOLD_S
+        self._n[digest] += 1
+
+    def release(self, digest: str, holder: str) -> None:
+        self._until.pop((digest, holder), None)
+
+    def count(self, digest: str) -> int:
+        return self._n[digest]
+
+    def is_free(self, digest: str, n: int) -> bool:
+        """Whether nobody holds a package, or has held it since there were ``n`` holds."""
+        now = time.monotonic()
+        is_held = any(of == digest and now < end for (of, _), end in self._until.items())
+        return not is_held and self._n[digest] == n
+
+
 class FileService:
     """Answers requests about a store. runs : the jobs that run here now."""
 
@@ -118,10 +158,13 @@ class FileService:
         self, store: HostStore, service: RpcServer, runs: Callable[[], Iterable[str]]
     ) -> None:
         self.store, self.runs = store, runs
+        self.holds = PackageHolds()
         self._closing = threading.Event()
         service.on("have", PackageRequest, self.have, CLIENTS)
         service.on("put", PackageRequest, self.put, CLIENTS, max_body=MANIFEST_BYTES + MAX_BYTES,
                    is_audited=True)  # fmt: skip
+        service.on("release", PackageRequest, self.release, CLIENTS)
+        service.on("holds", PackageRequest, self.count_holds, CLIENTS)
         service.on("get", PackageRequest, self.get, CLIENTS)
         service.on("files", JobRequest, self.files, CLIENTS)
         service.on("read", ReadRequest, self.read, CLIENTS)
@@ -135,10 +178,26 @@ class FileService:
         self._closing.set()
 
     def have(self, call: RpcCall) -> PackageKnown:
-        return PackageKnown(self.store.has(call.request.digest))
+        request: PackageRequest = call.request
+        with self.holds.lock:
+            if request.holder:
+                self.holds.hold(request.digest, request.holder)
+            return PackageKnown(self.store.has(request.digest))
+
+    def release(self, call: RpcCall) -> DoneReply:
+        with self.holds.lock:
+            self.holds.release(call.request.digest, call.request.holder)
+        return DoneReply()
+
+    def count_holds(self, call: RpcCall) -> HoldCount:
+        with self.holds.lock:
+            return HoldCount(self.holds.count(call.request.digest))
 
     def put(self, call: RpcCall) -> DoneReply:
         request: PackageRequest = call.request
+        if request.holder:
+            with self.holds.lock:
+                self.holds.hold(request.digest, request.holder)
         self.store.put(request.digest, *package.split(call.read(), request.n_manifest))
         return DoneReply()
 
@@ -201,7 +260,10 @@ class FileService:
         while job in self.runs():
             if time.monotonic() >= ends or self._closing.wait(LOOK_S):
                 raise Conflict(f"job {job} still runs here")
-        self.store.forget(job, call.request.package)
+        package = call.request.package
+        with self.holds.lock:
+            is_free = self.holds.is_free(package, call.request.n_holds)
+            self.store.forget(job, package if is_free else "")
         return DoneReply()
 
 
