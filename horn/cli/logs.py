@@ -102,13 +102,14 @@ class _Reader:
         return has_ended
 
     def print_new(self, cluster: ClusterClient) -> None:
+        from horn.cluster.store import NO_LOGS
         from horn.errors import ClusterError, NotFound
 
         files = cluster.files(self.job)
         self.answered = set(files)
         for host, sizes in files.items():
             for name, size in sizes.items():
-                if "." in name and name.rpartition(".")[2] in ("jsonl", "horn", "json"):
+                if name in NO_LOGS:
                     continue
                 if name not in self.names:
                     self.names.append(name)

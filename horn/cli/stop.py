@@ -34,9 +34,9 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
         names, refused = cluster.once(lambda client: _asked(client, jobs, now))
         for name in names:
             if no_wait or not now:
-                has_servers = cluster.once(partial(_has_servers, job=name))  # they keep a journal
-                saves = " It ends its iteration and saves; --now does not."
-                terminal.say(f"Job {name} is to stop.{'' if now or has_servers else saves}")
+                saves = cluster.once(partial(_saves, job=name))
+                said = " It ends its iteration and saves; --now does not."
+                terminal.say(f"Job {name} is to stop.{said if saves and not now else ''}")
             if no_wait:
                 continue
             try:
@@ -62,6 +62,11 @@ def _asked(cluster: ClusterClient, jobs: Sequence[str], now: bool) -> tuple[list
         except Conflict as error:
             refused.append(str(error))
     return names, refused
+
+
+def _saves(cluster: ClusterClient, job: str) -> bool:
+    """Whether a job that is to stop saves first: it has begun, and its servers keep no journal."""
+    return bool(cluster.status(job).record.allocations) and not _has_servers(cluster, job)
 
 
 def _has_servers(cluster: ClusterClient, job: str) -> bool:

@@ -57,6 +57,7 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
     from horn.cluster.agent import Agent
     from horn.cluster.capacity import HostCapacity
     from horn.cluster.user import JobUser
+    from horn.coordination import paths
     from horn.errors import JobError
     from horn.process.limits import ProcessLimits, guard
 
@@ -70,7 +71,7 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
         hosts=zk_hosts,
         slots=slots or len(os.sched_getaffinity(0)),
         address=address,
-        name=name or _cluster.host_name(),
+        name=paths.checked("worker", name or _cluster.host_name()),
         folder=_cluster.folder("--dir", folder),
         shared=_cluster.folder("--shared", shared),
         key=key,

@@ -7,6 +7,7 @@ their places; then it registers again. docs/notes/0060.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import platform
@@ -54,6 +55,7 @@ PROGRESS_S = 0.5  # between two writes of a job's progress
 # In sessions: between questions to ZooKeeper, and without an answer until jobs here are ended. A
 # silent connection is replaced after half a session, which costs nothing.
 BEAT, FENCE = 1 / 12, 5 / 6
+WITHDRAWN_S = 3.0  # for the orders of an agent that leaves to be withdrawn
 KILLED_S = 10.0  # for a process that was killed to end
 MAX_WAITING = 8  # tasks that wait for a job, of 50 MB each
 
@@ -181,7 +183,7 @@ class Agent:
                     self._tell()
                     self._keep_warm(controller.free(self.name, capacity.slots))
                     self._turn(time.monotonic() + self._patience())
-                self._leave()
+                self._leave(orders)
             finally:
                 self.is_registered.clear()
 
@@ -463,8 +465,10 @@ class Agent:
         n_ranks = len(run.order.allocations[self.name].ranks)
         return f"First failure: {n_ranks} tasks on worker {self.name} were ended: {why}"
 
-    def _leave(self) -> None:
-        """Leave in order: offer no slots, end jobs, report, give the place back."""
+    def _leave(self, orders: FolderView) -> None:
+        """Leave in order: offer no slots, end jobs, report, give the place back. With its orders'
+        folder goes what ``horn status`` knows a worker by; one that still has orders stays known.
+        """
         try:
             self.workers.tell(slots=0)  # or ended jobs would be placed here again at once
         except ClusterError as error:
@@ -476,6 +480,12 @@ class Agent:
             self._turn(time.monotonic() + 0.2)
         try:
             self._tell()
-            self.workers.leave()
+            ends = time.monotonic() + WITHDRAWN_S
+            while orders.nodes() and time.monotonic() < ends:  # its master does that
+                self._turn(time.monotonic() + 0.2)
+            orders.close()
+            with contextlib.suppress(Conflict):  # it has orders still
+                self.coord.delete(self.coord.paths.orders(self.name))
+            self.workers.leave()  # last: the next of this name makes its folder after it
         except ClusterError as error:
             logger.warning("agent leaves without a word host=%s reason=%s", self.name, error)

@@ -19,6 +19,7 @@ from horn import settings as settings_
 from horn.cluster import fetching, packing
 from horn.cluster.client import ClusterClient, JobStatus, plain_name, user
 from horn.cluster.reconnecting import LOOK_S, ReconnectingClient
+from horn.cluster.store import NO_LOGS
 from horn.cluster.submission import Submission
 from horn.cluster.versions import versions
 from horn.coordination.jobs import ENDED
@@ -330,7 +331,7 @@ class SubmittedJob:
             found, files = {}, client.files(self.id)
             for host, sizes in files.items():
                 for name in sizes:
-                    if not name.endswith((".horn", ".jsonl", ".json")):
+                    if name not in NO_LOGS:
                         found[name] = client.read_all(self.id, host, name).decode(errors="replace")
             return found, client.down(self.id, files)
 

@@ -170,7 +170,7 @@ class JobRunner:
         names = {rank: topology.name(rank) for there in ranks.values() for rank in there}
         text = f"{self._line(error, called=True)}{error}{_of_package(error)}"
         return HostFailure(
-            _short(text) if self.n_hosts == 1 else f"{_short(text)}\n(said by worker {host})",
+            self._said(_short(text)),
             error.exit_code,
             is_secondary=isinstance(error, MemberLost) and not isinstance(error, PeerUnreachable),
             # A model that cannot be written would have to be computed again for nothing.
@@ -178,6 +178,10 @@ class JobRunner:
             hosts=blamed(error, host, ranks, names),
             details=str(getattr(error, "details", ""))[:20_000],
         )
+
+    def _said(self, text: str) -> str:
+        """A failure in words, with the worker where there are several."""
+        return text if self.n_hosts == 1 else f"{text}\n(said by worker {self.assignment.host})"
 
     def _unexpected(self, error: BaseException) -> HostFailure:
         import traceback
@@ -188,11 +192,11 @@ class JobRunner:
         kind = _short(f"{type(error).__name__}: {error}{_of_package(error)}")
         if isinstance(error, MemoryError):
             said = limits.out_of_memory(error, is_ours=not place)
-            return HostFailure(f"{place}{_short(said)}", is_final=True)
+            return HostFailure(self._said(f"{place}{_short(said)}"), is_final=True)
         if not place:
             code = 1 if isinstance(error, SystemExit) else 70
-            return HostFailure(kind, code, is_final=True, details=text[-20_000:])
-        return HostFailure(f"{place}{kind}", is_final=True)
+            return HostFailure(self._said(kind), code, is_final=True, details=text[-20_000:])
+        return HostFailure(self._said(f"{place}{kind}"), is_final=True)
 
     def _line(self, error: BaseException, called: bool) -> str:
         """The user's line of an error, as a line; "" without one, or if its text has one."""

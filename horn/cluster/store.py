@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 MODEL, PROGRESS, CHECKPOINTS = "model.horn", "progress.jsonl", "checkpoints"
 FILES = "files"  # written by callbacks
 TRACE = "trace.json"
+NO_LOGS = (PROGRESS, MODEL, TRACE)  # of the readable files of a job; the others are logs
 TIMES = ".times"
 MARK = struct.Struct("<qd")  # an offset, and when it was written: seconds since 1970
 MARK_S = 1.0  # between two of them
@@ -184,7 +185,7 @@ class HostStore:
     def files(self, job: str) -> dict[str, Path]:
         """The readable files of a job, by their names in requests."""
         found = {p.name.removesuffix(".log"): p for p in sorted(self._job(job).glob("logs/*.log"))}
-        found |= {name: self._kept(job) / name for name in (PROGRESS, MODEL, TRACE)}
+        found |= {name: self._kept(job) / name for name in NO_LOGS}
         return {name: path for name, path in found.items() if is_plain(path)}
 
     def written(self, job: str) -> WrittenFiles:

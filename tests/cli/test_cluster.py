@@ -138,7 +138,8 @@ def test_status_of_the_cluster_says_what_is_free_and_why_a_job_waits(own_cluster
     assert "Free slots: a 2 of 2, b 3 of 3" in run("status").err
     assert run("stop", job, "--timeout", "soon").code == 2
     assert run("status", job, "--json").json["state"] == "PENDING"
-    assert run("stop", job).code == 0
+    done = run("stop", job)
+    assert done.code == 0 and f"Job {job} is to stop.\n" in done.err  # nothing runs that saves
     other = run("submit", "job.py", "-n", "8", "-d", "--name", "other").out.strip()
     done = run("stop", job, other)
     assert done.code == 6 and f"job {job!r} is STOPPED already" in done.err
@@ -504,6 +505,11 @@ def test_without_a_cluster_the_commands_say_what_to_do(run: Run, monkeypatch: py
         taken.bind(("127.0.0.1", 0))  # nobody listens
         done = run("list", "--zk", f"127.0.0.1:{taken.getsockname()[1]}")
     assert done.code == 3 and "Cannot reach ZooKeeper" in done.err
+
+
+def test_a_worker_that_is_refused_does_not_say_that_it_offers_slots(cluster: Agents, run: Run):
+    done = run("worker", "--name", "a b", "--dir", "w", "--slots", "1")
+    assert done.code == 2 and "worker name 'a b'" in done.err and "offers" not in done.err
 
 
 def test_a_worker_off_loopback_without_a_key_does_not_start(run: Run):

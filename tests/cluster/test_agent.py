@@ -19,6 +19,7 @@ from horn.cluster.agent import Agent
 from horn.cluster.capacity import HostCapacity
 from horn.cluster.client import ClusterClient
 from horn.cluster.fetching import fetch_all
+from horn.cluster.packing import PackedJob
 from horn.cluster.resume import resume
 from horn.cluster.scheduler import ResourceRequest
 from horn.cluster.store import PROGRESS
@@ -640,3 +641,64 @@ def test_a_job_on_one_host_whose_runner_is_stopped_goes_on(
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.attempt == 2 and not alive([pid])
     assert f"own process on this host (pid {pid}) was stopped" in status.record.trouble
+
+
+def test_a_package_outlives_the_removal_of_its_last_job_while_the_next_is_submitted(
+    cluster_of: Agents, client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+):
+    """The new job failed: its package was on no worker."""
+    cluster_of.start("a")
+    packages = cluster_of.folder / "a" / "packages"
+    upload, old = ClusterClient.upload, cluster_of.submit(client)
+    cluster_of.wait_ended(client, old)
+
+    def uploaded(self: ClusterClient, package: PackedJob) -> None:
+        upload(self, package)
+        with cluster_of.client() as other:
+            other.remove(old)
+
+    monkeypatch.setattr(ClusterClient, "upload", uploaded)
+    new = cluster_of.submit(client)
+    status = cluster_of.wait_ended(client, new)
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
+    with pytest.raises(NotFound):
+        client.status(old)
+    client.remove(new)
+    assert not [*packages.glob("*/files")]
+
+
+def test_a_worker_that_ended_in_order_is_not_known_any_more_and_one_that_died_is(
+    cluster_of: Agents, client: ClusterClient
+):
+    cluster_of.start("a", "b", "c", slots=1)
+    known = client.paths.all_orders()
+    assert client.coord.children(known) == ["a", "b", "c"]
+    job = cluster_of.submit(client, "--epochs", FOREVER, *cluster_of.held())
+    where = next(iter(cluster_of.wait_running(client, job).record.allocations))
+    idle = min({"a", "b", "c"} - {where})
+    for name in (where, idle):  # also one whose job goes elsewhere
+        cluster_of.kill(name, signal.SIGTERM)
+        cluster_of.processes[name].wait(60)
+    [left] = {"a", "b", "c"} - {where, idle}
+    assert client.coord.children(known) == [left]
+    cluster_of.kill(left)
+    assert client.coord.children(known) == [left]
+
+
+def test_a_file_that_one_worker_lacks_is_missing_on_a_worker_with_a_name(
+    cluster_of: Agents, client: ClusterClient, tmp_path: Path
+):
+    there = tmp_path / "there"
+    there.touch()
+    target = cluster_of.folder / "needs.py"
+    text = (cluster_of.folder / "job.py").read_text()
+    target.write_text(f'open(__import__("os").environ["HORN_DATA"])\n{text}')
+    cluster_of.environment["HORN_DATA"] = str(there)
+    cluster_of.start("a", slots=1)
+    cluster_of.environment["HORN_DATA"] = str(tmp_path / "not")
+    cluster_of.start("b", slots=1)
+    job = cluster_of.submit(client, tasks=1, groups=2, target=target)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is JobState.FAILED
+    cause = str(status.result["cause"])
+    assert "FileNotFoundError" in cause and cause.endswith("(said by worker b)"), cause

@@ -16,6 +16,8 @@ import pytest
 
 import horn
 from horn.callbacks import place
+from horn.cli import horn as command
+from horn.cli._end import ending
 from horn.errors import JobError, NotFound, Stopped, Timeout
 from tests.cluster.agents import FOREVER, Agents, agents
 
@@ -296,3 +298,19 @@ def test_a_setting_that_cannot_be_is_said_at_once(
     with pytest.raises(JobError, match=re.escape(words)):
         cluster.submit(job(), **wrong)
     assert [handle.id for handle in cluster.jobs()] == before
+
+
+def test_logs_are_there_whatever_a_workers_name(
+    cluster_of: Agents, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["gpu1.horn", "x.json", "y.jsonl"]
+    cluster_of.start(*names, slots=1)
+    with cluster_of.client() as client, horn.Cluster(cluster_of.hosts) as found:
+        cluster_of.wait_known(client)
+        job = cluster_of.submit(client, groups=3)
+        cluster_of.wait_ended(client, job)
+        assert set(names) < set(found.job(job).logs())
+    assert ending(command, ["logs", job, "--zk", cluster_of.hosts]) == 0
+    said = capsys.readouterr().out
+    assert all(f"{name}│ job is made" in said for name in names)
+    assert '"epoch"' not in said  # of progress.jsonl
