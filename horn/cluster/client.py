@@ -222,6 +222,8 @@ class ClusterClient:
 
     def _release(self) -> None:
         """Let agents remove packages again: jobs name those that are needed."""
+        if not self._held:
+            return
         from horn.cluster.file_service import DoneReply
         from horn.cluster.file_service import PackageRequest as Named
 
