@@ -554,15 +554,16 @@ def test_a_loss_that_writes_into_what_it_is_given():
     assert "# here" in said.value.text
 
 
-def test_an_error_of_the_users_own_comes_as_it_is():
+def test_an_error_of_the_users_own_is_told_with_its_line_and_neuron():
     class Broken(horn.Neuron):
         table = [1.0]
 
         def forward(self, messages):
             self.feedforward(self.table[3])
 
-    with pytest.raises(IndexError):
+    with pytest.raises(CompileError, match="IndexError: .*; neuron 0 of layer1, sample 0") as told:
         run(Broken)
+    assert "self.table[3]" in told.value.text and isinstance(told.value.__cause__, IndexError)
 
 
 def test_a_step_needs_an_optimizer_and_data():
