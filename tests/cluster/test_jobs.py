@@ -10,6 +10,7 @@ import pytest
 from horn import errors
 from horn.cluster import client, submission
 from horn.cluster.client import ClusterClient
+from horn.cluster.file_service import HoldCount
 from horn.cluster.submission import Submission
 from horn.coordination import paths
 from horn.coordination.jobs import NEXT, Jobs, JobState
@@ -173,12 +174,14 @@ def test_a_job_that_cannot_be_read_hides_no_other(zookeeper, connect, node, data
 
 
 class Workers:
-    """Of one worker: what it was asked to forget."""
+    """Of one worker, whose packages nobody holds: what it was asked to forget."""
 
     def __init__(self):
         self.asked = []
 
     def call(self, method, request, reply):
+        if method == "holds":
+            return HoldCount(0)
         self.asked.append((method, request.job, request.package))
 
 
