@@ -55,7 +55,7 @@ PROGRESS_S = 0.5  # between two writes of a job's progress
 # In sessions: between questions to ZooKeeper, and without an answer until jobs here are ended. A
 # silent connection is replaced after half a session, which costs nothing.
 BEAT, FENCE = 1 / 12, 5 / 6
-WITHDRAWN_S = 3.0  # for the orders of an agent that leaves to be withdrawn
+WITHDRAWN_S = 5.0  # for the orders of an agent that leaves to be withdrawn
 KILLED_S = 10.0  # for a process that was killed to end
 MAX_WAITING = 8  # tasks that wait for a job, of 50 MB each
 

@@ -213,7 +213,7 @@ def test_without_a_shared_folder_a_job_goes_on_where_its_checkpoint_is(
     cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     """After the death of a task, and when it is resumed; not while that worker is down."""
-    cluster_of.session_s = 2.0
+    cluster_of.session_s = 5.0
     cluster_of.start("a", "b")
     held = cluster_of.held(150)
     job = cluster_of.submit(client, "--epochs", "12", *held, tasks=2, checkpoint_every=100)
@@ -245,7 +245,7 @@ def test_without_a_shared_folder_a_job_goes_on_where_its_checkpoint_is(
 def test_the_model_of_a_failed_attempt_elsewhere_is_not_that_of_the_job(
     cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
-    cluster_of.session_s = 2.0
+    cluster_of.session_s = 5.0
     cluster_of.start("a", "b")
     job = cluster_of.submit(client, "--epochs", "2", tasks=2)
     right = str(cluster_of.wait_ended(client, job).result["host"])
