@@ -217,7 +217,7 @@ class Builder:
             self.storage.loop(frame, [Output(sent, self.kept(layer, value)), *kept])
             self.storage.remember(value, sent)
         else:
-            raw = self.storage.buffer(f"{layer.name}#raw", axes)
+            raw = self.storage.buffer(self.storage.apart(f"{layer.name}.raw"), axes)
             self.storage.loop(frame, [Output(raw, value), *kept])
             self.storage.remember(value, raw)
         for name, node in parts.items():
@@ -404,7 +404,7 @@ class Builder:
                 "labels. Where the neuron pushes in forward the loss is measured only"
             )
         axis, each = f"n{last.index}", last.each_step
-        name = "target" if read.first < 0 else f"{last.name}#target"
+        name = "target" if read.first < 0 else self.storage.apart(f"{last.name}.target")
         if read.kind == "label":
             name = self.storage.buffer(name, ("b",), full=True)
             self.storage.emit(Target(name, "label", each, read.first))
@@ -435,7 +435,7 @@ class Builder:
         if last.interlayer is softmax and loss == losses.LOSSES["cross_entropy"]:
             # log y without taking y: log sum exp. d loss / d raw = y * sum(t) - t; sum(t) is 1 for
             # labels.
-            raw = load(f"{last.name}#raw", "bo")
+            raw = load(self.storage.apart(f"{last.name}.raw"), "bo")
             top = self.storage.reduction_loop(raw, "o", "max", frame, f"{last.name}.max")
             total = self.storage.reduction_loop(
                 make(Op.EXP, raw - top), "o", "sum", frame, f"{last.name}.sum"
@@ -511,7 +511,7 @@ class Builder:
 
     def loss_name(self, layer: Layer) -> str:
         """The buffer of each sample's loss of one output."""
-        return f"{layer.name}#loss" if self.adds_up else "loss"
+        return self.storage.apart(f"{layer.name}.loss") if self.adds_up else "loss"
 
     def share_of_a_step(self, judged: Layer) -> Node:
         """The factor of a step's loss in its sample's."""

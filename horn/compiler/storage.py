@@ -86,6 +86,10 @@ class Storage:
         self.buffers[name] = Buffer(name, axes, role, full, value)
         return name
 
+    def apart(self, name: str) -> str:
+        """The name of a value of horn's own: another where a neuron's class has an array so."""
+        return f"{name}'" if name in self.declared else name
+
     def fresh(self, stem: str) -> str:
         if stem not in self.buffers and stem not in self.declared:
             return stem

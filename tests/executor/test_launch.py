@@ -17,6 +17,7 @@ import sys
 import textwrap
 import threading
 import time
+import types
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -190,11 +191,11 @@ def test_a_script_needs_no_guard(tmp_path):
 
 
 def test_what_cannot_travel_is_said_before_anything_starts(monkeypatch):
-    limits = [0.1]
+    limits = types.SimpleNamespace(low=0.1)
 
     class Captured(horn.Neuron):
         def forward(self, messages):
-            self.feedforward(sum(m.input * m.weight for m in messages) + limits[0])
+            self.feedforward(sum(m.input * m.weight for m in messages) + limits.low)
 
     def started(*_, **__):
         raise AssertionError("a process was started")

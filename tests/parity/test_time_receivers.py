@@ -146,7 +146,7 @@ def test_of_the_batch_tasks_are_asked_that_have_all_rows():
     """By rows it is refused with this remedy, which the law covers."""
     net = asking(100).network
     program = lower.training_program(net, horn.SGD(0.1), "label", thin=False)
-    with pytest.raises(CompileError, match=r'asks the batch .*; or .* pins={"[^"]*": "receiver"}'):
+    with pytest.raises(CompileError, match=r'asks the batch .*; or, .* pins={"[^"]*": "receiver"}'):
         partition(program, Placement.rows(net), [program.loss])
     partition(program, of_all(net), [program.loss])
     agree(asking(103), "kernels", 2, of_hidden)

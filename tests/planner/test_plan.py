@@ -186,7 +186,7 @@ def test_shares_add_up(n_tasks):
         ({"pins": ["layer1"]}, "pins say of layers where their weights live, .*; got .'layer1'"),
         ({"assume": 3}, "assume is text, as in .*; got 3"),
         ({"threads": 0}, "threads must be a whole number from 1, got 0"),
-        ({"transport": 3}, "no transport is called 3; Known"),
+        ({"transport": 3}, "no transport is called 3; known"),
     ],
 )
 def test_what_is_no_setting_is_said(how, said):
