@@ -513,6 +513,7 @@ class CapturedCode:
         return module
 
     def _plain(self, found: Any) -> Any:
+        """The value that ``encoded`` wrote. Raises ModelError if it did not."""
         try:
             return decoded(found)
         except NotPlain as error:
