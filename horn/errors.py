@@ -55,9 +55,15 @@ def is_removed() -> bool:
 
 
 class HornError(OwnLines):
-    """The root: everything that horn raises on purpose, and nothing else."""
+    """The root: everything that horn raises on purpose, and nothing else.
+
+    model : where it ended training in this process, after an update: the ``horn.Model`` of the
+    arrays before it, or None; ``iteration`` is the number of its updates.
+    """
 
     exit_code = 1
+    model: Any = None
+    iteration: int = 0
 
 
 class ModelError(HornError):
@@ -116,14 +122,9 @@ class CheckpointError(HornError):
 
 
 class Diverged(HornError):
-    """Training met NaN or infinity. model : a ``horn.Model`` of the last arrays before it, or None
-    if they are unknown; ``iteration`` is the number of its updates. met, kept : the start of the
-    search for the cause.
-    """
+    """Training met NaN or infinity. met, kept : the start of the search for the cause."""
 
     exit_code = 7
-    model: Any = None
-    iteration: int = 0
     met: Any = None
     kept: Any = None
 

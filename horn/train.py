@@ -27,7 +27,7 @@ from horn.checkpoint import Checkpoints
 from horn.checkpoint.disk import held
 from horn.data.stream import Feed, Stream
 from horn.description import Description
-from horn.errors import Diverged, JobError, Stopped
+from horn.errors import CallbackError, Diverged, HornError, JobError, Stopped
 from horn.job import Job
 from horn.metrics import answers
 from horn.mistakes import NoSuchAttribute, is_function, no_argument, no_attribute, shown, teaches
@@ -309,7 +309,7 @@ def conduct(
             if is_single:
                 is_wanted = on_cluster is None or schedule is not None
                 stack.enter_context(interrupts(recovery.stop_requested, is_wanted))
-                trained = _train_here(job, settings, watcher, begun, recovery, hooks)
+                trained = _train_here(job, settings, watcher, begun, recovery, hooks, code)
             else:
                 is_mine = on_cluster is None and recovery.plan is None and recovery.journals is None
                 if is_mine and not topology.n_servers:
@@ -490,8 +490,9 @@ def _train_here(
     begun: float,
     recovery: RecoverySettings,
     hooks: Hooks | None,
+    code: Description,
 ) -> _Trained:
-    """Train in this process."""
+    """Train in this process. An error in the middle has the model of the updates before it."""
     if hooks is not None:
         job = hooks.with_rate
     engine = _engine(job, settings)
@@ -532,10 +533,21 @@ def _train_here(
     watcher.begin(job)
     if start is not None:
         watcher.note(f"Going on from iteration {start.iteration:,}.")
+    n_before = loop.iteration
     try:
         if hooks is not None:
             hooks.begin(loop.history, loop.iteration)
         loop.run()
+    except HornError as error:
+        if loop.iteration > n_before and not isinstance(error, (Diverged, CallbackError)):
+            seconds, arrays = perf_counter() - begun, (engine.parameters(), engine.states())
+            error.iteration = loop.iteration
+            error.model = _model_before(job, settings, code, loop.iteration, *arrays, seconds)
+            error.add_note(
+                f"Training ended there; the model after {loop.iteration} updates is in the error's "
+                ".model"
+            )
+        raise
     finally:
         if alone is not None:
             alone.close()
@@ -586,13 +598,22 @@ def _explained(
         better, better.iteration, memory = error, kept.iteration, kept.memory
     else:
         return error
-    better.model = model_of(
-        job, memory["parameter"], memory["state"], backend=settings.backend,
-        threads=settings.threads, code=code,
-        facts=_facts(job, settings.backend, better.iteration // job.iterations_per_epoch,
-                     better.iteration, None, {}, seconds),
-    )  # fmt: skip
+    better.model = _model_before(
+        job, settings, code, better.iteration, memory["parameter"], memory["state"], seconds
+    )
     return better
+
+
+def _model_before(
+    job: Job, settings: RunSettings, code: Description, iteration: int,
+    parameters: Mapping[str, Array], states: Mapping[str, Array], seconds: float,
+) -> Model:  # fmt: skip
+    """The model of the updates before an error."""
+    n_epochs = iteration // job.iterations_per_epoch
+    return model_of(
+        job, parameters, states, backend=settings.backend, threads=settings.threads, code=code,
+        facts=_facts(job, settings.backend, n_epochs, iteration, None, {}, seconds),
+    )  # fmt: skip
 
 
 def _stoppable(recovery: RecoverySettings, stack: ExitStack) -> RecoverySettings:

@@ -105,14 +105,14 @@ def _is_users(error: BaseException) -> bool:
 
 
 def _placed(error: HornError) -> str:
-    """The message, with the line of the user's file whose call was refused, if there is one."""
+    """The message and its notes, after the line of the user's file whose call was refused, if there
+    is one.
+    """
     from horn.sources import line_of
 
     found = None if getattr(error, "file", "") else line_of(error, called=True)
-    if found is None:
-        return str(error)
-    file, line, text = found
-    return f"{file}:{line}  {text}\n{error}"
+    place = [] if found is None else ["{}:{}  {}".format(*found)]
+    return "\n".join([*place, str(error), *getattr(error, "__notes__", ())])
 
 
 def _unexpected(error: BaseException, arguments: list[str], verbose: bool) -> int:

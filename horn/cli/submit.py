@@ -239,10 +239,11 @@ def _checkpoints(options: dict[str, Any], stem: str) -> None:
 
 def _train(job: Job, asked: RunSettings, quiet: bool, path: str) -> tuple[Run, FirstStepTimer]:
     from horn import terminal
-    from horn.errors import CallbackError, Diverged, Stopped
+    from horn.errors import CallbackError, Diverged, HornError, Stopped
     from horn.train import conduct
 
     progress = terminal.FirstStepTimer(terminal.progress(quiet))
+    before = "{}.before{}".format(*os.path.splitext(path))
     try:
         run = conduct(job, dataclasses.replace(asked, progress=progress))
     except Stopped as stopped:
@@ -251,8 +252,6 @@ def _train(job: Job, asked: RunSettings, quiet: bool, path: str) -> tuple[Run, F
     except Diverged as error:
         if error.model is None:
             raise
-        stem, suffix = os.path.splitext(path)
-        before = f"{stem}.before{suffix}"
         kept = _kept(error.model, before)
         raise Diverged(
             f"{error}\nThe model from just before, after {error.iteration} updates, {kept}."
@@ -261,6 +260,11 @@ def _train(job: Job, asked: RunSettings, quiet: bool, path: str) -> tuple[Run, F
         if error.run is not None:
             kept = _kept(error.run.model, path)
             error.kept = f"the model after iteration {error.run.iterations} {kept}"
+        raise
+    except HornError as error:
+        if error.model is not None:
+            kept = _kept(error.model, before)
+            error.__notes__ = [f"The model after {error.iteration} updates {kept}."]
         raise
     return run, progress
 

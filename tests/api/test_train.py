@@ -18,7 +18,7 @@ import pytest
 
 import horn
 from horn.data import permutation
-from horn.errors import DataError, Diverged, JobError, ModelError, Timeout
+from horn.errors import DataError, Diverged, HornError, JobError, ModelError, Timeout
 from horn.training.progress import LineProgress, Progress, line
 from tests.api.fake import Scripted
 
@@ -217,6 +217,49 @@ def test_timeout_stops_the_training(use: Any) -> None:
     use(itertools.repeat(1.0))
     with pytest.raises(Timeout, match=r"more than 0 s; stopped at iteration 1 of 1000"):
         horn.train(horn.Job(network(), data(10), batch_size=10, iterations=1000), timeout=0)
+
+
+def test_what_ends_training_in_the_middle_has_the_model_so_far() -> None:
+    def breaks(iteration: int) -> float:
+        if iteration == 7:
+            raise ValueError("what now?")
+        return 0.1
+
+    def dries_up() -> Any:
+        x, y = data(10)
+        yield from (zip(x, y, strict=True) if not read else ())
+        read.append(True)
+        raise OSError("the cable is out")
+
+    read: list[bool] = []
+    stream = horn.data.Stream(dries_up, samples=10)
+    failing = [
+        (horn.Job(network(), data(10), optimizer=horn.SGD(breaks), batch_size=4, epochs=9), 7),
+        (horn.Job(network(), stream, optimizer=horn.SGD(0.1), batch_size=5, epochs=3), 2),
+    ]
+    for job, n in failing:
+        with pytest.raises(HornError) as raised:
+            horn.train(job)
+        error = raised.value
+        assert error.iteration == n
+        assert error.__notes__ == [
+            f"Training ended there; the model after {n} updates is in the error's .model"
+        ]
+        if job is failing[0][0]:
+            whole = horn.Job(network(), data(10), horn.SGD(0.1), batch_size=4, iterations=n)
+            expected = horn.train(whole).model.parameters
+            for name, found in error.model.parameters.items():
+                np.testing.assert_array_equal(found, expected[name])
+        assert error.model.predict(data(10)[0]).shape == (10, 2)
+
+
+def test_what_fails_before_the_first_update_has_no_model() -> None:
+    def breaks(iteration: int) -> float:
+        raise ValueError("what now?")
+
+    with pytest.raises(HornError, match="what now") as raised:
+        horn.train(horn.Job(network(), data(10), optimizer=horn.SGD(breaks), epochs=1))
+    assert raised.value.model is None and not hasattr(raised.value, "__notes__")
 
 
 def test_seed_replaces_the_networks(use: Any) -> None:

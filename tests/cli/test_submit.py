@@ -171,10 +171,13 @@ def test_resume_refuses_a_changed_job_and_goes_on_with_it_where_that_is_said(
     assert done.code == 2 and "--changed is for going on: add --resume" in done.err
 
 
-def test_timeout_ends_with_124_and_writes_nothing(run: Any) -> None:
+def test_timeout_ends_with_124_and_keeps_the_model_so_far(run: Any) -> None:
     done = run("submit", "job.py", "--set", "epochs=100000", "--timeout", "0.1s")
-    assert done.code == 124 and done.files == set()
-    assert "training took more than 0.1 s" in done.err
+    assert done.code == 124 and done.files == {"job.before.horn"}
+    n = re.search(r"training took more than 0.1 s; stopped at iteration (\d+) ", done.err)
+    assert n is not None
+    assert f"The model after {n[1]} updates is in job.before.horn." in done.err
+    assert run("show", "job.before.horn").code == 0
 
 
 def test_divergence_ends_with_7_and_keeps_the_model_from_before(run: Any, folder: Path) -> None:
