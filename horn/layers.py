@@ -74,7 +74,7 @@ class Link:
         """The shape of a weight array."""
         if self.edges is None:
             return (n_receivers, self.source.size)
-        return self.edges.weight_shape or (len(self.edges.indices),)
+        return self.edges.weight_shape or (self.edges.n,)
 
     @property
     def heard(self) -> str:
@@ -86,7 +86,7 @@ class Link:
     @property
     def is_shared(self) -> bool:
         """Whether synapses share weights."""
-        return self.edges is not None and self.edges.weight is not None
+        return self.edges is not None and self.edges.is_shared
 
     @property
     def is_placed(self) -> bool:
@@ -133,7 +133,7 @@ class Link:
         """The shape of an array with a number for each synapse."""
         if self.edges is None:
             return (n_receivers, self.source.size)
-        return (len(self.edges.indices),)
+        return (self.edges.n,)
 
     def fan_out(self, n_receivers: int) -> int:
         """Synapses per source: the mean, rounded up, where they differ."""
@@ -141,7 +141,7 @@ class Link:
             return n_receivers
         if (shape := self.edges.weight_shape) is not None:
             return math.prod(shape) // shape[-1]
-        return -(-len(self.edges.indices) // self.source.size)
+        return -(-self.edges.n // self.source.size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +242,7 @@ class Layer:
             elif (shape := link.edges.weight_shape) is not None and link.tie is None:
                 total += math.prod(shape[1:]) * self.size
             else:
-                total += len(link.edges.indices)
+                total += link.edges.n
         return -(-total // self.size)
 
     @cached_property

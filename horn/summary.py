@@ -82,7 +82,7 @@ def _plain(layer: Layer) -> dict[str, Any]:
             "weights": len(link.names),
             "connection": type(link.connection).__name__,
             "windows": vars(link.connection) if link.is_known else {},
-            "synapses": 0 if link.edges is None else len(link.edges.indices),
+            "synapses": 0 if link.edges is None else link.edges.n,
             "tied": link.tie and {"layer": link.tie.layer.index, "transposed": link.tie.transposed},
         }
         for link in layer.links

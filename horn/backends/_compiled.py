@@ -520,7 +520,7 @@ def constant(
         assert edges is not None
         counts = np.diff(edges.indptr)
         first = edges.indptr[:-1] - _before(layer, value[2])
-        whole = (np.arange(len(edges.indices)) - np.repeat(first, counts)).astype(dtype)
+        whole = (np.arange(edges.n) - np.repeat(first, counts)).astype(dtype)
     elif kind == "fan_in" and len(value) > 2:
         whole = _counts(layer, [k for k in layer.links if k.input == value[2]]).astype(dtype)
     else:

@@ -57,7 +57,7 @@ def _draw(model: str, layer: str | None, path: str) -> None:
                 if name == link["weight"] or name.startswith(link["weight"] + "."):
                     names.setdefault(each["name"], []).append(name)
                     below[name] = shape
-                    edges[name] = None if own is None or own.weight is not None else own
+                    edges[name] = None if own is None or own.is_shared else own
     plot.draw(arrays, names, below, edges, layer, path)
 
 

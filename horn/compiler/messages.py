@@ -366,9 +366,7 @@ class MessageExpressions:
         """The position of each link's first message; the bias has the last."""
         found = [0]
         for link in layer.links:
-            found.append(
-                found[-1] + (link.source.size if link.edges is None else len(link.edges.indices))
-            )
+            found.append(found[-1] + (link.source.size if link.edges is None else link.edges.n))
         return found
 
     def weight(self, layer: Layer, position: int, name: str) -> Node:

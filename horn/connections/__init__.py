@@ -7,7 +7,9 @@ implementation.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,20 +17,45 @@ import numpy as np
 Index = np.ndarray[Any, np.dtype[np.int64]]
 
 
-@dataclass(frozen=True, eq=False)
 class Edges:
     """Synapses by receiver (CSR): receiver o has the sources ``indices[indptr[o]:indptr[o + 1]]``,
     each at most once.
 
-    Shapes: indptr (n_receivers + 1,), indices (n_edges,); a weight array of the connection is
-    (n_edges,) in this order, or, where synapses share weights, of ``weight_shape``: then ``weight``
-    (n_edges,) is the index of each synapse's weight in that array, flat.
+    Shapes: indptr (n_receivers + 1,), indices (n,); a weight array of the connection is (n,) in
+    this order, or, where synapses share weights, of ``weight_shape``: then ``weight`` (n,) is the
+    index of each synapse's weight in that array, flat.
+
+    ``indices`` and ``weight`` may be functions that make them when they are asked for: those of
+    windows over a large picture take gigabytes, and what runs along windows needs neither.
     """
 
-    indptr: Index
-    indices: Index
-    weight: Index | None = None
-    weight_shape: tuple[int, ...] | None = None
+    def __init__(
+        self,
+        indptr: Index,
+        indices: Index | Callable[[], Index],
+        weight: Index | Callable[[], Index] | None = None,
+        weight_shape: tuple[int, ...] | None = None,
+    ) -> None:
+        self.indptr, self.weight_shape = indptr, weight_shape
+        self._indices, self._weight = indices, weight
+
+    @property
+    def n(self) -> int:
+        """The number of synapses."""
+        return int(self.indptr[-1])
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether synapses share weights."""
+        return self._weight is not None
+
+    @cached_property
+    def indices(self) -> Index:
+        return self._indices() if callable(self._indices) else self._indices
+
+    @cached_property
+    def weight(self) -> Index | None:
+        return self._weight() if callable(self._weight) else self._weight
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from horn.connections import Placed
-from horn.connections.windows import Sizes, Windows, channels_of, placed, whole
+from horn.connections.windows import Sizes, Windows, placed, whole
 from horn.errors import ModelError
 from horn.mistakes import teaches
 
@@ -48,9 +48,9 @@ class Convolution(Windows):
             )
         each = n // groups
         first = np.arange(maps) // (maps // groups) * each
-        found = channels_of(sources, first[:, None] + np.arange(each), n)
         kernel = self._each("kernel", len(space))
-        return placed(space, found, maps, where, (maps, *kernel, each))
+        heard = first[:, None] + np.arange(each)
+        return placed(space, sources, heard, n, where, (maps, *kernel, each))
 
 
 CONNECTION = Convolution

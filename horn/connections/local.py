@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from horn.connections import Placed
-from horn.connections.windows import Sizes, Windows, channels_of, placed, whole
+from horn.connections.windows import Sizes, Windows, placed, whole
 from horn.mistakes import teaches
 
 
@@ -31,9 +31,8 @@ class Local(Windows):
 
     def at(self, below: Sizes, where: str) -> Placed:
         space, sources = self.taps(below, where)
-        all_channels = np.arange(below[-1])[None, :]
-        found = channels_of(sources, all_channels, below[-1])
-        return placed(space, found, self.channels, where)
+        heard = np.broadcast_to(np.arange(below[-1]), (self.channels, below[-1]))
+        return placed(space, sources, heard, below[-1], where)
 
 
 CONNECTION = Local

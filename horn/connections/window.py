@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from horn.connections import Placed
-from horn.connections.windows import Sizes, Windows, channels_of, placed, whole
+from horn.connections.windows import Sizes, Windows, placed, whole
 from horn.errors import ModelError
 from horn.mistakes import teaches
 
@@ -41,7 +41,7 @@ class Window(Windows):
         n = below[-1]
         near = np.arange(n)[:, None] + np.arange(self.channels) - self.channels // 2
         near = np.where((near >= 0) & (near < n), near, -1)
-        return placed(space, channels_of(sources, near, n), n, where)
+        return placed(space, sources, near, n, where)
 
 
 CONNECTION = Window

@@ -156,34 +156,40 @@ def whole(thing: Any, name: str) -> None:
 
 
 def placed(
-    space: Sizes, sources: Index, maps: int, where: str, weights: Sequence[int] | None = None
+    space: Sizes,
+    sources: Index,
+    channels: Index,
+    n_channels: int,
+    where: str,
+    weights: Sequence[int] | None = None,
 ) -> Placed:
     """The synapses of receivers (position, map), in this order.
 
-    sources : (positions, maps, synapses), -1 for none. weights : if all positions share them, the
-    shape of their array, whose numbers belong to (map, synapse).
+    sources : (positions, taps) of a layer with ``n_channels``, -1 for none. channels : (maps, each)
+    that a map hears at each of them, -1 for none. weights : if all positions share them, the shape
+    of their array, whose numbers belong to (map, tap, channel).
     """
-    n = sources.shape[0] * maps
-    rows = np.broadcast_to(sources, (sources.shape[0], maps, sources.shape[2])).reshape(n, -1)
-    here = rows >= 0
-    if here.sum() > MOST_EDGES:
-        raise ModelError(f"{where}: {here.sum():,} synapses; there may be {MOST_EDGES:,}")
-    indptr = np.concatenate([[0], np.cumsum(here.sum(axis=1))]).astype(np.int64)
-    number: Index | None = None
-    if weights is not None:
-        taps = rows.shape[1]
-        of_map = np.arange(n)[:, None] % maps * taps + np.arange(taps)
-        number = of_map[here].astype(np.int64)
-    indices = rows[here].astype(np.int64)
-    shape = None if weights is None else tuple(weights)
-    kinds = None if weights is None else maps
-    return Placed((*space, maps), Edges(indptr, indices, number, shape), kinds)
+    maps, each = channels.shape
+    n_taps, n_heard = ((a >= 0).sum(axis=1) for a in (sources, channels))
+    counts = np.outer(n_taps, n_heard)
+    n = int(counts.sum())
+    if n > MOST_EDGES:
+        raise ModelError(f"{where}: {n:,} synapses; there may be {MOST_EDGES:,}")
+    indptr = np.concatenate([[0], np.cumsum(counts.reshape(-1))]).astype(np.int64)
 
+    def along(found: Any) -> Index:
+        """Of an array that spreads to (positions, maps, taps, each), what belongs to synapses."""
+        shape = (len(sources), maps, sources.shape[1], each)
+        here = (sources >= 0)[:, None, :, None] & (channels >= 0)[None, :, None, :]
+        taken: Index = np.broadcast_to(found, shape)[np.broadcast_to(here, shape)]
+        return taken
 
-def channels_of(sources: Index, channels: Index, n_channels: int) -> Index:
-    """The sources (positions, maps, taps * channels each) for source positions (positions, taps):
-    ``channels`` (maps, channels each), -1 for none, of a layer with ``n_channels``.
-    """
-    at = sources[:, None, :, None] * n_channels + channels[None, :, None, :]
-    at = np.where((sources[:, None, :, None] < 0) | (channels[None, :, None, :] < 0), -1, at)
-    return at.reshape(at.shape[0], at.shape[1], -1)
+    def indices() -> Index:
+        return along(sources[:, None, :, None] * n_channels + channels[None, :, None, :])
+
+    def numbers() -> Index:
+        return along(np.arange(maps * sources.shape[1] * each).reshape(1, maps, -1, each))
+
+    if weights is None:
+        return Placed((*space, maps), Edges(indptr, indices))
+    return Placed((*space, maps), Edges(indptr, indices, numbers, tuple(weights)), maps)

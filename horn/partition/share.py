@@ -124,8 +124,7 @@ class Share:
         if axis.startswith("w"):
             layer, link = edge_link(axis)
             return math.prod(self._whole_edges(layer, link).weight_shape or ())
-        edges = self._whole_edges(*edge_link(axis))
-        return len(edges.indices)
+        return self._whole_edges(*edge_link(axis)).n
 
     def places(self, axis: str) -> Places:
         """The places of the whole axis that a share has. Not for rows."""
@@ -204,7 +203,7 @@ class Share:
             return LocalEdges(indptr[start : stop + 1] - indptr[start], local, n_heard, mine)
         if split == "m":
             source = self.network.layers[layer].links[link].source.index
-            heard = f"n{source}" if edges.weight is not None else f"n{source}@map"
+            heard = f"n{source}" if edges.is_shared else f"n{source}@map"
             of_map, senders = (_numbers(self.places(axis)) for axis in (f"n{layer}@map", heard))
             counts = np.diff(indptr)
             is_mine = np.zeros(len(counts), bool)

@@ -318,7 +318,7 @@ def _windows_s(dtype: str) -> tuple[dict[str, float], dict[str, float]]:
     ]
     seconds = _seconds(network, buffers, statements, batch, dtype)
     edges = [layer.links[0].edges for layer in (seen, pooled)]
-    n, n_pool = (len(each.indices) * batch for each in edges if each is not None)
+    n, n_pool = (each.n * batch for each in edges if each is not None)
     kinds = {name: s / n for name, s in zip((*PRODUCTS[:3], "squares"), seconds[:4], strict=True)}
     best, slope_s = seconds[4] / n_pool, seconds[5] / n_pool
     return kinds, {"sum": best, "both": 2 * best, "slope": slope_s}

@@ -205,7 +205,7 @@ class Computing:
         edges, maps = link.edges, layer.extents[-1]
         assert edges is not None
         shape, n_positions = dense_shape(each), layer.n_positions
-        places = max(round(len(edges.indices) / (n_positions * maps)), 1)
+        places = max(round(edges.n / (n_positions * maps)), 1)
         found = []
         for rows in self.size(letter_axes(self.network, frame, "b")).tolist():
             lengths = {"b": int(rows) * n_positions, "o": maps, "i": places}

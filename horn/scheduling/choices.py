@@ -105,7 +105,7 @@ def _work_per_sample(network: Network) -> int:
     synapses = 0
     for layer in network.layers:
         for link in layer.links:
-            each = layer.size * link.source.size if link.edges is None else len(link.edges.indices)
+            each = layer.size * link.source.size if link.edges is None else link.edges.n
             synapses += each * len(link.names)
     return synapses * max(1, network.steps)
 

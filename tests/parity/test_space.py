@@ -15,6 +15,7 @@ import horn
 from horn.backends import Setup, make
 from horn.compiler import storage
 from horn.compiler.lower import training_program
+from horn.connections import Edges
 from horn.connections.placed import PLACED
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
@@ -136,6 +137,36 @@ def test_nothing_is_shared_by_local_and_a_window_stays_in_its_channel(geometry):
     receivers = np.repeat(np.arange(math.prod(near.shape)), np.diff(near.edges.indptr))
     apart = np.abs(receivers % below[-1] - near.edges.indices % below[-1])
     assert apart.max(initial=0) <= 1
+
+
+def test_a_convolution_needs_no_list_of_its_synapses(monkeypatch, tmp_path):
+    """Of a large picture it takes gigabytes."""
+
+    def refuse(edges: Any) -> Any:
+        raise AssertionError("the synapses were listed")
+
+    monkeypatch.setattr(Edges, "indices", property(refuse))
+    monkeypatch.setattr(Edges, "weight", property(refuse))
+    net = horn.Network(seed=3)
+    net.input((12, 12, 3))
+    net.layer(connect=horn.Convolution(4, 3, padding="same", stride=2), activation="relu")
+    net.layer(connect=horn.Convolution(2, 3, dilation=2), activation="tanh")
+    net.output(3, activation="softmax", loss="cross_entropy")
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((8, 12, 12, 3)), rng.integers(0, 3, 8)
+    run = horn.train(horn.Job(net, (x, y), batch_size=4, epochs=1))
+    run.model.save(tmp_path / "m.horn")
+    again = horn.Model.load(tmp_path / "m.horn")
+    np.testing.assert_array_equal(again.predict(x), run.model.predict(x))
+    assert again.summary() == run.model.summary()
+
+
+def test_too_many_synapses_are_refused_before_they_are_listed():
+    net = horn.Network()
+    net.input((512, 512, 64))
+    said = r"layer 1 'layer1': 9,\d{3},\d{3},\d{3} synapses; there may be 2,147,483,647"
+    with pytest.raises(ModelError, match=said):
+        net.layer(connect=horn.Convolution(64, 3, padding="same"))
 
 
 # the law
