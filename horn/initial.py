@@ -88,10 +88,15 @@ def beginning(given: Any, network: Network) -> Beginning:
         )
     for name in taken:
         found = np.shape(parameters[name])
-        if found != tuple(shapes[name]):
+        if found != (wanted := tuple(shapes[name])):
+            remedy = "give that layer another name, and it is drawn from the seed"
+            if len(found) > 2 and (found[0], *found[2:], found[1]) == wanted:
+                axes = ", ".join(map(str, (0, *range(2, len(found)), 1)))
+                remedy = f"channels come last here: pass numpy.transpose(it, ({axes}))"
+            elif len(found) == 2 and found[::-1] == wanted:
+                remedy = "a neuron's weights are a row here: pass its transpose, it.T"
             raise ModelError(
-                f"Job: initial: {name} is {found} there and {tuple(shapes[name])} in this network; "
-                f"give that layer another name, and it is drawn from the seed"
+                f"Job: initial: {name} is {found} there and {wanted} in this network; {remedy}"
             )
     own = sparse_edges(network)
     for name in edges.keys() & own.keys():

@@ -43,12 +43,34 @@ def check_targets_of(network: Network, data: Dataset, what: str) -> None:
     elif data.y.shape[1:] != (math.prod(network.answers),) and (data.y.ndim > 1 or last.size > 1):
         labels = ", or labels as whole numbers, y.ravel().astype(int)"
         labels = labels if data.y.shape[1:] == (1,) else ""
+        remedy = f"; pass ({len(data)}, {last.size}){labels}"
+        if _is_of_positions(last) and data.y.shape[1:] == (last.n_positions,):
+            remedy = f". {_of_each_position(last)}"
         raise DataError(
             f"{what}: targets have shape {data.y.shape}, but {last.name} has "
-            f"{last.size} neuron{'s' * (last.size > 1)}; pass ({len(data)}, {last.size}){labels}"
+            f"{last.size} neuron{'s' * (last.size > 1)}{remedy}"
         )
     elif last.loss in _OF_SHARES:
         _check_between_0_and_1(data, last.loss.name, what)
+        if _is_of_positions(last) and (sums := data.y.sum(axis=1)).max() > 1.0 + ROUNDING:
+            row = int(sums.argmax())
+            raise DataError(
+                f"{what}: the targets of row {row} sum to {sums[row]:g}, but those of a softmax to "
+                f"1. {_of_each_position(last)}"
+            )
+
+
+def _is_of_positions(last: Layer) -> bool:
+    """Whether it is a softmax over the neurons of several positions."""
+    return last.activation_name == "softmax" and last.n_positions > 1
+
+
+def _of_each_position(last: Layer) -> str:
+    return (
+        f"{last.name}'s softmax is over all its {last.size} neurons together; classes of each of "
+        f"its {last.n_positions} positions take a neuron that hears its position (docs/space.md, "
+        '"A class for each position")'
+    )
 
 
 def frozen_of(given: Any, network: Network) -> tuple[tuple[str, ...], set[str]]:

@@ -43,13 +43,22 @@ ATTRIBUTES = {
     **dict.fromkeys(("ReLU", "Relu", "relu", "Tanh", "tanh", "Sigmoid", "sigmoid", "Softmax",
                      "softmax"), "an activation has a name: net.layer(100, "
                     "activation='relu'); in a neuron write horn.math.relu(z)"),
-    **dict.fromkeys(("MaxPool", "MaxPool1d", "MaxPool2d", "MaxPooling2D", "AvgPool2d",
-                     "AveragePooling2D"), "a neuron that takes max(m.input for m in messages) "
+    **dict.fromkeys(("ConvTranspose1d", "ConvTranspose2d", "Conv2DTranspose"), "the way back "
+                    "through a convolution is connect=horn.Tied(layer, transposed=True)"),
+    **dict.fromkeys(("MaxPool", "MaxPool1d", "MaxPool2d", "MaxPooling2D"), "a neuron that takes "
+                    "max(m.input for m in messages) "
                     "looks through net.layer(connect=horn.Window(2, stride=2), neuron=...): "
                     "docs/space.md"),
+    **dict.fromkeys(("AvgPool1d", "AvgPool2d", "AveragePooling2D", "AdaptiveAvgPool2d",
+                     "GlobalAveragePooling2D"), "a neuron that takes the sum of m.input over "
+                    "len(messages) looks through net.layer(connect=horn.Window(2, stride=2), "
+                    "neuron=...): docs/space.md"),
+    "Unfold": "a neuron hears a window as its messages: net.layer(connect=horn.Convolution(8, 3))",
+    **dict.fromkeys(("PReLU", "LeakyReLU"), "a neuron declares what it learns: slope = "
+                    "horn.Parameter(0.25), and feeds forward horn.math.maximum(z, self.slope * z)"),
     **dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "BatchNormalization", "LayerNorm",
-                     "LayerNormalization"), "a neuron asks for self.mean(z, over='batch') or "
-                    "over='layer': docs/write-a-neuron.md, The layer and the batch"),
+                     "LayerNormalization", "GroupNorm", "InstanceNorm2d"), "a neuron asks for "
+                    "self.mean(z, over='batch') or over='layer': docs/write-a-neuron.md, The layer and the batch"),
     **dict.fromkeys(("CrossEntropyLoss", "MSELoss", "BCELoss", "BCEWithLogitsLoss", "NLLLoss",
                      "L1Loss"), "the output has the loss: net.output(10, activation='softmax', "
                     "loss='cross_entropy')"),

@@ -99,7 +99,7 @@ def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes
     if y.ndim != 2:
         raise DataError(
             f"{what}: y has shape {y.shape}, but (samples,) labels or numbers, or "
-            "(samples, targets) numbers are expected; reshape it"
+            "(samples, targets) numbers are expected; pass y.reshape(len(y), -1)"
         )
     if y.dtype.kind == "f" and y.dtype.itemsize in (4, 8):
         return np.ascontiguousarray(y, dtype=y.dtype.newbyteorder("=")), None

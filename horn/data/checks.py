@@ -202,12 +202,15 @@ def check_features(
     shape = dataset.x.shape if is_row else (len(dataset), *dataset.shape)
     has, n = f"{got:,} feature{'s' * (got != 1)} per sample", f"{expected:,}"
     said = f"input has {has}, but the network declares input({expected}); "
-    remedy = f"Use net.input({got}) or pass matching data"
+    remedy = f"Use net.input({got if is_row else dataset.shape}) or pass matching data"
     if learned_by:
         said = f"{has}, but {learned_by} learned from {n}; "
         remedy = f"Pass the same {n} features in the same order"
-        if shape == sample:
+        if [n for n in shape if n != 1] == [n for n in sample if n != 1]:
             remedy = "It is one sample: pass x[None]"
+        elif len(sample) > 1 and not is_row:
+            remedy = f"Pass samples of shape {sample}"
+            remedy += f", as horn.data.images(..., size={sample[:2]})" if len(sample) == 3 else ""
     if got == expected + 1:
         remedy += "; if the column too many has labels, or numbers the rows, leave it out"
         remedy += " (of a .csv file: --label, --ids)" * bool(learned_by)

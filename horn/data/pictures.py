@@ -1,4 +1,4 @@
-"""Folders of pictures: a folder of PNG or JPEG files for each class, read with Pillow.
+"""Pictures: a folder of PNG or JPEG files for each class, or one file, read with Pillow.
 
 All pictures become bytes (height, width, channels): one channel if all of them are grey, else red,
 green and blue. Transparency is left out.
@@ -30,19 +30,22 @@ def images(
     x (n, height * width * channels) uint8, of shape (height, width, channels); y (n,) int64, the
     classes in the order of their names; ids the files. size : (height, width) to which all
     pictures are scaled, a number for both; without it they must be of one size. Without ``labels``
-    y is None, and pictures may lie in the folder itself.
+    y is None, and pictures may lie in the folder itself. ``folder`` may be one picture: a sample
+    without a label.
 
     Raises
     ------
-    NotFound : there is no such folder. ModelError : Pillow is not installed.
+    NotFound : there is no such folder or file. ModelError : Pillow is not installed.
     DataError : a file is damaged, is no picture, or is of another size; names the file. Or
     ``size`` is none.
     """
     scaled = None if size is None else _pair(size)
     where = Path(folder).expanduser()
-    if not where.is_dir():
-        raise NotFound(f"{where}: no such folder; check the name")
+    if not where.exists():
+        raise NotFound(f"{where}: no such folder or file; check the name")
     files = found(where)
+    if where.is_file():
+        files, where, labels = [where], where.parent, False
     if not files:
         raise DataError(
             f"{where}: has no PNG or JPEG files; put those of each class in a folder of its own, "
@@ -112,7 +115,9 @@ def _read(path: Path, size: tuple[int, int] | None) -> np.ndarray:
             "pictures are read with Pillow, which is not installed; pip install 'horn-bsp[images]'"
         ) from None
     if path.suffix.lower() not in ENDINGS:
-        raise DataError(f"{path}: is no PNG or JPEG file; move it out of the folder")
+        raise DataError(
+            f"{path}: is no PNG or JPEG file; move it out of the folder, or save it as one"
+        )
     try:
         with Image.open(path) as picture:
             if picture.mode not in (*GREY, *COLOURED):

@@ -37,6 +37,8 @@ def test_what_follows_the_learning_rate_is_what_it_is_elsewhere() -> None:
     ("DataLoader", "arrays are data as they are"),
     ("ReLU", "an activation has a name: net.layer(100, activation='relu')"),
     ("MaxPool2d", "net.layer(connect=horn.Window(2, stride=2), neuron=...): docs/space.md"),
+    ("AvgPool2d", "the sum of m.input over len(messages) looks through"),
+    ("ConvTranspose2d", "connect=horn.Tied(layer, transposed=True)"),
     ("BatchNorm1d", "self.mean(z, over='batch')"),
     ("MSELoss", "the output has the loss: net.output(10, activation='softmax'"),
     ("CosineAnnealingLR", "a schedule: horn.SGD(horn.Cosine(0.1, 1000))"),

@@ -100,6 +100,20 @@ def test_what_cannot_be_begun_with_is_refused(given, said):
         job(initial=given)
 
 
+def test_weights_in_the_order_of_others_are_turned():
+    net = horn.Network(seed=4)
+    net.input((8, 8, 2))
+    net.layer(connect=horn.Convolution(3, (3, 4)), name="c")
+    net.output(10, name="out")
+    there = np.zeros((3, 2, 3, 4)), np.zeros((net.layers[1].size, 10))  # as PyTorch, as Keras
+    with pytest.raises(ModelError, match=r"pass numpy.transpose\(it, \(0, 2, 3, 1\)\)"):
+        horn.Job(net, horn.data.digits(), initial={"c.weight": there[0]})
+    with pytest.raises(ModelError, match=r"pass its transpose, it\.T"):
+        horn.Job(net, horn.data.digits(), initial={"out.weight": there[1]})
+    turned = {"c.weight": np.transpose(there[0], (0, 2, 3, 1)), "out.weight": there[1].T}
+    horn.Job(net, horn.data.digits(), initial=turned)
+
+
 def test_other_sparse_connections_are_refused():
     sparse = network(connect=horn.Sparse(fan_in=5))
     model = horn.train(job(sparse)).model

@@ -107,6 +107,9 @@ def test_wrong_feature_count():
         "mnist:train: input has 784 features per sample, but the network declares input(64); "
         "x.shape is (5, 784). Use net.input(784) or pass matching data"
     )
+    pictures = data.as_dataset(np.ones((5, 6, 6, 3)), "x")
+    with pytest.raises(DataError, match=r"Use net.input\(\(6, 6, 3\)\) or pass matching data"):
+        data.check_features(pictures, 64)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +119,9 @@ def test_wrong_feature_count():
         ((5, 65), (64,), "Pass the same 64 features in the same order; if the column too many has "
          "labels, or numbers the rows, leave it out (of a .csv file: --label, --ids)"),
         ((4, 4, 4), (4, 4, 4), "It is one sample: pass x[None]"),
+        ((4, 5), (4, 5, 1), "It is one sample: pass x[None]"),
+        ((2, 6, 6, 3), (8, 8, 1), "Pass samples of shape (8, 8, 1), as horn.data.images(..., "
+         "size=(8, 8))"),
     ],
 )  # fmt: skip
 def test_what_a_model_has_not_learned_is_answered_with_other_data(

@@ -38,6 +38,15 @@ def test_a_folder_by_class_is_data_with_names_and_shape(folder):
             assert np.array_equal(image, pixels[name])
 
 
+def test_one_picture_is_a_sample_without_a_label(folder):
+    where, pixels = folder
+    data = horn.data.images(where / "eel" / "1.png", size=None)
+    assert data.shape == (6, 5, 3) and data.y is None and data.ids.tolist() == ["1.png"]
+    assert np.array_equal(data.images[0], pixels["eel/1.png"])
+    with pytest.raises(NotFound, match="no such folder or file"):
+        horn.data.images(where / "eel" / "2.png")
+
+
 def test_grey_pictures_have_one_channel_unless_others_are_coloured(tmp_path):
     grey = write(tmp_path / "a" / "1.png", mode="L")
     assert horn.data.images(tmp_path).shape == (6, 5, 1)

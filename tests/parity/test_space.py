@@ -18,7 +18,7 @@ from horn.compiler.lower import training_program
 from horn.connections import Edges
 from horn.connections.placed import PLACED
 from horn.data import Dataset
-from horn.errors import JobError, ModelError
+from horn.errors import DataError, JobError, ModelError
 from horn.ir import load
 from horn.partition.placement import CHANNELS, PLACES, Placement
 from horn.program import Convolve
@@ -159,6 +159,24 @@ def test_a_convolution_needs_no_list_of_its_synapses(monkeypatch, tmp_path):
     again = horn.Model.load(tmp_path / "m.horn")
     np.testing.assert_array_equal(again.predict(x), run.model.predict(x))
     assert again.summary() == run.model.summary()
+
+
+def test_a_softmax_over_positions_is_no_class_of_each():
+    net = horn.Network()
+    net.input((6, 5, 2))
+    net.output(connect=horn.Convolution(3, 1), activation="softmax", loss="cross_entropy")
+    rng = np.random.default_rng(0)
+    x, labels = rng.standard_normal((4, 6, 5, 2)), rng.integers(0, 3, (4, 30))
+    each = (
+        r"softmax is over all its 90 neurons together; classes of each of its 30 positions take a "
+        r"neuron that hears its position"
+    )
+    hot = np.eye(3)[labels].reshape(4, -1)
+    with pytest.raises(DataError, match=f"row 0 sum to 30, but those of a softmax to 1.*{each}"):
+        horn.train(horn.Job(net, (x, hot), epochs=1))
+    with pytest.raises(DataError, match=rf"shape \(4, 30\), but layer1 has 90 neurons. .*{each}"):
+        horn.train(horn.Job(net, (x, labels), epochs=1))
+    horn.train(horn.Job(net, (x, hot / 30), epochs=1))  # one distribution over all of them
 
 
 def test_too_many_synapses_are_refused_before_they_are_listed():
