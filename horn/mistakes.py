@@ -58,7 +58,8 @@ ATTRIBUTES = {
                     "horn.Parameter(0.25), and feeds forward horn.math.maximum(z, self.slope * z)"),
     **dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "BatchNormalization", "LayerNorm",
                      "LayerNormalization", "GroupNorm", "InstanceNorm2d"), "a neuron asks for "
-                    "self.mean(z, over='batch') or over='layer': docs/write-a-neuron.md, The layer and the batch"),
+                    "self.mean(z, over='batch') or over='layer': docs/write-a-neuron.md, The layer "
+                    "and the batch"),
     **dict.fromkeys(("CrossEntropyLoss", "MSELoss", "BCELoss", "BCEWithLogitsLoss", "NLLLoss",
                      "L1Loss"), "the output has the loss: net.output(10, activation='softmax', "
                     "loss='cross_entropy')"),
