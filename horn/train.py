@@ -521,6 +521,7 @@ def _train_here(
         settings.timeout,
         at_boundary=alone or recovery.stop_requested.is_set,
         take=None if feed is None else feed.take,
+        is_stopping=recovery.stop_requested.is_set,
         batches=batches,
     )
     if start is not None:

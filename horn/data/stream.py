@@ -23,6 +23,7 @@ from horn.formats import parts
 from horn.mistakes import is_function
 
 AHEAD = 4  # batches in the buffer
+LOOK_S = 0.1  # between looks whether a reader still waits for a stream that gives nothing
 JOIN_S = 5.0  # for the thread to see that it must end; it is a daemon
 
 Item = tuple[np.ndarray, np.ndarray | None]  # rows of x and of y
@@ -229,13 +230,14 @@ class Feed:
         self.ring = Dataset(x, y, head.scale, head.name)
         self._turn = threading.Condition()
         self._written = self._taken = self._freed = 0
-        self._is_closed = False
+        self._is_closed = self._is_silent = False
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    def take(self, n: int) -> np.ndarray:
+    def take(self, n: int, gives_up: Callable[[], bool]) -> np.ndarray | None:
         """The rows of the next n samples, (n,) int64; rows of the previous call may be overwritten
-        from now on. Raises the stream's own errors.
+        from now on. gives_up : asked while they do not come; None if it says so. Raises its errors,
+        and the stream's own.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._fill, name="horn-stream", daemon=True)
@@ -246,7 +248,11 @@ class Feed:
             while self._written - self._taken < n:
                 if self._error is not None:
                     raise self._error
-                self._turn.wait()
+                self._is_silent = True
+                self._turn.wait(LOOK_S)
+                if gives_up():
+                    return None
+                self._is_silent = False
             rows = np.arange(self._taken, self._taken + n, dtype=np.int64) % self.size
             self._taken += n
             return rows
@@ -255,7 +261,7 @@ class Feed:
         with self._turn:
             self._is_closed = True
             self._turn.notify_all()
-        if self._thread is not None:
+        if self._thread is not None and not self._is_silent:  # else it may never come back
             self._thread.join(JOIN_S)
 
     def _fill(self) -> None:

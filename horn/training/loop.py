@@ -23,7 +23,7 @@ from horn.backends import Engine, Memory
 from horn.data import Dataset
 from horn.data.augment import AugmentedBatch
 from horn.data.order import BatchRows
-from horn.errors import Diverged, Timeout
+from horn.errors import Diverged, Stopped, Timeout
 from horn.evaluation import measure
 from horn.job import Job
 from horn.metrics import n_answers
@@ -191,14 +191,17 @@ class TrainingLoop:
     whether to stop there, and then ``is_halted``. on_batch : called after each update, before that,
     with its epoch, the updates so far and its loss; returns whether its epoch, and training, end
     with it. take : gives the next rows of a stream, which has an order of its own; its rows cannot
-    be measured again. batches : changes the rows of a batch; the engine is bound to its data.
+    be measured again; it waits until its second argument says not to, then gives None.
+    is_stopping : whether a stop is asked for, which ends such a wait. batches : changes the rows of
+    a batch; the engine is bound to its data.
 
     ``go_on``, before ``run``, with the arrays and the ``cursor`` of a moment gives the same rows
     and the same model from then on.
 
     Raises
     ------
-    Diverged : the loss, or a weight, became NaN or infinite. Timeout : it took too long.
+    Diverged : the loss, or a weight, became NaN or infinite. Timeout : it took too long. Stopped :
+    a stream gave nothing until a stop was asked for, before the first update.
     """
 
     job: Job
@@ -220,7 +223,8 @@ class TrainingLoop:
     at_boundary: Callable[[], bool] | None = None
     deal: int = 0
     on_batch: Callable[[int, int, float], bool] | None = None
-    take: Callable[[int], Array] | None = None
+    take: Callable[[int, Callable[[], bool]], Array | None] | None = None
+    is_stopping: Callable[[], bool] = lambda: False
     batches: AugmentedBatch | None = None
 
     def __post_init__(self) -> None:
@@ -371,7 +375,14 @@ class TrainingLoop:
         next_report_s = begun + self.watcher.interval_s
         for number in range(n_before, n_steps):
             start = number // pieces * size
-            rows = batches[number] if take is None else take(min(size, n - start))
+            if take is None:
+                rows = batches[number]
+            elif (taken := take(min(size, n - start), self._gives_up)) is not None:
+                rows = taken
+            elif self.iteration:
+                return None
+            else:
+                raise Stopped(0, "")
             if self.on_iteration is not None:
                 self.on_iteration(self.iteration)
             if take is None and number + 1 < n_steps:
@@ -392,8 +403,7 @@ class TrainingLoop:
                 speed = (self.done - done_before) / (now - begun)
                 mean = self.total / (self.done - self.unseen)
                 self.watcher.step(epoch, self.iteration, mean, speed)
-            if self.timeout is not None and now - self.begun > self.timeout:
-                raise overdue(job, self.timeout, self.iteration, epoch)
+            self._check_time(now)
             if self.on_batch is not None and self.on_batch(epoch, self.iteration, loss):
                 self.is_ended = True
                 break
@@ -411,6 +421,15 @@ class TrainingLoop:
             "seconds": now - self.begun + self.earlier_s,
             "samples_per_s": (self.done - done_before) / max(now - begun, 1e-9),
         }
+
+    def _gives_up(self) -> bool:
+        """Whether not to wait for a stream any longer. Raises Timeout."""
+        self._check_time(perf_counter(), ", where its stream gave no more samples")
+        return self.is_stopping()
+
+    def _check_time(self, now: float, where: str = "") -> None:
+        if self.timeout is not None and now - self.begun > self.timeout:
+            raise overdue(self.job, self.timeout, self.iteration, self.epoch, where)
 
     def _pass_boundary(self) -> bool:
         """Save what is to be saved after this update; returns whether to stop there."""
@@ -481,10 +500,10 @@ class TrainingLoop:
         return diverged(self.job, self.engine.parameters(), self.trouble, self.kept)
 
 
-def overdue(job: Job, timeout_s: float, iteration: int, epoch: int) -> Timeout:
+def overdue(job: Job, timeout_s: float, iteration: int, epoch: int, where: str = "") -> Timeout:
     return Timeout(
         f"training took more than {timeout_s:g} s; stopped at iteration "
-        f"{iteration} of {job.n_iterations} (epoch {epoch}); raise --timeout"
+        f"{iteration} of {job.n_iterations} (epoch {epoch}){where}; raise --timeout"
     )
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import threading
 from array import array as memory
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import monotonic, perf_counter
 from typing import Any
 
 import numpy as np
@@ -13,8 +16,9 @@ import pytest
 
 import horn
 from horn.data import Dataset, Stream, permutation
-from horn.data.stream import AHEAD, Feed, is_stream
-from horn.errors import DataError, JobError, ModelError
+from horn.data.stream import AHEAD, JOIN_S, Feed, is_stream
+from horn.errors import DataError, JobError, ModelError, Stopped, Timeout
+from horn.training import loop
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(70, 4)).astype(np.float32)
@@ -27,6 +31,10 @@ def network(n: int = 4, last: int = 2, **output: Any) -> horn.Network:
     net.layer(5, activation="tanh")
     net.output(last, **({"activation": "softmax", "loss": "cross_entropy"} | output))
     return net
+
+
+def never() -> bool:
+    return False
 
 
 def threads() -> list[threading.Thread]:
@@ -141,7 +149,7 @@ def test_no_more_is_read_ahead_than_the_buffer_has() -> None:
             yield X[0], Y[0]
 
     feed = Feed(Stream(counted()), 8)
-    feed.take(8)
+    feed.take(8, never)
     with feed._turn:  # the thread waits for room
         assert feed._turn.wait_for(lambda: feed._written == feed.size, 10)
     feed.close()
@@ -153,9 +161,93 @@ def test_rows_of_a_batch_stay_until_the_next() -> None:
     numbers = ((np.full(2, k, np.float32), 0) for k in itertools.count())
     feed = Feed(Stream(numbers), 5)
     for k in range(0, 300, 5):
-        rows = feed.take(5)
+        rows = feed.take(5, never)
         np.testing.assert_array_equal(feed.ring.x[rows, 0], np.arange(k, k + 5))
     feed.close()
+
+
+@dataclass
+class Silent:
+    """A source that says no more after some samples, until it is let go."""
+
+    n: int
+    more: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self) -> Iterator[Any]:
+        yield from zip(X[: self.n], Y[: self.n], strict=True)
+        self.more.wait()
+
+    def let_go(self) -> None:
+        self.more.set()
+        for thread in threads():
+            thread.join(10)
+
+
+@pytest.fixture
+def silent() -> Iterator[Callable[[int], Silent]]:
+    made: list[Silent] = []
+
+    def make(n: int) -> Silent:
+        made.append(Silent(n))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.let_go()
+
+
+class At(horn.Callback):
+    """Does something after an update, when the loop has not asked for the time again."""
+
+    def __init__(self, iteration: int, do: Callable[[], None]) -> None:
+        self.at, self.do = iteration, do
+
+    def on_batch_end(self, context: horn.TrainingContext) -> None:
+        if context.iteration == self.at:
+            self.do()
+
+
+def test_what_never_comes_is_waited_for_until_one_gives_up(silent: Any) -> None:
+    feed = Feed(Stream(silent(8)), 5)
+    said = iter([False, False, True])
+    assert feed.take(5, never) is not None and feed.take(5, lambda: next(said)) is None
+    assert next(said, None) is None
+    begun = monotonic()
+    feed.close()  # it does not wait for the source, which may never come back
+    assert monotonic() - begun < JOIN_S and len(threads()) == 1
+
+
+def test_a_silent_stream_ends_with_the_time(silent: Any, monkeypatch: Any) -> None:
+    late: list[float] = []
+    monkeypatch.setattr(loop, "perf_counter", lambda: perf_counter() + sum(late))
+    job = horn.Job(network(), silent(10), iterations=9, batch_size=5,
+                   callbacks=[At(2, lambda: late.append(1e6))])  # fmt: skip
+    with pytest.raises(Timeout, match=r"more than 999 s; stopped at iteration 2 of 9 \(epoch 1\), "
+                       "where its stream gave no more samples; raise") as raised:  # fmt: skip
+        horn.train(job, timeout=999)
+    assert raised.value.iteration == 2
+    assert raised.value.model.facts["iteration"] == 2
+
+
+@pytest.mark.parametrize("n", [0, 2])
+def test_ctrl_c_ends_the_wait_for_a_silent_stream(n: int, silent: Any, monkeypatch: Any) -> None:
+    """The first one: the run so far comes back, if there is one."""
+    due = [] if n else [signal.SIGINT]
+
+    def clock() -> float:
+        while due:
+            signal.raise_signal(due.pop())
+        return perf_counter()
+
+    monkeypatch.setattr(loop, "perf_counter", clock)
+    job = horn.Job(network(), silent(5 * n + 3), iterations=9, batch_size=5,
+                   callbacks=[At(2, lambda: due.append(signal.SIGINT))])  # fmt: skip
+    if not n:
+        with pytest.raises(Stopped, match="before the first iteration: there was nothing to save"):
+            horn.train(job)
+        return
+    run = horn.train(job)
+    assert run.stopped and run.iterations == 2 and run.model.facts["iteration"] == 2
 
 
 def test_bytes_are_worth_what_bytes_are() -> None:
