@@ -35,6 +35,10 @@ logger = logging.getLogger(__name__)
 # A peer that has not sent its ConnectRequest by then is a stray socket.
 HANDSHAKE_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 10.0
+# For an embedded server to read its data folder and to listen, and to end: a disk, or a name
+# service, may never answer.
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
 # Turns of the loop from asyncio's accept to a started connection task. If the listener closes or
 # the loop ends earlier, the accepted socket stays open: a task that has not begun closes nothing.
 ACCEPT_TURNS = 4
@@ -518,7 +522,8 @@ class EmbeddedServer:
 
     Raises
     ------
-    ServerError : from ``start``, when the port is in use or the data folder cannot be written.
+    ServerError : from ``start``, when the port is in use, the data folder cannot be written, or the
+    start takes too long.
     """
 
     def __init__(
@@ -559,7 +564,13 @@ class EmbeddedServer:
         run = functools.partial(self._run, ready)
         self._thread = threading.Thread(target=run, name="zk-server", daemon=True)
         self._thread.start()
-        ready.wait()
+        if not ready.wait(START_TIMEOUT_S):
+            self._thread = None
+            where = self.host if self.data_dir is None else f"{self.host} or {self.data_dir}"
+            raise ServerError(
+                f"the server has not started in {START_TIMEOUT_S:g} s: {where} does not answer; "
+                f"use a folder on a disk of this machine, and an address instead of a name"
+            )
         if self.error is not None:
             self._thread.join()
             self._thread = None
@@ -574,7 +585,9 @@ class EmbeddedServer:
             self._server.loop.call_soon_threadsafe(self._server.stop)
         except RuntimeError:
             pass  # the loop ended by itself
-        self._thread.join()
+        self._thread.join(STOP_TIMEOUT_S)
+        if self._thread.is_alive():
+            logger.warning("server left behind: it has not ended in %g s", STOP_TIMEOUT_S)
         self._thread = None
 
     def __enter__(self) -> Self:
@@ -601,6 +614,8 @@ class EmbeddedServer:
             server.service.tree.zxid = self._server.service.tree.zxid
         try:
             await server.start()
+            if threading.current_thread() is not self._thread:  # the starter has given up
+                return
             self._server, self.port = server, server.port
             ready.set()
             await server.run()

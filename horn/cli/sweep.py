@@ -244,7 +244,8 @@ def _end(children: Sequence[_Child]) -> None:
             child.process.wait(LEAVE_S)
         except subprocess.TimeoutExpired:
             child.process.kill()
-            child.process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
+                child.process.wait(LEAVE_S)
         os.close(child.pidfd)
 
 

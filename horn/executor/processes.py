@@ -22,6 +22,7 @@ from horn.process.control import ControlChannel, ControlMessage
 logger = logging.getLogger(__name__)
 
 TELL_S = 30.0  # for a task that has hundreds of messages unread to read one
+KILLED_S = 10.0  # for the kernel to end a process: one that waits for a disk cannot be killed
 STACK_S = 1.0  # for a late task to write its stack
 STACK_BYTES = 20_000
 BLAS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
@@ -149,10 +150,24 @@ class ChildProcess:
     def end(self) -> None:
         """Kill the process at once, and close its descriptors."""
         self.process.kill()
-        self.process.wait()
+        reap([self])
         self.close()
 
     def close(self) -> None:
         self.line.close()
         os.close(self.pidfd)
         os.close(self.stack)
+
+
+def reap(killed: Sequence[ChildProcess]) -> None:
+    """Wait for the ends of processes that were killed, but not for what the kernel holds."""
+    ends = time.monotonic() + KILLED_S
+    for child in killed:
+        try:
+            child.process.wait(max(ends - time.monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            logger.warning(
+                "task left behind task=%d pid=%d: it was killed and has not ended in %g s; it may "
+                "wait for a disk, or a folder of another host, that does not answer",
+                child.task, child.process.pid, KILLED_S,
+            )  # fmt: skip

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from horn.executor import preload
-from horn.executor.processes import ChildProcess
+from horn.executor.processes import ChildProcess, reap
 from horn.job import Job
 from horn.partition.placement import Placement
 from horn.process.control import ControlMessage, StartTask
@@ -87,8 +87,8 @@ class TaskPool:
         for child in old:
             if child.code is None:
                 child.process.kill()
+        reap(old)
         for child in old:
-            child.process.wait()
             child.close()
             del self._children[child.task]
 
@@ -193,7 +193,7 @@ class TaskPool:
                 child.process.wait(max(ends - time.monotonic(), 0.0))
             except subprocess.TimeoutExpired:
                 child.process.kill()
-                child.process.wait()
+        reap(alive)
         for child in self._children.values():
             child.close()
         self._children = {}

@@ -31,6 +31,7 @@ from horn.errors import BarrierTimeout, CompileError, Diverged, JobError, TaskFa
 from horn.executor import processes
 from horn.executor.launch import JobEntry, launch
 from horn.executor.processes import ChildProcess, import_paths
+from horn.executor.task_pool import TaskPool
 from horn.partition.placement import Placement
 from horn.planner.plan import cheapest
 from horn.process.control import StartPhase
@@ -242,6 +243,24 @@ def test_a_task_that_does_not_read_what_it_is_told_is_ended(monkeypatch, caplog)
         assert f"task=5 pid={child.process.pid}: it has read nothing for 0.05 s" in caplog.text
     finally:
         child.end()
+
+
+def test_a_killed_task_that_the_kernel_holds_is_left_behind(monkeypatch, caplog):
+    """One that waits for a disk: who ended it waited with it."""
+    monkeypatch.setattr(processes, "KILLED_S", 0.01)
+    child = ChildProcess(5, 1, "test")
+    end = child.process.wait
+
+    def never(timeout: float | None = None) -> int:
+        assert timeout is not None, "it would wait for ever"
+        raise subprocess.TimeoutExpired("task", timeout)
+
+    monkeypatch.setattr(child.process, "wait", never)
+    pool = TaskPool([5], 1, "test", standby=[child])
+    pool.stop()
+    assert pool.pids == {} and end(DEADLINE_S) in (-signal.SIGTERM, -signal.SIGKILL)
+    said = f"task left behind task=5 pid={child.process.pid}: it was killed and has not ended in"
+    assert said in caplog.text
 
 
 def test_what_is_no_text_in_the_path_is_skipped_as_by_python(monkeypatch, tmp_path):

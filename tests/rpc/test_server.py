@@ -10,6 +10,7 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 import pytest
@@ -153,6 +154,18 @@ def test_every_call_has_a_deadline_at_both_ends():
         port = deaf.getsockname()[1]
         with RpcClient(f"tcp://127.0.0.1:{port}") as caller, pytest.raises(ClusterError):
             caller.call("echo", Text(), Text, timeout_s=0.2)
+
+
+def test_a_deadline_counts_the_wait_for_another_call():
+    """A body that nobody read held all later calls of its client for ever."""
+    with service() as (found, echo), client(found) as caller:
+        _, portions = caller.download("send", Count(1 << 30), Text, max_bytes=1 << 30)
+        with portions:
+            for call in (caller.call, partial(caller.download, max_bytes=1)):
+                with pytest.raises(ClusterError, match="'echo' was not sent to .* in time: another "
+                                   "call has the connection; read the body"):  # fmt: skip
+                    call("echo", Text(), Text, timeout_s=0.05)
+        assert caller.call("echo", Text("next"), Text) == Text("next")
 
 
 def test_calls_are_counted_per_peer():

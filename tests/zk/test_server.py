@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -31,6 +32,7 @@ from tests.zk.test_wire import mutate, seeds
 from zk import wire
 from zk.acl import OPEN
 from zk.errors import ServerError
+from zk.log import Log
 from zk.server import MAX_PER_LOOPBACK, RESERVED, Server, check_bind, make_tls, most_connections
 from zk.service import Service
 from zk.wire import Code, Event, Op
@@ -326,6 +328,34 @@ def test_port_in_use_is_one_sentence(server: zk.EmbeddedServer) -> None:
     with pytest.raises(ServerError, match=r"port \d+ on 127.0.0.1 is in use; stop .*") as caught:
         zk.EmbeddedServer(port=server.port).start()
     assert caught.value.exit_code == 6
+
+
+def test_a_start_that_takes_too_long_ends_and_leaves_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of another host, say, that does not answer: the starter waited for ever."""
+    answers, recover = threading.Event(), Log.recover
+
+    def late(*args: Any) -> None:
+        assert answers.wait(TIMEOUT_S)
+        recover(*args)
+
+    monkeypatch.setattr(Log, "recover", late)
+    monkeypatch.setattr(zk.server, "START_TIMEOUT_S", 0.05)
+    server = zk.EmbeddedServer(data_dir=tmp_path / "zk")
+    threads = set(threading.enumerate())
+    with pytest.raises(ServerError, match=r"has not started in 0.05 s: 127.0.0.1 or .*/zk does "
+                       "not answer; use a folder on a disk of this machine"):  # fmt: skip
+        server.start()
+    assert not server.is_running
+    starting = set(threading.enumerate()) - threads
+    answers.set()
+    for thread in starting:
+        thread.join(TIMEOUT_S)
+    assert not set(threading.enumerate()) - threads
+    monkeypatch.undo()
+    with server:  # the folder and the port are free
+        assert server.is_running
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org"])
