@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import pkgutil
 from typing import Any
 
@@ -16,7 +17,10 @@ from horn.errors import JobError
 
 
 def names(package: str) -> list[str]:
-    found = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    """The names of a kind, without importing its package."""
+    where = importlib.util.find_spec(package)
+    assert where is not None
+    found = pkgutil.iter_modules(where.submodule_search_locations)
     return sorted(m.name.replace("_", "-") for m in found if not m.ispkg and m.name[0] != "_")
 
 

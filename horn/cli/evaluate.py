@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import click
 
+from horn import registry
+
 
 @click.command(short_help="How good a model is on data.")
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="DATA")
 @click.option(
-    "--backend", default="kernels", show_default=True, help="kernels, reference or python."
+    "--backend",
+    default="kernels",
+    show_default=True,
+    help=f"One of {', '.join(registry.names('horn.backends'))}, or module:Class of yours.",
 )
 @click.option(
     "--metric", "names", multiple=True, metavar="NAME",

@@ -8,6 +8,8 @@ from typing import IO, Any
 
 import click
 
+from horn import registry
+
 
 @click.command(short_help="What a model says about samples.")
 @click.argument("model", metavar="MODEL")
@@ -23,7 +25,10 @@ import click
               help="Column of a .csv that is no feature. By default the last, if it is "
               "text.")  # fmt: skip
 @click.option(
-    "--backend", default="kernels", show_default=True, help="kernels, reference or python."
+    "--backend",
+    default="kernels",
+    show_default=True,
+    help=f"One of {', '.join(registry.names('horn.backends'))}, or module:Class of yours.",
 )
 @click.option("--stream", is_flag=True,
               help="The lines of DATA are the steps of one sequence, of any length; of standard "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from horn import registry
 from horn.cli import _cluster
 from horn.errors import HornError
 
@@ -58,9 +59,8 @@ class _Submit(click.Command):
               help="Servers of downpour and easgd: 1 by default, 0 for one in the process of the "
               "first task.")  # fmt: skip
 @click.option("--strategy", default="allreduce", metavar="NAME",
-              help="How groups stay together: allreduce, averaging, downpour, easgd, "
-              "parallel-dropout, or module:Class of yours. Its settings are --set "
-              "strategy.KEY=VALUE.")  # fmt: skip
+              help=f"How groups stay together: {', '.join(registry.names('horn.strategies'))}, or "
+              "module:Class of yours. Its settings are --set strategy.KEY=VALUE.")  # fmt: skip
 @click.option("--barrier", default="message", type=click.Choice(["message", "zookeeper"]),
               help="How tasks pass supersteps.")  # fmt: skip
 @click.option("--transport", default="shm", metavar="NAME", callback=_transport,
@@ -114,7 +114,9 @@ class _Submit(click.Command):
               help="With --dry-run: the plan on machines that are not here, as in "
               "tasks=64,bandwidth=10Gbit,latency=50us,cores=64,flops=100G. Any part may be left "
               "out.")  # fmt: skip
-@click.option("--backend", default="kernels", help="kernels, reference or python.")
+@click.option("--backend", default="kernels",
+              help=f"One of {', '.join(registry.names('horn.backends'))}, or module:Class of "
+              "yours.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1),
               help="At most so many per task. By default the cores, divided by the "
               "tasks.")  # fmt: skip

@@ -111,9 +111,10 @@ class Strategy:
     def check(self, job: Job, topology: Topology) -> None:
         """Check that the strategy can run a job. Raises JobError."""
         if topology.n_servers and not self.default_servers:
+            others = " or ".join(name for name in names() if load(name).default_servers)
             raise JobError(
                 f"strategy {self.name} has no servers, but {topology.n_servers} were asked for; "
-                f"leave servers out, or take strategy=downpour or easgd"
+                f"leave servers out, or take strategy={others}"
             )
 
     def prepared(self, job: Job, topology: Topology) -> Job:

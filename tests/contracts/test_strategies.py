@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
+import sys
 import threading
+import types
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -138,6 +142,21 @@ def test_each_of_its_settings_is_checked(strategy: Strategy) -> None:
                 dataclasses.replace(strategy, **{field.name: wrong})
             assert strategy.name in str(caught.value) and field.name in str(caught.value)
             assert repr(wrong) in str(caught.value)
+
+
+def test_the_example_of_the_page_is_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).parents[2] / "docs/strategies.md"
+    [code] = re.findall(r"```python\n(# local\.py\n.*?)```", page.read_text(), re.DOTALL)
+    local = types.ModuleType("local")
+    monkeypatch.setitem(sys.modules, "local", local)
+    exec(code, vars(local))
+    test_it_is_a_frozen_description_with_a_docstring(local.Averaged())
+    test_each_of_its_settings_is_checked(local.Averaged())
+
+
+def test_who_has_no_servers_names_who_has() -> None:
+    with pytest.raises(JobError, match="leave servers out, or take strategy=downpour or easgd$"):
+        strategies.make("averaging").check(a_job(), Topology(2, 1, 1))
 
 
 # what it makes of a job
