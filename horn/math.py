@@ -383,6 +383,13 @@ FUNCTIONS = tuple(
     and not name.startswith("apply")
 )
 
+#: Functions of Python's ``math`` that a neuron may call, and the one here that each becomes.
+OF_PYTHON: dict[Callable[..., Any], Callable[..., Any]] = {
+    _m.fabs: abs_,
+    _m.pow: pow_,
+    **{getattr(_m, name): globals()[name] for name in FUNCTIONS if hasattr(_m, name)},
+}
+
 
 def __dir__() -> list[str]:  # what a prompt completes
     return ["e", "pi", *FUNCTIONS]

@@ -189,6 +189,18 @@ def test_the_figures_of_the_readme_are_those_that_a_reader_sees() -> None:
     assert f"Epoch  1/20  loss {digits}" in shown
 
 
+def test_the_functions_of_the_language_are_those_that_compile() -> None:
+    """In the rows of what-compiles.md on functions, on messages and on their order of size."""
+    page = (ROOT / "docs" / "what-compiles.md").read_text()
+    rows = dict(re.findall(r"^\| (functions|messages|order of size) \| (.*) \|$", page, re.M))
+    words = {row: set(re.findall(r"\w+", text)) for row, text in rows.items()}
+    of_messages = {"prod"} | {"median", "largest", "smallest", "top_sum"}
+    listed = re.search(r"`horn.math`: `([\w ]+)`", rows["functions"])
+    assert listed is not None
+    assert {*listed[1].split()} == {*horn.math.FUNCTIONS} - of_messages
+    assert of_messages <= words["messages"] | words["order of size"]
+
+
 def test_links_lead_somewhere() -> None:
     for path in FILES:
         for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):

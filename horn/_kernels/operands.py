@@ -22,14 +22,17 @@ DTYPES = {
     np.dtype(np.int32): 3,
     np.dtype(np.int64): 4,
 }
-#: operation -> (code, number of arguments), in the order of tape.h
+#: Operations by their number of arguments, each in the order of tape.h.
+UNARY = (
+    "copy neg abs sqrt exp log log1p expm1 tanh sigmoid softplus sin cos floor sign not relu "
+    "square reciprocal erf erfc atan"
+).split()
+BINARY = "add sub mul div min max pow atan2 floordiv mod halfway lt le gt ge eq ne and or".split()
+TERNARY = "select fma".split()
+#: operation -> (code, number of arguments)
 OPS = {
-    name: (code, 1 if code < 22 else 2 if code < 41 else 3)
-    for code, name in enumerate(
-        "copy neg abs sqrt exp log log1p expm1 tanh sigmoid softplus sin cos floor sign not relu "
-        "square reciprocal erf erfc atan add sub mul div min max pow atan2 floordiv mod "
-        "halfway lt le gt ge eq ne and or select fma".split()
-    )
+    name: (code, 1 + (name in BINARY) + 2 * (name in TERNARY))
+    for code, name in enumerate([*UNARY, *BINARY, *TERNARY])
 }
 #: monoid -> code, in the order of tape.h
 MONOIDS = {name: code for code, name in enumerate("sum prod max min any all argmax".split(), 1)}

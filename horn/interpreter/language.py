@@ -29,18 +29,7 @@ def _log(z: Any, base: Any = None) -> Any:
     return math.log(z) if base is None else math.log(z) / math.log(base)
 
 
-_MATH: dict[Any, Callable[..., Any]] = {
-    python_math.log: _log,
-    python_math.pow: math.pow_,
-    python_math.fabs: math.abs_,
-    **{
-        getattr(python_math, name): getattr(math, name)
-        for name in (
-            *("exp", "sqrt", "tanh", "sin", "cos", "floor", "log1p", "expm1", "erf", "erfc"),
-            *("atan", "atan2", "ceil", "tan", "asin", "acos", "isfinite", "isinf", "isnan", "prod"),
-        )
-    },
-}
+_MATH: dict[Any, Callable[..., Any]] = {**math.OF_PYTHON, python_math.log: _log}
 
 
 class _FloatType(type):

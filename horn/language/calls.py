@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math as python_math
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,12 +35,10 @@ from horn.mistakes import NOT_IN_MATH
 
 # Functions of Python that horn.math defines with operations of the neuron language.
 _HELPERS: dict[Any, Callable[..., Any]] = {
-    getattr(python_math, name): getattr(horn_math, name)
-    for name in ("ceil", "tan", "asin", "acos", "isfinite", "isinf", "isnan")
+    python: f for python, f in horn_math.OF_PYTHON.items() if f not in MATH
 }
 _MONOIDS = {
-    sum: "sum", max: "max", min: "min", any: "any", all: "all",
-    python_math.prod: "prod", horn_math.prod: "prod",
+    sum: "sum", max: "max", min: "min", any: "any", all: "all", horn_math.prod: "prod",
 }  # fmt: skip
 _OF_NUMBERS: tuple[Any, ...] = (len, abs, float, bool, pow)
 _ORDERS = {

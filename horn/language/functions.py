@@ -6,7 +6,6 @@ import ast
 import inspect
 import itertools
 import linecache
-import math as python_math
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,14 +28,8 @@ MATH: dict[Any, str] = {
     for name in horn_math.OPS
     if hasattr(horn_math, name) and inspect.isfunction(getattr(horn_math, name))
 }
-MATH |= {horn_math.abs_: "abs", horn_math.pow_: "pow", python_math.fabs: "abs"}
-MATH |= {
-    getattr(python_math, name): name
-    for name in (
-        *("exp", "log", "sqrt", "tanh", "sin", "cos", "floor", "log1p", "expm1", "pow", "erf"),
-        *("erfc", "atan", "atan2"),
-    )
-}
+MATH |= {horn_math.abs_: "abs", horn_math.pow_: "pow"}
+MATH |= {python: MATH[f] for python, f in horn_math.OF_PYTHON.items() if f in MATH}
 
 # The deepest nesting of calls: of a function in itself, and of any functions.
 AGAIN, DEEP = 40, 80

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,41 @@ import pytest
 import horn
 from horn._kernels import reference
 from horn._kernels.engine import Tape, View
+from horn._kernels.operands import BINARY, OPS, TERNARY, UNARY
+from tests.kernels import accuracy
 from tests.kernels.accuracy import run
+from tests.support.functions import ONE, RANGES
 
-HEADER = (Path(horn.__file__).parent / "_kernels" / "functions.h").read_text()
+KERNELS = Path(horn.__file__).parent / "_kernels"
+HEADER = (KERNELS / "functions.h").read_text()
+# What the engine calls them, where it is not horn.math's word; it need not know of gradients.
+CALLED = {"maximum": "max", "minimum": "min", "stop_gradient": "copy"}
+# Of one operation of the processor, or of several that are exact.
+EXACT = ("abs", "sqrt", "floor", "sign", "relu", "copy", "max", "min", "floordiv", "mod")
+
+
+def test_operations_have_the_codes_of_tape_h():
+    enum = re.search(r"enum \{\s*(OP_COPY.*?), N_OPS\s*\};", (KERNELS / "tape.h").read_text(), re.S)
+    assert enum is not None
+    names = [each.removeprefix("OP_").lower() for each in re.split(r",\s*", enum[1])]
+    assert names == [*UNARY, *BINARY, *TERNARY]
+    assert {name: code for name, (code, _) in OPS.items()} == {n: k for k, n in enumerate(names)}
+    for name, (_, arity) in OPS.items():
+        args = np.full((arity, 1), 0.5)
+        assert run(name, *args).shape == reference.OPERATIONS[name](*args).shape
+
+
+def test_the_error_of_every_function_is_known():
+    every = {CALLED.get(name, name) for name in RANGES}
+    assert every == {*accuracy.MEASURED, *EXACT}
+    assert promised()["float32"].keys() == {*accuracy.MEASURED}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_some_functions_are_exact(name, dtype, rng):
+    x = rng.uniform(-9, 9, (OPS[name][1], 2_000)).astype(dtype)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(run(name, *x), reference.OPERATIONS[name](*x))
 
 
 def promised():
@@ -54,9 +87,7 @@ SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-42, -1e-42, 88.5, 89.5, 100.0,
            -110, 1.0, -1.0, 0.5, 710.0, -746.0, 1e30, -1e30]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "log1p", "expm1", "tanh", "sigmoid", "softplus",
-                                  "relu", "sign", "sqrt", "floor", "sin", "cos", "erf", "erfc",
-                                  "atan"])  # fmt: skip
+@pytest.mark.parametrize("name", [CALLED.get(name, name) for name in ONE])
 def test_special_values_come_out_as_in_numpy(name, dtype):
     x = np.array(SPECIAL, dtype)
     with np.errstate(all="ignore"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from horn import math
 from horn.errors import CompileError
 from horn.ir import Op, leaf, reduce
 from horn.mistakes import NOT_IN_MATH
@@ -59,6 +60,10 @@ def test_a_complaint_says_what_there_is_instead(tmp_path, lines: list[str], said
     with pytest.raises(CompileError) as caught:
         texts.forward(made.N)
     assert said in str(caught.value)
+
+
+def test_what_horn_math_has_is_not_said_to_be_missing():
+    assert not {*NOT_IN_MATH} & {*math.FUNCTIONS}
 
 
 @pytest.mark.parametrize("name", sorted(NOT_IN_MATH))

@@ -1,0 +1,71 @@
+"""Every function of the neuron language: its slope, and that it is the same compiled and not."""
+
+import math as python_math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import horn
+from horn import math
+from horn.autodiff.tape import RULES, Traced, adjoints
+from tests.parity import expressions
+from tests.parity.test_compiled_equals_interpreted import compare
+from tests.support.functions import FLAT, RANGES, neuron_of
+
+
+def test_the_list_of_functions_is_that_of_the_language():
+    numbers = {name: len(places) for name, places in RANGES.items()}
+    assert {**numbers, "where": 3} == math.OPS
+
+
+def test_random_programs_have_every_function():
+    """tests/parity/expressions.py; operators are in it as operators."""
+    text = Path(expressions.__file__).read_text()
+    called = set(re.findall(r"\b(?:hm|math)\.(\w+)\(", text))
+    of_messages = {"median", "largest", "smallest", "top_sum", "isinf", "isnan"}
+    operators = {"floordiv", "mod"}
+    assert called >= {*math.FUNCTIONS} - of_messages - operators
+
+
+def test_functions_of_pythons_math_are_those_of_horn(rng):
+    for python, ours in math.OF_PYTHON.items():
+        numbers = rng.uniform(0.1, 0.9, (5, 2))
+        for a, b in numbers:
+            args = {"atan2": (a, b), "pow": (a, b), "prod": ([a, b],)}.get(python.__name__, (a,))
+            assert ours(*args) == pytest.approx(python(*args), rel=1e-12)
+    assert {python_math.fabs, python_math.pow, python_math.prod, python_math.exp} <= {
+        *math.OF_PYTHON
+    }
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_the_interpreters_slopes_are_finite_differences(name, rng):
+    assert len(RULES[name]) == len(RANGES[name])
+    low, high = np.transpose(RANGES[name])
+    for values in rng.uniform(low, high, (50, len(low))):
+        args = [Traced(v, variable=True) for v in values]
+        table = adjoints([(math.apply(name, *args), 1.0)])
+        for place, arg in enumerate(args):
+            step = 1e-6 * np.eye(len(args))[place]
+            above, below = (math.apply(name, *(values + s)) for s in (step, -step))
+            slope = 0.0 if name in FLAT else (above - below) / 2e-6
+            found = table.get(arg.serial, 0.0)
+            assert found == pytest.approx(slope, rel=1e-6, abs=1e-8), (name, values, place)
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_a_neuron_with_it_learns_the_same_compiled_and_interpreted(name, tmp_path):
+    sums = ("sum(m.input * m.weight for m in messages)", "sum(m.input for m in messages)")
+    args = [
+        f"{low} + {high - low} * horn.math.sigmoid({each})"
+        for (low, high), each in zip(RANGES[name], sums, strict=False)
+    ]
+    neuron = neuron_of(name, args, tmp_path, f" + 0.1 * {sums[0]}")
+    net = horn.Network(seed=1)
+    net.input(5)
+    net.layer(6, neuron=neuron)
+    net.layer(4, neuron=neuron)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    compare(net, horn.SGD(0.1), 4)
