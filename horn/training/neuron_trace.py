@@ -7,7 +7,7 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,10 +18,11 @@ from horn.data import Stream
 from horn.errors import JobError
 from horn.interpreter import Engine as Interpreter
 from horn.interpreter.language import printing
-from horn.interpreter.layers import Wire
-from horn.interpreter.passes import Gradients
+from horn.interpreter.layers import Stage, Wire
+from horn.interpreter.passes import Fired, Gradients, Sample
 from horn.job import Job
 from horn.layers import Layer
+from horn.model import Array
 from horn.network import Network
 from horn.training.diagnosis import Batches, batch
 
@@ -126,16 +127,68 @@ def trace(
     JobError : there is no such neuron, sample or step.
     """
     layer, o = find(job.network, neuron)
+    rows = _rows(job, sample, step, at)
+    engine, interpreter, batches = _run_to(job, make, step)
+    now, first = batches.at(step)
+    place = (layer.index, o)
+    with printing(lambda who: who is not None and (who.layer_index, who.index) == place):
+        seen, back = interpreter.observe(now, sample, iteration=step, first_sample=first)
+    in_time = _in_time(seen, back)
+    last = len(in_time) - 1
+    if at is not None and not 0 <= at <= last:
+        raise JobError(f"sample {sample} of the batch has the steps 0 to {last}, got --at {at}")
+    seen, back = in_time[last if at is None else at]
+    stage, arrays = interpreter.stages[layer.index], engine.parameters()
+    begun = {name: array.ravel() for name, array in engine.states().items()}
+    before: Mapping[str, Sequence[float] | Array] = seen.past[0].states if seen.past else begun
+    names, fired = [each.name for each in job.network.layers], seen.fired[layer.index][o]
+    kind, targets = stage.kind(o), seen.targets.get(layer.index) if layer.answers else None
+    is_sequence = bool(job.network.steps)
+    return NeuronTrace(
+        neuron=neuron,
+        kind=layer.neuron.__name__,
+        step=step,
+        sample=sample,
+        row=int(rows[sample]),
+        learning_rate=job.optimizer.rate(step),
+        loss=sum(each.loss for _, each in in_time),
+        incoming=_incoming(names, fired, back),
+        outgoing=_outgoing(names, stage, o, arrays, back),
+        fed=number(fired.call.fed),
+        output=seen.sent[layer.index][o],
+        delta=_deltas(stage, o, back),
+        target=None if targets is None else targets[o],
+        parameters={
+            name: (float(arrays[array][kind]), back.arrays[array][kind])
+            for name, array in stage.parameters.items()
+        },
+        states={n: (float(before[a][o]), seen.states[a][o]) for n, a in stage.states.items()},
+        place=[int(k) for k in np.unravel_index(o, layer.shape)] if len(layer.shape) > 1 else [],
+        sharing=layer.size // layer.n_kinds,
+        at=None if not is_sequence else last if at is None else at,
+        steps=[_at_step(stage, o, *each) for each in in_time] if is_sequence else [],
+    )
+
+
+def _rows(job: Job, sample: int, step: int, at: int | None) -> Array:
+    """The rows of the batch of an update. Raises JobError: it has no such sample."""
     if at is not None and not job.network.steps:
         raise JobError("--at is a step of a sequence, and the job's samples are none; leave it out")
     if isinstance(job.data, Stream):
         raise JobError("a stream is read once, and cannot be traced: trace on arrays or a file")
     if not 0 <= step < job.n_iterations:
         raise JobError(f"the job has the steps 0 to {job.n_iterations - 1}, got {step}")
-    rows, first = batch(job, step)
+    rows, _ = batch(job, step)
     if not 0 <= sample < len(rows):
         raise JobError(f"the batch of step {step} has the samples 0 to {len(rows) - 1}, got "
                        f"{sample}")  # fmt: skip
+    return rows
+
+
+def _run_to(
+    job: Job, make: Callable[[Setup], Engine], step: int
+) -> tuple[Engine, Interpreter, Batches]:
+    """Compute the updates before ``step``: the engine that has, and an interpreter to go on."""
     size = min(job.batch_size, len(job.data))
     setup = Setup(job.network, job.optimizer, job.target, size, job.dtype)
     engine = make(setup)
@@ -149,96 +202,64 @@ def trace(
     interpreter.load(engine.parameters(), engine.states(), engine.slots(), engine.updates)
     if job.data.pieces > 1:
         interpreter.recall(engine.memory(), engine.updates)
-    place = (layer.index, o)
-    with printing(lambda who: who is not None and (who.layer_index, who.index) == place):
-        seen, back = interpreter.observe(
-            batches.at(step)[0], sample, iteration=step, first_sample=first
-        )
+    return engine, interpreter, batches
+
+
+def _in_time(seen: Sample, back: Gradients) -> list[tuple[Sample, Gradients]]:
+    """The sample and its gradients at every step of a sequence. back : of the first one."""
     backs = (back, *back.later)
-    in_time = (*reversed(seen.past[: len(backs) - 1]), seen)
-    if at is not None and not 0 <= at < len(backs):
-        raise JobError(f"sample {sample} of the batch has the steps 0 to {len(backs) - 1}, got "
-                       f"--at {at}")  # fmt: skip
-    total = sum(each.loss for each in backs)
-    seen, back = in_time[-1 if at is None else at], backs[-1 if at is None else at]
-    fired, names = seen.fired[layer.index][o], [each.name for each in job.network.layers]
-    arrays = engine.parameters()
+    return list(zip((*reversed(seen.past[: len(backs) - 1]), seen), backs, strict=True))
 
-    def gradients(wire: Wire) -> dict[str, float]:
-        return {name: back.arrays[array][wire.place] for name, array in wire.arrays}
 
-    incoming = [
+def _at_step(stage: Stage, o: int, seen: Sample, back: Gradients) -> AtStep:
+    states = {name: seen.states[array][o] for name, array in stage.states.items()}
+    return AtStep(seen.sent[stage.index][o], _deltas(stage, o, back), back.loss, states)
+
+
+def _incoming(names: Sequence[str], fired: Fired, back: Gradients) -> list[IncomingMessage]:
+    return [
         IncomingMessage(
             "bias" if wire.source < 0 else f"{names[wire.source_layer]}:{wire.source}",
             number(x),
             {name: number(w) for name, w in weights.items()},
-            gradients(wire),
+            _gradients(wire, back),
             _heard(wire, "ago"),
         )
         for wire, x, weights in fired.leaves
     ]
-    stages = interpreter.stages
-    pushes = stages[layer.index].writes_backward and stages[layer.index].pushes
-    outgoing = []
-    for wire in stages[layer.index].outgoing[o]:
+
+
+def _outgoing(
+    names: Sequence[str], stage: Stage, o: int, arrays: Mapping[str, Array], back: Gradients
+) -> list[OutgoingMessage]:
+    pushes, found = stage.writes_backward and stage.pushes, []
+    for wire in stage.outgoing[o]:
         gradient, deltas = back.along(wire)
-        flat = {name: float(np.ravel(arrays[array])[wire.place]) for name, array in wire.arrays}
-        outgoing.append(
+        found.append(
             OutgoingMessage(
                 f"{names[wire.layer]}:{wire.neuron}",
-                flat,
+                {name: float(np.ravel(arrays[array])[wire.place]) for name, array in wire.arrays},
                 deltas,
                 gradient,
-                gradients(wire) if pushes else {},
+                _gradients(wire, back) if pushes else {},
                 _heard(wire, "later"),
-            )  # fmt: skip
-        )
-    kind, own = stages[layer.index].kind(o), stages[layer.index].states
-    begun = {name: array.ravel() for name, array in engine.states().items()}
-    states = seen.past[0].states if seen.past else begun
-
-    def deltas_of(each: Gradients) -> dict[str, float]:
-        return {
-            f"{group}.{name}" if group else name: value
-            for group, of_weights in each.deltas[layer.index][o].items()
-            for name, value in of_weights.items()
-        }
-
-    return NeuronTrace(
-        neuron=neuron,
-        kind=layer.neuron.__name__,
-        step=step,
-        sample=sample,
-        row=int(rows[sample]),
-        learning_rate=job.optimizer.rate(step),
-        loss=total,
-        incoming=incoming,
-        outgoing=outgoing,
-        fed=number(fired.call.fed),
-        output=seen.sent[layer.index][o],
-        delta=deltas_of(back),
-        target=seen.targets[layer.index][o]
-        if layer.answers and layer.index in seen.targets
-        else None,
-        parameters={
-            name: (float(arrays[array][kind]), back.arrays[array][kind])
-            for name, array in stages[layer.index].parameters.items()
-        },
-        states={n: (float(states[a][o]), seen.states[a][o]) for n, a in own.items()},
-        place=[int(k) for k in np.unravel_index(o, layer.shape)] if len(layer.shape) > 1 else [],
-        sharing=layer.size // layer.n_kinds,
-        at=None if not job.network.steps else len(backs) - 1 if at is None else at,
-        steps=[
-            AtStep(
-                there.sent[layer.index][o],
-                deltas_of(each),
-                each.loss,
-                {name: there.states[array][o] for name, array in own.items()},
             )
-            for there, each in zip(in_time, backs, strict=True)
-            if job.network.steps
-        ],
-    )
+        )
+    return found
+
+
+def _gradients(wire: Wire, back: Gradients) -> dict[str, float]:
+    """The gradients of a synapse's weights by name."""
+    return {name: back.arrays[array][wire.place] for name, array in wire.arrays}
+
+
+def _deltas(stage: Stage, o: int, back: Gradients) -> dict[str, float]:
+    """The deltas of a neuron by weight, of several inputs by "input.weight"."""
+    return {
+        f"{group}.{name}" if group else name: value
+        for group, of_weights in back.deltas[stage.index][o].items()
+        for name, value in of_weights.items()
+    }
 
 
 def _heard(wire: Wire, seen_from: str) -> str:
