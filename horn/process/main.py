@@ -20,12 +20,15 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from horn.data.augment import AugmentedBatch
 from horn.errors import BarrierTimeout, MemberLost
+from horn.job import Job
 from horn.partition.rewrite import homes
 from horn.partition.share import Share
 from horn.process import control
@@ -35,10 +38,11 @@ from horn.process.limits import out_of_memory
 from horn.process.rendezvous import Rendezvous
 from horn.runtime.context import TaskContext
 from horn.runtime.group import Group, task_name
+from horn.schedules import SettableRate
 from horn.sources import line_of
 from horn.strategies import TaskEngine, Topology
 from horn.strategies._replica import Replica
-from horn.training.hooks import in_task, settable
+from horn.training.hooks import Hooks, in_task, settable
 from horn.training.loop import OwnLoss, TrainingLoop
 from horn.training.progress import Progress
 from horn.transport import PeerLost
@@ -47,6 +51,7 @@ from horn.wire.frames import Array
 if TYPE_CHECKING:  # each task would spend a tenth of its start on imports that few need
     from horn.parameter_server.server import ParameterServer
     from horn.parameter_server.serving import ServerThread
+    from horn.process.checkpoints import TaskCheckpoints
 
 PR_SET_NAME = 15
 STOP_S = 5.0  # for a server in this process to end after its last message
@@ -130,8 +135,65 @@ def sign_s(superstep_timeout_s: float) -> float:
     return min(superstep_timeout_s / SIGNS, SIGN_S)
 
 
+@dataclass(eq=False)
+class BetweenUpdates:
+    """What a task does between updates besides training: its loop calls it, which is set later.
+
+    guest : the server in this process. watching : the callbacks that run in every task. decisions :
+    of those in the parent. saver : of checkpoints; it hears the parent. is_leaving : hears the
+    parent where no saver does; whether this group is to leave.
+    """
+
+    group: Group
+    engine: TaskEngine
+    guest: ServerThread | None
+    watching: Hooks | None
+    decisions: Decisions | None
+    saver: TaskCheckpoints | None
+    is_leaving: Callable[[], bool]
+    loop: TrainingLoop = field(init=False)
+
+    @property
+    def has_batch_calls(self) -> bool:
+        """Whether ``on_batch`` does anything."""
+        return self._decides_batches or (self.watching is not None and self.watching.is_by_batch)
+
+    @property
+    def _decides_batches(self) -> bool:
+        return self.decisions is not None and self.decisions.run.callbacks == BY_BATCH
+
+    def on_epoch(self, epoch: int, stop: bool) -> bool:
+        if self.guest is not None:
+            self.guest.check()
+        self.group.cross()
+        self.watch("on_epoch_end")
+        if self.decisions is not None:
+            stop = self.decisions.epoch(self.loop.iteration) or stop
+        stop = stop or (self.saver is None and self.is_leaving())
+        return self.engine.decide_end(epoch, stop)
+
+    def on_batch(self, epoch: int, iteration: int, loss: float) -> bool:
+        self.watch("on_batch_end", loss)
+        if self.decisions is None or not self._decides_batches:
+            return False
+        return self.decisions.batch(epoch, iteration, loss)
+
+    def watch(self, hook: str, loss: float | None = None) -> None:
+        """Call the callbacks that run in every task."""
+        if self.watching is not None:
+            self.watching.call(hook, self.loop, loss)
+
+
 class TaskProcess:
-    """One task: ``run`` runs it to its end; ``failed`` makes its failure report."""
+    """One task: ``run`` runs it to its end; ``failed`` makes its failure report.
+
+    start, opened : what it is to do, once it has heard of it. stack : closes what it opens.
+    """
+
+    start: control.StartTask
+    opened: OpenedPayload
+    stack: ExitStack
+    group_index = 0
 
     def __init__(self, line: control.ControlChannel) -> None:
         self.line = line
@@ -141,6 +203,8 @@ class TaskProcess:
         self.loop: TrainingLoop | None = None
         self.guest: ServerThread | None = None
         self.decisions: Decisions | None = None
+        self.recorder: TraceRecorder | None = None
+        self.heartbeats: Heartbeats | None = None
         self.first_of_group = 0  # rank of this group's first task, if its supersteps are its own
         self.leaves = False
         self.doing = control.STEPS[control.READING]
@@ -161,11 +225,12 @@ class TaskProcess:
             sys.path.insert(0, start.folder)
         with ExitStack() as stack:
             try:
-                opened = open_payload(descriptors)
+                self.start, self.stack = start, stack
+                self.opened = opened = open_payload(descriptors)
                 if start.task < opened.run.n_groups * opened.run.n_tasks:
-                    self._train(start, opened, stack)
+                    self._train()
                 else:
-                    self._serve(start, opened, stack)
+                    self._serve()
             except BaseException as error:
                 # Before the others notice, so that the first failure is the first reported.
                 guest = self.guest
@@ -182,151 +247,155 @@ class TaskProcess:
         self.doing = doing
         self.line.send(control.GroupReady(time.monotonic() - self.began))
 
-    def _join(
-        self, start: control.StartTask, opened: OpenedPayload, stack: ExitStack
-    ) -> Rendezvous:
+    def _join(self) -> Rendezvous:
         self.enter(control.JOINING)
-        run, key, credential = opened.run, start.key, start.credential
+        start, run = self.start, self.opened.run
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
-        return Rendezvous(start.task, opened, topology, stack, key, credential, self.enter)
+        return Rendezvous(
+            start.task, self.opened, topology, self.stack, start.key, start.credential, self.enter
+        )
 
-    def _train(self, start: control.StartTask, opened: OpenedPayload, stack: ExitStack) -> None:
-        run, job, rank = opened.run, opened.job, start.task
-        group_index, task = divmod(rank, run.n_tasks)
-        watching = in_task(job, group_index, task)
+    def _train(self) -> None:
+        """Train this task's share of the network to the end of the job."""
+        opened, run = self.opened, self.opened.run
+        job, rate = opened.job, None
+        self.group_index, task = divmod(self.start.task, run.n_tasks)
+        watching = in_task(job, self.group_index, task)
         if run.callbacks:
             job, rate = settable(job)
-        recorder = TraceRecorder(run.max_trace_events) if run.max_trace_events else None
-        rendezvous = self._join(start, opened, stack)
-        topology, joined = rendezvous.topology, opened.strategy.is_joined
-        self.guest = guest = self._guest(rendezvous, opened)
-        self.first_of_group = 0 if joined else rank - task
+        context = self._context(job)
+        self.engine = engine = opened.strategy.engine(context) or Replica(opened.strategy, context)
+        if isinstance(engine, Replica):
+            self.stack.callback(engine.close)
+        batches = job.batches()
+        engine.bind(job.data if batches is None else batches.data)
+        opened.forget()
+        saver = self._saver(engine)
+        self.decisions = None if rate is None else self._decisions(rate, saver)
+        between = BetweenUpdates(
+            context.group, engine, self.guest, watching, self.decisions, saver, self._is_leaving
+        )
+        self.loop = between.loop = self._loop(context, between, batches)
+        self._begin(between)
+        self.loop.run()
+        self._end(between, context)
+
+    def _context(self, job: Job) -> TaskContext:
+        """Join the others; the context that the strategy makes its engine from."""
+        opened, run, rendezvous = self.opened, self.opened.run, self._join()
+        self.guest = self._guest(rendezvous)
+        is_joined = opened.strategy.is_joined
+        self.first_of_group = 0 if is_joined else self.group_index * run.n_tasks
         discovery = None
         if run.journals:
             from horn.process.server_discovery import ServerDiscovery
 
             discovery = ServerDiscovery(rendezvous)
-            stack.callback(discovery.close)
-        group, wire = rendezvous.group(), rendezvous.wire
-        group.on_trace = recorder
-        group.on_run = signs = None if joined else Heartbeats(self.line, run.superstep_timeout_s)
-        self.group = group
-
-        def check() -> None:
-            if signs is not None:
-                signs()
-            if guest is not None:
-                guest.check()
-
+            self.stack.callback(discovery.close)
+        self.group = group = rendezvous.group()
+        if run.max_trace_events:
+            group.on_trace = self.recorder = TraceRecorder(run.max_trace_events)
+        if not is_joined:
+            group.on_run = self.heartbeats = Heartbeats(self.line, run.superstep_timeout_s)
         self.enter(control.COMPILING)
-        context = TaskContext(
-            job, topology, rank, opened.placement, group, wire, run.backend, run.threads,
-            _Initial(opened, task), run.superstep_timeout_s, check=check, servers=discovery,
-            n_first=run.n_first, start_s=len(control.STEPS) * run.start_timeout_s,
+        return TaskContext(
+            job, rendezvous.topology, rendezvous.rank, opened.placement, group, rendezvous.wire,
+            run.backend, run.threads, _Initial(opened, rendezvous.task), run.superstep_timeout_s,
+            check=self._check, servers=discovery, n_first=run.n_first,
+            start_s=len(control.STEPS) * run.start_timeout_s,
         )  # fmt: skip
-        self.engine = engine = opened.strategy.engine(context) or Replica(opened.strategy, context)
-        if isinstance(engine, Replica):
-            stack.callback(engine.close)
-        batches = job.batches()
-        engine.bind(job.data if batches is None else batches.data)
-        opened.forget()
-        saver = None
-        if run.checkpoints:
-            from horn.process.checkpoints import TaskCheckpoints
 
-            saver = TaskCheckpoints(self.line, run, rank, engine)
-        decisions: Decisions | None = None
-        if run.callbacks:
+    def _check(self) -> None:
+        """Called in waits between batches: send heartbeats, raise the failure of the guest."""
+        if self.heartbeats is not None:
+            self.heartbeats()
+        if self.guest is not None:
+            self.guest.check()
 
-            def take(said: control.ControlMessage, iteration: int) -> None:
-                if saver is not None:
-                    saver.take(said, iteration)
-                else:
-                    self._take(said, group_index)
+    def _saver(self, engine: TaskEngine) -> TaskCheckpoints | None:
+        if not self.opened.run.checkpoints:
+            return None
+        from horn.process.checkpoints import TaskCheckpoints
 
-            self.decisions = decisions = Decisions(
-                self.line, run, rank, joined, rate, take, self.send_share
-            )
-            if saver is not None:
-                saver.other = decisions.hear
-        loop: TrainingLoop
-        n_first = run.n_first or run.n_groups
+        return TaskCheckpoints(self.line, self.opened.run, self.start.task, engine)
+
+    def _decisions(self, rate: SettableRate, saver: TaskCheckpoints | None) -> Decisions:
+        """The decisions of the parent's callbacks, which come between messages to the saver."""
+        take = self._take if saver is None else saver.take
+        decisions = Decisions(
+            self.line, self.opened.run, self.start.task, self.opened.strategy.is_joined, rate,
+            take, self.send_share,
+        )  # fmt: skip
+        if saver is not None:
+            saver.other = decisions.hear
+        return decisions
+
+    def _loop(
+        self, context: TaskContext, between: BetweenUpdates, batches: AugmentedBatch | None
+    ) -> TrainingLoop:
+        run, engine, group, index = self.opened.run, between.engine, between.group, self.group_index
+        is_joined, n_first = self.opened.strategy.is_joined, run.n_first or run.n_groups
         watcher = Progress()
-        if task == 0:
-            watcher = ProgressReporter(self.line, run.interval_s, group_index, lambda: loop.own)
-
-        def on_epoch(epoch: int, stop: bool) -> bool:
-            if guest is not None:
-                guest.check()
-            group.cross()
-            if watching is not None:
-                watching.call("on_epoch_end", loop)
-            if decisions is not None:
-                stop = decisions.epoch(loop.iteration) or stop
-            stop = stop or (saver is None and self._is_leaving(group_index))
-            return engine.decide_end(epoch, stop)
-
-        on_batch = decisions.batch if decisions and run.callbacks == BY_BATCH else None
-        if watching is not None and watching.is_by_batch:
-            decided = on_batch
-
-            def on_batch(epoch: int, iteration: int, loss: float) -> bool:
-                watching.call("on_batch_end", loop, loss)
-                return decided is not None and decided(epoch, iteration, loss)
-
-        self.loop = loop = TrainingLoop(
-            job,
+        if context.rank % run.n_tasks == 0:
+            watcher = ProgressReporter(self.line, run.interval_s, index, lambda: between.loop.own)
+        return TrainingLoop(
+            context.job,
             engine,
             watcher,
             run.begun,
             is_share=True,
             views=lambda: engine.views()["parameter"],
             on_iteration=lambda iteration: setattr(group.state, "iteration", iteration),
-            is_watcher=joined or group_index == 0,
+            is_watcher=is_joined or index == 0,
             before_measuring=engine.settle,
-            on_epoch=on_epoch,
+            on_epoch=between.on_epoch,
             before_end=engine.conclude,
             own_of=lambda: (engine.own_loss, engine.own_samples),
-            part=(group_index % n_first, n_first),
-            deal=group_index // n_first,
-            is_changed_at_end=not joined,
-            at_boundary=saver,
-            on_batch=on_batch,
+            part=(index % n_first, n_first),
+            deal=index // n_first,
+            is_changed_at_end=not is_joined,
+            at_boundary=between.saver,
+            on_batch=between.on_batch if between.has_batch_calls else None,
             batches=batches,
         )
+
+    def _begin(self, between: BetweenUpdates) -> None:
+        """Bring the loop to where it begins, and wait there for the group."""
+        loop, engine, decisions = between.loop, between.engine, between.decisions
         if decisions is not None:
             loop.callbacks = lambda: decisions.memory
-        if run.resume:
+        if self.opened.run.resume:
             self.enter(control.RESUMING)
-            self._resume(opened, rank, loop, topology)
+            self._resume(loop)
         if decisions is not None:
             decisions.recall(loop.recalled)
         if isinstance(engine, Replica) and engine.first_batch:
             loop.skip_to(engine.first_batch)
-        if saver is not None:
-            saver.loop = loop
+        if between.saver is not None:
+            between.saver.loop = loop
         self.enter(control.MEETING)
-        group.cross()
+        between.group.cross()
         self._ready("")
-        if watching is not None:
-            watching.call("on_train_begin", loop)
-        loop.run()
-        if watching is not None:
-            watching.call("on_train_end", loop)
+        between.watch("on_train_begin")
+
+    def _end(self, between: BetweenUpdates, context: TaskContext) -> None:
+        """Send the parent what the task has made: its share of the model, its trace, its times."""
+        loop, guest, recorder = between.loop, self.guest, self.recorder
+        between.watch("on_train_end")
         self.line.send(control.StartPhase(control.ENDING))
-        if saver is not None:
-            saver.close()
+        if between.saver is not None:
+            between.saver.close()
         if loop.is_halted:
             self.line.send(control.TaskFinished(loop.iteration, loop.iteration, is_halted=True))
             return
         ending = loop.finish()
         if guest is not None:
             guest.join(STOP_S)
-        if group_index == 0:  # its arrays are the model
+        if self.group_index == 0:  # its arrays are the model
             self.send_share()
         if recorder is not None:
             self.line.send(control.TraceEvents(tuple(recorder.events), recorder.n_left_out))
-        total = dataclasses.asdict(group.spent + context.spent)
+        total = dataclasses.asdict(context.group.spent + context.spent)
         staleness = {} if guest is None else dict(guest.server.staleness)
         self._finish(total, staleness, **dataclasses.asdict(ending))
 
@@ -334,20 +403,18 @@ class TaskProcess:
         spent["peak_memory_bytes"] = peak_memory_bytes()
         self.line.send(control.TaskFinished(spent=spent, staleness=staleness, **ending))
 
-    def _is_leaving(self, group_index: int) -> bool:
+    def _is_leaving(self) -> bool:
         """Whether the parent has said that this group is to leave."""
         while self.line.wait(0.0):
             said = self.line.told()
             if self.decisions is None or not self.decisions.hear(said):
-                self._take(said, group_index)
+                self._take(said)
         return self.leaves
 
-    def _take(self, said: control.ControlMessage, group_index: int) -> None:
-        self.leaves |= isinstance(said, control.LeaveRun) and said.group == group_index
+    def _take(self, said: control.ControlMessage, iteration: int = 0) -> None:
+        self.leaves |= isinstance(said, control.LeaveRun) and said.group == self.group_index
 
-    def _resume(
-        self, opened: OpenedPayload, rank: int, loop: TrainingLoop, topology: Topology
-    ) -> None:
+    def _resume(self, loop: TrainingLoop) -> None:
         """Resume from a checkpoint. Where each group has a model of its own, it takes its own
         parts; from the checkpoint of another strategy, or of other groups (it was changed
         knowingly), the first.
@@ -355,25 +422,26 @@ class TaskProcess:
         from horn.checkpoint import Checkpoints
         from horn.training.checkpointing import part_name, restore
 
-        run, strategy = opened.run, opened.strategy
+        run, strategy, rank = self.opened.run, self.opened.strategy, self.start.task
         path = Path(run.resume)
         saved = Checkpoints(path.parent).open(path, verify=False)
         wrote = str(saved.facts.get("identity", {}).get("strategy", ""))
         is_same = wrote.startswith(strategy.name)
         has_own = not strategy.is_joined and is_same and saved.facts.get("groups") == run.n_groups
         own = rank // run.n_tasks if has_own else None
+        topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         scales = strategy.scales(loop.job, topology)
         facts = restore(loop, saved, part_name(rank), own, run.earlier_s, scales=scales)
         if is_same and "aside" in facts:  # else it was one task, without a strategy
             assert self.engine is not None
             self.engine.recall_aside(facts["aside"])
 
-    def _serve(self, start: control.StartTask, opened: OpenedPayload, stack: ExitStack) -> None:
+    def _serve(self) -> None:
         """Run a server to its end."""
-        run, rank = opened.run, start.task
-        rendezvous = self._join(start, opened, stack)
+        run, rank = self.opened.run, self.start.task
+        rendezvous = self._join()
         topology = rendezvous.topology
-        server = _server(opened, topology, rank - topology.n_workers)
+        server = _server(self.opened, topology, rank - topology.n_workers)
         doing = f"serving as {topology.name(rank)}"
         idle_s = IDLE_TIMEOUTS * run.superstep_timeout_s
         if run.journals:
@@ -391,9 +459,9 @@ class TaskProcess:
             spent = dataclasses.asdict(total)
         self._finish(spent, dict(server.staleness))
 
-    def _guest(self, rendezvous: Rendezvous, opened: OpenedPayload) -> ServerThread | None:
+    def _guest(self, rendezvous: Rendezvous) -> ServerThread | None:
         """Start the server in a thread of this task's process; None if there is none."""
-        wire = rendezvous.guest_wire
+        opened, wire = self.opened, rendezvous.guest_wire
         if wire is None:
             return None
         from horn.parameter_server.serving import ServerThread
