@@ -24,6 +24,7 @@ from horn.data import (
     lanes,
 )
 from horn.data.augment import AugmentedBatch
+from horn.data.classes import check_kept
 from horn.data.in_steps import check_answers, of_steps
 from horn.data.inputs import side_by_side
 from horn.data.normalization import measure
@@ -200,6 +201,7 @@ class Job:
         begun = None if self.initial is None else beginning(self.initial, self.network)
         if not isinstance(data, Stream):
             data = self._weighed(self._as_seen(data, begun))
+            check_kept(data.all_classes, data.name)
         elif begun is not None and (begun.classes or begun.normalization):
             raise ModelError(
                 "Job: the model that it begins with has names of classes, or normalizes, and a "

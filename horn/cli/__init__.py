@@ -72,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the parent has closed it
             setattr(sys, name, open(os.devnull, "w"))
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a label may hold half a character
     if sys.__stderr__ is not None and sys.stderr is sys.__stderr__:
         lossy = io.BufferedWriter(LossyFile(2, "w", closefd=False))
         sys.stderr = io.TextIOWrapper(lossy, sys.stderr.encoding, "backslashreplace", None, True)

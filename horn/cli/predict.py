@@ -263,7 +263,9 @@ def _write(path: str, found: Any, header: list[Any], names: list[str] | None) ->
 def _write_rows(file: IO[bytes], rows: list[Any]) -> None:
     import csv
 
-    with open(file.fileno(), "w", encoding="utf-8", newline="", closefd=False) as text:
+    with open(
+        file.fileno(), "w", encoding="utf-8", errors="backslashreplace", newline="", closefd=False
+    ) as text:
         csv.writer(text, lineterminator="\n").writerows(rows)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from horn.data.classes import said
 from horn.data.dataset import Dataset
 from horn.errors import DataError
 from horn.formats.files import missing
@@ -28,7 +30,8 @@ def text(
     """Pieces of a text, ``steps`` characters each, with the next character at each step. Without
     ``steps`` the whole text as one sequence, for ``Job(stateful=True)``.
 
-    source : the path of a UTF-8 file, or an object open for reading text. level : the unit of a
+    source : the path of a UTF-8 file, read as by ``open(path)``: lines end with \n (a byte order
+    mark is left out, too); or an object open for reading text. level : the unit of a
     step; "char" is a character. alphabet : the characters, as ``data.classes`` of the training
     text or ``model.classes``; by default those that occur, sorted. stride : from the beginning of
     one piece to that of the next, by default ``steps``: adjacent pieces, of which a short last one
@@ -87,6 +90,11 @@ def _numbered(
     for letter in letters:
         if not isinstance(letter, str) or len(letter) != 1:
             raise DataError(f"{name}: the alphabet is of characters, one each; got {letter!r}")
+    if repeated := [letter for letter, n in Counter(letters).items() if n > 1]:
+        raise DataError(
+            f"{name}: the alphabet repeats {said(repeated)}; give each character once, as "
+            "sorted(set(text))"
+        )
     return letters, codes(found, letters, name)
 
 
@@ -141,7 +149,7 @@ def _read(source: Any) -> tuple[str, str]:
         )
     path = Path(source)
     try:
-        return path.name, path.read_bytes().decode("utf-8")
+        return path.name, path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}: is no UTF-8 (byte {error.start:,}); convert it, or pass "

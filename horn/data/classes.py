@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 Classes = tuple[Any, ...]
 NAMED = "bUSOM"  # kinds of arrays of labels that are no whole numbers: truth values, text, dates
 LABELS = "iu" + NAMED
+LARGEST = int(np.iinfo(np.int64).max)
 SHOWN = 5  # classes that a message names
 
 
@@ -37,11 +39,16 @@ def code(y: np.ndarray, what: str) -> tuple[np.ndarray, Classes | None]:
         if y.dtype.kind == "M" and np.isnat(y).any():
             raise missing(int(np.isnat(y).sum()), int(np.isnat(y).argmax()), what)
         return codes.astype(np.int64), tuple(found.tolist())
-    labels = [label.item() if isinstance(label, np.generic) else label for label in y.tolist()]
+    labels = [_as_python(label) for label in y.tolist()]
     empty = [row for row, label in enumerate(labels) if _is_missing(label)]
     if empty:
         raise missing(len(empty), empty[0], what)
     if all(isinstance(label, int) and not isinstance(label, bool) for label in labels):
+        if far := [row for row, label in enumerate(labels) if not -LARGEST <= label <= LARGEST]:
+            raise DataError(
+                f"{what}: label {labels[far[0]]} in row {far[0]:,} is too far from 0 for a whole "
+                "number of 64 bits; give labels as text, as str(label)"
+            )
         return np.array(labels, np.int64), None
     numbers = {
         isinstance(label, bool): label for label in labels if isinstance(label, (int, float))
@@ -70,6 +77,13 @@ def missing(n: int, row: int, what: str) -> DataError:
         f"{what}: y has no label in row {row:,} ({n:,} such row{'s' * (n != 1)} in all); leave "
         "those samples out, or give them a class of their own"
     )
+
+
+def _as_python(label: Any) -> Any:
+    """A label with Python's own values in place of NumPy's, also within a tuple."""
+    if isinstance(label, tuple):
+        return tuple(map(_as_python, label))
+    return label.item() if isinstance(label, np.generic) else label
 
 
 def _is_missing(label: Any) -> bool:
@@ -144,6 +158,8 @@ def as_array(classes: Sequence[Any]) -> np.ndarray:
 
 # in a model file
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 def to_json(classes: Classes) -> list[Any]:
     """The classes as plain JSON values; others are kept as text, with a warning."""
@@ -154,6 +170,22 @@ def to_json(classes: Classes) -> list[Any]:
             type(odd[0]).__name__, odd[0], str(odd[0]),
         )  # fmt: skip
     return [_to_json(label) for label in classes]
+
+
+def check_kept(classes: Classes | Mapping[str, Classes | None] | None, what: str) -> None:
+    """Raise DataError where a model file could not tell two of the classes apart."""
+    each = classes.values() if isinstance(classes, Mapping) else [classes]
+    for own in each:
+        kept: dict[Any, Any] = {}
+        for label in own or ():
+            as_kept = _from_json(_to_json(label))
+            if as_kept in kept:
+                raise DataError(
+                    f"{what}: the classes {kept[as_kept]!r:.80} and {label!r:.80} are both "
+                    f"{as_kept!r:.80} in a model file, which keeps classes of type "
+                    f"{type(label).__name__} as text; give labels that differ as text, too"
+                )
+            kept[as_kept] = label
 
 
 def all_to_json(classes: Classes | Mapping[str, Classes | None]) -> Any:
@@ -183,7 +215,12 @@ def _to_json(label: Any) -> Any:
         return {"bytes": label.hex()}
     if type(label) in (datetime.date, datetime.datetime):
         return {type(label).__name__: label.isoformat()}
-    return label if type(label) in (str, bool, int, float) else str(label)
+    if type(label) in (bool, int, float):
+        return label
+    text = str(label)
+    if _SURROGATE.search(text):  # half a character has no bytes in UTF-8, nor in a model file
+        return {"utf-16": text.encode("utf-16-le", "surrogatepass").hex()}
+    return text
 
 
 def from_json(found: Any) -> Classes:
@@ -206,6 +243,8 @@ def _from_json(found: Any) -> Any:
         return tuple(_from_json(part) for part in value)
     if kind == "bytes":
         return bytes.fromhex(value)
+    if kind == "utf-16":
+        return bytes.fromhex(value).decode("utf-16-le", "surrogatepass")
     if kind in ("date", "datetime"):
         return getattr(datetime, kind).fromisoformat(value)
     raise ModelError(f"{kind!r:.80} is no kind of class")

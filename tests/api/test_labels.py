@@ -43,6 +43,8 @@ KINDS: dict[str, list[Any]] = {
     "dates": DAYS,
     "mixed": [3, "three", (3,)],
     "bytes": [b"a", b"b", b"c"],
+    "halves of characters": ["a?", "a\udce9", "b"],
+    "tuples of NumPy's": [(np.str_("a"), np.int64(1)), (np.str_("a"), np.int64(2)), ("b", 1)],
 }
 
 
@@ -53,13 +55,16 @@ def objects(labels: list[Any]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_labels_of_any_kind_are_given_back_also_by_the_file(kind: str, tmp_path: Path) -> None:
+def test_labels_of_any_kind_are_given_back_also_by_the_file(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     y = objects([KINDS[kind][code] for code in CODES])
     run = trained(y, validation=0.2)
     model = run.model
     assert model.evaluate(X, y)["acc"] > 0.95 and run.history[-1]["val_acc"] > 0.9
     assert (model.predict(X, labels=True) == y).mean() > 0.95
     model.save(tmp_path / "m.horn")
+    assert "as text" not in caplog.text
     again = horn.Model.load(tmp_path / "m.horn")
     assert again.classes == model.classes and set(again.classes or ()) == set(KINDS[kind])
     assert again.evaluate(X, y) == model.evaluate(X, y)
@@ -174,6 +179,29 @@ def test_what_a_file_cannot_keep_is_kept_as_text(tmp_path: Path, caplog: Any) ->
     model.save(tmp_path / "m.horn")
     assert "keeps classes of type Kind as text: Kind.A is 'Kind.A' there" in caplog.text
     assert horn.Model.load(tmp_path / "m.horn").classes == ("Kind.A", "Kind.B", "Kind.C")
+
+
+class Said:
+    """Of a text that does not tell what it is of."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+    def __str__(self) -> str:
+        return "said"
+
+
+def test_labels_that_a_file_could_not_tell_apart_are_refused_before_training() -> None:
+    said = [Said(0), Said(1), Said(2)]
+    for each, text in ((said, "said"), (["Kind.A", Kind.A, Kind.B], "Kind.A")):
+        with pytest.raises(DataError, match=f"classes .* are both '{text}' in a model file, .* as"):
+            horn.Job(network(), (X, objects([each[code] for code in CODES])))
+
+
+def test_whole_numbers_of_more_than_64_bits_are_refused() -> None:
+    y = objects([10**30 + int(code) for code in CODES])
+    with pytest.raises(DataError, match=r"label 10+\d in row 0 is too far from 0 .* str\(label\)"):
+        horn.Job(network(), (X, y))
 
 
 def test_pandas_categories_and_text_are_labels() -> None:

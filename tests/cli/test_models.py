@@ -16,6 +16,7 @@ import pytest
 
 import horn
 from tests.cli.conftest import JOB
+from tests.cli.processes import started
 
 NEURON = """
 class Shifted(horn.Neuron):
@@ -60,6 +61,24 @@ def test_a_model_of_a_file_whose_name_is_no_utf_8_can_be_read(run: Any, folder: 
     assert run("submit", name, "-q", "-o", "a.horn").code == 0
     done = run("show", "a.horn")
     assert done.code == 0 and "j?b.py" in done.out, done.err
+
+
+def test_labels_with_half_a_character_are_printed_and_written(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8")  # strict, as in most languages
+    net = horn.Network(seed=3)
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    parameters = {name: np.zeros_like(a) for name, a in net.initial_parameters().items()}
+    model = horn.Model(net, parameters, classes=("caf\udce9", "thé"))  # of two it is the first
+    model.save("m.horn")
+    np.save("x.npy", np.ones((1, 2)))
+    with started("predict", "m.horn", "x.npy", "--labels", folder=folder) as process:
+        assert process.communicate(timeout=60) == ("caf\\udce9\n", "")
+    assert run("predict", "m.horn", "x.npy", "--labels", "-o", "out.csv").code == 0
+    assert (folder / "out.csv").read_text() == "caf\\udce9\n"
+    assert run("show", "m.horn").out.count(r"'caf\udce9', 'thé'") == 1
 
 
 def test_predict_writes_what_the_model_predicts(run: Any, model: str) -> None:

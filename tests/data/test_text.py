@@ -42,11 +42,18 @@ def test_pieces_may_overlap_and_then_share_their_memory():
 
 
 def test_a_file_and_any_letters_of_the_world(tmp_path: Path):
-    said = "Größe 🐘, ひとつ\r\n" * 3
+    said = "Größe 🐘, ひとつ\n" * 3
     (tmp_path / "poem.txt").write_bytes(said.encode())
     data = horn.data.text(tmp_path / "poem.txt", 4)
     assert data.name == "poem.txt" and set(data.classes) == set(said)
     assert spelled(data, 1) == (said[4:8], said[5:9])
+
+
+def test_a_file_of_another_system_is_the_same_text(tmp_path):
+    """As ``open(path)`` translates line ends; its byte order mark is no character."""
+    (tmp_path / "poem.txt").write_bytes("\ufeffto be\r\nor not\r\n".encode())
+    data = horn.data.text(tmp_path / "poem.txt", 4)
+    assert data.classes == tuple(sorted(set("to be\nor not\n"))) and spelled(data, 0)[0] == "to b"
 
 
 def test_another_text_is_spelled_in_the_alphabet_of_the_first():
@@ -77,6 +84,19 @@ def test_a_model_says_that_a_text_has_another_alphabet_whatever_its_size():
     assert model.predict(known).shape == (1, 4, len(data.classes))
 
 
+def test_a_model_file_keeps_halves_of_characters(tmp_path):
+    """Bytes that are no text, as ``open(errors="surrogateescape")`` reads them."""
+    source = io.TextIOWrapper(
+        io.BytesIO("où est l'été? là-bas\n".encode("latin-1") * 3), "utf-8", "surrogateescape"
+    )
+    data = horn.data.text(source, 4)
+    model = horn.train(horn.Job(reader(len(data.classes), 4), data, epochs=1)).model
+    model.save(tmp_path / "m.horn")
+    loaded = horn.Model.load(tmp_path / "m.horn")
+    assert loaded.classes == data.classes and "\udce9" in loaded.classes
+    assert loaded.evaluate(data) == model.evaluate(data)
+
+
 def test_pieces_of_a_text_that_are_too_long_for_a_network_are_told_by_their_steps():
     data = horn.data.text(io.StringIO(TEXT), 10)
     n = len(data.classes)
@@ -98,6 +118,7 @@ def test_pieces_of_a_text_that_are_too_long_for_a_network_are_told_by_their_step
         ("to be or\nnot to be", {}, r"what looks like the text itself, 'to be or.nnot .* io.Strin"),
         (io.StringIO("abc"), {"alphabet": ["ab", "c"]}, "is of characters, one each; got 'ab'"),
         (io.StringIO("abc"), {"alphabet": [1, 2]}, "is of characters, one each; got 1"),
+        (io.StringIO("abc"), {"alphabet": "abcab"}, r"repeats 'a', 'b'; .* sorted\(set\(text\)\)"),
     ],
 )
 def test_what_cannot_be_spelled_is_said(source, settings, said):
