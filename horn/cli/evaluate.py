@@ -35,15 +35,16 @@ def command(model: str, data: str, backend: str, names: tuple[str, ...], label: 
 
     DATA is digits:test, mnist:test, cifar10:test, or files: rows.npz, x.npy,y.npy, rows.csv (the
     label in the last column, a number or a name), images,labels in IDX format, plain or .gz; - is a
-    .csv file at standard input.
+    .csv file at standard input. Of a model of characters (horn.data.text) it may be a .txt file.
     """
     from horn import modelfile, terminal
-    from horn.data import load
+    from horn.cli._samples import samples_of
     from horn.model import Model
 
     modelfile.read_manifest(model)
-    found = load(data, label=label, ids=ids)
-    values = Model.load(model, backend=backend).evaluate(found, metrics=names or None)
+    trained = Model.load(model, backend=backend)
+    found = samples_of(data, trained, label=label, ids=ids)
+    values = trained.evaluate(found, metrics=names or None)
     if as_json:
         terminal.print_json(
             {"schema": "horn.evaluate/1", "model": model, "data": data, "samples": len(found)}

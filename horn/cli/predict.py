@@ -46,7 +46,7 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
     import numpy as np
 
     from horn import modelfile, terminal
-    from horn.data import load
+    from horn.cli._samples import samples_of
     from horn.errors import JobError
     from horn.model import Model
 
@@ -65,8 +65,8 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
             )
         _answer_lines(Model.load(model, backend=backend), labels)
         return
-    samples = load(data, labels=False, label=label, ids=ids)
     trained = Model.load(model, backend=backend)
+    samples = samples_of(data, trained, whole=stream, labels=False, label=label, ids=ids)
     if stream:
         found = trained.stream()(samples)
         found = trained.labels_of(found) if labels else found

@@ -196,3 +196,37 @@ def test_a_step_that_is_no_numbers_is_told(
             "a b c": "column 1 is 'a', but a number is expected"}[line]  # fmt: skip
     assert done.code == 2 and len(done.out.splitlines()) == 1
     assert f"standard input, line 2: {what}" in done.err
+
+
+TEXT = "she sells sea shells by the sea shore\n" * 8
+
+
+@pytest.mark.parametrize("is_stateful", [False, True])
+def test_a_model_of_characters_is_asked_about_a_text(
+    is_stateful: bool, run: Any, folder: Path
+) -> None:
+    (folder / "rhyme.txt").write_text(TEXT)
+    data = horn.data.text("rhyme.txt", None if is_stateful else 5)
+    n = len(data.classes)
+    net = horn.Network(seed=1)
+    heard = net.layer(6, activation="tanh", inputs=[net.input(n, steps=5), horn.Delayed()])
+    net.output(n, inputs=heard, activation="softmax", loss="cross_entropy", each_step=True)
+    job = horn.Job(net, data, batch_size=3, epochs=1, stateful=is_stateful)
+    model = horn.train(job).model
+    model.save("m.horn")
+    (folder / "less.txt").write_text("sea shells\nby the shore\n" * 3)  # of fewer letters
+    less = horn.data.text("less.txt", None if is_stateful else 5, alphabet=model.classes)
+    found = run("evaluate", "m.horn", "less.txt", "--json").json
+    assert {name: found[name] for name in ("loss", "acc")} == model.evaluate(less)
+    answers = run("predict", "m.horn", "less.txt", "--json").json["outputs"]
+    np.testing.assert_allclose(np.squeeze(answers), model.predict(less), rtol=1e-6)
+    lines = run("predict", "m.horn", "less.txt", "--stream").out.splitlines()
+    whole = horn.data.text("less.txt", alphabet=model.classes)
+    np.testing.assert_allclose(numbers("\n".join(lines)), model.stream()(whole), atol=1e-5)
+
+
+def test_a_text_is_no_data_of_another_model(run: Any, folder: Path) -> None:
+    saved(folder, "kind")
+    (folder / "rhyme.txt").write_text(TEXT)
+    done = run("evaluate", "a.horn", "rhyme.txt")
+    assert done.code == 2 and "rhyme.txt: is of no format that horn reads" in done.err
