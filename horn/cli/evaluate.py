@@ -5,9 +5,15 @@ from __future__ import annotations
 import click
 
 from horn import registry
+from horn.formats import examples
 
 
-@click.command(short_help="How good a model is on data.")
+@click.command(
+    short_help="How good a model is on data.",
+    epilog=f"DATA is digits:test, mnist:test, cifar10:test, or files: {examples()}; - is a .csv "
+    "file at standard input, and a folder has shards, or pictures by class. Of a model of characters "
+    "(horn.data.text) it may be a .txt file.",
+)
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="DATA")
 @click.option(
@@ -31,12 +37,7 @@ from horn import registry
 @click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")
 def command(model: str, data: str, backend: str, names: tuple[str, ...], label: str | None,
             ids: str | None, as_json: bool, verbose: bool) -> None:  # fmt: skip
-    """Print the loss of MODEL on DATA, for class labels the fraction that is right, and metrics.
-
-    DATA is digits:test, mnist:test, cifar10:test, or files: rows.npz, x.npy,y.npy, rows.csv (the
-    label in the last column, a number or a name), images,labels in IDX format, plain or .gz; - is a
-    .csv file at standard input. Of a model of characters (horn.data.text) it may be a .txt file.
-    """
+    """Print the loss of MODEL on DATA, for class labels the fraction that is right, and metrics."""
     from horn import modelfile, terminal
     from horn.cli._samples import samples_of
     from horn.model import Model

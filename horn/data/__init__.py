@@ -12,7 +12,7 @@
     text(path, steps)       a text as sequences of characters
     permutation             the order of an epoch, by (seed, epoch)
 
-To add a format: a file with ``read(path)`` in ``horn.formats``, and its suffix in ``loading.py``.
+To add a format: a file with ``read`` in ``horn.formats``, and its row in the table there.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Data by a short text, as in a command line: a known set, a file, a pair of files, a folder.
 
-To add a format: a file with ``read(path)`` beside this one, and a line in ``ARRAY_FILES`` (one
-array a file) or in ``_read_file`` (x and y in one file).
+The formats are the table of ``horn.formats``; here is what only some of them have: the columns of a
+.csv, and the parts and lengths of an .npz.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,23 +18,12 @@ from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
 from horn.data.known import PARTS, cifar10, digits, mnist
 from horn.errors import DataError, NotFound
-from horn.formats import csv, idx, npy, npz
+from horn.formats import csv, format_of, known, npz
 from horn.formats.files import near
 from horn.formats.npz import Targets
 from horn.mistakes import shown, teaches
 
 KNOWN = ("digits", "mnist", "cifar10")
-
-# Endings of files of one array, without .gz, and their readers.
-ARRAY_FILES: tuple[tuple[str, Callable[[Path], np.ndarray]], ...] = (
-    (r"\.npy", npy.read),
-    (r"\.idx[0-9]?|ubyte", idx.read),
-)
-
-FORMATS = (
-    "known are .npz, .npy, .csv, IDX (.idx, -ubyte, both also .gz), and folders of shards or of "
-    "pictures by class"
-)
 
 
 @teaches
@@ -53,7 +41,7 @@ def load(
     rows.npz                        x and y, or "rows.npz:test" for x_test and y_test
     x.npy · images-idx3-ubyte.gz    x alone, memory-mapped where it can be
     x.npy,y.npy · images,labels     x and y in two files
-    rows.csv                        the label in the last column: numbers, or names of classes
+    rows.csv · rows.tsv             the label in the last column: numbers, or names of classes
     -                               the standard input, as a .csv file
     folder/                         shards, joined in the order of their names
     folder/                         with a folder of PNG or JPEG files per class (Pillow)
@@ -125,7 +113,8 @@ def _file(spec: str, labels: bool) -> Dataset:
 
 
 def _is_csv(path: Path) -> bool:
-    return path.name.removesuffix(".gz").endswith((".csv", ".tsv"))
+    found = format_of(path.name)
+    return found is not None and found.reader is csv
 
 
 def _table(path: Path, spec: str, labels: bool, columns: Mapping[str, str | int | None]) -> Dataset:
@@ -136,10 +125,13 @@ def _table(path: Path, spec: str, labels: bool, columns: Mapping[str, str | int 
 
 
 def _read_file(path: Path, part: str | None, spec: str, labels: bool) -> Dataset:
-    if path.suffix == ".npz":
+    found = format_of(path.name)
+    if found is not None and found.reader is npz:
         return _of_arrays(*npz.read_all(path, part, labels=labels), spec)
     if part:
         raise DataError(f"{spec}: only .npz files have parts; leave out :{part}")
+    if found is not None and found.is_pair:
+        return as_dataset(found.reader.read(path, labels=labels), spec, scale=found.scale)
     return as_dataset((_array(path), None), spec)
 
 
@@ -152,11 +144,16 @@ def _of_arrays(x: np.ndarray, y: Targets, lengths: np.ndarray | None, spec: str)
 
 
 def _array(path: Path) -> np.ndarray:
-    name = path.name
-    for ending, read in ARRAY_FILES:
-        if re.search(rf"(?:{ending})$", name if read is npy.read else name.removesuffix(".gz")):
-            return read(path)
-    raise DataError(f"{path}: is of no format that horn reads; {FORMATS}")
+    found = format_of(path.name)
+    if found is None:
+        raise DataError(
+            f"{path}: is of no format that horn reads; known are {known()}, and folders of shards "
+            f"or of pictures by class"
+        )
+    if found.is_pair:
+        raise DataError(f"{path}: has x and y in one file; name it alone")
+    array: np.ndarray = found.reader.read(path)
+    return array
 
 
 def _not_found(spec: str, path: Path) -> NotFound:

@@ -1,21 +1,20 @@
 """Folders of shards: files of one format and one shape, joined in the order of their names.
 
-Either ``*.npz`` with x and y, or ``*.csv`` with the label last, or ``x*.npy`` with ``y*.npy``.
+``horn.formats.FORMATS`` says which; a file ``x*`` of one array goes with ``y*``, if there is one.
 Numbers in names count as numbers: shard-2 comes before shard-10.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from horn import formats
 from horn.data import arrays
 from horn.errors import DataError
-from horn.formats import csv, npy, npz, parts
+from horn.formats import FileFormat, parts
 
 Pair = tuple[np.ndarray, np.ndarray | dict[str, np.ndarray] | None]
 
@@ -24,16 +23,15 @@ def read(folder: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray |
     """Read (x, y, scale) of all shards; y is None if they have none, or without ``labels``.
     A single .npy shard stays memory-mapped; several files are copied into one array, which takes
     their own size and that of one shard more. Raises DataError, which names the file.
-    their own size and that of one shard more. Raises DataError, which names the file.
     """
-    files, read_shard = _shards(folder, labels)
+    kind, files = _shards(folder)
     xs: list[np.ndarray] = []
     ys: list[np.ndarray] = []
     scale = 1.0
     for path in files:
-        raw_x, raw_y = read_shard(path)
+        raw_x, raw_y = _read(kind, path, labels)
         x, natural_scale = arrays.as_features(raw_x, str(path))
-        scale = scale if path.suffix == ".csv" else natural_scale
+        scale = natural_scale if kind.scale is None else kind.scale
         y, classes = None, None
         if isinstance(raw_y, dict):
             raise DataError(
@@ -50,7 +48,7 @@ def read(folder: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray |
                 f"{path}: has {'no labels' if y is None else 'labels'}, but {files[0].name} has "
                 f"{'labels' if ys else 'none'}; give labels to all shards or to none"
             )
-        _check_same("x", x, xs, path, files[0], path.suffix == ".csv")
+        _check_same("x", x, xs, path, files[0], kind.scale is not None)
         xs.append(x)
         if y is not None:
             _check_same("y", y, ys, path, files[0], y.dtype.kind == "U")
@@ -58,29 +56,31 @@ def read(folder: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray |
     return parts.join(xs), parts.join(ys) if ys else None, scale
 
 
-def _shards(folder: Path, labels: bool) -> tuple[list[Path], Callable[[Path], Pair]]:
-    def read_npy(path: Path) -> Pair:
-        beside = path.with_name("y" + path.name[1:])
-        return npy.read(path), npy.read(beside) if labels and beside.exists() else None
-
-    readers: dict[str, Callable[[Path], Pair]] = {
-        "*.npz": partial(npz.read, labels=labels),
-        "*.csv": partial(csv.read, labels=labels),
-        "x*.npy": read_npy,
+def _shards(folder: Path) -> tuple[FileFormat, list[Path]]:
+    """The format of a folder's shards, and the files in order."""
+    found = {
+        kind: files
+        for kind in formats.FORMATS
+        if (files := [path for pattern in kind.shards for path in folder.glob(pattern)])
     }
-    found = {pattern: files for pattern in readers if (files := list(folder.glob(pattern)))}
     if not found:
         raise DataError(
-            f"{folder}: is a folder without shards; put *.npz, *.csv, or x*.npy with y*.npy there, "
-            f"or a folder of pictures for each class, or name a data set that horn knows, as in "
-            f"mnist:test"
+            f"{folder}: is a folder without shards; put {formats.shards()} there, or a folder of "
+            f"pictures for each class, or name a data set that horn knows, as in mnist:test"
         )
     if len(found) > 1:
-        raise DataError(
-            f"{folder}: has shards of several formats ({', '.join(found)}); keep one of them"
-        )
-    [(pattern, files)] = found.items()
-    return sorted(files, key=_by_name_and_number), readers[pattern]
+        several = ", ".join(kind.shards[0] for kind in found)
+        raise DataError(f"{folder}: has shards of several formats ({several}); keep one of them")
+    [(kind, files)] = found.items()
+    return kind, sorted(files, key=_by_name_and_number)
+
+
+def _read(kind: FileFormat, path: Path, labels: bool) -> Pair:
+    if kind.is_pair:
+        pair: Pair = kind.reader.read(path, labels=labels)
+        return pair
+    beside, read = path.with_name("y" + path.name[1:]), kind.reader.read
+    return read(path), read(beside) if labels and beside.exists() else None
 
 
 def _by_name_and_number(path: Path) -> list[tuple[int, int, str]]:
@@ -94,7 +94,8 @@ def _check_same(
     if not others:
         return
     expected = others[0]
-    # A table of whole numbers is kept as bytes, so two .csv shards may differ in type only.
+    # A table of whole numbers is kept as bytes, so two .csv shards may differ in type only; their
+    # bytes are worth what numbers are.
     if array.shape[1:] != expected.shape[1:] or (array.dtype != expected.dtype and not mixed):
         raise DataError(
             f"{path}: {letter} is {array.dtype} with {array.shape[1:]} numbers per sample, but "

@@ -1,11 +1,13 @@
 """Data by a short text: names, files, pairs, and what is said about the rest."""
 
 import gzip
+import sys
+import types
 
 import numpy as np
 import pytest
 
-from horn import data
+from horn import data, formats
 from horn.errors import DataError, NotFound
 
 
@@ -73,8 +75,41 @@ def test_names_that_are_not_there(tmp_path, monkeypatch, spec, words):
 
 def test_formats_that_are_not_read(tmp_path):
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DataError, match="is of no format that horn reads; known are .npz, .npy"):
+    with pytest.raises(DataError) as caught:
         data.load(str(tmp_path / "rows.parquet"))
+    assert str(caught.value).endswith(
+        "rows.parquet: is of no format that horn reads; known are .npz, .npy, .csv and .tsv, also "
+        ".gz, IDX (.idx, -ubyte), also .gz, and folders of shards or of pictures by class"
+    )
     np.save(tmp_path / "x.npy", np.ones((3, 2)))
+    (tmp_path / "y.csv").write_text("1,2\n")
+    with pytest.raises(DataError, match="y.csv: has x and y in one file; name it alone"):
+        data.load(f"{tmp_path / 'x.npy'},{tmp_path / 'y.csv'}")
     with pytest.raises(DataError, match="only .npz files have parts; leave out :test"):
         data.load(f"{tmp_path / 'x.npy'}:test")
+
+
+def test_a_format_is_a_row_of_the_table(tmp_path, monkeypatch):
+    """And a reader: its files are loaded, alone and as shards, and it is named where it may be."""
+
+    def read(path, labels=True):
+        rows = np.loadtxt(path)
+        return rows[:, :-1], rows[:, -1].astype(int) if labels else None
+
+    reader = types.ModuleType("horn.formats.plain")
+    reader.read = read
+    monkeypatch.setitem(sys.modules, "horn.formats.plain", reader)
+    row = formats.FileFormat("plain", r"\.txt", ".txt", "rows.txt", shards=("*.txt",), scale=1.0)
+    monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, row))
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("1 2 0\n3 4 1\n")
+    assert data.load(str(tmp_path / "a.txt")).y.tolist() == [0, 1]
+    assert data.load(str(tmp_path / "a.txt"), labels=False).y is None
+    assert data.load(str(tmp_path)).x.tolist() == [[1, 2], [3, 4]] * 2
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match="known are .*, .txt, and folders of shards"):
+        data.load(str(tmp_path / "rows.parquet"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"put .*, \*.txt there, or a folder of pictures"):
+        data.load(str(tmp_path / "empty"))
+    assert formats.examples().endswith(", rows.txt")

@@ -41,13 +41,19 @@ def test_csv_shards_may_differ_in_whole_numbers(tmp_path):
     assert dataset.scale == 1.0
 
 
+def test_shards_may_be_tab_separated(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.tsv").write_text("1\t2\t0\n")
+    assert load(str(tmp_path)).x.tolist() == [[1, 2]] * 2
+
+
 def test_a_folder_without_shards(tmp_path):
     (tmp_path / "readme.txt").write_text("nothing here")
     with pytest.raises(DataError) as caught:
         load(str(tmp_path))
     assert str(caught.value) == (
-        f"{tmp_path}: is a folder without shards; put *.npz, *.csv, or x*.npy with y*.npy there, "
-        f"or a folder of pictures for each class, or name a data set that horn knows, as in "
+        f"{tmp_path}: is a folder without shards; put *.npz, x*.npy with y*.npy, *.csv, *.tsv "
+        f"there, or a folder of pictures for each class, or name a data set that horn knows, as in "
         f"mnist:test"
     )
 
