@@ -25,7 +25,8 @@ HornError
    ├─ MemberLost     a peer has gone                    restart the group
    └─ Fenced         another has taken this place       stop
 
-Each class names the exit code that a command ends with (DESIGN 8) in ``exit_code``.
+Each class names the exit code that a command ends with (``horn --help`` lists them) in
+``exit_code``.
 """
 
 from __future__ import annotations

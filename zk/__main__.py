@@ -21,7 +21,7 @@ def main(
     epilog: str | None = None,
     program: str = "python -m zk",
 ) -> int:
-    """Run a server; returns the exit code of DESIGN 8: 2 usage, 3 disk, 6 port or folder in use.
+    """Run a server; returns the exit code: 2 usage, 3 disk, 6 port or folder in use.
     ``tls_for`` : gives the TLS settings for an address without a certificate.
     """
     p = argparse.ArgumentParser(

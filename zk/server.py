@@ -3,7 +3,7 @@
 Each turn of the loop reads what has come, lets the service answer, writes the journal with one
 fsync, and only then sends. The same turn serves every connection that was ready, so the fsync is
 shared by all writers (group commit). The only file here that opens a socket. Loopback only unless
-TLS is on (DESIGN 10).
+TLS is on, since sessions and passwords go over it in plain text (docs/security.md).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ``receive`` takes a client's frame and appends answers and events to clients' ``out``, changes to
 ``journal``. The owner of the sockets writes the journal to disk before it sends ``out``: nobody
 sees what a crash could take back. Source: FinalRequestProcessor and ZooKeeperServer of Apache
-3.8.0; shared/reference/zookeeper.md, sections 2 to 4.
+3.8.0; what differs is in docs/zookeeper.md.
 """
 
 from __future__ import annotations

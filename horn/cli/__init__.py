@@ -68,7 +68,7 @@ def horn() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The ``horn`` command. Ends the process with the exit code of DESIGN 8."""
+    """The ``horn`` command. Ends the process with one of the exit codes above."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the parent has closed it
             setattr(sys, name, open(os.devnull, "w"))

@@ -1,4 +1,4 @@
-"""The tree of jobs: description, state and result of each. DESIGN 7 and 8.
+"""The tree of jobs: description, state and result of each. See docs/notes/0060.
 
 A change of state names the old state, and may be fenced by the master's leadership: two masters, or
 a master and a stop, cannot overwrite each other. The same transactions keep ``/active``, the jobs

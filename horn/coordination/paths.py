@@ -42,7 +42,7 @@ def _of_job(name: str) -> Callable[[Paths, str], str]:
 
 @dataclass(frozen=True)
 class Paths:
-    """The tree below ``root``, as DESIGN 7 draws it."""
+    """The tree below ``root``: workers, jobs, and what each job has."""
 
     root: str = "/horn"
 
