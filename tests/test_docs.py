@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import click
 import pytest
 
 import horn
@@ -213,6 +214,46 @@ def test_named_files_are_there() -> None:
     for path in [*FILES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "notes").glob("*.md"))]:
         missing = [name for name in named.findall(path.read_text()) if not (ROOT / name).exists()]
         assert not missing, f"{path.name}: {missing}"
+
+
+def test_named_files_of_a_package_are_there() -> None:
+    """As "executor/launch.py" in a note."""
+    named = re.compile(r"(?<![\w/.])(?!examples)[a-z_]+/[a-z0-9_/]+\.(?:py|pyx|pxi|c|h)\b")
+    places = [ROOT, *(ROOT / name for name in ("horn", "horn/cluster", "tests", "tests/cluster"))]
+    for path in sorted((ROOT / "docs" / "notes").glob("*.md")):
+        missing = [
+            name
+            for name in named.findall(path.read_text())
+            if not any((place / name).exists() for place in places)
+        ]
+        assert not missing, f"{path.name}: {missing}"
+
+
+def test_sources_point_at_pages_that_a_clone_has() -> None:
+    pages = re.compile(r"\b(?:docs|reference|shared)/[\w/.-]+\.md\b|\bDESIGN\b")
+    for path in [*ROOT.glob("horn/**/*.py"), *ROOT.glob("zk/**/*.py")]:
+        missing = [name for name in pages.findall(path.read_text()) if not (ROOT / name).exists()]
+        assert not missing, f"{path}: {missing}"
+
+
+def test_every_option_has_help() -> None:
+    context = click.Context(commands)
+    for name in commands.list_commands(context):
+        command = commands.get_command(context, name)
+        assert command is not None and command.help
+        options = [each for each in command.params if isinstance(each, click.Option)]
+        assert [each.name for each in options if not each.help] == [], name
+
+
+def test_variables_of_the_environment_are_in_a_page() -> None:
+    own = {"HORN_TASK_PATH", "HORN_SEED"}  # from a process to its child; of the tests
+    found = {
+        name
+        for path in [*ROOT.glob("horn/**/*.py"), *ROOT.glob("zk/**/*.py")]
+        for name in re.findall(r"\bHORN_[A-Z_]*[A-Z]\b", path.read_text())
+    }
+    told = " ".join(path.read_text() for path in [*FILES, ROOT / "CONTRIBUTING.md"])
+    assert {name for name in found - own if not re.search(rf"\b{name}\b", told)} == set()
 
 
 def test_the_table_of_arguments_is_that_of_the_signatures() -> None:

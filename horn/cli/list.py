@@ -11,7 +11,8 @@ from horn.cli import _cluster
 @_cluster.options
 @click.option("--state", metavar="STATE", help="Only those, as in RUNNING.")
 @click.option("--user", metavar="NAME", help="Only those of a user.")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1))
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1),
+              help="At most so many.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(zk_hosts: str | None, key_file: str | None, state: str | None, user: str | None,
             limit: int, as_json: bool) -> None:  # fmt: skip

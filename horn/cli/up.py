@@ -37,7 +37,9 @@ LEAVE_S = 10.0  # for them to notice the end
 @click.option("--port", type=click.IntRange(0, 65535), help="Of ZooKeeper.",
               show_default=f"{PORT} with several nodes, else a free one")  # fmt: skip
 @click.option("--host", "address", metavar="ADDRESS", help="Where others reach this machine.")
-@click.option("--dir", "folder", type=click.Path(file_okay=False), metavar="DIR")
+@click.option("--dir", "folder", type=click.Path(file_okay=False), metavar="DIR",
+              help="For packages, logs and models; by default a folder that goes when the command "
+              "ends.")  # fmt: skip
 @click.option("--shared", type=click.Path(file_okay=False), metavar="DIR",
               help="A folder that all machines see.")  # fmt: skip
 @_cluster.tls_option

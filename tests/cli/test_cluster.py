@@ -106,7 +106,8 @@ def test_who_has_ended_is_shown_at_its_end(
 def loud(run: Run, folder: Path) -> str:
     """A job whose file prints."""
     text = (folder / "job.py").read_text()
-    (folder / "job.py").write_text(text.replace("def job():", "def job():\n    print('made it')"))
+    said = "    print('made it')\n    import os\n    print('I am', os.environ['HORN_JOB_ID'])"
+    (folder / "job.py").write_text(text.replace("def job():", f"def job():\n{said}"))
     return run("submit", "job.py", "-d").out.strip()
 
 
@@ -115,7 +116,7 @@ def test_logs_are_prefixed_with_the_process_and_can_be_followed(
 ):
     job = loud(run, folder)
     done = run("logs", job, "-f")
-    assert done.code == 0 and "a│ made it\n" in done.out
+    assert done.code == 0 and f"a│ made it\na│ I am {job}\n" in done.out
     epochs = [line for line in done.out.splitlines() if line.startswith("a│ Epoch ")]
     assert [line.split()[2] for line in epochs] == ["1/3", "2/3", "3/3"] and "loss" in epochs[0]
     assert run("logs", job, "--task", "a", "--tail", "1").out == epochs[-1] + "\n"
