@@ -22,7 +22,7 @@ from horn.wire.connection import EVENTS, event_of, monitor_of
 from horn.wire.zap import pair_of
 
 TIMEOUT_S = 10.0
-LEAST_S = 0.001  # that is asked of a service: no time at all is no deadline
+TURN_S = calls.MAX_TIMEOUT_S  # for another thread's call, or the body of its answer, to end
 MAX_FAILED = 3  # handshakes without a reason, after which it is the key
 _RAISED = ("JobError", "NotFound", "Conflict", "NotAllowed", "ProtocolError", "ClusterError",
            "Timeout")  # fmt: skip
@@ -96,11 +96,13 @@ class RpcClient:
         size: int = 0,
         timeout_s: float = TIMEOUT_S,
     ) -> S:
-        """Make a call, and wait for the answer. ``body``: ``size`` bytes that go with it."""
-        ends = time.monotonic() + timeout_s
-        self._wait_turn(op, ends)
+        """Make a call, and wait for the answer. ``body``: ``size`` bytes that go with it.
+        ``timeout_s``: from when other threads' calls have ended, which take as long as their files.
+        """
+        self._wait_turn(op)
         try:
-            number = self._ask(op, request, size, ends)
+            ends = time.monotonic() + timeout_s
+            number = self._ask(op, request, size, timeout_s)
             answer = self._send_body(number, op, body, ends) if size else None
             return self._parsed(op, answer or self._answer(number, op, ends), reply)
         finally:
@@ -118,10 +120,10 @@ class RpcClient:
         """Make a call whose answer has a body, to be read or closed before the next call. Raises
         ProtocolError: over ``max_bytes``.
         """
-        ends = time.monotonic() + timeout_s
-        self._wait_turn(op, ends)
+        self._wait_turn(op)
         try:
-            number = self._ask(op, request, 0, ends)
+            ends = time.monotonic() + timeout_s
+            number = self._ask(op, request, 0, timeout_s)
             answer = self._answer(number, op, ends)
             parsed = self._parsed(op, answer, reply)
         except BaseException:
@@ -142,19 +144,18 @@ class RpcClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _wait_turn(self, op: str, ends: float) -> None:
+    def _wait_turn(self, op: str) -> None:
         """Wait for the end of another call, and of its body."""
-        if not self._lock.acquire(timeout=max(ends - time.monotonic(), 0.0)):
+        if not self._lock.acquire(timeout=TURN_S):
             raise ClusterError(
-                f"{op!r} was not sent to {self.endpoint} in time: another call has the connection; "
-                f"read the body of its answer to the end, or close it"
+                f"{op!r} was not sent to {self.endpoint}: for {TURN_S:g} s another call has had "
+                f"the connection; read the body of its answer to the end, or close it"
             )
 
-    def _ask(self, op: str, request: msgspec.Struct, size: int, ends: float) -> int:
+    def _ask(self, op: str, request: msgspec.Struct, size: int, timeout_s: float) -> int:
         number = next(self._numbers)
         raw = msgspec.Raw(msgspec.msgpack.encode(request))
-        left_s = max(ends - time.monotonic(), LEAST_S)
-        ask = calls.CallRequest(number, calls.VERSION, op, left_s, raw, size)
+        ask = calls.CallRequest(number, calls.VERSION, op, timeout_s, raw, size)
         self._credit = calls.WINDOW_BYTES
         if not self._broke:
             self._drain()
@@ -162,7 +163,7 @@ class RpcClient:
             self._stack.close()
             self._dial()
         self._n_failed = 0  # earlier failures are over, or will recur
-        self._put(op, [calls.encode(ask)], ends)
+        self._put(op, [calls.encode(ask)], time.monotonic() + timeout_s)
         return number
 
     def _answer(self, number: int, op: str, ends: float) -> calls.CallResponse:
