@@ -11,8 +11,8 @@ from horn.formats import examples
 @click.command(
     short_help="How good a model is on data.",
     epilog=f"DATA is digits:test, mnist:test, cifar10:test, or files: {examples()}; - is a .csv "
-    "file at standard input, and a folder has shards, or pictures by class. Of a model of characters "
-    "(horn.data.text) it may be a .txt file.",
+    "file at standard input, and a folder has shards, or pictures by class. Of a model of "
+    "characters (horn.data.text) it may be a .txt file.",
 )
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="DATA")

@@ -45,6 +45,7 @@ def load(
     -                               the standard input, as a .csv file
     folder/                         shards, joined in the order of their names
     folder/                         with a folder of PNG or JPEG files per class (Pillow)
+    one.png · one.jpg               one picture, without a label
 
     Bytes are worth 1/255 each, all other numbers keep their values. Without
     ``labels`` y is None, and every column of numbers of a .csv belongs to x. For a .csv ``label``
@@ -91,7 +92,8 @@ def _known(name: str, part: str, labels: bool, download: bool) -> Dataset:
 
 def _file(spec: str, labels: bool) -> Dataset:
     path = Path(spec).expanduser()
-    if path.is_dir() and pictures.has_pictures(path):
+    is_picture = path.is_file() and path.suffix.lower() in pictures.ENDINGS
+    if is_picture or (path.is_dir() and pictures.has_pictures(path)):
         return pictures.images(spec, labels=labels)
     if path.is_dir():
         x, y, scale = shards.read(path, labels=labels)

@@ -40,9 +40,10 @@ def test_a_folder_by_class_is_data_with_names_and_shape(folder):
 
 def test_one_picture_is_a_sample_without_a_label(folder):
     where, pixels = folder
-    data = horn.data.images(where / "eel" / "1.png", size=None)
-    assert data.shape == (6, 5, 3) and data.y is None and data.ids.tolist() == ["1.png"]
-    assert np.array_equal(data.images[0], pixels["eel/1.png"])
+    for read in (horn.data.images, horn.data.load):
+        data = read(where / "eel" / "1.png")
+        assert data.shape == (6, 5, 3) and data.y is None and data.ids.tolist() == ["1.png"]
+        assert np.array_equal(data.images[0], pixels["eel/1.png"])
     with pytest.raises(NotFound, match="no such folder or file"):
         horn.data.images(where / "eel" / "2.png")
 
