@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn import html, losses, mistakes, modelfile, version
+from horn import html, mistakes, modelfile, version
 from horn.backends import in_use, is_compiled
-from horn.data import Dataset, Normalization
+from horn.data import Normalization
 from horn.data.arrays import as_numbers
 from horn.data.classes import Classes, all_to_json, as_array
 from horn.delays import hears_reversed
@@ -26,14 +26,13 @@ from horn.description import Description, number, rebuild, shapes
 from horn.errors import DataError, ModelError, check_whole
 from horn.evaluation import check_fit
 from horn.initial import seen, sparse_edges
-from horn.layers import Layer
-from horn.metrics import Metric, answers
+from horn.metrics import Metric
+from horn.model_answers import ModelAnswers
 from horn.model_engines import DESCRIBED, ModelEngines, metrics_of
-from horn.model_inputs import ModelInputs, lengths_of
+from horn.model_inputs import ModelInputs
 from horn.network import Network
 from horn.neuron import carried
 from horn.outputs import check as check_metrics
-from horn.outputs import part_of
 from horn.outputs import resolve as resolved
 
 if TYPE_CHECKING:
@@ -149,6 +148,9 @@ class Model:
         )  # fmt: skip
         of_data = classes, normalization, feature_names
         self._inputs = ModelInputs(self.network, dtype, self.facts, *of_data)
+        self._answers = ModelAnswers(
+            self.network, dtype, target, self.facts, classes, self._inputs, self._engines
+        )
 
     @property
     def parameters(self) -> Mapping[str, Array]:
@@ -308,106 +310,20 @@ class Model:
             found = self.activations(x, layer)
             own = [output for output in self.network.outputs if output.name == layer and labels]
             if own and self.network.has_several:
-                return self._labels_of_one(own[0], found)
+                return self._answers.labels_of_one(own[0], found)
             if own:
                 return self.labels_of(found)
             if isinstance(found, list):
                 return [one.argmax(axis=-1) if labels else one for one in found]
             return found.argmax(axis=-1) if labels else found
-        if self.network.has_several:
-            return self._predict_each(x, labels)
-        if self._inputs.is_long(x):
-            found = self._of_long(x)
-            found = self.labels_of(found) if labels else found
-            ends = lengths_of(x) if self.network.last.each_step else None
-            return found if ends is None else _cut(found, ends, is_array=False)
-        data = self._inputs.dataset(x, "x")
-        n, (*each, n_outputs) = len(data), self.network.answers
-        shape = (n, *each) if labels else (n, *each, n_outputs)
-        found = np.empty(shape, np.int64 if labels else self.dtype)
-        for rows, outputs in self._engines.answers(data):
-            found[rows] = self._classes_of(outputs) if labels else outputs
-        named = found if self.classes is None or not labels else as_array(self._only_classes)[found]
-        if not each or data.lengths is None:
-            return named
-        return _cut(named, data.lengths, is_array=getattr(x, "ndim", 0) > 1)
-
-    def _predict_each(self, x: Any, labels: bool) -> dict[str, Array]:
-        """Predict with several outputs, by their names."""
-        network, lengths = self.network, None
-        if self._inputs.is_long(x):
-            sent, is_one = self._sent_of_long(x), self.is_one_sequence(x)
-            lengths = lengths_of(x)
-        else:
-            data, is_one = self._inputs.dataset(x, "x"), False
-            sent, lengths = self._sent(data), data.lengths
-        found: dict[str, Any] = {}
-        for output in network.outputs:
-            part = part_of(sent, output, network.columns[output.name])
-            part = self._labels_of_one(output, part) if labels else np.ascontiguousarray(part)
-            found[output.name] = part[0] if is_one else part
-            if output.each_step and lengths is not None:
-                is_array = getattr(x, "ndim", 0) > 1
-                found[output.name] = _cut(part, lengths, is_array=is_array)
-        return found
-
-    def _sent(self, data: Dataset) -> Array:
-        """The outputs of all output layers, side by side."""
-        found = np.empty((len(data), *self.network.answers), self.dtype)
-        for rows, outputs in self._engines.answers(data):
-            found[rows] = outputs
-        return found
-
-    def _labels_of_one(self, output: Layer, sent: Any) -> Any:
-        """The labels by one of several outputs; its numbers, if it tells no classes apart."""
-        if isinstance(sent, list):
-            return [self._labels_of_one(output, one) for one in sent]
-        classes = self.classes if isinstance(self.classes, Mapping) else {}
-        own = classes.get(output.name)
-        own_network = self.network.alone(output)
-        is_side = answers(own_network, self.target, np.empty((0, 1))) == "side"
-        tells = output.name in classes or is_side or output.loss == losses.LOSSES["cross_entropy"]
-        if not tells or (output.size == 1 and not is_side and own is None):
-            return np.ascontiguousarray(sent)
-        is_one = output.size == 1
-        numbers = (sent[..., 0] > 0.5).astype(np.int64) if is_one else sent.argmax(axis=-1)
-        return numbers if own is None else as_array(own)[numbers]
+        return self._answers.of(x, labels)
 
     @mistakes.teaches
     def labels_of(self, outputs: Any) -> Any:
         """The labels that ``predict(labels=True)`` returns, from the outputs of the last layer
         (..., n_outputs); by name for several outputs.
         """
-        if isinstance(outputs, list):  # of sequences that end early, one of each
-            return [self.labels_of(one) for one in outputs]
-        if isinstance(outputs, Mapping):
-            known = {output.name: output for output in self.network.outputs}
-            return {name: self._labels_of_one(known[name], a) for name, a in outputs.items()}
-        found = self._classes_of(outputs)
-        return found if self.classes is None else as_array(self._only_classes)[found]
-
-    @property
-    def _only_classes(self) -> Classes:
-        """The classes of the only output."""
-        assert self.classes is not None and not isinstance(self.classes, Mapping)
-        return self.classes
-
-    def _classes_of(self, outputs: Array) -> Array:
-        """The number of the class that each row of outputs names."""
-        is_side = answers(self.network, self.target, np.empty((0, 1))) == "side"
-        if outputs.shape[-1] == 1 and (is_side or self.classes is not None):
-            return (outputs[..., 0] > 0.5).astype(np.int64)
-        if self.facts.get("answers") == "each":
-            raise ModelError(
-                "labels: each output of this model answers by itself, as it learned several labels "
-                "per sample; write  model.predict(x) > 0.5"
-            )
-        if outputs.shape[-1] == 1:
-            raise ModelError(
-                "labels: the only output of this model is a number, no class; write  "
-                "model.predict(x)"
-            )
-        return np.asarray(outputs.argmax(axis=-1))
+        return self._answers.labels(outputs)
 
     def stream(self) -> ModelStream:
         """An object that answers a sequence as it comes, of any length: a ``ModelStream``.
@@ -460,7 +376,7 @@ class Model:
                 f"generate: the network hears {self.network.n_inputs} numbers and answers "
                 f"{self.network.last.size}, but there are {len(letters)} characters"
             )
-        return written(self.stream(), self._only_classes, prefix, n, temperature, seed)
+        return written(self.stream(), self._answers.only_classes, prefix, n, temperature, seed)
 
     @mistakes.teaches
     def evaluate(self, x: Any, y: Any = None, *, metrics: Any = None) -> dict[str, float]:
@@ -647,17 +563,6 @@ class Model:
         """Whether ``predict`` takes x as one sequence, whose rows are its steps."""
         return self._inputs.is_one_sequence(x)
 
-    def _of_long(self, x: Any) -> Array:
-        """The answers to sequences with more steps than ``net.input`` has."""
-        found = self._sent_of_long(x)
-        found = found if self.network.last.each_step else found[:, -1]
-        return found[0] if self.is_one_sequence(x) else found
-
-    def _sent_of_long(self, x: Any) -> Array:
-        """The outputs at each step of such sequences, side by side."""
-        self._inputs.check_pieces()
-        return self._engines.answers_of_pieces(self._inputs.whole(x))
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the bytes of its file, which are checked when they are read."""
         import tempfile
@@ -690,13 +595,6 @@ def _one_of(x: Any, least: int) -> Any:
         return each if each and all(array is not None for array in each.values()) else None
     shape = getattr(x, "shape", ())
     return np.zeros((1, *shape[1:])) if shape[:1] == (0,) and len(shape) > least else None
-
-
-def _cut(found: Array, lengths: Array, is_array: bool) -> Any:
-    """Cut answers to the steps of their sequences. is_array : all are equally long."""
-    if is_array:
-        return found[:, : lengths[0]]
-    return [row[:n] for row, n in zip(found, lengths, strict=True)]
 
 
 def _from_bytes(content: bytes, backend: str, threads: int | None) -> Model:

@@ -35,6 +35,7 @@ RANKS = [
     {"interpreter", "runtime", "summary", "check", "export", "stream",
      "evaluation"},
     {"planner", "parameter_server", "sub_models", "model_engines"},
+    {"model_answers"},
     {"model"},
     {"strategies"},
     {"training", "settings"},

@@ -1,0 +1,151 @@
+"""The answers of a model: the outputs of its output layers for samples, or for sequences of any
+length, and the labels that they name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from horn import losses
+from horn.backends import Array
+from horn.data import Dataset
+from horn.data.classes import Classes, as_array
+from horn.errors import ModelError
+from horn.layers import Layer
+from horn.metrics import answers
+from horn.model_engines import ModelEngines
+from horn.model_inputs import ModelInputs, lengths_of
+from horn.network import Network
+from horn.outputs import part_of
+
+
+@dataclass
+class ModelAnswers:
+    """The answers of one model, which its engines compute.
+
+    Other fields are those of ``Model``.
+    """
+
+    network: Network
+    dtype: str
+    target: str | None
+    facts: Mapping[str, Any]
+    classes: Classes | Mapping[str, Classes | None] | None
+    inputs: ModelInputs
+    engines: ModelEngines
+
+    def of(self, x: Any, labels: bool) -> Any:
+        """The outputs for each sample, or the labels; for several outputs by their names."""
+        if self.network.has_several:
+            return self._of_each(x, labels)
+        if self.inputs.is_long(x):
+            found = self._of_long(x)
+            found = self.labels(found) if labels else found
+            ends = lengths_of(x) if self.network.last.each_step else None
+            return found if ends is None else _cut(found, ends, is_array=False)
+        data = self.inputs.dataset(x, "x")
+        n, (*each, n_outputs) = len(data), self.network.answers
+        shape = (n, *each) if labels else (n, *each, n_outputs)
+        found = np.empty(shape, np.int64 if labels else self.dtype)
+        for rows, outputs in self.engines.answers(data):
+            found[rows] = self._classes_of(outputs) if labels else outputs
+        named = found if self.classes is None or not labels else as_array(self.only_classes)[found]
+        if not each or data.lengths is None:
+            return named
+        return _cut(named, data.lengths, is_array=getattr(x, "ndim", 0) > 1)
+
+    def _of_each(self, x: Any, labels: bool) -> dict[str, Array]:
+        """The same of several outputs, by their names."""
+        network, lengths = self.network, None
+        if self.inputs.is_long(x):
+            sent, is_one = self._sent_of_long(x), self.inputs.is_one_sequence(x)
+            lengths = lengths_of(x)
+        else:
+            data, is_one = self.inputs.dataset(x, "x"), False
+            sent, lengths = self._sent(data), data.lengths
+        found: dict[str, Any] = {}
+        for output in network.outputs:
+            part = part_of(sent, output, network.columns[output.name])
+            part = self.labels_of_one(output, part) if labels else np.ascontiguousarray(part)
+            found[output.name] = part[0] if is_one else part
+            if output.each_step and lengths is not None:
+                is_array = getattr(x, "ndim", 0) > 1
+                found[output.name] = _cut(part, lengths, is_array=is_array)
+        return found
+
+    def _sent(self, data: Dataset) -> Array:
+        """The outputs of all output layers, side by side."""
+        found = np.empty((len(data), *self.network.answers), self.dtype)
+        for rows, outputs in self.engines.answers(data):
+            found[rows] = outputs
+        return found
+
+    def labels_of_one(self, output: Layer, sent: Any) -> Any:
+        """The labels by one of several outputs; its numbers, if it tells no classes apart."""
+        if isinstance(sent, list):
+            return [self.labels_of_one(output, one) for one in sent]
+        classes = self.classes if isinstance(self.classes, Mapping) else {}
+        own = classes.get(output.name)
+        own_network = self.network.alone(output)
+        is_side = answers(own_network, self.target, np.empty((0, 1))) == "side"
+        tells = output.name in classes or is_side or output.loss == losses.LOSSES["cross_entropy"]
+        if not tells or (output.size == 1 and not is_side and own is None):
+            return np.ascontiguousarray(sent)
+        is_one = output.size == 1
+        numbers = (sent[..., 0] > 0.5).astype(np.int64) if is_one else sent.argmax(axis=-1)
+        return numbers if own is None else as_array(own)[numbers]
+
+    def _of_long(self, x: Any) -> Array:
+        """The answers to sequences with more steps than ``net.input`` has."""
+        found = self._sent_of_long(x)
+        found = found if self.network.last.each_step else found[:, -1]
+        return found[0] if self.inputs.is_one_sequence(x) else found
+
+    def _sent_of_long(self, x: Any) -> Array:
+        """The outputs at each step of such sequences, side by side."""
+        self.inputs.check_pieces()
+        return self.engines.answers_of_pieces(self.inputs.whole(x))
+
+    def labels(self, outputs: Any) -> Any:
+        """The labels that outputs name: ``Model.labels_of``."""
+        if isinstance(outputs, list):  # of sequences that end early, one of each
+            return [self.labels(one) for one in outputs]
+        if isinstance(outputs, Mapping):
+            known = {output.name: output for output in self.network.outputs}
+            return {name: self.labels_of_one(known[name], a) for name, a in outputs.items()}
+        found = self._classes_of(outputs)
+        return found if self.classes is None else as_array(self.only_classes)[found]
+
+    @property
+    def only_classes(self) -> Classes:
+        """The classes of the only output."""
+        assert self.classes is not None and not isinstance(self.classes, Mapping)
+        return self.classes
+
+    def _classes_of(self, outputs: Array) -> Array:
+        """The number of the class that each row of outputs names."""
+        is_side = answers(self.network, self.target, np.empty((0, 1))) == "side"
+        if outputs.shape[-1] == 1 and (is_side or self.classes is not None):
+            return (outputs[..., 0] > 0.5).astype(np.int64)
+        if self.facts.get("answers") == "each":
+            raise ModelError(
+                "labels: each output of this model answers by itself, as it learned several labels "
+                "per sample; write  model.predict(x) > 0.5"
+            )
+        if outputs.shape[-1] == 1:
+            raise ModelError(
+                "labels: the only output of this model is a number, no class; write  "
+                "model.predict(x)"
+            )
+        return np.asarray(outputs.argmax(axis=-1))
+
+
+def _cut(found: Array, lengths: Array, is_array: bool) -> Any:
+    """Cut answers to the steps of their sequences. is_array : all are equally long."""
+    if is_array:
+        return found[:, : lengths[0]]
+    return [row[:n] for row, n in zip(found, lengths, strict=True)]
