@@ -14,37 +14,27 @@ from horn.aggregates import COLUMNS, Aggregate
 from horn.callbacks import Callback, as_callbacks
 from horn.data import (
     Augment,
-    Dataset,
-    as_dataset,
-    check_features,
-    check_finite,
-    check_names,
-    check_range,
-    check_shape,
-    lanes,
 )
 from horn.data.augment import AugmentedBatch
 from horn.data.classes import check_kept
-from horn.data.in_steps import check_answers, of_steps
-from horn.data.inputs import side_by_side
-from horn.data.normalization import measure
-from horn.data.stream import Stream, as_stream, is_stream, read
-from horn.data.targets import named
+from horn.data.stream import Stream, as_stream, is_stream
 from horn.delays import hears_reversed
-from horn.errors import DataError, JobError, ModelError
-from horn.initial import Beginning, beginning
+from horn.errors import JobError, ModelError
+from horn.initial import beginning
 from horn.job_checks import (
     aggregates_of,
+    check_fits,
     check_names_of_aggregates,
     check_targets_of,
     frozen_of,
     no_optimizer,
 )
+from horn.job_data import DataPreparation
 from horn.layers import MAX_STEPS, Layer
 from horn.network import Network
 from horn.optimizers import SGD, Optimizer
 from horn.outputs import better, has_answers, metrics_for, resolve
-from horn.weights import by_class, weighed
+from horn.weights import weighed
 
 
 @mistakes.teaches
@@ -170,37 +160,19 @@ class Job:
         self._check_settings()
         set_ = object.__setattr__
         self._check_sequences()
-        if is_stream(self.data):
-            data, validation = self._streamed(), self.validation
-        else:
-            data = as_dataset(self._arranged(self.data, "data"), "data")
-            data, validation = self._with_targets(data), self.validation
+        prepare = DataPreparation(self.network, self.target, self.stateful, self.normalize)
+        validation = self.validation
+        data: Any = self._streamed() if is_stream(self.data) else prepare.training(self.data)
         if self.sample_weight is not None:
             data = weighed(data, self.sample_weight)
         if isinstance(validation, (int, float)):
-            if not 0.0 < validation < 1.0:
-                raise ModelError(
-                    f"Job: validation={validation!r} must be a fraction between 0 and 1, as 0.1, "
-                    "or data: (x, y)"
-                )
-            if self.stateful and len(data) == 1:
-                data, validation = lanes.ending(data, self.network.n_inputs, validation)
-            else:
-                n_held = round(len(data) * validation)
-                is_cut = isinstance(self.data, Dataset) and self.data.pieces > 1
-                if is_cut and not 0 < n_held < len(data):
-                    raise DataError(
-                        f"{data.name}: is cut into {len(data):,} lanes already, too few to hold "
-                        f"out validation={validation}; pass the data that they were cut from, or "
-                        "validation=(x, y)"
-                    )
-                data, validation = data.split(validation, self.network.seed)
+            data, validation = prepare.held_out(data, validation, self.data)
         elif validation is not None:
-            validation = self._read(validation, "validation")
-        test = None if self.test is None else self._read(self.test, "test")
+            validation = prepare.read(validation, "validation")
+        test = None if self.test is None else prepare.read(self.test, "test")
         begun = None if self.initial is None else beginning(self.initial, self.network)
         if not isinstance(data, Stream):
-            data = self._weighed(self._as_seen(data, begun))
+            data = prepare.weighed(prepare.as_seen(data, begun), self.class_weight)
             check_kept(data.all_classes, data.name)
         elif begun is not None and (begun.classes or begun.normalization):
             raise ModelError(
@@ -210,12 +182,12 @@ class Job:
             )
         set_(self, "sample_weight", None)  # sample_weight and class_weight are in data now
         set_(self, "class_weight", None)
-        validation, test = self._like(validation, data), self._like(test, data)
+        validation, test = prepare.like(validation, data), prepare.like(test, data)
         uncut = {"data": data, "validation": validation, "test": test}
         set_(self, "_uncut", uncut if self.stateful else {})
         for what, each in uncut.items():
             n_lanes = self.batch_size if what == "data" else 1
-            set_(self, what, self._in_pieces(each, n_lanes, what))
+            set_(self, what, prepare.in_pieces(each, self.truncate, n_lanes, what))
         self._check_augment()
         if (self.early_stopping or self.keep_best) and validation is None:
             raise ModelError(
@@ -399,50 +371,10 @@ class Job:
 
     def check_data(self) -> None:
         """Compare the data with the network. Raises DataError with the place and the remedy."""
-        net = self.network
         for what in ("data", "validation", "test"):
             data = getattr(self, what)
-            if data is None:
-                continue
-            if data.n_features == net.n_inputs < net.n_features:
-                raise DataError(
-                    f"{what}: its rows are the steps of one long sequence, but the network takes "
-                    f"{net.steps} steps at a time; write Job(..., stateful=True), or cut it: "
-                    f"horn.data.text(path, {net.steps})"
-                )
-            check_features(data, net.n_features)
-            if len(net.inputs) == 1 and not net.steps:
-                check_shape(data, net.layers[0].shape)
-            check_finite(data)
-            check_range(data, self.dtype)
-            if self.target == "labels" and data.targets:
-                for output in net.outputs:
-                    if output.loss is not None:
-                        part, where = data.of_output(output.name), f"{what}: {output.name}"
-                        check_answers(part, net.steps, output.each_step, where)
-                        check_targets_of(net.alone(output), part, where)
-                continue
-            check_answers(data, net.steps, net.last.each_step, what)
-            if net.has_several and net.compared and data.y is None and self.target == "labels":
-                raise DataError(
-                    f"{what} has no targets, but the network has the outputs "
-                    f"{', '.join(net.compared)}; pass (x, {{name: targets}}), by these names"
-                )
-            if net.last.loss is None or (net.has_several and data.y is None):
-                continue
-            if self.target == "input":
-                if net.steps and not net.last.each_step:
-                    raise DataError(
-                        'target="input" of sequences compares each step; write net.output(..., '
-                        "each_step=True)"
-                    )
-                if net.last.size != net.n_inputs:
-                    raise DataError(
-                        f'target="input" compares {net.last.name} ({net.last.size} neurons) with '
-                        f"the input ({net.n_inputs} features); make them equal"
-                    )
-            else:
-                check_targets_of(net, data, what)
+            if data is not None:
+                check_fits(self.network, self.target, self.dtype, data, what)
 
     def batches(self) -> AugmentedBatch | None:
         """The augmented batches of the training data; None where batches are plain rows of them."""
@@ -540,35 +472,6 @@ class Job:
             raise ModelError("Job: augment is for networks with one input")
         self.augment.check(self.network.layers[0].shape)
 
-    def _read(self, data: Any, what: str) -> Dataset:
-        return self._with_targets(read(self._arranged(data, what), what))
-
-    def _arranged(self, data: Any, what: str) -> Any:
-        """Lay several inputs by name, and sequences, out as the rows of a dataset."""
-        net = self.network
-        if isinstance(data, Dataset) and data.pieces > 1:  # of a job like this one
-            data = lanes.joined(data)
-        if self.stateful:
-            return lanes.whole(
-                named(data, net.compared, what), net.n_inputs, net.target_shapes, what
-            )
-        data = named(data, net.compared, what)
-        if net.steps:
-            return of_steps(data, net.steps, net.layers[0].shape, net.target_shapes, what)
-        return side_by_side(data, net.input_shapes, what)
-
-    def _in_pieces(self, data: Any, n_lanes: int, what: str) -> Any:
-        """Cut the sequences of a stateful job into pieces."""
-        if not self.stateful or data is None:
-            return data
-        steps = self.truncate or self.network.steps
-        return lanes.pieces(data, self.network.n_inputs, steps, n_lanes, what)
-
-    def _with_targets(self, data: Dataset) -> Dataset:
-        """Arrange the targets of the data by the names of the outputs."""
-        net = self.network
-        return data.of_outputs(net.compared if self.target == "labels" else (), net.has_several)
-
     def _streamed(self) -> Any:
         """The stream with the length of an epoch. Raises ModelError for settings it cannot have."""
         data = as_stream(self.data, "data")
@@ -601,86 +504,6 @@ class Job:
         if self.target == "labels" and self.network.last.loss is not None:
             data = data.with_check(functools.partial(check_targets_of, self.network, what="data"))
         return data
-
-    def _as_seen(self, data: Dataset, begun: Beginning | None) -> Dataset:
-        """Code and normalize the training data, as the model did that the job begins with."""
-        if not isinstance(self.normalize, bool) and self.normalize not in (None, "channel"):
-            raise ModelError(
-                f'Job: normalize is True, "channel", False or None, got {self.normalize!r}'
-            )
-        if begun is not None and begun.classes is not None and self.target == "labels":
-            # its last layer knows the classes by their places; a new one may have others
-            known = begun.classes
-            taken = [
-                output.name
-                for output in self.network.outputs
-                if any(name in begun.taken for name in output.shapes)
-            ]
-            if not isinstance(known, Mapping):  # of the only output
-                known = dict.fromkeys(taken, known)
-            known = {name: known[name] for name in taken if name in known}
-            own = known if data.targets else known.get(self.network.last.name)
-            if own is not None:
-                data = data.with_classes(own, "the model that it begins with")
-        # Its first layer knows the columns by their places; a new one may have others.
-        if begun is not None and set(self.network.layers[1].shapes) & set(begun.taken):
-            check_names(data, begun.feature_names, "the model that it begins with")
-        normal = data.normalization
-        if self.normalize is not False and begun is not None and begun.normalization is not None:
-            normal = begun.normalization
-        elif self.normalize and normal is None:
-            of_step = self.network.n_inputs if self.network.steps else None
-            normal = measure(data.x, data.scale, self._channels(data), of_step, data.lengths)
-        elif self.normalize is False:
-            normal = None
-        if normal is not None and self.network.steps and len(normal.mean) != self.network.n_inputs:
-            raise DataError(
-                f"data: has {self.network.n_inputs:,} features in a step, but was to be normalized "
-                f"as data of {len(normal.mean):,}; give the same features, or normalize=False"
-            )
-        return data if normal is data.normalization else data.with_fields(normalization=normal)
-
-    def _channels(self, data: Dataset) -> int | None:
-        """The number of channels if each is normalized as one, else None. Raises ModelError."""
-        if self.normalize is True:
-            return None
-        shape = self.network.layers[0].shape
-        if len(shape) < 2 or data.n_features % shape[-1]:
-            raise ModelError(
-                f'Job: normalize="channel" needs an input with channels, as '
-                f"net.input((32, 32, 3)), but it is {shape}; normalize=True is of every feature"
-            )
-        return shape[-1]
-
-    def _weighed(self, data: Dataset) -> Dataset:
-        """Add the weights by class to the training data."""
-        if self.class_weight is not None and self.network.has_several:
-            raise ModelError(
-                f"Job: class_weight is of one output, but the network has "
-                f"{', '.join(self.network.columns)}; give sample_weight, one number per sample, or "
-                "net.output(..., weight=...), a factor of an output's loss"
-            )
-        if self.class_weight is not None:
-            data = by_class(self.class_weight, self.network, self.target, data)
-        if data.weight is not None and (not self.network.is_judged or self.target is None):
-            raise ModelError(
-                f"Job: weights of samples are factors of their loss, but {self.network.last.name} "
-                f'has none; give net.output a loss, as loss="squared_error", or leave them out'
-            )
-        return data
-
-    def _like(self, other: Dataset | None, data: Dataset) -> Dataset | None:
-        """Code and normalize validation or test data as the training data."""
-        if other is None:
-            return None
-        if self.target == "labels" and (data.has_labels or data.targets):
-            other = other.with_classes(data.all_classes, "the training data")
-        check_names(other, data.feature_names, "the training data")
-        if other.normalization is data.normalization:
-            return other
-        if not self.network.steps:
-            check_features(other, data.n_features, "the training data")
-        return other.with_fields(normalization=data.normalization)
 
     if not TYPE_CHECKING:  # type checkers report unknown names themselves
 

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 
 from horn.aggregates import COLUMNS, Aggregate, check_name
-from horn.data import Dataset, check_classes, check_labels
+from horn.data import (
+    Dataset,
+    check_classes,
+    check_features,
+    check_finite,
+    check_labels,
+    check_range,
+    check_shape,
+)
+from horn.data.in_steps import check_answers
 from horn.errors import DataError, ModelError
 from horn.layers import Layer
 from horn.losses import LOSSES
@@ -25,6 +34,49 @@ _OF_SHARES = {  # losses of targets from 0 to 1, and what to do about others
     LOSSES["binary_cross_entropy"]: "remap y, or use one output per class with softmax and "
                                     "cross_entropy",
 }  # fmt: skip
+
+
+def check_fits(network: Network, target: str | None, dtype: str, data: Any, what: str) -> None:
+    """Check that a dataset, or stream, fits a network. Raises DataError with the remedy."""
+    if data.n_features == network.n_inputs < network.n_features:
+        raise DataError(
+            f"{what}: its rows are the steps of one long sequence, but the network takes "
+            f"{network.steps} steps at a time; write Job(..., stateful=True), or cut it: "
+            f"horn.data.text(path, {network.steps})"
+        )
+    check_features(data, network.n_features)
+    if len(network.inputs) == 1 and not network.steps:
+        check_shape(data, network.layers[0].shape)
+    check_finite(data)
+    check_range(data, dtype)
+    if target == "labels" and data.targets:
+        for output in network.outputs:
+            if output.loss is not None:
+                part, where = data.of_output(output.name), f"{what}: {output.name}"
+                check_answers(part, network.steps, output.each_step, where)
+                check_targets_of(network.alone(output), part, where)
+        return
+    check_answers(data, network.steps, network.last.each_step, what)
+    if network.has_several and network.compared and data.y is None and target == "labels":
+        raise DataError(
+            f"{what} has no targets, but the network has the outputs "
+            f"{', '.join(network.compared)}; pass (x, {{name: targets}}), by these names"
+        )
+    if network.last.loss is None or (network.has_several and data.y is None):
+        return
+    if target == "input":
+        if network.steps and not network.last.each_step:
+            raise DataError(
+                'target="input" of sequences compares each step; write net.output(..., '
+                "each_step=True)"
+            )
+        if network.last.size != network.n_inputs:
+            raise DataError(
+                f'target="input" compares {network.last.name} ({network.last.size} neurons) with '
+                f"the input ({network.n_inputs} features); make them equal"
+            )
+    else:
+        check_targets_of(network, data, what)
 
 
 def check_targets_of(network: Network, data: Dataset, what: str) -> None:

@@ -26,7 +26,7 @@ RANKS = [
     {"rpc", "network"},
     {"initial", "language", "metrics", "model_inputs", "program"},
     {"outputs", "weights", "description"},
-    {"job_checks", "plot"},
+    {"job_checks", "job_data", "plot"},
     {"job"},
     {"compiler"},
     {"partition"},
