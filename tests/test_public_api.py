@@ -109,6 +109,27 @@ def test_what_train_is_told_is_what_a_run_has():
     assert fields == [*train, ("hosts", None)]
 
 
+def test_submit_has_the_defaults_of_train():
+    """``Cluster.submit`` and ``horn submit``, which write them once more each."""
+    from horn import terminal
+    from horn.cli.submit import command
+    from horn.training.run_settings import RunSettings
+
+    train = {f.name: f.default for f in dataclasses.fields(RunSettings)}
+    own = inspect.signature(horn.Cluster.submit).parameters
+    submit = {name: own[name].default for name in own if name in train}
+    # A worker has its own folder for checkpoints and its own log; ``horn resume`` goes on.
+    left_out = {"progress", "profile", "checkpoints", "keep_checkpoints", "resume", "changed"}
+    assert submit.keys() == train.keys() - left_out - {"hosts"}
+    assert submit.pop("trace") is False  # whether, not where
+    assert submit == {name: train[name] for name in submit}
+    options = command.make_context("submit", ["net.py"]).params
+    said = {name: options[name] or None for name in options if name in train}
+    for name in ("superstep_timeout", "start_timeout"):
+        said[name] = terminal.duration(said[name])
+    assert said == {name: train[name] or None for name in said} and len(said) > 15
+
+
 TAUGHT = [getattr(horn, name) for name in sorted(NAMES) if isinstance(getattr(horn, name), type)]
 METHODS = [horn.Model.cut, horn.Model.activations, horn.Model.labels_of, horn.Model.generate,
            horn.Model.save, horn.Model.load, horn.Model.export, horn.Network.layer,

@@ -107,26 +107,14 @@ class Cluster:
         ------
         JobError : it cannot travel, or be run there. ClusterError : no worker takes it.
         """
-        if not isinstance(settings, Mapping | None):
-            raise JobError(f"submit: settings are a dict, as {{'epochs': 5}}; got {settings!r}")
-        if isinstance(arguments, str):
-            raise JobError(f"submit: arguments are a list, as {arguments.split()}; got one text")
-        if not isinstance(name, str | None):
-            raise JobError(f"submit: name is a text, the first part of the job's id; got {name!r}")
-        if name and not plain_name(name):
-            raise JobError(
-                f"submit: name is {name!r}, but a job's id has letters and digits of ASCII, _ . -; "
-                f"give it a name with one of them, or none: then it is that of the job or its file"
-            )
+        _check_words(settings, arguments, name)
         pairs = [(str(key), str(value)) for key, value in (settings or {}).items()]
-        if isinstance(strategy, str):
-            kind, _ = settings_.strategy(strategy, [f"{key}={value}" for key, value in pairs])
-        else:
-            kind = strategy
-        # For its checks.
-        RunSettings(
-            groups=groups, tasks=tasks, servers=servers, strategy=kind, threads=threads,
-            timeout=timeout, barrier=barrier, transport=transport, pins=pins,
+        kind = strategy
+        if isinstance(kind, str):
+            kind, _ = settings_.strategy(kind, [f"{key}={value}" for key, value in pairs])
+        asked = RunSettings(
+            groups=groups, tasks=tasks, servers=servers, strategy=kind, backend=backend, seed=seed,
+            threads=threads, timeout=timeout, barrier=barrier, transport=transport, pins=pins,
             superstep_timeout=superstep_timeout, start_timeout=start_timeout,
             checkpoint_every=checkpoint_every, checkpoint_seconds=checkpoint_seconds,
             max_restarts=max_restarts,
@@ -137,15 +125,6 @@ class Cluster:
         if not isinstance(strategy, str):
             pairs = [*_settings(kind), *pairs]
         package, stem = _packed(job, kind, working_dir)
-        options: dict[str, Any] = {k: str(v) for k, v in versions().items()}
-        options |= {
-            "backend": backend, "barrier": barrier, "transport": transport,
-            "superstep_timeout_s": superstep_timeout, "start_timeout_s": start_timeout,
-            **{f"pin.{layer}": where for layer, where in (pins or {}).items()},
-        }  # fmt: skip
-        n_servers = servers or kind.default_servers
-        has = {"threads": threads, "trace": trace, "guests": bool(n_servers) and servers == 0}
-        options |= {key: value for key, value in has.items() if value}
         wanted = Submission(
             job="new",
             name=name or stem,
@@ -154,7 +133,7 @@ class Cluster:
             arguments=tuple(str(argument) for argument in arguments),
             groups=groups,
             tasks=tasks,
-            servers=n_servers,
+            servers=asked.n_servers,
             strategy=strategy if isinstance(strategy, str) else _named(kind),
             settings=tuple(pairs),
             seed=seed,
@@ -162,7 +141,7 @@ class Cluster:
             checkpoint_s=checkpoint_seconds,
             max_restarts=max_restarts,
             timeout_s=timeout,
-            options=options,
+            options=_options(asked, trace),
             user=user(),
         )
         return SubmittedJob(self, self.client.once(lambda client: client.submit(wanted, package)))
@@ -350,6 +329,33 @@ class SubmittedJob:
 
     def __repr__(self) -> str:
         return f"<SubmittedJob {self.id}>"
+
+
+def _check_words(settings: Any, arguments: Any, name: Any) -> None:
+    """Check what ``submit`` takes beside the keywords of ``horn.train``. Raises JobError."""
+    if not isinstance(settings, Mapping | None):
+        raise JobError(f"submit: settings are a dict, as {{'epochs': 5}}; got {settings!r}")
+    if isinstance(arguments, str):
+        raise JobError(f"submit: arguments are a list, as {arguments.split()}; got one text")
+    if not isinstance(name, str | None):
+        raise JobError(f"submit: name is a text, the first part of the job's id; got {name!r}")
+    if name and not plain_name(name):
+        raise JobError(
+            f"submit: name is {name!r}, but a job's id has letters and digits of ASCII, _ . -; "
+            f"give it a name with one of them, or none: then it is that of the job or its file"
+        )
+
+
+def _options(asked: RunSettings, trace: bool) -> dict[str, Any]:
+    """The settings of a run that have no field of their own in a submission."""
+    found: dict[str, Any] = {k: str(v) for k, v in versions().items()}
+    found |= {
+        "backend": asked.backend, "barrier": asked.barrier, "transport": asked.transport,
+        "superstep_timeout_s": asked.superstep_timeout, "start_timeout_s": asked.start_timeout,
+        **{f"pin.{layer}": where for layer, where in (asked.pins or {}).items()},
+    }  # fmt: skip
+    has = {"threads": asked.threads, "trace": trace, "guests": asked.has_guests}
+    return found | {key: value for key, value in has.items() if value}
 
 
 def _packed(
