@@ -15,7 +15,7 @@ from horn.backends import Setup
 from horn.connections import tied
 from horn.data import Dataset
 from horn.errors import ModelError
-from horn.interpreter import passes
+from horn.interpreter import backward, passes
 from horn.interpreter.calls import Moment
 from horn.interpreter.language import Translator
 from horn.interpreter.layers import Stage
@@ -499,7 +499,7 @@ class Engine:
         later = dict[int, Gradients]()
         for samples in reversed(in_time):
             after = [later.get(k) for k in samples]
-            backs = passes.begun(self.stages, list(samples.values()), memory, after)
+            backs = backward.begun(self.stages, list(samples.values()), memory, after)
             each.append(dict(zip(samples, backs, strict=True)))
             later |= each[-1]
         for k in these:
@@ -508,7 +508,7 @@ class Engine:
                 back.sequence = of_sample
         for level in reversed(self._levels):
             for samples, at in zip(reversed(in_time), each, strict=True):
-                passes.come_back(
+                backward.come_back(
                     self.stages, level, list(samples.values()), memory, self._losses, want_deltas,
                     list(at.values()),
                 )  # fmt: skip
