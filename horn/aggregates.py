@@ -66,9 +66,11 @@ class Aggregate:
 
     @property
     def empty(self) -> float:
+        """The number of no samples, which changes no other in the monoid."""
         return EMPTY[self.monoid]
 
     def of(self, combined: float, n_samples: int) -> float:
+        """The aggregate of so many samples, from their numbers as the monoid combined them."""
         return combined / n_samples if self.of_samples == "mean" else combined
 
 

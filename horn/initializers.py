@@ -23,7 +23,9 @@ Shape = tuple[int, ...]
 class Initializer(Protocol):
     """Anything with ``values(shape, fan_in, fan_out, rng)``."""
 
-    def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array: ...
+    def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
+        """The initial weights, an array of ``shape``, drawn from ``rng``."""
+        ...
 
 
 @mistakes.teaches
@@ -34,6 +36,7 @@ class Constant:
     value: float = 0.0
 
     def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
+        """The initial weights, an array of ``shape``."""
         return np.full(shape, self.value)
 
 
@@ -46,6 +49,7 @@ class Uniform:
     high: float = 0.05
 
     def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
+        """The initial weights, an array of ``shape``."""
         return rng.uniform(self.low, self.high, shape)
 
 
@@ -58,6 +62,7 @@ class Normal:
     std: float = 0.05
 
     def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
+        """The initial weights, an array of ``shape``."""
         return rng.normal(self.mean, self.std, shape)
 
 
@@ -67,6 +72,7 @@ class Glorot:
     """Uniform within sqrt(6 / (fan_in + fan_out)). Source: Glorot & Bengio 2010, eq. 16."""
 
     def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
+        """The initial weights, an array of ``shape``."""
         limit = math.sqrt(6.0 / max(fan_in + fan_out, 1))
         return rng.uniform(-limit, limit, shape)
 
@@ -77,6 +83,7 @@ class He:
     """Normal with variance 2 / fan_in. Source: He et al. 2015, eq. 10."""
 
     def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
+        """The initial weights, an array of ``shape``."""
         return rng.normal(0.0, math.sqrt(2.0 / max(fan_in, 1)), shape)
 
 
@@ -86,6 +93,7 @@ class LeCun:
     """Normal with variance 1 / fan_in. Source: LeCun et al., "Efficient BackProp", 1998, eq. 16."""
 
     def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
+        """The initial weights, an array of ``shape``."""
         return rng.normal(0.0, math.sqrt(1.0 / max(fan_in, 1)), shape)
 
 

@@ -74,10 +74,13 @@ class EarlyStopping:
 class Job:
     """A training job: the network, its data, and how to train it.
 
+    network : a ``horn.Network``; horn leaves it as it is.
     data, validation : a ``horn.data`` dataset, or arrays (x, y), or a stream: an iterator, a
     function that returns one, a DataLoader of PyTorch, a ``horn.data.Stream`` (read by one process;
     validation and test streams are read whole). validation may also be a fraction of data that is
     held out.
+    optimizer : what an update makes of gradients, as ``horn.Adam(0.001)``; ``horn.SGD()`` by
+    default, with a learning rate of 0.1.
     batch_size : samples per update.
     epochs, iterations : the length of training; one of the two (10 epochs by default).
     target : "labels" (y), "input" (autoencoder), or None where there is no loss.
@@ -93,6 +96,7 @@ class Job:
     incoming weights, those too that they are tied to, biases, Parameters), of arrays
     ("layer2.bias"), or the layers themselves, as returned by ``net.layer``. States still change:
     they are remembered, not learned.
+    name : the beginning of the job's id in a cluster; the model remembers it.
     aggregates : further measurements after each epoch: a ``horn.Aggregate`` by name, which is the
     column in ``run.history``. Measured on the samples of acc, in inference; changes no weight.
     metrics : measurements beside the loss, over all validation data after each epoch (columns
@@ -112,6 +116,7 @@ class Job:
     class_weight : the same by class, {label: weight} (1 for labels that are not there) or
     "balanced": n / (number of classes * samples of the class), as in scikit-learn. The product of
     both is ``job.data.weight`` then. Validation and test data are not weighed.
+    augment : a ``horn.data.Augment``: random changes of the training images, new in every epoch.
     stateful : sequences are longer than the steps of one update: they are cut into pieces, and
     carried States and delayed outputs go on from piece to piece, without a gradient. data are one
     sequence x (steps, n), cut into ``batch_size`` lanes side by side, or several (n, steps,

@@ -483,6 +483,9 @@ class Model:
     ) -> Model:
         """A model from its file alone. Runs the source in the file: load only what you trust.
 
+        backend : the computing engine, as of ``Model``. threads : the most that it computes with;
+        None: the cores.
+
         Raises
         ------
         NotFound : no such file.

@@ -216,7 +216,8 @@ class Network:
         or a function f(z) in the neuron language, whose slope is derived. ``bias=False`` leaves the
         bias out; a number or an initialiser sets its initial value (0 by default). ``size`` may be
         a shape, channels last; connections that look through windows, as ``horn.Convolution(20,
-        5)``, say it themselves.
+        5)``, say it themselves. ``interlayer``: a function of a neuron's output, and those of its
+        layer, in the neuron language (docs/what-compiles.md); what it returns is sent.
         """
         return self._hidden(
             "hidden", size, neuron, activation, interlayer, inputs, connect, init, bias, name, None
@@ -247,6 +248,9 @@ class Network:
 
         ``each_step``: every step of a sequence is judged and answered: labels (n, steps), targets
         (n, steps, size). Without it only the last step: labels (n,), targets (n, size).
+
+        ``loss``: a name, a ``horn.Loss``, or a function f(output, target). ``interlayer`` and the
+        other arguments are as for ``layer``.
         """
         found = losses.resolve(loss, "output")
         if size == 1 and activation == "softmax":
@@ -485,6 +489,7 @@ class Network:
 
     @property
     def n_inputs(self) -> int:
+        """The number of input neurons; of a sequence those of one step."""
         return self.layers[0].size
 
     @property

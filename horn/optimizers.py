@@ -39,6 +39,10 @@ class Optimizer:
     In this order: weight decay is added to the gradient of synapse weights, not of biases and
     Parameters; ``clip_value`` bounds each gradient; ``clip_norm`` scales all gradients of the
     network together so that their Euclidean norm stays below it.
+
+    learning_rate : of one update: a number, a schedule, or a function of the iteration.
+    weight_decay : how much of a weight is added to its gradient. clip_value, clip_norm : in units
+    of the gradient, the mean over the batch; None: no bound.
     """
 
     learning_rate: LearningRate = 0.1
@@ -94,6 +98,9 @@ class Optimizer:
         return self.clip_norm / math.maximum(self.clip_norm, norm)
 
     def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
+        """The new weight and the new slots, for a weight ``w`` with its prepared gradient ``g``,
+        its ``slots``, the learning rate ``lr`` and the number ``t`` of this update, from 1.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no update")
 
 
@@ -101,6 +108,9 @@ class Optimizer:
 @dataclass(frozen=True)
 class SGD(Optimizer):
     """w += v, v = momentum v - lr g. With ``nesterov`` w += momentum v - lr g, of the new v.
+
+    learning_rate : lr, of one update; with weight_decay, clip_value and clip_norm as of
+    ``horn.optimizers.Optimizer``.
 
     Source: Polyak 1964; Sutskever et al. 2013, eq. 3-4, in the form that looks ahead from w.
     """
@@ -140,7 +150,13 @@ class SGD(Optimizer):
 @teaches
 @dataclass(frozen=True)
 class Adagrad(Optimizer):
-    """s += g^2, w -= lr g / (sqrt(s) + eps). Source: Duchi, Hazan & Singer 2011."""
+    """s += g^2, w -= lr g / (sqrt(s) + eps).
+
+    learning_rate : lr, of one update; with weight_decay, clip_value and clip_norm as of
+    ``horn.optimizers.Optimizer``.
+
+    Source: Duchi, Hazan & Singer 2011.
+    """
 
     eps: float = 1e-10
     slots: ClassVar[tuple[str, ...]] = ("squares",)
@@ -153,8 +169,12 @@ class Adagrad(Optimizer):
 @teaches
 @dataclass(frozen=True)
 class RMSProp(Optimizer):
-    """s = rho s + (1 - rho) g^2, w -= lr g / (sqrt(s) + eps). Source: Tieleman & Hinton 2012,
-    lecture 6.5.
+    """s = rho s + (1 - rho) g^2, w -= lr g / (sqrt(s) + eps).
+
+    learning_rate : lr, of one update; with weight_decay, clip_value and clip_norm as of
+    ``horn.optimizers.Optimizer``.
+
+    Source: Tieleman & Hinton 2012, lecture 6.5.
     """
 
     learning_rate: LearningRate = 0.001
@@ -170,8 +190,12 @@ class RMSProp(Optimizer):
 @teaches
 @dataclass(frozen=True)
 class AdaDelta(Optimizer):
-    """Steps scaled by the running size of past steps over that of gradients. Source: Zeiler 2012,
-    algorithm 1.
+    """Steps scaled by the running size of past steps over that of gradients.
+
+    learning_rate : a factor of each step, of one update; with weight_decay, clip_value and
+    clip_norm as of ``horn.optimizers.Optimizer``. rho : the share of the past in running sizes.
+
+    Source: Zeiler 2012, algorithm 1.
     """
 
     learning_rate: LearningRate = 1.0
@@ -189,7 +213,14 @@ class AdaDelta(Optimizer):
 @teaches
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """The Adam optimizer, with bias correction. Source: Kingma & Ba 2015, algorithm 1."""
+    """The Adam optimizer, with bias correction.
+
+    learning_rate : about the largest step of a weight in one update; with weight_decay (which is a
+    part of the gradient), clip_value and clip_norm as of ``horn.optimizers.Optimizer``. beta1,
+    beta2 : the share of the past in the running means of the gradient and of its square.
+
+    Source: Kingma & Ba 2015, algorithm 1.
+    """
 
     learning_rate: LearningRate = 0.001
     beta1: float = 0.9

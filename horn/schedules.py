@@ -16,7 +16,9 @@ from horn.errors import HornError, ModelError, shown_file
 class Schedule(Protocol):
     """``at(iteration)`` is the learning rate of that update."""
 
-    def at(self, iteration: int) -> float: ...
+    def at(self, iteration: int) -> float:
+        """The learning rate of the update ``iteration``, from 0."""
+        ...
 
 
 LearningRate = float | Schedule | Callable[[int], float]
@@ -41,6 +43,7 @@ class Step:
             raise ModelError(f"Step: every must be at least 1 iteration, got {self.every!r}")
 
     def at(self, iteration: int) -> float:
+        """The learning rate of the update ``iteration``, from 0."""
         return self.initial * float(self.factor ** (iteration // self.every))
 
 
@@ -53,6 +56,7 @@ class Exponential:
     decay: float
 
     def at(self, iteration: int) -> float:
+        """The learning rate of the update ``iteration``, from 0."""
         return self.initial * float(self.decay**iteration)
 
 
@@ -74,6 +78,7 @@ class Cosine:
         )
 
     def at(self, iteration: int) -> float:
+        """The learning rate of the update ``iteration``, from 0."""
         done = min(iteration / max(self.iterations, 1), 1.0)
         return self.final + (self.initial - self.final) * 0.5 * (1.0 + math.cos(math.pi * done))
 
@@ -95,6 +100,7 @@ class Warmup:
         check(self.then, "Warmup: then")
 
     def at(self, iteration: int) -> float:
+        """The learning rate of the update ``iteration``, from 0."""
         return rate(self.then, iteration) * min((iteration + 1) / max(self.iterations, 1), 1.0)
 
 

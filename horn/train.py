@@ -198,10 +198,12 @@ def train(
     data, initial=model, dtype=model.dtype, epochs=3)``; ``settings`` are further arguments of
     ``horn.Job``.
 
-    seed : replaces the network's seed. threads : the most per task (by default the cores,
-    divided by the tasks). progress : True for a line per epoch on stderr, or a
-    ``horn.training.progress.Progress``, or a function of an epoch's row; a notebook shows a bar and
-    a table unless it is False. timeout : seconds, after which training ends with Timeout.
+    backend : what computes: "kernels", "reference" (NumPy, slow), "python" (neuron by neuron, as
+    they are written), or "module:Class" of yours. seed : replaces the network's seed. threads : the
+    most per task (by default the cores, divided by the tasks). progress : True for a line per epoch
+    on stderr, or a ``horn.training.progress.Progress``, or a function of an epoch's row; a notebook
+    shows a bar and a table unless it is False. timeout : seconds, after which training ends with
+    Timeout.
 
     With ``tasks`` above 1 the network is divided among that many processes, which give the answer
     of one. With ``groups`` above 1 there are as many replicas of it, each over its tasks, and
@@ -224,8 +226,8 @@ def train(
     every ``checkpoint_every`` iterations, every ``checkpoint_seconds``, and on Ctrl-C (without
     either on Ctrl-C alone); the newest ``keep_checkpoints`` stay. resume : True goes on from the
     newest in there, or begins if there is none; else a checkpoint, or another run's folder. The
-    numbers of groups and tasks may be others, but with servers. "changed" : the same though the job
-    was changed knowingly.
+    numbers of groups and tasks may be others, but with servers. changed : True goes on though the
+    job was changed knowingly; ``resume="changed"`` is both.
     max_restarts : how often a group whose task was killed or hangs starts again from the last
     checkpoint, without a new one in between. With servers (downpour, easgd) they keep every push in
     the folder, and only the processes that ended start again.

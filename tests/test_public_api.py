@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -128,6 +129,34 @@ def test_submit_has_the_defaults_of_train():
     for name in ("superstep_timeout", "start_timeout"):
         said[name] = terminal.duration(said[name])
     assert said == {name: train[name] or None for name in said} and len(said) > 15
+
+
+def explained(doc: str | None) -> set[str]:
+    """The arguments that a docstring explains: ``a, b : ...`` or in double backquotes."""
+    text = " ".join((doc or "").split())
+    lists = re.findall(r"((?:\w+, )*\w+) :", text)
+    return {name for each in lists for name in each.split(", ")} | {*re.findall(r"``(\w+)``", text)}
+
+
+def test_every_setting_of_a_job_and_of_train_is_explained():
+    assert not {field.name for field in dataclasses.fields(horn.Job)} - explained(horn.Job.__doc__)
+    train = inspect.signature(horn.train).parameters.values()
+    keywords = {each.name for each in train if each.kind is each.KEYWORD_ONLY}
+    assert len(keywords) > 20 and not keywords - explained(horn.train.__doc__)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_what_users_call_or_override_has_a_docstring(name):
+    thing = getattr(horn, name)
+    if not isinstance(thing, type):
+        return
+    bare = [
+        method
+        for method, value in vars(thing).items()
+        if method[0] != "_" and (callable(value) or isinstance(value, (property, classmethod)))
+        if not inspect.getdoc(getattr(thing, method))
+    ]
+    assert inspect.getdoc(thing) and not bare
 
 
 TAUGHT = [getattr(horn, name) for name in sorted(NAMES) if isinstance(getattr(horn, name), type)]

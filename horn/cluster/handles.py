@@ -164,6 +164,7 @@ class Cluster:
         return self.client.retry(action)
 
     def close(self) -> None:
+        """End the session with the cluster; jobs go on."""
         self.client.close()
 
     def __enter__(self) -> Cluster:

@@ -61,8 +61,7 @@ class Builder:
     messages (a neuron's reads), thinning (neurons that sit out) and, in training, updates and
     backward.
 
-    optimizer : None for inference. masked, written, thin, weighted, ragged : as for
-    ``training_program``.
+    optimizer : None for inference. The rest is as for ``training_program``.
     """
 
     def __init__(
@@ -551,7 +550,9 @@ def training_program(
     ragged: bool = False,
     part: int = 0,
 ) -> Program:
-    """The program of one training step. ``target`` is the kind of Target, or None without a loss.
+    """The program of one training step. ``target`` is how targets are read: "label", "value",
+    "values" or "input", the kinds of ``program.Target``; of several outputs the read of each; None
+    where nothing is judged.
     ``fuse=False`` keeps every value for probes, ``thin=False`` all neurons in every layer.
 
     ``written`` : the layers whose written backward is used, the others' being derived; None for
@@ -561,6 +562,7 @@ def training_program(
     gradient of each row's loss counts ``ROW_WEIGHT`` (b,) times. The caller fills both.
     weighted : each sample's loss is multiplied with its weight in the data, and so its gradients.
     ragged : of sequences that end early, as the data say (``Dataset.lengths``).
+    part : the steps of a sequence that are in memory at a time (``Job(recompute="sqrt")``); 0: all.
     """
     return Builder(
         network, optimizer, target, fuse=fuse, thin=thin, written=written, masked=masked,

@@ -39,6 +39,7 @@ class Convolution(Windows):
         super().__post_init__()
 
     def at(self, below: Sizes, where: str) -> Placed:
+        """The synapses to a layer of shape ``below``; errors begin with ``where``."""
         space, sources = self.taps(below, where)
         n, maps, groups = below[-1], self.channels, self.groups
         if n % groups or maps % groups:

@@ -16,6 +16,7 @@ class Dense:
     """All to all; weights are (fan_out, fan_in)."""
 
     def edges(self, n_sources: int, n_receivers: int, rng: np.random.Generator) -> Edges | None:
+        """None: every receiver has every source."""
         return None
 
 

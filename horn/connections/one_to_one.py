@@ -17,6 +17,7 @@ class OneToOne:
     """One synapse per neuron; both layers have the same shape."""
 
     def at(self, below: Sizes, where: str) -> Placed:
+        """The synapses to a layer of shape ``below``; errors begin with ``where``."""
         n = int(np.prod(below))
         return Placed(below, Edges(np.arange(n + 1, dtype=np.int64), np.arange(n, dtype=np.int64)))
 

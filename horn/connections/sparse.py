@@ -62,6 +62,7 @@ class Sparse:
             object.__setattr__(self, "edge_list", _pairs(tuple(self.edge_list)))
 
     def edges(self, n_sources: int, n_receivers: int, rng: np.random.Generator) -> Edges:
+        """The synapses between layers of these sizes; ``fan_in`` draws from ``rng``."""
         rows: Sequence[Any]
         if self.fan_in is not None:
             if self.fan_in != int(self.fan_in) or not 0 <= self.fan_in <= n_sources:

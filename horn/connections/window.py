@@ -37,6 +37,7 @@ class Window(Windows):
         super().__post_init__()
 
     def at(self, below: Sizes, where: str) -> Placed:
+        """The synapses to a layer of shape ``below``; errors begin with ``where``."""
         space, sources = self.taps(below, where)
         n = below[-1]
         near = np.arange(n)[:, None] + np.arange(self.channels) - self.channels // 2

@@ -170,10 +170,12 @@ class Downpour(Strategy):
 
     @property
     def push_batches(self) -> int:
+        """The batches between two pushes."""
         return self.push_every or (LOCAL_STEPS if self.averages else 1)
 
     @property
     def pull_batches(self) -> int:
+        """The batches between two pulls."""
         return self.pull_every or (self.push_batches if self.averages else 1)
 
     @property

@@ -66,6 +66,7 @@ class ParallelDropout(Strategy):
                 raise JobError(f"parallel-dropout: {what}; got {value!r}")
 
     def n_sub_models(self, topology: Topology) -> int:
+        """The number of sub-models; one per task where ``sub_models`` does not say it."""
         return self.sub_models or topology.n_workers
 
     def check(self, job: Job, topology: Topology) -> None:
