@@ -18,7 +18,10 @@ from horn.errors import ModelError
 @mistakes.teaches
 @dataclass(frozen=True)
 class Loss:
-    """``f(output, target)`` of one neuron. labels : for integer labels, with an accuracy."""
+    """A loss: ``f(output, target)`` of one neuron.
+
+    labels : for integer labels, with an accuracy.
+    """
 
     name: str
     f: Callable[[Any, Any], Any]

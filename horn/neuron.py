@@ -235,7 +235,7 @@ class Synapse:
 
 
 class Neuron:
-    """One neuron. Subclass it and write ``forward``; write ``backward`` too, or let horn derive it.
+    """One neuron: subclass it and write ``forward``; write ``backward`` too, or let horn derive it.
 
     Readable: ``output`` (the last value it sent on), ``target`` (of an output neuron, in training;
     its layer has a loss), ``training``, ``iteration`` (from 0), ``learning_rate``, ``layer_index``

@@ -30,7 +30,8 @@ from horn.cli._end import ending
 
 ROOT = Path(__file__).parents[1]
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FILES.remove(ROOT / "docs/glossary.md")  # words alone
+for words_alone in ("glossary.md", "names.md"):
+    FILES.remove(ROOT / "docs" / words_alone)
 
 
 @dataclass

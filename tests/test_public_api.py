@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import horn
+from tests import names
 
 NAMES = {
     # what a user subclasses, and the neurons that are there
@@ -38,6 +39,13 @@ NAMES = {
 def test_all_is_exact():
     assert set(horn.__all__) == NAMES
     assert sorted(horn.__all__) == list(horn.__all__) and dir(horn) == list(horn.__all__)
+
+
+def test_the_page_of_names_is_of_their_docstrings():
+    """Where it is not: python -m tests.names > docs/names.md."""
+    assert names.PAGES.keys() == NAMES
+    assert (names.ROOT / "docs/names.md").read_text() == names.page()
+    assert all((names.ROOT / f"docs/{page}.md").exists() for page in names.EXPLAINED)
 
 
 def test_what_data_has_is_listed_before_it_is_imported():

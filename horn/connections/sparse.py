@@ -22,7 +22,7 @@ _FEW, _AT_ONCE = 64, 1 << 16
 @teaches
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """Exactly one of five descriptions.
+    """Each neuron receives some neurons below: exactly one of five descriptions.
 
     fan_in : the number of sources of each receiver, drawn without replacement from the network's
     seed.
