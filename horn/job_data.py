@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horn.data import Dataset, as_dataset, check_features, check_names, lanes
-from horn.data.in_steps import of_steps
+from horn.data.in_steps import flat, of_steps
 from horn.data.inputs import side_by_side
 from horn.data.normalization import measure
 from horn.data.stream import read
@@ -40,11 +40,11 @@ class DataPreparation:
         net = self.network
         if isinstance(data, Dataset) and data.pieces > 1:  # of a job like this one
             data = lanes.joined(data)
-        if self.stateful:
-            return lanes.whole(
-                named(data, net.compared, what), net.n_inputs, net.target_shapes, what
-            )
         data = named(data, net.compared, what)
+        if net.steps:
+            data = flat(data, net.layers[0].shape)
+        if self.stateful:
+            return lanes.whole(data, net.n_inputs, net.target_shapes, what)
         if net.steps:
             return of_steps(data, net.steps, net.layers[0].shape, net.target_shapes, what)
         return side_by_side(data, net.input_shapes, what)

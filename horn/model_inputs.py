@@ -107,6 +107,7 @@ class ModelInputs:
         data = named(data, network.compared, what)
         if not network.steps:
             return side_by_side(data, network.input_shapes, what)
+        data = in_steps.flat(data, network.layers[0].shape)
         x = data[0] if isinstance(data, tuple) and data else data
         asks_each = network.judges_each and network.answers_each
         if asks_each and self.is_long(x) and lengths_of(x) is None:
@@ -152,6 +153,7 @@ class ModelInputs:
 
     def is_one_sequence(self, x: Any) -> bool:
         """Whether x is one sequence, whose rows are its steps."""
+        x = in_steps.flat(x, self.network.layers[0].shape)
         return self.is_long(x) and lanes.is_alone(x, self.network.n_inputs)
 
     def is_short(self, x: Any) -> bool:
@@ -164,12 +166,14 @@ class ModelInputs:
         dataset; a column or an array of sequences as a list; anything else unchanged.
         """
         steps = self.network.steps
-        x = apart(x) if steps else x
+        x = apart(in_steps.flat(x, self.network.layers[0].shape)) if steps else x
         x = list(x) if steps and isinstance(x, tuple) and len(x) != 2 else x  # two are (x, y)
         if not steps or not isinstance(x, list) or not in_steps.is_ragged(x):
             return x
         if max(len(one) if hasattr(one, "__len__") else 0 for one in x) <= steps:
             return x
+        if max(map(np.ndim, x)) > 2:
+            return x  # steps of another shape
         found = in_steps.sequences(x)
         return found if found.shape[1:] == (self.network.n_inputs,) else x
 
@@ -203,4 +207,4 @@ def _is_long(x: Any, steps: int, features: int) -> bool:
         return bool(shape[1] > steps and shape[2] == features)
     if len(shape) == 2:
         return bool(shape[1] == features < steps * features or shape[1] > steps * features)
-    return len(shape) == 1 and features == 1 < steps
+    return len(shape) == 1 and features == 1 < steps and shape[0] > 0

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from horn.backends import Setup, StepEngine, make
-from horn.data import Dataset, as_dataset, check_names
+from horn.data import Dataset, as_dataset, check_names, check_shape
 from horn.data.arrays import BYTE_SCALE, as_numbers
 from horn.data.characters import codes, one_hot
 from horn.data.normalization import Normalization
@@ -82,13 +82,16 @@ class ModelStream:
         x = as_dataset(x, "stream: x") if tables.names_of(x) else x
         if isinstance(x, Dataset):
             check_names(x, self._feature_names, "this model")
+            if x.n_features == self.n_features:
+                check_shape(x, self._shape, "this model")
         given = as_numbers(self._rows(x) if isinstance(x, Dataset) else x, "stream: x")
+        found = (len(x), *x.shape) if isinstance(x, Dataset) and x.shape else given.shape
         before, picture = given.shape[: -len(self._shape)], given.shape[-len(self._shape) :]
         if picture == self._shape and picture[-1] != self.n_features:
             given = given.reshape(*before, self.n_features)
         if given.shape[-1:] != (self.n_features,) or given.ndim not in (1, 2):
             raise DataError(
-                f"stream: x has shape {given.shape}, but a step has {self.n_features} features: "
+                f"stream: x has shape {found}, but a step has {self.n_features} features: "
                 f"({self.n_features},), or (steps, {self.n_features}) of several"
             )
         steps = given.reshape(-1, self.n_features)

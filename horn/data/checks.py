@@ -16,6 +16,7 @@ from horn.mistakes import shown
 
 # 256 Ki values a chunk: large enough to hide Python's cost, small enough to stay in a cache.
 CHUNK_VALUES = 262_144
+_PAIR = "pass the pair (x, y), in a file as of np.savez(path, x=x, y=y)"
 
 
 def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> Dataset:
@@ -297,8 +298,7 @@ def check_labels(dataset: Dataset, n_classes: int, layer_name: str) -> None:
     y = dataset.y
     if y is None:
         raise DataError(
-            f"{dataset.name}: there are no labels, but {layer_name} needs one per sample; "
-            f"pass the pair (x, y)"
+            f"{dataset.name}: there are no labels, but {layer_name} needs one per sample; {_PAIR}"
         )
     if not dataset.has_labels:
         raise DataError(
@@ -331,7 +331,7 @@ def check_targets(dataset: Dataset, n_outputs: int, layer_name: str) -> None:
     if y is None:
         raise DataError(
             f"{dataset.name}: there are no targets, but {layer_name} needs {n_outputs} numbers "
-            "per sample; pass the pair (x, y)"
+            f"per sample; {_PAIR}"
         )
     if y.ndim != 2 or y.shape[1] != n_outputs:
         labels = ", or pass labels as whole numbers, y.ravel().astype(int)"

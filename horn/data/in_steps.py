@@ -7,7 +7,7 @@ the data, and nothing is learned from them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,9 +35,10 @@ def sequences(
 
     x : a list of arrays, one per sequence: (steps, features), or (steps,) for one feature; or an
     array (n, steps, features), or (n, steps), in which sequence k has ``lengths[k]`` steps (later
-    ones are not read). y : for each sequence labels (n,) or targets (n, size); for each step
-    a list of arrays, (steps,) or (steps, size) as long as the sequences, or arrays (n, steps) or
-    (n, steps, size); labels may be text. For several outputs {name: either}. steps : the number
+    ones are not read). Features may have several axes, as those of pictures. y : for each sequence
+    labels (n,) or targets (n, size); for each step a list of arrays, (steps,) or (steps, size) as
+    long as the sequences, or arrays (n, steps) or (n, steps, size); labels may be text. For several
+    outputs {name: either}. steps : the number
     that they are filled up to, by default the longest's; networks with more take them, too. name :
     of the dataset, for messages.
 
@@ -55,9 +56,11 @@ def sequences(
                 f"{what}: a list of arrays says how long each is; leave lengths out, or pass one "
                 "array (n, steps, features)"
             )
-        whole, ends = _of_list(x, what, "x")
+        whole, ends = _of_list(_in_rows(x, what), what, "x")
     else:
         whole = _numbers(x, f"{what}: x")
+        if whole.ndim > 3:
+            whole = whole.reshape(*whole.shape[:2], math.prod(whole.shape[2:]))
         if whole.ndim not in (2, 3):
             raise DataError(
                 f"{what}: x has shape {whole.shape}, but (n, steps, features) is expected, or a "
@@ -66,7 +69,7 @@ def sequences(
         whole = whole[:, :, None] if whole.ndim == 2 else whole
         ends = _checked_lengths(lengths, len(whole), whole.shape[1], what)
     if not len(ends):
-        raise DataError(f"{what}: there are none; pass at least one")
+        raise DataError(f"{what}: there are no sequences; pass at least one")
     longest = int(ends.max())
     if steps is not None and (type(steps) is not int or steps < longest):
         k = int(ends.argmax())
@@ -80,6 +83,51 @@ def sequences(
         return _coded(_targets(y, ends, where), n_before, ends, steps, where)
 
     return with_answers(_dataset(whole, ends, steps, what, names), y, own, what)
+
+
+def _in_rows(x: Iterable[Any], what: str) -> list[Any]:
+    """The sequences of a list, with the features of a step on one axis. Raises DataError: they have
+    other shapes in one sequence than in another.
+    """
+    each = [_numbers(one, f"{what}: x[{k}]") for k, one in enumerate(x)]
+    for k, one in enumerate(each):
+        if one.ndim > 2 and one.shape[1:] != each[0].shape[1:]:
+            raise DataError(
+                f"{what}: a step of x[{k}] has the shape {one.shape[1:]}, but one of x[0] "
+                f"{each[0].shape[1:]}; give all of them the same"
+            )
+    return [
+        one.reshape(len(one), math.prod(one.shape[1:])) if one.ndim > 2 else one for one in each
+    ]
+
+
+def flat(data: Any, shape: tuple[int, ...]) -> Any:
+    """x, or (x, y), with the numbers of a step on one axis where a step is a picture of this shape:
+    arrays and datasets, and lists of arrays. Anything else is unchanged.
+    """
+    if len(shape) == 1:
+        return data
+    if isinstance(data, tuple) and len(data) == 2:
+        return flat(data[0], shape), data[1]
+    features = math.prod(shape)
+    if isinstance(data, Dataset):
+        before, of_step = data.shape[: -len(shape)], data.shape[-len(shape) :]
+        if of_step != shape or len(before) > 1:
+            return data
+        return data.with_fields(shape=(*before, features) if before else ())
+    x = apart(data)
+    if _is_list(x):
+        return [_flat(one, shape, 2) for one in x]
+    return _flat(x, shape, 3)
+
+
+def _flat(x: Any, shape: tuple[int, ...], n_axes: int) -> Any:
+    """n_axes : of arrays whose last axis may be that of features already."""
+    found, features = tuple(getattr(x, "shape", ())), math.prod(shape)
+    is_flat = len(found) == n_axes and found[-1] == features
+    if is_flat or found[-len(shape) :] != shape or len(found) < n_axes - 2 + len(shape):
+        return x
+    return x.reshape(*found[: -len(shape)], features)
 
 
 def _dataset(x: Array, ends: Array, steps: int, what: str, names: tuple[str, ...] = ()) -> Dataset:
@@ -165,7 +213,7 @@ def _of_list(x: Any, what: str, letter: str) -> tuple[Array, Array]:
     """The sequences of a list as (n, longest, features), and the length of each."""
     each = [_numbers(one, f"{what}: {letter}[{k}]", letter == "y") for k, one in enumerate(x)]
     if not each:
-        raise DataError(f"{what}: there are none; pass at least one")
+        raise DataError(f"{what}: there are no sequences; pass at least one")
     for k, one in enumerate(each):
         if one.ndim not in (1, 2):
             raise DataError(
@@ -276,12 +324,10 @@ def _samples(x: Any, steps: int, shape: tuple[int, ...], what: str) -> tuple[Arr
     """The samples (n, any steps, features), and the number of steps of each sequence."""
     ends, features, is_listed = None, math.prod(shape), _is_list(x)
     x = list(x) if is_listed else x
-    if isinstance(x, list) and len(shape) > 1:  # a step is a picture
-        x = [one.reshape(-1, features) if _of_shape(one, shape) else one for one in x]
-    if isinstance(x, list) and is_ragged(x):
+    if isinstance(x, list) and (not x or is_ragged(x)):
         x, ends = _of_list(x, what, "x")
     x = arrays.plain(x, f"{what}: x")
-    if len(x) and _of_shape(x[0], shape):
+    if x.shape[2:] == shape:  # of lists of numbers
         x = x.reshape(*x.shape[:2], features)
     is_flat = x.ndim == 2 and x.shape[1] == steps * features and ends is None
     if not is_listed and x.ndim == 2 and x.shape[1] == features == 1 < min(steps, len(x)):
@@ -304,10 +350,6 @@ def _samples(x: Any, steps: int, shape: tuple[int, ...], what: str) -> tuple[Arr
     if is_flat:
         x = x.reshape(len(x), steps, features)
     return x, np.full(len(x), x.shape[1]) if ends is None else ends
-
-
-def _of_shape(sequence: Any, shape: tuple[int, ...]) -> bool:
-    return tuple(getattr(sequence, "shape", ())[1:]) == shape
 
 
 def _check_count(ends: Array, y: Array, what: str) -> None:

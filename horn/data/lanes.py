@@ -47,6 +47,7 @@ def whole(data: Any, features: int, shapes: TargetShapes, what: str) -> Dataset:
     if isinstance(x, list) and is_ragged(x):
         raise _differ(what)
     x = arrays.plain(x, f"{what}: x")
+    given = x.shape
     if x.ndim == 1 and features == 1:
         x = x[:, None]
     is_one = x.ndim == 2 and x.shape[1] == features
@@ -56,7 +57,7 @@ def whole(data: Any, features: int, shapes: TargetShapes, what: str) -> Dataset:
         x = x[:, :, None]
     if x.ndim != 3 or x.shape[2] != features or not x.size:
         raise DataError(
-            f"{what}: x has shape {x.shape}, but sequences in pieces are one of shape (steps, "
+            f"{what}: x has shape {given}, but sequences in pieces are one of shape (steps, "
             f"{features}), or several (n, steps, {features})"
         )
     n, steps, _ = x.shape

@@ -123,7 +123,7 @@ def test_evaluate_on_labels_outside_the_output(run: Any, folder: Path, model: st
 def test_evaluate_without_labels(run: Any, folder: Path, model: str) -> None:
     np.save(folder / "x.npy", np.ones((2, 2)))
     assert_refused(
-        run("evaluate", model, "x.npy"), 2, "there are no labels", "pass the pair (x, y)"
+        run("evaluate", model, "x.npy"), 2, "there are no labels", "in a file as of np.savez("
     )
 
 

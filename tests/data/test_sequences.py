@@ -1,5 +1,7 @@
 """Sequences of any lengths as data: what is made of them, and what is refused."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -181,9 +183,10 @@ def test_networks_with_more_steps_take_them():
         ((RAGGED,), {"lengths": [3, 1, 2]}, "leave lengths out"),
         (([np.zeros((2, 3)), np.zeros((0, 3))],), {}, r"x\[1\] is empty; leave the sequence out"),
         (([np.zeros((2, 3)), np.zeros((2, 4))],), {}, r"x\[1\] has 4 numbers per step, but x\[0\]"),
-        (([np.zeros((2, 3, 1)), np.zeros(1)],), {}, r"x\[0\] has shape \(2, 3, 1\)"),
+        (([np.zeros((2, 3)), np.zeros(())],), {}, r"x\[1\] has shape \(\)"),
+        (([np.zeros((2, 3, 1)), np.zeros((2, 1, 3))],), {}, r"of x\[1\] has the shape \(1, 3\)"),
         (([["a"], ["b", "c"]],), {}, r"x\[0\] holds text"),
-        (([],), {}, "there are none"),
+        (([],), {}, "there are no sequences; pass at least one"),
         ((RAGGED,), {"steps": 2}, "sequence 0 has 3 steps, but steps=2"),
         ((RAGGED, [0, 1]), {}, "3 sequences, but 2 in y"),
         ((RAGGED, [np.zeros(3), np.zeros(2), np.zeros(2)]), {}, r"y\[1\] has 2 entries"),
@@ -267,7 +270,98 @@ def test_a_step_may_be_a_picture(is_list: bool) -> None:
     np.testing.assert_array_equal(step[0](x[0, 0]), step[1](x[0, 0].ravel()))
 
 
-def test_pictures_with_channels_first_are_refused() -> None:
+def films() -> horn.Model:
+    """Of four steps, each of which is answered."""
+    net = horn.Network(seed=1)
+    seen = net.layer(3, inputs=[net.input((5, 4, 2), steps=4), horn.Delayed()], activation="tanh")
+    net.output(2, inputs=seen, loss="squared_error", each_step=True)
+    return horn.Model(net, net.initial_parameters())
+
+
+FILMS = np.random.default_rng(0).standard_normal((2, 9, 5, 4, 2)).astype("float32")
+
+
+def in_rows(x: Any) -> Any:
+    if isinstance(x, list):
+        return [in_rows(one) for one in x]
+    return x.reshape(*x.shape[:-3], 40)
+
+
+@pytest.mark.parametrize("x", [
+    FILMS[0], FILMS[0, :4], FILMS[0, :3], FILMS[:1], FILMS, FILMS[:, :3], [FILMS[0]],
+    [FILMS[0], FILMS[1, :2]], [FILMS[0, :3], FILMS[1, :2]], list(FILMS), list(FILMS[0]),
+])  # fmt: skip
+def test_pictures_are_answered_as_rows_of_numbers_are(x: Any) -> None:
+    """One sequence and several, also where they are longer than the network's."""
+    model = films()
+    for ask in (
+        model.predict,
+        lambda x: model.activations(x, "layer1"),
+        lambda x: model.record(x)["layer1"],
+    ):
+        found, expected = ask(x), ask(in_rows(x))
+        assert len(found) == len(expected)
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("x", [FILMS[0], FILMS[0, :3], FILMS, FILMS[:, :3]])
+def test_pictures_are_judged_as_rows_of_numbers_are(x: np.ndarray) -> None:
+    model, y = films(), np.ones((*x.shape[:-3], 2))
+    assert model.evaluate(x, y) == model.evaluate(in_rows(x), y)
+
+
+@pytest.mark.parametrize("x", [FILMS[0], FILMS])
+def test_a_stateful_job_takes_pictures(x: np.ndarray) -> None:
+    network, y = films().network, np.ones((*x.shape[:-3], 2))
+    one, other = (
+        horn.train(horn.Job(network, (given, y), stateful=True, batch_size=1, epochs=1))
+        for given in (x, in_rows(x))
+    )
+    assert one.history["loss"] == other.history["loss"]
+
+
+def test_pictures_of_different_numbers_are_sequences(tmp_path) -> None:
+    x, model = [FILMS[0, :3], FILMS[1, :2]], films()
+    data = sequences(x, [np.ones((3, 2)), np.ones((2, 2))])
+    assert data.shape == (3, 40) and data.lengths.tolist() == [3, 2]
+    np.testing.assert_array_equal(data.images[0], FILMS[0, :3].reshape(3, 40))
+    for found, expected in zip(model.predict(data), model.predict(x), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    np.savez(tmp_path / "films.npz", x=FILMS[:, :3], y=np.ones((2, 3, 2)), lengths=[3, 2])
+    assert model.evaluate(load(str(tmp_path / "films.npz"))) == model.evaluate(data)
+
+
+@pytest.mark.parametrize("x", [FILMS[0], FILMS[:, :4], FILMS[:, :3]])
+def test_files_hold_pictures(x: np.ndarray, tmp_path) -> None:
+    np.save(tmp_path / "x.npy", x)
+    data, model = load(str(tmp_path / "x.npy")), films()
+    np.testing.assert_array_equal(model.predict(data), model.predict(x))
+    assert model.is_one_sequence(data) == (x.ndim == 4)
+    if x.ndim == 4:
+        np.testing.assert_array_equal(model.stream()(data), model.stream()(x))
+    else:
+        with pytest.raises(DataError, match=r"x has shape \(2, \d, 5, 4, 2\), but a step has 40"):
+            model.stream()(data)
+
+
+def test_no_sequences_are_called_so() -> None:
+    net = horn.Network(seed=1)
+    net.output(1, inputs=net.input(1, steps=4), loss="squared_error", each_step=True)
+    model = horn.Model(net, net.initial_parameters())
+    for ask in (model.predict, model.record, lambda x: model.evaluate(x, [])):
+        with pytest.raises(DataError, match="there are no sequences; pass at least one"):
+            ask([])
+
+
+def test_pictures_with_channels_first_are_refused(tmp_path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((9, 2, 5, 4)))
+    with pytest.raises(
+        DataError, match=r"sample has the shape \(2, 5, 4\), .*channels last; write"
+    ):
+        films().stream()(load(str(tmp_path / "x.npy")))
+    with pytest.raises(DataError, match=r"x has shape \(9, 2, 5, 4\), but"):
+        films().predict(np.zeros((9, 2, 5, 4)))
     x = np.zeros((6, 5, 2, 4, 4), "float32")
     with pytest.raises(DataError, match=r"pass 32 features in the shape \(4, 4, 2\) at each step"):
         horn.Job(frames(), (x, np.zeros(6, int)))
