@@ -245,7 +245,7 @@ class Model:
     def record(self, x: Any, *names: str) -> dict[str, Any]:
         """The outputs of layers, and States, at each step of some sequences: by name (n, steps,
         size), where some end early lists of (steps, size); of none (0, steps, size). In inference,
-        and step by step: for looking at, not for many samples.
+        with the draws of ``predict``, and step by step: for looking at, not for many samples.
 
         x : as for ``predict``. names : layers, and "layer.state" of each ``State(per="sample")``,
         also in a list; without any, all of these.

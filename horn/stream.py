@@ -51,7 +51,7 @@ class ModelStream:
                 "stream is for a network of sequences, net.input(n, steps=...); predict answers "
                 "samples that have nothing to do with one another"
             )
-        self.at = 0
+        self.at = self._sample = 0
         self.n_features, self._columns = network.n_inputs, network.columns
         self._n_outputs = sum(layer.size for layer in network.outputs)
         self._shape = network.layers[0].shape
@@ -106,7 +106,7 @@ class ModelStream:
             )
         sent = np.empty((len(steps), self._n_outputs), self._dtype)
         for k in range(len(steps)):
-            sent[k] = self._engine.go_on(steps[k : k + 1], self.at)[0]
+            sent[k] = self._engine.go_on(steps[k : k + 1], self.at, self._sample)[0]
             self.at += 1
         sent = sent[0] if given.ndim == 1 else sent
         if len(self._columns) == 1:
@@ -162,10 +162,10 @@ class ModelStream:
             "this one is once it has heard the same steps"
         )
 
-    def reset(self) -> None:
-        """Begin a new sequence."""
+    def reset(self, sample: int = 0) -> None:
+        """Begin a new sequence. sample : the row of ``predict`` whose draws its neurons have."""
         self._engine.forget()
-        self.at = 0
+        self.at, self._sample = 0, sample
 
 
 def answers_of(engine: StepEngine, data: Dataset, network: Network, dtype: Any) -> Array:
@@ -197,7 +197,7 @@ def recorded(stream: ModelStream, data: Dataset, names: Sequence[str]) -> dict[s
     for row in range(len(data)):
         heard = given.read(np.array([row]), sequence).reshape(-1, stream.n_features)
         steps: dict[str, list[Array]] = {name: [] for name in names}
-        stream.reset()
+        stream.reset(row)
         for step in heard if data.lengths is None else heard[: data.lengths[row]]:
             stream(step)
             for name in names:

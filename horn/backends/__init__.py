@@ -150,9 +150,10 @@ class StepEngine(Engine, Protocol):
     def outputs(self, x: Array, lengths: Array | None = None, pieces: int = 1) -> Array:
         """The outputs as ``Engine.outputs``; ``pieces`` rows in turn are one sequence."""
 
-    def go_on(self, x: Array, at: int) -> Array:
+    def go_on(self, x: Array, at: int, sample: int = 0) -> Array:
         """The outputs for a sequence x (1, steps * features), as ``outputs``, which continues where
-        the one before it ended, after ``at`` steps in all.
+        the one before it ended, after ``at`` steps in all. It draws as the row ``sample`` of
+        ``outputs`` does.
         """
 
     def last(self, name: str) -> Array:

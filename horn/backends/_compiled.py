@@ -286,14 +286,14 @@ class CompiledEngine:
             result[rows] = self._answers(runner, data, rows)
         return result
 
-    def go_on(self, x: Array, at: int) -> Array:
+    def go_on(self, x: Array, at: int, sample: int = 0) -> Array:
         runner = self._step_runner()
         if self._heard is None or self._heard.shape != x.shape:
             self._heard = np.empty(x.shape, self.setup.dtype)
             runner.bind(Dataset(self._heard, None, 1.0, "x"))
         self._heard[...] = x
         scalars = self._inference_scalars(1, not at)
-        self._run(runner, _ONE, scalars, number_of_step(at, 1))
+        self._run(runner, _ONE, scalars, sample + number_of_step(at, 1))
         runner.carry()
         sent = self._sent(runner)
         return np.array(sent[0] if self._answers_each else sent[0, -1])

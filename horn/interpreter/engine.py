@@ -155,11 +155,11 @@ class Engine:
         found = [self._answer(steps) for steps, _ in self._predict(rows, pieces, lengths)]
         return np.array(found, self.dtype).reshape(len(found), *self.network.answers)
 
-    def go_on(self, x: Array, at: int) -> Array:
+    def go_on(self, x: Array, at: int, sample: int = 0) -> Array:
         memory, states = self._memory(training=False), flat(self._states)
         keep, sent = self.network.layers[0].keep, []
         for t, here in enumerate(self._steps(np.asarray(x, np.float64)[0].tolist()), at):
-            number_of = backends.number_of_step(t, 1)
+            number_of = sample + backends.number_of_step(t, 1)
             moment = Moment(self.network.seed, False, self._updates, number_of, 0.0)
             self._before = passes.forward(
                 self.stages, [[v * keep for v in here]], [moment], memory, states,

@@ -90,6 +90,28 @@ def test_sequences_of_other_lengths() -> None:
     np.testing.assert_array_equal(of_both[1], whole["top"][1])
 
 
+class Noisy(horn.Neuron):
+    def forward(self, messages: Any) -> None:
+        kept = sum(m.input * m.weight * self.bernoulli(0.5, per="sequence") for m in messages)
+        self.feedforward(kept + self.normal(0.0, 1.0))
+
+
+@pytest.mark.parametrize("backend", ["kernels", "reference", "python"])
+def test_each_sequence_draws_as_it_does_at_prediction(backend: str) -> None:
+    net = horn.Network(seed=5)
+    noisy = net.layer(6, neuron=Noisy, inputs=[net.input(3, steps=4), horn.Delayed()], name="noisy")
+    net.output(2, inputs=noisy, loss="squared_error", each_step=True)
+    made = horn.Model(net, net.initial_parameters(), backend=backend)
+    longer = np.concatenate([X, X[::-1]], axis=1) / 255
+    for x in (X, longer, [longer[0], longer[1, :3]]):
+        found, expected = made.record(x, "noisy")["noisy"], made.activations(x, "noisy")
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+    stream = made.stream()
+    stream.reset(sample=2)
+    np.testing.assert_allclose(stream(X[2]), made.predict(X)[2], atol=1e-5)
+
+
 def test_of_no_sequences_the_steps_and_sizes_are_told() -> None:
     made = model()
     for steps in (2, 4, 8):
