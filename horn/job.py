@@ -114,8 +114,9 @@ class Job:
     loss that is reported and in what is learned. The loss of a batch is the sum of weight times
     loss divided by the number of its samples, not by the sum of their weights, as in Keras.
     class_weight : the same by class, {label: weight} (1 for labels that are not there) or
-    "balanced": n / (number of classes * samples of the class), as in scikit-learn. The product of
-    both is ``job.data.weight`` then. Validation and test data are not weighed.
+    "balanced": n / (number of classes * samples of the class), as in scikit-learn; where each
+    step is answered of steps, (n, steps). The product of both is ``job.data.weight`` then.
+    Validation and test data are not weighed.
     augment : a ``horn.data.Augment``: random changes of the training images, new in every epoch.
     stateful : sequences are longer than the steps of one update: they are cut into pieces, and
     carried States and delayed outputs go on from piece to piece, without a gradient. data are one
@@ -450,12 +451,9 @@ class Job:
         self._check_recompute()
         if not self.network.steps:
             return
-        has_class_weight = self.class_weight is not None and self.network.last.each_step
         for what, is_asked, remedy in (
             ("augment", self.augment is not None, "change the arrays before"),
             ("a stream", is_stream(self.data), "pass arrays, or lists of them"),
-            ("class_weight with each_step=True", has_class_weight,
-             "weigh whole sequences, sample_weight=, or write a loss of your own"),
         ):  # fmt: skip
             if is_asked:
                 raise ModelError(

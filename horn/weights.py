@@ -28,25 +28,38 @@ def by_class(given: Any, network: Network, target: str | None, data: Dataset) ->
 
     given : {label: weight}, the labels as the user gave them, 1 for missing ones; or "balanced",
     by which each class that occurs has the same total weight, and the sum of all weights is the
-    number of samples. Raises ModelError, DataError.
+    number of samples. Where each step is answered both are of steps: weights (n, steps). Raises
+    ModelError, DataError.
     """
+    if network.last.each_step and len(network.judged) > 1:
+        raise ModelError(
+            f"Job: class_weight of each step is of one loss, but there are "
+            f"{', '.join(layer.name for layer in network.judged)}; give sample_weight, one number "
+            "per sequence"
+        )
     labels = _labels(network, target, data)
+    there = np.ones(labels.shape, bool)
+    if labels.ndim == 2 and data.lengths is not None:  # not what is filled up
+        there = np.arange(labels.shape[1]) < data.lengths[:, None]
     n_classes = max(network.last.size, 2, len(data.classes or ()))
     if isinstance(given, Mapping):
         by_label = _of_mapping(given, data.classes or tuple(range(n_classes)))
     elif isinstance(given, str) and given == "balanced":
-        count = np.bincount(labels, minlength=n_classes)
-        by_label = len(labels) / np.maximum(count, 1) / np.count_nonzero(count)
+        count = np.bincount(labels[there], minlength=n_classes)
+        by_label = count.sum() / np.maximum(count, 1) / np.count_nonzero(count)
     else:
         raise ModelError(
             f'Job: class_weight is "balanced" or a dict, as {{0: 1.0, 1: 5.0}}; got {given!r:.80}'
         )
     weight = by_label[labels]
-    if not weight.any():
+    if not weight[there].any():
         raise ModelError(
             "Job: class_weight is 0 for the class of every sample; nothing would be learned"
         )
-    return weighed(data, weight if data.weight is None else data.weight * weight)
+    if data.weight is not None:
+        earlier = data.weight
+        weight *= earlier[:, None] if weight.ndim > earlier.ndim else earlier
+    return data.with_fields(weight=weight)
 
 
 def _of_mapping(given: Mapping[Any, Any], classes: tuple[Any, ...]) -> Array:
@@ -69,7 +82,7 @@ def _of_mapping(given: Mapping[Any, Any], classes: tuple[Any, ...]) -> Array:
 
 
 def _labels(network: Network, target: str | None, data: Dataset) -> Array:
-    """(n,) the class of each sample."""
+    """(n,) the class of each sample; where each step is answered (n, steps)."""
     kind = checked_answers(network, data, target)
     if kind not in ("label", "one-hot", "side"):
         what = "several labels per sample" if kind == "each" else "no classes"
@@ -79,7 +92,8 @@ def _labels(network: Network, target: str | None, data: Dataset) -> Array:
             f"per sample"
         )
     assert data.y is not None
-    found: Array = data.y.argmax(axis=1) if kind == "one-hot" else data.y.ravel().astype(np.int64)
+    rows = data.y.reshape(-1, network.last.size) if kind == "one-hot" else data.y.reshape(-1, 1)
+    found: Array = rows.argmax(axis=1) if kind == "one-hot" else rows[:, 0].astype(np.int64)
     if found.max() >= max(network.last.size, 2):
         raise DataError(f"{data.name}: label {found.max()} has no output of {network.last.name}")
-    return found
+    return found.reshape(len(data), -1) if network.last.each_step else found

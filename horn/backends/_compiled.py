@@ -131,7 +131,7 @@ class CompiledEngine:
         del learned, states  # the arrays may move to other memory
         self._slots: list[str] = []
         self._data: Dataset | None = None
-        self.is_weighted = False  # whether the data of ``step`` have sample weights
+        self.weighs = ""  # what has a weight in the data of ``step``
         self.is_ragged = False  # whether the next data are sequences of different lengths
         self._training: tuple[Runner, str | None] | None = None  # the runner of a step, its losses
         self._runners: dict[object, Runner] = {}
@@ -152,7 +152,7 @@ class CompiledEngine:
         return target_kind(self.network, self.setup.target, data)
 
     def _runner(self, kind: str, target: Targets) -> Runner:
-        key = (kind, target, self.is_weighted and kind in ("train", "probe"), self.is_ragged)
+        key = (kind, target, kind in ("train", "probe") and self.weighs, self.is_ragged)
         if key not in self._runners:
             self._runners[key] = self.make_runner(kind, target)
         return self._runners[key]
@@ -180,7 +180,7 @@ class CompiledEngine:
         else:
             program = lower.training_program(
                 self.network, optimizer, target, fuse=kind == "train", masked=self.masked,
-                weighted=self.is_weighted, ragged=self.is_ragged,
+                weighs=self.weighs, ragged=self.is_ragged,
                 part=self.part if kind == "train" else 0,
             )  # fmt: skip
         self.allocate(program)
@@ -201,7 +201,7 @@ class CompiledEngine:
 
     def bind(self, data: Dataset) -> None:
         target = self.target_kind(data)
-        self.is_weighted = data.weight is not None and target is not None
+        self.weighs = "" if target is None else data.weighs
         runner = self._reading("train", target, data)
         self._data, self._training = data, (runner, runner.program.loss)
         self._kept = {}

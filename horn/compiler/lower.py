@@ -74,14 +74,14 @@ class Builder:
         thin: bool = True,
         written: frozenset[int] | None = None,
         masked: frozenset[int] = frozenset(),
-        weighted: bool = False,
+        weighs: str = "",
         ragged: bool = False,
         part: int = 0,
     ) -> None:
         self.part = part
         self.network, self.masked, self.fuse = network, masked, fuse
         self.is_judged = target is not None and network.is_judged
-        self.weighted, self.ragged = weighted, ragged
+        self.weighs, self.ragged = weighs, ragged
         if isinstance(target, str):
             target = (TargetRead(network.last.name, target),)
         self.reads = {read.output: read for read in target or ()}
@@ -461,9 +461,10 @@ class Builder:
             adjoint = self.messages.at_vertex(slope, code, "loss")
             if last.interlayer is not None:
                 adjoint = self.messages.through_interlayer(code, adjoint)
-        if self.weighted:
+        if self.weighs:
             if WEIGHT not in self.storage.buffers:
-                self.storage.emit(Target(self.storage.buffer(WEIGHT, ("b",), full=True), "weight"))
+                each, weight = self.weighs == "step", self.storage.buffer(WEIGHT, ("b",), full=True)
+                self.storage.emit(Target(weight, "weight", each))
             per_neuron, adjoint = (each * load(WEIGHT, "b") for each in (per_neuron, adjoint))
         if is_whole:
             self.storage.loop(frame, [Output(name, per_neuron)])
@@ -546,7 +547,7 @@ def training_program(
     thin: bool = True,
     written: frozenset[int] | None = None,
     masked: frozenset[int] = frozenset(),
-    weighted: bool = False,
+    weighs: str = "",
     ragged: bool = False,
     part: int = 0,
 ) -> Program:
@@ -560,13 +561,14 @@ def training_program(
     ``masked`` : hidden layers without interlayer, State, push or written backward, of which each
     row of the batch has some neurons only: where ``members_of(layer)`` (b, n) is not 0. The
     gradient of each row's loss counts ``ROW_WEIGHT`` (b,) times. The caller fills both.
-    weighted : each sample's loss is multiplied with its weight in the data, and so its gradients.
+    weighs : the loss of each "sample", or "step", is multiplied with its weight in the data, and so
+    its gradients.
     ragged : of sequences that end early, as the data say (``Dataset.lengths``).
     part : the steps of a sequence that are in memory at a time (``Job(recompute="sqrt")``); 0: all.
     """
     return Builder(
         network, optimizer, target, fuse=fuse, thin=thin, written=written, masked=masked,
-        weighted=weighted, ragged=ragged, part=part,
+        weighs=weighs, ragged=ragged, part=part,
     ).build()  # fmt: skip
 
 

@@ -291,23 +291,27 @@ def as_weight(weight: Any, n: int, name: str) -> np.ndarray:
         raise
     if found.dtype not in (np.float32, np.float64):
         found = found.astype(np.float64)
-    check_weight(found, n, name)
+    check_weight(found, n, name, n_axes=1)
     if not found.any():
         raise DataError(f"{name}: sample_weight is 0 for every sample; nothing would be learned")
     return np.ascontiguousarray(found)
 
 
-def check_weight(weight: np.ndarray, n: int, name: str) -> None:
-    """Check that there is one number from 0 for each sample. Raises DataError."""
-    if weight.shape != (n,) or weight.dtype not in (np.float32, np.float64):
+def check_weight(weight: np.ndarray, n: int, name: str, n_axes: int = 2) -> None:
+    """Check that there is one number from 0 for each sample, or for each of its steps. n_axes : the
+    most that there may be. Raises DataError.
+    """
+    is_shaped = weight.shape[:1] == (n,) and weight.ndim <= n_axes
+    if not is_shaped or weight.dtype not in (np.float32, np.float64):
         raise DataError(
             f"{name}: sample_weight is {weight.dtype} of shape {weight.shape}, but ({n},) is "
             f"expected: one number per sample"
         )
     if not (weight >= 0.0).all() or np.isinf(weight).any():
-        row = int(np.argmax(~((weight >= 0.0) & np.isfinite(weight))))
+        each = weight.ravel()
+        row = int(np.argmax(~((each >= 0.0) & np.isfinite(each))))
         raise DataError(
-            f"{name}: sample_weight[{row}] is {weight[row]:g}; weights are finite numbers from 0 "
+            f"{name}: sample_weight[{row}] is {each[row]:g}; weights are finite numbers from 0 "
             f"(0: the sample is not learned from)"
         )
 

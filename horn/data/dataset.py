@@ -29,7 +29,8 @@ class Dataset:
     y (n,) int64 labels · (n, n_targets) float32 or float64 targets · None; of sequences also
     (n, steps) int64 labels
 
-    weight (n,) float32 or float64, the weight of each sample in the training loss · None
+    weight (n,) float32 or float64, the weight of each sample in the training loss; of sequences
+    also (n, steps), of each step · None
 
     Units: ``scale`` is the value of one unit of x, 1/255 for bytes. It is applied when a batch is
     read; x stays as it is stored. y is not scaled. ``name`` is the name of the data in messages.
@@ -105,6 +106,19 @@ class Dataset:
             answers += f" {self.y.shape[1:]}" if self.y.ndim > 1 else ""
         answers += ", weights" if self.weight is not None else ""
         return f"<Dataset {self.name}: {len(self):,} {of} of {shape} {self.x.dtype}, {answers}>"
+
+    def weight_of(self, row: int, step: int) -> float:
+        """The weight of a sample in the training loss, at a step."""
+        if self.weight is None:
+            return 1.0
+        return float(self.weight[row] if self.weighs == "sample" else self.weight[row, step])
+
+    @property
+    def weighs(self) -> str:
+        """What has a weight in the training loss: a "sample", a "step" of a sequence, or "",
+        nothing.
+        """
+        return "" if self.weight is None else ("sample", "step")[self.weight.ndim - 1]
 
     @property
     def has_labels(self) -> bool:

@@ -98,12 +98,16 @@ def joined(data: Dataset) -> Dataset:
 def _of_each(
     data: Dataset, x: np.ndarray, f: Callable[[np.ndarray], np.ndarray], **changes: Any
 ) -> Dataset:
-    """The dataset with this x, and with f applied to the targets of each output."""
+    """The dataset with this x, and with f applied to the targets of each output, and to weights of
+    steps.
+    """
     y, targets = data.y, data.targets
     if y is not None and targets:
         y, targets = by_part(y, targets, lambda own, _: f(own))
     elif y is not None:
         y = f(y)
+    if data.weight is not None and data.weighs == "step":
+        changes = {"weight": f(data.weight), **changes}
     return data.with_fields(x=x, y=y, targets=targets, **changes)
 
 

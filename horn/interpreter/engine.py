@@ -544,8 +544,7 @@ class Engine:
         mean_steps = self._mean_steps(self._data, rows)
         silent_inputs = frozenset(o for layer, o in silent if not layer)
         for sample, k in zip(samples, these, strict=True):
-            weight = 1.0 if self._data.weight is None else float(self._data.weight[rows[k]])
-            sample.weight, sample.mean_steps = weight, mean_steps
+            sample.weight, sample.mean_steps = self._data.weight_of(int(rows[k]), step), mean_steps
             sample.silent_inputs = silent_inputs
         return samples
 

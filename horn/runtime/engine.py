@@ -137,7 +137,7 @@ class GroupEngine(CompiledEngine):
             raise ModelError("this engine was made to predict: it has no optimizer")
         elif kind == "train":
             program = lower.training_program(
-                self.network, optimizer, target, thin=False, weighted=self.is_weighted,
+                self.network, optimizer, target, thin=False, weighs=self.weighs,
                 ragged=self.is_ragged, part=self.part,
             )  # fmt: skip
         else:

@@ -218,7 +218,7 @@ def test_what_is_held_out_is_not_weighed_and_keeps_its_part() -> None:
 def test_without_weights_the_program_is_the_same_and_with_them_it_reads_one_array_more() -> None:
     net = network()
     plain = lower.training_program(net, horn.SGD(0.1), "label")
-    heavy = lower.training_program(net, horn.SGD(0.1), "label", weighted=True)
+    heavy = lower.training_program(net, horn.SGD(0.1), "label", weighs="sample")
     assert len(heavy.statements) == len(plain.statements) + 1
     assert [s.kind for s in heavy.statements if isinstance(s, Target)] == ["label", "weight"]
     assert "weight" not in [s.kind for s in plain.statements if isinstance(s, Target)]
@@ -289,6 +289,97 @@ def test_a_job_is_made_again_with_the_weights_that_it_has() -> None:
     np.testing.assert_array_equal(again.data.weight, first.data.weight)
     np.testing.assert_array_equal(first.with_settings(data=first.data.take(8)).data.weight,
                                   first.data.weight[:8])  # fmt: skip
+
+
+# of each step of a sequence
+
+LENGTHS = (6, 3, 5, 1, 6, 4)
+RNG = np.random.default_rng(3)
+X_STEPS = [RNG.standard_normal((n, 2)) for n in LENGTHS]
+Y_STEPS = [(RNG.random(n) < 0.3).astype(int) for n in LENGTHS]
+OF_CLASS = {0: 0.5, 1: 5.0}
+
+
+def of_steps(x: Any = X_STEPS, y: Any = Y_STEPS, rate: float = 0.5, **more: Any) -> horn.Job:
+    net = horn.Network(seed=1)
+    heard = net.layer(4, activation="tanh", inputs=[net.input(2, steps=6), horn.Delayed()])
+    net.output(2, inputs=heard, activation="softmax", loss="cross_entropy", each_step=True)
+    settings = {"batch_size": 3, "epochs": 2, "class_weight": OF_CLASS, **more}
+    return horn.Job(net, (x, y), horn.SGD(rate), dtype="float64", **settings)
+
+
+@pytest.mark.parametrize("backend", ENGINES)
+def test_a_step_counts_by_the_weight_of_its_class(backend: str) -> None:
+    """The sum of weight times loss over the number of judged steps; also where parts are computed
+    again, and of pieces.
+    """
+    run = horn.train(of_steps(rate=0.0, batch_size=6, epochs=1), backend=backend)
+    sent, labels = np.concatenate(run.model.predict(X_STEPS)), np.concatenate(Y_STEPS)
+    losses = -np.log(sent[np.arange(len(labels)), labels])
+    weights = np.where(labels == 1, 5.0, 0.5)
+    assert run.history[0]["loss"] == pytest.approx((weights * losses).mean(), rel=1e-9)
+    again = horn.train(of_steps(rate=0.0, batch_size=6, epochs=1, recompute="sqrt"))
+    assert again.history[0]["loss"] == pytest.approx(run.history[0]["loss"], rel=1e-9)
+    x, y = np.concatenate(X_STEPS)[:24], labels[:24]
+    stateful = horn.train(
+        of_steps(x, y, rate=0.0, batch_size=2, epochs=1, stateful=True),
+        backend=backend,
+    )
+    sent = np.concatenate([stateful.model.predict(x[:12]), stateful.model.predict(x[12:])])
+    losses = -np.log(sent[np.arange(24), y]) * np.where(y == 1, 5.0, 0.5)
+    assert stateful.history[0]["loss"] == pytest.approx(losses.mean(), rel=1e-9)
+
+
+def test_the_gradient_of_a_step_has_the_weight_of_its_class() -> None:
+    """A job whose classes weigh k alike learns as one of k times the rate does, and a class of
+    weight 0 is not learned from.
+    """
+    many = horn.train(of_steps(class_weight={0: 3.0, 1: 3.0})).model.parameters
+    plain = horn.train(of_steps(class_weight=None, rate=1.5)).model.parameters
+    for name, array in plain.items():
+        np.testing.assert_allclose(many[name], array, rtol=1e-9, atol=1e-12)
+    last = [np.r_[np.zeros(len(y) - 1, int), 1] for y in Y_STEPS]  # no later step hears it
+    moved = [x + 9.0 * (y[:, None] == 1) for x, y in zip(X_STEPS, last, strict=True)]
+    one, two = (
+        horn.train(of_steps(x, last, class_weight={1: 0.0}, batch_size=6)).model.parameters
+        for x in (X_STEPS, moved)
+    )
+    for name, array in one.items():
+        np.testing.assert_array_equal(two[name], array)
+
+
+@pytest.mark.net
+@pytest.mark.cluster
+@pytest.mark.parametrize("options", [{"tasks": 2}, {"groups": 2, "tasks": 2}], ids=str)
+def test_steps_weigh_the_same_in_processes(options: dict[str, Any]) -> None:
+    alone, many = (horn.train(of_steps(class_weight="balanced"), **how) for how in ({}, options))
+    assert many.history["loss"] == pytest.approx(alone.history["loss"], rel=1e-9)
+    for name, array in alone.model.parameters.items():
+        np.testing.assert_allclose(many.model.parameters[name], array, rtol=1e-9, atol=1e-12)
+
+
+def test_balanced_classes_of_steps_count_those_that_are_there() -> None:
+    weight = of_steps(class_weight="balanced").data.weight
+    assert weight is not None and weight.shape == (6, 6)
+    own, labels = np.arange(6) < np.array(LENGTHS)[:, None], np.concatenate(Y_STEPS)
+    expected = len(labels) / (2 * np.bincount(labels))
+    np.testing.assert_allclose(weight[own], expected[labels])
+    both = of_steps(sample_weight=np.arange(6.0)).data.weight
+    assert both is not None
+    np.testing.assert_allclose(
+        both[own], np.repeat(np.arange(6.0), LENGTHS) * np.where(labels == 1, 5.0, 0.5)
+    )
+    hot = of_steps(y=[np.eye(2)[y] for y in Y_STEPS]).data.weight
+    assert hot is not None
+    np.testing.assert_array_equal(hot[own], np.where(labels == 1, 5.0, 0.5))
+
+
+def test_a_job_of_the_pieces_of_a_job_has_their_weights() -> None:
+    x, y = np.concatenate(X_STEPS)[:24], np.concatenate(Y_STEPS)[:24]
+    first = of_steps(x, y, batch_size=2, stateful=True)
+    again = horn.Job(first.network, first.data, batch_size=2, stateful=True)
+    assert again.data.weight is not None and again.data.weight.shape == (4, 6)
+    np.testing.assert_array_equal(again.data.weight, first.data.weight)
 
 
 # refused

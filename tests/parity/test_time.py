@@ -426,8 +426,3 @@ def test_a_written_backward_that_would_need_later_steps():
     with refused("hears it late"):
         of_cell(Written)
     of_cell(Written, late=False)
-
-
-def test_what_is_not_available_for_sequences():
-    with refused("class_weight with each_step=True is not available"):
-        task(each=True, class_weight="balanced")
