@@ -182,5 +182,7 @@ def _check_steps(layers: Sequence[Layer], steps: int) -> None:
             )
         if mentions(cls, "backward", "loss"):
             raise ModelError(
-                f"{where}: reads self.loss, which is not available in networks of sequences"
+                f"{where}: reads self.loss, which is of all steps, and not there in networks of "
+                "sequences; self.error tells of the outputs at this step, as sum(e.delta for e in "
+                "self.error)"
             )

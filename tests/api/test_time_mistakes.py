@@ -64,6 +64,23 @@ def model() -> horn.Model:
     return horn.train(horn.Job(made, TEXT, epochs=1), progress=False).model
 
 
+class Rewarded(horn.Neuron):
+    def forward(self, messages: Any) -> None:
+        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    def backward(self, messages: Any) -> None:
+        for m in messages:
+            self.push(self.loss * m.delta)
+        self.backpropagate(self.loss * self.output)
+
+
+def rewarded() -> horn.Job:
+    made = horn.Network(seed=1)
+    made.layer(3, neuron=Rewarded, activation="tanh", inputs=made.input(1, steps=5))
+    made.output(2, activation="softmax", loss="cross_entropy")
+    return horn.Job(made, (X, LAST), check=False)
+
+
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a circle without a delay": (
         circle, r"without a delay: below -> above -> below; .*horn.Delayed\('above', steps=1\)"),
@@ -76,6 +93,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "labels of the last step for each": (
         lambda: horn.Job(net(each=True), (X, LAST)),
         r"data: y has shape \(6,\), but each step is asked.*\(6, 5\).*leave each_step out"),
+    "the loss of all steps at one": (
+        lambda: rewarded(), r"self.loss, which is of all steps.*self.error tells of the outputs"),
     "an unknown character": (
         lambda: horn.data.text(io.StringIO("cababz"), 3, alphabet=TEXT.classes),
         r"text: character 'z' \(line 1, in .*is not among the 3 of the alphabet.*leave it out"),
