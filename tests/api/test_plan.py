@@ -51,8 +51,9 @@ def test_it_is_json(job):
 
 def test_more_tasks_than_neurons(job):
     plan = horn.plan(job, tasks=13)
-    assert len(plan.layers[2].neurons) == 13
-    assert "13 x 7-8" in str(plan) or "all" in str(plan)
+    assert plan.layers[2].neurons == (10,) * 13  # too few to divide: every task has all
+    assert [layer.partition for layer in plan.layers] == ["all", "13 x 7-8", "all"]
+    assert "  13 x 7-8  " in str(plan)
 
 
 def test_one_task_sends_nothing(job):

@@ -163,22 +163,25 @@ def alone() -> horn.Run:
     return horn.train(job())
 
 
-def test_aggregates_are_columns_with_what_they_say(alone):
-    # given the model that is there after the last epoch, by hand
-    model, data = alone.model, job().data
-    x = np.asarray(data.x)[::4]
+def by_hand(model: horn.Model) -> dict[str, float]:
+    """The aggregates of a model, of the samples that are measured."""
+    x = np.asarray(job().data.x)[::4]
     w, b = model.parameters["hidden.weight"], model.parameters["hidden.bias"]
     hidden = np.maximum(x * 0.9 @ w.T + b, 0.0) * 0.5  # dropout, as it is in inference
-    sent = model.predict(x)
     span = (x * 0.9).max(axis=1) - (x * 0.9).min(axis=1)
-    # then each column ends with what the model does
+    return {
+        "active": (hidden > 0).mean(),
+        "spread": model.predict(x).var(axis=1).mean(),
+        "widest": np.sqrt(np.ptp(hidden, axis=1).max()),
+        "least": np.sqrt(np.minimum(span, 100.0)).min(),
+        "total": (hidden**2).mean(axis=1).sum(),
+        "seen": 85,
+    }
+
+
+def test_aggregates_are_columns_with_what_they_say(alone):
     last = alone.history[-1]
-    assert len(x) == last["seen"] == 85
-    assert last["active"] == pytest.approx((hidden > 0).mean())
-    assert last["spread"] == pytest.approx(sent.var(axis=1).mean())
-    assert last["widest"] == pytest.approx(np.sqrt(np.ptp(hidden, axis=1).max()))
-    assert last["least"] == pytest.approx(np.sqrt(np.minimum(span, 100.0)).min())
-    assert last["total"] == pytest.approx((hidden**2).mean(axis=1).sum())
+    assert {name: last[name] for name in NAMES} == pytest.approx(by_hand(alone.model))
     # and a row per epoch has them, after the others
     assert alone.history.columns[-len(NAMES) :] == NAMES
     assert dict(alone.history)["active"] == [row["active"] for row in alone.history]
@@ -212,21 +215,31 @@ def test_tasks_and_groups_of_one_update_measure_the_same(shape, alone):
     ],
 )
 def test_every_strategy_measures_the_model_that_it_has(strategy):
-    # an epoch and no more: what is measured at its end is what the last row says
-    several = horn.train(job(epochs=1), groups=2, tasks=2, strategy=strategy)
-    row = several.history[-1]
-    assert row["seen"] == 85
-    assert 0.0 < row["active"] < 1.0 and row["least"] > 0.0
-    assert row["widest"] > 0.0 and row["total"] > 0.0
+    seen = []
+
+    class Watch(horn.Callback):
+        def on_epoch_end(self, context):
+            seen.append(by_hand(context.model))
+
+    run = horn.train(job(epochs=2, callbacks=[Watch()]), groups=2, tasks=2, strategy=strategy)
+    assert len(seen) == 2
+    for row, expected in zip(run.history, seen, strict=True):
+        assert {name: row[name] for name in NAMES} == pytest.approx(expected)
+
+
+SUB_MODELS = horn.ParallelDropout(sub_models=4)
+
+
+@pytest.fixture(scope="module")
+def of_sub_models() -> horn.Run:
+    return horn.train(job(), strategy=SUB_MODELS)
 
 
 @pytest.mark.net
 @pytest.mark.cluster
-@pytest.mark.parametrize("tasks", [1, 2, 4])
-def test_sub_models_are_seen_whole_by_any_number_of_tasks(tasks):
-    strategy = horn.ParallelDropout(sub_models=4)
-    expected = horn.train(job(), strategy=strategy)
-    close(horn.train(job(), tasks=tasks, strategy=strategy), expected)
+@pytest.mark.parametrize("tasks", [2, 4])
+def test_sub_models_are_seen_whole_by_any_number_of_tasks(tasks, of_sub_models):
+    close(horn.train(job(), tasks=tasks, strategy=SUB_MODELS), of_sub_models)
 
 
 @pytest.mark.net
