@@ -266,7 +266,7 @@ def test_it_learns_digits_and_tells_of_every_group(name: str, where: tuple[int, 
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", [name for name, s in CASES.items() if is_deterministic(s)])
 def test_two_runs_have_the_same_bits(name: str) -> None:
-    runs = [first_run(name, 2, 2), trained(CASES[name], a_job(), 2, 2)]
+    runs = [trained(CASES[name], a_job(epochs=1), 2, 2) for _ in range(2)]
     one, two = ({n: a.tobytes() for n, a in r.model.parameters.items()} for r in runs)
     assert one == two
     for column in ("loss", "val_loss", "group_loss", "acc"):

@@ -55,8 +55,8 @@ NEURONS = [Radial, Largest, Product, Dendrites, Gated]
 
 def sparse(neuron):
     net = horn.Network(seed=3)
-    net.input(40)
-    net.layer(23, neuron=neuron)
+    net.input(21)
+    net.layer(19, neuron=neuron)
     net.layer(9, activation="tanh", connect=horn.Sparse(fan_in=4))
     net.output(3, activation="softmax", loss="cross_entropy")
     return net
@@ -64,9 +64,9 @@ def sparse(neuron):
 
 def windows(neuron):
     net = horn.Network(seed=3)
-    net.input((6, 6, 1))
-    net.layer(connect=horn.Convolution(channels=2, kernel=3), activation="tanh")
-    net.layer(23, neuron=neuron)
+    net.input((5, 4, 1))
+    net.layer(connect=horn.Convolution(channels=3, kernel=(3, 2)), activation="tanh")
+    net.layer(19, neuron=neuron)
     net.output(3, activation="softmax", loss="cross_entropy")
     return net
 

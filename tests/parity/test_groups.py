@@ -151,12 +151,12 @@ def network() -> horn.Network:
 
 
 @functools.cache
-def twenty_steps(backend: str, how: str) -> tuple[Any, ...]:
+def ten_steps(backend: str, how: str) -> tuple[Any, ...]:
     """A job, and what one task finds."""
     net = network()
     setup = Setup(net, OPTIMIZERS[how], "labels", 7, "float64", 1)
-    data, batches = labelled(net), steps(7, 2) * 4
-    assert len(batches) == 20
+    data, batches = labelled(net), steps(7, 2) * 2
+    assert len(batches) == 10
     return net, setup, data, batches, of_one(backend, setup, data, batches)
 
 
@@ -169,8 +169,8 @@ def twenty_steps(backend: str, how: str) -> tuple[Any, ...]:
         *(pytest.param("shm", b, marks=pytest.mark.slow) for b in BACKENDS if b != "kernels"),
     ],
 )
-def test_groups_equal_one_task_over_20_steps(scheme, backend, how, n_groups, n_tasks):
-    net, setup, data, batches, one = twenty_steps(backend, how)
+def test_groups_equal_one_task_over_10_steps(scheme, backend, how, n_groups, n_tasks):
+    net, setup, data, batches, one = ten_steps(backend, how)
     for links in (("receiver",) * 3, ("replicated", "receiver", "sender")):
         placement = place(net, links, ("all", "neurons", "rows", "all"))
         found = of_groups(backend, setup, data, batches, placement, n_groups, n_tasks, scheme)

@@ -33,8 +33,8 @@ def pushed(
 
 
 @pytest.mark.parametrize("scheme", ["shm", "ipc", "tcp"])
-def test_4096_pushes_leave_the_exact_sums(scheme):
-    pushed(scheme, Topology(4, 1, 3), 2**10, 16)
+def test_1024_pushes_leave_the_exact_sums(scheme):
+    pushed(scheme, Topology(4, 1, 3), 2**8, 16)
 
 
 def test_tasks_push_what_they_own():
