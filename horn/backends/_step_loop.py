@@ -158,12 +158,6 @@ class StepLoop:
             name: span for name, span in self.memory.spans.items() if buffers[name].role != "late"
         }
 
-    @property
-    def bytes_of_steps(self) -> int:
-        """The size of the buffers of all steps, and of the kept beginnings of parts."""
-        memories = {id(s.memory): s.memory.nbytes for s in self.memory.spans.values()}
-        return sum(memories.values()) + sum(a.nbytes for part in self.begun for a in part)
-
     def array(self, name: str) -> Array:
         """A buffer of all steps at the step that ran last; a view."""
         span = self.memory.spans[name]

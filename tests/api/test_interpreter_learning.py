@@ -23,6 +23,7 @@ from tests.api.interpreted import (
     network,
 )
 from tests.api.running import assert_gradients_are_true, dataset, engine, probe, step
+from tests.support.neurons import Half, WrittenHalf
 
 # --- kinds of neurons
 
@@ -224,26 +225,6 @@ def test_input_dropout_masks_in_training_and_scales_at_inference(per):
 
 @pytest.mark.parametrize("written", [False, True])
 def test_a_neuron_that_sits_out_a_batch_keeps_its_weights_and_their_momentum(written):
-    class Half(horn.neurons.BatchDropout):
-        gain = horn.Parameter(1.0)
-
-        def forward(self, messages):
-            if self.training and self.bernoulli(0.5, per="batch") == 0:
-                self.feedforward(0.0)
-            else:
-                total = sum(m.input * m.weight for m in messages)
-                self.feedforward(self.gain * self.activation(total))
-
-    class WrittenHalf(Half):
-        def backward(self, messages):
-            gradient = 0.0
-            for m in messages:
-                gradient += m.gradient
-                self.push(m.delta * self.output)
-            self.push(gradient * self.output / self.gain, to="gain")
-            slope = self.activation.derivative(self.output / self.gain)
-            self.backpropagate(self.gain * gradient * slope)  # tanh'(0) = 1: not 0 if called
-
     net = network(WrittenHalf if written else Half, size=8, name="h")
     made = engine(net, dataset(4, 3, 3), horn.Adam(0.1, weight_decay=0.01, clip_norm=5.0))
     sat_once, moved_once = np.zeros(8, bool), np.zeros(8, bool)

@@ -87,9 +87,7 @@ def test_a_detached_job_is_named_listed_shown_logged_and_forgotten(cluster: Agen
     assert list(packages.iterdir()) == []
 
 
-def test_who_has_ended_is_shown_at_its_end(
-    cluster: Agents, run: Run, monkeypatch: pytest.MonkeyPatch
-):
+def test_who_has_ended_is_shown_at_its_end(cluster: Agents, run: Run):
     """The last note of progress is of a moment before."""
     job = run("submit", "job.py", "--detach").out.strip()
     assert run("status", job, "--wait", "--timeout", "60s").code == 0

@@ -602,7 +602,7 @@ def stopped_runner(cluster_of: Agents, name: str) -> int:
 
 @pytest.mark.parametrize("late", [pytest.param("a", marks=pytest.mark.slow), "b"])
 def test_a_job_whose_host_does_not_come_is_placed_on_others(
-    late: str, cluster_of: Agents, client: ClusterClient, tmp_path: Path
+    late: str, cluster_of: Agents, client: ClusterClient
 ):
     cluster_of.start("a", "b", "c")
     cluster_of.wait_known(client)
@@ -631,7 +631,7 @@ def first_restart(agents: Agents, job: str) -> tuple[str, list[str]]:
 
 
 def test_a_job_on_one_host_whose_runner_is_stopped_goes_on(
-    cluster_of: Agents, client: ClusterClient, tmp_path: Path
+    cluster_of: Agents, client: ClusterClient
 ):
     cluster_of.start("a")
     cluster_of.wait_known(client)

@@ -208,7 +208,7 @@ def test_an_empty_text_names_no_target_and_no_folder(source):
         packing.pack("job.py", "")
 
 
-def test_what_is_no_file_of_ones_own_is_not_sent(source, tmp_path):
+def test_what_is_no_file_of_ones_own_is_not_sent(source):
     (source / "link.py").symlink_to("/etc/passwd")
     with pytest.raises(JobError, match="link.py is a link, and links are not sent"):
         packing.pack("job.py", source)

@@ -171,7 +171,7 @@ def test_standard_input_is_a_file_too(monkeypatch):
         load("-")
 
 
-def test_other_formats_have_no_columns(tmp_path):
+def test_other_formats_have_no_columns():
     with pytest.raises(DataError, match="digits: only .csv files have columns with names"):
         load("digits", label="kind")
 

@@ -1,14 +1,7 @@
-"""The seeded generator of the kernel tests, their types and threads."""
-
-import os
+"""The types and threads of the kernel tests."""
 
 import numpy as np
 import pytest
-
-
-@pytest.fixture
-def kernel_rng():
-    return np.random.default_rng(int(os.environ.get("HORN_SEED", "0")))
 
 
 @pytest.fixture(params=[np.float32, np.float64], ids=["float32", "float64"])

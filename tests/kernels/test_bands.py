@@ -65,9 +65,9 @@ class Cell:
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
-def test_rows_go_through_all_steps_by_themselves(n_threads, dtype, turned, kernel_rng):
+def test_rows_go_through_all_steps_by_themselves(n_threads, dtype, turned, rng):
     rows = 50
-    seed = int(kernel_rng.integers(2**31))
+    seed = int(rng.integers(2**31))
     cell = Cell(n_threads, rows, dtype, turned, np.random.default_rng(seed))
     one = Cell(1, rows, dtype, turned, np.random.default_rng(seed))
     for now in (rows, rows - 1, 3, rows):  # a batch that ends early, one of too few rows to divide
@@ -82,26 +82,26 @@ def test_rows_go_through_all_steps_by_themselves(n_threads, dtype, turned, kerne
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])
-def test_what_mixes_rows_is_done_together(n_threads, kernel_rng):
-    cell = Cell(n_threads, 40, np.float64, False, kernel_rng, mixes=True)
+def test_what_mixes_rows_is_done_together(n_threads, rng):
+    cell = Cell(n_threads, 40, np.float64, False, rng, mixes=True)
     expected = cell.expected(40, mixes=True)
     assert cell.tape.divides_rows(0, cell.last) == 0
     np.testing.assert_allclose(cell.run(40).reshape(expected.shape), expected, rtol=0, atol=1e-12)
 
 
-def test_arrays_that_settle_elsewhere_are_found_there(kernel_rng):
-    cell = Cell(2, 32, np.float64, False, kernel_rng)
+def test_arrays_that_settle_elsewhere_are_found_there(rng):
+    cell = Cell(2, 32, np.float64, False, rng)
     cell.run(32)
-    elsewhere = kernel_rng.standard_normal(cell.w.shape)
+    elsewhere = rng.standard_normal(cell.w.shape)
     cell.weights.settle(elsewhere)
     cell.w = elsewhere
     expected = cell.expected(32)
     np.testing.assert_allclose(cell.run(32).reshape(expected.shape), expected, rtol=0, atol=1e-12)
 
 
-def test_steps_may_go_backwards(kernel_rng):
+def test_steps_may_go_backwards(rng):
     """Each step reads what forward left before it, whichever comes first."""
-    cell = Cell(2, 32, np.float64, False, kernel_rng)
+    cell = Cell(2, 32, np.float64, False, rng)
     x, s = (cell.memory[k].reshape(-1, 32, UNITS).copy() for k in (0, 1))
     found = cell.run(32, reverse=True).reshape(s.shape)
     for t in reversed(range(STEPS)):
@@ -109,8 +109,8 @@ def test_steps_may_go_backwards(kernel_rng):
     np.testing.assert_allclose(found, s, rtol=0, atol=1e-12)
 
 
-def test_instructions_that_come_later_have_their_bands_too(kernel_rng):
-    cell = Cell(2, 32, np.float64, False, kernel_rng)
+def test_instructions_that_come_later_have_their_bands_too(rng):
+    cell = Cell(2, 32, np.float64, False, rng)
     cell.run(32)
     twice, n = np.zeros((32, UNITS)), cell.n
     source = np.zeros((32, UNITS))
@@ -123,13 +123,13 @@ def test_instructions_that_come_later_have_their_bands_too(kernel_rng):
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
-def test_draws_and_loads_are_of_a_threads_own_rows(n_threads, kernel_rng):
+def test_draws_and_loads_are_of_a_threads_own_rows(n_threads, rng):
     rows, columns = 30, 4
     tape = Tape(np.float64, n_threads)
     n, iteration = tape.dim(rows), tape.dim(7)
     samples = np.arange(rows * STEPS, dtype=np.uint64)
-    source = kernel_rng.standard_normal((60, columns * STEPS))
-    picks = kernel_rng.permutation(60)[:rows].astype(np.int64)
+    source = rng.standard_normal((60, columns * STEPS))
+    picks = rng.permutation(60)[:rows].astype(np.int64)
     drawn, read = np.empty((2, rows * STEPS, columns))
     out, x = np.empty((rows, columns)), np.empty((rows, columns))
     numbers = np.empty(rows, np.uint64)

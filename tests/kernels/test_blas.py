@@ -101,16 +101,16 @@ def test_block_sizes_of_another_kernel_end_a_process_but_not_in_pieces(how):
 
 
 @pytest.mark.parametrize("of", ["numpy", "scipy"])
-def test_pieces_have_the_bits_of_a_sound_library(of, kernel_rng):
+def test_pieces_have_the_bits_of_a_sound_library(of, rng):
     whole = blas.openblas_at(library(of).path)
     pieces = blas.pieces(whole)
     same = whole.said[1] in ("Haswell", "Zen") and not blas.is_unsure(whole)
     for k, order, turned in itertools.product(DEPTHS, "CF", itertools.product([0, 1], [0, 1])):
-        a, b = kernel_rng.standard_normal((13, k)), kernel_rng.standard_normal((k, 9))
+        a, b = rng.standard_normal((13, k)), rng.standard_normal((k, 9))
         a, b = (
             np.ascontiguousarray(x.T).T if t else x for x, t in zip((a, b), turned, strict=True)
         )
-        start = kernel_rng.standard_normal((13, 9))
+        start = rng.standard_normal((13, 9))
         made = []
         for each in (whole, pieces):
             c = np.array(start, order=order)

@@ -12,9 +12,9 @@ from horn.partition.share import LocalEdges, Share
 
 
 @pytest.mark.parametrize("n_sources", [1, 300, 70_000, 5_000_000])
-def test_edges_by_source_come_in_their_order(n_sources, kernel_rng):
-    sources = kernel_rng.integers(0, n_sources, 2_000)
-    indptr = np.sort(np.concatenate([[0], kernel_rng.integers(0, 2_000, 49), [2_000]]))
+def test_edges_by_source_come_in_their_order(n_sources, rng):
+    sources = rng.integers(0, n_sources, 2_000)
+    indptr = np.sort(np.concatenate([[0], rng.integers(0, 2_000, 49), [2_000]]))
     edges = LocalEdges(indptr, sources, n_sources, slice(0, 2_000))
 
     found = EdgeLists.of(edges)

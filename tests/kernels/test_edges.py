@@ -9,22 +9,22 @@ from tests.kernels.test_engine import normal
 
 
 @pytest.fixture
-def graph(kernel_rng):
-    degrees = kernel_rng.integers(0, 9, 40)
+def graph(rng):
+    degrees = rng.integers(0, 9, 40)
     degrees[[0, 7]] = 0
     degrees[3] = 200
     indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
-    indices = kernel_rng.integers(0, 60, indptr[-1]).astype(np.int32)
+    indices = rng.integers(0, 60, indptr[-1]).astype(np.int32)
     return indptr, indices, np.repeat(np.arange(40), degrees)
 
 
 @pytest.mark.parametrize("batch", [0, 1, 5, 100, 700])
 @pytest.mark.parametrize("fold", ["sum", "max", "argmax"])
 @pytest.mark.parametrize("order", "CF")
-def test_edges_reduce_to_their_receivers(batch, fold, order, dtype, n_threads, graph, kernel_rng):
+def test_edges_reduce_to_their_receivers(batch, fold, order, dtype, n_threads, graph, rng):
     indptr, indices, _ = graph
-    x = normal(kernel_rng, 60, batch, dtype=dtype)
-    w = normal(kernel_rng, len(indices), dtype=dtype)
+    x = normal(rng, 60, batch, dtype=dtype)
+    w = normal(rng, len(indices), dtype=dtype)
     out = np.full((40, batch), np.nan, dtype)
     tape = Tape(dtype, n_threads)
     tape.loop({"o": 40, "e": Ragged(indptr, "o"), "b": tape.dim(batch)},
@@ -37,10 +37,10 @@ def test_edges_reduce_to_their_receivers(batch, fold, order, dtype, n_threads, g
         np.testing.assert_allclose(out[r], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_edges_without_a_batch_reduce_to_their_receivers(dtype, n_threads, graph, kernel_rng):
+def test_edges_without_a_batch_reduce_to_their_receivers(dtype, n_threads, graph, rng):
     indptr, indices, _ = graph
-    w = normal(kernel_rng, len(indices), dtype=dtype)
-    x = normal(kernel_rng, 60, dtype=dtype)
+    w = normal(rng, len(indices), dtype=dtype)
+    x = normal(rng, 60, dtype=dtype)
     out, count = np.zeros(40, dtype), np.zeros(40, dtype)
     tape = Tape(dtype, n_threads)
     axes = {"o": 40, "e": Ragged(indptr, "o")}
@@ -58,10 +58,10 @@ def test_edges_without_a_batch_reduce_to_their_receivers(dtype, n_threads, graph
 
 @pytest.mark.parametrize("batch", [1, 5, 100, 700])
 @pytest.mark.parametrize("is_plain", [True, False])
-def test_edge_gradients_reduce_over_the_batch(batch, is_plain, dtype, n_threads, graph, kernel_rng):
+def test_edge_gradients_reduce_over_the_batch(batch, is_plain, dtype, n_threads, graph, rng):
     indptr, indices, receiver = graph
-    x = normal(kernel_rng, 60, batch, dtype=dtype)
-    delta = normal(kernel_rng, 40, batch, dtype=dtype)
+    x = normal(rng, 60, batch, dtype=dtype)
+    delta = normal(rng, 40, batch, dtype=dtype)
     grad = np.zeros(len(indices), dtype)
     tape = Tape(dtype, n_threads)
     ops = [("mul", 0, 1)] if is_plain else [("mul", 0, 1), ("tanh", 2)]
@@ -74,13 +74,13 @@ def test_edge_gradients_reduce_over_the_batch(batch, is_plain, dtype, n_threads,
     np.testing.assert_allclose(grad, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_edges_may_be_walked_from_the_sending_side(dtype, n_threads, graph, kernel_rng):
+def test_edges_may_be_walked_from_the_sending_side(dtype, n_threads, graph, rng):
     indptr, indices, receiver = graph
     perm = np.argsort(indices, kind="stable").astype(np.int32)
     back_ptr = np.concatenate([[0], np.cumsum(np.bincount(indices, minlength=60))]).astype(np.int64)
     to = receiver[perm].astype(np.int32)
-    delta = normal(kernel_rng, 40, 33, dtype=dtype)
-    w = normal(kernel_rng, len(indices), dtype=dtype)
+    delta = normal(rng, 40, 33, dtype=dtype)
+    w = normal(rng, len(indices), dtype=dtype)
     out = np.zeros((60, 33), dtype)
     tape = Tape(dtype, n_threads)
     tape.loop({"i": 60, "e": Ragged(back_ptr, "i"), "b": 33},
@@ -92,11 +92,11 @@ def test_edges_may_be_walked_from_the_sending_side(dtype, n_threads, graph, kern
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_one_sample_has_the_bits_that_it_has_among_others(dtype, n_threads, graph, kernel_rng):
+def test_one_sample_has_the_bits_that_it_has_among_others(dtype, n_threads, graph, rng):
     indptr, indices, _ = graph
     x, w = (
-        normal(kernel_rng, 60, 9, dtype=dtype),
-        normal(kernel_rng, len(indices), dtype=dtype),
+        normal(rng, 60, 9, dtype=dtype),
+        normal(rng, len(indices), dtype=dtype),
     )
     found = []
     for columns in (slice(0, 9), slice(4, 5)):
@@ -113,8 +113,8 @@ def test_one_sample_has_the_bits_that_it_has_among_others(dtype, n_threads, grap
 
 @pytest.mark.parametrize("n", [1, 3, 4, 31, 32, 33, 65, 200, 5000])
 @pytest.mark.parametrize("has_own", [False, True], ids=["one row with all", "two by two"])
-def test_a_product_of_rows_has_the_bits_that_it_has_alone(n, has_own, dtype, kernel_rng):
-    x, w = normal(kernel_rng, 9, n, dtype=dtype), normal(kernel_rng, 9, n, dtype=dtype)
+def test_a_product_of_rows_has_the_bits_that_it_has_alone(n, has_own, dtype, rng):
+    x, w = normal(rng, 9, n, dtype=dtype), normal(rng, 9, n, dtype=dtype)
 
     def summed(rows):
         out = np.full(len(rows), np.nan, dtype)
@@ -133,14 +133,12 @@ def test_a_product_of_rows_has_the_bits_that_it_has_alone(n, has_own, dtype, ker
 
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("of_out", [None, "float64"])
-def test_a_gradient_of_one_sample_is_one_product(
-    accumulate, of_out, dtype, n_threads, graph, kernel_rng
-):
+def test_a_gradient_of_one_sample_is_one_product(accumulate, of_out, dtype, n_threads, graph, rng):
     indptr, indices, receivers = graph
     receivers = receivers.astype(np.int32)
-    x, d = normal(kernel_rng, 1, 60, dtype=dtype), normal(kernel_rng, 1, 40, dtype=dtype)
+    x, d = normal(rng, 1, 60, dtype=dtype), normal(rng, 1, 40, dtype=dtype)
     d[0, 3], x[0, indices[0]] = -0.0, 3.0
-    start = normal(kernel_rng, len(indices), dtype=of_out or dtype)
+    start = normal(rng, len(indices), dtype=of_out or dtype)
     out = start.copy()
     tape = Tape(dtype, n_threads)
     tape.loop({"b": tape.dim(1), "e": len(indices)},
@@ -154,14 +152,14 @@ def test_a_gradient_of_one_sample_is_one_product(
 
 @pytest.mark.parametrize("fold", ["sum", "prod", "max", "argmax"])
 def test_receivers_of_one_sample_with_few_edges_and_with_more_than_a_strip(
-    fold, dtype, n_threads, kernel_rng
+    fold, dtype, n_threads, rng
 ):
-    degrees = np.concatenate([kernel_rng.integers(0, 9, 1500), [9000, 0, 3], np.full(400, 7)])
+    degrees = np.concatenate([rng.integers(0, 9, 1500), [9000, 0, 3], np.full(400, 7)])
     indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
     n, edges = len(degrees), int(indptr[-1])
-    indices = kernel_rng.integers(0, 60, edges).astype(np.int32)
-    x, y = normal(kernel_rng, 1, 60, dtype=dtype), normal(kernel_rng, 1, n, dtype=dtype)
-    w = normal(kernel_rng, edges, dtype=dtype)
+    indices = rng.integers(0, 60, edges).astype(np.int32)
+    x, y = normal(rng, 1, 60, dtype=dtype), normal(rng, 1, n, dtype=dtype)
+    w = normal(rng, edges, dtype=dtype)
     folded, kept = np.full((1, n), np.nan, dtype), np.full(edges, np.nan, dtype)
     summed, named = np.full(edges, np.nan, dtype), np.full((1, n), np.nan, dtype)
     tape = Tape(dtype, n_threads)

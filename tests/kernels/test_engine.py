@@ -33,8 +33,8 @@ def normal(rng, *shape, dtype=np.float64, order="C"):
 
 @pytest.mark.parametrize("n", [3, 47, 64, 65, 300])
 @pytest.mark.parametrize("shape", [(1, 1), (7, 40), (300, 70)])
-def test_a_loop_has_as_many_arrays_as_it_needs(n, shape, dtype, n_threads, kernel_rng):
-    given = [normal(kernel_rng, *shape, dtype=dtype) for _ in range(n)]
+def test_a_loop_has_as_many_arrays_as_it_needs(n, shape, dtype, n_threads, rng):
+    given = [normal(rng, *shape, dtype=dtype) for _ in range(n)]
     sums = [np.zeros(shape, dtype) for _ in range(n)]
     total = np.zeros(shape[0], dtype)
     tape = Tape(dtype, n_threads)
@@ -59,11 +59,11 @@ def test_a_loop_has_as_many_arrays_as_it_needs(n, shape, dtype, n_threads, kerne
     "m, n, k", [(1, 1, 1), (13, 33, 7), (64, 50, 100), (20, 64, 300), (30, 333, 110)]
 )
 def test_update_adds_what_others_have_of_the_product(
-    m, n, k, n_parts, has_velocity, dtype, n_threads, kernel_rng
+    m, n, k, n_parts, has_velocity, dtype, n_threads, rng
 ):
-    d, x = normal(kernel_rng, k, m, dtype=dtype), normal(kernel_rng, k, n, dtype=dtype)
-    w, v = normal(kernel_rng, m, n, dtype=dtype), normal(kernel_rng, m, n, dtype=dtype)
-    parts = [normal(kernel_rng, m, n, dtype=dtype) for _ in range(n_parts)]
+    d, x = normal(rng, k, m, dtype=dtype), normal(rng, k, n, dtype=dtype)
+    w, v = normal(rng, m, n, dtype=dtype), normal(rng, m, n, dtype=dtype)
+    parts = [normal(rng, m, n, dtype=dtype) for _ in range(n_parts)]
     total = d.T.astype(float) @ x + sum(part.astype(float) for part in parts)
     new_v = 0.9 * v - 0.1 * total if has_velocity else -0.1 * total
     expected = w + new_v
@@ -80,8 +80,8 @@ def test_update_adds_what_others_have_of_the_product(
 
 
 @pytest.mark.parametrize("k", [5, 300])
-def test_a_thin_product_is_the_product(k, dtype, n_threads, kernel_rng):
-    a, b = normal(kernel_rng, 40, k, dtype=dtype), normal(kernel_rng, k, 50, dtype=dtype)
+def test_a_thin_product_is_the_product(k, dtype, n_threads, rng):
+    a, b = normal(rng, 40, k, dtype=dtype), normal(rng, k, 50, dtype=dtype)
     c = np.full((40, 50), np.nan, dtype)
     tape = Tape(dtype, n_threads)
     tape.gemm(a, b, c, thin=True)
@@ -89,8 +89,8 @@ def test_a_thin_product_is_the_product(k, dtype, n_threads, kernel_rng):
     np.testing.assert_allclose(c, a @ b, rtol=RTOL[dtype] * 10, atol=RTOL[dtype] * 100)
 
 
-def test_an_array_that_moves_takes_its_instructions_along(dtype, kernel_rng):
-    a, b = normal(kernel_rng, 4, 3, dtype=dtype), normal(kernel_rng, 3, 5, dtype=dtype)
+def test_an_array_that_moves_takes_its_instructions_along(dtype, rng):
+    a, b = normal(rng, 4, 3, dtype=dtype), normal(rng, 3, 5, dtype=dtype)
     c, first, total = np.zeros((4, 5), dtype), np.zeros(5, dtype), np.zeros((4, 5), dtype)
     tape = Tape(dtype)
     tape.gemm(a, b, c)
@@ -114,12 +114,12 @@ def test_an_array_that_moves_takes_its_instructions_along(dtype, kernel_rng):
 @pytest.mark.parametrize("name", BLASES)
 @pytest.mark.parametrize("m, n, k", [(1, 1, 1), (3, 2, 5), (0, 4, 4), (4, 0, 3), (3, 4, 0),
                                      (1, 70, 33), (130, 1, 20), (257, 64, 100)])  # fmt: skip
-def test_gemm_matches_numpy_in_all_orders(name, m, n, k, dtype, n_threads, kernel_rng):
+def test_gemm_matches_numpy_in_all_orders(name, m, n, k, dtype, n_threads, rng):
     library = some_blas(name)
     for orders in itertools.product("CF", repeat=3):
-        a = normal(kernel_rng, m, k, dtype=dtype, order=orders[0])
-        b = normal(kernel_rng, k, n, dtype=dtype, order=orders[1])
-        c = normal(kernel_rng, m, n, dtype=dtype, order=orders[2])
+        a = normal(rng, m, k, dtype=dtype, order=orders[0])
+        b = normal(rng, k, n, dtype=dtype, order=orders[1])
+        c = normal(rng, m, n, dtype=dtype, order=orders[2])
         a.flags.writeable = b.flags.writeable = False
         expected = 0.5 * (a.astype(float) @ b) + 2.0 * c
         tape = Tape(dtype, n_threads, library)
@@ -130,8 +130,8 @@ def test_gemm_matches_numpy_in_all_orders(name, m, n, k, dtype, n_threads, kerne
         np.testing.assert_allclose(c, expected, rtol=RTOL[dtype] * 10, atol=RTOL[dtype] * 100)
 
 
-def test_gemm_sees_this_runs_extents_and_divides_by_the_rows(dtype, n_threads, kernel_rng):
-    a, b = normal(kernel_rng, 100, 40, dtype=dtype), normal(kernel_rng, 40, 30, dtype=dtype)
+def test_gemm_sees_this_runs_extents_and_divides_by_the_rows(dtype, n_threads, rng):
+    a, b = normal(rng, 100, 40, dtype=dtype), normal(rng, 40, 30, dtype=dtype)
     c = np.full((100, 30), np.nan, dtype)
     tape = Tape(dtype, n_threads)
     rows, live = tape.dim(100), tape.dim(40)
@@ -145,8 +145,8 @@ def test_gemm_sees_this_runs_extents_and_divides_by_the_rows(dtype, n_threads, k
     assert np.isnan(c[7:]).all()
 
 
-def test_gemm_with_beta_zero_ignores_what_was_there(dtype, kernel_rng):
-    a, b = normal(kernel_rng, 4, 3, dtype=dtype), normal(kernel_rng, 3, 5, dtype=dtype)
+def test_gemm_with_beta_zero_ignores_what_was_there(dtype, rng):
+    a, b = normal(rng, 4, 3, dtype=dtype), normal(rng, 3, 5, dtype=dtype)
     for name in BLASES:
         c = np.full((4, 5), np.nan, dtype)
         tape = Tape(dtype, 1, some_blas(name))
@@ -158,10 +158,10 @@ def test_gemm_with_beta_zero_ignores_what_was_there(dtype, kernel_rng):
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("m, n, k", [(0, 3, 2), (3, 2, 0), (1, 1, 1), (200, 70, 20), (513, 97, 100),
                                      (130, 50, 300), (31, 1041, 40)])  # fmt: skip
-def test_gemm_loop_is_the_product_and_then_the_loop(m, n, k, order, dtype, n_threads, kernel_rng):
-    d, x = normal(kernel_rng, k, m, dtype=dtype), normal(kernel_rng, k, n, dtype=dtype)
-    v = normal(kernel_rng, m, n, dtype=dtype, order=order)
-    w = normal(kernel_rng, m, n, dtype=dtype, order=order)
+def test_gemm_loop_is_the_product_and_then_the_loop(m, n, k, order, dtype, n_threads, rng):
+    d, x = normal(rng, k, m, dtype=dtype), normal(rng, k, n, dtype=dtype)
+    v = normal(rng, m, n, dtype=dtype, order=order)
+    w = normal(rng, m, n, dtype=dtype, order=order)
     velocity = 0.9 * v - 0.1 * (d.T.astype(float) @ x)
     weight = w + velocity
     for name in BLASES:
@@ -182,7 +182,7 @@ def test_gemm_loop_is_the_product_and_then_the_loop(m, n, k, order, dtype, n_thr
     "m, n, k", [(7, 5, 3), (70, 784, 20), (97, 100, 100), (30, 50, 300), (40, 500, 250)]
 )
 def test_an_update_of_live_places_leaves_the_others(m, n, k, which, keep, dtype, n_threads,
-                                                    kernel_rng):  # fmt: skip
+                                                    rng):  # fmt: skip
     for name, momentum in itertools.product(BLASES, (0.9, None)):
         tape = Tape(dtype, n_threads, some_blas(name))
         lists, kept, dims = {}, {"m": np.arange(m), "n": np.arange(n)}, {"m": m, "n": n}
@@ -191,14 +191,14 @@ def test_an_update_of_live_places_leaves_the_others(m, n, k, which, keep, dtype,
             if keep == "range":
                 mask[1 : dims[axis] // 2] = 1
             else:
-                mask[kernel_rng.random(dims[axis]) < keep] = 1
+                mask[rng.random(dims[axis]) < keep] = 1
             kept[axis], lists[axis] = np.flatnonzero(mask), np.zeros(len(mask) + 1, np.int32)
             dims[axis] = tape.dim(len(mask))
             tape.live(mask, lists[axis], dims[axis])
         here = np.ix_(kept["m"], kept["n"])
-        d = normal(kernel_rng, m, k, dtype=dtype)
-        x = normal(kernel_rng, k, n, dtype=dtype, order="F")
-        v, w = normal(kernel_rng, m, n, dtype=dtype), normal(kernel_rng, m, n, dtype=dtype)
+        d = normal(rng, m, k, dtype=dtype)
+        x = normal(rng, k, n, dtype=dtype, order="F")
+        v, w = normal(rng, m, n, dtype=dtype), normal(rng, m, n, dtype=dtype)
         step = -0.1 * (d[: len(kept["m"])].astype(float) @ x[:, : len(kept["n"])])
         velocity, weight = v.copy(), w.copy()
         if momentum:
@@ -226,7 +226,7 @@ def test_an_update_of_live_places_leaves_the_others(m, n, k, which, keep, dtype,
 @pytest.mark.parametrize("keep", [0.0, 0.05, 0.5, 0.8, 1.0, "range"])
 @pytest.mark.parametrize("which", ["nk", "n", "k", ""])
 @pytest.mark.parametrize("m, n, k", [(7, 5, 3), (20, 70, 784), (100, 97, 300), (256, 300, 30)])
-def test_a_product_reads_live_weights_where_they_lie(m, n, k, which, keep, n_threads, kernel_rng):
+def test_a_product_reads_live_weights_where_they_lie(m, n, k, which, keep, n_threads, rng):
     if not Tape(np.float32).reads_live:
         pytest.skip("no AVX-512, or no BLAS")
     for turned, order, beta in itertools.product((False, True), "CF", (0.0, 1.0)):
@@ -237,13 +237,13 @@ def test_a_product_reads_live_weights_where_they_lie(m, n, k, which, keep, n_thr
             if keep == "range":
                 mask[1 : dims[axis] // 2] = 1
             else:
-                mask[kernel_rng.random(dims[axis]) < keep] = 1
+                mask[rng.random(dims[axis]) < keep] = 1
             kept[axis], lists[axis] = np.flatnonzero(mask), np.zeros(len(mask) + 1, np.int32)
             dims[axis] = tape.dim(len(mask))
             tape.live(mask, lists[axis], dims[axis])
-        a = normal(kernel_rng, m, k, dtype=np.float32, order=order)
-        b = normal(kernel_rng, k, n, dtype=np.float32)
-        c = normal(kernel_rng, m, n, dtype=np.float32, order=order)
+        a = normal(rng, m, k, dtype=np.float32, order=order)
+        b = normal(rng, k, n, dtype=np.float32)
+        c = normal(rng, m, n, dtype=np.float32, order=order)
         expected, n_live = c.copy(), len(kept["n"])
         expected[:, :n_live] *= beta
         product = a[:, : len(kept["k"])].astype(float) @ b[np.ix_(kept["k"], kept["n"])]
@@ -256,13 +256,13 @@ def test_a_product_reads_live_weights_where_they_lie(m, n, k, which, keep, n_thr
 
 
 @pytest.mark.parametrize("shape", [(1, 8), (3, 7), (40, 100), (64, 784)])
-def test_copies_of_live_places(shape, dtype, n_threads, kernel_rng):
+def test_copies_of_live_places(shape, dtype, n_threads, rng):
     for rows, keep in itertools.product((False, True), (0.1, 0.5, 1.0)):
-        a = normal(kernel_rng, *shape, dtype=dtype)
+        a = normal(rng, *shape, dtype=dtype)
         axes, lists, here = {"m": shape[0], "n": shape[1]}, {}, [np.arange(s) for s in shape]
         tape = Tape(dtype, n_threads)
         for axis, name in enumerate("mn"[0 if rows else 1 :], 0 if rows else 1):
-            mask = (kernel_rng.random(shape[axis]) < keep).astype(dtype)
+            mask = (rng.random(shape[axis]) < keep).astype(dtype)
             here[axis], axes[name] = np.flatnonzero(mask), tape.dim(shape[axis])
             lists[name] = np.zeros(shape[axis] + 1, np.int32)
             tape.live(mask, lists[name], axes[name])
@@ -360,8 +360,8 @@ def test_any_loop_matches_numpy(case, n_threads, dtype, seed, accumulate):
     np.testing.assert_allclose(out, expected, **tol)
 
 
-def test_elementwise_results_do_not_depend_on_the_threads(dtype, kernel_rng):
-    x = normal(kernel_rng, 301, 517, dtype=dtype)
+def test_elementwise_results_do_not_depend_on_the_threads(dtype, rng):
+    x = normal(rng, 301, 517, dtype=dtype)
     results = []
     for n_threads in (1, 2, 3):
         y = np.zeros_like(x)
@@ -390,8 +390,8 @@ def test_float32_sums_do_not_drift():
     np.testing.assert_allclose(along, 3e4, rtol=2e-7)
 
 
-def test_an_update_in_place_reads_before_it_writes(dtype, kernel_rng):
-    w, g, m = (normal(kernel_rng, 5000, dtype=dtype) for _ in range(3))
+def test_an_update_in_place_reads_before_it_writes(dtype, rng):
+    w, g, m = (normal(rng, 5000, dtype=dtype) for _ in range(3))
     expected_m = 0.9 * m + g
     expected_w = w - 0.1 * expected_m * np.sign(w)
     tape = Tape(dtype)
@@ -418,9 +418,9 @@ def test_argmax_is_the_first_and_goes_on_from_another_connection(dtype, n_thread
     assert where.tolist() == [4, 0, 4] and best.tolist() == [6, 7, -0.5]
 
 
-def test_iota_and_comparison_make_a_one_hot_target(dtype, n_threads, kernel_rng):
-    y = np.abs(normal(kernel_rng, 50, 10, dtype=dtype))
-    label = kernel_rng.integers(0, 10, 50).astype(np.int64)
+def test_iota_and_comparison_make_a_one_hot_target(dtype, n_threads, rng):
+    y = np.abs(normal(rng, 50, 10, dtype=dtype))
+    label = rng.integers(0, 10, 50).astype(np.int64)
     delta = np.zeros((10, 50), dtype).T
     tape = Tape(dtype, n_threads)
     tape.loop({"b": 50, "o": 10}, [View(y, "bo"), View(label, "b"), Iota("o", 0)],
@@ -434,9 +434,9 @@ def test_iota_and_comparison_make_a_one_hot_target(dtype, n_threads, kernel_rng)
 
 @pytest.mark.parametrize("which", ["random", "range", "none", "all"])
 @pytest.mark.parametrize("order", "CF")
-def test_gather_and_scatter_touch_only_live_places(which, order, dtype, n_threads, kernel_rng):
-    w = normal(kernel_rng, 70, 50, dtype=dtype, order=order)
-    masks = [(kernel_rng.random(n) < 0.5).astype(dtype) for n in (70, 50)]
+def test_gather_and_scatter_touch_only_live_places(which, order, dtype, n_threads, rng):
+    w = normal(rng, 70, 50, dtype=dtype, order=order)
+    masks = [(rng.random(n) < 0.5).astype(dtype) for n in (70, 50)]
     if which == "range":
         masks = [np.zeros(70, dtype), np.zeros(50, dtype)]
         masks[0][10:40] = 1
@@ -511,10 +511,10 @@ def test_draws_are_those_of_horn_random(rows, neurons, first, order, shared, dty
 @pytest.mark.parametrize("source_dtype", [np.uint8, np.float32, np.float64, np.int64, np.bool_])
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("rows", [0, 1, 16, 37, 100])
-def test_load_gathers_scaled_rows(source_dtype, order, rows, dtype, n_threads, kernel_rng):
-    source = kernel_rng.integers(0, 200, (90, 65)).astype(source_dtype)
+def test_load_gathers_scaled_rows(source_dtype, order, rows, dtype, n_threads, rng):
+    source = rng.integers(0, 200, (90, 65)).astype(source_dtype)
     source.flags.writeable = False
-    index = kernel_rng.integers(0, 90, 100)
+    index = rng.integers(0, 90, 100)
     out = np.full((100, 65), np.nan, dtype, order)
     tape = Tape(dtype, n_threads)
     n = tape.dim(100)
@@ -528,13 +528,13 @@ def test_load_gathers_scaled_rows(source_dtype, order, rows, dtype, n_threads, k
 @pytest.mark.parametrize("source_dtype", [np.uint8, np.float32, np.float64])
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("rows", [0, 1, 37, 100])
-def test_load_normalizes_columns(source_dtype, order, rows, dtype, n_threads, kernel_rng):
-    source = kernel_rng.integers(0, 200, (90, 65)).astype(source_dtype)
-    index = kernel_rng.integers(0, 90, 100)
+def test_load_normalizes_columns(source_dtype, order, rows, dtype, n_threads, rng):
+    source = rng.integers(0, 200, (90, 65)).astype(source_dtype)
+    index = rng.integers(0, 90, 100)
     wide = np.float64 if source_dtype == np.float64 else dtype
-    center, factor = kernel_rng.random((2, 65)).astype(wide)
+    center, factor = rng.random((2, 65)).astype(wide)
     if source_dtype == np.float64:
-        source += 1e9 + kernel_rng.random((90, 65))  # of which a float has no digit behind the 64
+        source += 1e9 + rng.random((90, 65))  # of which a float has no digit behind the 64
         center += 1e9
     out = np.full((100, 65), np.nan, dtype, order)
     tape = Tape(dtype, n_threads)

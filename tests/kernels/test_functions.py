@@ -97,10 +97,10 @@ def test_special_values_come_out_as_in_numpy(name, dtype):
 
 
 @pytest.mark.parametrize("name", ["sin", "cos"])
-def test_far_angles_are_those_of_the_c_library(name, dtype, kernel_rng):
+def test_far_angles_are_those_of_the_c_library(name, dtype, rng):
     """Beyond what the reduction holds for, and each place by itself: neighbours change nothing."""
     far = np.array([1.1e6, -4.1e8, 1e15, 1e22, -1e30], dtype)
-    near = kernel_rng.uniform(-9, 9, 200).astype(dtype)
+    near = rng.uniform(-9, 9, 200).astype(dtype)
     mixed = np.concatenate([near[:100], far, near[100:]])
     found = run(name, mixed)
     assert np.array_equal(np.delete(found, range(100, 105)), run(name, near))
@@ -109,9 +109,9 @@ def test_far_angles_are_those_of_the_c_library(name, dtype, kernel_rng):
     np.testing.assert_allclose(found[100:105], exact, rtol=tiny)
 
 
-def test_a_sine_and_a_cosine_of_the_same_are_those_of_each_alone(dtype, kernel_rng):
+def test_a_sine_and_a_cosine_of_the_same_are_those_of_each_alone(dtype, rng):
     """Computed at once, in memory of their own or in strips, wherever the angle is; to the bit."""
-    x = np.concatenate([kernel_rng.uniform(-9, 9, 300), SPECIAL, [1.1e6, -4.1e8, 1e22]])
+    x = np.concatenate([rng.uniform(-9, 9, 300), SPECIAL, [1.1e6, -4.1e8, 1e22]])
     x = x.astype(dtype)
     found = [np.empty_like(x) for _ in range(3)]
     tape = Tape(dtype)
@@ -152,8 +152,8 @@ NUMBERS = [0.0, -0.0, 0.3, -0.3, 0.1, 7.0, -7.0, 2.0, -2.0, 1e30, -1e30, 1e-30, 
            -np.inf, np.nan, 1e16, 3.0, -1e-17]  # fmt: skip
 
 
-def test_the_number_in_the_middle_of_two_is_that_in_the_order_of_floats(dtype, kernel_rng):
-    numbers = [*NUMBERS, *kernel_rng.uniform(-5, 5, 30), np.finfo(dtype).max, np.finfo(dtype).tiny]
+def test_the_number_in_the_middle_of_two_is_that_in_the_order_of_floats(dtype, rng):
+    numbers = [*NUMBERS, *rng.uniform(-5, 5, 30), np.finfo(dtype).max, np.finfo(dtype).tiny]
     x, y = (a.astype(dtype).ravel() for a in np.meshgrid(numbers, numbers))
     found = run("halfway", x, y)
     with np.errstate(all="ignore"):
@@ -172,8 +172,8 @@ def test_the_number_in_the_middle_of_two_is_that_in_the_order_of_floats(dtype, k
 
 
 @pytest.mark.parametrize("name", ["floordiv", "mod", "atan2"])
-def test_division_with_rest_is_pythons(name, dtype, kernel_rng):
-    numbers = [*NUMBERS, *kernel_rng.uniform(-5, 5, 30)]
+def test_division_with_rest_is_pythons(name, dtype, rng):
+    numbers = [*NUMBERS, *rng.uniform(-5, 5, 30)]
     x, y = (a.astype(dtype).ravel() for a in np.meshgrid(numbers, numbers))
     z = run(name, x, y)
     with np.errstate(all="ignore"):
@@ -189,13 +189,13 @@ def test_division_with_rest_is_pythons(name, dtype, kernel_rng):
 
 
 @pytest.mark.parametrize("name", ["floordiv", "mod"])
-def test_rests_are_exact(name, kernel_rng):
+def test_rests_are_exact(name, rng):
     """Multiples, near multiples and numbers of very different size."""
-    y = kernel_rng.standard_normal(20_000) * np.exp(kernel_rng.uniform(-20, 20, 20_000))
+    y = rng.standard_normal(20_000) * np.exp(rng.uniform(-20, 20, 20_000))
     x = np.where(
-        kernel_rng.random(y.size) < 0.5,
-        y * kernel_rng.integers(-1000, 1000, y.size) * (1 + kernel_rng.choice([0, 2e-16], y.size)),
-        kernel_rng.standard_normal(y.size) * np.exp(kernel_rng.uniform(-30, 30, y.size)),
+        rng.random(y.size) < 0.5,
+        y * rng.integers(-1000, 1000, y.size) * (1 + rng.choice([0, 2e-16], y.size)),
+        rng.standard_normal(y.size) * np.exp(rng.uniform(-30, 30, y.size)),
     )
     found = run(name, x, y).tolist()
     for a, b, c in zip(x.tolist(), y.tolist(), found, strict=True):

@@ -58,11 +58,11 @@ def test_a_part_of_the_tape_does_its_products_alone():
     assert [out.any() for out in outs] == [True, True, False]
 
 
-def test_a_bias_and_a_gate_move_with_the_steps(kernel_rng):
+def test_a_bias_and_a_gate_move_with_the_steps(rng):
     n, batch = 3, 5
-    x = kernel_rng.standard_normal((STEPS, n, batch)).astype(np.float32)
-    gates = kernel_rng.standard_normal((STEPS, n, batch)).astype(np.float32)
-    biases = kernel_rng.standard_normal((STEPS, n)).astype(np.float32)
+    x = rng.standard_normal((STEPS, n, batch)).astype(np.float32)
+    gates = rng.standard_normal((STEPS, n, batch)).astype(np.float32)
+    biases = rng.standard_normal((STEPS, n)).astype(np.float32)
     outs = np.zeros((2, STEPS, n, batch), np.float32)
     tape = Tape(np.float32)
     moving = [np.zeros_like(part[0]) for part in (x, biases, gates, outs[0], outs[1])]

@@ -52,9 +52,9 @@ def rows(x, w, ops, monoid, n_threads, outputs="pq", first="x", accumulate=None)
 @pytest.mark.parametrize("p, q, r", SIZES)
 @pytest.mark.parametrize("term", TERMS)
 @pytest.mark.parametrize("monoid", FOLDS)
-def test_rows(monoid, term, p, q, r, dtype, n_threads, kernel_rng):
+def test_rows(monoid, term, p, q, r, dtype, n_threads, rng):
     ops, formula = TERMS[term]
-    x, w = matrices(kernel_rng, p, q, r, dtype)
+    x, w = matrices(rng, p, q, r, dtype)
     values = formula(x[:, None], w)
     for first in "xw":
         given = values if first == "x" else formula(w, x[:, None])
@@ -66,8 +66,8 @@ def test_rows(monoid, term, p, q, r, dtype, n_threads, kernel_rng):
 
 
 @pytest.mark.parametrize("monoid, unit", [("sum", 2.5), ("max", 0.3), ("min", -0.2)])
-def test_rows_join_what_was_there(monoid, unit, dtype, n_threads, kernel_rng):
-    x, w = matrices(kernel_rng, 9, 7, 100, dtype)
+def test_rows_join_what_was_there(monoid, unit, dtype, n_threads, rng):
+    x, w = matrices(rng, 9, 7, 100, dtype)
     found, _ = rows(x, w, TERMS["apart"][0], monoid, n_threads,
                     accumulate=np.full((7, 9), unit, dtype), outputs="qp")  # fmt: skip
     values = abs(x[:, None] - w).astype(float)
@@ -83,8 +83,8 @@ def test_rows_join_what_was_there(monoid, unit, dtype, n_threads, kernel_rng):
 @pytest.mark.parametrize("monoid", FOLDS)
 @pytest.mark.parametrize("where", "xw")
 @pytest.mark.filterwarnings("ignore:invalid value")
-def test_what_is_no_number_is_seen(where, monoid, what, dtype, kernel_rng):
-    x, w = matrices(kernel_rng, 6, 5, 40, dtype)
+def test_what_is_no_number_is_seen(where, monoid, what, dtype, rng):
+    x, w = matrices(rng, 6, 5, 40, dtype)
     (x if where == "x" else w)[2, 17] = what
     for term in ("apart", "mul"):
         ops, formula = TERMS[term]
@@ -117,10 +117,10 @@ def columns(x, w, u, ops, n_threads, folded):
 @pytest.mark.parametrize("p, q, r", [*SIZES, (300, 5, 70), (3, 600, 33), (99, 601, 65)])
 @pytest.mark.parametrize("form", SIGNS)
 @pytest.mark.parametrize("folded", "bo")
-def test_columns(folded, form, p, q, r, dtype, n_threads, kernel_rng):
+def test_columns(folded, form, p, q, r, dtype, n_threads, rng):
     ops, factor = SIGNS[form]
-    x, w = matrices(kernel_rng, p, q, r, dtype)
-    u = kernel_rng.standard_normal((p, q)).astype(dtype)
+    x, w = matrices(rng, p, q, r, dtype)
+    u = rng.standard_normal((p, q)).astype(dtype)
     found = columns(x, w, u, ops, n_threads, folded)
     values = factor * u[..., None].astype(float) * np.sign(x[:, None] - w)
     expected = values.sum(0 if folded == "b" else 1)
@@ -128,20 +128,20 @@ def test_columns(folded, form, p, q, r, dtype, n_threads, kernel_rng):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-def test_columns_of_what_is_no_number(dtype, kernel_rng):
+def test_columns_of_what_is_no_number(dtype, rng):
     for what in (np.nan, np.inf):
-        x, w = matrices(kernel_rng, 6, 5, 40, dtype)
-        u = kernel_rng.standard_normal((6, 5)).astype(dtype)
+        x, w = matrices(rng, 6, 5, 40, dtype)
+        u = rng.standard_normal((6, 5)).astype(dtype)
         x[2, 17] = w[3, 17] = what
         found = columns(x, w, u, SIGNS["plain"][0], 1, "b")
         expected = (u[..., None] * np.sign(x[:, None] - w)).sum(0)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_bits_do_not_depend_on_threads(dtype, kernel_rng):
-    x, w = matrices(kernel_rng, 67, 35, 1031, dtype)
-    x += kernel_rng.random(x.shape).astype(dtype)
-    u = kernel_rng.standard_normal((67, 35)).astype(dtype)
+def test_bits_do_not_depend_on_threads(dtype, rng):
+    x, w = matrices(rng, 67, 35, 1031, dtype)
+    x += rng.random(x.shape).astype(dtype)
+    u = rng.standard_normal((67, 35)).astype(dtype)
     sums = [rows(x, w, TERMS["apart"][0], "sum", n)[0] for n in (1, 2, 3)]
     signs = [columns(x, w, u, SIGNS["plain"][0], n, "b") for n in (1, 2, 3)]
     for found in (sums, signs):
@@ -162,11 +162,11 @@ LOOPS = {
 
 @pytest.mark.parametrize("folded, rest", [("i", "bo"), ("b", "oi"), ("o", "bi")])
 @pytest.mark.parametrize("form", LOOPS)
-def test_long_loops_are_the_same_in_any_parts(form, folded, rest, dtype, kernel_rng):
+def test_long_loops_are_the_same_in_any_parts(form, folded, rest, dtype, rng):
     """Several for each thread, taken as it comes; and again, when the tape is run again."""
     ops, monoid = LOOPS[form]
-    x, w = matrices(kernel_rng, 70, 210, 100, dtype)
-    u = kernel_rng.standard_normal((70, 210)).astype(dtype)
+    x, w = matrices(rng, 70, 210, 100, dtype)
+    u = rng.standard_normal((70, 210)).astype(dtype)
     axes = {"b": 70, "o": 210, "i": 100}
     views = [View(x, "bi"), View(w, "oi"), View(u, "bo")]
     if all(2 not in v for _, *v in ops):
@@ -188,11 +188,11 @@ def test_long_loops_are_the_same_in_any_parts(form, folded, rest, dtype, kernel_
 
 @pytest.mark.parametrize("folded", "bo")
 @pytest.mark.parametrize("p, q, r", [(1, 1, 1), (30, 5, 7), (600, 3, 40)])
-def test_places(p, q, r, folded, dtype, n_threads, kernel_rng):
+def test_places(p, q, r, folded, dtype, n_threads, rng):
     """The gradient of a maximum: nothing but where a view says; -1 is nowhere."""
-    x = kernel_rng.standard_normal((p, r)).astype(dtype)
-    u = kernel_rng.standard_normal((p, q)).astype(dtype)
-    at = kernel_rng.integers(-1, r, (p, q))
+    x = rng.standard_normal((p, r)).astype(dtype)
+    u = rng.standard_normal((p, q)).astype(dtype)
+    at = rng.integers(-1, r, (p, q))
     axes, rest = {"b": p, "o": q, "i": r}, "oi" if folded == "b" else "bi"
     out = np.full([axes[name] for name in rest], np.nan, dtype)
     tape = Tape(dtype, n_threads)
@@ -232,9 +232,9 @@ def factors(x, w, form, n_threads, first="x"):
 @pytest.mark.parametrize("p, q, r", SIZES)
 @pytest.mark.parametrize("form", FACTORS)
 @pytest.mark.parametrize("scale", [0.05, 1.0])
-def test_products(scale, form, p, q, r, dtype, n_threads, kernel_rng):
+def test_products(scale, form, p, q, r, dtype, n_threads, rng):
     """Of factors near 1, and of others: beyond what a float can be on the way, and 0."""
-    x, w = (scale * kernel_rng.standard_normal((n, r)).astype(dtype) for n in (p, q))
+    x, w = (scale * rng.standard_normal((n, r)).astype(dtype) for n in (p, q))
     x[0, 0], w[0, 0] = (0.75, 1.0) if form == "less" else (1.0, -0.75)
     for first in "xw":
         values = FACTORS[form][1](*((x[:, None], w) if first == "x" else (w, x[:, None])))
@@ -264,12 +264,12 @@ QUOTIENTS = {
 @pytest.mark.parametrize("p, q, r", [(3, 5, 33), (67, 35, 100), (300, 5, 70), (3, 600, 33)])
 @pytest.mark.parametrize("form", QUOTIENTS)
 @pytest.mark.parametrize("folded, with_y", [("b", True), ("b", False), ("o", True)])
-def test_quotients(folded, with_y, form, p, q, r, dtype, n_threads, kernel_rng):
+def test_quotients(folded, with_y, form, p, q, r, dtype, n_threads, rng):
     """What a product sends back: a where a factor is 0, b / factor elsewhere, times y."""
     term, formula = QUOTIENTS[form]
-    x, w = (kernel_rng.choice([0.5, 0.75, -1.25, 1.0, 0.0], (n, r)).astype(dtype) for n in (p, q))
-    a, b = (kernel_rng.standard_normal((p, q)).astype(dtype) for _ in range(2))
-    y = kernel_rng.standard_normal((p if folded == "b" else q, r)).astype(dtype)
+    x, w = (rng.choice([0.5, 0.75, -1.25, 1.0, 0.0], (n, r)).astype(dtype) for n in (p, q))
+    a, b = (rng.standard_normal((p, q)).astype(dtype) for _ in range(2))
+    y = rng.standard_normal((p if folded == "b" else q, r)).astype(dtype)
     axes, rest = {"b": p, "o": q, "i": r}, "oi" if folded == "b" else "bi"
     out = np.full([axes[name] for name in rest], np.nan, dtype)
     given = [View(a, "bo"), View(b, "bo"), View(x, "bi"), View(w, "oi"),
@@ -290,9 +290,9 @@ def test_quotients(folded, with_y, form, p, q, r, dtype, n_threads, kernel_rng):
     np.testing.assert_allclose(out, expected, rtol=RTOL[dtype], atol=1000 * RTOL[dtype])
 
 
-def test_bits_of_products_do_not_depend_on_threads(dtype, kernel_rng):
+def test_bits_of_products_do_not_depend_on_threads(dtype, rng):
     """Nor on which rows lie beside each other: some have factors near 1, some have not."""
-    x, w = (kernel_rng.random((n, 300)).astype(dtype) for n in (67, 35))
+    x, w = (rng.random((n, 300)).astype(dtype) for n in (67, 35))
     x[::3] *= 3.0
     found = [factors(x, w, "less", n) for n in (1, 2, 3)]
     np.testing.assert_array_equal(found[0], found[1])
@@ -311,10 +311,10 @@ WAVES = {
 @pytest.mark.parametrize("p, q, r", [(1, 1, 16), (3, 5, 33), (67, 35, 1031), (5, 66, 300)])
 @pytest.mark.parametrize("form", WAVES)
 @pytest.mark.parametrize("times, t", [("", ""), ("x", "sub"), ("w", "add"), ("", "sub")])
-def test_waves(t, times, form, p, q, r, dtype, n_threads, kernel_rng):
+def test_waves(t, times, form, p, q, r, dtype, n_threads, rng):
     """Sums of F(x w - t), and of x F, w F."""
-    x, w = (kernel_rng.standard_normal((n, r)).astype(dtype) for n in (p, q))
-    shift = kernel_rng.standard_normal((q, p)).astype(dtype)
+    x, w = (rng.standard_normal((n, r)).astype(dtype) for n in (p, q))
+    shift = rng.standard_normal((q, p)).astype(dtype)
     ops = [("mul", 0, 1), *([(t, 3, 2)] if t else [])]
     ops.append((form, 2 + len(ops)))
     if times:
@@ -344,11 +344,11 @@ SLOPES = {  # from F(z), value 9, and 1, value 6: F'(z)
 @pytest.mark.parametrize("form", SLOPES)
 @pytest.mark.parametrize("folded", "bo")
 @pytest.mark.parametrize("beside", ["", "a", "y", "a y", "(a + b y) y"])
-def test_slopes(beside, folded, form, p, q, r, dtype, kernel_rng):
+def test_slopes(beside, folded, form, p, q, r, dtype, rng):
     """What sums of functions send back."""
-    x, w = (kernel_rng.standard_normal((n, r)).astype(dtype) for n in (p, q))
-    a, b, t = (kernel_rng.standard_normal((p, q)).astype(dtype) for _ in range(3))
-    y = kernel_rng.standard_normal((p if folded == "b" else q, r)).astype(dtype)
+    x, w = (rng.standard_normal((n, r)).astype(dtype) for n in (p, q))
+    a, b, t = (rng.standard_normal((p, q)).astype(dtype) for _ in range(3))
+    y = rng.standard_normal((p if folded == "b" else q, r)).astype(dtype)
     axes, rest = {"b": p, "o": q, "i": r}, "oi" if folded == "b" else "bi"
     ops = [("mul", 0, 1), ("sub", 7, 4), (form, 8), *SLOPES[form]]
     last = 6 + len(ops)
@@ -380,14 +380,14 @@ def test_slopes(beside, folded, form, p, q, r, dtype, kernel_rng):
 @pytest.mark.parametrize("folded, rest", [("i", "bo"), ("b", "oi")])
 @pytest.mark.parametrize("monoid, nothing", [("sum", 0.0), ("prod", 1.0), ("max", -np.inf)])
 @pytest.mark.parametrize("turned", [False, True])
-def test_what_is_gated(turned, monoid, nothing, folded, rest, dtype, n_threads, kernel_rng):
+def test_what_is_gated(turned, monoid, nothing, folded, rest, dtype, n_threads, rng):
     """Where a view says that there is nothing, the result is that of nothing."""
     axes = {"b": 6, "o": 9, "i": 700}
-    x = kernel_rng.random((6, 700)).astype(dtype)
-    gate = (kernel_rng.random([axes[name] for name in rest]) < 0.5).astype(dtype)
+    x = rng.random((6, 700)).astype(dtype)
+    gate = (rng.random([axes[name] for name in rest]) < 0.5).astype(dtype)
     gate[0] = not turned
     out = np.zeros([axes[name] for name in rest], dtype)
-    w = kernel_rng.random((9, 700)).astype(dtype)
+    w = rng.random((9, 700)).astype(dtype)
     sides = (5, 4) if turned else (4, 5)
     tape = Tape(dtype, n_threads)
     tape.loop(
@@ -430,20 +430,20 @@ def squares(x, w, form, n_threads, rng):
 
 @pytest.mark.parametrize("p, q, r", [*SIZES, (300, 5, 70), (3, 600, 33), (99, 601, 65)])
 @pytest.mark.parametrize("form", SQUARES)
-def test_squares(form, p, q, r, dtype, n_threads, kernel_rng):
-    x, w = matrices(kernel_rng, p, q, r, dtype)
-    found, values, axis = squares(x, w, form, n_threads, kernel_rng)
+def test_squares(form, p, q, r, dtype, n_threads, rng):
+    x, w = matrices(rng, p, q, r, dtype)
+    found, values, axis = squares(x, w, form, n_threads, rng)
     scale = abs(values).sum(axis).max()
     np.testing.assert_allclose(found, values.sum(axis), rtol=0.0, atol=RTOL[dtype] * scale)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-def test_squares_of_what_is_no_number(dtype, kernel_rng):
+def test_squares_of_what_is_no_number(dtype, rng):
     for form in SQUARES:
         for what in (np.nan, np.inf):
-            x, w = matrices(kernel_rng, 6, 5, 40, dtype)
+            x, w = matrices(rng, 6, 5, 40, dtype)
             x[2, 17] = what
-            found, values, axis = squares(x, w, form, 1, kernel_rng)
+            found, values, axis = squares(x, w, form, 1, rng)
             np.testing.assert_allclose(found, values.sum(axis), rtol=1e-3, atol=1e-4)
 
 
@@ -508,10 +508,10 @@ NOTHING = {  # operations on u (b, o), v (b, o), x (b, i), w (o, i), 0 and 1, va
 
 
 @pytest.mark.parametrize("form", NOTHING)
-def test_sums_of_no_rows_are_written(form, dtype, kernel_rng):
+def test_sums_of_no_rows_are_written(form, dtype, rng):
     """A short batch leaves the last tasks no rows: the sums of the batch before were kept."""
-    x, w = matrices(kernel_rng, 6, 5, 40, dtype)
-    u, v = (kernel_rng.standard_normal((6, 5)).astype(dtype) for _ in range(2))
+    x, w = matrices(rng, 6, 5, 40, dtype)
+    u, v = (rng.standard_normal((6, 5)).astype(dtype) for _ in range(2))
     out, ops = np.zeros((5, 40), dtype), NOTHING[form]
     tape = Tape(dtype, 1)
     rows, used = tape.dim(6), {value for _, *values in ops for value in values}

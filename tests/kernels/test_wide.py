@@ -207,9 +207,9 @@ def test_zeros_of_an_update_change_no_bit(is_row, n_samples, by_columns, bad):
         assert np.isnan(now).any() == bool(bad)
 
 
-def test_without_a_library_products_are_horns_too(kernel_rng):
+def test_without_a_library_products_are_horns_too(rng):
     absent = replace(blas.load("numpy"), is_asked=False)
-    a, b = lying(kernel_rng, 30, 40, "C", 0), lying(kernel_rng, 40, 20, "C", 0)
+    a, b = lying(rng, 30, 40, "C", 0), lying(rng, 40, 20, "C", 0)
     c = np.empty((30, 20), np.float32)
     tape = Tape(np.float32, 1, absent)
     assert tape.products == "horn" and tape.reads_live == (LEVEL == 2)

@@ -28,7 +28,7 @@ BATCHES = [(1, 1), (16, 16), (33, 40), (47, 47), (3, 64)]  # rows, of how many
 
 @pytest.mark.parametrize("below, maps, told", SHAPES)
 @pytest.mark.parametrize("rows, size", BATCHES)
-def test_sums_and_gradients(below, maps, told, rows, size, dtype, n_threads, kernel_rng):
+def test_sums_and_gradients(below, maps, told, rows, size, dtype, n_threads, rng):
     net = horn.Network()
     net.input(below)
     link = net.layer(connect=horn.Convolution(maps, **told)).links[0]
@@ -36,7 +36,7 @@ def test_sums_and_gradients(below, maps, told, rows, size, dtype, n_threads, ker
     n_positions, n_places = lists.sources.shape
 
     def drawn(*shape):
-        return kernel_rng.standard_normal(shape).astype(dtype)
+        return rng.standard_normal(shape).astype(dtype)
 
     x, w, y = drawn(n, size), drawn(maps, n_places), drawn(n_positions * maps, size)
     sent, back, gradient = np.full_like(y, 7), np.full_like(x, 7), np.full_like(w, 7)
@@ -70,14 +70,14 @@ def test_sums_and_gradients(below, maps, told, rows, size, dtype, n_threads, ker
     np.testing.assert_allclose(gradient, np.einsum("pkb,pmb->mk", seen, flows), **near)
 
 
-def test_threads_change_no_bit(kernel_rng):
+def test_threads_change_no_bit(rng):
     net = horn.Network()
     net.input((8, 8, 4))
     link = net.layer(connect=horn.Convolution(10, 3, padding="same")).links[0]
     lists = WindowLists.of(link)
-    x = kernel_rng.standard_normal((256, 50)).astype(np.float32)
-    y = kernel_rng.standard_normal((640, 50)).astype(np.float32)
-    w = kernel_rng.standard_normal(360).astype(np.float32)
+    x = rng.standard_normal((256, 50)).astype(np.float32)
+    y = rng.standard_normal((640, 50)).astype(np.float32)
+    w = rng.standard_normal(360).astype(np.float32)
     found = []
     for n_threads in (1, 2, 3):
         sent, gradient = np.zeros_like(y), np.zeros((10, 36), np.float32)
@@ -98,16 +98,16 @@ POOLS = [
 
 @pytest.mark.parametrize("below, told", POOLS)
 @pytest.mark.parametrize("rows, size", BATCHES)
-def test_folds_and_their_gradients(below, told, rows, size, dtype, n_threads, kernel_rng):
+def test_folds_and_their_gradients(below, told, rows, size, dtype, n_threads, rng):
     net = horn.Network()
     net.input(below)
     edges = net.layer(connect=horn.Window(**told)).links[0].edges
     ptr, n = edges.indptr.astype(np.int64), int(np.prod(below))
     src, n_out = edges.indices.astype(np.int32), len(ptr) - 1
     # many equal ones, and what is no number
-    x = kernel_rng.integers(-3, 3, (n, size)).astype(dtype)
-    x[kernel_rng.random(x.shape) < 0.02] = np.nan
-    flows = kernel_rng.standard_normal((n_out, size)).astype(dtype)
+    x = rng.integers(-3, 3, (n, size)).astype(dtype)
+    x[rng.random(x.shape) < 0.02] = np.nan
+    flows = rng.standard_normal((n_out, size)).astype(dtype)
     order = np.argsort(src, kind="stable").astype(np.int32)
     receivers = np.repeat(np.arange(n_out, dtype=np.int32), np.diff(ptr))
     back = np.concatenate([[0], np.cumsum(np.bincount(src, minlength=n))]).astype(np.int64)
@@ -149,16 +149,16 @@ def test_folds_and_their_gradients(below, told, rows, size, dtype, n_threads, ke
     np.testing.assert_allclose(gated[:, :rows], np.where(x[:, :rows] > 0, given, 0), **near)
 
 
-def test_what_becomes_of_sums(dtype, kernel_rng):
+def test_what_becomes_of_sums(dtype, rng):
     """Bits as of loops after the sums: a bias, relu, a gate."""
     net = horn.Network()
     net.input((5, 5, 3))
     link = net.layer(connect=horn.Convolution(11, 3, padding=1)).links[0]
     told = WindowLists.of(link).to_maps
-    x = kernel_rng.standard_normal((75, 37)).astype(dtype)
-    w = kernel_rng.standard_normal(297).astype(dtype)
-    bias = kernel_rng.standard_normal(275).astype(dtype)
-    gate = kernel_rng.standard_normal((275, 37)).astype(dtype)
+    x = rng.standard_normal((75, 37)).astype(dtype)
+    w = rng.standard_normal(297).astype(dtype)
+    bias = rng.standard_normal(275).astype(dtype)
+    gate = rng.standard_normal((275, 37)).astype(dtype)
     gate[::5] = np.nan
     plain, sent, gated = (np.zeros((275, 37), dtype) for _ in range(3))
     tape = Tape(dtype, 1)

@@ -69,3 +69,29 @@ class Counting(horn.Neuron):
     def forward(self, messages):
         self.seen = self.seen + 1.0
         self.feedforward(horn.math.tanh(sum(m.input * m.weight for m in messages)))
+
+
+class Half(horn.Neuron):
+    """Sits out every second batch or so."""
+
+    gain = horn.Parameter(1.0)
+
+    def forward(self, messages):
+        if self.training and self.bernoulli(0.5, per="batch") == 0:
+            self.feedforward(0.0)
+        else:
+            total = sum(m.input * m.weight for m in messages)
+            self.feedforward(self.gain * self.activation(total))
+
+
+class WrittenHalf(Half):
+    """Its delta and its pushes would not be 0 if its backward ran while it sits out."""
+
+    def backward(self, messages):
+        gradient = 0.0
+        for m in messages:
+            gradient += m.gradient
+            self.push(m.delta * self.output + 0.1 * m.weight)
+        self.push(gradient * self.output / self.gain, to="gain")
+        slope = self.activation.derivative(self.output / self.gain)
+        self.backpropagate(0.1 + self.gain * gradient * slope)

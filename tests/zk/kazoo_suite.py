@@ -48,12 +48,6 @@ LEFT_OUT = {
     "kazoo/tests/test_sasl.py::TestSASLGSSAPIAuthentication::test_connect_gssapi_auth": SASL,
     "kazoo/tests/test_sasl.py::TestSASLGSSAPIAuthentication::test_invalid_gssapi_auth": SASL,
 }
-# The two others of kazoo's 493: one asks for its own build environment and skips itself, the other
-# is TLS, which fails on Debian's Apache and passes here.
-EXTRA = [
-    "kazoo/tests/test_build.py::TestBuildEnvironment::test_zookeeper_version",
-    "kazoo/tests/test_client.py::TestSSLClient::test_create",
-]
 
 
 def free_ports(n: int) -> list[int]:
