@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 # Horn has threads of its own. Those of NumPy's library, here and in all processes that tests start,
 # would only wait for one another.
@@ -30,6 +31,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 EXISTING = backends.names()
 
 
+class NoProcesses:
+    """Fails a test that starts Python and is not marked: what runs while editing is to be quick."""
+
+    def __init__(self):
+        self.started = 0
+        sys.addaudithook(self.hear)
+
+    def hear(self, event, args):
+        if event == "subprocess.Popen" and args[0] == sys.executable:
+            self.started += 1
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item):
+        before = self.started
+        result = yield
+        if self.started > before:
+            pytest.fail("it starts a process: mark it with @pytest.mark.cluster", pytrace=False)
+        return result
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     """For ``-n auto``: one more than there are cores, as tests of processes often wait."""
@@ -40,6 +61,8 @@ def pytest_configure(config):
     """With ``--dist loadfile`` files start in our order, not by how many tests they have."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+    if "not cluster" in config.option.markexpr:
+        config.pluginmanager.register(NoProcesses())
 
 
 @pytest.hookimpl(trylast=True)

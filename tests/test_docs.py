@@ -78,6 +78,7 @@ def module(
             del sys.modules[added]
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("module", FILES, indirect=True, ids=lambda path: path.name)
 def test_every_block_runs(module: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path: Path = module.document

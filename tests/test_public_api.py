@@ -48,6 +48,7 @@ def test_the_page_of_names_is_of_their_docstrings():
     assert all((names.ROOT / f"docs/{page}.md").exists() for page in names.EXPLAINED)
 
 
+@pytest.mark.cluster
 def test_what_data_has_is_listed_before_it_is_imported():
     code = "from horn import data; print({'mnist', 'load'} <= {*dir(data)}, 'mnist' in vars(data))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -60,6 +61,7 @@ def test_every_name_is_there_and_is_what_it_says(name):
     assert getattr(value, "__name__", name).rpartition(".")[2] == name
 
 
+@pytest.mark.cluster
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="horn has no 'Netwrok': did you mean Network?"):
         _ = horn.Netwrok
@@ -97,10 +99,12 @@ def loaded(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.cluster
 def test_importing_horn_loads_nothing_heavy():
     assert loaded("import horn") == set()
 
 
+@pytest.mark.cluster
 def test_describing_and_running_a_network_needs_neither_zmq_nor_kazoo():
     assert loaded("import horn; horn.Network; horn.Job; horn.interpreted; horn.math.exp(1.0)") == {
         "numpy"
@@ -188,6 +192,7 @@ def test_an_argument_that_is_spelled_wrongly_is_answered_with_its_name(thing):
                 thing(**{f"{name}x": 1})
 
 
+@pytest.mark.cluster
 def test_a_stop_while_the_first_names_are_loaded_leaves_horn_in_use():
     code = """
 import os, signal, sys

@@ -286,6 +286,7 @@ def test_the_text_of_a_long_neuron_is_read_for_what_is_said_alone(tmp_path, monk
     assert n_calls["code.co_positions"] + n_calls["line_of"] < 20
 
 
+@pytest.mark.cluster
 def test_tasks_say_the_same() -> None:
     with pytest.raises(Diverged) as alone:
         horn.train(job(Divides))

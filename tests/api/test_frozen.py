@@ -67,7 +67,10 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [
+    pytest.param(way, marks=() if settings.keys() <= {"backend"} else pytest.mark.cluster)
+    for way, settings in WAYS.items()
+])  # fmt: skip
 def test_what_is_frozen_stays_and_the_rest_learns(way):
     is_plain = "sub-models" not in way
     given = job(["low", "middle.bias"], Gained if is_plain else Standard)
@@ -105,6 +108,7 @@ def test_the_interpreter_and_the_kernels_leave_the_same_arrays(frozen, neuron, o
     compare(horn.Job(whole, data, frozen=frozen).network, optimizer, 6, data=data)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("way", ["2 tasks", "2 groups", "downpour"])
 def test_the_rest_learns_what_it_does_in_one_process(way):
     """Of synchronous strategies, as without anything frozen."""

@@ -478,6 +478,7 @@ def test_code_without_a_source_is_compared_as_it_was_compiled():
         assert differences(made_of("z * 2"), made_of(other)), other
 
 
+@pytest.mark.cluster
 def test_two_processes_find_the_same(tmp_path):
     """Nothing in it is a matter of addresses, of an order of hashes, or of the folder."""
     said = []

@@ -41,8 +41,16 @@ def trained() -> horn.Model:
     return horn.train(job()).model
 
 
-@pytest.mark.parametrize("settings", [{}, {"tasks": 2}, {"groups": 2}, {"backend": "python"}],
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"backend": "python"},
+        pytest.param({"tasks": 2}, marks=pytest.mark.cluster),
+        pytest.param({"groups": 2}, marks=pytest.mark.cluster),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("kind", ["model", "path", "arrays"])
 def test_a_job_begins_with_what_was_learned(kind, settings, trained, tmp_path):
     """A rate of nothing: what comes out is what went in."""
@@ -144,6 +152,7 @@ def test_a_models_network_has_nothing_of_the_job_that_made_it(trained):
         np.testing.assert_array_equal(afresh.parameters[name], array)
 
 
+@pytest.mark.cluster
 def test_train_goes_on_with_a_model(trained):
     given = job()
     settings = {"optimizer": given.optimizer, "epochs": 2, "metrics": ["f1"]}

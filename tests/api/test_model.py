@@ -141,6 +141,7 @@ def test_class_constants_are_saved_as_they_were_when_training(
     assert (a.slope, b.slope) == (0.125, 0.5)
 
 
+@pytest.mark.cluster
 def test_nothing_is_run_to_read_a_manifest(userland: ModuleType, tmp_path: Path) -> None:
     model_of(userland.network()).save(tmp_path / "u.horn")
     program = (

@@ -81,7 +81,7 @@ def same(found, expected) -> None:
         np.testing.assert_array_equal(found[name], expected[name])
 
 
-@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("tasks", [1, pytest.param(2, marks=pytest.mark.cluster)])
 def test_exec_in_a_namespace_without_a_name(tasks, tmp_path):
     """Its functions have no module, its classes "builtins"."""
     space: dict = {}
@@ -113,6 +113,7 @@ def test_exec_of_a_file_that_is_read_in_passing(tmp_path, name):
     assert losses_of(horn.train(space["job"]()))
 
 
+@pytest.mark.cluster
 def test_two_texts_in_one_namespace_and_a_definition_that_was_mended():
     space: dict = {"__name__": "anywhere"}
     exec(PROGRAM, space)
@@ -314,6 +315,7 @@ def test_of_several_definitions_the_one_that_is_there_counts(tmp_path):
     np.testing.assert_array_equal(loaded.predict(x), run.model.predict(x))
 
 
+@pytest.mark.cluster
 def test_what_somebody_put_into_the_namespace_is_imported(tmp_path):
     space: dict = {"__name__": "anywhere", "horn": horn, "maths": horn.math, "np": np}
     text = PROGRAM.replace("import horn\n", "").replace("horn.math.tanh", "maths.tanh")
@@ -348,7 +350,7 @@ def job():
 """
 
 
-@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("tasks", [1, pytest.param(2, marks=pytest.mark.cluster)])
 def test_names_that_came_by_exec_into_a_file_are_imported(tmp_path, monkeypatch, tasks):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_helper.py").write_text("def doubled(z):\n    return 2.0 * z\n")
@@ -430,7 +432,8 @@ def test_a_lookalike_is_not_taken_for_the_text():
     assert lookalike and texts.text_of(space["scaled"].__code__, space) == ""
 
 
-@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.cluster
+@pytest.mark.parametrize("tasks", [1, pytest.param(2, marks=pytest.mark.cluster)])
 @pytest.mark.parametrize("way", ["-c", "stdin"])
 def test_a_program_that_python_was_told(way, tasks, tmp_path):
     saved = tmp_path / "typed.horn"
@@ -445,6 +448,7 @@ def test_a_program_that_python_was_told(way, tasks, tmp_path):
     assert horn.Model.load(saved).evaluate(horn.data.digits("test"))["acc"] > 0.3
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     "words",
     [
@@ -465,6 +469,7 @@ def test_the_text_is_found_however_the_command_line_has_it(words):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.cluster
 def test_a_pipe_is_said_to_be_lost():
     done = subprocess.run(
         [sys.executable, "-", "1", "none.horn"],
@@ -498,6 +503,7 @@ exit()
 """
 
 
+@pytest.mark.cluster
 def test_what_is_typed_at_pythons_own_prompt(tmp_path):
     ours, theirs = pty.openpty()
     python = subprocess.Popen(
@@ -656,6 +662,7 @@ def test_functions_that_use_horn_are_sent_to_other_processes():
     assert copy.deepcopy(horn) is horn
 
 
+@pytest.mark.cluster
 def test_a_class_that_was_sent_without_its_text_is_told_from_where():
     cloudpickle = pytest.importorskip("cloudpickle")
     space: dict = {"__name__": "__main__"}

@@ -53,6 +53,7 @@ def test_nothing_is_told_where_processors_are_not_listed(monkeypatch, tmp_path):
     assert openblas.VARIABLE not in os.environ
 
 
+@pytest.mark.cluster
 def test_it_is_the_first_thing_that_horn_does():
     code = (
         "import sys, types; fake = types.ModuleType('horn.openblas'); "

@@ -292,6 +292,7 @@ def test_tasks_learn_and_measure_as_one(where: dict[str, Any]) -> None:
     assert last["val_side_acc"] == pytest.approx(evaluated["side_acc"])
 
 
+@pytest.mark.cluster
 def test_sub_models_have_several_outputs_but_no_losses_between_layers() -> None:
     with pytest.raises(JobError, match="quiet is a loss between layers, and sub-models have"):
         horn.train(job(), strategy="parallel-dropout")

@@ -67,6 +67,7 @@ class Below:
         return 0.1 - 0.01 * iteration
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     "schedule, words",
     [

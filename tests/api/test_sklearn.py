@@ -112,6 +112,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.cluster
 def test_a_grid_is_searched_by_two_processes_with_a_neuron_of_the_script(tmp_path):
     (script := tmp_path / "search.py").write_text(SCRIPT)
     saved = tmp_path / "best.pickle"

@@ -72,6 +72,7 @@ def test_with_a_folder_it_can_be_resumed(tmp_path: Path):
         np.testing.assert_array_equal(rest.model.parameters[name], array)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("is_kept", [False, True])
 @pytest.mark.parametrize(
     "settings",
@@ -91,9 +92,9 @@ def test_tasks_stop_at_one_boundary(settings, is_kept, tmp_path: Path):
     "settings",
     [
         {},
-        {"tasks": 2},
-        {"groups": 2, "strategy": "averaging"},
-        {"tasks": 2, "strategy": "parallel-dropout"},
+        pytest.param({"tasks": 2}, marks=pytest.mark.cluster),
+        pytest.param({"groups": 2, "strategy": "averaging"}, marks=pytest.mark.cluster),
+        pytest.param({"tasks": 2, "strategy": "parallel-dropout"}, marks=pytest.mark.cluster),
     ],
     ids=["one process", "tasks", "averaging", "parallel dropout"],
 )

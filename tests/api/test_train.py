@@ -452,6 +452,7 @@ def test_train_is_the_function_whoever_imported_the_module_first() -> None:
         horn.train(None)  # type: ignore[arg-type]
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     "first", ["import horn.train", "import horn.sklearn", "from horn.train import Run, train"]
 )

@@ -51,6 +51,7 @@ def ran(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("around", AROUND)
 def test_a_class_of_a_statement_that_trains_is_kept(around: str, tmp_path: Path) -> None:
     """Its file ran the statement, and with it the training, again, and so refused to load."""
@@ -73,6 +74,7 @@ def test_tasks_make_the_class_of_a_loop(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.cluster
 def test_what_else_a_statement_that_trains_defines_is_told_to_move(tmp_path: Path) -> None:
     function = "\n    def bent(z):\n        return k * z"
     done = ran(tmp_path, SCRIPT + AROUND["for"] + function + CLASS + CHECK)

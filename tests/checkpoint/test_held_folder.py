@@ -26,7 +26,13 @@ def job(**settings: Any) -> horn.Job:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"tasks": 2}, {"groups": 2, "strategy": "downpour"}], ids=str
+    "settings",
+    [
+        {},
+        pytest.param({"tasks": 2}, marks=pytest.mark.cluster),
+        pytest.param({"groups": 2, "strategy": "downpour"}, marks=pytest.mark.cluster),
+    ],
+    ids=str,
 )
 def test_a_run_keeps_others_out_of_its_folder_until_it_ends(settings: Any, tmp_path: Path):
     """They wrote into it together: each removed what the other had saved."""

@@ -414,6 +414,7 @@ def test_a_level_of_logs_that_is_none(
     assert_refused(done, 2, "HORN_LOG_LEVEL is 'LOUD'; choose one of CRITICAL")
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("name", ["queue", "zmq"])
 def test_a_file_with_the_name_of_a_module_that_is_needed(name: str, folder: Path) -> None:
     """It was found instead of the module, and the AttributeError was called a bug in horn."""
@@ -426,7 +427,10 @@ def test_a_file_with_the_name_of_a_module_that_is_needed(name: str, folder: Path
     assert said in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("command", ["submit", "submit --checkpoint-every 9", "up --"], ids=str)
+@pytest.mark.parametrize(
+    "command",
+    ["submit", "submit --checkpoint-every 9", pytest.param("up --", marks=pytest.mark.cluster)],
+)
 def test_a_current_folder_that_was_removed(
     command: str, run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

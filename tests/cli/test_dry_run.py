@@ -108,6 +108,7 @@ def test_a_small_network_is_said_to_be_slower_on_two_tasks(run: Any, two_cores: 
     assert run("submit", "job.py", "--dry-run", "--json").json["advice"] == []
 
 
+@pytest.mark.cluster
 def test_it_is_said_before_training_starts(run: Any, two_cores: None) -> None:
     done = run("submit", "job.py", "--tasks", "2", "--set", "epochs=1")
     assert done.code == 0, done.err

@@ -89,6 +89,7 @@ def test_a_run_that_diverged_is_what_is_said(filling, run, folder):
     assert kept(done.err, folder).parameters
 
 
+@pytest.mark.cluster
 def test_output_that_cannot_be_written_is_said(folder: Path) -> None:
     (folder / "filling.py").write_text(
         "import horn\n\ndef job():\n    net = horn.Network(seed=7)\n    net.input(64)\n"
@@ -108,6 +109,7 @@ def test_output_that_cannot_be_written_is_said(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.cluster
 def test_a_full_disk_of_the_log_or_a_terminal_that_was_closed_costs_words_and_no_run(
     folder: Path,
 ) -> None:
@@ -153,6 +155,7 @@ class Notes(Progress):
         self.notes.append(text)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_checkpoints_that_have_no_room_are_told_once_and_those_that_have_it_again(
     small_disk: Path, tasks: int

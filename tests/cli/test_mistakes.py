@@ -515,6 +515,7 @@ def test_tensors_that_are_no_arrays() -> None:
         horn.data.as_dataset(of_torch())
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("what", ["model.fit", "returning a value"])
 def test_in_a_process_of_its_own(folder: Path, what: str) -> None:
     mistake = JOBS[what]

@@ -225,6 +225,7 @@ def test_a_model_that_cannot_be_written_is_not_computed_again():
     assert not runner._failure(ProtocolError("torn")).is_final
 
 
+@pytest.mark.cluster
 def test_what_a_job_used_is_not_what_an_earlier_one_did():
     """The peak was the largest of any process that the agent ever had: it never fell."""
     code = (
@@ -238,6 +239,7 @@ def test_what_a_job_used_is_not_what_an_earlier_one_did():
     assert small < 350e6 < large
 
 
+@pytest.mark.cluster
 def test_a_process_that_somebody_waited_for_has_its_exit_code():
     process = subprocess.Popen([sys.executable, "-I", "-S", "-c", "raise SystemExit(3)"])
     process.wait()

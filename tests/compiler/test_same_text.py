@@ -45,6 +45,7 @@ def text() -> str:
 
 
 # Of two names in an order of chance, eight processes all find the same one once in 128 runs.
+@pytest.mark.cluster
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 20), marks=pytest.mark.slow)])
 def test_the_text_of_a_program_is_that_of_every_process(seeds):
     expected = hashlib.sha256(text().encode()).hexdigest()

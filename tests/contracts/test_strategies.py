@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import re
 import sys
@@ -217,17 +216,12 @@ def trained(strategy: Strategy, job: horn.Job, groups: int, tasks: int, **more: 
     return horn.train(job, groups=groups, tasks=tasks, strategy=strategy, threads=1, **more)
 
 
-@functools.cache
-def first_run(name: str, groups: int, tasks: int) -> Any:
-    return trained(CASES[name], a_job(), groups, tasks)
-
-
 @pytest.mark.net
 @pytest.mark.cluster
 @pytest.mark.parametrize("name, where", share(2, CASES, IN_GROUPS))
 def test_it_learns_digits_and_tells_of_every_group(name: str, where: tuple[int, int]) -> None:
     groups, tasks = where
-    run = first_run(name, groups, tasks)
+    run = trained(CASES[name], a_job(), groups, tasks)
     assert run.history[-1]["val_acc"] >= 0.85, run.history["val_acc"]
     found, strategy = run.model.evaluate(digits("test")), CASES[name]
     # The last word is on the model that one gets, not on what groups still pushed to then.

@@ -254,6 +254,7 @@ def test_tuples_are_labels_where_numpy_keeps_them_together():
     assert data.as_dataset((x, [(1, 2), (3, 4)])).y.shape == (2, 2)
 
 
+@pytest.mark.cluster
 def test_nobody_imports_masked_arrays_to_look_for_masks():
     """Each task would, at its start."""
     code = (

@@ -101,6 +101,7 @@ def test_columns_of_labels_and_targets():
     assert as_dataset((x, pandas.Series([1.5, 0, 1]))).y.shape == (3, 1)
 
 
+@pytest.mark.cluster
 def test_horn_does_not_import_it():
     done = subprocess.run(
         [sys.executable, "-c", "import horn, sys, numpy; horn.data.as_dataset((numpy.ones((2, 2)), "

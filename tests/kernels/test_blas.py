@@ -78,6 +78,7 @@ def symbol(path, name):
     return None
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("how", ["whole", "pieces"])
 def test_block_sizes_of_another_kernel_end_a_process_but_not_in_pieces(how):
     """Fails without `pieces`: it dies as NumPy 2.5's OpenBLAS does on a Zen 4 without AVX-512."""

@@ -62,6 +62,7 @@ def promised():
     }
 
 
+@pytest.mark.cluster
 @pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no wider numbers to compare with")
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_errors_are_at_most_those_that_the_header_promises(level):

@@ -222,6 +222,7 @@ run.model.save(sys.argv[3])
 """
 
 
+@pytest.mark.cluster
 def test_killed_in_the_middle_of_a_stream_and_resumed(tmp_path):
     """Processes that are killed twice, and one that comes to the end, leave what one would have."""
     for moment, code in ((5, -signal.SIGKILL), (18, -signal.SIGKILL), (0, 0)):

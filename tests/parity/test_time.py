@@ -295,6 +295,7 @@ def test_training_files_and_resuming(each, tmp_path):
         assert np.array_equal(array, rest.model.parameters[name])
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     "connect",
     [

@@ -372,6 +372,7 @@ def test_processes_compute_what_one_computes(each):
         assert b["loss"] == pytest.approx(a["loss"]) and b["val_acc"] == a["val_acc"]
 
 
+@pytest.mark.cluster
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "strategy, part",
