@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from horn import summary
+from horn.connections import Edges
 from horn.data import Dataset
 from horn.description import shapes
 from horn.errors import CheckpointError, ModelError
@@ -51,6 +52,7 @@ LEFT_OUT = {
     (Link, "connection"): "who listens to whom is in edges",
 }
 MANY = 64  # numbers in a list, from which it is written as the digest of an array
+MOST_LISTED = 2**24  # synapses of windows, above which a list of them takes long
 MAX_SAID = 5  # differences that are named in one message
 SHORT = 100  # letters of a value in a message
 # Fields of a job as an earlier horn wrote them, and their names in "job".
@@ -248,6 +250,8 @@ class JobDescriber:
                 continue
             if isinstance(thing, Link) and isinstance(value, Layer):
                 value = value.name  # it is described before
+            if isinstance(value, Edges) and thing.is_known and value.n > MOST_LISTED:
+                value = thing.connection  # whose settings determine them
             found[name] = self.describe(value)
         if isinstance(thing, Link) and thing.is_turned:
             if thing.source.size == thing.owner.source.size:  # else the sizes say it
@@ -332,6 +336,9 @@ def _undescribed(thing: Any) -> dict[str, Any]:
 
 
 def _fields(thing: Any) -> dict[str, Any]:
+    if isinstance(thing, Edges):  # which makes some of them when they are asked for
+        names = ("indptr", "indices", "weight", "weight_shape")
+        return {name: getattr(thing, name) for name in names}
     if dataclasses.is_dataclass(thing):
         return {f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)}
     found = {

@@ -262,6 +262,29 @@ def test_what_differs_in_a_layer_is_named(changes, words):
     assert any(words in one for one in said), said
 
 
+def test_long_lists_of_synapses_are_told_by_the_settings_of_their_windows(monkeypatch):
+    """Listing them takes gigabytes; lists of synapses that are drawn are there anyway."""
+
+    def of(**windows: Any) -> dict[str, Any]:
+        net = horn.Network(seed=1)
+        net.input((8, 8, 1))
+        net.layer(connect=horn.Convolution(2, 3, **windows))
+        net.layer(9, connect=horn.Sparse(fan_in=3))
+        net.output(10, activation="softmax", loss="cross_entropy")
+        return identity(horn.Job(net, horn.data.digits()), "all")
+
+    listed = of()
+    assert "indices" in listed["job"]["network"]["layers"]["layer1"]["links"][0]["edges"]
+    monkeypatch.setattr("horn.training.identity.MOST_LISTED", 20)
+    told = of()
+    layers = told["job"]["network"]["layers"]
+    assert layers["layer1"]["links"][0]["edges"]["kernel"] == 3
+    assert "indices" in layers["layer2"]["links"][0]["edges"]
+    assert differences(told, of()) == []
+    (said,) = differences(told, of(dilation=1, stride=1, padding=0))
+    assert "padding" in said
+
+
 def test_which_way_a_tie_goes_counts_where_its_sizes_do_not_say_it():
     def of(transposed):
         net = horn.Network(seed=3)

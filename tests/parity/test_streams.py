@@ -194,6 +194,7 @@ def test_bytes_are_scaled_as_those_were_that_it_learned_from(abc: horn.Model):
     np.testing.assert_allclose(plain.stream()(x[0]), plain.predict(x[:1])[0], atol=1e-6)
 
 
+@pytest.mark.cluster
 def test_predict_answers_lines_as_they_come(abc: horn.Model, tmp_path: Path):
     import subprocess
     import sys
