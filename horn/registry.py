@@ -11,16 +11,20 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
+import sys
 from typing import Any
 
 from horn.errors import JobError
 
 
 def names(package: str) -> list[str]:
-    """The names of a kind, without importing its package."""
-    where = importlib.util.find_spec(package)
-    assert where is not None
-    found = pkgutil.iter_modules(where.submodule_search_locations)
+    """The names of a kind, without importing its package: if it is there, of its own path."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None and spec.submodule_search_locations is not None, package
+    module = sys.modules.get(package)
+    found = pkgutil.iter_modules(
+        spec.submodule_search_locations if module is None else module.__path__
+    )
     return sorted(m.name.replace("_", "-") for m in found if not m.ispkg and m.name[0] != "_")
 
 

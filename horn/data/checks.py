@@ -203,7 +203,8 @@ def check_features(
     shape = dataset.x.shape if is_row else (len(dataset), *dataset.shape)
     has, n = f"{got:,} feature{'s' * (got != 1)} per sample", f"{expected:,}"
     said = f"input has {has}, but the network declares input({expected}); "
-    remedy = f"Use net.input({got if is_row else dataset.shape}) or pass matching data"
+    use = dataset.shape if len(dataset.shape) > 2 else got
+    remedy = f"Use net.input({use}) or pass matching data"
     if learned_by:
         said = f"{has}, but {learned_by} learned from {n}; "
         remedy = f"Pass the same {n} features in the same order"
