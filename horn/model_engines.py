@@ -74,7 +74,7 @@ class ModelEngines:
             lengths = None if data.lengths is None else data.lengths[rows]
             with self.lock:
                 asked = "answers" if lengths is None else "answers of different lengths"
-                found = self._ready(asked).outputs(x, lengths=lengths)
+                found = self._ready(asked).outputs(x, lengths=lengths, first=start)
             yield rows, found
 
     def answers_of_pieces(self, data: Dataset) -> Array:

@@ -74,10 +74,11 @@ class Engine(Protocol):
         first pieces, and go on in the next ones.
         """
 
-    def outputs(self, x: Array, lengths: Array | None = None) -> Array:
+    def outputs(self, x: Array, lengths: Array | None = None, *, first: int = 0) -> Array:
         """The outputs of the last layer, in inference: (n, features) as stored -> (n, n_outputs).
         ``x`` is already scaled. lengths : of sequences that end early, as in ``Dataset``; behind
-        the end the last output is repeated.
+        the end the last output is repeated. first : the number of its first row, for draws, where
+        more is asked than once.
         """
 
     def losses(self, data: Dataset) -> tuple[float, int]:
@@ -147,7 +148,9 @@ class Engine(Protocol):
 class StepEngine(Engine, Protocol):
     """An engine of a network of sequences that also answers step by step, or in pieces."""
 
-    def outputs(self, x: Array, lengths: Array | None = None, pieces: int = 1) -> Array:
+    def outputs(
+        self, x: Array, lengths: Array | None = None, pieces: int = 1, *, first: int = 0
+    ) -> Array:
         """The outputs as ``Engine.outputs``; ``pieces`` rows in turn are one sequence."""
 
     def go_on(self, x: Array, at: int, sample: int = 0) -> Array:

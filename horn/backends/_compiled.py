@@ -276,13 +276,15 @@ class CompiledEngine:
         steps = 1.0 if lengths is None else float(lengths[rows].mean())
         return self._scalars(len(rows), iteration, begins, steps)
 
-    def outputs(self, x: Array, lengths: Array | None = None, pieces: int = 1) -> Array:
+    def outputs(
+        self, x: Array, lengths: Array | None = None, pieces: int = 1, *, first: int = 0
+    ) -> Array:
         shape = (self.network.steps, self.network.n_inputs) if lengths is not None else ()
         x = np.ascontiguousarray(x)
         data = Dataset(x, None, 1.0, "x", pieces=pieces, shape=shape, lengths=lengths)
         runner = self._reading("infer", None, data)
         result = np.empty((len(data), *self.network.answers), self.setup.dtype)
-        for rows in self._inferred(runner, data):
+        for rows in self._inferred(runner, data, first):
             result[rows] = self._answers(runner, data, rows)
         return result
 
@@ -338,8 +340,10 @@ class CompiledEngine:
     ) -> dict[str, float]:
         return {**self._scalars(rows, self.updates, begins, steps), "learning_rate": 0.0}
 
-    def _inferred(self, runner: Runner, data: Dataset) -> Iterator[Array]:
-        """All rows, batch by batch, each after its run; pieces of a sequence one after another."""
+    def _inferred(self, runner: Runner, data: Dataset, first: int = 0) -> Iterator[Array]:
+        """All rows, batch by batch, each after its run; pieces of a sequence one after another.
+        first : the number of the first row, for draws.
+        """
         n, pieces = len(data) // data.pieces, data.pieces
         steps = 1.0 if data.lengths is None else float(data.lengths.mean())
         for start in range(0, n, self.predict_rows):
@@ -349,7 +353,7 @@ class CompiledEngine:
                 rows = firsts + piece
                 at, begins = self._begin(runner, rows, data, heard)
                 scalars = self._inference_scalars(len(rows), begins, steps)
-                self._run(runner, rows, scalars, start + at)
+                self._run(runner, rows, scalars, first + start + at)
                 if pieces > 1:
                     heard = runner.heard()
                 yield rows

@@ -150,9 +150,11 @@ class Engine:
                     found[f"{stage.name}.delta{layer.end_of(group, name)}"] = deltas
         return found | {f"{name}.gradient": gradient for name, gradient in batch.gradients.items()}
 
-    def outputs(self, x: Array, lengths: Array | None = None, pieces: int = 1) -> Array:
+    def outputs(
+        self, x: Array, lengths: Array | None = None, pieces: int = 1, *, first: int = 0
+    ) -> Array:
         rows = (row.tolist() for row in np.asarray(x, np.float64))
-        found = [self._answer(steps) for steps, _ in self._predict(rows, pieces, lengths)]
+        found = [self._answer(steps) for steps, _ in self._predict(rows, pieces, lengths, first)]
         return np.array(found, self.dtype).reshape(len(found), *self.network.answers)
 
     def go_on(self, x: Array, at: int, sample: int = 0) -> Array:
@@ -362,11 +364,15 @@ class Engine:
         return [float(u < layer.keep) for u in drawn]
 
     def _predict(
-        self, samples: Iterable[Sequence[float]], pieces: int = 1, lengths: Array | None = None
+        self,
+        samples: Iterable[Sequence[float]],
+        pieces: int = 1,
+        lengths: Array | None = None,
+        first: int = 0,
     ) -> Iterator[tuple[list[list[list[float]]], list[dict[int, list[float]]]]]:
         """The outputs of all layers for each sample in turn, step by step, in inference, and their
         raw values for a ``loss_of_raw``. pieces : the number of samples in turn that are one
-        sequence.
+        sequence. first : the number of the first one, for draws.
         """
         memory, states = self._memory(training=False), flat(self._states)
         keep, before = self.network.layers[0].keep, list[Sample]()
@@ -374,7 +380,7 @@ class Engine:
             k, piece = divmod(row, pieces)
             self._forget_early(before)
             sent, raw, before = [], [], before if piece else []
-            k += backends.number_of_step(piece, self.network.steps or 1)
+            k += first + backends.number_of_step(piece, self.network.steps or 1)
             own, in_time = self._steps(x), list[dict[int, Sample]]()
             for t, here in enumerate(own if lengths is None else own[: lengths[row]]):
                 moment = Moment(self.network.seed, False, self._updates, k + (t << 32), 0.0, row)

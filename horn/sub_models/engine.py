@@ -272,8 +272,8 @@ class SubModels:
             self.is_scaled = True
         return engine
 
-    def outputs(self, x: Array, lengths: Array | None = None) -> Array:
-        return self._scale().outputs(x, lengths)
+    def outputs(self, x: Array, lengths: Array | None = None, *, first: int = 0) -> Array:
+        return self._scale().outputs(x, lengths, first=first)
 
     def losses(self, data: Dataset) -> tuple[float, int]:
         """The sum of losses and the number of right answers, as Engine.losses; each task measures a

@@ -529,6 +529,32 @@ def test_a_model_says_which_backend_ran(
     assert type(loaded._engines._ready("answers")) is backends.load(said)
 
 
+class Noisy(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(sum(m.input * m.weight for m in messages) + self.normal())
+
+
+@pytest.mark.parametrize("steps", [None, 3])
+def test_rows_of_later_pieces_of_a_prediction_draw_their_own_numbers(monkeypatch, steps) -> None:
+    """It was repeated every 1,024 samples, where evaluate went on."""
+    net = horn.Network(seed=3)
+    net.input(2, steps=steps)
+    net.output(1, neuron=Noisy, loss="squared_error")
+    x, y = np.zeros((40, *([3] if steps else []), 2)), np.zeros((40, 1))
+    parameters = {"layer1.weight": np.zeros((1, 2)), "layer1.bias": np.zeros(1)}
+    found = {}
+    for backend in ("kernels", "reference", "python"):
+        for rows in (1024, 16):
+            monkeypatch.setattr("horn.model_engines.CHUNK_ROWS", rows)
+            model = horn.Model(net, parameters, dtype="float64", backend=backend)
+            found[backend, rows] = answers = model.predict(x)
+            assert len(np.unique(answers)) == 40
+            loss = model.evaluate(x, y)["loss"]
+            np.testing.assert_allclose(loss, (answers**2).mean() / 2, rtol=1e-9)
+    for answers in found.values():
+        np.testing.assert_allclose(answers, found["kernels", 1024], rtol=1e-12)
+
+
 def test_predict_and_evaluate_agree_with_each_other_on_every_backend() -> None:
     net = dense()
     rng = np.random.default_rng(0)
