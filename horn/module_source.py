@@ -12,6 +12,7 @@ import inspect
 import itertools
 import os
 import sys
+import threading
 import types
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -63,7 +64,10 @@ class NeededModule:
         """The line of the module that runs now, in any thread: what comes later has not run, and
         says nothing of what is there. Infinity if all of it has run.
         """
-        for frame in sys._current_frames().values():
+        frames = sys._current_frames()
+        # Not this frame itself: that would be a circle, which keeps all callers' arrays.
+        frames[threading.get_ident()] = sys._getframe(1)
+        for frame in frames.values():
             at: types.FrameType | None = frame
             while at is not None:
                 code = at.f_code

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -201,3 +204,28 @@ def test_a_model_is_of_two_types(dtype: Any) -> None:
         horn.Model(model.network, model.parameters, dtype=dtype)
     with pytest.raises(JobError, match="Model: threads must be a whole number from 1, got -3"):
         horn.Model(model.network, model.parameters, threads=-3)
+
+
+def test_data_and_models_are_freed_as_soon_as_the_user_drops_them(tmp_path: Any) -> None:
+    """Nothing keeps the frames that call horn, and what their variables hold, in a circle, which
+    only Python's collector of garbage would undo, some time.
+    """
+
+    def used() -> list[weakref.ref[Any]]:
+        x, y = X.copy(), Y.copy()
+        net = horn.Network(seed=1)
+        net.input(4), net.layer(3, neuron=Scaled)
+        net.output(2, activation="softmax", loss="cross_entropy")
+        model = horn.train(horn.Job(net, (x, y), epochs=1), progress=False).model
+        model.save(tmp_path / "model.horn")
+        loaded = horn.Model.load(tmp_path / "model.horn")
+        again = pickle.loads(pickle.dumps(loaded))
+        assert again.evaluate(x, y) == loaded.evaluate(x, y) == model.evaluate(x, y)
+        return [weakref.ref(thing) for thing in (x, y, model, loaded, again)]
+
+    gc.disable()
+    try:
+        kept = [thing() for thing in used() if thing() is not None]
+    finally:
+        gc.enable()
+    assert kept == []
