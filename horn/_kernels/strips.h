@@ -1093,10 +1093,17 @@ static void K(philox)(const uint32_t key[2], uint64_t w[4][PHILOX_LANES]) {
 
 #define TO_UNIT(w) ((REAL)(int32_t)((uint32_t)(w) >> 8) * (REAL)5.9604644775390625e-08)
 
-static inline double K(gauss)(uint64_t w0, uint64_t w1) {
-    double u1 = ((double)(uint32_t)w0 + 0.5) * 2.3283064365386963e-10;
-    double u2 = ((double)(uint32_t)w1 + 0.5) * 2.3283064365386963e-10;
-    return sqrt(-2.0 * log(u1)) * cos(6.283185307179586 * u2);
+/* The middle of the 2**-32 that a word stands for. */
+static inline double K(middle)(uint64_t w) {
+    const double whole = from_bits_f64((w & 0xffffffffu) | 0x4330000000000000u) - 4503599627370496.0;
+    return (whole + 0.5) * 2.3283064365386963e-10;
+}
+/* Standard normals of two words each (Box and Muller), in double as horn.random has them. */
+static void K(normals)(const uint64_t *a, const uint64_t *b, REAL *to) {
+    for (int l = 0; l < PHILOX_LANES; l++) {
+        const double wave = sine_f64(waves_f64(6.283185307179586 * K(middle)(b[l])), 1);
+        to[l] = (REAL)(sqrt(-2.0 * log_f64(K(middle)(a[l]))) * wave);
+    }
 }
 
 /* Blocks of 4 neurons (2 for normals) times 16 samples, or 16 blocks times one sample. */
@@ -1133,9 +1140,7 @@ static void K(draw)(const tape_t *t, const draw_t *g, int tid, int nt) {
             }
             K(philox)(g->key, w);
             if (normal) {
-                for (int k = 0; k < 2; k++)
-                    for (int64_t l = 0; l < lanes; l++)
-                        u[k][l] = (REAL)K(gauss)(w[2 * k][l], w[2 * k + 1][l]);
+                for (int k = 0; k < 2; k++) K(normals)(w[2 * k], w[2 * k + 1], u[k]);
             } else if (bernoulli) {
                 for (int k = 0; k < 4; k++)
                     for (int l = 0; l < PHILOX_LANES; l++)
@@ -1257,6 +1262,7 @@ static void K(drawn_row)(const drawn_t *g, int64_t row, int64_t key, int64_t sou
     const uint64_t s = g->samples ? g->samples[row] : ~(uint64_t)0;
     const uint64_t low = s & 0xffffffffu, last = K(counter3)(g, s), step = (uint32_t)*g->iteration;
     uint64_t w[4][PHILOX_LANES];
+    REAL z[2][PHILOX_LANES];
     int64_t q = source / per;
 #if LEVEL == 2 && IS_F32
     if (!normal) {
@@ -1279,11 +1285,17 @@ static void K(drawn_row)(const drawn_t *g, int64_t row, int64_t key, int64_t sou
                 for (int k = 0; k < 4; k++) to[p + 4 * l + k] = TO_UNIT(w[k][l]);
             continue;
         }
+        if (normal)
+            for (int k = 0; k < 2; k++) K(normals)(w[2 * k], w[2 * k + 1], z[k]);
+        if (normal && p >= 0 && p + 2 * PHILOX_LANES <= n) {
+            for (int l = 0; l < PHILOX_LANES; l++)
+                for (int k = 0; k < 2; k++) to[p + 2 * l + k] = z[k][l];
+            continue;
+        }
         for (int l = 0; l < PHILOX_LANES; l++)
             for (int k = 0; k < per; k++) {
                 const int64_t at = p + per * l + k;
-                if (at < 0 || at >= n) continue;
-                to[at] = normal ? (REAL)K(gauss)(w[2 * k][l], w[2 * k + 1][l]) : TO_UNIT(w[k][l]);
+                if (at >= 0 && at < n) to[at] = normal ? z[k][l] : TO_UNIT(w[k][l]);
             }
     }
 }
@@ -1296,6 +1308,7 @@ static void K(drawn)(const view_t *v, REAL *to, int64_t base, int64_t i2, int64_
     const int64_t n_sources = g->n_sources ? g->n_sources : 1, row_size = g->n_keys * n_sources;
     uint64_t w[4][PHILOX_LANES];
     uint32_t k[2][PHILOX_LANES];
+    REAL z[PHILOX_LANES];
     int lane[PHILOX_LANES];
     for (int64_t j = 0; j < c;) {
         if (s2 == 1 && !x2 && g->n_sources >= 8) {
@@ -1318,11 +1331,14 @@ static void K(drawn)(const view_t *v, REAL *to, int64_t base, int64_t i2, int64_
             lane[l] = (int)(source % per);
         }
         K(philox_keys)(k, w);
-        for (int l = 0; l < n; l++) {
-            const int at = lane[l];
-            to[j + l] = per == 2 ? (REAL)K(gauss)(w[2 * at][l], w[2 * at + 1][l])
-                                 : TO_UNIT(w[at][l]);
+        if (per == 2) {
+            for (int l = 0; l < PHILOX_LANES; l++) {  /* words 0 and 1, or 2 and 3 */
+                w[0][l] = w[2 * lane[l]][l];
+                w[1][l] = w[2 * lane[l] + 1][l];
+            }
+            K(normals)(w[0], w[1], z);
         }
+        for (int l = 0; l < n; l++) to[j + l] = per == 2 ? z[l] : TO_UNIT(w[lane[l]][l]);
         j += n;
     }
 }
