@@ -77,6 +77,7 @@ static int is_by_rows(const ins_t *ins, int32_t dim) {
     case K_DRAW:
         return is_of(ins->draw->rows, dim) && !is_of(ins->draw->neurons, dim) && ins->draw->samples
                && ins->draw->below.per != dim;
+    case K_RANK: return is_of(ins->rank->rows, dim) && !is_of(ins->rank->neurons, dim);
     case K_LOAD:
         return is_of(ins->load->rows, dim) && !is_of(ins->load->cols, dim)
                && ins->load->scale.per != dim;
@@ -92,6 +93,7 @@ static int32_t dim_of_rows(const tape_t *t, int32_t first, int32_t last) {
     if (ins->kind == K_GEMM) some[0] = ins->gemm->m.dim;
     if (ins->kind == K_DRAW) some[0] = ins->draw->rows.dim;
     if (ins->kind == K_LOAD) some[0] = ins->load->rows.dim;
+    if (ins->kind == K_RANK) some[0] = ins->rank->rows.dim;
     if (ins->kind == K_LOOP) for (int a = 0; a < 3; a++) some[a] = ins->loop->extent[a].dim;
     for (int a = 0; a < 3; a++) {
         int fits = some[a] >= 0;
@@ -192,6 +194,12 @@ static int make_band(band_t *b, const tape_t *t, int32_t first, int32_t last, in
             draw_t *to = ins->draw = (draw_t *)copy_of(b, g, sizeof(draw_t));
             if (!to || point_at(b, &to->out, &g->out, g->stride[0] * ITEM_SIZE[g->dtype], moves)
                 || point_at(b, &to->samples, &g->samples, sizeof(uint64_t), moves))
+                return -1;
+        } else if (from->kind == K_RANK) {
+            const rank_t *g = from->rank;
+            rank_t *to = ins->rank = (rank_t *)copy_of(b, g, sizeof(rank_t));
+            if (!to || point_at(b, &to->in, &g->in, g->from[0] * size, moves)
+                || point_at(b, &to->out, &g->out, g->to[0] * size, moves))
                 return -1;
         } else {
             const load_t *g = from->load;

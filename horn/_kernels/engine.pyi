@@ -128,6 +128,15 @@ class Tape:
         below: Number | None = None,
         label: str = "",
     ) -> int: ...
+    def rank(
+        self,
+        array: Array,
+        out: Array,
+        *,
+        rows: Extent | None = None,
+        neurons: Extent | None = None,
+        label: str = "",
+    ) -> int: ...
     def load(
         self,
         source: Array,

@@ -532,6 +532,28 @@ cdef class Tape:
 
     # ---- arrays that lie elsewhere later ----
 
+    def rank(self, array, out, *, rows=None, neurons=None, label=""):
+        """out[r, n] = the number of larger numbers in row r of the array, and of equal ones before
+        place n; what is no number comes last.
+        """
+        array, out = self.bind.array(array, "array"), self.bind.array(out, "out", writes=True)
+        if array.ndim != 2 or array.shape != out.shape:
+            raise ValueError(f"array and out have rows of equal length, got {array.shape} and "
+                             f"{out.shape}")
+        if array.dtype != self.dtype or out.dtype != self.dtype:
+            raise ValueError(f"array and out must be {self.dtype}, got {array.dtype} and {out.dtype}")
+        if array.shape[1] >= 2**31:
+            raise ValueError(f"a row has at most 2**31 numbers, got {array.shape[1]}")
+        cdef rank_t *g = <rank_t *>self.bind.block(sizeof(rank_t))
+        g.in_, g.out = at(array), at(out)
+        g.from_[0], g.from_[1] = strides(array)
+        g.to[0], g.to[1] = strides(out)
+        g.rows = self.bind.extent(rows, array.shape[0], "rows")
+        g.neurons = self.bind.extent(neurons, array.shape[1], "neurons")
+        self._reserve(4 * self.dtype.itemsize * array.shape[1])  # each number with its place, twice
+        self._append(K_RANK, label or "rank").rank = g
+        return self.t.n_ins - 1
+
     def anchor(self, array):
         """Find the instructions' pointers into a C-contiguous array, for ``settle``."""
         usable(array, "array")
@@ -690,11 +712,23 @@ cdef class Tape:
 
     # ---- inside ----
 
+    cdef int _reserve(self, int64_t need) except -1:
+        """Let each thread have so many bytes of scratch at least."""
+        cdef tape_t *t = &self.t
+        cdef void *block = NULL
+        if need > t.scratch_bytes:
+            for i in range(t.n_threads):
+                free(t.scratch[i])
+                t.scratch[i] = NULL
+                if posix_memalign(&block, 64, need + 4096):
+                    raise MemoryError
+                t.scratch[i] = <char *>block
+            t.scratch_bytes = need
+        return 0
+
     cdef ins_t *_append(self, int kind, label, gemm_t *g=NULL, loop_t *l=NULL) except NULL:
         cdef tape_t *t = &self.t
         cdef ins_t *room
-        cdef int64_t need
-        cdef void *block = NULL
         if t.n_ins == t.room:
             room = <ins_t *>realloc(t.ins, (2 * t.room + 16) * sizeof(ins_t))
             if not room:
@@ -702,15 +736,7 @@ cdef class Tape:
             t.ins, t.room = room, 2 * t.room + 16
         cdef int64_t strip = STRIP_BYTES // self.dtype.itemsize
         if l:
-            need = l.n_slots * STRIP_BYTES + strip * 24 + 9 * (l.n_values + 16)
-            if need > t.scratch_bytes:
-                for i in range(t.n_threads):
-                    free(t.scratch[i])
-                    t.scratch[i] = NULL
-                    if posix_memalign(&block, 64, need + 4096):
-                        raise MemoryError
-                    t.scratch[i] = <char *>block
-                t.scratch_bytes = need
+            self._reserve(l.n_slots * STRIP_BYTES + strip * 24 + 9 * (l.n_values + 16))
         self.moves.drop_bands()
         cdef ins_t *ins = &t.ins[t.n_ins]
         memset(ins, 0, sizeof(ins_t))

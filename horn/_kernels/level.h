@@ -33,5 +33,5 @@
 
 #define OF(name, type) PASTE(name, PASTE(type, LEVEL))
 #define BODIES_OF(type) {OF(loop, type), OF(draw, type), OF(load, type), OF(windows, type), \
-                       OF(pools, type)}
+                       OF(pools, type), OF(ranks, type)}
 const body_t BODY[2] = {BODIES_OF(_f32_l), BODIES_OF(_f64_l)};

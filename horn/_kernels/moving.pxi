@@ -55,6 +55,9 @@ cdef int find_uses(uses_t *uses, tape_t *t, char *begin, int64_t size) except -1
             note(uses, &ins.pool.where, begin, size)
             note(uses, &ins.pool.upper, begin, size)
             note(uses, &ins.pool.gate, begin, size)
+        if ins.rank:
+            note(uses, &ins.rank.in_, begin, size)
+            note(uses, &ins.rank.out, begin, size)
         if ins.draw:
             note(uses, &ins.draw.out, begin, size)
             note(uses, &ins.draw.samples, begin, size)

@@ -113,6 +113,14 @@ def fold(monoid: str, value: Array, axis: int) -> Array:
     return np.asarray(function(value.astype(np.float64), axis=axis))
 
 
+def ranks(array: Array) -> Array:
+    """Each number's place in its row (b, n): the largest is 0, of equal ones the first comes first,
+    and what is no number comes last.
+    """
+    order = np.argsort(-array, axis=1, kind="stable")
+    return np.argsort(order, axis=1, kind="stable")
+
+
 def _spread(array: Array, names: str, order: list[str]) -> Array:
     kept = [n for n in order if n in names]
     moved = np.transpose(array, [names.index(n) for n in kept])

@@ -872,6 +872,7 @@ static int K(all_gated)(const loop_t *l, const domain_t *d, int64_t i0, int axis
 
 #include "tiles.h"
 #include "windows.h"
+#include "ranks.h"
 
 static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch) {
     const int64_t n0 = d->n[0], n1 = d->n[1], n2 = d->n[2];

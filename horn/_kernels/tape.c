@@ -474,6 +474,7 @@ static int is_solo(const tape_t *t, const ins_t *ins) {
     case K_LIVE: return 1;
     case K_WINDOWS: return ins->conv->n_groups * ins->conv->n_r * ins->conv->n_rows < 4096;
     case K_POOL: return ins->pool->ptr[ins->pool->n_groups] * ins->pool->rows.fixed < 16384;
+    case K_RANK: return ins->rank->rows.fixed * ins->rank->neurons.fixed < 1024;
     }
     return 0;
 }
@@ -507,6 +508,9 @@ void run_all(tape_t *t, int tid, int nt) {
         case K_LIVE: if (tid == 0) run_live(t, ins->live); break;
         case K_WINDOWS: run_windows(t, ins->conv, solo ? 0 : tid, solo ? 1 : nt); break;
         case K_POOL: BODIES[t->dtype].pools(t, ins->pool, solo ? 0 : tid, solo ? 1 : nt); break;
+        case K_RANK:
+            BODIES[t->dtype].ranks(t, ins->rank, t->scratch[tid], solo ? 0 : tid, solo ? 1 : nt);
+            break;
         }
         if (!solo || i + 1 == last || !is_solo(t, ins + 1)) wait_all(t, nt);
         if (t->profile && tid == 0) ins->ns += now_ns() - start;

@@ -24,7 +24,7 @@ enum { F32, F64, U8, I32, I64, IOTA, DRAWN };
 /* Bytes per element; the data of an IOTA and of DRAWN numbers are a number, not memory. */
 static const int64_t ITEM_SIZE[] = {4, 8, 1, 4, 8, 1, 1};
 
-enum { K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS, K_POOL };
+enum { K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS, K_POOL, K_RANK };
 
 enum {
     OP_COPY, OP_NEG, OP_ABS, OP_SQRT, OP_EXP, OP_LOG, OP_LOG1P, OP_EXPM1, OP_TANH, OP_SIGMOID,
@@ -190,6 +190,9 @@ typedef struct {
     const int32_t *src;
 } pool_t;
 
+/* Places in the order of each row (ranks.h). */
+typedef struct { char *in, *out; int64_t from[2], to[2]; extent_t rows, neurons; } rank_t;
+
 /* ---- a loop bound to this run's extents ---- */
 /* Views of a loop that are on the stack while it runs; a loop with more has them in its `room`. */
 #define FEW_VIEWS 48
@@ -201,7 +204,7 @@ typedef struct {
     int32_t kind, numpy;        /* numpy: this GEMM goes back to Python */
     int64_t ns;                 /* profile */
     gemm_t *gemm; loop_t *loop; draw_t *draw; load_t *load; live_t *live; conv_t *conv;
-    pool_t *pool;
+    pool_t *pool; rank_t *rank;
     domain_t *bound;            /* of a band: the loop's part, bound once for all steps */
 } ins_t;
 
@@ -260,6 +263,7 @@ typedef struct {
     void (*load)(const tape_t *, const load_t *, int, int);
     void (*windows)(const tape_t *, const conv_t *, int, int, int);
     void (*pools)(const tape_t *, const pool_t *, int, int);
+    void (*ranks)(const tape_t *, const rank_t *, char *, int, int);
 } body_t;
 
 /* Shared by the files of this extension, not beyond it. */

@@ -122,6 +122,12 @@ cdef extern from "tape.h":
         extent_t rows
         const int64_t *ptr
         const int32_t *src
+    ctypedef struct rank_t:
+        char *in_ "in"
+        char *out
+        int64_t from_ "from"[2]
+        int64_t to[2]
+        extent_t rows, neurons
     ctypedef struct ins_t:
         int32_t kind, numpy
         int64_t ns
@@ -132,6 +138,7 @@ cdef extern from "tape.h":
         live_t *live
         conv_t *conv
         pool_t *pool
+        rank_t *rank
     ctypedef void (*gemm_numpy_t)(void *, const gemm_t *, int64_t, int64_t, int64_t, double,
                                   double) noexcept nogil
     ctypedef struct tape_t:
@@ -156,7 +163,7 @@ cdef extern from "tape.h":
         int64_t pid
     int MAX_STACKED, FEW_VIEWS, STRIP_BYTES, LEVEL_USED, MAX_PARTS, WINDOW_DEEP
     int IOTA, DRAWN
-    int K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS, K_POOL
+    int K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS, K_POOL, K_RANK
     int END_BIAS, END_RELU, END_GATE
     void choose_level(int) nogil
     int is_intel() nogil

@@ -449,14 +449,9 @@ class TapeWriter:
         self.tape.loop(extent, [View(total, "o")], [], [(View(out, "bo"), 0)], label=s.out)
 
     def _rank(self, s: Rank) -> None:
-        """Count the other neurons that come before each one."""
-        extent, array = self.extents(s.frame), self.arrays[s.array]
-        ops = [("gt", 0, 1), ("eq", 0, 1), ("lt", 2, 3), ("and", 5, 6), ("or", 4, 7)]
-        self.tape.loop(
-            {"b": extent["b"], "o": extent["o"], "i": extent["o"]},
-            [View(array, "bi"), View(array, "bo"), Iota("i"), Iota("o")], ops,
-            [(View(self.arrays[s.out], "bo"), 8)], reduce=("sum", "i"), label=s.out,
-        )  # fmt: skip
+        extent = self.extents(s.frame)
+        self.tape.rank(self.arrays[s.array], self.arrays[s.out], rows=extent["b"],
+                       neurons=extent["o"], label=s.out)  # fmt: skip
 
     def _update(self, s: Update) -> None:
         delta, x, w = self.arrays[s.a].T, self.arrays[s.b], self.arrays[s.weight]
