@@ -223,7 +223,7 @@ class MessageExpressions:
         if node.op is Op.PARAM:
             name = f"{layer.name}.{node.value}"
             if layer.kinds:
-                return self.storage.expanded(name, Frame(layer.index))
+                return self.storage.expanded(name, Frame(layer.index), "learned")
             self.storage.persistent(name, (axis,), "learned")
             return self.storage.learned(name, (axis,), "o")
         if node.op is Op.STATE:
@@ -370,21 +370,28 @@ class MessageExpressions:
         return found
 
     def weight(self, layer: Layer, position: int, name: str) -> Node:
+        return self.of_link(layer, position, layer.links[position].weights[name], "learned")
+
+    def of_link(self, layer: Layer, position: int, array: str, role: str) -> Node:
+        """The weights of a link's synapses, or what the optimizer remembers of each."""
         link, frame = layer.links[position], Frame(layer.index, position)
-        array = link.weights[name]
         if link.is_shared:
-            return self.storage.expanded(array, frame)
+            return self.storage.expanded(array, frame, role)
         if link.tie is not None:
-            return self.storage.turned(array, frame, bool(link.tie.transposed))
+            return self.storage.turned(array, frame, bool(link.tie.transposed), role)
         axes = self.storage.axes_of(frame, "oi")
-        self.storage.persistent(array, axes, "learned")
+        self.storage.persistent(array, axes, role)
         return self.storage.learned(array, axes, "oi")
 
     def bias(self, layer: Layer, name: str) -> Node:
-        array, axes = layer.biases[name], (f"n{layer.index}",)
+        return self.of_bias(layer, layer.biases[name], "learned")
+
+    def of_bias(self, layer: Layer, array: str, role: str) -> Node:
+        """The weights of a layer's bias synapses, likewise."""
+        axes = (f"n{layer.index}",)
         if layer.kinds:
-            return self.storage.expanded(array, Frame(layer.index))
-        self.storage.persistent(array, axes, "learned")
+            return self.storage.expanded(array, Frame(layer.index), role)
+        self.storage.persistent(array, axes, role)
         return self.storage.learned(array, axes, "o")
 
     def trace(self, array: str, frame: Frame) -> Node:
@@ -398,7 +405,8 @@ class MessageExpressions:
         self.storage.persistent(array, axes, "state")
         return self.storage.learned(array, axes, letters)
 
-    def previous(self, name: str, axes: tuple[str, ...], letters: str) -> Node:
+    def previous(self, layer: Layer, position: int | None) -> Node:
+        """The last updates of the weights of a link, or with None of the bias."""
         if self.optimizer is None:
             return ZERO
         if not isinstance(self.optimizer, Direct):
@@ -407,9 +415,11 @@ class MessageExpressions:
                 " job's optimizer is "
                 f"{type(self.optimizer).__name__}"
             )
+        name = layer.biases[WEIGHT] if position is None else layer.links[position].weight
         slot = f"{name}/previous_update"
-        self.storage.persistent(slot, axes, "slot")
-        return self.storage.learned(slot, axes, letters)
+        if position is None:
+            return self.of_bias(layer, slot, "slot")
+        return self.of_link(layer, position, slot, "slot")
 
     def at_link(self, root: Node, code: LayerCode, position: int) -> Node:
         """An abstract message expression of the receiver in the frame of one link."""
@@ -420,9 +430,7 @@ class MessageExpressions:
             Op.INPUT: lambda _: load(self.heard(link), "bi"),
             Op.WEIGHT: lambda w: self.weight(layer, position, w.value or WEIGHT),
             Op.TRACE: lambda t: self.trace(layer.incoming(t.value, position), frame),
-            Op.PREVIOUS: lambda _: self.previous(
-                link.weight, self.storage.axes_of(frame, "oi"), "oi"
-            ),
+            Op.PREVIOUS: lambda _: self.previous(layer, position),
             Op.POSITION: lambda _: self.position(frame),
             Op.PLACE: lambda _: self.place(frame),
             Op.OF_INPUT: lambda of: const(float(of.value == link.input)),
@@ -483,7 +491,7 @@ class MessageExpressions:
             Op.INPUT: lambda _: const(1.0),
             Op.WEIGHT: lambda w: self.bias(layer, w.value or WEIGHT),
             Op.TRACE: lambda t: self.trace(layer.incoming(t.value, None), Frame(layer.index)),
-            Op.PREVIOUS: lambda _: self.previous(layer.biases[WEIGHT], (f"n{layer.index}",), "o"),
+            Op.PREVIOUS: lambda _: self.previous(layer, None),
             Op.POSITION: lambda _: const(float(self.offsets(layer)[-1])),
             Op.PLACE: lambda _: self.fan(layer, "fan_in") - 1.0,  # the last of all
             Op.OF_INPUT: lambda _: ZERO,
@@ -559,9 +567,7 @@ class MessageExpressions:
             Op.TRACE: lambda t: self.trace(
                 code.layer.outgoing(t.value, receiver.layer, out.position), frame
             ),
-            Op.PREVIOUS: lambda _: self.previous(
-                out.link.weight, self.storage.axes_of(frame, "oi"), "oi"
-            ),
+            Op.PREVIOUS: lambda _: self.previous(receiver.layer, out.position),
             Op.GRADIENT: lambda _: self.input_gradient(out),
             Op.SYNAPSE_DRAW: lambda draw: self.synapse_draw(draw, receiver.layer, out.position),
             Op.MESSAGE_DRAW: lambda draw: self.message_draw(draw, frame),

@@ -160,25 +160,27 @@ class Storage:
             self.emit(Take(name, node.value))
         return load(name, node.axes)
 
-    def expanded(self, name: str, frame: Frame) -> Node:
-        """A learned array that synapses or neurons share, expanded to each of them."""
+    def expanded(self, name: str, frame: Frame, role: str) -> Node:
+        """A learned array that synapses or neurons share, or a slot of it, expanded to each of
+        them.
+        """
         shared, letters = replace(frame, shared=True), "o" if frame.link is None else "oi"
-        self.persistent(name, self.axes_of(shared, "o"), "learned")
+        self.persistent(name, self.axes_of(shared, "o"), role)
         each = each_of(self.network, name, frame)
         if each not in self.buffers:
             self.buffer(each, self.axes_of(frame, letters))
             self.emit(Expand(frame, each, name))
         return load(each, letters)
 
-    def turned(self, name: str, frame: Frame, transposed: bool) -> Node:
-        """The weights of another dense link, for the synapses of one that is tied to it."""
+    def turned(self, name: str, frame: Frame, transposed: bool, role: str) -> Node:
+        """The weights of another dense link, or a slot of them, for the synapses of one that is
+        tied to it.
+        """
         each = each_of(self.network, name, frame)
         if each not in self.buffers:
             self.buffer(each, self.axes_of(frame, "oi"))
             turn = Turn(frame, each, name, transposed)
-            self.persistent(
-                name, turned_axes(self.network, turn, self.buffers[each].axes), "learned"
-            )
+            self.persistent(name, turned_axes(self.network, turn, self.buffers[each].axes), role)
             self.emit(turn)
         return load(each, "oi")
 

@@ -172,10 +172,12 @@ class TaskBuffers:
         have, buffer = next(iter(forms.items()))
         all_groups = Form(tuple(map(in_all_groups, have.axes)))
         if all_groups.axes != have.axes:  # each group has a range of it
-            forms[all_groups] = self.variant(name, all_groups)
-            self.new(forms[all_groups], all_groups, name)
-            self.statements.append(Move(forms[all_groups], buffer, "", across=True))
-            return self.find(name, form)
+            if all_groups not in forms:
+                forms[all_groups] = self.variant(name, all_groups)
+                self.new(forms[all_groups], all_groups, name)
+                self.statements.append(Move(forms[all_groups], buffer, "", across=True))
+                return self.find(name, form)
+            have, buffer = all_groups, forms[all_groups]
         if have.across:
             parts = all(map(is_group_part, form.axes, have.axes))
             axes = form.axes if parts and not have.monoid else have.axes

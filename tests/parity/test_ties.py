@@ -264,6 +264,90 @@ def test_groups_share_a_batch(name, n_groups, n_tasks):
         compare_tasks(found[group * n_tasks : (group + 1) * n_tasks], one, f"group {group}")
 
 
+# what the optimizer remembers of shared and tied weights
+
+
+class GoesOn(horn.Neuron):
+    """A local rule that reads, per sample, what the optimizer of its weights remembers."""
+
+    def forward(self, messages):
+        y = sum(m.input * m.weight for m in messages)
+        for m in messages:
+            self.push(0.01 * y * m.input + 0.5 * m.previous_update * self.activation(y))
+        self.feedforward(self.activation(y))
+
+
+class Momentum(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    def backward(self, messages):
+        error = 0.0
+        for m in messages:
+            error += m.delta * m.weight
+            self.push(0.5 * m.previous_update - 0.1 * m.delta * self.output)
+        self.backpropagate(error * self.activation.derivative(self.output))
+
+
+OWNERS: dict[str, tuple[int | None, Any]] = {
+    "dense": (5, None),
+    "sparse": (5, horn.Sparse(fan_in=3)),
+    "windows": (None, horn.Convolution(3, 2, padding="same")),
+}
+
+
+def there_and_back(owner: str, neuron: Any) -> horn.Network:
+    """A convolution, the owner of weights, and two layers that have them, turned and not."""
+    size, connect = OWNERS[owner]
+    net = horn.Network(seed=1)
+    net.input((3, 3, 1))
+    net.layer(connect=horn.Convolution(2, 2), activation="tanh", neuron=neuron)
+    code = net.layer(size, connect=connect, activation="tanh", neuron=neuron)
+    net.layer(connect=horn.Tied(code), activation="tanh", neuron=neuron)
+    last = horn.neurons.Standard if neuron is Momentum else neuron
+    again = horn.Tied(code, transposed=False)
+    net.output(connect=again, activation="tanh", neuron=last, loss="squared_error")
+    return net
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+@pytest.mark.parametrize("neuron", [GoesOn, Momentum])
+def test_the_previous_update_of_a_synapse_is_that_of_its_weight(owner, neuron):
+    compare(there_and_back(owner, neuron), horn.Direct(0.1), 3)
+
+
+def test_the_previous_update_of_a_kernel_by_hand():
+    """The sum over the positions, of which each says half of what was last added."""
+    net = horn.Network(seed=1)
+    net.input((3, 1))
+    net.layer(connect=horn.Convolution(1, 2), neuron=GoesOn, activation="identity", name="maps",
+              bias=False)  # fmt: skip
+    x = np.random.default_rng(0).normal(size=(4, 3))
+    engine = make("kernels", Setup(net, horn.Direct(), None, 4, "float64", 1))
+    engine.bind(Dataset(x, None))
+    w, before = engine.parameters()["maps.weight"].ravel().copy(), np.zeros(2)
+    for step in range(3):
+        engine.step(np.arange(4), iteration=step, first_sample=4 * step)
+        heard = np.stack([x[:, :2], x[:, 1:]])  # (positions, samples, taps)
+        y = (heard * w).sum(axis=2, keepdims=True)
+        before = (0.01 * y * heard + 0.5 * before * y).sum(axis=0).mean(axis=0)
+        w = w + before
+        np.testing.assert_allclose(engine.parameters()["maps.weight"].ravel(), w, rtol=1e-12)
+
+
+@pytest.mark.parametrize("owner, where", [("dense", "sender"), ("windows", CHANNELS)])
+def test_tasks_and_groups_read_the_previous_updates_of_one(owner, where):
+    net = there_and_back(owner, GoesOn)
+    setup, data = Setup(net, horn.Direct(0.1), "labels", 4, "float64", 1), samples(net)
+    one = of_one("kernels", setup, data, BATCHES)
+    layers = ["all", "neurons", "rows", "neurons", "rows"]
+    placement = place(net, [where, "receiver", where, "replicated"], layers)
+    compare_tasks(good(of_group("kernels", setup, data, BATCHES, placement, 2)), one, where)
+    found = good(of_groups("kernels", setup, data, BATCHES, Placement.default(net), 2, 2))
+    for group in range(2):
+        compare_tasks(found[2 * group : 2 * group + 2], one, f"group {group}")
+
+
 def test_a_decoder_whose_weights_lie_with_the_encoder_moves_none_of_them():
     """Receivers of the one are senders of the other: the same share."""
     net = autoencoder()
