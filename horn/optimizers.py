@@ -81,12 +81,19 @@ class Optimizer:
         """
         return None
 
+    @property
+    def tells_pushes_apart(self) -> bool:
+        """Whether a pushed value and a derived gradient of the same number make other updates."""
+        return type(self).of_derived is not Optimizer.of_derived
+
     def of_derived(self, g: Any, lr: Any) -> Any:
         """The update value where no neuron pushes, from the derived gradient."""
         return g
 
     def prepared(self, g: Any, w: Any = None) -> Any:
-        """The gradient that ``update`` takes, clip_norm apart. w : the weights, if they decay."""
+        """The gradient that ``update`` takes, clip_norm apart. w : the weights of synapses; None of
+        biases and Parameters, which do not decay.
+        """
         if self.weight_decay and w is not None:
             g = g + self.weight_decay * w
         if self.clip_value is not None:
@@ -136,7 +143,8 @@ class SGD(Optimizer):
 
     @property
     def plain_momentum(self) -> float | None:
-        is_plain = type(self).update is SGD.update and not self.nesterov
+        own, plain = type(self), (SGD.of_derived, SGD.prepared, SGD.update)
+        is_plain = (own.of_derived, own.prepared, own.update) == plain and not self.nesterov
         prepares = self.weight_decay or self.clip_value is not None or self.clip_norm is not None
         return self.momentum if is_plain and not prepares else None
 

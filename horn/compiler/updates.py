@@ -17,7 +17,7 @@ from horn.ir import ZERO, Node, Op, Scalar, leaf, load, make, mul, select
 from horn.ir.contraction import contract, monomials
 from horn.layers import Link
 from horn.neuron import carried
-from horn.optimizers import Direct, Optimizer
+from horn.optimizers import Optimizer
 from horn.program import Frame, Output, Update
 
 Gradient = tuple[str, Frame, Node]  # (array, frame, gradient)
@@ -222,8 +222,8 @@ class Updates:
                     terms = self.of_tied.get(array)
                     if terms is None:
                         continue
-                    is_direct = isinstance(self.optimizer, Direct)
-                    if is_direct and len({pushed for _, pushed in terms}) > 1:
+                    of_both = len({pushed for _, pushed in terms}) > 1
+                    if of_both and self.optimizer.tells_pushes_apart:
                         raise ModelError(one_rule(array))
                     total: Node = ZERO
                     for node, _ in terms:
@@ -349,8 +349,7 @@ class Updates:
             gradient = self.storage.lift_out(gradient, frame, letters, set(), {})
         if not pushed:
             gradient = o.of_derived(gradient, Scalar("learning_rate"))
-        decays = o.weight_decay and frame.link is not None
-        w = self.storage.learned(name, axes, letters) if decays else None
+        w = None if frame.link is None else self.storage.learned(name, axes, letters)
         gradient = o.prepared(gradient, w)
         if live is not None:
             gradient = select(live, gradient, ZERO)

@@ -615,8 +615,8 @@ class Engine:
                         found[array] = "pushed"
                     elif stage.index in sends and not stage.local:
                         found[array] = "derived"
-                    is_direct = isinstance(self.optimizer, Direct)
-                    if is_direct and before is not None and found[array] != before:
+                    tells = self.optimizer is not None and self.optimizer.tells_pushes_apart
+                    if tells and before is not None and found[array] != before:
                         raise ModelError(tied.one_rule(array))
             for name, array in stage.layer.biases.items():
                 if ("", name) in stage.learns_locally:
@@ -634,10 +634,12 @@ class Engine:
         lr = optimizer.rate(iteration)
         stored = {name: np.asarray(array, np.float64) for name, array in self._arrays.items()}
         gradients = dict(batch.gradients)
+        links = (link for stage in self.stages[1:] for link in stage.layer.links)
+        weights = {array for link in links for array in link.weights.values()}
         for name, g in gradients.items():
             if self._learning[name] == "derived":
                 g = optimizer.of_derived(g, lr)
-            g = optimizer.prepared(g, stored[name] if ".weight" in name else None)
+            g = optimizer.prepared(g, stored[name] if name in weights else None)
             gradients[name] = np.where(batch.sits_out[name], 0.0, g)
         if optimizer.clip_norm is not None:
             norm = float(np.sqrt(sum(float(np.sum(g * g)) for g in gradients.values())))

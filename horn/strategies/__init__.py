@@ -224,6 +224,15 @@ def in_words(strategy: Strategy) -> str:
     return f"{strategy.name} ({', '.join(said)})" if said else strategy.name
 
 
+def check_takes_gradients(name: str, optimizer: Optimizer) -> None:
+    """Raise JobError where pushes of neurons are no gradients to the optimizer."""
+    if optimizer.tells_pushes_apart:
+        raise JobError(
+            f"{name} needs gradients, but {type(optimizer).__name__} tells what neurons push from "
+            "gradients (of_derived); use allreduce"
+        )
+
+
 def rare_exchange(job: Job, setting: str, every: int) -> str:
     """Advice where servers, which are measured after an epoch, may get nothing in it."""
     n = job.iterations_per_epoch

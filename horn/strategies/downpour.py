@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from horn.errors import JobError, check_whole
 from horn.job import Job
 from horn.mistakes import teaches
-from horn.optimizers import SGD, Adagrad, Direct, Optimizer, Updated
+from horn.optimizers import SGD, Adagrad, Optimizer, Updated
 from horn.parameter_server.pieces import ParameterPiece
 from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.updates import Policy
@@ -32,6 +32,7 @@ from horn.strategies import (
     Strategy,
     Topology,
     View,
+    check_takes_gradients,
     rare_exchange,
 )
 
@@ -41,38 +42,50 @@ LOCAL_STEPS = 10  # between pushes of changes
 
 
 @dataclass(frozen=True)
-class Accumulate(Optimizer):
-    """A replica's optimizer between pulls: the plain step, and the sum of its gradients.
+class ReplicaOptimizer(Optimizer):
+    """A replica's optimizer, with the rates and the clip_norm of ``inner``, the job's.
 
-    keep : whether to add to gradients not pushed yet; False where every batch is pushed.
-    """
-
-    learning_rate: LearningRate = 0.0
-    keep: bool = True
-    slots: ClassVar[tuple[str, ...]] = (PUSHED,)
-
-    def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
-        total = g if not self.keep else slots[PUSHED] + g
-        return (w - lr * g if self.learning_rate else w), {PUSHED: total}
-
-
-@dataclass(frozen=True)
-class Moving(Optimizer):
-    """An optimizer with the steps of ``inner``. It sums what they subtract from the weights, for
-    servers to subtract, too. keep : as in Accumulate.
+    keep : whether to add to what is not pushed yet; False where every batch is pushed.
     """
 
     inner: Optimizer = field(default_factory=SGD)
     keep: bool = True
 
     @classmethod
-    def of(cls, inner: Optimizer, keep: bool) -> Moving:
-        return cls(inner.learning_rate, inner, keep, weight_decay=inner.weight_decay,
-                   clip_value=inner.clip_value, clip_norm=inner.clip_norm)  # fmt: skip
+    def of(cls, inner: Optimizer, keep: bool, **settings: Any) -> Self:
+        return cls(inner=inner, keep=keep, clip_norm=inner.clip_norm, **settings)
+
+    def rate(self, iteration: int) -> float:
+        return self.inner.rate(iteration)
+
+    def clip_factor(self, norm: Any) -> Any:
+        return self.inner.clip_factor(norm)
+
+
+@dataclass(frozen=True)
+class Accumulate(ReplicaOptimizer):
+    """Between pulls it takes the plain step, if ``steps``, and sums the gradients."""
+
+    steps: bool = False
+    slots: ClassVar[tuple[str, ...]] = (PUSHED,)
+
+    def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
+        total = g if not self.keep else slots[PUSHED] + g
+        return (w - lr * g if self.steps else w), {PUSHED: total}
+
+
+@dataclass(frozen=True)
+class Moving(ReplicaOptimizer):
+    """An optimizer with the steps of ``inner``. It sums what they subtract from the weights, for
+    servers to subtract, too.
+    """
 
     @property
     def slots(self) -> tuple[str, ...]:  # type: ignore[override]
         return (*self.inner.kept_slots, PUSHED)
+
+    def prepared(self, g: Any, w: Any = None) -> Any:
+        return self.inner.prepared(g, w)
 
     def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         known = {name: slots.get(name, 0.0) for name in self.inner.slots}
@@ -127,7 +140,7 @@ class Downpour(Strategy):
             if value is not None or what == "warm_start":
                 check_whole(f"downpour: {what}", value, least)
         known, given = (AVERAGE, ADAGRAD, JOB), self.server_optimizer
-        is_optimizer = isinstance(given, Optimizer) and not isinstance(given, Direct)
+        is_optimizer = isinstance(given, Optimizer) and not given.tells_pushes_apart
         if given is not None and not is_optimizer and given not in known:
             raise JobError(
                 f'downpour: server_optimizer must be "average", "adagrad", "job" or an optimizer '
@@ -184,10 +197,7 @@ class Downpour(Strategy):
         return (*super().changeable, *(("optimizer",) if self.averages else ()))
 
     def check(self, job: Job, topology: Topology) -> None:
-        if isinstance(job.optimizer, Direct):
-            raise JobError(
-                "downpour needs gradients, but Direct adds what neurons push; use allreduce"
-            )
+        check_takes_gradients(self.name, job.optimizer)
         n = topology.n_groups
         if self.averages:
             if n > job.batch_size:
@@ -234,8 +244,7 @@ class Downpour(Strategy):
         o, keep = job.optimizer, self.push_batches > 1
         if self.averages:
             return Moving.of(o, keep)
-        rate = o.learning_rate if self.pull_batches > 1 else 0.0
-        return Accumulate(rate, clip_norm=o.clip_norm, keep=keep)
+        return Accumulate.of(o, keep, steps=self.pull_batches > 1)
 
     def server(
         self, job: Job, number: int, pieces: Sequence[ParameterPiece], topology: Topology

@@ -26,8 +26,7 @@ from horn.mistakes import teaches
 from horn.network import Network
 from horn.neuron import SynapseState, declared
 from horn.neurons import Relay
-from horn.optimizers import Direct
-from horn.strategies import Strategy, TaskEngine, Topology, in_words
+from horn.strategies import Strategy, TaskEngine, Topology, check_takes_gradients, in_words
 from horn.sub_models.rules import SubModelRules
 
 
@@ -73,10 +72,7 @@ class ParallelDropout(Strategy):
         super().check(job, topology)
         n = self.n_sub_models(topology)
         size = min(job.batch_size, len(job.data))
-        if isinstance(job.optimizer, Direct):
-            raise JobError(
-                "parallel-dropout needs gradients, but Direct adds what neurons push; use allreduce"
-            )
+        check_takes_gradients(self.name, job.optimizer)
         if n > size:
             raise JobError(
                 f"parallel-dropout: {n} sub-models need as many samples in every batch, but it has "

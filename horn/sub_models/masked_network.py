@@ -80,7 +80,7 @@ class MaskedNetwork:
     def __init__(self, parent: WholeNetwork, data: Dataset, threads: int | None) -> None:
         job = parent.job
         size = min(job.batch_size, len(job.data))
-        keep = KeepGradient(job.optimizer.learning_rate)
+        keep = KeepGradient(inner=job.optimizer)
         setup = Setup(job.network, keep, job.target, size, job.dtype, threads)
         self.engine = engine = _Engine(setup, parent.learned, parent.sums)
         engine.bind(data)

@@ -10,7 +10,7 @@ Source: Yoon 2016, section 3; dropped connections after Wan et al. 2013.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,8 +24,7 @@ from horn.backends.kernels import Runner
 from horn.data import Dataset
 from horn.ir import Op, load, make, select
 from horn.network import Network
-from horn.optimizers import Optimizer, Updated
-from horn.schedules import LearningRate
+from horn.optimizers import SGD, Optimizer, Updated
 from horn.sub_models.whole_network import (
     COUNT,
     MASK,
@@ -45,10 +44,15 @@ GRADIENT = "gradient"
 
 @dataclass(frozen=True)
 class KeepGradient(Optimizer):
-    """An optimizer that changes nothing and keeps the gradient in its slot."""
+    """An optimizer that changes nothing and keeps the gradient in its slot. inner : the job's, for
+    the learning rate that neurons read.
+    """
 
-    learning_rate: LearningRate = 0.0
+    inner: Optimizer = field(default_factory=SGD)
     slots: ClassVar[tuple[str, ...]] = (GRADIENT,)
+
+    def rate(self, iteration: int) -> float:
+        return self.inner.rate(iteration)
 
     def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         return w, {GRADIENT: g}
@@ -98,7 +102,7 @@ class SubNetwork:
         self.parent, self.dropconnect = parent, dropconnect
         changes = {name: {"size": size} for name, size in sizes.items()}
         network = job.network.rebuilt(changes=changes)
-        keep = KeepGradient(job.optimizer.learning_rate)
+        keep = KeepGradient(inner=job.optimizer)
         setup = Setup(network, keep, job.target, batch_size, job.dtype, threads)
         self.engine = engine = _Engine(setup)
         engine.bind(data)

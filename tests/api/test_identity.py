@@ -40,7 +40,7 @@ DESCRIPTIONS = [
 # Dataclasses in there which are no part of a job's description.
 OTHERS = {
     "Accumulate", "AveragingMemory", "DownpourMemory", "EasgdMemory", "Moving", "Optimizer",
-    "Placed", "SynapseArray",
+    "Placed", "ReplicaOptimizer", "SynapseArray",
 }  # fmt: skip
 
 

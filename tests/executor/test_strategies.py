@@ -356,5 +356,5 @@ def test_downpour_needs_gradients():
     net = horn.Network(seed=1)
     net.input(8)
     net.output(3, activation="softmax", loss="cross_entropy")
-    with pytest.raises(JobError, match="downpour needs gradients, but Direct adds"):
+    with pytest.raises(JobError, match="downpour needs gradients, but Direct tells"):
         horn.train(job(network=net, optimizer=horn.Direct(0.1)), groups=2, strategy="downpour")

@@ -256,7 +256,8 @@ def test_what_is_pushed_is_what_the_steps_took(optimizer):
     inner = OPTIMIZERS[optimizer]
     for keep in (True, False):
         own = Moving.of(inner, keep)
-        assert (own.weight_decay, own.clip_value) == (inner.weight_decay, inner.clip_value)
+        assert own.prepared(0.5, 2.0) == inner.prepared(0.5, 2.0)
+        assert own.clip_norm == inner.clip_norm
         assert own.rate(3) == inner.rate(3) and own.slots == (*inner.slots, "pushed")
         w = other = first = 1.5
         slots, others = dict.fromkeys(own.slots, 0.0), dict.fromkeys(inner.slots, 0.0)
@@ -267,6 +268,31 @@ def test_what_is_pushed_is_what_the_steps_took(optimizer):
             assert w == other and {n: slots[n] for n in others} == others
             since = first if keep else before
             assert slots["pushed"] == pytest.approx(since - w, rel=1e-12)
+
+
+class Own(horn.SGD):
+    def rate(self, iteration):
+        return 0.25 * super().rate(iteration)
+
+    def prepared(self, g, w=None):
+        return 2.0 * g
+
+    def clip_factor(self, norm):
+        return 1.0 / (1.0 + norm)
+
+    def of_derived(self, g, lr):
+        return -g
+
+
+def test_groups_take_every_method_of_the_jobs_optimizer():
+    job = a_job(horn.SGD(0.5)).with_settings(optimizer=Own(0.5, clip_norm=1.0))
+    for settings, prepared in (({}, 1.0), ({"server_optimizer": "job", "pull_every": 2}, 0.5)):
+        own = Downpour(**settings).optimizer(job)  # servers prepare pushed gradients
+        assert (own.rate(3), own.clip_factor(3.0), own.prepared(0.5)) == (0.125, 0.25, prepared)
+    w, slots = Accumulate.of(Own(0.5), False, steps=True).update(1.0, 0.5, {}, 0.125, 1)
+    assert (w, slots) == (0.9375, {"pushed": 0.5})
+    with pytest.raises(JobError, match="downpour needs gradients, but Own tells what neurons push"):
+        Downpour().check(job, Topology(2, 1, 1))
 
 
 def test_a_plain_step_remembers_nothing_but_what_is_pushed():

@@ -628,7 +628,7 @@ def of_two_inputs() -> Any:
         (ParallelDropout(7), {"net": with_layer()}, "7 disjoint sub-models cannot divide the 6"),
         (ParallelDropout(9), {}, "9 sub-models need as many samples in every batch, but it has 8"),
         (ParallelDropout(2, keep=0.05), {"net": with_layer()}, "leaves none of the 6 neurons"),
-        (ParallelDropout(2), {"optimizer": horn.Direct()}, "Direct adds what neurons push"),
+        (ParallelDropout(2), {"optimizer": horn.Direct()}, "but Direct tells what neurons push"),
         (ParallelDropout(2), {"net": with_layer(connect=horn.Sparse(fan_in=2))}, "sparse"),
         (ParallelDropout(2), {"net": with_layer(Slow)}, "is interpreted"),
         (ParallelDropout(2), {"net": with_layer(Largest)}, "more than a function of sum"),
