@@ -1,10 +1,12 @@
 """Optimizers: the update of one weight by its gradient.
 
-``update(w, g, slots, lr, t)`` is a pure formula in the neuron language, for one weight, an array of
-weights, or the compiler's nodes: ``w`` the weight, ``g`` the gradient (mean over the batch,
-``prepared``), ``slots`` the memory per weight, ``lr`` the learning rate of this iteration, ``t``
-the number of updates including this one (from 1). It returns the new weight and the new slots.
-The same object serves tasks and parameter servers.
+``update(w, g, slots, lr, t)`` is a pure formula of one weight, in Python with + - * / // % **,
+comparisons, ``if``, ``and``, ``or``, ``not``, ``max``, ``min``, ``abs`` and ``horn.math``: ``w`` is
+the weight, ``g`` the gradient (mean over the batch, ``prepared``), ``slots`` the memory per weight,
+``lr`` the learning rate of this iteration, ``t`` the number of updates including this one, from 1.
+It returns the new weight and the new slots. The other methods that take gradients are formulas,
+too. They are called with numbers, with arrays of weights, and traced (``horn.ir.tracing``). The
+same object serves tasks and parameter servers.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from horn.connections.tied import one_rule
 from horn.errors import ModelError
 from horn.ir import ZERO, Node, Op, Scalar, leaf, load, make, mul, select
 from horn.ir.contraction import contract, monomials
+from horn.ir.tracing import trace
 from horn.layers import Link
 from horn.neuron import carried
 from horn.optimizers import Optimizer
@@ -348,9 +349,9 @@ class Updates:
         elif gradient.op is not Op.LOAD:
             gradient = self.storage.lift_out(gradient, frame, letters, set(), {})
         if not pushed:
-            gradient = o.of_derived(gradient, Scalar("learning_rate"))
+            gradient = trace(o.of_derived, gradient, Scalar("learning_rate"))
         w = None if frame.link is None else self.storage.learned(name, axes, letters)
-        gradient = o.prepared(gradient, w)
+        gradient = trace(o.prepared, gradient, w)
         if live is not None:
             gradient = select(live, gradient, ZERO)
         if o.clip_norm is not None:
@@ -374,14 +375,11 @@ class Updates:
             self.storage.persistent(f"{name}/{slot}", axes, "slot")
             slots[slot] = load(f"{name}/{slot}", letters)
         w = load(name, letters)
-        new, memory = o.update(w, gradient, slots, Scalar("learning_rate"), Scalar("updates"))
+        rate, number = Scalar("learning_rate"), Scalar("updates")
+        new, memory = trace(o.update, w, gradient, slots, rate, number)
         results = [
             (name, w, new),
-            *(
-                (f"{name}/{s}", slots[s], ir.lift(m))
-                for s, m in memory.items()
-                if slots[s].op is Op.LOAD
-            ),
+            *((f"{name}/{s}", slots[s], m) for s, m in memory.items() if slots[s].op is Op.LOAD),
         ]
         results = [found for found in results if found[2] is not found[1]]
         live = self.thinning.live_number(frame)
@@ -421,7 +419,7 @@ class Updates:
             over = frame if frame.shared else Frame(frame.layer)
             total = total + self.storage.reduction_loop(square, "o", "sum", over, f"{name}.norm")
         frame = Frame(self.storage.network.last.index)
-        factor = self.optimizer.clip_factor(make(Op.SQRT, total))
+        factor = trace(self.optimizer.clip_factor, make(Op.SQRT, total))
         scale = self.storage.store(factor, frame, "", "clip")
         for name, frame, gradient in self.clipped:
             self.apply(name, frame, gradient * scale)

@@ -15,7 +15,7 @@ from horn.backends import Setup
 from horn.connections import tied
 from horn.data import Dataset
 from horn.errors import ModelError
-from horn.interpreter import backward, passes
+from horn.interpreter import backward, elementwise, passes
 from horn.interpreter.calls import Moment
 from horn.interpreter.language import Translator
 from horn.interpreter.layers import Stage
@@ -637,9 +637,14 @@ class Engine:
         links = (link for stage in self.stages[1:] for link in stage.layer.links)
         weights = {array for link in links for array in link.weights.values()}
         for name, g in gradients.items():
-            if self._learning[name] == "derived":
-                g = optimizer.of_derived(g, lr)
-            g = optimizer.prepared(g, stored[name] if name in weights else None)
+            w = stored[name]
+
+            def prepared(g: Any, w: Any, name: str = name) -> tuple[Any]:
+                if self._learning[name] == "derived":
+                    g = optimizer.of_derived(g, lr)
+                return (optimizer.prepared(g, w if name in weights else None),)
+
+            (g,) = elementwise.apply(prepared, g, w)
             gradients[name] = np.where(batch.sits_out[name], 0.0, g)
         if optimizer.clip_norm is not None:
             norm = float(np.sqrt(sum(float(np.sum(g * g)) for g in gradients.values())))
@@ -647,11 +652,19 @@ class Engine:
             gradients = {name: g * factor for name, g in gradients.items()}
         self._updates += 1
         for name, g in gradients.items():
-            slots = {s: np.asarray(self._slots[f"{name}/{s}"], np.float64) for s in optimizer.slots}
-            new, new_slots = optimizer.update(stored[name], g, slots, lr, self._updates)
-            self._arrays[name] = np.where(batch.sits_out[name], stored[name], new).astype(
-                self.dtype
+            slots = [np.asarray(self._slots[f"{name}/{s}"], np.float64) for s in optimizer.slots]
+            old = stored[name], *slots
+
+            def updated(g: Any, w: Any, *slots: Any) -> tuple[Any, ...]:
+                before = dict(zip(optimizer.slots, slots, strict=True))
+                new, memory = optimizer.update(w, g, before, lr, self._updates)
+                return (new, *({**before, **memory}[slot] for slot in optimizer.slots))
+
+            new = elementwise.apply(updated, g, *old)
+            self._arrays[name], *after = (
+                np.where(batch.sits_out[name], x, y).astype(self.dtype)
+                for x, y in zip(old, new, strict=True)
             )
-            for slot, value in new_slots.items():
-                kept = np.where(batch.sits_out[name], slots[slot], value)
-                self._slots[f"{name}/{slot}"] = kept.astype(self.dtype)
+            self._slots |= {
+                f"{name}/{slot}": x for slot, x in zip(optimizer.slots, after, strict=True)
+            }

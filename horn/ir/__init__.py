@@ -3,7 +3,7 @@
 The modules, each importing only those before it: ``nodes`` (operations, expressions), ``rules``
 (the constraints on each node), ``monoids`` (of loops), ``neuron_ir`` (the IR of one class),
 ``averages`` and ``derive`` (backward from forward), ``contraction`` (sums of products into matrix
-products). ``ir.make`` and the like are those of ``nodes``.
+products), ``tracing`` (formulas in Python). ``ir.make`` and the like are those of ``nodes``.
 """
 
 from horn.ir.nodes import (

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from horn import ir
 from horn._kernels.engine import Tape, View
 from horn.backends import Array
 from horn.backends._formulas import Formulas
 from horn.ir import Scalar, const, load
+from horn.ir.tracing import trace
 from horn.optimizers import Optimizer
 from horn.parameter_server.pieces import ParameterPiece
 
@@ -33,10 +33,11 @@ class PieceUpdate:
         o, gradient = optimizer, np.zeros_like(w)
         arrays = {W: w, GRADIENT: gradient} | (self.slots if o.kept_slots else {})
         loads = {name: load(name, ALONG) for name in arrays}
-        g = o.prepared(loads[GRADIENT], loads[W] if decays else None)
+        g = trace(o.prepared, loads[GRADIENT], loads[W] if decays else None)
         before = {slot: loads.get(slot, const(0.0)) for slot in o.slots}
-        new, memory = o.update(loads[W], g, before, Scalar("learning_rate"), Scalar("updates"))
-        after = {W: new} | {slot: ir.lift(memory[slot]) for slot in o.slots if slot in loads}
+        rate, number = Scalar("learning_rate"), Scalar("updates")
+        new, memory = trace(o.update, loads[W], g, before, rate, number)
+        after = {W: new} | {slot: memory[slot] for slot in o.slots if slot in loads}
         views = {name: View(array, ALONG) for name, array in arrays.items()}
         outputs = [(views[n], value) for n, value in after.items() if value is not loads[n]]
         if outputs:

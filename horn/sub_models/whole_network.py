@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from horn import ir
 from horn._kernels.engine import Tape, View
 from horn.backends import Array
 from horn.backends._formulas import Formulas
 from horn.ir import Node, Op, Scalar, const, load, make, select
+from horn.ir.tracing import trace
 from horn.job import Job
 from horn.network import Network
 
@@ -132,7 +132,7 @@ class WholeNetwork:
             g = load(SUM, letters) / make(Op.MAXIMUM, count, const(1.0))
             live = make(Op.GT, count, ZERO)
         w = load(name, letters)
-        g = o.prepared(g, w if home.link >= 0 else None)
+        g = trace(o.prepared, g, w if home.link >= 0 else None)
         first = next(iter(views.values()))
         lengths = zip(letters, first.array.shape, strict=True)
         axes = {a: len(index[a]) if index and a in index else n for a, n in lengths}
@@ -146,9 +146,10 @@ class WholeNetwork:
             g = g * Scalar("clip")
         remembered = {slot: load(slot, letters) for slot in self.slot_names}
         slots = {slot: remembered.get(slot, ZERO) for slot in o.slots}
-        new, memory = o.update(w, g, slots, Scalar("learning_rate"), Scalar("updates"))
+        rate, number = Scalar("learning_rate"), Scalar("updates")
+        new, memory = trace(o.update, w, g, slots, rate, number)
         results = [(views[name], w, new)]
-        results += [(views[slot], old, ir.lift(memory[slot])) for slot, old in remembered.items()]
+        results += [(views[slot], old, memory[slot]) for slot, old in remembered.items()]
         outputs = [(v, new if live is None else select(live, new, old)) for v, old, new in results]
         formulas.append(axes, outputs, views, label=name)
 

@@ -1,9 +1,12 @@
 """Optimizers of users: what they override is their formula in every backend, and in plain NumPy."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import horn
+from horn.parameter_server.updates import PieceUpdate
 
 X = np.random.default_rng(0).normal(size=(6, 3))
 Y = np.random.default_rng(1).normal(size=(6, 2))
@@ -88,6 +91,93 @@ def test_every_method_that_a_subclass_overrides_counts(o, backend):
     found = trained(o, backend)
     for name, w in expected.items():
         np.testing.assert_allclose(found[name], w, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+class Warm(horn.Adam):
+    """Plain steps at first, and a number of the past that is set back now and then."""
+
+    def update(self, w, g, slots, lr, t):
+        if t < 2:
+            return w - lr * g, slots
+        new, memory = super().update(w, g, slots, lr, t)
+        if t % 3 == 0 and self.beta1:
+            memory["mean"] = 0.0
+        return new, memory
+
+
+class Upwards(horn.SGD):
+    """No weight falls below -0.5, and each moves by its own condition."""
+
+    def update(self, w, g, slots, lr, t):
+        step = lr * halved(g) if w > 0.0 else lr * min(g, 0.01, w)
+        return max(w - step, -0.5), slots
+
+
+def halved(g):
+    if g == 0.0 or not g > 0.02:
+        return 0.5 * g
+    return g
+
+
+class Bounded(horn.SGD):
+    def prepared(self, g, w=None):
+        return max(min(g, 0.05), -0.05) if w is None or abs(w) > 0.3 else g
+
+    def clip_factor(self, norm):
+        return 1.0 if norm < self.clip_norm else self.clip_norm / norm
+
+
+CONDITIONS = [Warm(0.1), Upwards(0.1, momentum=0.0), Bounded(0.1, momentum=0.5),
+              Bounded(0.1, clip_norm=0.1)]  # fmt: skip
+
+
+def by_weight(o):
+    """The optimizer with methods that are called for one weight after the other."""
+
+    class One(type(o)):
+        def update(self, w, g, slots, lr, t):
+            if np.ndim(w) == 0:
+                return super().update(w, g, slots, lr, t)
+            names = sorted(slots)
+            pairs = zip(w.flat, g.flat, *(slots[name].flat for name in names), strict=True)
+            found = [
+                self.update(a, b, dict(zip(names, s, strict=True)), lr, t) for a, b, *s in pairs
+            ]
+            new = np.reshape([x for x, _ in found], w.shape)
+            return new, {n: np.reshape([m[n] for _, m in found], w.shape) for n in names}
+
+        def prepared(self, g, w=None):
+            if np.ndim(g) == 0:
+                return super().prepared(g, w)
+            ws = [None] * g.size if w is None else w.flat
+            return np.reshape(
+                [self.prepared(a, b) for a, b in zip(g.flat, ws, strict=True)], g.shape
+            )
+
+    settings = {f.name: getattr(o, f.name) for f in dataclasses.fields(o)}
+    return One(**settings)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("o", CONDITIONS, ids=lambda o: type(o).__name__)
+def test_conditions_of_a_formula_hold_for_each_weight(o, backend):
+    expected, found = in_numpy(by_weight(o)), trained(o, backend)
+    for name, w in expected.items():
+        np.testing.assert_allclose(found[name], w, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("o", CONDITIONS[:3], ids=lambda o: type(o).__name__)
+def test_conditions_hold_for_each_weight_of_a_server(o):
+    rng = np.random.default_rng(2)
+    one, w = by_weight(o), rng.normal(size=20)
+    expected, slots = w.copy(), {name: np.zeros(20) for name in o.slots}
+    kept = {name: np.zeros(20) for name in o.kept_slots}
+    update = PieceUpdate(o, w, kept, True)
+    for t in range(1, 4):
+        g = rng.normal(size=20)
+        update(g, 0.1, t)
+        expected, slots = one.update(expected, one.prepared(g, expected), slots, 0.1, t)
+        np.testing.assert_allclose(w, expected, rtol=1e-12)
 
 
 class Scaled(horn.Neuron):

@@ -130,6 +130,26 @@ def test_one_sub_model_is_one_task_with_the_whole_batch(optimizer, keep, neuron)
         same(found, expected)
 
 
+class Choosing(horn.SGD):
+    """An optimizer whose formula has conditions."""
+
+    def prepared(self, g: Any, w: Any = None) -> Any:
+        return max(min(g, 0.05), -0.05) if w is None or abs(w) > 0.3 else g
+
+    def update(self, w: Any, g: Any, slots: Any, lr: Any, t: Any) -> Any:
+        return super().update(w, g if t > 2 else 0.5 * g, slots, lr, t)
+
+    def rate(self, iteration: int) -> float:
+        return super().rate(iteration) / (1 + iteration)
+
+
+def test_an_optimizer_that_chooses_does_so_in_a_sub_model():
+    job = a_job(Choosing(0.1, momentum=0.5, clip_norm=0.2), a_network(neuron=horn.neurons.Dropout))
+    one = make("kernels", Setup(job.network, job.optimizer, "labels", BATCH, job.dtype, 1))
+    one.bind(job.data)
+    same(alone(ParallelDropout(sub_models=1), job, trained), trained(one))
+
+
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "clipped"])
 @pytest.mark.parametrize(
     "strategy",
