@@ -278,6 +278,14 @@ class Direct(Optimizer):
         return w + g, {"previous_update": g}
 
 
+def no_previous(optimizer: Optimizer) -> str:
+    """The complaint about a read of ``m.previous_update`` under another optimizer than Direct."""
+    return (
+        "m.previous_update is what horn.Direct() last added to the weight; this job's optimizer "
+        f"is {type(optimizer).__name__}: keep what you need of each synapse in a horn.SynapseState"
+    )
+
+
 def of_this_file() -> dict[str, type[Optimizer]]:
     """The optimizers of this file, by their names in small letters."""
     return {

@@ -32,7 +32,7 @@ from horn.ir import (
 )  # fmt: skip
 from horn.layers import Layer, Link
 from horn.neuron import OF_A_SAMPLE, WEIGHT
-from horn.optimizers import Direct, Optimizer
+from horn.optimizers import Direct, Optimizer, no_previous
 from horn.program import ERRORS, BatchSum, ChannelSum, Draw, Frame, Output, Rank, members_of
 
 TALL = 8  # levels of operations: a taller expression is stored where all neurons read it
@@ -410,11 +410,7 @@ class MessageExpressions:
         if self.optimizer is None:
             return ZERO
         if not isinstance(self.optimizer, Direct):
-            raise ModelError(
-                "m.previous_update is what horn.Direct() last added to the weight; this"
-                " job's optimizer is "
-                f"{type(self.optimizer).__name__}"
-            )
+            raise ModelError(no_previous(self.optimizer))
         name = layer.biases[WEIGHT] if position is None else layer.links[position].weight
         slot = f"{name}/previous_update"
         if position is None:

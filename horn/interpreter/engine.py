@@ -29,14 +29,9 @@ from horn.interpreter.samples import (
     read_sample,
     sample_before,
 )
-from horn.optimizers import Direct, Optimizer
+from horn.optimizers import Direct, Optimizer, no_previous
 
 Array = np.ndarray[Any, Any]
-NO_PREVIOUS = (
-    "m.previous_update is the last change of the weight under horn.Direct(); with another "
-    "optimizer a neuron keeps what it needs "
-    "in a horn.State"
-)
 
 
 @dataclass
@@ -349,9 +344,9 @@ class Engine:
     def _memory(self, training: bool) -> LearnedNumbers:
         """The learned numbers, and their previous updates, which are 0 at inference."""
         previous: Numbers = {name: [0.0] * array.size for name, array in self._arrays.items()}
-        if training and not isinstance(self.optimizer, Direct):
-            return LearnedNumbers(flat(self._arrays), NO_PREVIOUS)
-        if training:
+        if training and self.optimizer is not None:
+            if not isinstance(self.optimizer, Direct):
+                return LearnedNumbers(flat(self._arrays), no_previous(self.optimizer))
             for name in self._learning:
                 previous[name] = self._slots[f"{name}/previous_update"].ravel().tolist()
         return LearnedNumbers(flat(self._arrays), previous)

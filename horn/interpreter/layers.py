@@ -385,7 +385,7 @@ def _previous(
     if WEIGHT not in weights:
         return {
             "previous_update": "m.previous_update is of m.weight; a neuron that declares Weights "
-            "keeps what it needs of each in a number of its own, horn.State"
+            "keeps what it needs of each synapse in a horn.SynapseState"
         }
     if isinstance(previous, str):
         return {"previous_update": previous}

@@ -275,7 +275,7 @@ class Names:
             self.scope.fail(
                 node,
                 "m.previous_update is of m.weight; a neuron that declares Weights keeps what it "
-                "needs of each in a number of its own, horn.State",
+                "needs of each synapse in a horn.SynapseState",
             )
         if name not in fields:
             if self.scope.kind == "backward" and name == "input":

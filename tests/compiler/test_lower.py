@@ -351,6 +351,6 @@ def test_previous_updates_are_directs():
         program(stacked(UsesPrevious, Standard))
     assert str(caught.value) == (
         "m.previous_update is what horn.Direct() last added to the weight; this job's optimizer "
-        "is SGD"
+        "is SGD: keep what you need of each synapse in a horn.SynapseState"
     )
     program(stacked(UsesPrevious, Standard), horn.Direct(0.1))

@@ -205,3 +205,39 @@ def test_a_parameter_does_not_decay_whatever_its_name():
         np.testing.assert_allclose(arrays["layer1.weight_scale"], scale, rtol=1e-12)
         difference = arrays["layer1.weight"] - found["python", decay]["layer1.weight"]
         assert np.abs(difference).max() < 1e-12
+
+
+class Remembering(horn.Neuron):
+    """Momentum of the outgoing weights, as the complaint about m.previous_update advises."""
+
+    kept = horn.SynapseState(0.0)
+
+    def forward(self, messages):
+        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    def backward(self, messages):
+        error = 0.0
+        for m in messages:
+            error += m.delta * m.weight
+            m.kept = 0.5 * m.kept + m.delta * self.output
+            self.push(m.kept)
+        self.backpropagate(error * self.activation.derivative(self.output))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_each_synapse_keeps_can_be_its_momentum(backend):
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.layer(4, neuron=Remembering, activation="tanh")
+    net.output(2, loss="squared_error")
+    given = {"batch_size": len(X), "epochs": STEPS, "dtype": "float64", "frozen": ["layer1"]}
+    job = horn.Job(net, (X, Y), horn.SGD(0.1), **given)
+    found = horn.train(job, backend=backend).model.parameters["layer2.weight"]
+    p = {n: np.array(w, np.float64) for n, w in network().initial_parameters("float64").items()}
+    h, velocity = np.tanh(X @ p["layer1.weight"].T + p["layer1.bias"]), 0.0
+    for _ in range(STEPS):
+        error = (h @ p["layer2.weight"].T + p["layer2.bias"] - Y) / len(X)
+        velocity = 0.5 * velocity + error.T @ h
+        p["layer2.weight"] -= 0.1 * velocity
+        p["layer2.bias"] -= 0.1 * error.sum(0)
+    np.testing.assert_allclose(found, p["layer2.weight"], rtol=1e-9)

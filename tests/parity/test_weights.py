@@ -304,7 +304,7 @@ REFUSED = {
     PushesOutside: "inside the loop",
     PushesTwice: "second time",
     PushesSometimes: "exactly once|once per message",
-    ReadsThePast: "previous_update is of m.weight",
+    ReadsThePast: "previous_update is of m.weight; .* each synapse in a horn.SynapseState",
     WritesBackward: "2 weights",
     Assigns: "self.gate is a Weight",
 }
