@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
 
 import msgspec
 
@@ -89,8 +88,6 @@ class Agent:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._warm: RunnerProcess | None = None
         self._n_standby = 0  # its tasks
-        self._written: dict[str, float] = {}  # by job: when its progress was written,
-        self._progress: dict[str, dict[str, Any]] = {}  # and the progress to be written
         self._suspended = False
         self._beat_at = 0.0  # time of the last request to ZooKeeper ...
         self._sure_at = 0.0  # ... and of the last one answered: the session lived then
@@ -237,7 +234,8 @@ class Agent:
         """Seconds until the next look."""
         if self._suspended:
             return 0.1
-        return min(PROGRESS_S if self._progress else LOOK_S, self.coord.session_s * BEAT)
+        is_news = any(run.progress is not None for run in self.runs.values())
+        return min(PROGRESS_S if is_news else LOOK_S, self.coord.session_s * BEAT)
 
     # orders
 
@@ -277,8 +275,6 @@ class Agent:
                 run.aim_at("end")
                 if run.is_over and (found is None or run.is_told):
                     del self.runs[job]
-                    self._progress.pop(job, None)
-                    self._written.pop(job, None)
 
     def _beat(self) -> None:
         """Send ZooKeeper frequent requests, to know how long the session is sure to last."""
@@ -358,11 +354,18 @@ class Agent:
         return RunnerProcess(self.name, size, self.user_environment)
 
     def _tell(self) -> None:
-        """Write reports and progress into ZooKeeper."""
+        """Write progress and reports into ZooKeeper; the last progress before the final report,
+        after which nobody waits for it.
+        """
         if not self.coord.connected:
             return
-        paths = self.coord.paths
+        paths, now = self.coord.paths, time.monotonic()
         for run in list(self.runs.values()):
+            said = run.progress
+            if said is not None and (run.is_over or now - run.written_s >= PROGRESS_S):
+                with contextlib.suppress(NotFound):  # the job is gone
+                    self.coord.set(paths.progress(run.job), msgspec.json.encode(said))
+                run.progress, run.written_s = None, now
             if run.is_told or (run.report.phase in LAST and not run.is_over):
                 continue  # the final report is sent once nothing runs any more
             run.is_told = True
@@ -375,16 +378,6 @@ class Agent:
             except BaseException:
                 run.is_told = False
                 raise
-        now = time.monotonic()
-        for job, said in list(self._progress.items()):
-            if now - self._written.get(job, 0.0) < PROGRESS_S:
-                continue
-            self._written[job] = now
-            del self._progress[job]
-            try:
-                self.coord.set(paths.progress(job), msgspec.json.encode(said))
-            except NotFound:
-                continue
 
     def _put(self, path: str, data: bytes) -> None:
         try:
@@ -446,8 +439,6 @@ class Agent:
                 runner.is_open = runner.line.read() is not None  # it is warm now
                 return
             run.listen(runner)
-            if run.progress is not None:
-                self._progress[run.job], run.progress = run.progress, None
 
     def _kill_all(self, why: str) -> None:
         """End all jobs, now."""

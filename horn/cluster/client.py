@@ -85,7 +85,7 @@ class JobStatus:
 
     @property
     def reached(self) -> Mapping[str, Any]:
-        """The progress, or at the end the result: a short job's last progress is never written."""
+        """The progress, or after a success the result, which has all of the last row."""
         at, result = self.progress, self.result
         if self.state.value != "SUCCEEDED":
             return at

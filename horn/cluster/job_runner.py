@@ -148,6 +148,7 @@ class JobRunner:
         try:
             return self._run()
         except Stopped as error:
+            self.progress.stopped(error.iteration)
             return protocol.RunnerFinished(
                 STOPPED, checkpoint=self.checkpoint, result={"iteration": error.iteration}
             )

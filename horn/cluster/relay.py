@@ -67,6 +67,11 @@ class ProgressWriter(Progress):
         """Say what the job waits for, to who looks at its status."""
         self._tell({"waits": reason})
 
+    def stopped(self, iteration: int) -> None:
+        """Say how far the job has come: its last step may have been told a while before."""
+        if self.facts and iteration:
+            self._tell({"epoch": -(-iteration // self.facts["per_epoch"]), "iteration": iteration})
+
     def end(self) -> None:
         """Write what a full disk did not take; again once there is room."""
         if self._unwritten:

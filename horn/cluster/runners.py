@@ -188,13 +188,16 @@ def _state(pid: int) -> list[bytes]:
 
 
 class JobRun:
-    """An attempt of a job on this host. ``report`` and ``progress`` are for ZooKeeper."""
+    """An attempt of a job on this host. ``report`` and ``progress`` are for ZooKeeper, which had
+    progress last at ``written_s``.
+    """
 
     def __init__(self, job: str, order: HostOrder, member: int) -> None:
         self.job, self.order, self.attempt = job, order, order.attempt
         self.report = HostReport(STARTING, member=member)
         self.is_told = False
         self.progress: dict[str, Any] | None = None
+        self.written_s = 0.0
         self.runner: RunnerProcess | None = None
         self.used: dict[str, float] = {}
         self.aim = RUN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,15 +15,18 @@ import pytest
 from horn.cluster.agent import Agent
 from horn.cluster.job_runner import JobRunner, _last_rows
 from horn.cluster.master import FAILED, RUN, STARTING, Allocation, HostFailure, HostOrder
+from horn.cluster.relay import ProgressWriter
 from horn.cluster.runner_protocol import (
     AddStandby,
     CheckpointComplete,
+    JobProgress,
     RunnerConnection,
     RunnerFinished,
     TasksRunning,
 )
 from horn.cluster.runners import JobRun, RunnerProcess, used_by
 from horn.coordination.nodes import MAX_DATA_BYTES
+from horn.coordination.paths import Paths
 from horn.errors import ModelError, ProtocolError
 
 SIGKILLED = RunnerFinished(
@@ -163,10 +167,50 @@ def test_of_a_job_that_is_gone_an_agent_keeps_nothing():
     run = JobRun("one", HostOrder(1, RUN, {}), member=1)
     run.say(FAILED)
     agent = Agent.__new__(Agent)
-    agent.runs, agent._progress, agent._written = {"one": run}, {"one": {}}, {"one": 1.0}
+    agent.runs = {"one": run}
     agent._is_cut_off = lambda: False  # type: ignore[method-assign]
     agent._reconcile({})
-    assert not agent.runs and not agent._progress and not agent._written
+    assert not agent.runs
+
+
+def test_the_last_progress_of_an_attempt_is_there_before_its_final_report():
+    """A job that failed in its fifth epoch was shown in its first, for good: its progress was kept
+    for half a second, and then dropped with the attempt.
+    """
+    run = JobRun("one", HostOrder(1, RUN, {}), member=1)
+    agent, paths = Agent.__new__(Agent), Paths("/horn")
+    written: list[tuple[str, Any]] = []
+    agent.name, agent.runs = "a", {"one": run}
+    agent.coord = SimpleNamespace(  # type: ignore[assignment]
+        connected=True, paths=paths,
+        set=lambda path, data: written.append((path, msgspec.json.decode(data))),
+    )  # fmt: skip
+    progress, report = paths.progress("one"), paths.report("one", 1, "a")
+    run.hear(JobProgress({"epoch": 1}))
+    agent._tell()
+    run.hear(JobProgress({"epoch": 5}))
+    agent._tell()
+    assert [(path, said.get("epoch")) for path, said in written] == [(progress, 1), (report, None)]
+    run.say(FAILED)
+    del written[:]
+    agent._tell()
+    agent._tell()
+    assert [path for path, _ in written] == [progress, report]
+    assert written[0][1] == {"epoch": 5} and written[1][1]["phase"] == FAILED
+
+
+def test_a_job_that_was_stopped_says_how_far_it_came(tmp_path: Path):
+    """It was shown behind its last checkpoint."""
+    said: list[Any] = []
+    writer = ProgressWriter(said.append, 1, tmp_path / "progress.jsonl")
+    writer.stopped(0)
+    writer.stopped(7)
+    assert said == [], "it had not begun"
+    writer.facts = {"per_epoch": 10}
+    writer.step(1, 9, 0.5, 100.0)
+    writer.stopped(20)
+    at = {k: v for k, v in said[-1].progress.items() if k != "at"}
+    assert at == {"per_epoch": 10, "epoch": 2, "iteration": 20, "loss": 0.5, "samples_per_s": 100.0}
 
 
 def test_what_waits_for_a_job_is_as_much_as_there_are_free_slots():
