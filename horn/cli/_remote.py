@@ -115,7 +115,7 @@ class JobWatcher:
         self._epoch, self._at = 0, (0, -1)
         self._offsets: dict[str, int] = {}
         self._partial: dict[str, bytes] = {}
-        self._told = ""
+        self._waits = self._failed = ""
 
     def show_news(self, cluster: ClusterClient) -> bool:
         """Show the job's news, in this session; whether it has ended. Raises horn's Timeout."""
@@ -141,23 +141,31 @@ class JobWatcher:
         return status.state in ENDED
 
     def _say(self, status: JobStatus) -> None:
-        """Show why the job waits, or its last failure; if quiet only the reason of a wait,
-        which may last for ever.
+        """Show why the job waits, once each time it begins to, or its last failure; if quiet only
+        the reason of a wait, which may last for ever.
         """
-        text = ""
-        if status.reason:
-            text = f"{status.state.value}: {status.reason}"
+        waits, failed = "", self._failed
+        if status.standstill:
+            waits = f"Job {self.job} {status.standstill}"
+        elif status.reason:
+            waits = f"{status.state.value}: {status.reason}"
         elif status.record.trouble and status.state.value in ("RESTARTING", "RUNNING"):
             first = status.record.trouble.splitlines()[0]
-            text = f"Restarting (attempt {status.record.n_restarts + 1}): {first}"
-        is_halted = status.state.value != "RUNNING" or not status.record.reason
-        is_said = not self.quiet or (status.reason and is_halted)
-        if text and text != self._told and is_said:
-            if self.is_begun and not self.quiet:
-                self.progress.note(text)
-            else:
-                terminal.say(text)
-        self._told = text or self._told
+            failed = f"Restarting (attempt {status.record.n_restarts + 1}): {first}"
+        runs = status.state.value == "RUNNING" and not status.standstill
+        is_halted = not runs or not status.record.reason
+        if waits not in ("", self._waits) and (is_halted or not self.quiet):
+            self._note(waits, is_needed=True)
+        if failed != self._failed:
+            self._note(failed)
+        self._waits, self._failed = waits, failed
+
+    def _note(self, text: str, *, is_needed: bool = False) -> None:
+        """Show a line; if quiet only one that is needed."""
+        if self.is_begun and not self.quiet:
+            self.progress.note(text)
+        elif is_needed or not self.quiet:
+            terminal.say(text)
 
     def _rows(self, cluster: ClusterClient, host: str) -> None:
         from horn.cluster.client import SHORT_S, notes
@@ -260,20 +268,37 @@ def until_over(
         raise exception_of(heard[0])
 
 
+class StandstillNotice:
+    """Says of ``whom`` that it stands still for want of a worker: once each time it begins."""
+
+    def __init__(self, whom: str) -> None:
+        self.whom, self.told = whom, ""
+
+    def look(self, cluster: ClusterClient) -> None:
+        before, self.told = self.told, cluster.standstill()
+        if self.told and not before:
+            terminal.say(f"{self.whom} {self.told}")
+
+
 def wait(
     cluster: ReconnectingClient, job: str, wanted: frozenset[JobState], timeout_s: float | None
 ) -> JobState:
-    """Wait for one of these states; raises horn's Timeout."""
+    """Wait for one of these states, and say when nobody works on it. Raises horn's Timeout."""
     from horn.coordination.jobs import JobState
 
     ends, state = math.inf if timeout_s is None else time.monotonic() + timeout_s, JobState.PENDING
+    notice = StandstillNotice(f"Job {job}")
 
     def is_there(client: ClusterClient) -> bool:
         nonlocal state
         state = client.jobs.state(job)
-        if state not in wanted and time.monotonic() > ends:
-            raise Timeout(f"job {job} is {state.value} after {timeout_s:g} s")
-        return state in wanted
+        if state in wanted:
+            return True
+        notice.look(client)
+        if time.monotonic() > ends:
+            why = f": it {notice.told}" if notice.told else ""
+            raise Timeout(f"job {job} is {state.value} after {timeout_s:g} s{why}")
+        return False
 
     until_over(cluster, job, is_there)
     return state

@@ -84,6 +84,8 @@ class _Reader:
 
     def __init__(self, job: str, task: str | None, tail: int | None, as_json: bool,
                  begins_s: float | None) -> None:  # fmt: skip
+        from horn.cli._remote import StandstillNotice
+
         self.job, self.task, self.tail = job, task, tail
         self.as_json, self.begins_s = as_json, begins_s
         self.offsets: dict[tuple[str, str], int] = {}
@@ -91,7 +93,7 @@ class _Reader:
         self.names: list[str] = []
         self.seen: set[tuple[str, str]] = set()
         self.answered: set[str] = set()  # workers, at the last look
-        self._has_ended = False
+        self._has_ended, self._notice = False, StandstillNotice(f"Job {job}")
 
     def follow(self, cluster: ClusterClient) -> bool:
         """Print new lines, in this session; whether it is over: no line comes after the end."""
@@ -99,6 +101,8 @@ class _Reader:
 
         self.print_new(cluster)
         has_ended, self._has_ended = self._has_ended, cluster.jobs.state(self.job) in ENDED
+        if not self._has_ended:
+            self._notice.look(cluster)
         return has_ended
 
     def print_new(self, cluster: ClusterClient) -> None:

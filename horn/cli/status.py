@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -61,7 +62,7 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
             if name is None:
                 _show_cluster(client, as_json)
             else:
-                _show_job(client.status(name), as_json)
+                _show_job(client, name, as_json)
             return False
 
         if watch_s is None:
@@ -104,18 +105,19 @@ def _show_cluster(cluster: ClusterClient, as_json: bool) -> None:
     terminal.say(" · ".join(line))
 
 
-def _show_job(status: JobStatus, as_json: bool) -> None:
+def _show_job(cluster: ClusterClient, job: str, as_json: bool) -> None:
     from horn import terminal
 
+    status = cluster.status(job)
     if as_json:
         terminal.print_json(_cluster.as_json(status))
         return
     _cluster.table(_cluster.COLUMNS, [_cluster.row(status)])
-    for line in _details(status):
+    for line in _details(status, cluster.coord.children(cluster.paths.workers())):
         click.echo(line)
 
 
-def _details(status: JobStatus) -> list[str]:
+def _details(status: JobStatus, up: Container[str]) -> list[str]:
     from horn import terminal
 
     record, result = status.record, status.result
@@ -127,7 +129,8 @@ def _details(status: JobStatus) -> list[str]:
         lines.append(f"Groups: {', '.join(map(str, record.groups))}{leaving}")
     for name, allocation in sorted(record.allocations.items()):
         ranks = ", ".join(map(str, allocation.ranks))
-        lines.append(f"On {name}: ranks {ranks}")
+        down = "" if name in up else ", which is down or cut off"
+        lines.append(f"On {name}{down}: ranks {ranks}")
     if record.checkpoint >= 0:
         lines.append(f"Last checkpoint: iteration {record.checkpoint:,}")
     if record.n_restarts:

@@ -25,7 +25,7 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
             no_wait: bool, timeout: str) -> int:  # fmt: skip
     """Have JOBS save a checkpoint at the next boundary and stop."""
     from horn import terminal
-    from horn.cli._remote import wait
+    from horn.cli._remote import StandstillNotice, wait
     from horn.coordination.jobs import ENDED
     from horn.errors import Conflict
 
@@ -38,11 +38,15 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
                 said = " It ends its iteration and saves; --now does not."
                 terminal.say(f"Job {name} is to stop.{said if saves and not now else ''}")
             if no_wait:
+                cluster.once(StandstillNotice(f"Job {name}").look)
                 continue
             try:
                 wait(cluster, name, ENDED, limit_s)
             except KeyboardInterrupt as error:
-                terminal.say(f"\nNot waited for any longer; it stops: horn status {name} --wait")
+                terminal.say(
+                    f"\nNot waited for any longer; the request to stop stands: "
+                    f"horn status {name} --wait"
+                )
                 return ending_of(error)[1]
             cluster.once(partial(_tell, job=name))
     if refused:
@@ -65,8 +69,12 @@ def _asked(cluster: ClusterClient, jobs: Sequence[str], now: bool) -> tuple[list
 
 
 def _saves(cluster: ClusterClient, job: str) -> bool:
-    """Whether a job that is to stop saves first: it has begun, and its servers keep no journal."""
-    return bool(cluster.status(job).record.allocations) and not _has_servers(cluster, job)
+    """Whether a job that is to stop saves first: it has begun on a worker that is up, and its
+    servers keep no journal.
+    """
+    status = cluster.status(job)
+    is_there = bool(status.record.allocations) and not status.standstill
+    return is_there and not _has_servers(cluster, job)
 
 
 def _has_servers(cluster: ClusterClient, job: str) -> bool:

@@ -260,7 +260,7 @@ def _on_cluster(
     ends none of the others.
     """
     from horn import terminal
-    from horn.cli._remote import until_over
+    from horn.cli._remote import StandstillNotice, until_over
     from horn.cluster.handles import Cluster
     from horn.coordination.jobs import ENDED
 
@@ -270,6 +270,8 @@ def _on_cluster(
         asked["timeout"] = terminal.duration(options["timeout"])
     jobs: dict[str, Trial] = {}
     job_of: dict[int, str] = {}  # by a trial's number, also once it has ended
+
+    notice = StandstillNotice("The sweep")
 
     def look(client: ClusterClient) -> bool:
         n_before = len(jobs)
@@ -292,6 +294,8 @@ def _on_cluster(
         if len(jobs) < n_before and jobs and sweep.best is not sweep.saved:
             with contextlib.suppress(NotFound, ClusterError, JobError):  # the end tries it again
                 fetch(sweep.best, client)
+        if jobs:
+            notice.look(client)
         return not jobs
 
     def fetch(trial: Trial | None, client: ClusterClient) -> None:

@@ -65,7 +65,9 @@ FILE_BYTES = 2**40  # of one at most
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job, as far as ZooKeeper knows. ``age_s`` : since it was submitted, by its clock."""
+    """A job, as far as ZooKeeper knows. ``age_s`` : since it was submitted, by its clock.
+    standstill : why nothing of it goes on, where no worker is up, nor a master to say so.
+    """
 
     job: str
     state: JobState
@@ -76,12 +78,13 @@ class JobStatus:
     submitted_s: float
     created: int
     age_s: float
+    standstill: str = ""
 
     @property
     def reason(self) -> str:
-        """What the job waits for, as its master says, or its primary host."""
+        """What the job waits for: a worker, or what its master says, or its primary host."""
         waits = "" if self.state in ENDED else str(self.progress.get("waits", ""))
-        return self.record.reason or waits
+        return self.standstill or self.record.reason or waits
 
     @property
     def reached(self) -> Mapping[str, Any]:
@@ -133,6 +136,18 @@ class ClusterClient:
             self._membership = Membership(self.coord, self.paths.workers())
             self._stack.callback(self._membership.close)
         return self._membership.members()
+
+    def standstill(self) -> str:
+        """In words, that jobs stand still since no worker is up; "" if one is."""
+        return self._standstill(self.coord.get(self.paths.workers()))
+
+    def _standstill(self, workers: Znode | None) -> str:
+        is_up = workers is not None and workers.n_children > 0
+        return "" if is_up else f"stands still, since {self._no_worker}"
+
+    @property
+    def _no_worker(self) -> str:
+        return f"no worker is up: start one with  horn worker --zk {self.hosts} --slots N"
 
     def free(self, members: Mapping[str, Member]) -> dict[str, Host]:
         """Workers with their free slots, by name."""
@@ -195,9 +210,7 @@ class ClusterClient:
 
         members = self.workers()
         if not members:
-            raise ClusterError(
-                f"no worker is up: start one with  horn worker --zk {self.hosts} --slots N"
-            )
+            raise ClusterError(self._no_worker)
         taken, reasons = 0, []
         order = sorted(members)
         secrets.SystemRandom().shuffle(order)
@@ -274,7 +287,8 @@ class ClusterClient:
     def status(self, job: str) -> JobStatus:
         """The status of a job. Raises NotFound. ClusterError: its nodes cannot be read."""
         try:
-            return self._status(job, self._read([job]))
+            nodes = self._read([job])
+            return self._status(job, nodes, next(nodes))
         except UNREADABLE as error:
             raise ClusterError(self._unreadable(job, error)) from error
 
@@ -286,12 +300,13 @@ class ClusterClient:
         )
 
     def _read(self, jobs: Sequence[str]) -> Iterator[Znode | None]:
-        """What ``_status`` takes of jobs, read in one round trip."""
+        """The folder of workers, then what ``_status`` takes of jobs, read in one round trip."""
         at = self.paths
         parts = (at.spec, at.state, at.record, at.progress, at.result)
-        return iter(self.coord.get_each([part(job) for job in jobs for part in parts]))
+        wanted = [at.workers(), *(part(job) for job in jobs for part in parts)]
+        return iter(self.coord.get_each(wanted))
 
-    def _status(self, job: str, nodes: Iterator[Znode | None]) -> JobStatus:
+    def _status(self, job: str, nodes: Iterator[Znode | None], workers: Znode | None) -> JobStatus:
         spec, state, record, progress, result = itertools.islice(nodes, 5)
         if spec is None or state is None:
             raise NotFound(f"no job {job!r}")
@@ -300,14 +315,14 @@ class ClusterClient:
             found = submission.read(self.key, job, spec)
         except HornError:
             found = None
+        now, read = JobState(state.data.decode()), JobRecord()
+        if record is not None and record.data:
+            read = msgspec.json.decode(record.data, type=JobRecord)
         return JobStatus(
-            job,
-            JobState(state.data.decode()),
-            found,
-            JobRecord() if record is None or not record.data
-            else msgspec.json.decode(record.data, type=JobRecord),
+            job, now, found, read,
             _json(progress), _json(result), spec.made_s, spec.created,
             max(self.now_s() - spec.made_s, 0.0),
+            "" if now in ENDED else self._standstill(workers),
         )  # fmt: skip
 
     def _packages(self, jobs: Sequence[str]) -> Iterator[str]:
@@ -330,9 +345,10 @@ class ClusterClient:
         for k in range(0, len(names), TOGETHER):
             jobs = names[k : k + TOGETHER]
             nodes = self._read(jobs)
+            workers = next(nodes)
             for job in jobs:
                 try:
-                    found.append(self._status(job, nodes))
+                    found.append(self._status(job, nodes, workers))
                 except NotFound:  # it is being removed
                     continue
                 except UNREADABLE as error:
@@ -435,7 +451,7 @@ class ClusterClient:
             if record.n_refused == n_groups:
                 raise Conflict(f"job {job!r} goes on with {here} groups: {record.trouble}")
             if ends is not None and time.monotonic() > ends:
-                why = f": it {record.reason}" if record.reason else ""
+                why = f": it {status.reason}" if status.reason else ""
                 raise Timeout(f"job {job} has {here} groups after {timeout_s:g} s{why}")
             time.sleep(0.1)
 

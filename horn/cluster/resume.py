@@ -39,7 +39,10 @@ def resume(
     """
     state = cluster.jobs.state(job)
     if JobState.PENDING not in NEXT[state]:
-        raise Conflict(f"job {job!r} is {state.value}; what FAILED or was STOPPED is resumed")
+        first = f"; wait for its end:  horn status {job} --wait" * (state is JobState.STOPPING)
+        raise Conflict(
+            f"job {job!r} is {state.value}; what FAILED or was STOPPED is resumed{first}"
+        )
     at = cluster.paths
     nodes = [node_of(cluster.coord, path, job) for path in (at.state(job), at.record(job))]
     status = cluster.status(job)

@@ -158,7 +158,10 @@ class Jobs:
         with contextlib.suppress(ProtocolError):
             state = self.state(job)
             if state not in ENDED:
-                raise Conflict(f"job {job!r} is {state.value}; stop it first")
+                first = "stop it first"
+                if state is JobState.STOPPING:
+                    first = f"wait for its end:  horn status {job} --wait"
+                raise Conflict(f"job {job!r} is {state.value}; {first}")
 
     def remove(self, job: str) -> None:
         """Remove an ended job; Conflict if it has not ended."""

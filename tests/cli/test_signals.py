@@ -289,7 +289,7 @@ def test_ctrl_c_at_stop_says_that_the_job_stops_all_the_same(
         with monkeypatch.context() as patch:
             patch.setattr(_remote, "wait", wait)
             done = run("stop", job)
-        assert done.code == 130 and f"it stops: horn status {job} --wait" in done.err
+        assert done.code == 130 and f"request to stop stands: horn status {job} --wait" in done.err
         assert cluster.wait_ended(client, job).state is JobState.STOPPED
 
 
