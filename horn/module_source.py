@@ -23,6 +23,7 @@ from horn import texts
 from horn.errors import ModelError
 from horn.plain_values import Scalar, encoded, is_plain
 
+CAPTURED = "horn_source_"  # the prefix of the names of captured modules
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
 _ASSIGNMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign)
@@ -322,12 +323,15 @@ def set_unseen(name: str, value: Any, statements: Sequence[ast.stmt]) -> str:
 
 def import_of(name: str, value: Any, namespace: dict[str, Any]) -> str:
     """The statement that imports a module, or a member of one, under a name of a namespace; "" for
-    other things, and for those of that namespace alone, or of the program's own module.
+    other things, for those of that namespace alone, of the program's own module, and of captured
+    modules, whose names mean nothing in another process.
     """
     if isinstance(value, types.ModuleType):
         return f"import {value.__name__} as {name}" if value.__name__ != "__main__" else ""
     origin, own = (getattr(value, a, None) for a in ("__module__", "__name__"))
     if not isinstance(origin, str) or not isinstance(own, str) or origin == "__main__":
+        return ""
+    if origin.startswith(CAPTURED):
         return ""
     places = list(itertools.accumulate(origin.split("."), "{}.{}".format))
     for place in places:  # horn.Neuron rather than horn.neuron.Neuron

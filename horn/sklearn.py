@@ -26,11 +26,12 @@ from horn.errors import DataError, ModelError
 from horn.job import EarlyStopping, Job
 from horn.mistakes import ESTIMATORS, NoSuchAttribute, remedy, teaches
 from horn.model import Array, Model
+from horn.module_source import CAPTURED
 from horn.network import Network
 from horn.neuron import Neuron
 from horn.neurons import Standard
 from horn.optimizers import Optimizer, named
-from horn.sources import CAPTURED, CapturedCode, SourceCapture
+from horn.sources import CapturedCode, SourceCapture
 from horn.train import conduct
 from horn.training.cursor import Cursor
 from horn.training.loop import History, TrainingLoop

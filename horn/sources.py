@@ -16,6 +16,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import inspect
+import itertools
 import json
 import linecache
 import math
@@ -23,6 +24,7 @@ import os
 import re
 import site
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -32,6 +34,7 @@ from typing import Any
 from horn import texts
 from horn.errors import ModelError
 from horn.module_source import (
+    CAPTURED,
     DEFINITIONS,
     IMPORTS,
     NeededModule,
@@ -50,11 +53,13 @@ from horn.module_source import (
 from horn.plain_values import NotPlain, Scalar, decoded, encoded, is_plain
 
 Reference = dict[str, Any]
-CAPTURED = "horn_source_"  # the prefix of the names of captured modules
+_CODE = "__horn_code__"  # in a captured module the CapturedCode that it is of
 # The file whose captured text is running again at the moment; ``train`` must not run then.
 running: ContextVar[str] = ContextVar("running", default="")
 _ROOT = Path(__file__).resolve().parent.parent
 _OWN = f"{_ROOT}/horn/", f"{_ROOT}/zk/"
+_NAMING = threading.Lock()
+_RUN: set[str] = set()  # the names of the captured modules that run now, in any thread
 
 
 @functools.cache
@@ -206,6 +211,9 @@ class SourceCapture:
     def _module_of(self, thing: Any) -> NeededModule:
         """The module whose text defines a thing: a file's, or text that ran without one."""
         code, namespace = texts.code_of(thing), texts.namespace_of(thing)
+        if (captured := namespace.get(_CODE)) is not None:
+            own = captured.modules[thing.__module__.partition(".")[2]]
+            return self._captured(own, thing.__qualname__)
         if code is None and texts.file_of(namespace) and "get_ipython" not in namespace:
             return self._module(thing.__module__ or "", thing.__qualname__)
         if code is not None and texts.is_file(code.co_filename):
@@ -245,10 +253,19 @@ class SourceCapture:
             )
         # A script's own module is named after its file; __main__ means nothing elsewhere.
         name = Path(file).stem if module_name == "__main__" else module_name
-        if module_name.startswith(CAPTURED):  # the capture of a capture keeps its short name
-            known = self._modules.get(short := module_name.partition(".")[2])
-            name = short if known is None or known.namespace is vars(module) else name
         return self._text_of(name, file, module.__dict__, wanted)
+
+    def _captured(self, module: types.ModuleType, wanted: str) -> NeededModule:
+        """A captured module, under its short name: not that of ``sys.modules``, which may be of
+        another load of the same source, that another thread is in the middle of.
+        """
+        name = module.__name__.partition(".")[2]
+        text = texts.of_file(str(module.__file__), vars(module))
+        while (known := self._modules.get(name)) is not None:
+            if known.namespace is vars(module) or known.text == text:
+                return known
+            name += "_"
+        return self._text_of(name, str(module.__file__), vars(module), wanted)
 
     def _text_of(
         self, name: str, file: str, namespace: dict[str, Any], wanted: str
@@ -315,25 +332,41 @@ class SourceCapture:
                         self._need_import(needed, inner)
 
     def _need_import(self, needed: NeededModule, statement: ast.Import | ast.ImportFrom) -> None:
+        # In a captured module an import looks in captured modules first.
+        code = needed.namespace.get(_CODE)
+        modules = sys.modules if code is None else {**sys.modules, **code.modules}
         if isinstance(statement, ast.Import):
             for alias in statement.names:
-                self._need_user_module(alias.name, None)
+                self._need_user_module(modules, alias.name, None)
             return
         package = needed.namespace.get("__package__") or ""
         origin = "." * statement.level + (statement.module or "")
         absolute = importlib.util.resolve_name(origin, package) if statement.level else origin
         for alias in statement.names:
-            if f"{absolute}.{alias.name}" in sys.modules:
-                self._need_user_module(f"{absolute}.{alias.name}", None)
+            if f"{absolute}.{alias.name}" in modules:
+                self._need_user_module(modules, f"{absolute}.{alias.name}", None)
             else:
-                self._need_user_module(absolute, None if alias.name == "*" else {alias.name})
+                names = None if alias.name == "*" else {alias.name}
+                self._need_user_module(modules, absolute, names)
 
-    def _need_user_module(self, name: str, wanted: set[str] | None) -> None:
-        module = sys.modules.get(name)
+    def _need_user_module(
+        self, modules: Mapping[str, types.ModuleType], name: str, wanted: set[str] | None
+    ) -> None:
+        module = modules.get(name)
         file = getattr(module, "__file__", None)
-        if is_horn(name) or file is None or not file.endswith(".py") or not is_user_file(file):
+        if module is None or is_horn(name) or file is None or not file.endswith(".py"):
             return
-        needed = self._module(name, name)
+        if _CODE in vars(module):
+            needed = self._captured(module, name)
+            if needed.name != name:
+                raise ModelError(
+                    f"two model files have modules named {name} that differ, and one file cannot "
+                    f"keep both: give one of them another name"
+                )
+        elif is_user_file(file):
+            needed = self._module(name, name)
+        else:
+            return
         self._need(needed, needed.bound if wanted is None else wanted)
 
 
@@ -445,7 +478,7 @@ class CapturedCode:
                 raise ModelError(f"{origin}: the source of {name!r} is not what was saved")
         self.origin = origin
         self._sources = sources
-        self._modules: dict[str, types.ModuleType] = {}
+        self.modules: dict[str, types.ModuleType] = {}  # by the names that their source knows
         digest = hashlib.sha256(json.dumps([sources, salt], sort_keys=True).encode()).hexdigest()
         self._prefix = f"{CAPTURED}{digest[:12]}"
         self._nested: dict[str, Any] = {}
@@ -474,11 +507,23 @@ class CapturedCode:
         return thing
 
     def module(self, name: str) -> types.ModuleType:
-        if name in self._modules:
-            return self._modules[name]
+        if name in self.modules:
+            return self.modules[name]
+        # Classes find their module by its name while it runs: threads that load the same source at
+        # the same time have a name each.
+        with _NAMING:
+            names = (f"{self._prefix}{'_' * k}.{name}" for k in itertools.count())
+            own = next(each for each in names if each not in _RUN)
+            _RUN.add(own)
+        try:
+            return self._executed(name, types.ModuleType(own))
+        finally:
+            _RUN.discard(own)
+
+    def _executed(self, name: str, module: types.ModuleType) -> types.ModuleType:
+        """A module after its statements have run."""
         source = self._sources[name]
-        module = types.ModuleType(f"{self._prefix}.{name}")
-        self._modules[name] = module
+        self.modules[name] = module
         file = f"{self.origin}/{source['file']}" if self.origin else source["file"]
         if linecache.getlines(file) not in ([], source["text"].splitlines(keepends=True)):
             file = f"{self.origin}/{self._prefix[-12:]}/{source['file']}"
@@ -489,7 +534,9 @@ class CapturedCode:
         )  # fmt: skip
         # inspect and the compiler find a class's source through its module.
         sys.modules[module.__name__] = module
-        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self._import}
+        module.__dict__[_CODE] = self
+        own = {"__import__": self._import, "__build_class__": _class}
+        module.__dict__["__builtins__"] = {**vars(builtins), **own}
         module.__dict__.update({n: self._plain(v) for n, v in source["constants"].items()})
         if imports := source.get("imports"):
             self._run(texts.parsed("; ".join(imports), file).body, module.__dict__, file)
@@ -603,7 +650,15 @@ class CapturedCode:
     def _module_or_empty(self, name: str) -> types.ModuleType:
         if name in self._sources:
             return self.module(name)
-        return self._modules.setdefault(name, types.ModuleType(f"{self._prefix}.{name}"))
+        return self.modules.setdefault(name, types.ModuleType(f"{self._prefix}.{name}"))
+
+
+def _class(body: types.FunctionType, *arguments: Any, **keywords: Any) -> Any:
+    """``class`` in a captured module: one without methods would not tell whose it is."""
+    made = builtins.__build_class__(body, *arguments, **keywords)
+    if isinstance(made, type):
+        setattr(made, texts.GLOBALS, body.__globals__)
+    return made
 
 
 def line_of(error: BaseException, called: bool = False) -> tuple[str, int, str] | None:

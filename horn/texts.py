@@ -31,6 +31,8 @@ from horn import prompt
 
 # The key of a namespace for the texts of code that ran in it without a file: they live as long.
 KEPT = "__horn_texts__"
+# The attribute of a class of a captured module that has its globals.
+GLOBALS = "__horn_globals__"
 REMEDY = (
     "define it in a file, in a notebook, in  python -c , or in a text given to exec by a variable: "
     "exec(text)"
@@ -79,6 +81,9 @@ def namespace_of(thing: Any) -> dict[str, Any]:
     found = thing if isinstance(thing, types.FunctionType) else _method_of(thing)
     if found is not None:
         return found.__globals__
+    if isinstance(thing, type) and GLOBALS in vars(thing):
+        own: dict[str, Any] = vars(thing)[GLOBALS]
+        return own
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
     return {} if module is None else module.__dict__
 

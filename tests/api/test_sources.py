@@ -1,0 +1,166 @@
+"""Saved sources that run again: in several threads at once, and saved once more."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.sources import CapturedCode, SourceCapture
+
+# ``first`` waits, while it runs again, for what the test does in between.
+NEURONS = """
+from __future__ import annotations
+import threading
+import horn
+
+def gate(thing):
+    getattr(threading.current_thread(), "wait", int)()
+    return thing
+
+first = gate(horn.Neuron)
+from dataclasses import dataclass
+from typing import ClassVar
+from horn import math
+from gains_of_a_test import gain as amplified
+import gains_of_a_test as gains
+
+class Bent(first):
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(amplified(math.tanh(total)) * gains.tenth(1.0))
+
+class Same(Bent):
+    pass
+
+@dataclass
+class Settings:
+    rate: float = 0.5
+    names: ClassVar[tuple] = ("rate",)
+"""
+GAINS = """
+def gain(z):
+    return FACTOR * z
+
+def tenth(z):
+    return 0.1 * z
+
+FACTOR = 3.0
+"""
+X = np.random.default_rng(0).normal(size=(5, 3))
+
+
+@pytest.fixture
+def neurons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module of neurons, in a folder that is no longer found after ``forget``."""
+    (tmp_path / "neurons_of_a_test.py").write_text(NEURONS)
+    (tmp_path / "gains_of_a_test.py").write_text(GAINS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("neurons_of_a_test")
+    forget()
+
+
+def forget() -> None:
+    for name in ("neurons_of_a_test", "gains_of_a_test"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def saved(neurons: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a model whose source is found nowhere else."""
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.layer(4, neuron=neurons.Bent, name="bent")
+    net.layer(4, neuron=neurons.Same, name="same")
+    net.output(1, loss="squared_error")
+    job = horn.Job(net, (X, X[:, :1]), epochs=1)
+    path = tmp_path / "model.horn"
+    horn.train(job, progress=False).model.save(path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(tmp_path)])
+    forget()
+    return path
+
+
+class Paused(threading.Thread):
+    """A thread whose captured module stops in its middle until ``go``."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self.call, self.stopped, self.let = call, threading.Event(), threading.Event()
+        self.start()
+        assert self.stopped.wait(20)
+
+    def wait(self) -> None:
+        self.stopped.set()
+        assert self.let.wait(20)
+
+    def run(self) -> None:
+        self.found = self.call()
+
+    def go(self) -> Any:
+        self.let.set()
+        self.join(20)
+        return self.found
+
+
+def test_a_part_of_a_loaded_model_has_all_of_its_source(saved: Path, tmp_path: Path) -> None:
+    """What its modules imported from one another was left out."""
+    model = horn.Model.load(saved)
+    model.cut("same").save(tmp_path / "part.horn")
+    horn.Model.load(tmp_path / "part.horn").cut("same").save(tmp_path / "again.horn")
+    expected = model.activations(X, "same")
+    assert np.ptp(expected) > 0.01
+    for name in ("part.horn", "again.horn"):
+        np.testing.assert_array_equal(horn.Model.load(tmp_path / name).predict(X), expected)
+
+
+def test_a_model_is_saved_whole_while_another_thread_loads_it(saved: Path, tmp_path: Path) -> None:
+    """A module that another thread had half run was taken for that of the model."""
+    model = horn.Model.load(saved)
+    expected = model.activations(X, "same")
+    other = Paused(lambda: horn.Model.load(saved))
+    for layer in ("bent", "same"):
+        model.cut(layer).save(tmp_path / f"{layer}.horn")
+    at_once = horn.Model.load(saved).activations(X, "same")
+    loaded = other.go()
+    np.testing.assert_array_equal(at_once, expected)
+    np.testing.assert_array_equal(loaded.activations(X, "same"), expected)
+    np.testing.assert_array_equal(horn.Model.load(tmp_path / "same.horn").predict(X), expected)
+    bent = horn.Model.load(tmp_path / "bent.horn").predict(X)
+    np.testing.assert_array_equal(bent, model.activations(X, "bent"))
+
+
+def test_each_of_two_threads_finds_its_own_module_while_it_runs(neurons: Any) -> None:
+    """A dataclass looks its annotations up in the module of its name."""
+    capture = SourceCapture()
+    references = [capture.reference(neurons.Settings), capture.reference(neurons.Bent)]
+    sources = capture.sources()
+
+    def both() -> tuple[Any, Any]:
+        code = CapturedCode(sources, "")
+        return code.resolve(references[0]), code.resolve(references[1])
+
+    first = Paused(both)
+    second = Paused(both)
+    made = [first.go()[0], second.go()[0]]
+    assert [[field.name for field in fields(each)] for each in made] == [["rate"], ["rate"]]
+    assert made[0] is not made[1]
+
+
+def test_names_of_modules_are_free_again(saved: Path) -> None:
+    """A process that loads a model often keeps the modules of the last load alone."""
+    horn.Model.load(saved)
+    before = {name for name in sys.modules if name.startswith("horn_source_")}
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(3):
+            pool.submit(horn.Model.load, saved).result()
+    assert {name for name in sys.modules if name.startswith("horn_source_")} == before
