@@ -5,57 +5,63 @@ from __future__ import annotations
 import math
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from horn import initializers
-from horn.errors import ModelError
-from horn.initializers import Initializer
+from horn import initializers, texts
+from horn.errors import HornError, ModelError
+from horn.initializers import Initializer, Shape
 from horn.layers import Layer, SynapseArray
-from horn.neuron import Parameter, SynapseState, declared, mentions
+from horn.neuron import SynapseState, declared, mentions
+
+Fans = tuple[int, int]
 
 
-def parameters(layers: Sequence[Layer], seed: int, dtype: Any) -> dict[str, Any]:
-    """Every learned array by name. Raises ModelError: those of a layer take more memory than there
-    is.
+def parameters(
+    layers: Sequence[Layer], seed: int, dtype: Any, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Every learned array by name: a copy of the given one, or drawn. Raises ModelError: those of a
+    layer take more memory than there is, or an initialiser gives no numbers of that shape.
     """
     arrays: dict[str, Any] = {}
     for layer in layers[1:]:
         try:
-            arrays |= _of_layer(layer, seed, dtype)
+            arrays |= _of_layer(layer, seed, dtype, given)
         except MemoryError as error:
             raise _too_large(layer) from error
     return arrays
 
 
-def _of_layer(layer: Layer, seed: int, dtype: Any) -> dict[str, Any]:
+def _of_layer(layer: Layer, seed: int, dtype: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """The learned arrays that a layer owns."""
     arrays: dict[str, Any] = {}
+
+    def add(array: str, init: Initializer, shape: Shape, fans: Fans, *path: int) -> None:
+        if array in given:
+            arrays[array] = np.array(given[array], dtype, order="C")
+        else:
+            arrays[array] = _drawn(array, init, shape, fans, dtype, seed, *path)
+
     for position, link in enumerate(layer.links):
-        shape = link.shape(layer.size)
         if link.tie is not None:
             continue
         again = layer.again(position)  # the first has the key of the only one
         of_link = (5, again) if again else (0,)
+        fans = layer.typical_fan_in, link.fan_out(layer.size)
         for name, array in link.weights.items():
             path = (layer.index, link.source.index, *of_link, *layer.key_of(name))
             init = _given(layer.weights[name].init, link.init, f"{layer.name}.{name}")
-            rng = initializers.generator(seed, *path)
-            fan_out = link.fan_out(layer.size)
-            values = init.values(shape, layer.typical_fan_in, fan_out, rng)
-            arrays[array] = _own(values, dtype)
+            add(array, init, link.shape(layer.size), fans, *path)
+    fans = layer.fan_in, layer.size
     for name, array in layer.biases.items():
-        rng = initializers.generator(seed, layer.index, 0, 2, *layer.key_of(name))
         assert layer.bias is not None
         init = _given(layer.weights[name].bias, layer.bias, f"{layer.name}.{name}: bias")
-        values = init.values((layer.n_kinds,), layer.fan_in, layer.size, rng)
-        arrays[array] = _own(values, dtype)
+        add(array, init, (layer.n_kinds,), fans, layer.index, 0, 2, *layer.key_of(name))
     for position, (name, parameter) in enumerate(layer.parameters.items()):
-        arrays[f"{layer.name}.{name}"] = _initial(
-            layer, position, parameter, dtype, layer.n_kinds, seed
-        )
+        init = initializers.resolve(parameter.initial, f"{layer.neuron.__name__}.{name}")
+        add(f"{layer.name}.{name}", init, (layer.n_kinds,), fans, layer.index, position, 3)
     return arrays
 
 
@@ -72,20 +78,21 @@ def _too_large(layer: Layer) -> ModelError:
 
 
 def states(layers: Sequence[Layer], seed: int, dtype: Any) -> dict[str, Any]:
-    """Every State and SynapseState by name."""
-    arrays = {
-        f"{layer.name}.{name}": _initial(layer, 1000 + position, state, dtype, layer.size, seed)
-        for layer in layers[1:]
-        for position, (name, state) in enumerate(layer.states.items())
-    }
+    """Every State and SynapseState by name. Raises ModelError as ``parameters``."""
+    arrays = {}
+    for layer in layers[1:]:
+        for position, (name, state) in enumerate(layer.states.items()):
+            init = initializers.resolve(state.initial, f"{layer.neuron.__name__}.{name}")
+            array, fans = f"{layer.name}.{name}", (layer.fan_in, layer.size)
+            key = layer.index, 1000 + position, 3
+            arrays[array] = _drawn(array, init, (layer.size,), fans, dtype, seed, *key)
     for found in synapse_states(layers):
         layer, where = found.layer, f"{found.owner.neuron.__name__}.{found.state.name}"
         init = initializers.resolve(found.state.initial, where)
         position = 0 if found.position is None else 1 + found.position
         path = (found.owner.index, found.place, 4, layer.index, position)
-        rng = initializers.generator(seed, *path)
-        values = init.values(found.shape, layer.typical_fan_in, layer.size, rng)
-        arrays[found.name] = _own(values, dtype)
+        fans = layer.typical_fan_in, layer.size
+        arrays[found.name] = _drawn(found.name, init, found.shape, fans, dtype, seed, *path)
     return arrays
 
 
@@ -110,18 +117,52 @@ def synapse_states(layers: Sequence[Layer]) -> list[SynapseArray]:
     return found
 
 
-def _initial(
-    layer: Layer, position: int, parameter: Parameter, dtype: Any, n: int, seed: int
+def _drawn(
+    array: str, init: Initializer, shape: Shape, fans: Fans, dtype: Any, seed: int, *path: int
 ) -> Any:
-    where = f"{layer.neuron.__name__}.{parameter.name}"
-    init = initializers.resolve(parameter.initial, where)
-    rng = initializers.generator(seed, layer.index, position, 3)
-    return _own(init.values((n,), layer.fan_in, layer.size, rng), dtype)
+    """An array of the network, from the generator of its path: a copy, since training writes into
+    it. Raises ModelError: an initialiser of the user's own returns no finite numbers of this shape.
+    HornError: it raises another error.
+    """
+    rng = initializers.generator(seed, *path)
+    if type(init).__module__ == initializers.__name__:
+        try:
+            return np.array(init.values(shape, *fans, rng), dtype, order="C")
+        except ModelError as error:  # the model's file does not have it
+            raise ModelError(f"{array}: {error}") from None
+    wanted = (
+        f"{array}: {type(init).__name__}.values({shape}, {fans[0]}, {fans[1]}, rng) must return an "
+        f"array of finite numbers, of shape {shape}, but"
+    )
+    ask: Any = init.values
+    try:
+        found = np.asarray(ask(shape, *fans, rng))
+    except (HornError, MemoryError):
+        raise
+    except Exception as error:
+        raised = None if error.__traceback__ is None else error.__traceback__.tb_next
+        line = "" if raised is None else texts.shown(ask, raised.tb_lineno)
+        raise HornError(f"{wanted} it raised {type(error).__name__}: {error}{line}") from error
+    code = getattr(ask, "__code__", None)
+    line = "" if code is None else texts.shown(ask, code.co_firstlineno)
+    if found.dtype.kind not in "biuf":
+        raise ModelError(f"{wanted} it returned {_told(found)}{line}")
+    if found.shape != shape:
+        what = f"the number {found}" if not found.shape else f"shape {found.shape}"
+        raise ModelError(f"{wanted} it returned {what}{line}")
+    values = np.array(found, dtype, order="C")
+    if not (finite := np.isfinite(values)).all():
+        place = tuple(map(int, np.unravel_index(finite.argmin(), shape)))
+        raise ModelError(f"{wanted} it returned {found[place]} at {place}{line}")
+    return values
 
 
-def _own(values: Any, dtype: Any) -> Any:
-    """A copy: training writes into it, and the caller keeps the given array."""
-    return np.array(values, dtype, order="C")
+def _told(found: Any) -> str:
+    """What is no array of real numbers."""
+    if not found.shape:
+        return repr(found.item())[:80]
+    kinds = {"c": "complex numbers", "U": "text", "S": "bytes"}
+    return kinds.get(found.dtype.kind, f"an array of {found.dtype}")
 
 
 def _given(own: Any, of_layer: Initializer, where: str) -> Initializer:

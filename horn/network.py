@@ -624,10 +624,10 @@ class Network:
         name.
         """
         network = Network(self.seed)
-        network.layers = self.layers
         given = {**arrays, **{f"state/{name}": value for name, value in states.items()}}
-        vars(network)["_given"] = given
-        return network.freezing(self.frozen)
+        vars(network).update(vars(self), _given=given)
+        vars(network).pop("is_of_model", None)
+        return network
 
     def freezing(self, arrays: Collection[str]) -> Network:
         """The same layers with these learned arrays frozen in training."""
@@ -677,9 +677,7 @@ class Network:
         """Every learned array by name, drawn from the seed unless it is given. Shapes as in the
         module's docstring.
         """
-        arrays = initial_arrays.parameters(self.layers, self.seed, dtype)
-        given = {name: self._given[name] for name in arrays if name in self._given}
-        return arrays | {name: np.array(a, dtype, order="C") for name, a in given.items()}
+        return initial_arrays.parameters(self.layers, self.seed, dtype, self._given)
 
     def initial_states(self, dtype: Any = np.float32) -> dict[str, Any]:
         """Every State array (fan_out,) by name, and every SynapseState in the shape of weights;

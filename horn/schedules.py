@@ -10,7 +10,7 @@ from numbers import Real
 from typing import Any, Protocol
 
 from horn import mistakes, texts
-from horn.errors import HornError, ModelError, shown_file
+from horn.errors import HornError, ModelError
 
 
 class Schedule(Protocol):
@@ -175,7 +175,7 @@ def rate(learning_rate: LearningRate, iteration: int) -> float:
         raise
     except Exception as error:
         raised = None if error.__traceback__ is None else error.__traceback__.tb_next
-        line = "" if raised is None else _line(ask, raised.tb_lineno)
+        line = "" if raised is None else texts.shown(ask, raised.tb_lineno)
         raise HornError(
             f"the learning rate of {_called(ask)}({iteration}) must be a number from 0, but it "
             f"raised {type(error).__name__}: {error}{line}"
@@ -186,7 +186,7 @@ def rate(learning_rate: LearningRate, iteration: int) -> float:
         value = math.nan
     if not 0.0 <= value < math.inf:
         code = getattr(ask, "__code__", None)
-        line = "" if code is None else _line(ask, code.co_firstlineno)
+        line = "" if code is None else texts.shown(ask, code.co_firstlineno)
         raise ModelError(
             f"the learning rate of {_called(ask)}({iteration}) must be a number from 0, got "
             f"{found!r}{line}"
@@ -197,12 +197,3 @@ def rate(learning_rate: LearningRate, iteration: int) -> float:
 def _called(function: Any) -> str:
     """The name of a function or method, without the function that it was defined in."""
     return str(getattr(function, "__qualname__", function)).rpartition("<locals>.")[2]
-
-
-def _line(function: Any, number: int) -> str:
-    """A line of a user's function, under a sentence; "" of a schedule of this file."""
-    code = getattr(function, "__code__", None)
-    if code is None or function.__module__ == __name__:
-        return ""
-    text = texts.line_of(code, texts.namespace_of(function), number).strip()
-    return f"\n  {shown_file(code.co_filename)}:{number}  {text}"

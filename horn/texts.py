@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from horn import prompt
+from horn.errors import shown_file
 
 # The key of a namespace for the texts of code that ran in it without a file: they live as long.
 KEPT = "__horn_texts__"
@@ -218,6 +219,15 @@ def line_of(code: types.CodeType, namespace: dict[str, Any], number: int) -> str
     """A line, from 1, without its end; "" if it is lost."""
     lines = lines_of(code, namespace)
     return lines[number - 1].rstrip("\n") if 0 < number <= len(lines) else ""
+
+
+def shown(function: Any, number: int) -> str:
+    """A line of a user's function, under a sentence; "" of horn's own."""
+    code = getattr(function, "__code__", None)
+    if code is None or f"{function.__module__}.".startswith("horn."):
+        return ""
+    text = line_of(code, namespace_of(getattr(function, "__func__", function)), number).strip()
+    return f"\n  {shown_file(code.co_filename)}:{number}  {text}"
 
 
 def parts(namespace: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 import horn
 from horn import initializers
-from horn.errors import ModelError
+from horn.errors import HornError, ModelError
 from horn.initializers import INITIALIZERS, Constant, Glorot, He, LeCun, Normal, Uniform
 
 SHAPE, FAN_IN, FAN_OUT = (300, 200), 200, 300
@@ -84,3 +84,74 @@ def test_what_training_writes_into_is_nobody_elses():
         again = net.initial_parameters(dtype)
         assert again["sparse.weight"].tolist() == [2.0, 1.0, 3.0]
         assert again["kept.weight"].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+
+
+class Ramp:
+    """0, step, 2 step, ... in reading order."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def values(self, shape, fan_in, fan_out, rng):
+        return [[self.step * (k * shape[1] + n) for n in range(shape[1])] for k in range(shape[0])]
+
+
+class Returns:
+    def __init__(self, make):
+        self.make = make
+
+    def values(self, shape, fan_in, fan_out, rng):
+        return self.make(shape)
+
+
+class WithoutGenerator:
+    def values(self, shape, fan_in, fan_out):
+        return np.zeros(shape)
+
+
+def of(init):
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.layer(3, activation="tanh", init=init)
+    net.output(2, loss="squared_error")
+    return net
+
+
+def test_one_of_your_own_gives_the_weights():
+    found = of(Ramp(0.5)).initial_parameters()["layer1.weight"]
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, 0.5 * np.arange(12.0).reshape(3, 4))
+    turned = of(Returns(lambda shape: np.arange(12.0).reshape(4, 3).T)).initial_parameters()
+    np.testing.assert_array_equal(turned["layer1.weight"], np.arange(12.0).reshape(4, 3).T)
+    assert turned["layer1.weight"].flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    "make, told",
+    [
+        (lambda shape: 0.25, "it returned the number 0.25"),
+        (lambda shape: np.ones(3), "it returned shape (3,)"),
+        (lambda shape: np.full(shape, "a"), "it returned text"),
+        (lambda shape: None, "it returned None"),
+        (lambda shape: np.ones(shape) * 1j, "it returned complex numbers"),
+        (lambda shape: np.where(np.eye(*shape) > 0, np.inf, 0), "it returned inf at (0, 0)"),
+        (lambda shape: np.full(shape, 1e300), "it returned 1e+300 at (0, 0)"),
+        (lambda shape: 1 / 0, "it raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_one_of_your_own_that_gives_no_such_array_is_named(make, told):
+    """These were errors of NumPy's and bare exceptions, or the imaginary part was dropped."""
+    with pytest.raises(HornError) as caught, np.errstate(over="ignore"):
+        of(Returns(make)).initial_parameters()
+    first, line = str(caught.value).split("\n")
+    assert first == (
+        "layer1.weight: Returns.values((3, 4), 4, 3, rng) must return an array of finite numbers, "
+        f"of shape (3, 4), but {told}"
+    )
+    assert "test_initializers.py" in line
+
+
+def test_one_of_your_own_with_other_arguments_is_named():
+    told = r"layer1.weight: .*rng\) must return .*takes 4 positional arguments but 5 were given"
+    with pytest.raises(HornError, match=told):
+        of(WithoutGenerator()).initial_parameters()
