@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,12 +21,13 @@ from horn.connections.placed import PLACED
 from horn.connections.sparse import Sparse
 from horn.connections.tied import Tied
 from horn.errors import ModelError
-from horn.initializers import Initializer
+from horn.initializers import Initializer, Unsaved
 from horn.layers import MAX_STEPS, Connects, InputNeuron, Layer, Link, later
 from horn.losses import Loss
 from horn.metrics import Metric
 from horn.network import Network
 from horn.neuron import Neuron
+from horn.plain_values import NotPlain, decoded, encoded
 from horn.sources import CapturedCode, Reference, SourceCapture
 
 Array = np.ndarray[Any, Any]
@@ -86,14 +88,14 @@ def _layer_to_json(layer: Layer, capture: SourceCapture) -> dict[str, Any]:
         "activation_name": layer.activation_name,
         "interlayer": None if layer.interlayer is None else capture.reference(layer.interlayer),
         "loss": _loss_to_json(layer.loss, capture),
-        "bias": None if layer.bias is None else _init_to_json(layer.bias),
+        "bias": None if layer.bias is None else _init_to_json(layer.bias, capture),
         "links": [
             {
                 "source": link.source.index,
                 "weight": link.weight,
                 "sparse": link.edges is not None,
                 "connection": type(link.connection).__name__,
-                "init": _init_to_json(link.init),
+                "init": _init_to_json(link.init, capture),
             }
             | ({"input": link.input} if link.input else {})
             | ({"delay": link.delay} if link.delay else {})
@@ -173,14 +175,42 @@ def _loss_from_json(found: Mapping[str, Any] | None, code: CapturedCode) -> Loss
     return Loss(found["name"], code.resolve(found["f"]), found["labels"])
 
 
-def _init_to_json(init: Initializer) -> dict[str, Any]:
+def _init_to_json(init: Initializer, capture: SourceCapture) -> dict[str, Any]:
+    """An initialiser; of the user's own its source and its attributes, plain values, functions and
+    initialisers. One that cannot be kept is told, and nothing is drawn from it again.
+    """
+    if isinstance(init, Unsaved):
+        return {"was": init.was}
     if dataclasses.is_dataclass(init) and type(init).__module__ == initializers.__name__:
         return {"name": type(init).__name__, **dataclasses.asdict(init)}
-    return {"name": "Constant", "value": 0.0, "was": repr(init)}
+    try:
+        kept = {k: _part_to_json(v, capture) for k, v in vars(init).items()}
+        return {"class": capture.reference(type(init)), "attributes": kept}
+    except (ModelError, NotPlain, TypeError):  # TypeError: it has __slots__
+        return {"was": f"{type(init).__name__}, {init!r:.200}"}
 
 
-def _init_from_json(found: Mapping[str, Any]) -> Initializer:
-    fields = {k: v for k, v in found.items() if k not in ("name", "was")}
+def _part_to_json(value: Any, capture: SourceCapture) -> dict[str, Any]:
+    if isinstance(value, types.FunctionType):
+        return {"function": capture.reference(value)}
+    is_plain_kind = isinstance(value, (type, dict))
+    if not is_plain_kind and callable(getattr(value, "values", None)):
+        found = _init_to_json(value, capture)
+        if "was" in found:
+            raise NotPlain
+        return {"init": found}
+    return {"value": encoded(value)}
+
+
+def _init_from_json(found: Mapping[str, Any], code: CapturedCode) -> Initializer:
+    if "was" in found:
+        return Unsaved(str(found["was"]))
+    if "class" in found:
+        kind = code.resolve(found["class"])
+        own: Initializer = kind.__new__(kind)
+        vars(own).update({k: _part_from_json(v, code) for k, v in found["attributes"].items()})
+        return own
+    fields = {k: v for k, v in found.items() if k != "name"}
     if any(isinstance(value, (list, dict)) for value in fields.values()):
         raise TypeError(f"{found['name']} of {fields!r:.80}")
     init: Initializer = getattr(initializers, found["name"])(**fields)
@@ -188,6 +218,14 @@ def _init_from_json(found: Mapping[str, Any]) -> Initializer:
     if not np.all(np.abs(np.asarray(drawn, np.float64)) < 1e30):  # else it fails when it runs
         raise ValueError(f"{found['name']} draws {drawn!r:.80}")
     return init
+
+
+def _part_from_json(found: Mapping[str, Any], code: CapturedCode) -> Any:
+    if "function" in found:
+        return code.resolve(found["function"])
+    if "init" in found:
+        return _init_from_json(found["init"], code)
+    return decoded(found["value"])
 
 
 def rebuild(
@@ -223,8 +261,10 @@ def rebuild(
                 activation_from_json(found["activation"], code),
                 found["activation_name"],
                 None if found["interlayer"] is None else code.resolve(found["interlayer"]),
-                tuple(_link_from_json(link, network, arrays, layers) for link in found["links"]),
-                None if found["bias"] is None else _init_from_json(found["bias"]),
+                tuple(
+                    _link_from_json(link, network, arrays, layers, code) for link in found["links"]
+                ),
+                None if found["bias"] is None else _init_from_json(found["bias"], code),
                 _loss_from_json(found["loss"], code),
                 **_shape_from_json(found),
                 each_step=bool(found.get("each_step", False)),
@@ -263,6 +303,7 @@ def _link_from_json(
     network: Network,
     arrays: Mapping[str, Array],
     described: Sequence[Mapping[str, Any]],
+    code: CapturedCode,
 ) -> Link:
     edges: Edges | None = None
     connection: Connects = Dense()
@@ -287,7 +328,7 @@ def _link_from_json(
         shared = None if shape is None else (arrays[names[2]], tuple(shape))
         edges = Edges(arrays[names[0]], arrays[names[1]], *(shared or ()))
         connection = Sparse(csr=(edges.indptr, edges.indices))
-    init = _init_from_json(found["init"])
+    init = _init_from_json(found["init"], code)
     delay = number(found.get("delay", 0), int, 0, MAX_STEPS)
     named = str(found.get("input", ""))
     turned = bool(found.get("reversed", False))

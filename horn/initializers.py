@@ -97,6 +97,21 @@ class LeCun:
         return rng.normal(0.0, math.sqrt(1.0 / max(fan_in, 1)), shape)
 
 
+@dataclass(frozen=True)
+class Unsaved:
+    """In the place of one of the user's own that a model file could not keep. was : what it was."""
+
+    was: str
+
+    def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
+        """Raise ModelError: other numbers would be those of another training."""
+        raise ModelError(
+            f"its initialiser ({self.was}) is not in the model's file, so nothing can be drawn "
+            f"from it; begin with what the model learned, horn.Job(..., initial=model), or make "
+            f"the network anew with an initialiser"
+        )
+
+
 INITIALIZERS: dict[str, Initializer] = {
     "glorot": Glorot(),
     "he": He(),

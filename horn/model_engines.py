@@ -129,6 +129,7 @@ class ModelEngines:
 
     def _engine_of(self, network: Network) -> Engine:
         """An engine of this network, or of one with the same learned arrays."""
+        network = network.beginning_with(self.parameters, {})  # nothing is drawn
         setup = Setup(network, None, self.target, CHUNK_ROWS, dtype=self.dtype,
                       threads=self.threads)  # fmt: skip
         engine = make(self.backend, setup)

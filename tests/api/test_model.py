@@ -24,11 +24,36 @@ import pytest
 
 import horn
 from horn import backends, modelfile
+from horn.description import Description, rebuild
 from horn.errors import DataError, ModelError, NotFound
 from horn.model import Model
 from horn.sources import is_user_file
 
 HERE = Path(__file__).parent
+X3 = np.random.default_rng(5).normal(size=(20, 3))
+INITIALISERS = """
+import horn
+
+class Small(horn.Normal):
+    pass
+
+def half(z):
+    return z / 2
+
+class Scaled:
+    def __init__(self, base, change, factors):
+        self.base, self.change, self.factors = base, change, factors
+
+    def values(self, shape, fan_in, fan_out, rng):
+        return self.change(self.base.values(shape, fan_in, fan_out, rng)) * self.factors.sum()
+
+class Fixed:
+    def __init__(self, array):
+        self.array = array
+
+    def values(self, shape, fan_in, fan_out, rng):
+        return self.array
+"""
 
 
 @pytest.fixture
@@ -142,6 +167,82 @@ def test_class_constants_are_saved_as_they_were_when_training(
 
 
 @pytest.mark.cluster
+def test_initialisers_of_the_user_are_kept_and_draw_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They became zeros: a network of the file that began anew never learned."""
+    (tmp_path / "initialisers_of_a_test.py").write_text(INITIALISERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("initialisers_of_a_test")
+    scaled = own.Scaled(own.Small(0.0, 0.1), own.half, np.array([1.0, 2.0]))
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.layer(4, activation="tanh", init=scaled, bias=own.Small(1.0, 0.1))
+    net.output(
+        1, loss="squared_error", name="output", init=own.Fixed(np.array([[0.1, 0.2, 0.3, 0.4]]))
+    )
+    job = horn.Job(net, (X3, X3[:, :1]), epochs=1)
+    expected = net.initial_parameters()
+    horn.train(job, progress=False).model.save(tmp_path / "m.horn")
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "initialisers_of_a_test")
+    (tmp_path / "initialisers_of_a_test.py").unlink()
+    for path in (tmp_path / "m.horn", tmp_path / "again.horn"):
+        model = Model.load(path)
+        found = model.network.initial_parameters()
+        for name, array in expected.items():
+            np.testing.assert_array_equal(found[name], array, err_msg=name)
+        model.cut("output").save(tmp_path / "again.horn")
+    assert expected["layer1.weight"].std() > 0.05
+
+
+@pytest.mark.parametrize("backend", ["kernels", "python"])
+def test_what_an_initialiser_of_a_file_was_is_named_where_it_would_be_drawn(
+    backend: str, tmp_path: Path
+) -> None:
+    class Table:
+        def __init__(self) -> None:
+            self.source = object()
+
+        def values(self, shape: Any, fan_in: int, fan_out: int, rng: Any) -> Any:
+            return np.full(shape, 0.25)
+
+        def __repr__(self) -> str:
+            return "Table(a source)"
+
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(1, loss="squared_error", name="output", init=Table())
+    job = horn.Job(net, (X3, X3[:, :1]), epochs=1)
+    trained = horn.train(job, progress=False, backend=backend).model
+    trained.save(tmp_path / "m.horn")
+    model = Model.load(tmp_path / "m.horn")
+    model.save(tmp_path / "again.horn")
+    model = Model.load(tmp_path / "again.horn", backend=backend)
+    np.testing.assert_array_equal(model.predict(X3), trained.predict(X3))
+    with pytest.raises(ModelError, match=r"^output.weight: its initialiser \(Table, Table\(a sour"):
+        horn.train(horn.Job(model.network, (X3, X3[:, :1]), epochs=1), progress=False)
+    still = horn.Job(model.network, (X3, X3[:, :1]), horn.SGD(0.0), epochs=1, initial=model)
+    found = horn.train(still, progress=False, backend=backend).model.parameters["output.weight"]
+    np.testing.assert_array_equal(found, trained.parameters["output.weight"])
+
+
+def test_files_in_which_initialisers_became_zeros_refuse_to_be_drawn(tmp_path: Path) -> None:
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(1, loss="squared_error", name="output")
+    manifest = json.loads(json.dumps(Description.of(net).manifest))
+    (link,) = manifest["network"]["layers"][1]["links"]
+    link["init"] = {"name": "Constant", "value": 0.0, "was": "Small(mean=0.0, std=0.1)"}
+    old = rebuild(manifest, {}, "old.horn")
+    with pytest.raises(ModelError, match=r"^output.weight: its initialiser \(Small\(mean=0.0, std"):
+        old.initial_parameters()
+    given = {"output.weight": np.ones((1, 3))}
+    np.testing.assert_array_equal(
+        old.beginning_with(given, {}).initial_parameters()["output.weight"], np.ones((1, 3))
+    )
+
+
 def test_nothing_is_run_to_read_a_manifest(userland: ModuleType, tmp_path: Path) -> None:
     model_of(userland.network()).save(tmp_path / "u.horn")
     program = (
