@@ -282,6 +282,7 @@ class Attempts:
         self.checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
         self.attempt, self.earlier_s = 0, 0.0
         if journals is not None:
+            journals.drop_partial(job)
             self.record = ProgressRecord(job, watcher, journals.rows, journals.incomplete)
             self.attempt = journals.first_attempt
         if self.start is not None:

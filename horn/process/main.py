@@ -44,6 +44,7 @@ from horn.strategies import TaskEngine, Topology
 from horn.strategies._replica import Replica
 from horn.training.hooks import Hooks, in_task, settable
 from horn.training.loop import OwnLoss, TrainingLoop
+from horn.training.loss_journal import LossJournal
 from horn.training.progress import Progress
 from horn.transport import PeerLost
 from horn.wire.frames import Array
@@ -140,8 +141,9 @@ class BetweenUpdates:
     """What a task does between updates besides training: its loop calls it, which is set later.
 
     guest : the server in this process. watching : the callbacks that run in every task. decisions :
-    of those in the parent. saver : of checkpoints; it hears the parent. is_leaving : hears the
-    parent where no saver does; whether this group is to leave.
+    of those in the parent. saver : of checkpoints; it hears the parent. losses : where this task
+    writes those of its group, for when it comes back to servers. is_leaving : hears the parent
+    where no saver does; whether this group is to leave.
     """
 
     group: Group
@@ -150,13 +152,15 @@ class BetweenUpdates:
     watching: Hooks | None
     decisions: Decisions | None
     saver: TaskCheckpoints | None
+    losses: LossJournal | None
     is_leaving: Callable[[], bool]
     loop: TrainingLoop = field(init=False)
 
     @property
     def has_batch_calls(self) -> bool:
         """Whether ``on_batch`` does anything."""
-        return self._decides_batches or (self.watching is not None and self.watching.is_by_batch)
+        is_watched = self.watching is not None and self.watching.is_by_batch
+        return self._decides_batches or is_watched or self.losses is not None
 
     @property
     def _decides_batches(self) -> bool:
@@ -173,6 +177,8 @@ class BetweenUpdates:
         return self.engine.decide_end(epoch, stop)
 
     def on_batch(self, epoch: int, iteration: int, loss: float) -> bool:
+        if self.losses is not None:
+            self.losses.keep(self.loop.sums())
         self.watch("on_batch_end", loss)
         if self.decisions is None or not self._decides_batches:
             return False
@@ -203,6 +209,7 @@ class TaskProcess:
         self.loop: TrainingLoop | None = None
         self.guest: ServerThread | None = None
         self.decisions: Decisions | None = None
+        self.losses: LossJournal | None = None
         self.recorder: TraceRecorder | None = None
         self.heartbeats: Heartbeats | None = None
         self.first_of_group = 0  # rank of this group's first task, if its supersteps are its own
@@ -272,9 +279,11 @@ class TaskProcess:
         opened.forget()
         saver = self._saver(engine)
         self.decisions = None if rate is None else self._decisions(rate, saver)
+        self._open_losses()
         between = BetweenUpdates(
-            context.group, engine, self.guest, watching, self.decisions, saver, self._is_leaving
-        )
+            context.group, engine, self.guest, watching, self.decisions, saver,
+            self.losses if task == 0 else None, self._is_leaving,
+        )  # fmt: skip
         self.loop = between.loop = self._loop(context, between, batches)
         self._begin(between)
         self.loop.run()
@@ -318,6 +327,13 @@ class TaskProcess:
         from horn.process.checkpoints import TaskCheckpoints
 
         return TaskCheckpoints(self.line, self.opened.run, self.start.task, engine)
+
+    def _open_losses(self) -> None:
+        """Open the file that all tasks of the group go on from, if servers are durable."""
+        if self.opened.run.journals:
+            path = Path(self.opened.run.journals) / f"losses-{self.group_index}"
+            self.losses = LossJournal(path)
+            self.stack.callback(self.losses.close)
 
     def _decisions(self, rate: SettableRate, saver: TaskCheckpoints | None) -> Decisions:
         """The decisions of the parent's callbacks, which come between messages to the saver."""
@@ -370,7 +386,7 @@ class TaskProcess:
         if decisions is not None:
             decisions.recall(loop.recalled)
         if isinstance(engine, Replica) and engine.first_batch:
-            loop.skip_to(engine.first_batch)
+            loop.skip_to(engine.first_batch, self.losses)
         if between.saver is not None:
             between.saver.loop = loop
         self.enter(control.MEETING)

@@ -6,6 +6,7 @@ on, on the batches of a push. So little of a job may be changed.
 
 <folder>/servers/run.json           the job, the starts so far, the placement, the history
 <folder>/servers/server-<n>/        a journal: horn/parameter_server/journal.py
+<folder>/servers/losses-<group>     of its epoch so far: loss_journal.py
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from horn.checkpoint import Checkpoints, disk
 from horn.errors import CheckpointError, Conflict
+from horn.job import Job
 from horn.partition.placement import Placement
 from horn.training.cursor import plain_row
 from horn.training.identity import check_same
@@ -126,6 +128,15 @@ class JournalFolder:
         if self.identity != self.mine:
             self.identity = self.mine
             self._write()
+
+    def drop_partial(self, job: Job) -> None:
+        """Drop the row of the epoch in which a shorter run ended: ``job`` reports all of it."""
+        last = self.rows[-1] if self.rows else None
+        if last is None:
+            return
+        end = min(last["epoch"] * job.iterations_per_epoch, job.n_iterations)
+        if last["iteration"] < end:
+            self.rows = self.rows[:-1]
 
     def keep(
         self, rows: Sequence[Mapping[str, Any]], incomplete: Sequence[Mapping[str, Any]] = ()

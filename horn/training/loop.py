@@ -35,6 +35,7 @@ from horn.optimizers import Direct, of_this_file
 from horn.outputs import better, has_answers
 from horn.topology import share
 from horn.training.cursor import Cursor, plain, plain_row
+from horn.training.loss_journal import EpochSums, LossJournal
 from horn.training.progress import Progress
 
 KEPT_EVERY = 100  # iterations between copies of small arrays: below a hundredth of the time,
@@ -268,17 +269,31 @@ class TrainingLoop:
         self._keep(0)
         self.history = History(cursor.rows)
 
-    def skip_to(self, iteration: int) -> None:
-        """Begin after ``iteration`` updates, whose losses are not known here. At the end of an
-        epoch, the row of the epoch is still to be made.
+    def sums(self) -> EpochSums:
+        """What the epoch comes to so far, for ``skip_to``."""
+        own, seconds = self.own, perf_counter() - self.begun + self.earlier_s
+        return EpochSums(
+            self.iteration, self.done, self.total, float(own.total), own.samples, seconds
+        )
+
+    def skip_to(self, iteration: int, journal: LossJournal | None = None) -> None:
+        """Begin after ``iteration`` updates, whose losses are as the ``journal`` has them. At the
+        end of an epoch, the row of the epoch is still to be made.
         """
         job, n = self.job, len(self.job.data)
         self.iteration = min(iteration, job.n_iterations)
-        if self.iteration:
-            per_epoch = job.iterations_per_epoch
-            self.epoch = -(-self.iteration // per_epoch)
-            n_steps = self.iteration - (self.epoch - 1) * per_epoch
-            self.done = self.unseen = min(n_steps * job.batch_size, n)
+        if not self.iteration:
+            return
+        per_epoch = job.iterations_per_epoch
+        self.epoch = -(-self.iteration // per_epoch)
+        n_before = (self.epoch - 1) * per_epoch
+        self.done = self.unseen = min((self.iteration - n_before) * job.batch_size, n)
+        sums = None if journal is None else journal.newest(n_before, self.iteration)
+        if sums is not None and sums.done <= self.done:
+            self.unseen, self.total = self.done - sums.done, sums.total
+            self.own = OwnLoss(sums.own_total, sums.own_samples)
+            # Another run, or another host, may have begun later.
+            self.earlier_s = max(0.0, sums.seconds - (perf_counter() - self.begun))
 
     def run(self) -> None:
         """Run all epochs, or until the loop is stopped early or halted."""

@@ -125,6 +125,36 @@ def test_only_what_ended_starts_again(tmp_path, who, how):
     assert (roles["server 0"]["n_replayed"] > 0) == (rank == 2)
 
 
+class Dies(horn.Callback):
+    """Kills group 1 after update 5, once."""
+
+    everywhere = True
+
+    def __init__(self, flag: str) -> None:
+        self.flag = flag
+
+    def on_batch_end(self, context: Any) -> None:
+        if context.group == 1 and context.iteration == 5 and not os.path.exists(self.flag):
+            open(self.flag, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_losses_are_of_whole_epochs_whoever_dies_and_seconds_go_on(tmp_path):
+    def trained(name: str, iterations: int, **more: Any) -> horn.History:
+        given = job(None, iterations=iterations, callbacks=(Dies(str(tmp_path / "flag")),))
+        given = given.with_settings(batch_size=200)  # of each group: ten updates are an epoch
+        return horn.train(given, groups=2, strategy=Downpour(max_staleness=0), progress=False,
+                          checkpoints=tmp_path / name, **more).history  # fmt: skip
+
+    first = trained("killed", 14)
+    assert (tmp_path / "flag").exists()
+    resumed, calm = trained("killed", 30, resume=True), trained("calm", 30)
+    assert calm["iteration"] == resumed["iteration"] == [10, 15] and first["iteration"] == [7]
+    assert resumed["loss"] == calm["loss"]
+    assert resumed["group_loss"] == calm["group_loss"]
+    assert first["seconds"][0] < resumed["seconds"][0] < resumed["seconds"][1]
+
+
 def test_a_run_goes_on_from_what_its_servers_were_told(tmp_path):
     first = horn.train(job(2), checkpoints=tmp_path, **SETTINGS)
     more = horn.train(job(4), checkpoints=tmp_path, resume=True, **SETTINGS)
