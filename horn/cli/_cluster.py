@@ -33,6 +33,15 @@ def options(function: F) -> F:
     return zk(tls_option(key_option(function)))
 
 
+def not_here(what: str, zk_hosts: str | None, here: Mapping[str, bool]) -> click.UsageError:
+    """Make the error of options that only a cluster heeds: ``here`` has those that keep the job on
+    this machine, and whether they are given.
+    """
+    ways = [] if zk_hosts else ["give --zk HOSTS"]
+    ways += [f"leave {option} out" for option, is_given in here.items() if is_given]
+    return click.UsageError(f"{what} for a cluster: {' and '.join(ways)}.")
+
+
 def tls_option(function: F) -> F:
     """Add --zk-tls, which sets HORN_ZK_TLS of this process."""
 

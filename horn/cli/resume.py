@@ -26,7 +26,7 @@ def _checked(context: click.Context, option: click.Parameter, value: str) -> str
               help="With other files: this file, as mended, and what it imports. Its arguments and "
               "settings are those of before.")  # fmt: skip
 @click.option("--working-dir", type=click.Path(file_okay=False), metavar="DIR",
-              help="With --with: send this folder.")  # fmt: skip
+              help="With --with: send this folder, which TARGET is in.")  # fmt: skip
 def command(job: str, zk_hosts: str | None, key_file: str | None, begin: str, changed: bool,
             target: str | None, working_dir: str | None) -> None:  # fmt: skip
     """Have JOB go on from its last checkpoint, with the files that it was submitted with, or others

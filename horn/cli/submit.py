@@ -104,7 +104,7 @@ class _Submit(click.Command):
 @click.option("--name", metavar="NAME", help="The first part of the job's id in the cluster.")
 @click.option("--working-dir", type=click.Path(file_okay=False), metavar="DIR",
               help="Send this folder to the cluster; by default the target and what it imports "
-              "beside it.")  # fmt: skip
+              "beside it. TARGET is in it: its path from DIR, else from here.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Instead of the network's own.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE",
               help="The model file. By default the target's name with .horn, in the current "
@@ -150,7 +150,9 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
             target, words, zk_hosts, key_file, output, detach=detach, as_json=as_json, quiet=quiet
         )
     if detach or working_dir is not None:
-        raise click.UsageError("--detach and --working-dir are for a cluster: give --zk HOSTS.")
+        raise _cluster.not_here(
+            "--detach and --working-dir are", zk_hosts, {"--local": local, "--dry-run": dry_run}
+        )
     from horn import settings as _settings
     from horn import target as _target
     from horn import terminal

@@ -53,7 +53,7 @@ STATES = {0: "SUCCEEDED", 5: "STOPPED", 7: "DIVERGED", 124: "TIMEOUT", 130: "STO
 @_cluster.options
 @click.option("--local", is_flag=True, help="On this machine, whatever HORN_ZK says.")
 @click.option("--working-dir", type=click.Path(file_okay=False), metavar="DIR",
-              help="Send this folder to the cluster.")  # fmt: skip
+              help="Send this folder, which TARGET is in, to the cluster.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the table.")
 @click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")
@@ -71,6 +71,8 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
     from horn.modelfile import check_writable
     from horn.sweep import Sweep, Trial, combinations
 
+    if options["working_dir"] is not None and (local or not zk_hosts):
+        raise _cluster.not_here("--working-dir is", zk_hosts, {"--local": local})
     found = combinations(settings)
     with terminal.stdout_of_user(as_json):
         stem = _check(target, args, found, options["strategy"], monitor)

@@ -67,8 +67,9 @@ def stem(target: str) -> str:
 def pack(target: str, folder: str | os.PathLike[str] | None = None) -> PackedJob:
     """Pack the files of a target (file.py, file.py:job, pkg.mod or pkg.mod:job).
 
-    folder : send all of it, and the target is looked for there; else the target's file and what
-    it imports from beside it (from the current folder, if it is a module).
+    folder : send all of it; the target's path is from there, else, if there is no such file, from
+    the current folder to a file in it. Without one: send the target's file and what it imports from
+    beside it (from the current folder, if it is a module).
 
     Raises
     ------
@@ -88,7 +89,7 @@ def pack(target: str, folder: str | os.PathLike[str] | None = None) -> PackedJob
         root = Path(folder).resolve()
         if not root.is_dir():
             raise NotFound(f"{folder}: no such folder")
-        at, start = _place(place, root)
+        at, start = _place(place, Path() if _is_from_here(place, root) else root)
         if not (at / start).is_relative_to(root):
             raise JobError(f"{place} is not in {folder}, which is what is sent")
         start = (at / start).relative_to(root)
@@ -110,6 +111,16 @@ def _place(place: str, root: Path) -> tuple[Path, Path]:
         return root.resolve(), found
     where = root if root.parts else "the current folder"
     raise NotFound(f"{place}: no such file or module in {where}")
+
+
+def _is_from_here(place: str, root: Path) -> bool:
+    """Whether a path is from the current folder, and not from ``root``, which goes first: there is
+    such a file, or at least a folder within ``root`` for it.
+    """
+    if not place.endswith(".py") or os.path.isfile(root / place):
+        return False
+    folder = Path(place).parent.resolve()
+    return os.path.isfile(place) or (folder.is_dir() and folder.is_relative_to(root))
 
 
 def _module_files(root: Path, parts: list[str]) -> list[Path]:

@@ -218,3 +218,23 @@ def test_the_folder_that_is_sent(remotely: Any, folder: Path) -> None:
         for words in ((), ("--working-dir", "."))
     ]
     assert "more.txt" not in names[0] and "more.txt" in names[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "zk", "said"),
+    [
+        (["submit", "--local", "-d"], "nowhere.invalid:1", "leave --local out"),
+        (["submit", "--dry-run", "--working-dir", "."], "nowhere.invalid:1",
+         "leave --dry-run out"),
+        (["submit", "-d"], "", "give --zk HOSTS"),
+        (["sweep", "--working-dir", "."], "", "give --zk HOSTS"),
+        (["sweep", "--local", "--working-dir", "."], "", "give --zk HOSTS and leave --local out"),
+    ],
+)  # fmt: skip
+def test_options_of_a_cluster_are_refused_with_what_is_in_their_way(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], zk: str, said: str
+) -> None:
+    monkeypatch.setenv("HORN_ZK", zk)
+    (folder / "job.py").write_text(SIZED)
+    done = run(*words, "job.py", *([] if words[0] == "submit" else ["--set", "batch_size=10,20"]))
+    assert done.code == 2 and f"for a cluster: {said}." in done.err

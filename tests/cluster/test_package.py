@@ -156,6 +156,33 @@ def test_a_folder_is_sent_but_what_is_ignored(source):
         packing.pack("job.py", source)
 
 
+def test_a_target_in_the_folder_that_is_sent_is_named_from_there_or_from_here(source, monkeypatch):
+    monkeypatch.chdir(source.parent)
+    name = source.name
+    for target in ("job.py:job", f"{name}/job.py:job", f"{source}/job.py:job"):
+        assert packing.pack(target, name).target == "job.py:job"
+    assert packing.pack("pkg.inner.deep", name).target == "pkg.inner.deep"
+    (source / name).mkdir()
+    (source / name / "job.py").write_text("")  # from the folder goes first
+    assert packing.pack(f"{name}/job.py", name).target == f"{name}/job.py"
+    monkeypatch.chdir(source / "pkg")
+    assert packing.pack("../job.py", "..").target == "job.py"
+    with pytest.raises(JobError, match=r"^\.\./job\.py is not in \., which is what is sent"):
+        packing.pack("../job.py", ".")
+
+
+@pytest.mark.parametrize("target, place", [("{0}/jop.py", "{0}"), ("jop.py", ".*/{0}")])
+def test_a_target_that_is_not_in_the_folder_is_told_where_it_was_looked_for(
+    source, monkeypatch, target, place
+):
+    """It was said that there is no folder wd/wd."""
+    monkeypatch.chdir(source.parent)
+    place = place.format(source.name)
+    said = rf"^{place}/jop\.py: no such file in {source}; did you mean {place}/job\.py\?"
+    with pytest.raises(NotFound, match=said):
+        packing.pack(target.format(source.name), source.name)
+
+
 def test_files_that_hold_secrets_are_not_sent_unless_it_is_said(source):
     for name in (".env", ".env.local", "pkg/.env", "server.pem", ".ssh/config"):
         (source / name).parent.mkdir(exist_ok=True)
