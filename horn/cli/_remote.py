@@ -321,7 +321,9 @@ def _ended(cluster: ClusterClient, job: str, path: Path, *, as_json: bool, quiet
     elif state == "FAILED":
         for line in _cluster.failure(job, result, ends):
             terminal.say(line)
-    elif not quiet:
+    elif not quiet or result.get("cause"):
+        if result.get("cause"):  # where its model is kept
+            terminal.say(str(result["cause"]))
         goes_on = "" if ends else f" Continue: horn resume {job}"
         terminal.say(f"Job {job} was STOPPED.{goes_on}")
     if as_json:

@@ -247,7 +247,10 @@ class SubmittedJob:
             at = int(result.get("checkpoint", -1))
             saved = f"a checkpoint of it; horn resume {self.id} goes on from there"
             last = int(status.reached.get("iteration") or 0)
-            raise Stopped(at, saved) if at > 0 else Stopped(last, "")
+            error = Stopped(at, saved) if at > 0 else Stopped(last, "")
+            if "cause" in result:  # where its model is kept
+                error.add_note(str(result["cause"]))
+            raise error
         if state != "SUCCEEDED":
             cause = str(result.get("cause", "the reason is not known"))
             kind = Diverged if result.get("code") == 7 else JobFailed

@@ -153,6 +153,9 @@ class JobRunner:
                 STOPPED, checkpoint=self.checkpoint, result={"iteration": error.iteration}
             )
         except HornError as error:
+            if isinstance(error, _NotSaved) and self.stop_requested.is_set():
+                result = {"cause": self._said(_short(str(error)))}
+                return protocol.RunnerFinished(STOPPED, checkpoint=self.checkpoint, result=result)
             return protocol.RunnerFinished(FAILED, self._failure(error), checkpoint=self.checkpoint)
         except BaseException as error:  # the top of this process: from the user's file, or a bug
             return protocol.RunnerFinished(
@@ -249,7 +252,9 @@ class JobRunner:
             return protocol.RunnerFinished(FINISHED, result=result, checkpoint=self.checkpoint)
 
     def _keep(self, model: Model, path: Path) -> bool:
-        """Write the model once there is room, as it would be lost; False if the job is to end."""
+        """Write the model once there is room, as it would be lost; False if the job is to end.
+        Raises _NotSaved: there is none, or the job is to stop.
+        """
         ends = time.monotonic() + ROOM_S
         is_said = False
         while True:
@@ -258,8 +263,10 @@ class JobRunner:
                 model._save(path, keeps=is_last)  # elsewhere, once: each try would fill that, too
                 return True
             except ModelError as error:
-                if error.__cause__ is None or is_last:  # it is not the disk's fault, or too late
+                if error.__cause__ is None:  # it is not the disk's fault
                     raise
+                if is_last:
+                    raise _NotSaved(f"on worker {self.assignment.host}: {error}") from error
                 if not is_said:
                     logger.warning(
                         "model waits to be written, for %g s at most: make room reason=%s",
@@ -271,7 +278,7 @@ class JobRunner:
                         f"there: {error}"
                     )
                 is_said = True
-            if self.is_over.wait(ROOM_LOOK_S):
+            if self.is_over.wait(ROOM_LOOK_S) and not self.stop_requested.is_set():
                 return False
 
     def _watch(self, pool: TaskPool) -> None:
@@ -463,6 +470,12 @@ class JobRunner:
             lambda: self.say(protocol.TasksRunning()),
         )  # fmt: skip
         return protocol.RunnerFinished(FINISHED if is_done else GONE)
+
+
+class _NotSaved(ModelError):
+    """The model of a job that has been computed is not written: nothing of the job is wrong."""
+
+    exit_code = 1
 
 
 def _short(text: str) -> str:

@@ -398,7 +398,8 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
     if cause is not None and cause.is_final:
         return _failed(free, withdrawn, cause, cause.text)
     if snapshot.state is JobState.STOPPING:
-        return _stopped(free, withdrawn)
+        causes = [r.result["cause"] for r in reports.values() if r.result and "cause" in r.result]
+        return _stopped(free, withdrawn, "".join(causes[:1]))
     if cause is None:  # an agent was told to leave: nobody's failure
         left = sorted(n for n in record.allocations if n not in reports or reports[n].phase == GONE)
         trouble = f"worker {', '.join(left)} was stopped" if left else "the tasks were ended"
@@ -481,8 +482,13 @@ def _failed(
     return Decision(_settled(record), orders, JobState.FAILED, result)
 
 
-def _stopped(record: JobRecord, orders: Mapping[str, HostOrder | None] | None = None) -> Decision:
+def _stopped(
+    record: JobRecord, orders: Mapping[str, HostOrder | None] | None = None, cause: str = ""
+) -> Decision:
+    """cause : of what the stop left undone, if anything."""
     result = {"state": JobState.STOPPED.value, "code": 5, "checkpoint": record.checkpoint}
+    if cause:
+        result["cause"] = cause
     return Decision(_settled(record), orders or {}, JobState.STOPPED, result)
 
 

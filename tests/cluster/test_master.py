@@ -194,6 +194,11 @@ def test_to_stop_tasks_are_told_to_save_first_and_with_now_they_are_not():
     found = decide(after(snapshot, found))
     assert found is not None and found.state is JobState.STOPPED and found.result is not None
     assert found.result["checkpoint"] == 7 and found.result["code"] == 5
+    assert "cause" not in found.result
+    kept = HostReport(STOPPED, result={"cause": "the model is kept"})  # one of no checkpoint
+    found = decide(saying(snapshot, a=kept, b=HostReport(FINISHED)))
+    assert found is not None and found.state is JobState.STOPPED and found.result is not None
+    assert found.result["cause"] == "the model is kept"
 
 
 def test_a_job_that_waits_is_stopped_at_once():

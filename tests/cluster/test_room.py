@@ -85,11 +85,15 @@ def test_a_model_waits_for_room_and_nothing_is_computed_again(
 def test_who_does_not_want_to_wait_for_room_stops_the_job(
     cluster_of: Agents, client: ClusterClient, small_disk: Path, tmp_path: Path
 ):
-    """Then it has failed for that reason, and its model is in the temporary folder."""
+    """Its model is in the temporary folder of a worker, and who stopped it is told of which."""
     cluster_of.environment["TMPDIR"] = str(tmp_path)
     job = begun(cluster_of, client, small_disk)
     cluster_of.wait(lambda: waits(cluster_of))
     client.stop(job, now=False)
     status = cluster_of.wait_ended(client, job)
-    assert status.state in (JobState.FAILED, JobState.STOPPED), cluster_of.said()
-    assert len(list(tmp_path.rglob("horn-kept-*/*.horn"))) == 1
+    (kept,) = tmp_path.rglob("horn-kept-*/*.horn")
+    assert status.state is JobState.STOPPED and status.result["code"] == 5, cluster_of.said()
+    cause = str(status.result["cause"])
+    assert cause.startswith("on worker a: ") and "No space left" in cause
+    assert cause.endswith(f"; the model is kept in {kept}: move it from there")
+    assert horn.Model.load(kept).facts["iteration"] == EPOCHS * PER_EPOCH

@@ -1,0 +1,72 @@
+"""A job runner whose model finds no room on the disk: pure, without its agent."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from horn.cluster import job_runner
+from horn.cluster.master import FAILED, STOPPED, Allocation
+from horn.cluster.runner_protocol import Assignment
+from horn.cluster.submission import Submission
+from horn.errors import ModelError
+
+FULL = "m.horn: cannot be written (No space left on device)"
+KEPT = f"{FULL}; the model is kept in /tmp/k/m.horn: move it from there"
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    asked = Submission(job="job-1", target="job.py", package="0" * 64)
+    given = Assignment(
+        job="job-1", attempt=0, host="w3", allocations={"w3": Allocation(0, "127.0.0.1", (0,))},
+        work=str(tmp_path), keep=str(tmp_path), logs=str(tmp_path),
+        submission=msgspec.to_builtins(asked), zookeeper="zk1:2181", can_save=True, threads=1,
+    )  # fmt: skip
+    made: Any = job_runner.JobRunner(None, given)  # type: ignore[arg-type]
+    made.progress = types.SimpleNamespace(waits=lambda reason: None)
+    made._run = lambda: made._keep(made.model, tmp_path / "m.horn")
+    return made
+
+
+class Unsaved:
+    """A model for which there is no room. meanwhile : happens after the first try."""
+
+    def __init__(self, meanwhile: Any = lambda: None) -> None:
+        self.meanwhile = meanwhile
+
+    def _save(self, path: Path, keeps: bool) -> None:
+        self.meanwhile()
+        raise ModelError(KEPT if keeps else FULL) from OSError(28, "No space left on device")
+
+
+def test_a_model_that_found_no_room_fails_the_job_which_is_not_refused(
+    runner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended with the code of a mistake, and the advice to submit it again, mended."""
+    monkeypatch.setattr(job_runner, "ROOM_S", 0.0)
+    runner.model = Unsaved()
+    said = runner.run()
+    assert said.phase == FAILED and said.failure.text.endswith(f"on worker w3: {KEPT}")
+    assert said.failure.code == 1 and said.failure.is_final
+
+
+@pytest.mark.parametrize("has_checkpoints", [True, False])
+def test_a_job_that_is_stopped_while_its_model_waits_is_stopped_and_says_where_that_is(
+    runner: Any, has_checkpoints: bool
+) -> None:
+    """Without checkpoints it ended at once, and the model was lost."""
+
+    def stop() -> None:
+        runner.stop_requested.set()
+        if not has_checkpoints:
+            runner.is_over.set()
+
+    runner.model = Unsaved(stop)
+    said = runner.run()
+    assert (said.phase, said.failure) == (STOPPED, None)
+    assert said.result == {"cause": f"on worker w3: {KEPT}"}
