@@ -14,10 +14,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from horn import backends, strategies
+from horn import backends, strategies, terminal
 from horn import settings as settings_
 from horn.cluster import fetching, packing
 from horn.cluster.client import ClusterClient, JobStatus, plain_name, user
+from horn.cluster.package import MAX_BYTES
 from horn.cluster.reconnecting import LOOK_S, ReconnectingClient
 from horn.cluster.store import NO_LOGS
 from horn.cluster.submission import Submission
@@ -28,6 +29,7 @@ from horn.mistakes import teaches
 from horn.process import job_files
 from horn.security.keys import Key
 from horn.sources import running
+from horn.summary import memory_bytes
 from horn.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -98,10 +100,11 @@ class Cluster:
     ) -> SubmittedJob:
         """Submit a job, which goes on whatever becomes of this process.
 
-        job : a ``horn.Job`` (its neurons and callbacks go as source, its data with it), or what
-        ``horn submit`` takes: file.py, file.py:name. Of these ``arguments`` are its sys.argv,
-        ``settings`` as of --set, and ``working_dir`` is what is sent. name : the first part of the
-        job's id. trace : keep what every task did when. The rest is as for ``horn.train``.
+        job : a ``horn.Job`` (its neurons and callbacks go as source, its data with it, 64 MiB in
+        all), or what ``horn submit`` takes: file.py, file.py:name. Of these ``arguments`` are its
+        sys.argv, ``settings`` as of --set, and ``working_dir`` is what is sent. name : the first
+        part of the job's id. trace : keep what every task did when. The rest is as for
+        ``horn.train``.
 
         Raises
         ------
@@ -371,13 +374,43 @@ def _packed(
     if working_dir is not None:
         working_dir = _path("working_dir", working_dir)
     if isinstance(job, Job):
+        _check_size(job, sum(array.nbytes for array in _arrays(job).values()))
         with tempfile.TemporaryDirectory(prefix="horn-job-") as folder:
             job_files.save(job, Path(folder), strategy)
+            _check_size(job, sum(file.stat().st_size for file in Path(folder).iterdir()))
             return packing.pack(job_files.NAME, folder), job.name or "job"
     if not isinstance(job, (str, os.PathLike)):
         raise JobError(f"submit takes a horn.Job, or the path of a file that has one; got {job!r}")
     package = packing.pack(os.fspath(job), working_dir)
     return package, packing.stem(package.target)
+
+
+def _arrays(job: Job) -> dict[str, Any]:
+    """The arrays of a job's data, by words for them."""
+    given = {"data": job.data, "validation": job.validation, "test": job.test}
+    return {
+        f"{name} of {what}": array
+        for what, data in given.items()
+        for name in ("x", "y", "weight", "lengths")
+        if data is not None and (array := getattr(data, name, None)) is not None
+    }
+
+
+def _check_size(job: Job, n_bytes: int) -> None:
+    """Check that a job of ``n_bytes``, which has no folder to leave files out of, is sent. Raises
+    JobError.
+    """
+    if n_bytes <= MAX_BYTES:
+        return
+    found = {f"{name} ({array.dtype})": array.nbytes for name, array in _arrays(job).items()}
+    found["the weights"] = memory_bytes(job)["parameters"]
+    listed = ", ".join(f"{name} {terminal.size(n)}" for name, n in found.items())
+    raise JobError(
+        f"this job is {terminal.size(n_bytes)}, and at most {MAX_BYTES >> 20} MiB are sent: "
+        f"{listed}. Give pictures as bytes: uint8, each worth 1/255, is a quarter of float32. Or "
+        f"submit a file, file.py, whose job() reads what every worker has, as "
+        f'horn.data.load("/data/x.npy,/data/y.npy")'
+    )
 
 
 def _path(what: str, value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import resource
 import socket
 import stat
@@ -13,9 +14,12 @@ import tracemalloc
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
-from horn.cluster import package, packing
+import horn
+from horn import terminal
+from horn.cluster import handles, package, packing
 from horn.cluster.package import (
     CHUNK_BYTES,
     FORMAT,
@@ -29,6 +33,7 @@ from horn.cluster.package import (
 )
 from horn.errors import ClusterError, JobError, NotFound
 from horn.security.keys import generate
+from horn.strategies.allreduce import AllReduce
 from horn.target import load
 
 
@@ -233,6 +238,26 @@ def test_an_empty_text_names_no_target_and_no_folder(source):
         packing.pack("")
     with pytest.raises(JobError, match='working_dir is "": name a folder, as . for the current'):
         packing.pack("job.py", "")
+
+
+@pytest.mark.parametrize("most, total", [(40_000, r"42\.0 kB"), (45_000, r"\d+\.\d kB")])
+def test_a_job_with_too_much_in_memory_names_its_arrays(monkeypatch, most, total):
+    """It was told to name files of its temporary folder in .hornignore. most : bytes; with the
+    larger one the data alone are few enough.
+    """
+    monkeypatch.setattr(handles, "MAX_BYTES", most)
+    net = horn.Network(seed=1)
+    net.input(100)
+    net.output(10, activation="softmax", loss="cross_entropy")
+    x = np.zeros((100, 100), np.float32)
+    job = horn.Job(net, (x, np.arange(100) % 10), test=(x[:3], np.arange(3)))
+    with pytest.raises(JobError) as told:
+        handles._packed(job, AllReduce(), None)
+    said = str(told.value)
+    assert re.match(f"this job is {total}, and at most 0 MiB are sent: ", said)
+    for name, array in (("x of data", job.data.x), ("y of test", job.test.y)):
+        assert f"{name} ({array.dtype}) {terminal.size(array.nbytes)}, " in said
+    assert "the weights 4.0 kB. Give pictures as bytes: uint8" in said and ".hornignore" not in said
 
 
 def test_what_is_no_file_of_ones_own_is_not_sent(source):
