@@ -65,6 +65,7 @@ from horn.job import Job
 from horn.model import Model
 from horn.own_lines import OwnLines
 from horn.process import limits
+from horn.process.exits import write_last
 from horn.process.job_spec import RunSpec, draft
 from horn.sources import line_of
 from horn.strategies import Strategy, Topology
@@ -191,9 +192,14 @@ class JobRunner:
         import traceback
 
         text = "".join(traceback.format_exception(error))
-        sys.stderr.write(text)
+        is_written = write_last(text)
         place = self._line(error, called=isinstance(error, OwnLines))
         kind = _short(f"{type(error).__name__}: {error}{_of_package(error)}")
+        if not is_written:
+            kind += (
+                "\nThe job's code has closed sys.stdout or sys.stderr, where horn writes as well: "
+                "leave them open, and use contextlib.redirect_stdout"
+            )
         if isinstance(error, MemoryError):
             said = limits.out_of_memory(error, is_ours=not place)
             return HostFailure(self._said(f"{place}{_short(said)}"), is_final=True)
@@ -570,8 +576,7 @@ def main() -> None:
     if runner.is_over.is_set() and over.phase in (FAILED, GONE) and not _is_own(over):
         over = runner.told_to_end()
     runner.say(over)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    write_last()
     os._exit(0)
 
 

@@ -1,8 +1,22 @@
-"""Exit codes of processes, in words. Pure."""
+"""Exit codes of processes, in words, and what a process still writes before it ends."""
 
 from __future__ import annotations
 
 import signal
+import sys
+
+
+def write_last(text: str = "") -> bool:
+    """Write a text to stderr, and all that was printed; False where the user's code has closed the
+    streams, or taken them away.
+    """
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        sys.stdout.flush()
+    except (AttributeError, ValueError, OSError):
+        return False
+    return True
 
 
 def how_it_ended(code: int) -> tuple[str, str]:

@@ -33,6 +33,7 @@ from horn.partition.rewrite import homes
 from horn.partition.share import Share
 from horn.process import control
 from horn.process.decisions import BY_BATCH, Decisions
+from horn.process.exits import write_last
 from horn.process.job_spec import OpenedPayload, SharedArrays, open_payload
 from horn.process.limits import out_of_memory
 from horn.process.rendezvous import Rendezvous
@@ -227,12 +228,12 @@ class TaskProcess:
         assert isinstance(start, control.StartTask)
         name = f"horn-task-{start.task}"  # for ps and top
         ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15])
-        if start.folder:
-            os.chdir(start.folder)
-            sys.path.insert(0, start.folder)
         with ExitStack() as stack:
             try:
                 self.start, self.stack = start, stack
+                if start.folder:
+                    os.chdir(start.folder)
+                    sys.path.insert(0, start.folder)
                 self.opened = opened = open_payload(descriptors)
                 if start.task < opened.run.n_groups * opened.run.n_tasks:
                     self._train()
@@ -638,8 +639,7 @@ def main() -> int:
 
 def end(code: int) -> NoReturn:
     """Exit at once: the teardown of an interpreter takes a tenth of a second."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    write_last()
     os._exit(code)
 
 

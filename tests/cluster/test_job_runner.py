@@ -70,3 +70,19 @@ def test_a_job_that_is_stopped_while_its_model_waits_is_stopped_and_says_where_t
     said = runner.run()
     assert (said.phase, said.failure) == (STOPPED, None)
     assert said.result == {"cause": f"on worker w3: {KEPT}"}
+
+
+def test_a_job_whose_code_has_closed_the_streams_says_so(
+    runner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process ended before it had said anything."""
+
+    def prints() -> None:
+        raise ValueError("I/O operation on closed file.")
+
+    runner._run = prints
+    monkeypatch.setattr("sys.stderr", None)
+    said = runner.run()
+    assert said.phase == FAILED and said.failure.is_final
+    assert "ValueError: I/O operation on closed file.\n" in said.failure.text
+    assert "has closed sys.stdout or sys.stderr, where horn writes as well" in said.failure.text
