@@ -85,7 +85,8 @@ class Job:
     epochs, iterations : the length of training; one of the two (10 epochs by default).
     target : "labels" (y), "input" (autoencoder), or None where there is no loss.
     dtype : "float32" or "float64".
-    check : compare written backward methods with finite differences before the first step.
+    check : compare written backward methods with finite differences before the first step; it takes
+    about as long as a few dozen forward passes of six samples for each layer that has one.
     early_stopping : stop and keep the best by the validation data. Without it ``keep_best`` alone
     keeps the best.
     test : data that are evaluated once, after training.

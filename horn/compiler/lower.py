@@ -61,7 +61,8 @@ class Builder:
     messages (a neuron's reads), thinning (neurons that sit out) and, in training, updates and
     backward.
 
-    optimizer : None for inference. The rest is as for ``training_program``.
+    optimizer : None for inference. learns : whether a training step has its backward and changes
+    arrays; else it is its loss alone. The rest is as for ``training_program``.
     """
 
     def __init__(
@@ -77,8 +78,9 @@ class Builder:
         weighs: str = "",
         ragged: bool = False,
         part: int = 0,
+        learns: bool = True,
     ) -> None:
-        self.part = part
+        self.part, self.is_inference = part, optimizer is None
         self.network, self.masked, self.fuse = network, masked, fuse
         self.is_judged = target is not None and network.is_judged
         self.weighs, self.ragged = weighs, ragged
@@ -95,7 +97,7 @@ class Builder:
         self.seeds: dict[str, int] = {}
         self.thinning = Thinning(self.storage, self.messages, thin and not network.steps)
         self.training: Backward | None = None
-        if optimizer is not None:
+        if optimizer is not None and learns:
             fuses = fuse and not part  # with parts, gradients add up, and are applied afterwards
             updates = Updates(self.storage, self.messages, self.thinning, optimizer, fuse=fuses)
             self.training = Backward(self.storage, self.messages, self.thinning, updates, masked)
@@ -104,7 +106,7 @@ class Builder:
         net, storage = self.network, self.storage
         if storage.steps:
             storage.begin("first")
-        if self.training is not None:
+        if not self.is_inference:
             self.code.check_messages()
             self.thinning.sit_out()
         if storage.steps:
@@ -176,7 +178,7 @@ class Builder:
             self.storage.emit(Take(output, data))
             return
         x = load(data, "bo")
-        if self.training is None:
+        if self.is_inference:
             value = mul(x, const(first.keep))
         elif first.per == "batch":
             here = self.thinning.takes_part(0)
@@ -570,6 +572,13 @@ def training_program(
         network, optimizer, target, fuse=fuse, thin=thin, written=written, masked=masked,
         weighs=weighs, ragged=ragged, part=part,
     ).build()  # fmt: skip
+
+
+def loss_program(network: Network, optimizer: Optimizer, target: Targets) -> Program:
+    """The program of a training step's loss, with its draws, which changes no array. Written
+    backwards are not read.
+    """
+    return Builder(network, optimizer, target, written=frozenset(), learns=False).build()
 
 
 def inference_program(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import horn
+import horn.check
 from horn.check import check_job, check_network
 from horn.errors import ModelError
 
@@ -221,6 +222,41 @@ def test_a_derived_backward_has_nothing_to_compare():
 
 def test_kinks_are_not_taken_for_mistakes():
     assert row(Right, activation="relu").ok
+
+
+def test_without_a_target_there_is_no_loss_to_compare_with():
+    data = (np.random.default_rng(0).random((10, 4)), None)
+    untold = job(Right).with_settings(data=data, target=None)
+    assert [r.compared for r in check_network(untold)] == [0, 0]
+    check_job(untold)
+
+
+def test_rounding_is_not_taken_for_a_mistake():
+    """Inputs so small that gradients are near what rounding makes of the loss."""
+
+    def of(neuron):
+        small = job(neuron)
+        return small.with_settings(data=(small.data.x * 1e-6, small.data.y))
+
+    assert row(Right).compared > check_network(of(Right))[0].compared > 0
+    check_job(of(Right))
+    with pytest.raises(ModelError, match="is not the gradient"):
+        check_job(of(WrongPush))
+
+
+def test_a_check_runs_one_whole_step_for_each_layer_and_else_the_loss(monkeypatch):
+    """Its time is a small multiple of that of a step."""
+    steps, ran = [], horn.check._Loss.run
+
+    def counted(self, runner):
+        steps.append(any(name.endswith(".gradient") for name in runner.program.probes))
+        before = {name: array.copy() for name, array in self.arrays.items()}
+        ran(self, runner)
+        assert steps[-1] or all((self.arrays[k] == a).all() for k, a in before.items())
+
+    monkeypatch.setattr(horn.check._Loss, "run", counted)
+    n = row(Right).compared
+    assert sum(steps) == 1 and n >= 10 and steps.count(False) == 2 * n
 
 
 def test_updates_pushed_for_direct_are_no_gradients():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import horn
 from horn import ir
+from horn.backends import Setup, reference
 from horn.compiler import lower
 from horn.errors import CompileError, ModelError
 from horn.neurons import BatchDropout, Dropout, Standard
@@ -251,6 +253,38 @@ def test_verify_sees_a_missing_statement():
     )
     with pytest.raises(AssertionError):
         lower.verify(broken)
+
+
+SAMPLED = (Standard, Dropout, BatchDropout, Hebb, Remembers, TwoDraws)
+
+
+@pytest.mark.parametrize(
+    ("neuron", "steps"),
+    [*((neuron, None) for neuron in SAMPLED), *((x, 3) for x in (Standard, Dropout, Hebb))],
+)
+def test_the_loss_of_a_step_alone_is_that_of_the_step_and_changes_nothing(neuron, steps):
+    net = horn.Network(seed=2)
+    net.input(4, steps=steps) if steps else net.input(4, keep=0.7)
+    net.layer(6, neuron=neuron, activation="tanh")
+    net.output(3, activation="softmax", loss="cross_entropy")
+    rng = np.random.default_rng(0)
+    data = horn.Job(net, (rng.random((8, steps or 1, 4)).squeeze(), np.arange(8) % 3)).data
+    setup = Setup(net, horn.SGD(0.1), batch_size=8, dtype="float64")
+    scalars = {"learning_rate": 0.1, "iteration": 5.0, "updates": 6.0, "rows": 8, "inv_rows": 1 / 8}
+    found = []
+    for make in lower.loss_program, lower.training_program:
+        made = make(net, horn.SGD(0.1), "label")
+        engine = reference.Engine(setup)
+        runner = reference.Runner(made, engine.arrays, setup, 8)
+        runner.bind(data)
+        runner.run(np.arange(8), scalars, 0)
+        begun = reference.Engine(setup).arrays
+        found.append(
+            (runner.value("loss"), [(a != begun[k]).any() for k, a in engine.arrays.items()])
+        )
+    (alone, changed), (whole, learned) = found
+    assert (alone == whole).all() and len(set(alone)) == 8
+    assert not any(changed) and any(learned)
 
 
 def test_a_draw_for_the_run_is_made_once():
