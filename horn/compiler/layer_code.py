@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from horn import losses
+from horn import ir, losses
 from horn.ir import ZERO, Node, Op, derive
 from horn.ir.neuron_ir import BackwardIR, ForwardIR
 from horn.language.layers import read_layer
@@ -60,6 +60,13 @@ class LayerCode:
     @property
     def is_local(self) -> bool:
         return bool(self.forward.pushes)
+
+    @property
+    def reads_target(self) -> bool:
+        """Whether its neurons read self.target in forward."""
+        own = self.forward
+        roots = (own.output, *own.states.values(), *own.pushes.values(), *own.traces.values())
+        return any(node.op is Op.TARGET for node in ir.walk(*roots))
 
     @property
     def sends_delta(self) -> bool:

@@ -195,6 +195,8 @@ class Builder:
         frame = Frame(layer.index)
         axes = ("b", f"n{layer.index}")
         sent = self.messages.output_name(layer)
+        if self.training is not None and code.reads_target:
+            self.target_node(layer)  # where all steps are computed: who pushes hears it at each
         if self.storage.steps:
             self.start_traces(code)
         value = self.messages.at_vertex(code.forward.output, code, "forward")

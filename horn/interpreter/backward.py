@@ -90,7 +90,8 @@ def _flows(stage: Stage, sample: Sample, back: Gradients, losses: Mapping[int, A
     """d loss / d (the value that each neuron of the layer fed forward)."""
     arrived = [sum(map(back.of_input, wires)) for wires in stage.outgoing]
     loss, target = losses.get(stage.index), sample.targets.get(stage.index)
-    if loss is not None and target is not None:
+    is_judged = stage.layer.each_step or not back.later
+    if loss is not None and target is not None and is_judged:
         raw = sample.raw.get(stage.index)
         judge_of, judged_values = (
             (loss, sample.sent[stage.index]) if raw is None else (stage.loss_of_raw, raw)

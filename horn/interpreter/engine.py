@@ -25,6 +25,7 @@ from horn.interpreter.samples import (
     by_reversals,
     by_step,
     flat,
+    is_judged_at,
     longest,
     read_sample,
     sample_before,
@@ -246,14 +247,16 @@ class Engine:
             look(steps)
             _, targets = self._read(data, row)
             by_steps = by_step(self.network, targets, len(steps))
-            for layers, before, wanted in zip(steps, raw, by_steps, strict=True):
+            for t, (layers, before, wanted) in enumerate(zip(steps, raw, by_steps, strict=True)):
                 for index, target in wanted.items():
+                    layer = self.network.layers[index]
+                    if not is_judged_at(layer, t, len(steps)):
+                        continue
                     judged = (
                         passes.judge(self.stages[index].loss_of_raw, before[index], target)
                         if index in before
                         else passes.judge(self._losses[index], layers[index], target)
                     )
-                    layer = self.network.layers[index]
                     told = number(judged) / (n_steps if layer.each_step else 1.0)
                     total += told * layer.loss_weight
                     if each is not None:

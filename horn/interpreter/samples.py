@@ -11,6 +11,7 @@ from horn.data import Dataset
 from horn.errors import DataError
 from horn.interpreter.calls import Moment
 from horn.interpreter.passes import Numbers, Sample
+from horn.layers import Layer
 from horn.network import Network
 
 Array = np.ndarray[Any, Any]
@@ -18,15 +19,21 @@ SampleTargets = dict[int, list[float]]  # by the index of the judged layer
 
 
 def by_step(network: Network, targets: SampleTargets, steps: int) -> list[SampleTargets]:
-    """The targets of each step of a sample; none at steps that are not judged."""
+    """The targets of each step of a sample: a layer that is judged at the last step alone has that
+    target at all of them.
+    """
     found: list[SampleTargets] = [{} for _ in range(steps)]
     for index, target in targets.items():
         layer = network.layers[index]
-        for t, at in enumerate(found) if layer.each_step else ():
-            at[index] = target[t * layer.size : (t + 1) * layer.size]
-        if not layer.each_step:
-            found[-1][index] = target
+        for t, at in enumerate(found):
+            own = slice(t * layer.size, (t + 1) * layer.size) if layer.each_step else slice(None)
+            at[index] = target[own]
     return found
+
+
+def is_judged_at(layer: Layer, step: int, steps: int) -> bool:
+    """Whether a judged layer's loss looks at a step of a sequence."""
+    return layer.each_step or step == steps - 1
 
 
 def by_reversals(network: Network) -> list[int]:

@@ -25,7 +25,14 @@ from horn.interpreter.engine import Engine
 from horn.interpreter.language import Translator
 from horn.interpreter.layers import Stage
 from horn.interpreter.passes import LearnedNumbers
-from horn.interpreter.samples import SampleTargets, by_step, flat, read_sample, sample_before
+from horn.interpreter.samples import (
+    SampleTargets,
+    by_step,
+    flat,
+    is_judged_at,
+    read_sample,
+    sample_before,
+)
 from horn.job import Job
 from horn.layers import Layer
 
@@ -210,7 +217,7 @@ class BrokenBatch:
         with np.errstate(all="ignore"), watching(self.job.dtype) as watch:
             for layer in self.network.judged if targets else ():
                 sent = np.asarray(seen[f"{layer.name}.output"][at], np.float64).tolist()
-                if layer.loss is not None:
+                if layer.loss is not None and is_judged_at(layer, step, self.n_steps(row)):
                     judge = Translator().value(layer.loss.f)
                     passes.judge(judge, sent, targets[layer.index])
         return watch.first

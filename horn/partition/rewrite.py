@@ -83,6 +83,7 @@ class Partition:
         self.deferred: list[Loop | Update] = []  # updates of weights that groups divide
         self.heard_late = self.late_forms()  # the forms in which other steps are read
         self.of_steps: dict[tuple[str, Form], str] = {}  # the buffers with these forms
+        self.of_one_step: set[tuple[str, Form]] = set()  # forms that were made at one step alone
 
     def late_forms(self) -> dict[str, list[Form]]:
         """The forms of delayed buffers that are read at another step."""
@@ -103,7 +104,7 @@ class Partition:
 
     def run(self) -> Program:
         for statement in self.program.statements:
-            self.statement(statement)
+            self.in_order(statement)
         self.update_divided()
         before = self.program
         if self.n_groups > 1 and before.loss in self.results:
@@ -150,6 +151,25 @@ class Partition:
         return found
 
     # --- statements
+
+    def in_order(self, s: Statement) -> None:
+        """Rewrite a statement of the program, or of a part of a sequence. A statement of one step
+        makes what has all steps in the form that it reads for this step alone: bodies that run at
+        all steps make it for all.
+        """
+        if isinstance(s, (Repeat, AllSteps, Parts)):
+            for name, form in self.of_one_step:
+                self.task.forms[name].pop(form, None)
+            self.of_one_step.clear()
+            self.statement(s)
+            return
+        wide = [name for name in reads(s) if self.program.buffers[name].span is not None]
+        had = {name: {*self.task.forms.get(name, ())} for name in wide}
+        self.statement(s)
+        for name, before in had.items():
+            new = self.task.forms[name].keys() - before if before else ()
+            self.of_one_step |= {(name, form) for form in new}
+        self.of_one_step -= {each for each in self.of_one_step if each[0] in writes(s)}
 
     def statement(self, s: Statement) -> None:
         self.rewritten(s)
@@ -202,7 +222,7 @@ class Partition:
                     if isinstance(each, Loop) and each.outputs[0].buffer in s.sums:
                         self.add_up(each)
                     else:
-                        self.statement(each)
+                        self.in_order(each)
             inside = list[Statement]()
             moves = [each for each in every(made) if isinstance(each, Move)]
             if any(self.has_rows(move) for move in moves):
