@@ -185,7 +185,7 @@ class Stage:
         inputs = self.layer.inputs if kind == "forward" else ()
         messages = neuron_kinds.probes(kind, weights, self.traces, inputs)
         call = Call(neuron, kind, messages, Moment(self.seed, True, 0, 0, 0.1))
-        for each in fields.get("error", ()):
+        for each in fields["error"] if kind == "backward" and self.hears_error else ():
             vars(each)["_host"] = call
         return call
 

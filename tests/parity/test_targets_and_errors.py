@@ -106,6 +106,27 @@ def test_the_errors_come_through_fixed_weights():
     assert len(np.unique(keys)) == 18
 
 
+class NamedError(horn.Neuron):
+    """A local rule whose State has the name of what hidden neurons hear of the outputs."""
+
+    error = horn.State(0.0)
+
+    def forward(self, messages):
+        y = sum(m.input * m.weight for m in messages)
+        self.error = 0.5 * self.error + y
+        for m in messages:
+            self.push(self.error * m.input)
+        self.feedforward(y)
+
+
+def test_a_state_may_be_called_error():
+    net = horn.Network(seed=3)
+    net.input(4)
+    net.layer(3, neuron=NamedError)
+    net.output(2, loss="squared_error")
+    compare(net, horn.SGD(0.1), 5)
+
+
 @pytest.mark.parametrize("size, loss", [(3, "squared_error"), (1, "squared_error")])
 def test_an_output_neuron_reads_what_the_loss_compares_with(size, loss):
     net = horn.Network(seed=3)
