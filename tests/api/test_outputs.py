@@ -268,6 +268,7 @@ def test_a_model_file_keeps_all_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.net
 @pytest.mark.timeout(120)
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     "where",
     [
