@@ -1,8 +1,9 @@
-"""Formulas of numbers that are Python, as those of optimizers, traced: called with nodes in place
-of the numbers.
+"""Formulas of numbers that are Python, as lambdas and those of optimizers, traced: called with
+nodes in place of the numbers.
 
-A formula that asks whether a condition holds, by ``if``, ``and``, ``max`` or any other word of
-Python, is called once for each way through it; a select chooses between the results.
+An optimizer's formula that asks whether a condition holds, by ``if``, ``and``, ``max`` or any other
+word of Python, is called once for each way through it; a select chooses between the results. A
+lambda may ask none.
 """
 
 from __future__ import annotations
@@ -36,6 +37,13 @@ class Way:
         return self.answers.setdefault(condition, True)
 
 
+class OnlyWay(Way):
+    """The way through a formula that may ask no condition."""
+
+    def holds(self, condition: Node) -> bool:
+        return bool(condition)  # which a node refuses
+
+
 def _too_many() -> CompileError:
     return CompileError(
         f"this has more than {MOST_WAYS} ways through its conditions; choose between numbers with "
@@ -49,6 +57,10 @@ def _infix(op: Op) -> Callable[[TracedNumber, Any], TracedNumber]:
 
 def _mirrored(op: Op) -> Callable[[TracedNumber, Any], TracedNumber]:
     return lambda b, a: TracedNumber(make(op, lift(_node(a)), b.node), b.way)
+
+
+def _over_layer(name: str) -> Callable[[TracedNumber], TracedNumber]:
+    return lambda a: TracedNumber(getattr(a.node, name)(), a.way)
 
 
 class TracedNumber:
@@ -79,6 +91,8 @@ class TracedNumber:
 
     def __abs__(self) -> TracedNumber:
         return TracedNumber(make(Op.ABS, self.node), self.way)
+
+    sum, mean, prod, max, min = map(_over_layer, ("sum", "mean", "prod", "max", "min"))
 
     def __bool__(self) -> bool:
         return self.way.holds(truth(self.node))
@@ -121,6 +135,19 @@ def trace(formula: Callable[..., Any], *args: Any) -> Any:
         _fail(formula, error, error.problem)
     except (TypeError, AttributeError, ValueError) as error:  # the arguments are nodes
         _fail(formula, error, f"{error}; {_REMEDY}")
+
+
+def call(function: Callable[..., Any], *args: Any) -> Any:
+    """The value of a function of nodes that asks no condition. Raises CompileError where it does,
+    and what the function raises.
+    """
+    return _untraced(function(*(_traced(a, OnlyWay({})) for a in args)))
+
+
+def _untraced(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_untraced, value))
+    return _node(value)
 
 
 def _traced(value: Any, way: Way) -> Any:

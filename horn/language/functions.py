@@ -14,7 +14,8 @@ from typing import Any
 from horn import ir
 from horn import math as horn_math
 from horn.errors import CompileError
-from horn.ir import Node, Op, select
+from horn.ir import Node, Op, select, tracing
+from horn.ir.tracing import TracedNumber
 from horn.language.names import ONE_NUMBER
 from horn.language.references import SelfRef, wrap
 from horn.language.scope import Scope
@@ -146,7 +147,7 @@ class Functions:
                 function.__closure__,
             )  # fmt: skip
         try:
-            found = wrap(called(*args))
+            found = wrap(tracing.call(called, *args))
             if self.scope.context is not None and isinstance(found, Node) and _is_layerwide(found):
                 raise CompileError(ONE_NUMBER)
             return found
@@ -174,11 +175,11 @@ class Functions:
 
     def length(self, value: Any) -> Any:
         """The value of ``len`` inside a lambda."""
-        if not isinstance(value, Node):
+        if not isinstance(value, TracedNumber):
             return len(value)
         if self.scope.context is not None:
             raise CompileError("len of one number; in an interlayer write len(output)")
-        return ir.Scalar("layer_size")
+        return TracedNumber(ir.Scalar("layer_size"), value.way)
 
 
 def _lambda_at(code: types.CodeType, text: str) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import horn
+from horn import ir
 from horn.errors import CompileError
 from horn.language.parse import forward as parse_forward
 from tests.language.texts import context, module, source
@@ -305,6 +306,8 @@ def test_a_branch_on_a_value_inside_an_activation_points_at_where():
         (lambda z: math.exp(-z), "math.exp is not in .*; write horn.math.exp$"),
         (lambda z: np.clip(z, 0, 6), r"np.clip is not in .*; write it with \+ - \* / \*\*"),
         (lambda z: max(z, 0.0), "or write a def, whose if, max and min are read$"),
+        (lambda z: 1.0 if z == 0.0 else z, "or write a def, whose if, max and min are read$"),
+        (lambda z: z if z != 0.0 else 1.0, "or write a def, whose if, max and min are read$"),
         (lambda z: max(z, np.pi), "(?m)^a true/false value is asked for"),  # a constant is no fault
     ],
 )
@@ -316,6 +319,19 @@ def test_what_a_lambda_takes_from_elsewhere_is_named_at_its_line(given, said):
     with pytest.raises(CompileError, match=said) as caught:
         parse_forward(context(N, activation=horn.Activation("mine", given)))
     assert (caught.value.file, caught.value.line) == (__file__, given.__code__.co_firstlineno)
+
+
+def test_equality_in_a_lambda_is_that_of_numbers():
+    class N(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    jump = horn.Activation("jump", lambda z: (z == 0.0) * 2.0 + (1.0 != z) * z)
+    output = parse_forward(context(N, activation=jump)).output
+    total = next(n for n in ir.walk(output) if n.op is ir.Op.REDUCE)
+    for z, expected in ((0.0, 2.0), (1.0, 0.0), (3.0, 3.0)):
+        found = ir.replace(output, lambda n, z=z: ir.const(z) if n is total else None)
+        assert found.op is ir.Op.CONST and found.value == expected
 
 
 # fmt: off
