@@ -53,6 +53,7 @@ class ModelEngines:
     cuts: dict[str, Any] = field(default_factory=dict, init=False)
     _engine: Engine | None = field(default=None, init=False)
     _of_pieces: Any = field(default=None, init=False)  # it answers each step of a long sequence
+    _is_of_former: bool = field(default=False, init=False)  # whose numbers the engine has
     _compiled: set[object] = field(default_factory=set, init=False)  # what they computed before
 
     @property
@@ -111,11 +112,30 @@ class ModelEngines:
                 self.cuts.clear()
             return self.learned or self.network
 
+    def take(self, before: ModelEngines) -> None:
+        """Take the engine of a model before this one, of the same layers and settings, instead of
+        compiling. Its numbers are set when this model is asked, the first time after this; the
+        former model compiles anew if it is asked again.
+        """
+        ours, theirs = (
+            (each.network.layers, each.network.seed, each.dtype, each.target, each.backend,
+             each.threads, each.code)
+            for each in (self, before)
+        )  # fmt: skip
+        with before.lock:
+            if before.learned is None and ours == theirs:
+                self._engine, self._is_of_former = before._engine, True
+                self._compiled = before._compiled
+                before._engine, before._compiled = None, set()
+
     def _ready(self, asked: object) -> Engine:
         """The engine, for what is asked of it now. Call it with the lock."""
         self._check_learned(asked)
         if self._engine is None:
             self._engine = self._engine_of(self.as_learned())
+        elif self._is_of_former:
+            self._engine.load(self.parameters, self.states, updates=self.updates)
+        self._is_of_former = False
         return self._engine
 
     def _check_learned(self, asked: object) -> None:

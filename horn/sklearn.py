@@ -279,7 +279,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         )  # fmt: skip
         diverged: list[str] = []
         run = conduct(job, settings, warn=diverged.append)
-        self.model_ = run.model
+        self.model_, self._room = run.model, 1
         self._learned(run.history, None)
         for said in diverged:
             warnings.warn(f"{type(self).__name__} {said}", ConvergenceWarning, stacklevel=4)
@@ -294,11 +294,14 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         job = Job(network, self._samples(x, y), self._optimizer(), batch_size=size, dtype=dtype,
                   iterations=done + -(-len(x) // size))  # fmt: skip
         job.check_data()
+        # An engine takes batches of fewer rows, too: it is made for one of a few sizes, and the
+        # next one, of this estimator or its pickle, is not smaller.
+        room = min(self.batch_size, max(1 << int(size - 1).bit_length(), getattr(self, "_room", 1)))
         # without the network: that of a model is another object, with the same layers
-        made_of = self.backend, job.optimizer, size, dtype, self._threads()
+        made_of = self.backend, job.optimizer, room, dtype, self._threads()
         live = getattr(self, "_live", None)
         if live is None or live[0] != made_of:
-            setup = Setup(network, job.optimizer, "labels", size, dtype, self._threads())
+            setup = Setup(network, job.optimizer, "labels", room, dtype, self._threads())
             live = made_of, make(self.backend, setup)
             if before is not None:
                 live[1].load(before.parameters, before.states, *self._memory(job.optimizer))
@@ -306,9 +309,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         engine.bind(job.data)
         watcher = LineProgress() if self.verbose else Progress()
         loop = TrainingLoop(job, engine, watcher, perf_counter())
-        rows = [] if before is None else list(self.history_)
-        cursor = Cursor(iteration=done, epoch=len(rows), rows=rows, updates=engine.updates)
-        loop.go_on(cursor, None)
+        n_epochs = 0 if before is None else len(self.history_)
+        loop.go_on(Cursor(iteration=done, epoch=n_epochs, updates=engine.updates), None)
         watcher.begin(job)
         try:
             loop.run()
@@ -317,13 +319,15 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             watcher.end()
         code = Description.of(network) if before is None else before._code
         facts = {"iteration": result.iteration, "metrics": result.metrics,
-                 "epochs": len(loop.history), "seed": network.seed}  # fmt: skip
-        self.model_ = Model(network, engine.parameters(), engine.states(), dtype=dtype,
-                            backend=self.backend, threads=self._threads(), facts=facts,
-                            code=code, classes=job.data.classes,
-                            feature_names=job.data.feature_names)  # fmt: skip
-        self._slots_of = type(job.optimizer)
-        self._learned(loop.history, live)
+                 "epochs": n_epochs + len(loop.history), "seed": network.seed}  # fmt: skip
+        model = Model(network, engine.parameters(), engine.states(), dtype=dtype,
+                      backend=self.backend, threads=self._threads(), facts=facts,
+                      code=code, classes=job.data.classes,
+                      feature_names=job.data.feature_names)  # fmt: skip
+        if before is not None:
+            model._engines.take(before._engines)
+        self.model_, self._slots_of, self._room = model, type(job.optimizer), room
+        self._learned(loop.history, live, goes_on=before is not None)
 
     def _memory(self, optimizer: Optimizer) -> tuple[dict[str, Array], int]:
         """The slots and the updates that ``optimizer`` goes on from: none after one of another
@@ -338,17 +342,22 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         }
         return kept, getattr(self, "_updates", 0)
 
-    def _learned(self, history: History, live: tuple[Any, Engine] | None) -> None:
+    def _learned(
+        self, history: History, live: tuple[Any, Engine] | None, goes_on: bool = False
+    ) -> None:
         """Set the fitted attributes. live : what the engine of the next ``partial_fit`` was made
-        of, and the engine.
+        of, and the engine. goes_on : the history goes on from that of the calls before, which is
+        not copied: they may be many.
         """
         self._live = live
         self._slots = {} if live is None else live[1].slots()
         self._updates = 0 if live is None else live[1].updates
-        self.history_ = history
-        self.loss_curve_ = history["loss"]
-        self.n_iter_ = len(history)
         self.n_outputs_ = self.model_.network.last.size
+        if not goes_on:
+            self.history_, self.loss_curve_ = History(), []
+        self.history_.rows += history.rows
+        self.loss_curve_ += history["loss"]
+        self.n_iter_ = len(self.history_)
 
     def _samples(self, x: Array, y: Array) -> Dataset:
         """Checked data with what labels and columns are called, which ``model_`` then knows."""
@@ -409,6 +418,9 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         """
         state = dict(super().__getstate__())
         state["_live"] = None
+        if "history_" in state:  # of a copy, which grows by itself
+            state["history_"] = History(self.history_.rows)
+            state["loss_curve_"] = list(self.loss_curve_)
         if "_made_as" in state:  # None: as it is now; others need no source, only to be told
             now = self._shape()
             state["_made_as"] = {

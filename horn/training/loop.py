@@ -74,7 +74,7 @@ class History:
     def __getitem__(self, key: slice) -> History: ...
     def __getitem__(self, key: str | int | slice) -> Any:
         if isinstance(key, str):
-            if key not in self.columns:
+            if key not in COLUMNS and key not in self.columns:
                 close = key.replace("accuracy", "acc")
                 meant = f"write {close!r}; " if close in self.columns else ""
                 raise NoSuchKey(f"{key!r}; {meant}columns: {', '.join(self.columns)}")

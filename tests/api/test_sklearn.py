@@ -1,5 +1,6 @@
 """Estimators of scikit-learn: what it demands of its own, and what people do with them."""
 
+import copy
 import pickle
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import horn
+from examples.zoo.batch_normalization import BatchNormalized
 from horn.sklearn import HornClassifier, HornRegressor
 
 
@@ -199,15 +201,15 @@ def test_partial_fit_obeys_what_was_set_since_as_its_pickle_does(change):
     model.partial_fit(x, y, classes=range(3))
     before = model.predict_proba(x)
     model.set_params(**change)
-    copy = pickle.loads(pickle.dumps(model))
-    for each in (model, copy):
+    twin = pickle.loads(pickle.dumps(model))
+    for each in (model, twin):
         each.partial_fit(x, y)
-    np.testing.assert_array_equal(model.predict_proba(x), copy.predict_proba(x))
+    np.testing.assert_array_equal(model.predict_proba(x), twin.predict_proba(x))
     still = (model.predict_proba(x) == before).all()
     assert still == (change.get("learning_rate") == 0.0)
-    for each in (model, copy):
+    for each in (model, twin):
         each.set_params(optimizer="adam", learning_rate=None, batch_size=32).partial_fit(x, y)
-    np.testing.assert_array_equal(model.predict_proba(x), copy.predict_proba(x))
+    np.testing.assert_array_equal(model.predict_proba(x), twin.predict_proba(x))
 
 
 def test_partial_fit_with_another_optimizer_begins_with_its_empty_memory():
@@ -227,6 +229,58 @@ def test_partial_fit_keeps_the_engine_while_nothing_of_it_changes():
     engine = model._live[1]
     assert model.partial_fit(x, y)._live[1] is engine
     assert model.set_params(threads=1).partial_fit(x, y)._live[1] is not engine
+
+
+@pytest.mark.parametrize("backend", ["kernels", "reference"])
+def test_partial_fit_takes_other_numbers_of_rows_with_the_same_engine(backend):
+    """As if each call had an engine for its own: statistics of a batch count the rows there are."""
+    x, y = load_iris(return_X_y=True)
+    settings = {"hidden_layer_sizes": (8,), "random_state": 0, "backend": backend, "threads": 1}
+    model, anew = (HornClassifier(BatchNormalized, **settings) for _ in range(2))
+    engines = set()
+    for n in (20, 21, 20, 3, 32, 40):
+        engines.add(model.partial_fit(x[-n:], y[-n:], classes=range(3))._live[1])
+        anew.set_params(batch_size=min(n, 32)).partial_fit(x[-n:], y[-n:], classes=range(3))
+    assert len(engines) == 1
+    for name, array in anew.model_.parameters.items():
+        np.testing.assert_allclose(model.model_.parameters[name], array, rtol=1e-9, atol=1e-12)
+    for name, array in anew.model_.states.items():
+        np.testing.assert_allclose(model.model_.states[name], array, rtol=1e-9)
+
+
+def test_partial_fit_adds_to_the_history_and_copies_have_their_own(monkeypatch):
+    x, y = load_iris(return_X_y=True)
+    model = HornRegressor(hidden_layer_sizes=(4,), random_state=0).partial_fit(x, y)
+    history, first, curve = model.history_, model.history_[0], model.loss_curve_
+    twin = copy.copy(model)
+    model.partial_fit(x, y).partial_fit(x, y)
+    assert model.history_ is history and history[0] is first and model.loss_curve_ is curve
+    assert [row["epoch"] for row in history] == [1, 2, 3] == [1, 2, model.model_.facts["epochs"]]
+    assert curve == history["loss"] and len(set(curve)) == model.n_iter_ == 3
+    assert len(twin.history_) == len(twin.loss_curve_) == 1
+    assert twin.partial_fit(x, y).loss_curve_ == curve[:2]
+    monkeypatch.delattr("horn.training.loop.named")  # names of further columns are not looked for
+    assert history["loss"] == curve
+
+
+@pytest.mark.parametrize("backend", ["kernels", "reference"])
+def test_the_model_of_each_partial_fit_has_its_own_weights_and_the_engine_of_the_last(backend):
+    x, y = load_iris(return_X_y=True)
+    model = HornRegressor(hidden_layer_sizes=(4,), random_state=0, backend=backend, batch_size=150)
+    learned, expected = [], []
+    for _ in range(4):
+        learned.append(model.partial_fit(x, y).model_)
+        if len(learned) != 2:  # of one nothing is asked meanwhile
+            expected.append(model.predict(x[:5]))
+            engine = learned[-1]._engines._engine
+    assert learned[2]._engines._engine is None and engine is not None
+    anew = [horn.Model(m.network, m.parameters, m.states, dtype=m.dtype, facts={},
+                       backend=backend) for m in learned]  # fmt: skip
+    for each, other in zip(learned[::-1], anew[::-1], strict=True):
+        np.testing.assert_array_equal(each.predict(x[:5]), other.predict(x[:5]))
+    asked = [learned[k].predict(x[:5])[:, 0] for k in (0, 2, 3)]
+    np.testing.assert_array_equal(asked, expected)
+    assert len({tuple(each) for each in asked}) == 3 and learned[3]._engines._engine is engine
 
 
 def test_partial_fit_says_what_it_needs(digits):
