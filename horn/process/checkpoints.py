@@ -27,11 +27,13 @@ from horn.training.loop import TrainingLoop
 
 class TaskCheckpoints:
     """Saves a task's part of checkpoints, as the ``at_boundary`` of its loop. Raises Timeout: no
-    decision for ``superstep_timeout_s`` while it waits to stop.
+    decision for ``superstep_timeout_s`` while it waits to stop. JobError: the engine has what no
+    checkpoint can hold.
     """
 
     def __init__(self, line: ControlChannel, run: RunSpec, rank: int, engine: TaskEngine) -> None:
         self.line, self.run, self.rank, self.engine = line, run, rank, engine
+        engine.aside()  # what cannot be saved is told now, not when the first is due
         self.loop: TrainingLoop | None = None
         self.due: SaveRequest | None = None
         self.settled_at = -1  # the boundary where all are to stop

@@ -143,7 +143,7 @@ class Strategy:
 
     def begin(self, view: View) -> Any:
         """Make the strategy's memory of one task, passed to every step. To be in checkpoints it
-        must be a dataclass of numbers.
+        must be a dict, a list or a dataclass of numbers, text and arrays; else it is a JobError.
         """
         return None
 

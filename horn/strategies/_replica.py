@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from horn.backends import Setup
@@ -17,6 +18,7 @@ from horn.parameter_server.mesh import Mesh
 from horn.parameter_server.peers import Peers
 from horn.parameter_server.pieces import ParameterBundle, pieces
 from horn.partition.segment_marks import first_needed, last_made, marked
+from horn.plain_values import MOST, NotPlain, decoded, encoded
 from horn.program import Post, Program
 from horn.runtime.context import TaskContext
 from horn.runtime.engine import GroupEngine
@@ -198,13 +200,27 @@ class Replica(GroupEngine):
         self.group.run(self._stream.exchange.script, self._stream)
 
     def aside(self) -> dict[str, Any]:
-        memory = None if self.remembered is None else dataclasses.asdict(self.remembered)
-        return {"batches": self.view.n_batches, "memory": memory}
+        memory: Any = self.remembered
+        try:
+            if dataclasses.is_dataclass(memory):
+                kept: Any = {f.name: encoded(getattr(memory, f.name)) for f in fields(memory)}
+            else:
+                kept = encoded(memory)
+        except NotPlain:
+            raise JobError(
+                f"strategy {self.strategy.name}: its memory, {memory!r:.200}, cannot be in "
+                f"checkpoints; begin() is to return a dict, a list or a dataclass of numbers, text "
+                f"and arrays, {MOST:,} numbers at most; or leave checkpoints out"
+            ) from None
+        return {"batches": self.view.n_batches, "memory": kept}
 
     def recall_aside(self, found: Mapping[str, Any]) -> None:
         self.view.n_batches = int(found["batches"])
+        if not dataclasses.is_dataclass(self.remembered):
+            self.remembered = decoded(found["memory"])
+            return
         for name, value in (found["memory"] or {}).items():
-            setattr(self.remembered, name, value)
+            setattr(self.remembered, name, decoded(value))
 
     def settle(self) -> None:
         self._do(self.strategy.at_epoch_end(self.remembered, self.view))

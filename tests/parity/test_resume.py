@@ -11,7 +11,9 @@ import itertools
 import linecache
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from horn.checkpoint import Checkpoints
 from horn.data import permutation
 from horn.errors import CheckpointError, Conflict, JobError
 from horn.losses import LOSSES
+from horn.strategies import Mean
 from horn.training.identity import identity
 from horn.training.loop import TrainingLoop
 from tests.support.checkpoints import whole_array
@@ -168,6 +171,43 @@ def test_sequences_in_pieces_of_averaged_groups_go_on_with_any_number_of_groups(
         run = horn.train(given, resume=start, changed=True, **settings)
         for name, array in whole.model.parameters.items():
             np.testing.assert_allclose(run.model.parameters[name], array, 0, 1e-12, err_msg=name)
+
+
+@dataclass(frozen=True)
+class Growing(horn.Strategy):
+    """Means after batches 1, 2, 4, 8, ..., which it remembers as ``kind`` says."""
+
+    kind: str = "dict"
+    name: ClassVar[str] = "growing"
+
+    def begin(self, view):
+        memory = {"next": np.int64(1), 7: (1, 2)}
+        return {"dict": memory, "object": object()}[self.kind]
+
+    def after_batch(self, memory, view):
+        assert memory[7] == (1, 2)
+        if view.n_batches == memory["next"]:
+            memory["next"] *= 2
+            yield Mean(list(view.parameters.values()))
+
+    def at_end(self, memory, view):
+        yield Mean(list(view.parameters.values()))
+
+
+def test_a_strategy_goes_on_with_a_dict_that_it_remembers(tmp_path):
+    """The first checkpoint ended the run: it took dataclasses alone."""
+    given, how = job(is_dense=True), {"groups": 2, "strategy": Growing(), "progress": False}
+    whole = horn.train(given, checkpoints=tmp_path, checkpoint_every=5, keep_checkpoints=9, **how)
+    again = horn.train(given, resume=Checkpoints(tmp_path).open(5).path, **how)
+    assert bits(again) == bits(whole) and told(again) == told(whole)
+
+
+def test_a_memory_that_no_checkpoint_can_hold_is_told_before_the_first_step(tmp_path):
+    with pytest.raises(
+        JobError, match=r"strategy growing: its memory, <object .*a dict, a list or"
+    ):
+        horn.train(job(is_dense=True), groups=2, strategy=Growing("object"), checkpoints=tmp_path,
+                   checkpoint_every=1000, progress=False)  # fmt: skip
 
 
 class Decides(horn.Callback):
