@@ -243,11 +243,39 @@ static void K(spread)(const view_t *v, float *p, const float *from, int64_t i2, 
 
 static void K(drawn)(const view_t *v, REAL *to, int64_t base, int64_t i2, int64_t c);
 
+/* Rows of N to 2 N numbers, or of one number each: two copies of N side by side, or overlapping. A
+ * loop over so few takes longer to begin than to run. */
+#define SHORT_ROWS(N) \
+    for (int64_t row = 0; row < r; row++, to += c) { \
+        const REAL *from = p + (x1 ? x1[i1 + row] : i1 + row) * s1; \
+        if (is_one) for (int j = 0; j < N; j++) to[j] = to[c - N + j] = from[0]; \
+        else { \
+            memcpy(to, from, N * sizeof(REAL)); \
+            memcpy(to + c - N, from + c - N, N * sizeof(REAL)); \
+        } \
+    } \
+    return;
+static inline __attribute__((always_inline)) void K(short_rows)(
+    const view_t *v, REAL *restrict to, const REAL *p, int64_t i1, int64_t r, int64_t c,
+    const int is_one) {
+    const int64_t s1 = v->stride[1]; const int32_t *x1 = v->index[1];
+    if (c >= 16) { SHORT_ROWS(16) }
+    if (c >= 8) { SHORT_ROWS(8) }
+    if (c >= 4) { SHORT_ROWS(4) }
+    SHORT_ROWS(2)
+}
+
 static void K(fetch)(const view_t *v, REAL *restrict to, int64_t i0, int64_t i1, int64_t r,
                      int64_t i2, int64_t c, int64_t row_start, int64_t n1) {
     const int64_t s2 = v->stride[2]; const int32_t *x2 = v->index[2];
     const int64_t start = K(place)(v, 0, i0);
     (void)n1;
+    if (c > 1 && c <= 32 && v->dtype == REAL_TYPE && !x2 && (s2 == 0 || s2 == 1)) {
+        const REAL *p = (const REAL *)v->data + start + i2 * s2;
+        if (s2) K(short_rows)(v, to, p, i1, r, c, 0);
+        else K(short_rows)(v, to, p, i1, r, c, 1);
+        return;
+    }
     if (c == 1 && v->dtype == REAL_TYPE) {      /* numbers, not rows */
         const REAL *p = (const REAL *)v->data + start + K(place)(v, 2, i2);
         const int64_t s1 = v->stride[1]; const int32_t *x1 = v->index[1];
@@ -472,14 +500,15 @@ typedef struct {
 static inline int K(by_receiver)(const view_t *v) {
     return v->stride[0] != 0 || v->index[0] || v->dtype == DRAWN || (v->dtype == IOTA && v->local);
 }
-/* Fetch the edges of many receivers, of one sample. */
-static void K(fetch_receivers)(const K(machine_t) *m, const view_t *v, REAL *to, int64_t i0) {
+/* Fetch the edges of many receivers, of c samples. */
+static void K(fetch_receivers)(const K(machine_t) *m, const view_t *v, REAL *to, int64_t i0,
+                               int64_t c) {
     const int64_t *p = m->d->indptr;
-    for (int64_t i = i0; i < i0 + m->n_receivers; to += p[i + 1] - p[i], i++)
-        if (v->dtype == REAL_TYPE && v->stride[1] == 0 && !v->index[1]) {
+    for (int64_t i = i0; i < i0 + m->n_receivers; to += (p[i + 1] - p[i]) * c, i++)
+        if (c == 1 && v->dtype == REAL_TYPE && v->stride[1] == 0 && !v->index[1]) {
             const REAL q = ((const REAL *)v->data)[K(place)(v, 0, i) + K(place)(v, 2, 0)];
             for (int64_t e = 0; e < p[i + 1] - p[i]; e++) to[e] = q;
-        } else K(fetch)(v, to, i, p[i], p[i + 1] - p[i], 0, 1, p[i], 0);
+        } else K(fetch)(v, to, i, p[i], p[i + 1] - p[i], 0, c, p[i], 0);
 }
 
 /* Fill a strip with its one number. */
@@ -504,15 +533,16 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
     const loop_t *l = m->l; const domain_t *d = m->d; REAL **value = m->value;
     for (int k = 0; k < l->n_in; k++) {
         const view_t *v = &d->v[k];
-        if (v->dtype == REAL_TYPE && v->stride[2] == 0 && r == 1 && c > 1) {
+        const int is_by_receiver = m->n_receivers > 1 && K(by_receiver)(v);
+        if (v->dtype == REAL_TYPE && v->stride[2] == 0 && r == 1 && c > 1 && !is_by_receiver) {
             value[k] = (REAL *)v->data + K(place)(v, 0, i0) + K(place)(v, 1, i1);
             m->is_one[k] = 1;
             continue;
         }
         m->is_one[k] = 0;
-        if (m->n_receivers > 1 && K(by_receiver)(v)) {
+        if (is_by_receiver) {
             value[k] = m->strip + l->slot[k] * STRIP;
-            K(fetch_receivers)(m, v, value[k], i0);
+            K(fetch_receivers)(m, v, value[k], i0, c);
         } else if (v->dtype == REAL_TYPE && !v->index[2] && (v->stride[2] == 1 || c == 1)
             && (r == 1 || (v->stride[1] == c && !v->index[1]))) {
             value[k] = (REAL *)v->data + K(place)(v, 0, i0) + K(place)(v, 1, i1)
@@ -577,6 +607,61 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
                 K(put_tile)(m, &d->v[l->n_in + k], value[l->result[k]], i0, i1, r, i2, c);
 }
 
+/* The running values of reductions side by side, one for each number of a row. */
+typedef struct { double *sum; REAL *best; int64_t *where; } K(across_t);
+
+static inline void K(start_across)(const K(across_t) *s, int64_t c, K(acc_t) zero) {
+    for (int64_t j = 0; j < c; j++) {
+        s->sum[j] = zero.sum; s->best[j] = zero.best; s->where[j] = -1; }
+}
+typedef REAL K(four_t) __attribute__((vector_size(4 * sizeof(REAL))));
+typedef double K(four_sums_t) __attribute__((vector_size(32)));
+/* Fold r rows of c numbers; first : the number of the first row. */
+static void K(fold_rows)(int monoid, const K(across_t) *s, const REAL *v, int64_t r, int64_t c,
+                         int64_t first) {
+    double *acc = s->sum; REAL *best = s->best; int64_t *where = s->where;
+    if (monoid == R_SUM && c <= 32) {           /* the sums stay in registers */
+        int64_t j = 0;
+        for (; j + 4 <= c; j += 4) {
+            K(four_sums_t) sum; K(four_t) x;
+            memcpy(&sum, acc + j, sizeof sum);
+            for (int64_t row = 0; row < r; row++) {
+                memcpy(&x, v + row * c + j, sizeof x);
+                sum += __builtin_convertvector(x, K(four_sums_t));
+            }
+            memcpy(acc + j, &sum, sizeof sum);
+        }
+        for (; j < c; j++) for (int64_t row = 0; row < r; row++) acc[j] += v[row * c + j];
+        return;
+    }
+    for (int64_t row = 0; row < r; row++, v += c)
+        switch (monoid) {
+        case R_SUM: IVDEP for (int64_t j = 0; j < c; j++) acc[j] += v[j]; break;
+        case R_PROD: IVDEP for (int64_t j = 0; j < c; j++) acc[j] *= v[j]; break;
+        case R_MAX:
+            IVDEP for (int64_t j = 0; j < c; j++) {
+                REAL x = best[j], y = v[j]; best[j] = (x > y) | (x != x) ? x : y; }
+            break;
+        case R_MIN:
+            IVDEP for (int64_t j = 0; j < c; j++) {
+                REAL x = best[j], y = v[j]; best[j] = (x < y) | (x != x) ? x : y; }
+            break;
+        case R_ANY:
+            IVDEP for (int64_t j = 0; j < c; j++) acc[j] = v[j] != 0 ? 1.0 : acc[j];
+            break;
+        case R_ALL:
+            IVDEP for (int64_t j = 0; j < c; j++) acc[j] = v[j] == 0 ? 0.0 : acc[j];
+            break;
+        case R_ARGMAX:
+            for (int64_t j = 0; j < c; j++) {
+                int better = (where[j] < 0) | (v[j] > best[j]);
+                best[j] = better ? v[j] : best[j];
+                where[j] = better ? first + row : where[j];
+            }
+            break;
+        }
+}
+
 /* A loop over a ragged axis and one sample: a tile has all edges of as many receivers as fit into a
  * strip, instead of those of one. Every number is computed as in a tile of one receiver. */
 static void K(receivers)(K(machine_t) *m) {
@@ -608,6 +693,35 @@ static void K(receivers)(K(machine_t) *m) {
                 K(fold_row)(l->reduce, &s, m->value[l->result[0]] + (p[i] - e0), p[i + 1] - p[i], 0);
             } else if (n > 1) s = zero;
             K(finish)(l, out, K(place)(out, 0, i), l->n_out > 1 ? K(place)(out + 1, 0, i) : 0, s);
+        }
+    }
+}
+
+/* The same for several samples, side by side: a tile has `rows` edges. */
+static void K(receivers_across)(K(machine_t) *m, const K(across_t) *s, int64_t rows) {
+    const loop_t *l = m->l; const domain_t *d = m->d;
+    const int64_t *p = d->indptr, c = d->n[2];
+    const view_t *out = &d->v[l->n_in];
+    const K(acc_t) zero = K(start)(l->reduce);
+    for (int64_t i0 = 0, n; i0 < d->n[0]; i0 += n) {
+        for (n = 1; i0 + n < d->n[0] && p[i0 + n + 1] - p[i0] <= rows;) n++;
+        m->n_receivers = n;
+        int64_t i1 = p[i0], r = 0;              /* the tile's first edge, and how many it has */
+        for (int64_t i = i0; i < i0 + n; i++) {
+            K(start_across)(s, c, zero);
+            for (int64_t e = p[i], stop; e < p[i + 1]; e = stop) {
+                if (e == i1 + r || !r) {
+                    i1 = e; r = p[i0 + n] - i1 < rows ? p[i0 + n] - i1 : rows;
+                    K(tile)(m, i0, i1, r, 0, c, p[i0]);
+                }
+                stop = p[i + 1] < i1 + r ? p[i + 1] : i1 + r;
+                K(fold_rows)(l->reduce, s, m->value[l->result[0]] + (e - i1) * c, stop - e, c,
+                             e - p[i]);
+            }
+            for (int64_t j = 0; j < c; j++) {
+                K(acc_t) one = {s->sum[j], s->best[j], s->where[j]};
+                K(finish_at)(l, out, i, 2, j, one);
+            }
         }
     }
 }
@@ -949,6 +1063,8 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
     }
 
     const K(acc_t) zero = K(start)(l->reduce);
+    const K(across_t) across = {acc, best, where};
+    if (d->indptr && n2 > 1 && rows > 1) { K(receivers_across)(&m, &across, rows); return; }
     if (n2 == 1) {
         for (int64_t i0 = 0; i0 < n0; i0++) {
             K(acc_t) s = zero;
@@ -977,8 +1093,7 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
             }
             const int in_parts = is_deep && l->reduce == R_SUM;
             int64_t n_parts = 0;
-            for (int64_t j = 0; j < c; j++) {
-                acc[j] = zero.sum; best[j] = in_parts ? 0 : zero.best; where[j] = -1; }
+            K(start_across)(&across, c, zero);
             for (int64_t i1 = e0; i1 < e1; i1 += rows) {
                 int64_t r = e1 - i1 < rows ? e1 - i1 : rows;
                 K(tile)(&m, i0, i1, r, i2, c, e0);
@@ -991,32 +1106,7 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
                     }
                     continue;
                 }
-                for (int64_t row = 0; row < r; row++, v += c)
-                    switch (l->reduce) {
-                    case R_SUM: IVDEP for (int64_t j = 0; j < c; j++) acc[j] += v[j]; break;
-                    case R_PROD: IVDEP for (int64_t j = 0; j < c; j++) acc[j] *= v[j]; break;
-                    case R_MAX:
-                        IVDEP for (int64_t j = 0; j < c; j++) {
-                            REAL x = best[j], y = v[j]; best[j] = (x > y) | (x != x) ? x : y; }
-                        break;
-                    case R_MIN:
-                        IVDEP for (int64_t j = 0; j < c; j++) {
-                            REAL x = best[j], y = v[j]; best[j] = (x < y) | (x != x) ? x : y; }
-                        break;
-                    case R_ANY:
-                        IVDEP for (int64_t j = 0; j < c; j++) acc[j] = v[j] != 0 ? 1.0 : acc[j];
-                        break;
-                    case R_ALL:
-                        IVDEP for (int64_t j = 0; j < c; j++) acc[j] = v[j] == 0 ? 0.0 : acc[j];
-                        break;
-                    case R_ARGMAX:
-                        for (int64_t j = 0; j < c; j++) {
-                            int better = (where[j] < 0) | (v[j] > best[j]);
-                            best[j] = better ? v[j] : best[j];
-                            where[j] = better ? i1 + row - e0 : where[j];
-                        }
-                        break;
-                    }
+                K(fold_rows)(l->reduce, &across, v, r, c, i1 - e0);
             }
             if (in_parts) for (int64_t j = 0; j < c; j++) acc[j] += best[j];
             for (int64_t j = 0; j < c; j++) {

@@ -80,6 +80,10 @@ def walk(
         _walk_receivers(found, n0, n0 * n1, lies, n_in, axis, direct, strip, lanes)
         return found
     rows = _rows_per_strip(n, lies, strip)
+    results = n0 * (n1 if axis == 2 else n2) if axis else 0
+    if is_ragged and axis == 1 and rows > 1:  # a strip has the edges of several rows
+        together = min(max(rows // n1, 1), n0)
+        n0, n1 = -(-n0 // together), n1 * together
     views = list(lies[:n_in])
     if not axis:
         views += [v for v, is_direct in zip(lies[n_in:], direct, strict=True) if is_direct]
@@ -102,7 +106,7 @@ def walk(
                 found.folded += times * r * c
             elif axis == 1:
                 found.crossed += times * r * c
-    found.results = n0 * (n1 if axis == 2 else n2) if axis else 0
+    found.results = results
     return found
 
 

@@ -187,3 +187,23 @@ def test_receivers_of_one_sample_with_few_edges_and_with_more_than_a_strip(
             np.testing.assert_allclose(folded[0, r], reference.fold(fold, own, 0)[0], **near)
         places = y[0, r] * np.arange(stop - start)
         assert named[0, r] == pytest.approx(max(places, default=-np.inf), rel=1e-5)
+
+
+@pytest.mark.parametrize("batch", [2, 4, 9, 17, 40])
+@pytest.mark.parametrize("fold", ["sum", "max", "argmax"])
+def test_samples_side_by_side_have_each_its_own_result(batch, fold, dtype, n_threads, rng):
+    """A strip has the edges of several receivers, of which some have one or none."""
+    degrees = np.array([0, 1, 0, 0, 3, 9, 9, 300, 0, 1, 7])
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    indices = rng.integers(0, 60, indptr[-1]).astype(np.int32)
+    x, bound = normal(rng, 60, batch, dtype=dtype), normal(rng, len(degrees), batch, dtype=dtype)
+
+    found = np.full((len(degrees), batch), np.nan, dtype)
+    tape = Tape(dtype, n_threads)
+    axes = {"o": len(degrees), "e": Ragged(indptr, "o"), "b": tape.dim(batch)}
+    tape.loop(axes, [View(x, "eb", {"e": indices}), View(bound, "ob")], [("sub", 0, 1)],
+              [(View(found, "ob"), 2)], reduce=(fold, "e"))  # fmt: skip
+    tape.run()
+    for r, (start, stop) in enumerate(zip(indptr, indptr[1:], strict=False)):
+        expected = reference.fold(fold, x[indices[start:stop]] - bound[r], 0)
+        np.testing.assert_allclose(found[r], expected, rtol=1e-4, atol=1e-5)
