@@ -112,6 +112,12 @@ class MessageExpressions:
                         self.known[layer.index, phase, core] = done[core]
                 inside = ir.replace(node.args[0], find, done)
                 found = self.over_all(inside, monoid, axis, layer)
+            elif node.op is Op.HALFWAY:  # the next reads its bounds, not all that were before
+                for end in node.args:
+                    if (layer.index, phase, end) not in self.known:
+                        stored = self.bound(ir.replace(end, find, done), layer)
+                        done[end] = self.known[layer.index, phase, end] = stored
+                found = make(Op.HALFWAY, *(self.known[layer.index, phase, e] for e in node.args))
             elif node.op is Op.CHANNEL_SUM:
                 found = self.channel_sum(ir.replace(node.args[0], find, done), layer)
             elif node.op is Op.RANK:
@@ -123,6 +129,10 @@ class MessageExpressions:
             return found
 
         return [ir.replace(root, find, done) for root in roots]
+
+    def bound(self, end: Node, layer: Layer) -> Node:
+        """A bound of a number that is halved in, in a buffer of its own."""
+        return self.storage.store(end, Frame(layer.index), end.axes, "bound") if end.axes else end
 
     def over_all(self, inside: Node, monoid: str, axis: str, layer: Layer) -> Node:
         """A reduction over the neurons of a layer, or over the samples of the batch."""
@@ -643,7 +653,8 @@ def where_member(layer: Layer, value: Node) -> Node:
     return select(make(Op.NE, load(members_of(layer), "bo"), ZERO), value, ZERO)
 
 
-_WHOLE = (Op.REDUCE, Op.RANK, Op.CHANNEL_SUM)  # of a layer or the batch, not of one message
+# Of a layer, the batch or all messages, not of one message.
+_WHOLE = (Op.REDUCE, Op.RANK, Op.CHANNEL_SUM, Op.HALFWAY)
 
 
 def _known(upstream: Node | None) -> Node:

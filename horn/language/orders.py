@@ -47,15 +47,16 @@ class Messages:
         x = stop(self.x)
         low = stop(reduce("min", "i", select(self.counts, self.x, _INF)))
         high = stop(reduce("max", "i", select(self.counts, self.x, -_INF)))
-        below: Node = _NONE  # of which nothing is at most that
         for _ in range(HALVINGS):
             middle = make(Op.HALFWAY, low, high)
             enough = make(Op.GE, self.count(make(Op.LE, x, middle)), k)
-            low, below, high = (
-                make(Op.SELECT, enough, low, middle),
-                make(Op.SELECT, enough, below, middle),
-                make(Op.SELECT, enough, middle, high),
-            )
+            low = make(Op.SELECT, enough, low, middle)
+            high = make(Op.SELECT, enough, middle, high)
+        # What lies halfway between a bound and itself is it: the compiler stores bounds of these.
+        low, high = make(Op.HALFWAY, low, low), make(Op.HALFWAY, high, high)
+        # Too few are at most the lower bound, unless the smallest, with which it began, is the one.
+        is_least = make(Op.GE, self.count(make(Op.LE, x, low)), k)
+        below = select(is_least, _NONE, low)
         here = make(Op.AND, make(Op.NOT, make(Op.LE, x, below)), make(Op.LE, x, high))
         place = leaf(Op.PLACE, "oi")
         first = reduce("min", "i", select(make(Op.AND, self.counts, here), place, _INF))

@@ -107,3 +107,22 @@ def test_two_buffers_in_one_place_are_never_needed_at_once(cell, each, divide):
         elif isinstance(s, AllSteps):
             for each_of in s.body:
                 do(each_of, range(found.steps))
+
+
+class Middle(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(horn.math.median(m.input for m in messages))
+
+
+def test_each_halving_reads_the_last_bounds_and_lies_where_others_were():
+    net = horn.Network(seed=1)
+    net.input((5, 5, 1))
+    net.layer(connect=horn.Window(3), neuron=Middle)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    found = lower.training_program(net, horn.SGD(0.1), "label")
+    loops = [s for s in found.statements if isinstance(s, Loop)]
+    assert max(len(set(reads(s))) for s in loops) < 9
+    shared = rooms(found, 4)
+    assert not {*shared, *shared.values()} & {*found.probes.values(), found.loss}
+    own = [n for n, b in found.buffers.items() if len(b.axes) == 2 and b.axes[0] == "b"]
+    assert len(own) > 200 and len({shared.get(name, name) for name in own}) < 20
