@@ -186,6 +186,7 @@ def as_json(status: JobStatus) -> dict[str, Any]:
         "groups_leaving": list(status.record.leaving) or None,
         "reason": status.reason or None,
         "trouble": status.record.trouble or None,
+        "note": status.note or None,
         "cause": result.get("cause"),
         "result": result.get("metrics"),
         "exit_code": result.get("code"),

@@ -103,7 +103,8 @@ class _Length:
 
 
 class JobWatcher:
-    """Shows the progress of a job: rows from the log of its primary host, steps from ZooKeeper.
+    """Shows the progress of a job: rows and notes from the log of its primary host, steps from
+    ZooKeeper.
     limit_s : for it to begin; its own timeout counts from there.
     """
 
@@ -115,7 +116,8 @@ class JobWatcher:
         self._epoch, self._at = 0, (0, -1)
         self._offsets: dict[str, int] = {}
         self._partial: dict[str, bytes] = {}
-        self._waits = self._failed = ""
+        self._waits = self._failed = self._host = ""
+        self._noted: set[tuple[float, str]] = set()  # hosts may share a log
 
     def show_news(self, cluster: ClusterClient) -> bool:
         """Show the job's news, in this session; whether it has ended. Raises horn's Timeout."""
@@ -127,9 +129,9 @@ class JobWatcher:
             why = f": it {status.reason}" if status.reason else ""
             raise Timeout(f"job {self.job} did not begin within --timeout, and is stopped{why}")
         host = next((n for n, s in status.record.allocations.items() if 0 in s.ranks), None)
-        host = host or str(status.result.get("host") or "")
-        if host:
-            self._rows(cluster, host)
+        self._host = host or str(status.result.get("host") or "") or self._host
+        if self._host:  # also once it has ended: the last lines say why
+            self._read(cluster, self._host)
         at = status.progress
         if self.is_begun and "iteration" in at and "loss" in at:
             key = (status.record.attempt, int(at["iteration"]))
@@ -167,13 +169,13 @@ class JobWatcher:
         elif is_needed or not self.quiet:
             terminal.say(text)
 
-    def _rows(self, cluster: ClusterClient, host: str) -> None:
+    def _read(self, cluster: ClusterClient, host: str) -> None:
         from horn.cluster.client import SHORT_S, notes
         from horn.cluster.file_service import READ_BYTES
         from horn.cluster.store import PROGRESS
 
         data = b" " * READ_BYTES
-        while len(data) == READ_BYTES:  # the rows that come meanwhile are of the next look
+        while len(data) == READ_BYTES:  # the lines that come meanwhile are of the next look
             offset = self._offsets.get(host, 0)
             try:
                 # Of a worker that has been killed nothing comes, and the job's state is to be told.
@@ -197,6 +199,9 @@ class JobWatcher:
         elif "row" in said and said["row"]["epoch"] > self._epoch:
             self._epoch = said["row"]["epoch"]
             self.progress.epoch(said["row"])
+        elif "note" in said and (key := (said.get("at", 0.0), said["note"])) not in self._noted:
+            self._noted.add(key)
+            self._note(said["note"])
 
     def end(self) -> None:
         if self.is_begun:

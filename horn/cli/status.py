@@ -135,6 +135,8 @@ def _details(status: JobStatus, up: Container[str]) -> list[str]:
         lines.append(f"Last checkpoint: iteration {record.checkpoint:,}")
     if record.n_restarts:
         lines.append(f"Restarts: {record.n_restarts}; the last after: {record.trouble}")
+    if status.note:
+        lines.append(f"Noted last: {status.note}")
     if status.state.value == "FAILED":
         lines += _cluster.failure(status.job, result)
     for where, values in dict(result.get("metrics") or {}).items():

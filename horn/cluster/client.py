@@ -87,6 +87,11 @@ class JobStatus:
         return self.standstill or self.record.reason or waits
 
     @property
+    def note(self) -> str:
+        """What its primary host has noted last, while it goes on."""
+        return "" if self.state in ENDED else str(self.progress.get("note", ""))
+
+    @property
     def reached(self) -> Mapping[str, Any]:
         """The progress, or after a success the result, which has all of the last row."""
         at, result = self.progress, self.result

@@ -23,6 +23,7 @@ from horn.training.progress import Progress, line
 logger = logging.getLogger(__name__)
 
 STEP_S = 0.25  # between two reports of progress
+NOTE_CHARACTERS = 1000  # of a note, at most, in them: a node of ZooKeeper has them all
 
 
 class ProgressWriter(Progress):
@@ -62,6 +63,7 @@ class ProgressWriter(Progress):
     def note(self, text: str) -> None:
         print(text, flush=True)
         self._write({"note": text})
+        self._tell({"note": text[:NOTE_CHARACTERS]})
 
     def waits(self, reason: str) -> None:
         """Say what the job waits for, to who looks at its status."""

@@ -11,9 +11,10 @@ import pytest
 
 from horn import terminal
 from horn.cli._remote import JobWatcher
+from horn.cli.status import _details
 from horn.cluster import fetching
 from horn.cluster.client import ClusterClient, JobStatus, notes
-from horn.cluster.master import JobRecord
+from horn.cluster.master import Allocation, JobRecord
 from horn.cluster.relay import ProgressWriter
 from horn.cluster.store import PROGRESS, TRACE
 from horn.coordination.jobs import JobState
@@ -103,8 +104,51 @@ def test_a_line_of_progress_that_is_cut_ends_neither_a_history_nor_a_submit(cut:
     said: list[int] = []
     watch = JobWatcher("one-1", Progress(), quiet=True)
     watch.progress.epoch = lambda row: said.append(row["epoch"])  # type: ignore
-    watch._rows(One(), "a")
+    watch._read(One(), "a")
     assert said == [1, 3]
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_who_is_attached_hears_each_note_once(quiet: bool, capsys: pytest.CaptureFixture[str]):
+    """That checkpoints were not saved was told nobody. Hosts that share a folder have one log."""
+    lines = [
+        b'{"note": "Group 3 comes.", "at": 1.0}', b'{"row": {"epoch": 1}, "at": 2.0}',
+        b'{"note": "It is not saved.", "at": 3.0}', b'{"note": "Saved again.", "at": 4.0}',
+        b'{"note": "It is not saved.", "at": 5.0}',
+    ]  # fmt: skip
+    log, allocations = b"", {"a": Allocation(1, "127.0.0.1", (0,))}
+
+    class One(Going):
+        def read(self, job: str, host: str, name: str, offset: int = 0, *_: Any, **__: Any) -> Any:
+            return offset, log[offset:]
+
+        def status(self, job: str) -> Any:
+            return JobStatus(job, state, None, JobRecord(allocations=allocations),
+                             {}, {}, 0.0, 1, 0.0)  # fmt: skip
+
+    watch, client = JobWatcher("one-1", terminal.progress(quiet), quiet), One()
+    watch.progress.epoch = lambda row: None  # type: ignore[method-assign]
+    state = JobState.RUNNING
+    for line in lines[:4]:
+        log += line + b"\n"
+        assert not watch.show_news(client)
+    allocations = {"b": allocations["a"]}
+    assert not watch.show_news(client)
+    log, allocations, state = log + lines[4] + b"\n", {}, JobState.FAILED
+    assert watch.show_news(client)
+    said = ["Group 3 comes.", "It is not saved.", "Saved again.", "It is not saved."]
+    assert capsys.readouterr().err.splitlines() == ([] if quiet else said)
+
+
+def test_a_note_is_in_the_progress_that_a_status_has_while_the_job_goes_on(tmp_path: Path):
+    said: list[Any] = []
+    ProgressWriter(said.append, 1, tmp_path / PROGRESS).note("n" * 5000)
+    at = said[0].progress
+    assert at["note"] == "n" * 1000
+    for state, note in ((JobState.RUNNING, at["note"]), (JobState.SUCCEEDED, "")):
+        status = JobStatus("one-1", state, None, JobRecord(), at, {}, 0.0, 1, 0.0)
+        assert status.note == note
+        assert (f"Noted last: {note}" in _details(status, ())) == (note != "")
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
