@@ -44,6 +44,7 @@ def _of_loops(program: Program, batch_size: int) -> dict[str, str]:
     joined, patched = plan(program), find_patched(program, batch_size)
     apart = {program.loss, *program.losses, *program.aggregates, *program.outputs}
     apart |= {*program.probes.values()}
+    apart |= {b.value[0] for b in program.buffers.values() if b.role == "view"}  # read by it
     spans = {
         name: buffer.axes
         for name, buffer in program.buffers.items()
