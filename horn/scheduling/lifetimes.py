@@ -41,10 +41,12 @@ def rooms(program: Program, batch_size: int = 0) -> dict[str, str]:
 
 def _of_loops(program: Program, batch_size: int) -> dict[str, str]:
     """The rooms of buffers, without steps, that plain loops alone write and read."""
+    has_parts = any(b.role == "view" for b in program.buffers.values())
+    if has_parts or any(isinstance(s, (Post, Collect)) for s in every(program.statements)):
+        return {}  # of several tasks: what one sends or takes lies in other buffers' memory
     joined, patched = plan(program), find_patched(program, batch_size)
     apart = {program.loss, *program.losses, *program.aggregates, *program.outputs}
     apart |= {*program.probes.values()}
-    apart |= {b.value[0] for b in program.buffers.values() if b.role == "view"}  # read by it
     spans = {
         name: buffer.axes
         for name, buffer in program.buffers.items()
