@@ -51,10 +51,7 @@ class TapeMemory:
         self._edges: dict[tuple[int, int, str], EdgeLists] = {}
         self.multiples: dict[tuple[Dim, int], Dim] = {}
         self.inside = parts_of_wholes(program, share)
-        self.rooms = rooms(program, batch_size)
-        if not self.steps:  # a part of another, or who has parts, keeps its place
-            apart = self.inside.keys() | {*self.inside.values()}
-            self.rooms = {a: b for a, b in self.rooms.items() if not {a, b} & apart}
+        self.rooms = rooms(program)
         self.arrays: dict[str, Array] = {}
         for name in program.buffers:
             self.allocate(name)
@@ -83,8 +80,6 @@ class TapeMemory:
                 whole, delay = buffer.value
                 self.allocate(whole)
                 self._as_span(name, self.spans[whole].late(delay))
-            elif name in self.rooms and not self.steps:
-                self.arrays[name] = self.allocate(self.rooms[name])
             elif name in self.rooms:
                 self.allocate(self.rooms[name])
                 self._as_span(name, self.spans[self.rooms[name]])
