@@ -169,6 +169,9 @@ class Tape:
         ptr: NDArray[np.int64],
         src: NDArray[np.int32],
         row: NDArray[np.int32],
+        length: NDArray[np.int32],
+        which: NDArray[np.int32],
+        first: NDArray[np.int32],
         base: NDArray[np.int64],
         step: int,
         of_squares: bool = False,
@@ -185,6 +188,8 @@ class Tape:
         out: Array,
         *,
         src: NDArray[np.int32],
+        which: NDArray[np.int32],
+        first: NDArray[np.int32],
         rows: Extent | None = None,
         label: str = "",
     ) -> int: ...

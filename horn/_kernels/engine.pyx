@@ -489,30 +489,33 @@ cdef class Tape:
         self._append(K_LIVE, label or "live").live = g
         return self.t.n_ins - 1
 
-    def windows(self, x, w, out, *, ptr, src, row, base, step, of_squares=False, bias=None,
-                relu=False, gate=None, rows=None, label=""):
-        """Rows of out in groups: result r of group k is the sum over its pairs j, from ptr[k] to
-        ptr[k + 1], of w[base[row[j]] + r * step] * x[src[j]] or, with of_squares, of the square of
-        their difference.
+    def windows(self, x, w, out, *, ptr, src, row, length, which, first, base, step,
+                of_squares=False, bias=None, relu=False, gate=None, rows=None, label=""):
+        """Rows of out in groups: result r of group k is the sum over the runs j of its list,
+        from ptr[which[k]] to ptr[which[k] + 1], and over i below length[j], of
+        w[base[row[j] + i] + r * step] * x[first[k] + src[j] + i] or, with of_squares, of the square
+        of their difference.
 
         A bias, one for each row, is added; with relu what is less than 0 becomes 0; where the gate,
         as out, is not more than 0, 0 is kept.
 
         x (n, batch) and out (groups * results, batch) are contiguous along the batch, w is
-        contiguous; ptr and base are int64, src and row int32.
+        contiguous; ptr and base are int64, the others int32.
         """
-        cdef conv_t *g = windows_of(self.bind, x, w, out, ptr, src, row, base, step, of_squares, bias,
-                                    relu, gate, rows)
+        cdef conv_t *g = windows_of(self.bind, x, w, out, ptr, src, row, length, which, first, base,
+                                    step, of_squares, bias, relu, gate, rows)
         self._append(K_WINDOWS, label or "windows").conv = g
         return self.t.n_ins - 1
 
-    def window_gradients(self, x, y, out, *, src, rows=None, label=""):
-        """out[m, k] = the sum over positions p and the batch of y[p * maps + m] * x[src[p, k]].
+    def window_gradients(self, x, y, out, *, src, which, first, rows=None, label=""):
+        """out[m, k] = the sum over positions p and the batch of y[p * maps + m] times
+        x[first[p] + src[which[p], k]].
 
         x (n, batch) and y (positions * maps, batch) are contiguous along the batch, out (maps,
-        places) is contiguous; src (positions, places) is int32, -1 for none.
+        places) is contiguous; src (lists, places), -1 for none, which and first (positions,) are
+        int32.
         """
-        cdef conv_t *g = window_gradients_of(self.bind, x, y, out, src, rows)
+        cdef conv_t *g = window_gradients_of(self.bind, x, y, out, src, which, first, rows)
         self._append(K_WINDOWS, label or "window gradients").conv = g
         return self.t.n_ins - 1
 

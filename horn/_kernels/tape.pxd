@@ -108,6 +108,9 @@ cdef extern from "tape.h":
         const int64_t *base
         const int32_t *src
         const int32_t *row
+        const int32_t *length
+        const int32_t *which
+        const int32_t *first
         const int32_t *unit
     ctypedef struct pool_t:
         int32_t kind, end

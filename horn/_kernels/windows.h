@@ -2,9 +2,9 @@
  *
  * Rows of x and out are contiguous along the batch. Sums: results lie in groups of n_r rows; result r
  * of a group is the sum over its pairs (row of x, row of the weights) of weight[row][r] * x[row], or
- * of (x[row] - weight[row][r])**2.
+ * of (x[row] - weight[row][r])**2. Pairs are told as runs of rows that follow each other in both.
  * Forward a group is a position and its maps, backward a position and its channels: no window is
- * ever laid out. Gradients: out[m, k] = the sum over positions p and the batch of y[p, m] x[p, k].
+ * ever laid out, and positions inside, whose windows differ only in where they begin, have one list. Gradients: out[m, k] = the sum over positions p and the batch of y[p, m] x[p, k].
  *
  * Tiles of at most WR results by two vectors are in registers. Sums are float along one window, or
  * WINDOW_DEEP samples of a gradient, and double beyond.
@@ -72,10 +72,10 @@ static inline int64_t K(tile_at)(int64_t n_r, int64_t t) {
 #define UNROLL _Pragma("GCC unroll 16")
 
 /* ---- sums ---- */
-/* A tile's rows of x, and the arrays that go with them. `load` numbers of the last vector are read,
- * `keep` are stored. */
+/* A tile's n runs of rows of x (and of the `other` group's x), and the arrays that go with them.
+ * `load` numbers of the last vector are read, `keep` are stored. */
 typedef struct {
-    const REAL *x, *w; const int32_t *src, *other, *row; int64_t ldx, n, load, keep;
+    const REAL *x, *other, *w; const int32_t *src, *row, *length; int64_t ldx, n, load, keep;
 } K(window_t);
 
 /* n_r (a constant) results by n_v (a constant) vectors: one, two that are side by side, or, if it
@@ -92,21 +92,21 @@ static inline __attribute__((always_inline)) void K(window_tile)(
         UNROLL
         for (int v = 0; v < n_v; v++) sum[r][v] = (VEC_T){0};
     for (int64_t j = 0; j < n; j++) {
-        const REAL *by = w + s->row[j] * n_r;
-        VEC_T xs[2];
-        for (int v = 0; v < n_v; v++) {
-            const REAL *from = is_pair && v ? s->x + s->other[j] * ldx
-                                            : s->x + s->src[j] * ldx + v * LN;
-            xs[v] = (is_pair || v == n_v - 1) && load < LN ? K(part_load)(from, load)
-                                                           : K(vec_load)(from);
-        }
-        UNROLL
-        for (int r = 0; r < n_r; r++) {
-            const VEC_T each = K(vec_of)(by[r]);
+        const REAL *by = w + s->row[j] * n_r, *x = s->x + s->src[j] * ldx;
+        const REAL *other = is_pair ? s->other + s->src[j] * ldx : x + LN;
+        for (int32_t k = s->length[j]; k > 0; k--, by += n_r, x += ldx, other += ldx) {
+            VEC_T xs[2];
+            for (int v = 0; v < n_v; v++)
+                xs[v] = (is_pair || v == n_v - 1) && load < LN ? K(part_load)(v ? other : x, load)
+                                                               : K(vec_load)(v ? other : x);
             UNROLL
-            for (int v = 0; v < n_v; v++) {
-                const VEC_T apart = xs[v] - each;
-                sum[r][v] += of_squares ? apart * apart : each * xs[v];
+            for (int r = 0; r < n_r; r++) {
+                const VEC_T each = K(vec_of)(by[r]);
+                UNROLL
+                for (int v = 0; v < n_v; v++) {
+                    const VEC_T apart = xs[v] - each;
+                    sum[r][v] += of_squares ? apart * apart : each * xs[v];
+                }
             }
         }
     }
@@ -164,22 +164,25 @@ static void K(window_sums)(const tape_t *t, const conv_t *g, int64_t rows, int64
     for (int64_t b = 0; b < rows; b += 2 * LN) {
         const int64_t left = rows - b;
         const int n_v = left > LN ? 2 : 1;
-        K(window_t) s = {.x = (const REAL *)g->x, .ldx = g->ldx};
+        K(window_t) s = {.ldx = g->ldx};
+        const REAL *x = (const REAL *)g->x;
         s.keep = left >= 2 * LN ? LN : left - (n_v - 1) * LN;
         s.load = is_packed ? LN : s.keep;
-        if (is_packed) { s.x = (const REAL *)t->panel + b * g->n_x; s.ldx = n_v * LN; }
+        if (is_packed) { x = (const REAL *)t->panel + b * g->n_x; s.ldx = n_v * LN; }
         for (int64_t at = lo; at < hi; at += NEAR_UNITS)
         for (int64_t tile = 0; tile < n_tiles; tile++) {
             const int64_t r = K(tile_at)(g->n_r, tile), n_r = K(tile_at)(g->n_r, tile + 1) - r;
             s.w = (const REAL *)g->packed + r * g->n_rows;
             for (int64_t u = at; u < (at + NEAR_UNITS < hi ? at + NEAR_UNITS : hi); u++) {
                 const int64_t k = g->unit[2 * u], other = g->unit[2 * u + 1];
-                s.n = g->ptr[k + 1] - g->ptr[k]; s.row = g->row + g->ptr[k];
-                s.src = g->src + g->ptr[k];
-                s.other = other < 0 ? NULL : g->src + g->ptr[other];
+                const int64_t from = g->ptr[g->which[k]];
+                s.n = g->ptr[g->which[k] + 1] - from;
+                s.src = g->src + from; s.row = g->row + from; s.length = g->length + from;
+                s.x = x + g->first[k] * s.ldx;
+                s.other = other < 0 ? NULL : x + g->first[other] * s.ldx;
                 K(window_part)(n_r, n_v, &s, g, k * g->n_r + r, other < 0 ? -1 : other * g->n_r + r, b);
                 if (n_v == 2 && other >= 0) {
-                    s.src = s.other;
+                    s.x = s.other;
                     K(window_part)(n_r, n_v, &s, g, other * g->n_r + r, -1, b);
                 }
             }
@@ -227,12 +230,25 @@ static inline __attribute__((always_inline)) void K(gradient_tile)(
     VEC_T sum[WR][2];
     UNROLL
     for (int i = 0; i < n_k; i++) sum[i][0] = sum[i][1] = (VEC_T){0};
+    const REAL *x[WR] = {0};
+    int64_t inside[WR] = {0}, first = 0;
+    int32_t list = -1;          /* that and where it begins, of the position before */
     for (; n_p > 0; n_p--, p++) {
-        const int32_t *src = g->src + p * g->n_rows + k;
-        const REAL *x[WR];
-        UNROLL
-        for (int i = 0; i < n_k; i++)
-            x[i] = src[i] < 0 ? zeros : (const REAL *)g->x + src[i] * g->ldx + b;
+        const int64_t moved = (g->first[p] - first) * g->ldx;
+        first = g->first[p];
+        if (g->which[p] == list) {
+            UNROLL
+            for (int i = 0; i < n_k; i++) x[i] += moved & inside[i];
+        } else {
+            list = g->which[p];
+            const int32_t *src = g->src + list * g->n_rows + k;
+            const REAL *from = (const REAL *)g->x + first * g->ldx + b;
+            UNROLL
+            for (int i = 0; i < n_k; i++) {
+                inside[i] = src[i] < 0 ? 0 : -1;
+                x[i] = src[i] < 0 ? zeros : from + src[i] * g->ldx;
+            }
+        }
         for (int64_t j = 0; j < n_b; j++, flows += n_v * LN) {
             VEC_T y[2];
             y[0] = K(vec_load)(flows);

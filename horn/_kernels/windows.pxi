@@ -15,40 +15,67 @@ def _same(ptr, src):
     return same.astype(np.uint8)
 
 
-def _units(ptr, row):
-    """Pairs of groups with the same rows of weights, other groups alone: (units, 2) int32, -1 for
-    none."""
-    waiting, units = {}, []
-    for k in range(len(ptr) - 1):
-        key = row[ptr[k]:ptr[k + 1]].tobytes()
-        if key in waiting:
-            waiting.pop(key).append(k)
-        else:
-            waiting[key] = [k]
-            units.append(waiting[key])
-    return np.array([[*unit, -1][:2] for unit in units], np.int32)
+def _units(which):
+    """Pairs of groups with the same list, other groups alone: (units, 2) int32, -1 for none."""
+    order = np.argsort(which, kind="stable")
+    lists = which[order]
+    begins = np.flatnonzero(np.diff(lists, prepend=-1))
+    rank = np.arange(len(lists)) - np.repeat(begins, np.diff(begins, append=len(lists)))
+    second = np.flatnonzero(rank % 2)
+    other = np.full(len(lists), -1)
+    other[second - 1] = order[second]
+    found = np.stack([order, other], axis=1)[rank % 2 == 0]
+    return np.ascontiguousarray(found[np.argsort(found[:, 0])], np.int32)
 
 
-cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, base, step, of_squares, bias, relu,
-                        gate, rows) except NULL:
+def _least_and_most(ptr, numbers):
+    """The least and the most number of each list, 0 of an empty one."""
+    starts, counts = ptr[:len(ptr) - 1], np.diff(ptr)
+    least, most = np.zeros((2, len(starts)), np.int64)
+    has = counts > 0
+    if has.any():
+        least[has] = np.minimum.reduceat(numbers, starts[has])
+        most[has] = np.maximum.reduceat(numbers, starts[has])
+    return least, most
+
+
+cdef _lists_of(Binding bind, which, first, n_lists):
+    which, first = bind.flat(which, "which", np.int32), bind.flat(first, "first", np.int32)
+    if len(which) != len(first):
+        raise ValueError(f"which {which.shape} and first {first.shape} are of other positions")
+    if len(which) and not 0 <= which.min() <= which.max() < n_lists:
+        raise ValueError(f"which names places outside of 0 to {n_lists - 1}")
+    return which, first
+
+
+cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, length, which, first, base, step,
+                        of_squares, bias, relu, gate, rows) except NULL:
     """The instruction of ``Tape.windows``."""
     x, w = bind.rows_of(x, "x"), bind.flat(w, "w", bind.dtype)
     out = bind.rows_of(out, "out", writes=True)
     ptr, base = bind.flat(ptr, "ptr", np.int64), bind.flat(base, "base", np.int64)
     src, row = bind.flat(src, "src", np.int32), bind.flat(row, "row", np.int32)
-    n_groups = len(ptr) - 1
+    length = bind.flat(length, "length", np.int32)
+    which, first = _lists_of(bind, which, first, len(ptr) - 1)
+    n_groups = len(which)
     n_r = len(out) // max(n_groups, 1)
     if n_groups < 1 or n_r * n_groups != len(out) or n_r < 1:
         raise ValueError(f"{len(out)} rows of out are no {n_groups} groups")
-    if len(src) != len(row) or ptr[0] != 0 or ptr[len(ptr) - 1] != len(src) or np.any(np.diff(ptr) < 0):
-        raise ValueError("ptr goes from 0 to the number of pairs, and src and row have those")
-    for what, index, n in (("src", src, len(x)), ("row", row, len(base))):
-        if len(index) and not 0 <= index.min() <= index.max() < n:
-            raise ValueError(f"{what} names places outside of 0 to {n - 1}")
+    if not len(src) == len(row) == len(length) or ptr[0] != 0 or ptr[len(ptr) - 1] != len(src) \
+            or np.any(np.diff(ptr) < 0):
+        raise ValueError("ptr goes from 0 to the number of runs, and src, row and length have those")
+    if len(length) and length.min() < 1:
+        raise ValueError("length has runs of no pair")
+    if len(row) and not 0 <= row.min() <= (row.astype(np.int64) + length).max() <= len(base):
+        raise ValueError(f"row names places outside of 0 to {len(base) - 1}")
+    least, _ = _least_and_most(ptr, src)
+    _, most = _least_and_most(ptr, src.astype(np.int64) + length)
+    if not 0 <= (least[which] + first).min() <= (most[which] + first).max() <= len(x):
+        raise ValueError(f"src names places outside of 0 to {len(x) - 1}")
     reach = (n_r - 1) * step
     if len(base) and not 0 <= base.min() <= base.max() + reach < len(w):
         raise ValueError(f"base and step reach beyond the {len(w)} weights")
-    unit = _units(ptr, row)
+    unit = _units(which)
     bind.room_for_windows(len(x) * ((x.shape[1] * x.itemsize + 127) // 128 * 128))
     cdef conv_t *g = _conv(bind, x, w, out, rows)
     g.kind, g.step, g.n_groups, g.n_r, g.n_rows = 0, step, n_groups, n_r, len(base)
@@ -60,7 +87,10 @@ cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, base, step, of_s
     g.base = <const int64_t *>at(base)
     g.src = <const int32_t *>at(src)
     g.row = <const int32_t *>at(row)
-    bind.keep += [ptr, base, src, row, unit]
+    g.length = <const int32_t *>at(length)
+    g.which = <const int32_t *>at(which)
+    g.first = <const int32_t *>at(first)
+    bind.keep += [ptr, base, src, row, length, which, first, unit]
     g.end = _end(bind, out, bias, relu, gate)
     g.bias = g.gate = g.out
     if bias is not None:
@@ -70,27 +100,33 @@ cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, base, step, of_s
     return g
 
 
-cdef conv_t *window_gradients_of(Binding bind, x, y, out, src, rows) except NULL:
+cdef conv_t *window_gradients_of(Binding bind, x, y, out, src, which, first, rows) except NULL:
     """The instruction of ``Tape.window_gradients``."""
     x, y = bind.rows_of(x, "x"), bind.rows_of(y, "y")
     out = bind.array(out, "out", writes=True)
     src = bind.array(src, "src")
-    if src.dtype != np.int32 or src.ndim != 2 or not src.flags.c_contiguous \
-            or src.size and not -1 <= src.min() <= src.max() < len(x):
-        raise ValueError(f"src is contiguous int32 (positions, places) from -1 to {len(x) - 1}")
+    if src.dtype != np.int32 or src.ndim != 2 or not src.flags.c_contiguous:
+        raise ValueError(f"src is contiguous int32 (lists, places), got {src.shape} of {src.dtype}")
+    which, first = _lists_of(bind, which, first, len(src))
+    if src.size and len(which) and not (src.min() >= -1 and first.min() >= 0
+                                        and (src.max(axis=1)[which] + first).max() < len(x)):
+        raise ValueError(f"src names places outside of -1 to {len(x) - 1}")
     if out.dtype != bind.dtype or out.ndim != 2 or not out.flags.c_contiguous \
-            or out.shape[1] != src.shape[1] or len(y) != out.shape[0] * src.shape[0]:
-        raise ValueError(f"y {y.shape} and src {src.shape} do not give out {out.shape}")
+            or out.shape[1] != src.shape[1] or len(y) != out.shape[0] * len(which):
+        raise ValueError(f"y {y.shape}, src {src.shape} and which {which.shape} do not give out "
+                         f"{out.shape}")
     # gradients, two vectors of maps at a time, and sums of tiles of 12 places at most
     maps = (len(out) + 31) // 32 * 32
     cdef int64_t room_bytes = WINDOW_DEEP * (1 + maps) * x.itemsize
     bind.room_for_windows(bind.t.n_threads * room_bytes + 8 * maps * (src.shape[1] + 12 * 18))
     cdef conv_t *g = _conv(bind, x, y, out, rows)
     g.n_x, g.room_bytes = len(x), room_bytes
-    g.kind, g.ldw, g.n_groups = 1, strides(y)[0], src.shape[0]
+    g.kind, g.ldw, g.n_groups = 1, strides(y)[0], len(which)
     g.n_r, g.n_rows = out.shape
     g.src = <const int32_t *>at(src)
-    bind.keep.append(src)
+    g.which = <const int32_t *>at(which)
+    g.first = <const int32_t *>at(first)
+    bind.keep += [src, which, first]
     return g
 
 

@@ -43,7 +43,7 @@ def patches_of(link: Link, rows: int) -> Iterator[Patch]:
     """
     connection, source = link.connection, link.source
     assert isinstance(connection, Convolution)
-    _, below = connection.taps(source.shape, link.weight)  # (positions, taps), -1 for none
+    below = connection.taps(source.shape, link.weight).sources  # (positions, taps), -1 for none
     kinds, kind = np.unique(below >= 0, axis=0, return_inverse=True)
     for k, has in enumerate(kinds):
         positions, taps = np.flatnonzero(kind.ravel() == k), np.flatnonzero(has)

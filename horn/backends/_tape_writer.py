@@ -362,8 +362,8 @@ class TapeWriter:
         here: dict[str, Any] = {"rows": rows, "label": name}
         if s.axis == "b":
             maps, below = (b.T, a) if link.is_turned else (a, b.T)
-            grid = out.reshape(-1, windows.sources.shape[1])
-            self.tape.window_gradients(below, maps, grid, src=windows.sources, **here)
+            grid = out.reshape(-1, windows.gradients["src"].shape[1])
+            self.tape.window_gradients(below, maps, grid, **windows.gradients, **here)
         else:
             is_to_maps = (s.axis == "i") != link.is_turned
             lists = windows.to_maps if is_to_maps else windows.to_channels

@@ -1,29 +1,36 @@
-"""The windows of a convolution as lists for the tape: the terms of each sum."""
+"""The windows of a convolution as lists for the tape: the terms of each sum.
+
+Positions whose windows have the same taps inside of the layer differ only in where these begin, so
+they share a list. A picture has few: those of its inside and of each distance from its border.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from horn.connections.convolution import Convolution
+from horn.connections.windows import Span, Taps
 from horn.layers import Link
 from horn.partition.share import Array, Places
 
 
 @dataclass(frozen=True)
 class WindowLists:
-    """The index lists of a convolution. to_maps, to_channels : arguments of ``Tape.windows``, from
-    the channels below a convolution to its maps, and back. sources : (positions, places), the
-    neuron below at each place of each window, -1 for none, int32.
+    """The index lists of a convolution.
+
+    to_maps, to_channels : arguments of ``Tape.windows``, from the channels below a convolution to
+    its maps, and back. gradients : those of ``Tape.window_gradients``.
 
     Positions, maps and channels have the task's own numbers.
     """
 
     to_maps: dict[str, Any]
     to_channels: dict[str, Any]
-    sources: Array
+    gradients: dict[str, Any]
 
     @classmethod
     def of(
@@ -41,43 +48,142 @@ class WindowLists:
         connection, source = owner.connection, owner.source
         assert isinstance(connection, Convolution) and connection.groups == 1
         channels, maps = source.shape[-1], connection.channels
-        _, taps = connection.taps(source.shape, owner.weight)  # (positions, taps)
+        spans = connection.spans(source.shape, owner.weight)
         above, under = (senders, receivers) if link.is_turned else (receivers, senders)
-        above = slice(0, len(taps) * maps) if above is None else above
+        above = slice(0, maps * int(np.prod([s.n_out for s in spans]))) if above is None else above
         under = slice(0, source.size) if under is None else under
         below, theirs = _positions(under, channels, by_channels)
         here_at, mine = _positions(above, maps, by_channels)
-        number = np.full(source.n_positions + 1, -1)  # the last stands for no position
-        number[below] = np.arange(len(below))
-        taps = number[taps[here_at]]
-        n_taps, n_here = taps.shape[1], len(theirs)
-        sources = taps[:, :, None] * n_here + np.arange(n_here)
-        sources = np.where(taps[:, :, None] < 0, -1, sources).reshape(len(taps), n_taps * n_here)
-        here = sources >= 0
+        forward, back = _looks(spans, here_at, below)
+        n_taps, n_here, n_maps = forward.taps.shape[1], len(theirs), len(mine)
         n_places = n_taps * channels  # places in the weights of a map
-        place = (np.arange(n_taps)[:, None] * channels + theirs.start + np.arange(n_here)).ravel()
-        to_maps = {
-            "ptr": _ends(here.sum(axis=1)),
-            "src": sources[here].astype(np.int32),
-            "row": np.nonzero(here)[1].astype(np.int32),
-            "base": place + mine.start * n_places,
-            "step": n_places,
+        tap, every = np.arange(n_taps)[:, None] * channels, np.arange(n_maps)
+        place = (tap + theirs.start + np.arange(n_here)).reshape(-1)
+        to_maps = forward.runs(n_here) | {"base": place + mine.start * n_places, "step": n_places}
+        first = ((every + mine.start) * n_places + tap + theirs.start).reshape(-1)
+        to_channels = back.runs(n_maps, reverse=True) | {"base": first, "step": 1}
+        taps = forward.taps[:, :, None]
+        sources = np.where(taps < 0, -1, taps * n_here + np.arange(n_here, dtype=np.int32))
+        lists = {"which": to_maps["which"], "first": to_maps["first"]}
+        return cls(
+            to_maps, to_channels, lists | {"src": sources.reshape(len(taps), n_taps * n_here)}
+        )
+
+
+@dataclass(frozen=True)
+class _Look:
+    """At which positions taps look from others.
+
+    taps : (lists, taps) int32, positions from the first that a list has, -1 for none. which, first:
+    (positions,) int32, the list of each position, and the first that it looks at.
+    """
+
+    taps: Array
+    which: Array
+    first: Array
+
+    @classmethod
+    def of(cls, keys: Array, at: Callable[[Array, Array], Array], n_taps: int) -> _Look:
+        """keys : (positions,) what is equal only where taps are. at : the position, -1 for none, at
+        which taps look from positions.
+        """
+        _, example, which = np.unique(keys, return_index=True, return_inverse=True)
+        seen = at(example[:, None], np.arange(n_taps)[None])
+        least = np.where(seen < 0, np.iinfo(np.int64).max, seen).argmin(axis=1)
+        begin = np.take_along_axis(seen, least[:, None], axis=1)
+        taps = np.where(seen < 0, -1, seen - begin)
+        first = np.maximum(at(np.arange(len(keys)), least[which]), 0)
+        return cls(*(np.ascontiguousarray(a, np.int32) for a in (taps, which, first)))
+
+    def by(self, inner: _Look, n: int) -> _Look:
+        """The look of all positions (of self, of inner), at those, of which inner has n."""
+        outer_taps, inner_taps = self.taps[:, None, :, None], inner.taps[None, :, None, :]
+        taps = np.where(
+            (outer_taps < 0) | (inner_taps < 0), np.int32(-1), outer_taps * n + inner_taps
+        )
+        return _Look(
+            taps.reshape(taps.shape[0] * taps.shape[1], taps.shape[2] * taps.shape[3]),
+            (self.which[:, None] * len(inner.taps) + inner.which).reshape(-1),
+            (self.first[:, None] * n + inner.first).reshape(-1),
+        )
+
+    def runs(self, n: int, reverse: bool = False) -> dict[str, Array]:
+        """The lists, of n rows a position, as ``Tape.windows`` has them; with ``reverse`` from the
+        last tap.
+        """
+        taps = self.taps[:, ::-1] if reverse else self.taps
+        of, tap = np.nonzero(taps >= 0)
+        src = taps[of, tap] * n
+        row = (taps.shape[1] - 1 - tap if reverse else tap) * n
+        goes_on = (np.diff(of) == 0) & (np.diff(src) == n) & (np.diff(row) == n)
+        begins = np.flatnonzero(np.concatenate([np.ones(min(len(of), 1), bool), ~goes_on]))
+        return {
+            "ptr": np.searchsorted(of[begins], np.arange(len(taps) + 1)).astype(np.int64),
+            "src": src[begins].astype(np.int32),
+            "row": row[begins].astype(np.int32),
+            "length": (np.diff(begins, append=len(of)) * n).astype(np.int32),
+            "which": self.which,
+            "first": self.first * np.int32(n),
         }
-        # For each position below: the windows that contain it, and its tap in each.
-        window, tap = np.nonzero(taps >= 0)
-        at = taps[window, tap]
-        order = np.argsort(at, kind="stable")
-        window, tap, at = window[order], tap[order], at[order]
-        maps, every = len(mine), np.arange(len(mine))
-        first = np.arange(n_taps)[:, None] * channels + theirs.start
-        to_channels = {
-            "ptr": _ends(np.bincount(at, minlength=len(below)) * maps),
-            "src": (window[:, None] * maps + every).reshape(-1).astype(np.int32),
-            "row": (tap[:, None] * maps + every).reshape(-1).astype(np.int32),
-            "base": ((every + mine.start) * n_places + first).reshape(-1),
-            "step": 1,
-        }
-        return cls(to_maps, to_channels, np.ascontiguousarray(sources, np.int32))
+
+
+def _looks(spans: list[Span], above: Array, below: Array) -> tuple[_Look, _Look]:
+    """From the positions above at those below, and back, in the task's own numbers."""
+    row_above, row_below = (spans[1].n_out, spans[1].n) if len(spans) > 1 else (1, 1)
+    mine, theirs = _rows(above, row_above), _rows(below, row_below)
+    if mine is None or theirs is None:
+        return _listed(Taps(spans).sources[above], below)
+    before = spans[0].before + theirs.start - mine.start * spans[0].stride
+    rows = spans[0]._replace(n=len(theirs), n_out=len(mine), before=before)
+    forward, back = _forward(rows), _back(rows)
+    if len(spans) > 1:
+        forward, back = (
+            forward.by(_forward(spans[1]), row_below),
+            back.by(_back(spans[1]), row_above),
+        )
+    return forward, back
+
+
+def _rows(positions: Array, n: int) -> range | None:
+    """The rows, of n positions each, that these are if they follow each other and are whole."""
+    if not len(positions):
+        return range(0)
+    first, last = int(positions[0]), int(positions[-1])
+    if first % n or len(positions) % n or last - first + 1 != len(positions):
+        return None
+    return range(first // n, last // n + 1)
+
+
+def _forward(span: Span) -> _Look:
+    """From windows along a dimension at their sources."""
+    first, end = span.inside
+    return _Look.of(first * (span.kernel + 1) + end, span.source, span.kernel)
+
+
+def _back(span: Span) -> _Look:
+    """From sources along a dimension at the windows that have them."""
+    at, n = np.arange(span.n) + span.before, span.kernel + 1
+    low = np.clip((at - span.n_out * span.stride) // span.dilation + 1, 0, span.kernel)
+    high = np.clip(at // span.dilation + 1, low, span.kernel)
+    return _Look.of((at % span.stride * n + low) * n + high, span.window, span.kernel)
+
+
+def _listed(sources: Array, below: Array) -> tuple[_Look, _Look]:
+    """From windows with these sources (positions, taps) at what is there of them, and back."""
+    number = np.full(max(sources.max(initial=-1), below.max(initial=-1)) + 2, -1)
+    number[below] = np.arange(len(below))  # the last stands for no position
+    sources = number[sources]
+    windows = np.full((len(below), sources.shape[1]), -1)
+    window, tap = np.nonzero(sources >= 0)
+    windows[sources[window, tap], tap] = window
+
+    def look(table: Array) -> _Look:
+        begin = np.where(table < 0, table.max(initial=0), table).min(axis=1, keepdims=True)
+        taps = np.where(table < 0, -1, table - begin)
+        keys = np.unique(taps, axis=0, return_inverse=True)[1].reshape(-1)
+        return _Look.of(keys, lambda position, tap: table[position, tap], table.shape[1])
+
+    return look(sources), look(windows)
 
 
 def _positions(places: Places, channels: int, by_channels: bool) -> tuple[Array, range]:
@@ -89,7 +195,3 @@ def _positions(places: Places, channels: int, by_channels: bool) -> tuple[Array,
     found, first = each[::n] // channels, int(each[0] % channels)
     assert len(found) * n == len(each), "as many channels of each position"
     return np.asarray(found), range(first, first + n)
-
-
-def _ends(counts: Array) -> Array:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

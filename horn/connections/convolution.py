@@ -40,7 +40,7 @@ class Convolution(Windows):
 
     def at(self, below: Sizes, where: str) -> Placed:
         """The synapses to a layer of shape ``below``; errors begin with ``where``."""
-        space, sources = self.taps(below, where)
+        taps = self.taps(below, where)
         n, maps, groups = below[-1], self.channels, self.groups
         if n % groups or maps % groups:
             raise ModelError(
@@ -49,9 +49,9 @@ class Convolution(Windows):
             )
         each = n // groups
         first = np.arange(maps) // (maps // groups) * each
-        kernel = self._each("kernel", len(space))
+        kernel = self._each("kernel", len(taps.space))
         heard = first[:, None] + np.arange(each)
-        return placed(space, sources, heard, n, where, (maps, *kernel, each))
+        return placed(taps, heard, n, where, (maps, *kernel, each))
 
 
 CONNECTION = Convolution

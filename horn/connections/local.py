@@ -31,9 +31,9 @@ class Local(Windows):
 
     def at(self, below: Sizes, where: str) -> Placed:
         """The synapses to a layer of shape ``below``; errors begin with ``where``."""
-        space, sources = self.taps(below, where)
+        taps = self.taps(below, where)
         heard = np.broadcast_to(np.arange(below[-1]), (self.channels, below[-1]))
-        return placed(space, sources, heard, below[-1], where)
+        return placed(taps, heard, below[-1], where)
 
 
 CONNECTION = Local

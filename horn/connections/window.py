@@ -38,11 +38,11 @@ class Window(Windows):
 
     def at(self, below: Sizes, where: str) -> Placed:
         """The synapses to a layer of shape ``below``; errors begin with ``where``."""
-        space, sources = self.taps(below, where)
+        taps = self.taps(below, where)
         n = below[-1]
         near = np.arange(n)[:, None] + np.arange(self.channels) - self.channels // 2
         near = np.where((near >= 0) & (near < n), near, -1)
-        return placed(space, sources, near, n, where)
+        return placed(taps, near, n, where)
 
 
 CONNECTION = Window

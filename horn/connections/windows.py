@@ -7,6 +7,7 @@ tap t of the kernel. A tap outside the layer is no synapse.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,23 @@ class Span(NamedTuple):
     before: int
 
     @property
+    def inside(self) -> tuple[Index, Index]:
+        """(n_out,) the first tap of each window that is inside, and the one after the last."""
+        at = np.arange(self.n_out) * self.stride - self.before
+        first = np.clip(-(at // self.dilation), 0, self.kernel)
+        return first, np.clip(-((at - self.n) // self.dilation), first, self.kernel)
+
+    def source(self, position: Index, tap: Index) -> Index:
+        """The source of taps of windows, -1 for none."""
+        at = position * self.stride - self.before + tap * self.dilation
+        return np.where((at >= 0) & (at < self.n), at, -1)
+
+    def window(self, source: Index, tap: Index) -> Index:
+        """The position of the window that has a source at a tap, -1 for none."""
+        at, over = np.divmod(source + self.before - tap * self.dilation, self.stride)
+        return np.where((over == 0) & (at >= 0) & (at < self.n_out), at, -1)
+
+    @property
     def after(self) -> int:
         """The number of positions of the last window that lie outside."""
         reach = (self.kernel - 1) * self.dilation + 1
@@ -39,6 +57,40 @@ class Span(NamedTuple):
         """The positions after the last window that none reaches; negative if it ends outside."""
         reach = (self.kernel - 1) * self.dilation + 1
         return self.n + self.before - (self.n_out - 1) * self.stride - reach
+
+
+@dataclass(frozen=True)
+class Taps:
+    """Which source position each tap of each window has: what spans say, along all dimensions."""
+
+    spans: Sequence[Span]
+
+    @property
+    def space(self) -> Sizes:
+        """The positions of windows, by dimension."""
+        return tuple(span.n_out for span in self.spans)
+
+    @property
+    def counts(self) -> Index:
+        """(positions,) the number of taps inside of the layer."""
+        found = np.ones(1, np.int64)
+        for span in self.spans:
+            first, end = span.inside
+            found = np.outer(found, end - first).reshape(-1)
+        return found
+
+    @property
+    def sources(self) -> Index:
+        """(positions, taps), the source position, -1 for none. Of large windows over a large
+        picture it takes gigabytes.
+        """
+        found = np.zeros((1, 1), np.int64)
+        for span in self.spans:
+            at = span.source(np.arange(span.n_out)[:, None], np.arange(span.kernel))
+            outer, inner = found[:, None, :, None], at[None, :, None, :]
+            both = np.where((outer < 0) | (inner < 0), -1, outer * span.n + inner)
+            found = both.reshape(len(found) * len(at), -1)
+        return found
 
 
 class Windows:
@@ -105,21 +157,9 @@ class Windows:
             found.append(Span(n, n_out, k, step, apart, before))
         return found
 
-    def taps(self, below: Sizes, where: str) -> tuple[Sizes, Index]:
-        """The positions of the windows over the layer ``below``, by dimension, and the source
-        position of each (position, tap), flat; -1 where there is none.
-        """
-        places = []
-        for span in self.spans(below, where):
-            first = np.arange(span.n_out)[:, None] * span.stride - span.before
-            at = first + np.arange(span.kernel) * span.dilation
-            places.append(np.where((at >= 0) & (at < span.n), at, -1))
-        if len(places) == 1:
-            return (len(places[0]),), places[0].reshape(len(places[0]), -1)
-        rows, columns = places
-        at = rows[:, None, :, None] * below[1] + columns[None, :, None, :]
-        at = np.where((rows[:, None, :, None] < 0) | (columns[None, :, None, :] < 0), -1, at)
-        return (len(rows), len(columns)), at.reshape(len(rows) * len(columns), -1)
+    def taps(self, below: Sizes, where: str) -> Taps:
+        """The taps of the windows over the layer ``below``. Raises ModelError as ``spans``."""
+        return Taps(self.spans(below, where))
 
     def _each(self, name: str, n: int) -> Sizes:
         value = getattr(self, name)
@@ -156,8 +196,7 @@ def whole(thing: Any, name: str) -> None:
 
 
 def placed(
-    space: Sizes,
-    sources: Index,
+    taps: Taps,
     channels: Index,
     n_channels: int,
     where: str,
@@ -165,19 +204,18 @@ def placed(
 ) -> Placed:
     """The synapses of receivers (position, map), in this order.
 
-    sources : (positions, taps) of a layer with ``n_channels``, -1 for none. channels : (maps, each)
+    taps : those of windows over a layer with ``n_channels``. channels : (maps, each)
     that a map hears at each of them, -1 for none. weights : if all positions share them, the shape
     of their array, whose numbers belong to (map, tap, channel).
     """
     maps, each = channels.shape
-    n_taps, n_heard = ((a >= 0).sum(axis=1) for a in (sources, channels))
-    counts = np.outer(n_taps, n_heard)
+    counts = np.outer(taps.counts, (channels >= 0).sum(axis=1))
     n = int(counts.sum())
     if n > MOST_EDGES:
         raise ModelError(f"{where}: {n:,} synapses; there may be {MOST_EDGES:,}")
     indptr = np.concatenate([[0], np.cumsum(counts.reshape(-1))]).astype(np.int64)
 
-    def along(found: Any) -> Index:
+    def along(sources: Index, found: Any) -> Index:
         """Of an array that spreads to (positions, maps, taps, each), what belongs to synapses."""
         shape = (len(sources), maps, sources.shape[1], each)
         here = (sources >= 0)[:, None, :, None] & (channels >= 0)[None, :, None, :]
@@ -185,11 +223,14 @@ def placed(
         return taken
 
     def indices() -> Index:
-        return along(sources[:, None, :, None] * n_channels + channels[None, :, None, :])
+        sources = taps.sources
+        return along(sources, sources[:, None, :, None] * n_channels + channels[None, :, None, :])
 
     def numbers() -> Index:
-        return along(np.arange(maps * sources.shape[1] * each).reshape(1, maps, -1, each))
+        sources = taps.sources
+        number = np.arange(maps * sources.shape[1] * each).reshape(1, maps, -1, each)
+        return along(sources, number)
 
     if weights is None:
-        return Placed((*space, maps), Edges(indptr, indices))
-    return Placed((*space, maps), Edges(indptr, indices, numbers, tuple(weights)), maps)
+        return Placed((*taps.space, maps), Edges(indptr, indices))
+    return Placed((*taps.space, maps), Edges(indptr, indices, numbers, tuple(weights)), maps)

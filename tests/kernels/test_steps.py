@@ -68,7 +68,9 @@ def test_a_bias_and_a_gate_move_with_the_steps(rng):
     moving = [np.zeros_like(part[0]) for part in (x, biases, gates, outs[0], outs[1])]
     here, bias, gate, biased, gated = moving
     lists = {"ptr": np.arange(n + 1), "src": np.arange(n, dtype=np.int32)}
-    lists |= {"row": np.zeros(n, np.int32), "base": np.zeros(1, np.int64), "step": 1}
+    lists |= {"row": np.zeros(n, np.int32), "length": np.ones(n, np.int32)}
+    lists |= {"which": np.arange(n, dtype=np.int32), "first": np.zeros(n, np.int32)}
+    lists |= {"base": np.zeros(1, np.int64), "step": 1}
     two = np.full(1, 2, np.float32)
     tape.windows(here, two, biased, **lists, bias=bias)
     tape.windows(here, two, gated, **lists, gate=gate)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -26,6 +27,81 @@ SHAPES = [
 BATCHES = [(1, 1), (16, 16), (33, 40), (47, 47), (3, 64)]  # rows, of how many
 
 
+def sources_of(link):
+    """(positions, places) the neuron below at each place of each window, -1 for none."""
+    taps, channels = link.connection.taps(link.source.shape, "").sources, link.source.shape[-1]
+    found = np.where(taps[:, :, None] < 0, -1, taps[:, :, None] * channels + np.arange(channels))
+    return found.reshape(len(taps), -1)
+
+
+def whole_lists(lists):
+    """The pairs (row of x, number of the weight of the first result) of each group."""
+    found = []
+    for k, first in zip(lists["which"], lists["first"], strict=True):
+        runs = range(*lists["ptr"][k : k + 2])
+        pairs = [(lists["src"][j] + i, lists["row"][j] + i) for j in runs
+                 for i in range(lists["length"][j])]  # fmt: skip
+        found.append([(first + src, lists["base"][row]) for src, row in pairs])
+    return found
+
+
+def some(rng, kind, n, width):
+    """Positions of n that a task may have: rows, a range or what is left of them."""
+    rows, each = (n // width, width) if kind == "rows" else (n, 1)
+    start, stop = sorted(rng.integers(0, rows + 1, 2) * each)
+    return np.flatnonzero(rng.random(n) < 0.6) if kind == "gaps" else np.arange(start, stop)
+
+
+@pytest.mark.parametrize("below, maps, told", [*SHAPES, ((7, 6, 2), 3, {"kernel": 3, "stride": 2})])
+@pytest.mark.parametrize("kind", ["all", "rows", "range", "gaps"])
+def test_lists_have_each_tap_inside_once(below, maps, told, kind, rng):
+    """In the order of windows, whatever positions a task has at both ends."""
+    net = horn.Network()
+    net.input(below)
+    link, above = net.layer(connect=horn.Convolution(maps, **told)).links[0], net.layers[1]
+    n_channels, taps = below[-1], link.connection.taps(below, "").sources
+    mine, theirs = (
+        np.arange(n) if kind == "all" else some(rng, kind, n, shape[1] if len(shape) > 2 else 1)
+        for n, shape in ((above.n_positions, above.shape), (net.layers[0].n_positions, below))
+    )
+    neurons = ((p[:, None] * n + np.arange(n)).reshape(-1)
+               for p, n in ((mine, maps), (theirs, n_channels)))  # fmt: skip
+    lists = WindowLists.of(link, *neurons)
+    number = {position: k for k, position in enumerate(theirs)}
+    forward, back = [], [[] for _ in theirs]
+    for k, position in enumerate(mine):
+        heard = [(number[q], t) for t, q in enumerate(taps[position]) if q in number]
+        forward.append([(at * n_channels + c, t * n_channels + c) for at, t in heard
+                        for c in range(n_channels)])  # fmt: skip
+        for at, t in heard:
+            back[at] += [(k * maps + m, (m * taps.shape[1] + t) * n_channels) for m in range(maps)]
+    places = np.full((len(mine), taps.shape[1] * n_channels), -1)
+    for k, pairs in enumerate(forward):
+        for src, place in pairs:
+            places[k, place] = src
+    src, which, first = (lists.gradients[name] for name in ("src", "which", "first"))
+    assert whole_lists(lists.to_maps) == forward
+    assert whole_lists(lists.to_channels) == back
+    np.testing.assert_array_equal(np.where(src < 0, -1, src)[which], np.where(
+        places < 0, -1, places - first[:, None]))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "below, kernel, padding, n_lists",
+    [((512, 512, 1), 7, "valid", (1, 13**2)), ((20000, 1), 1001, "same", (1001, 1001))],
+)
+def test_positions_inside_of_a_picture_share_their_lists(below, kernel, padding, n_lists):
+    net = horn.Network()
+    net.input(below)
+    tracemalloc.start()
+    link = net.layer(connect=horn.Convolution(4, kernel, padding=padding)).links[0]
+    lists = WindowLists.of(link)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (len(lists.to_maps["ptr"]) - 1, len(lists.to_channels["ptr"]) - 1) == n_lists
+    assert peak < 100e6, "it was 150 bytes for each tap of each position: 1.9 GB and 3 GB"
+
+
 @pytest.mark.parametrize("below, maps, told", SHAPES)
 @pytest.mark.parametrize("rows, size", BATCHES)
 def test_sums_and_gradients(below, maps, told, rows, size, dtype, n_threads, rng):
@@ -33,7 +109,8 @@ def test_sums_and_gradients(below, maps, told, rows, size, dtype, n_threads, rng
     net.input(below)
     link = net.layer(connect=horn.Convolution(maps, **told)).links[0]
     lists, n = WindowLists.of(link), int(np.prod(below))
-    n_positions, n_places = lists.sources.shape
+    sources = sources_of(link)
+    n_positions, n_places = sources.shape
 
     def drawn(*shape):
         return rng.standard_normal(shape).astype(dtype)
@@ -46,25 +123,25 @@ def test_sums_and_gradients(below, maps, told, rows, size, dtype, n_threads, rng
     tape.windows(x, w.reshape(-1), sent, **lists.to_maps, rows=extent)
     tape.windows(y, w.reshape(-1), back, **lists.to_channels, rows=extent)
     tape.windows(x, w.reshape(-1), apart, of_squares=True, **lists.to_maps, rows=extent)
-    tape.window_gradients(x, y, gradient, src=lists.sources, rows=extent)
+    tape.window_gradients(x, y, gradient, **lists.gradients, rows=extent)
     tape.dims[extent.index] = rows
     tape.run()
 
     padded = np.concatenate([x, np.zeros((1, size), dtype)]).astype(np.float64)[:, :rows]
-    seen = padded[lists.sources]  # (positions, places, rows)
+    seen = padded[sources]  # (positions, places, rows)
     flows = y.astype(np.float64).reshape(n_positions, maps, size)[:, :, :rows]
     wide = w.astype(np.float64)
     expected = np.einsum("pkb,mk->pmb", seen, wide).reshape(-1, rows)
     near = {"rtol": RTOL[dtype], "atol": RTOL[dtype] * 10}
     np.testing.assert_allclose(sent[:, :rows], expected, **near)
     np.testing.assert_array_equal(sent[:, rows:], 7)
-    is_inside = (lists.sources >= 0)[:, None, :, None]  # outside of the borders there is no message
+    is_inside = (sources >= 0)[:, None, :, None]  # outside of the borders there is no message
     squares = np.where(is_inside, (seen[:, None] - wide[None, :, :, None]) ** 2, 0).sum(axis=2)
     np.testing.assert_allclose(apart[:, :rows], squares.reshape(-1, rows), **near)
     np.testing.assert_array_equal(apart[:, rows:], 7)
     into = np.zeros((n + 1, rows))
     each = np.einsum("pmb,mk->pkb", flows, wide)
-    np.add.at(into, lists.sources.reshape(-1), each.reshape(-1, rows))
+    np.add.at(into, sources.reshape(-1), each.reshape(-1, rows))
     np.testing.assert_allclose(back[:, :rows], into[:-1], **near)
     np.testing.assert_array_equal(back[:, rows:], 7)
     np.testing.assert_allclose(gradient, np.einsum("pkb,pmb->mk", seen, flows), **near)
@@ -83,7 +160,7 @@ def test_threads_change_no_bit(rng):
         sent, gradient = np.zeros_like(y), np.zeros((10, 36), np.float32)
         tape = Tape(np.float32, n_threads)
         tape.windows(x, w, sent, **lists.to_maps)
-        tape.window_gradients(x, y, gradient, src=lists.sources)
+        tape.window_gradients(x, y, gradient, **lists.gradients)
         tape.run()
         found.append(sent.tobytes() + gradient.tobytes())
     assert len(set(found)) == 1
@@ -272,7 +349,9 @@ def test_squared_differences_are_summed_by_the_kernels_of_windows(
 def lists(**changes):
     found = {
         "ptr": np.array([0, 1, 2]), "src": np.array([0, 2], np.int32),
-        "row": np.array([0, 1], np.int32), "base": np.array([0, 1]), "step": 2,
+        "row": np.array([0, 1], np.int32), "length": np.array([1, 1], np.int32),
+        "which": np.array([0, 1], np.int32), "first": np.array([0, 0], np.int32),
+        "base": np.array([0, 1]), "step": 2,
     }  # fmt: skip
     return found | changes
 
@@ -280,11 +359,20 @@ def lists(**changes):
 @pytest.mark.parametrize(
     "changes, sentence",
     [
-        ({"ptr": np.array([0, 1, 3])}, "ptr goes from 0 to the number of pairs"),
+        ({"ptr": np.array([0, 1, 3])}, "ptr goes from 0 to the number of runs"),
         ({"src": np.array([0, 3], np.int32)}, "src names places outside of 0 to 2"),
         ({"row": np.array([0, 2], np.int32)}, "row names places outside of 0 to 1"),
         ({"step": 3}, "base and step reach beyond the 4 weights"),
-        ({"ptr": np.array([0, 1, 1, 2])}, "4 rows of out are no 3 groups"),
+        ({"length": np.array([1, 2], np.int32)}, "row names places outside of 0 to 1"),
+        ({"length": np.array([1, 0], np.int32)}, "length has runs of no pair"),
+        ({"first": np.array([0, 1], np.int32)}, "src names places outside of 0 to 2"),
+        ({"first": np.array([-1, 0], np.int32)}, "src names places outside of 0 to 2"),
+        ({"which": np.array([0, 2], np.int32)}, "which names places outside of 0 to 1"),
+        ({"which": np.array([0, 1, 1], np.int32)}, "which .* of other positions"),
+        (
+            {"which": np.zeros(3, np.int32), "first": np.zeros(3, np.int32)},
+            "4 rows of out are no 3",
+        ),
         ({"src": np.array([0, 2])}, "src is a contiguous vector of int32"),
     ],
 )
@@ -297,14 +385,18 @@ def test_lists_that_do_not_fit_are_refused(changes, sentence):
 
 def test_gradients_that_do_not_fit_are_refused():
     x, y, out = np.zeros((3, 8)), np.zeros((4, 8)), np.zeros((2, 5))
-    src = np.zeros((2, 5), np.int32)
-    Tape(np.float64).window_gradients(x, y, out, src=src)
-    with pytest.raises(ValueError, match="from -1 to 2"):
-        Tape(np.float64).window_gradients(x, y, out, src=src + 3)
+    src, which, first = np.zeros((1, 5), np.int32), *np.zeros((2, 2), np.int32)
+    lists = {"src": src, "which": which, "first": first}
+    Tape(np.float64).window_gradients(x, y, out, **lists)
+    for change in ({"src": src + 3}, {"src": src - 2}, {"first": first + 3}, {"first": first - 1}):
+        with pytest.raises(ValueError, match="src names places outside of -1 to 2"):
+            Tape(np.float64).window_gradients(x, y, out, **lists | change)
+    with pytest.raises(ValueError, match="which names places outside of 0 to 0"):
+        Tape(np.float64).window_gradients(x, y, out, **lists | {"which": which + 1})
     with pytest.raises(ValueError, match="do not give out"):
-        Tape(np.float64).window_gradients(x, y[:3], out, src=src)
+        Tape(np.float64).window_gradients(x, y[:3], out, **lists)
     with pytest.raises(ValueError, match="contiguous rows"):
-        Tape(np.float64).window_gradients(np.zeros((3, 16))[:, ::2], y, out, src=src)
+        Tape(np.float64).window_gradients(np.zeros((3, 16))[:, ::2], y, out, **lists)
 
 
 @pytest.mark.parametrize("level", range(LEVEL))
