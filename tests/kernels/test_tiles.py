@@ -541,6 +541,7 @@ def test_a_tape_has_extents_for_many_layers():
     np.testing.assert_array_equal(out, x[:2].sum(0))
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("level", range(LEVEL))
 @pytest.mark.skipif("HORN_SIMD" in os.environ, reason="it is one of these levels")
 def test_all_this_at_lower_levels(level):
