@@ -399,6 +399,7 @@ def test_gradients_that_do_not_fit_are_refused():
         Tape(np.float64).window_gradients(np.zeros((3, 16))[:, ::2], y, out, **lists)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("level", range(LEVEL))
 @pytest.mark.skipif("HORN_SIMD" in os.environ, reason="it is one of these levels")
 def test_all_this_at_lower_levels(level):
