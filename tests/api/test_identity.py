@@ -102,7 +102,8 @@ def variants() -> dict[str, Callable[[], tuple[Any, Any]]]:
                 found[name] = lambda c=cls: (made(c(0.1)), allreduce)
     for name, cls in vars(initializers).items():
         if dataclasses.is_dataclass(cls):
-            found[name] = lambda c=cls: (made(init=c()), allreduce)
+            few = {"Unsaved": ("Mine()",)}.get(name, ())
+            found[name] = lambda c=cls, f=few: (made(init=c(*f)), allreduce)
     for name in strategies.names():
         found[name] = lambda n=name: (made(), strategies.load(n)())
     return found

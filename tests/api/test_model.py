@@ -243,6 +243,7 @@ def test_files_in_which_initialisers_became_zeros_refuse_to_be_drawn(tmp_path: P
     )
 
 
+@pytest.mark.cluster
 def test_nothing_is_run_to_read_a_manifest(userland: ModuleType, tmp_path: Path) -> None:
     model_of(userland.network()).save(tmp_path / "u.horn")
     program = (

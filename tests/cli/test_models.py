@@ -63,6 +63,7 @@ def test_a_model_of_a_file_whose_name_is_no_utf_8_can_be_read(run: Any, folder: 
     assert done.code == 0 and "j?b.py" in done.out, done.err
 
 
+@pytest.mark.cluster
 def test_labels_with_half_a_character_are_printed_and_written(
     run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
