@@ -4,7 +4,8 @@
  * of a group is the sum over its pairs (row of x, row of the weights) of weight[row][r] * x[row], or
  * of (x[row] - weight[row][r])**2. Pairs are told as runs of rows that follow each other in both.
  * Forward a group is a position and its maps, backward a position and its channels: no window is
- * ever laid out, and positions inside, whose windows differ only in where they begin, have one list. Gradients: out[m, k] = the sum over positions p and the batch of y[p, m] x[p, k].
+ * ever laid out, and positions inside, whose windows differ only in where they begin, have one
+ * list. Gradients: out[m, k] = the sum over positions p and the batch of y[p, m] x[p, k].
  *
  * Tiles of at most WR results by two vectors are in registers. Sums are float along one window, or
  * WINDOW_DEEP samples of a gradient, and double beyond.
