@@ -109,12 +109,17 @@ class Link:
         then the layers at its ends have the shapes of those at the owner's.
         """
         connection = self.owner.connection
-        if type(connection) is not Convolution or connection.groups != 1:
+        if type(connection) is not Convolution:
             return False
         if self.tie is None:
             return True
         there = self.tie.layer if self.is_turned else self.owner.source
         return bool(self.source.shape == there.shape)
+
+    @property
+    def mixes_channels(self) -> bool:
+        """Whether it convolves, and each map receives all channels below."""
+        return self.convolves and getattr(self.owner.connection, "groups", 1) == 1
 
     @property
     def is_known(self) -> bool:

@@ -489,11 +489,11 @@ cdef class Tape:
         self._append(K_LIVE, label or "live").live = g
         return self.t.n_ins - 1
 
-    def windows(self, x, w, out, *, ptr, src, row, length, which, first, base, step,
+    def windows(self, x, w, out, *, ptr, src, row, length, which, first, base, step, apart=1,
                 of_squares=False, bias=None, relu=False, gate=None, rows=None, label=""):
         """Rows of out in groups: result r of group k is the sum over the runs j of its list,
         from ptr[which[k]] to ptr[which[k] + 1], and over i below length[j], of
-        w[base[row[j] + i] + r * step] * x[first[k] + src[j] + i] or, with of_squares, of the square
+        w[base[row[j] + i] + r * step] * x[first[k] + src[j] + i * apart] or, with of_squares, of the square
         of their difference.
 
         A bias, one for each row, is added; with relu what is less than 0 becomes 0; where the gate,
@@ -503,19 +503,22 @@ cdef class Tape:
         contiguous; ptr and base are int64, the others int32.
         """
         cdef conv_t *g = windows_of(self.bind, x, w, out, ptr, src, row, length, which, first, base,
-                                    step, of_squares, bias, relu, gate, rows)
+                                    step, apart, of_squares, bias, relu, gate, rows)
         self._append(K_WINDOWS, label or "windows").conv = g
         return self.t.n_ins - 1
 
-    def window_gradients(self, x, y, out, *, src, which, first, rows=None, label=""):
+    def window_gradients(self, x, y, out, *, src, which, first, n_parts=1, step=0,
+                         rows=None, label=""):
         """out[m, k] = the sum over positions p and the batch of y[p * maps + m] times
-        x[first[p] + src[which[p], k]].
+        x[first[p] + src[which[p], k] + part * step], where map m is of the part m // (maps //
+        n_parts).
 
         x (n, batch) and y (positions * maps, batch) are contiguous along the batch, out (maps,
         places) is contiguous; src (lists, places), -1 for none, which and first (positions,) are
         int32.
         """
-        cdef conv_t *g = window_gradients_of(self.bind, x, y, out, src, which, first, rows)
+        cdef conv_t *g = window_gradients_of(self.bind, x, y, out, src, which, first, n_parts, step,
+                                             rows)
         self._append(K_WINDOWS, label or "window gradients").conv = g
         return self.t.n_ins - 1
 

@@ -163,16 +163,19 @@ typedef struct {
 /* Sums over windows (windows.h). Positions share lists: position p has list which[p], whose rows of
  * x are counted from row first[p].
  * kind 0: results in n_groups groups of n_r rows. List k has runs ptr[k] to ptr[k + 1]: length[j]
- * pairs of rows of x, from src[j], and of the n_rows rows of weights, from row[j]; these are packed
- * from w[base + r step]. What is summed are their products or, with of_squares, the squares of their
+ * pairs of rows of x, each `apart` from the next, from src[j], and of the n_rows rows of weights, from
+ * row[j]; these are packed from w[base + r step]. What is summed are their products or, with of_squares, the squares of their
  * differences. A unit is a group or two with the same list; else its second is -1.
  * kind 1: gradients of n_r maps by n_rows places: w has the rows of what flows back (ldw), src the
  * row of x of each (list, place), -1 for none; the tape's panel has the threads' rooms, then totals.
+ * In each position n_parts parts follow each other, of n_r maps and of step rows of x; gradients are
+ * n_parts * n_r rows, each of its part alone.
  * end: END_* of kind 0, with a bias for each row of out, and a gate that lies like it. */
 typedef struct {
     int32_t kind, end, of_squares;
     char *x, *w, *out, *packed, *bias, *gate;
-    int64_t ldx, ldw, ldo, ldz, n_groups, n_units, n_r, n_rows, step, n_x, room_bytes;
+    int64_t ldx, ldw, ldo, ldz, n_groups, n_units, n_r, n_rows, step, n_x, room_bytes,
+        n_parts, apart;
     extent_t rows;
     const int64_t *ptr, *base;
     const int32_t *src, *row, *length, *which, *first, *unit;

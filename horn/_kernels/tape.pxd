@@ -102,7 +102,7 @@ cdef extern from "tape.h":
         char *bias
         char *gate
         int64_t ldx, ldw, ldo, ldz, n_groups, n_units, n_r, n_rows, step, n_x
-        int64_t room_bytes
+        int64_t room_bytes, n_parts, apart
         extent_t rows
         const int64_t *ptr
         const int64_t *base

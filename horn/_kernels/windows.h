@@ -5,7 +5,8 @@
  * of (x[row] - weight[row][r])**2. Pairs are told as runs of rows that follow each other in both.
  * Forward a group is a position and its maps, backward a position and its channels: no window is
  * ever laid out, and positions inside, whose windows differ only in where they begin, have one
- * list. Gradients: out[m, k] = the sum over positions p and the batch of y[p, m] x[p, k].
+ * list. Gradients: out[m, k] = the sum over positions p and the batch of y[p, m] x[p, k]. Where maps
+ * receive some of the channels, a position has several groups, and gradients several parts.
  *
  * Tiles of at most WR results by two vectors are in registers. Sums are float along one window, or
  * WINDOW_DEEP samples of a gradient, and double beyond.
@@ -87,7 +88,7 @@ static inline __attribute__((always_inline)) void K(window_tile)(
     const conv_t *g, int64_t at, int64_t at_other, int64_t b) {
     VEC_T sum[WR][2];
     const REAL *w = s->w;
-    const int64_t load = s->load, ldx = s->ldx, n = s->n;
+    const int64_t load = s->load, ldx = s->ldx, n = s->n, apart = ldx * g->apart;
     UNROLL
     for (int r = 0; r < n_r; r++)
         UNROLL
@@ -95,7 +96,7 @@ static inline __attribute__((always_inline)) void K(window_tile)(
     for (int64_t j = 0; j < n; j++) {
         const REAL *by = w + s->row[j] * n_r, *x = s->x + s->src[j] * ldx;
         const REAL *other = is_pair ? s->other + s->src[j] * ldx : x + LN;
-        for (int32_t k = s->length[j]; k > 0; k--, by += n_r, x += ldx, other += ldx) {
+        for (int32_t k = s->length[j]; k > 0; k--, by += n_r, x += apart, other += apart) {
             VEC_T xs[2];
             for (int v = 0; v < n_v; v++)
                 xs[v] = (is_pair || v == n_v - 1) && load < LN ? K(part_load)(v ? other : x, load)
@@ -105,8 +106,8 @@ static inline __attribute__((always_inline)) void K(window_tile)(
                 const VEC_T each = K(vec_of)(by[r]);
                 UNROLL
                 for (int v = 0; v < n_v; v++) {
-                    const VEC_T apart = xs[v] - each;
-                    sum[r][v] += of_squares ? apart * apart : each * xs[v];
+                    const VEC_T off = xs[v] - each;
+                    sum[r][v] += of_squares ? off * off : each * xs[v];
                 }
             }
         }
@@ -226,8 +227,8 @@ static void K(window_panel)(const tape_t *t, const conv_t *g, int64_t rows, int6
 /* n_k (a constant) places from k by n_v (a constant) vectors of maps: the sum over n_p positions from p
  * and n_b samples from b, added to totals. flows has a row of maps for each of these. */
 static inline __attribute__((always_inline)) void K(gradient_tile)(
-    const int n_k, const int n_v, const conv_t *g, const REAL *zeros, int64_t p, int64_t n_p,
-    int64_t b, int64_t n_b, int64_t k, const REAL *flows, double *total) {
+    const int n_k, const int n_v, const conv_t *g, const REAL *from_x, const REAL *zeros, int64_t p,
+    int64_t n_p, int64_t b, int64_t n_b, int64_t k, const REAL *flows, double *total) {
     VEC_T sum[WR][2];
     UNROLL
     for (int i = 0; i < n_k; i++) sum[i][0] = sum[i][1] = (VEC_T){0};
@@ -243,7 +244,7 @@ static inline __attribute__((always_inline)) void K(gradient_tile)(
         } else {
             list = g->which[p];
             const int32_t *src = g->src + list * g->n_rows + k;
-            const REAL *from = (const REAL *)g->x + first * g->ldx + b;
+            const REAL *from = from_x + first * g->ldx + b;
             UNROLL
             for (int i = 0; i < n_k; i++) {
                 inside[i] = src[i] < 0 ? 0 : -1;
@@ -277,15 +278,57 @@ static inline __attribute__((always_inline)) void K(gradient_tile)(
         }
 }
 
+/* The same of n_v (a constant) maps, few, with samples side by side: y has the rows of the first map. */
+static inline __attribute__((always_inline)) void K(few_tile)(
+    const int n_k, const int n_v, const conv_t *g, const REAL *from_x, const REAL *zeros, int64_t p,
+    int64_t n_p, int64_t b, int64_t n_b, int64_t k, const REAL *y, double *total) {
+    VEC_T sum[WR][2];
+    UNROLL
+    for (int i = 0; i < n_k; i++) sum[i][0] = sum[i][1] = (VEC_T){0};
+    for (; n_p > 0; n_p--, p++) {
+        const int32_t *src = g->src + g->which[p] * g->n_rows + k;
+        const REAL *from = from_x + g->first[p] * g->ldx + b, *x[WR];
+        const REAL *flows = y + p * g->n_parts * g->n_r * g->ldw + b;
+        UNROLL
+        for (int i = 0; i < n_k; i++) x[i] = src[i] < 0 ? zeros : from + src[i] * g->ldx;
+        for (int64_t j = 0; j < n_b; j += LN) {
+            const int64_t n = n_b - j;
+            VEC_T ys[2];
+            UNROLL
+            for (int v = 0; v < n_v; v++)
+                ys[v] = n < LN ? K(part_load)(flows + v * g->ldw + j, n)
+                               : K(vec_load)(flows + v * g->ldw + j);
+            UNROLL
+            for (int i = 0; i < n_k; i++) {
+                const VEC_T xs = n < LN ? K(part_load)(x[i] + j, n) : K(vec_load)(x[i] + j);
+                UNROLL
+                for (int v = 0; v < n_v; v++) sum[i][v] += xs * ys[v];
+            }
+        }
+    }
+    UNROLL
+    for (int i = 0; i < n_k; i++)
+        UNROLL
+        for (int v = 0; v < n_v; v++) {
+            K(doubles_t) all = K(half_as_wide)(&sum[i][v], 0);
+            for (int half = 1; half < N_WIDE; half++) all += K(half_as_wide)(&sum[i][v], half);
+            double one = 0;
+            for (int lane = 0; lane < LN / N_WIDE; lane++) one += all[lane];
+            total[i * 2 * LN + v] += one;
+        }
+}
+
 #define GRADIENT_ROWS(M) \
     case M: \
-        if (n_v == 2) K(gradient_tile)(M, 2, g, zeros, p, n_p, b, n_b, k, flows, total); \
-        else K(gradient_tile)(M, 1, g, zeros, p, n_p, b, n_b, k, flows, total); \
+        if (is_few && n_v == 2) K(few_tile)(M, 2, g, x, zeros, p, n_p, b, n_b, k, y, total); \
+        else if (is_few) K(few_tile)(M, 1, g, x, zeros, p, n_p, b, n_b, k, y, total); \
+        else if (n_v == 2) K(gradient_tile)(M, 2, g, x, zeros, p, n_p, b, n_b, k, y, total); \
+        else K(gradient_tile)(M, 1, g, x, zeros, p, n_p, b, n_b, k, y, total); \
         break;
 
-static void K(gradient_part)(int64_t n_k, int n_v, const conv_t *g, const REAL *zeros, int64_t p,
-                             int64_t n_p, int64_t b, int64_t n_b, int64_t k, const REAL *flows,
-                             double *total) {
+static void K(gradient_part)(int64_t n_k, int n_v, int is_few, const conv_t *g, const REAL *x,
+                             const REAL *zeros, int64_t p, int64_t n_p, int64_t b, int64_t n_b,
+                             int64_t k, const REAL *y, double *total) {
     switch (n_k) {
     GRADIENT_ROWS(1) GRADIENT_ROWS(2) GRADIENT_ROWS(3) GRADIENT_ROWS(4)
 #if WR > 4
@@ -298,31 +341,39 @@ static void K(gradient_part)(int64_t n_k, int n_v, const conv_t *g, const REAL *
     }
 }
 
-/* Tiles lo to hi of places, of positions p0 to p1. Gradients are transposed so that maps are side
- * by side, for some positions and samples at a time. totals: of a tile, of two vectors of maps, of
- * each place. */
-static void K(window_gradients)(const conv_t *g, int64_t rows, int64_t p0, int64_t p1, int64_t lo,
-                                int64_t hi, char *room, double *totals) {
-    const REAL *y = (const REAL *)g->w;
+/* Tiles lo to hi of a part's places, of positions p0 to p1. Gradients are transposed so that maps are
+ * side by side, for some positions and samples at a time; where maps are too few for that, samples
+ * are. totals: of a tile, of two vectors of maps, of each place. */
+static void K(window_gradients)(const conv_t *g, int64_t rows, int64_t p0, int64_t p1, int64_t part,
+                                int64_t lo, int64_t hi, char *room, double *totals) {
+    const int64_t all = g->n_parts * g->n_r;    /* rows of y in a position */
+    const REAL *x = (const REAL *)g->x + part * g->step * g->ldx;
+    const REAL *y = (const REAL *)g->w + part * g->n_r * g->ldw;
     REAL *zeros = (REAL *)room, *flows = zeros + WINDOW_DEEP;
     const int64_t n_maps = (g->n_r + 2 * LN - 1) / (2 * LN) * 2 * LN, size = WR * n_maps;
     const int64_t deep = rows <= WINDOW_DEEP ? rows : WINDOW_DEEP;
-    const int64_t each = rows > 0 ? WINDOW_DEEP / deep : 1;     /* positions at a time */
+    const int is_few = 2 * g->n_r * ((rows + LN - 1) / LN) < rows;
+    const int64_t side = is_few ? 2 : 2 * LN;                   /* maps of a tile */
+    int64_t each = rows > 0 ? WINDOW_DEEP / deep : 1;           /* positions at a time */
+    if (is_few) each *= 4;
     memset(totals, 0, (hi - lo) * size * sizeof(double));
     memset(room, 0, WINDOW_DEEP * (1 + n_maps) * sizeof(REAL));
     for (int64_t p = p0; p < p1; p += each)
         for (int64_t b = 0; b < rows; b += deep) {
             const int64_t n_p = p1 - p < each ? p1 - p : each, n_b = rows - b < deep ? rows - b : deep;
-            for (int64_t m = 0; m < g->n_r; m += 2 * LN) {
-                const int64_t left = g->n_r - m < 2 * LN ? g->n_r - m : 2 * LN;
-                const int n_v = left > LN ? 2 : 1;
-                for (int64_t i = 0; i < n_p; i++)
-                    K(window_turn)(y + ((p + i) * g->n_r + m) * g->ldw + b, g->ldw,
-                                   flows + i * n_b * n_v * LN, n_v * LN, left, n_b);
+            for (int64_t m = 0; m < g->n_r; m += side) {
+                const int64_t left = g->n_r - m < side ? g->n_r - m : side;
+                const int n_v = left > side / 2 ? 2 : 1;
+                if (!is_few)
+                    for (int64_t i = 0; i < n_p; i++)
+                        K(window_turn)(y + ((p + i) * all + m) * g->ldw + b, g->ldw,
+                                       flows + i * n_b * n_v * LN, n_v * LN, left, n_b);
                 for (int64_t tile = lo; tile < hi; tile++) {
                     const int64_t k = K(tile_at)(g->n_rows, tile);
-                    K(gradient_part)(K(tile_at)(g->n_rows, tile + 1) - k, n_v, g, zeros, p, n_p, b,
-                                     n_b, k, flows, totals + (tile - lo) * size + m * WR);
+                    K(gradient_part)(K(tile_at)(g->n_rows, tile + 1) - k, n_v, is_few, g, x, zeros, p,
+                                     n_p, b, n_b, k, is_few ? y + m * g->ldw : flows,
+                                     totals + (tile - lo) * size + m / (2 * LN) * 2 * LN * WR
+                                         + m % (2 * LN));
                 }
             }
         }
@@ -341,34 +392,35 @@ static void K(windows)(const tape_t *t, const conv_t *g, int phase, int tid, int
         share(g->n_units, tid, nt, 1, &lo, &hi);
         K(window_sums)(t, g, rows, lo, hi);
     } else {
-        /* Tiles of places; if these are few, of parts of the positions, whose number is the same
-         * for any number of threads. */
-        const int64_t n_tiles = (g->n_rows + WR - 1) / WR, few = (16 + n_tiles - 1) / n_tiles;
-        const int64_t n_parts = few < g->n_groups ? few : g->n_groups;
+        /* Tiles of each part's places; if these are few, of shares of the positions, whose number is
+         * the same for any number of threads. */
+        const int64_t n_each = (g->n_rows + WR - 1) / WR, n_tiles = g->n_parts * n_each;
+        const int64_t few = (16 + n_tiles - 1) / n_tiles;
+        const int64_t n_shares = few < g->n_groups ? few : g->n_groups;
         const int64_t size = WR * ((g->n_r + 2 * LN - 1) / (2 * LN) * 2 * LN);
         double *totals = (double *)(t->panel + t->n_threads * g->room_bytes);
         if (phase == 1) {
-            share(n_parts * n_tiles, tid, nt, 1, &lo, &hi);
+            share(n_shares * n_tiles, tid, nt, 1, &lo, &hi);
             while (lo < hi) {
-                const int64_t part = lo / n_tiles, from = lo % n_tiles;
-                const int64_t n = hi - lo < n_tiles - from ? hi - lo : n_tiles - from;
-                K(window_gradients)(g, rows, g->n_groups * part / n_parts,
-                                    g->n_groups * (part + 1) / n_parts, from, from + n,
+                const int64_t of = lo / n_tiles, part = lo / n_each % g->n_parts, from = lo % n_each;
+                const int64_t n = hi - lo < n_each - from ? hi - lo : n_each - from;
+                K(window_gradients)(g, rows, g->n_groups * of / n_shares,
+                                    g->n_groups * (of + 1) / n_shares, part, from, from + n,
                                     t->panel + tid * g->room_bytes, totals + lo * size);
                 lo += n;
             }
         } else if (phase == 2) {
             share(n_tiles, tid, nt, 1, &lo, &hi);
             for (int64_t tile = lo; tile < hi; tile++) {
-                const int64_t first = K(tile_at)(g->n_rows, tile);
-                for (int64_t k = first; k < K(tile_at)(g->n_rows, tile + 1); k++)
+                const int64_t part = tile / n_each, of = tile % n_each;
+                const int64_t first = K(tile_at)(g->n_rows, of);
+                for (int64_t k = first; k < K(tile_at)(g->n_rows, of + 1); k++)
                     for (int64_t m = 0; m < g->n_r; m++) {
                         const double *total = totals + tile * size + m / (2 * LN) * 2 * LN * WR
                                             + (k - first) * 2 * LN + m % (2 * LN);
                         double sum = 0;
-                        for (int64_t part = 0; part < n_parts; part++)
-                            sum += total[part * n_tiles * size];
-                        ((REAL *)g->out)[m * g->n_rows + k] = (REAL)sum;
+                        for (int64_t i = 0; i < n_shares; i++) sum += total[i * n_tiles * size];
+                        ((REAL *)g->out)[(part * g->n_r + m) * g->n_rows + k] = (REAL)sum;
                     }
             }
         }

@@ -49,7 +49,7 @@ cdef _lists_of(Binding bind, which, first, n_lists):
 
 
 cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, length, which, first, base, step,
-                        of_squares, bias, relu, gate, rows) except NULL:
+                        apart, of_squares, bias, relu, gate, rows) except NULL:
     """The instruction of ``Tape.windows``."""
     x, w = bind.rows_of(x, "x"), bind.flat(w, "w", bind.dtype)
     out = bind.rows_of(out, "out", writes=True)
@@ -69,7 +69,7 @@ cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, length, which, f
     if len(row) and not 0 <= row.min() <= (row.astype(np.int64) + length).max() <= len(base):
         raise ValueError(f"row names places outside of 0 to {len(base) - 1}")
     least, _ = _least_and_most(ptr, src)
-    _, most = _least_and_most(ptr, src.astype(np.int64) + length)
+    _, most = _least_and_most(ptr, src + (length.astype(np.int64) - 1) * apart + 1)
     if not 0 <= (least[which] + first).min() <= (most[which] + first).max() <= len(x):
         raise ValueError(f"src names places outside of 0 to {len(x) - 1}")
     reach = (n_r - 1) * step
@@ -79,7 +79,7 @@ cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, length, which, f
     bind.room_for_windows(len(x) * ((x.shape[1] * x.itemsize + 127) // 128 * 128))
     cdef conv_t *g = _conv(bind, x, w, out, rows)
     g.kind, g.step, g.n_groups, g.n_r, g.n_rows = 0, step, n_groups, n_r, len(base)
-    g.of_squares = of_squares
+    g.of_squares, g.apart = of_squares, apart
     g.packed = <char *>bind.block(len(base) * n_r * bind.dtype.itemsize)
     g.n_x, g.n_units = len(x), len(unit)
     g.unit = <const int32_t *>at(unit)
@@ -100,7 +100,8 @@ cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, length, which, f
     return g
 
 
-cdef conv_t *window_gradients_of(Binding bind, x, y, out, src, which, first, rows) except NULL:
+cdef conv_t *window_gradients_of(Binding bind, x, y, out, src, which, first, n_parts, step,
+                                 rows) except NULL:
     """The instruction of ``Tape.window_gradients``."""
     x, y = bind.rows_of(x, "x"), bind.rows_of(y, "y")
     out = bind.array(out, "out", writes=True)
@@ -108,21 +109,26 @@ cdef conv_t *window_gradients_of(Binding bind, x, y, out, src, which, first, row
     if src.dtype != np.int32 or src.ndim != 2 or not src.flags.c_contiguous:
         raise ValueError(f"src is contiguous int32 (lists, places), got {src.shape} of {src.dtype}")
     which, first = _lists_of(bind, which, first, len(src))
+    if n_parts < 1 or step < 0:
+        raise ValueError(f"n_parts is at least 1 and step 0, got {n_parts} and {step}")
+    last = (n_parts - 1) * step
     if src.size and len(which) and not (src.min() >= -1 and first.min() >= 0
-                                        and (src.max(axis=1)[which] + first).max() < len(x)):
+                                        and (src.max(axis=1)[which] + first).max() + last < len(x)):
         raise ValueError(f"src names places outside of -1 to {len(x) - 1}")
     if out.dtype != bind.dtype or out.ndim != 2 or not out.flags.c_contiguous \
-            or out.shape[1] != src.shape[1] or len(y) != out.shape[0] * len(which):
+            or out.shape[1] != src.shape[1] or len(y) != out.shape[0] * len(which) \
+            or len(out) % n_parts:
         raise ValueError(f"y {y.shape}, src {src.shape} and which {which.shape} do not give out "
-                         f"{out.shape}")
+                         f"{out.shape} in {n_parts} parts")
     # gradients, two vectors of maps at a time, and sums of tiles of 12 places at most
-    maps = (len(out) + 31) // 32 * 32
+    maps = (len(out) // n_parts + 31) // 32 * 32
     cdef int64_t room_bytes = WINDOW_DEEP * (1 + maps) * x.itemsize
-    bind.room_for_windows(bind.t.n_threads * room_bytes + 8 * maps * (src.shape[1] + 12 * 18))
+    bind.room_for_windows(bind.t.n_threads * room_bytes
+                          + 8 * maps * (n_parts * (src.shape[1] + 12) + 12 * 17))
     cdef conv_t *g = _conv(bind, x, y, out, rows)
     g.n_x, g.room_bytes = len(x), room_bytes
     g.kind, g.ldw, g.n_groups = 1, strides(y)[0], len(which)
-    g.n_r, g.n_rows = out.shape
+    g.n_parts, g.step, g.n_r, g.n_rows = n_parts, step, len(out) // n_parts, out.shape[1]
     g.src = <const int32_t *>at(src)
     g.which = <const int32_t *>at(which)
     g.first = <const int32_t *>at(first)

@@ -25,7 +25,8 @@ class WindowLists:
     to_maps, to_channels : arguments of ``Tape.windows``, from the channels below a convolution to
     its maps, and back. gradients : those of ``Tape.window_gradients``.
 
-    Positions, maps and channels have the task's own numbers.
+    Positions, maps and channels have the task's own numbers. The groups of a convolution are parts
+    of each position: the maps of a part receive the channels of one.
     """
 
     to_maps: dict[str, Any]
@@ -46,8 +47,9 @@ class WindowLists:
         """
         owner = link.owner
         connection, source = owner.connection, owner.source
-        assert isinstance(connection, Convolution) and connection.groups == 1
-        channels, maps = source.shape[-1], connection.channels
+        assert isinstance(connection, Convolution)
+        assert not by_channels or connection.groups == 1
+        channels, maps, n_parts = source.shape[-1], connection.channels, connection.groups
         spans = connection.spans(source.shape, owner.weight)
         above, under = (senders, receivers) if link.is_turned else (receivers, senders)
         above = slice(0, maps * int(np.prod([s.n_out for s in spans]))) if above is None else above
@@ -55,19 +57,27 @@ class WindowLists:
         below, theirs = _positions(under, channels, by_channels)
         here_at, mine = _positions(above, maps, by_channels)
         forward, back = _looks(spans, here_at, below)
-        n_taps, n_here, n_maps = forward.taps.shape[1], len(theirs), len(mine)
-        n_places = n_taps * channels  # places in the weights of a map
-        tap, every = np.arange(n_taps)[:, None] * channels, np.arange(n_maps)
-        place = (tap + theirs.start + np.arange(n_here)).reshape(-1)
-        to_maps = forward.runs(n_here) | {"base": place + mine.start * n_places, "step": n_places}
-        first = ((every + mine.start) * n_places + tap + theirs.start).reshape(-1)
-        to_channels = back.runs(n_maps, reverse=True) | {"base": first, "step": 1}
+        n_taps, heard = forward.taps.shape[1], channels // n_parts
+        n_places = n_taps * heard  # places in the weights of a map
+        part, tap = np.arange(n_parts)[:, None, None], np.arange(n_taps)[:, None] * heard
+        n_here, n_maps = len(theirs) // n_parts, len(mine) // n_parts  # of a part
+        maps_of = mine.start + part * n_maps
+        place = (maps_of * n_places + tap + theirs.start + np.arange(n_here)).reshape(-1)
+        to_maps = forward.runs(n_here, n_parts) | {"base": place, "step": n_places}
+        first = ((maps_of + np.arange(n_maps)) * n_places + tap + theirs.start).reshape(-1)
+        to_channels = back.runs(n_maps, n_parts, reverse=True) | {"base": first, "step": 1}
         taps = forward.taps[:, :, None]
-        sources = np.where(taps < 0, -1, taps * n_here + np.arange(n_here, dtype=np.int32))
-        lists = {"which": to_maps["which"], "first": to_maps["first"]}
-        return cls(
-            to_maps, to_channels, lists | {"src": sources.reshape(len(taps), n_taps * n_here)}
+        sources = np.where(
+            taps < 0, -1, taps * (n_here * n_parts) + np.arange(n_here, dtype=np.int32)
         )
+        gradients = {
+            "src": sources.reshape(len(taps), n_taps * n_here),
+            "which": forward.which,
+            "first": forward.first * np.int32(n_here * n_parts),
+            "n_parts": n_parts,
+            "step": n_here,
+        }
+        return cls(to_maps, to_channels, gradients)
 
 
 @dataclass(frozen=True)
@@ -107,23 +117,29 @@ class _Look:
             (self.first[:, None] * n + inner.first).reshape(-1),
         )
 
-    def runs(self, n: int, reverse: bool = False) -> dict[str, Array]:
-        """The lists, of n rows a position, as ``Tape.windows`` has them; with ``reverse`` from the
-        last tap.
+    def runs(self, n: int, n_parts: int, reverse: bool = False) -> dict[str, Any]:
+        """The lists, of n rows of each of n_parts parts of a position, as ``Tape.windows`` has
+        them; with ``reverse`` from the last tap.
         """
         taps = self.taps[:, ::-1] if reverse else self.taps
+        n_taps, part = taps.shape[1], np.arange(n_parts)
         of, tap = np.nonzero(taps >= 0)
-        src = taps[of, tap] * n
-        row = (taps.shape[1] - 1 - tap if reverse else tap) * n
-        goes_on = (np.diff(of) == 0) & (np.diff(src) == n) & (np.diff(row) == n)
+        src = (taps[of, tap] * n_parts + part[:, None]).reshape(-1) * n
+        place = n_taps - 1 - tap if reverse else tap
+        row = (part[:, None] * n_taps + place).reshape(-1) * n
+        of = (part[:, None] * len(taps) + of).reshape(-1)  # lists of a part after each other
+        apart = n_parts if n == 1 else 1  # in a run: rows of a part, or one of each position
+        goes_on = (np.diff(of) == 0) & (np.diff(src) == n * apart) & (np.diff(row) == n)
         begins = np.flatnonzero(np.concatenate([np.ones(min(len(of), 1), bool), ~goes_on]))
+        which = self.which[:, None] + part * len(taps)
         return {
-            "ptr": np.searchsorted(of[begins], np.arange(len(taps) + 1)).astype(np.int64),
+            "ptr": np.searchsorted(of[begins], np.arange(n_parts * len(taps) + 1)).astype(np.int64),
             "src": src[begins].astype(np.int32),
             "row": row[begins].astype(np.int32),
             "length": (np.diff(begins, append=len(of)) * n).astype(np.int32),
-            "which": self.which,
-            "first": self.first * np.int32(n),
+            "which": which.reshape(-1).astype(np.int32),
+            "first": np.repeat(self.first * np.int32(n * n_parts), n_parts),
+            "apart": apart,
         }
 
 

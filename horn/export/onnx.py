@@ -245,37 +245,45 @@ class OnnxGraph:
     def flat(self, value: str) -> str:
         return self.node("Reshape", [value, self.whole([-1])])
 
-    def convolve(self, value: str, weights: str, below: Sizes, spans: Sequence[Span]) -> str:
+    def convolve(
+        self, value: str, weights: str, below: Sizes, spans: Sequence[Span], groups: int
+    ) -> str:
         if self.dtype == "float64":
-            return self._double_windows(value, weights, below, spans)
+            return self._double_windows(value, weights, below, spans, groups)
         made = self.node(
             "Conv", self._channels_first(value, weights, below),
             pads=[*(span.before for span in spans), *(span.after for span in spans)],
             strides=[span.stride for span in spans],
             dilations=[span.dilation for span in spans],
+            group=groups,
         )  # fmt: skip
         return self._channels_last(made, len(spans))
 
-    def _double_windows(self, value: str, weights: str, below: Sizes, spans: Sequence[Span]) -> str:
+    def _double_windows(
+        self, value: str, weights: str, below: Sizes, spans: Sequence[Span], groups: int
+    ) -> str:
         """A float64 convolution by gathered windows and a product: onnxruntime has float alone."""
-        n, channels = len(spans), below[-1]
-        image = self.node("Reshape", [value, self.whole([-1, *below])])
+        n, channels = len(spans), below[-1] // groups
+        image = self.node("Reshape", [value, self.whole([-1, *below[:-1], groups, channels])])
         begins, ends = [span.before for span in spans], [span.after for span in spans]
         if any((*begins, *ends)):
-            image = self.node("Pad", [image, self.whole([0, *begins, 0, 0, *ends, 0])])
+            image = self.node("Pad", [image, self.whole([0, *begins, 0, 0, 0, *ends, 0, 0])])
         for axis, span in enumerate(spans):  # (b, p, t, ...): place and tap of each dimension
             places = np.arange(span.n_out)[:, None] * span.stride
             image = self.take(image, 1 + 2 * axis, places + np.arange(span.kernel) * span.dilation)
-        order = [0, *range(1, 2 * n, 2), *range(2, 2 * n + 1, 2), 2 * n + 1]
+        group = 2 * n + 1
+        order = [0, *range(1, group, 2), group, *range(2, group, 2), group + 1]
         size = channels * int(np.prod([span.kernel for span in spans]))
         extents = [span.n_out for span in spans]
         windows = self.node("Transpose", [image], perm=order)
-        windows = self.node("Reshape", [windows, self.whole([-1, *extents, size])])
-        table = self.node("Flatten", [weights], axis=1)  # (maps, taps * channels)
-        table = self.node("Transpose", [table], perm=[1, 0])
+        windows = self.node("Reshape", [windows, self.whole([-1, *extents, groups, 1, size])])
+        table = self.node("Reshape", [weights, self.whole([groups, -1, size])])
+        table = self.node("Transpose", [table], perm=[0, 2, 1])  # (groups, places, maps)
         return self.node("Flatten", [self.node("MatMul", [windows, table])], axis=1)
 
-    def convolve_back(self, value: str, weights: str, maps: Sizes, spans: Sequence[Span]) -> str:
+    def convolve_back(
+        self, value: str, weights: str, maps: Sizes, spans: Sequence[Span], groups: int
+    ) -> str:
         if self.dtype == "float64":
             raise CompileError(
                 "the way back of a convolution (horn.Tied(..., transposed=True)) cannot be "
@@ -287,6 +295,7 @@ class OnnxGraph:
             "ConvTranspose", self._channels_first(value, weights, maps),
             strides=[span.stride for span in spans],
             dilations=[span.dilation for span in spans],
+            group=groups,
         )  # fmt: skip
         if any(span.before or span.lacking for span in spans):
             ends = [max(span.lacking, 0) for span in spans]

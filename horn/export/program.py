@@ -83,12 +83,14 @@ class Graph(Protocol[T]):
     def flat(self, value: T) -> T:
         """All numbers along one axis."""
 
-    def convolve(self, value: T, weights: T, below: Sizes, spans: Sequence[Span]) -> T:
-        """Convolve (b, positions * channels) with (maps, *kernel, channels): (b, positions *
-        maps).
+    def convolve(self, value: T, weights: T, below: Sizes, spans: Sequence[Span], groups: int) -> T:
+        """Convolve (b, positions * channels) with (maps, *kernel, channels / groups): (b, positions
+        * maps).
         """
 
-    def convolve_back(self, value: T, weights: T, maps: Sizes, spans: Sequence[Span]) -> T:
+    def convolve_back(
+        self, value: T, weights: T, maps: Sizes, spans: Sequence[Span], groups: int
+    ) -> T:
         """Convolve (b, positions * maps) back with the same weights: (b, positions * channels)."""
 
     def reduce(self, value: T, place: int, monoid: str) -> T:
@@ -357,12 +359,12 @@ class _Run(Generic[T]):
         link = self.network.layers[s.frame.layer].links[s.frame.link or 0]
         owner = link.owner
         assert isinstance(owner.connection, Convolution)
-        below = owner.source.shape
+        below, groups = owner.source.shape, owner.connection.groups
         spans = owner.connection.spans(below, owner.weight)
         a, w = self.load(s.a), self.shared(s.b)
         if link.is_turned:
-            return self.graph.convolve_back(a, w, link.source.shape, spans)
-        return self.graph.convolve(a, w, below, spans)
+            return self.graph.convolve_back(a, w, link.source.shape, spans, groups)
+        return self.graph.convolve(a, w, below, spans, groups)
 
     def shared(self, name: str) -> T:
         """A weight array in its own shape, which a table of synapses (``load``) has not."""

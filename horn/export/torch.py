@@ -102,7 +102,9 @@ class TorchGraph:
     def flat(self, value: Any) -> Any:
         return value.reshape(-1)
 
-    def convolve(self, value: Any, weights: Any, below: Sizes, spans: Sequence[Span]) -> Any:
+    def convolve(
+        self, value: Any, weights: Any, below: Sizes, spans: Sequence[Span], groups: int
+    ) -> Any:
         f = self.torch.nn.functional
         image = value.unflatten(1, below).movedim(-1, 1)
         pads = [n for span in reversed(spans) for n in (span.before, span.after)]
@@ -110,16 +112,20 @@ class TorchGraph:
         made = convolve(
             f.pad(image, pads), weights.movedim(-1, 1),
             stride=[span.stride for span in spans], dilation=[span.dilation for span in spans],
+            groups=groups,
         )  # fmt: skip
         return made.movedim(1, -1).flatten(1)
 
-    def convolve_back(self, value: Any, weights: Any, maps: Sizes, spans: Sequence[Span]) -> Any:
+    def convolve_back(
+        self, value: Any, weights: Any, maps: Sizes, spans: Sequence[Span], groups: int
+    ) -> Any:
         f = self.torch.nn.functional
         image = value.unflatten(1, maps).movedim(-1, 1)
         convolve = f.conv_transpose1d if len(spans) == 1 else f.conv_transpose2d
         made = convolve(
             image, weights.movedim(-1, 1),
             stride=[span.stride for span in spans], dilation=[span.dilation for span in spans],
+            groups=groups,
         )  # fmt: skip
         pads = [n for span in reversed(spans) for n in (-span.before, span.lacking)]
         return f.pad(made, pads).movedim(1, -1).flatten(1)

@@ -69,7 +69,7 @@ class Placement:
                 key = layer.index, position
                 if links.get(key) == CHANNELS and not has_channels(link):
                     links[key] = "receiver"
-                if links.get(key) == INPUT_CHANNELS and not link.convolves:
+                if links.get(key) == INPUT_CHANNELS and not link.mixes_channels:
                     links[key] = "sender"
             if layers.get(layer.index) == CHANNELS and not layer.extents:
                 layers[layer.index] = "neurons"
@@ -88,7 +88,7 @@ class Placement:
 def has_channels(link: Link) -> bool:
     """Whether tasks can divide a link by channels of the receivers."""
     connection = link.connection
-    return link.convolves or (type(connection) is Window and connection.channels == 1)
+    return link.mixes_channels or (type(connection) is Window and connection.channels == 1)
 
 
 _LINKS = {**LINK_SPLITS, CHANNELS: "m", INPUT_CHANNELS: "c"}
@@ -133,7 +133,7 @@ def pinned(network: Network, pins: Mapping[str, str] | None) -> dict[tuple[int, 
                     f"pin {name}={where}: only convolutions without groups, and windows within a "
                     f"channel, are divided by {CHANNELS}; pin it to receiver"
                 )
-            if where == INPUT_CHANNELS and not of.links[position].convolves:
+            if where == INPUT_CHANNELS and not of.links[position].mixes_channels:
                 raise ModelError(
                     f"pin {name}={where}: only convolutions without groups, and what is tied to "
                     f"them, are divided by {INPUT_CHANNELS}; pin it to sender"

@@ -23,6 +23,7 @@ from horn._kernels.tiles import (
     WAVES,
 )
 from horn._kernels.walks import STRIP_BYTES
+from horn.connections.convolution import Convolution
 from horn.network import Network
 from horn.partition.share import Share
 from horn.planner.machine import Machine
@@ -135,7 +136,11 @@ class Computing:
         """
         machine, layer = self.machine, self.network.layers[frame.layer]
         link = layer.links[frame.link or 0]
-        maps, channels = layer.shape[-1], link.source.shape[-1]
+        connection = link.owner.connection
+        assert isinstance(connection, Convolution)
+        maps, channels = (  # of a group: what is computed side by side
+            n // connection.groups for n in (layer.shape[-1], link.source.shape[-1])
+        )
         if frame.split == "m":
             maps = max(maps // self.n_tasks, 1)
         elif frame.split == "c":
@@ -148,6 +153,7 @@ class Computing:
         rows = self.size(letter_axes(self.network, frame, "b"))
         if kind == "gradient":
             work = synapses * rows * (self._vectors(np.array(float(maps))) / maps)
+            work = np.minimum(work, 2 * synapses * self._vectors(rows))  # few maps: of samples
         else:
             side = results / -(-results // MAX_RESULTS)
             work = synapses * self._vectors(rows) * max(MIN_RESULTS / side, 1.0)

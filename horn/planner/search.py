@@ -212,7 +212,7 @@ class Search:
     def of_link(self, layer: int, position: int) -> tuple[str, ...]:
         of = self.network.layers[layer]
         has = has_channels(of.links[position]) and layer in self.layers
-        hears = of.links[position].convolves
+        hears = of.links[position].mixes_channels
         return (*LINK_SPLITS, *([CHANNELS] if has else []), *([INPUT_CHANNELS] if hears else []))
 
     def of_layer(self, layer: int) -> tuple[str, ...]:
@@ -221,7 +221,7 @@ class Search:
         has = any(
             CHANNELS in self.of_link(x, k)
             if x == layer
-            else of[x].links[k].source.index == layer and of[x].links[k].convolves
+            else of[x].links[k].source.index == layer and of[x].links[k].mixes_channels
             for x, k in self.links
         )
         return (*LAYER_SPLITS, *([CHANNELS] if has and of[layer].extents else []))

@@ -111,7 +111,12 @@ def _patched(
     """The pass along patches, or None if it has to run on synapses."""
     network, buffers, frame = program.network, program.buffers, s.frame
     link = link_of(network, frame)
-    if not isinstance(link, Link) or not link.convolves or link.tie is not None or not each.axis:
+    if (
+        not isinstance(link, Link)
+        or not link.mixes_channels
+        or link.tie is not None
+        or not each.axis
+    ):
         return None
     axes = [axis for x in ("o", "i", "oi") for axis in letter_axes(network, frame, x)]
     if len(each.outputs) != 1 or any(base(axis) != axis for axis in axes):  # tasks divide the layer

@@ -460,6 +460,7 @@ WINDOWS = {
     "same": ((5, 4, 2), {"kernel": (3, 2), "stride": 2, "padding": "same"}),
     "some hear nothing": ((7, 6, 2), {"kernel": 2, "stride": 3}),
     "1-D": ((8, 2), {"kernel": 3, "stride": 2, "dilation": 2, "padding": 1}),
+    "groups": ((5, 4, 6), {"kernel": 2, "padding": 1, "groups": 3}),
 }
 
 
@@ -480,7 +481,7 @@ def test_the_way_back_of_a_convolution(below, told, tmp_path):
 def test_a_convolution_in_double(below, told, tmp_path):
     net = horn.Network(seed=1)
     net.input(below)
-    net.layer(connect=horn.Convolution(3, **told), activation="relu")
+    net.layer(connect=horn.Convolution(6, **told), activation="relu")
     net.output(2, activation="softmax", loss="cross_entropy")
     check_onnx(model_of(net, "float64"), tmp_path, tolerance=1e-12)
 

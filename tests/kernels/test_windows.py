@@ -23,15 +23,22 @@ SHAPES = [
     ((4, 4, 1), 9, {"kernel": (3, 2), "dilation": 2, "padding": 2}),
     ((1, 1, 5), 1, {"kernel": 1}),
     ((3, 3, 17), 33, {"kernel": 3, "padding": 3, "stride": 3}),
+    ((5, 6, 4), 4, {"kernel": 3, "padding": "same", "groups": 4}),
+    ((7, 3, 6), 15, {"kernel": (3, 2), "stride": 2, "groups": 3}),
+    ((8, 4), 50, {"kernel": 3, "dilation": 2, "padding": 1, "groups": 2}),
 ]
 BATCHES = [(1, 1), (16, 16), (33, 40), (47, 47), (3, 64)]  # rows, of how many
 
 
 def sources_of(link):
-    """(positions, places) the neuron below at each place of each window, -1 for none."""
+    """(positions, maps, places) the neuron below at each place of each window, -1 for none."""
     taps, channels = link.connection.taps(link.source.shape, "").sources, link.source.shape[-1]
-    found = np.where(taps[:, :, None] < 0, -1, taps[:, :, None] * channels + np.arange(channels))
-    return found.reshape(len(taps), -1)
+    maps, groups = link.connection.channels, link.connection.groups
+    heard = np.array([range(channels)[k * channels // groups : (k + 1) * channels // groups]
+                      for k in range(groups)])[np.arange(maps) // (maps // groups)]  # fmt: skip
+    taps = taps[:, None, :, None]
+    found = np.where(taps < 0, -1, taps * channels + heard[:, None])
+    return found.reshape(len(taps), maps, -1)
 
 
 def whole_lists(lists):
@@ -39,7 +46,7 @@ def whole_lists(lists):
     found = []
     for k, first in zip(lists["which"], lists["first"], strict=True):
         runs = range(*lists["ptr"][k : k + 2])
-        pairs = [(lists["src"][j] + i, lists["row"][j] + i) for j in runs
+        pairs = [(lists["src"][j] + i * lists["apart"], lists["row"][j] + i) for j in runs
                  for i in range(lists["length"][j])]  # fmt: skip
         found.append([(first + src, lists["base"][row]) for src, row in pairs])
     return found
@@ -59,7 +66,12 @@ def test_lists_have_each_tap_inside_once(below, maps, told, kind, rng):
     net = horn.Network()
     net.input(below)
     link, above = net.layer(connect=horn.Convolution(maps, **told)).links[0], net.layers[1]
-    n_channels, taps = below[-1], link.connection.taps(below, "").sources
+    n_channels, n_parts = below[-1], told.get("groups", 1)
+    taps, heard, per = (
+        link.connection.taps(below, "").sources,
+        n_channels // n_parts,
+        maps // n_parts,
+    )
     mine, theirs = (
         np.arange(n) if kind == "all" else some(rng, kind, n, shape[1] if len(shape) > 2 else 1)
         for n, shape in ((above.n_positions, above.shape), (net.layers[0].n_positions, below))
@@ -68,18 +80,23 @@ def test_lists_have_each_tap_inside_once(below, maps, told, kind, rng):
                for p, n in ((mine, maps), (theirs, n_channels)))  # fmt: skip
     lists = WindowLists.of(link, *neurons)
     number = {position: k for k, position in enumerate(theirs)}
-    forward, back = [], [[] for _ in theirs]
+    forward, back = [], [[] for _ in range(len(theirs) * n_parts)]
+    places = np.full((len(mine), taps.shape[1] * heard), -1)
     for k, position in enumerate(mine):
-        heard = [(number[q], t) for t, q in enumerate(taps[position]) if q in number]
-        forward.append([(at * n_channels + c, t * n_channels + c) for at, t in heard
-                        for c in range(n_channels)])  # fmt: skip
-        for at, t in heard:
-            back[at] += [(k * maps + m, (m * taps.shape[1] + t) * n_channels) for m in range(maps)]
-    places = np.full((len(mine), taps.shape[1] * n_channels), -1)
-    for k, pairs in enumerate(forward):
-        for src, place in pairs:
-            places[k, place] = src
+        looks = [(number[q], t) for t, q in enumerate(taps[position]) if q in number]
+        for part in range(n_parts):
+            first = part * per * taps.shape[1] * heard  # the weights of a part's first map
+            forward.append([(at * n_channels + part * heard + c, first + t * heard + c)
+                            for at, t in looks for c in range(heard)])  # fmt: skip
+            for at, t in looks:
+                back[at * n_parts + part] += [
+                    (k * maps + m, (m * taps.shape[1] + t) * heard)
+                    for m in range(part * per, (part + 1) * per)
+                ]
+        for at, t in looks:
+            places[k, t * heard : (t + 1) * heard] = at * n_channels + np.arange(heard)
     src, which, first = (lists.gradients[name] for name in ("src", "which", "first"))
+    assert (lists.gradients["n_parts"], lists.gradients["step"]) == (n_parts, heard)
     assert whole_lists(lists.to_maps) == forward
     assert whole_lists(lists.to_channels) == back
     np.testing.assert_array_equal(np.where(src < 0, -1, src)[which], np.where(
@@ -110,7 +127,7 @@ def test_sums_and_gradients(below, maps, told, rows, size, dtype, n_threads, rng
     link = net.layer(connect=horn.Convolution(maps, **told)).links[0]
     lists, n = WindowLists.of(link), int(np.prod(below))
     sources = sources_of(link)
-    n_positions, n_places = sources.shape
+    n_positions, _, n_places = sources.shape
 
     def drawn(*shape):
         return rng.standard_normal(shape).astype(dtype)
@@ -128,36 +145,37 @@ def test_sums_and_gradients(below, maps, told, rows, size, dtype, n_threads, rng
     tape.run()
 
     padded = np.concatenate([x, np.zeros((1, size), dtype)]).astype(np.float64)[:, :rows]
-    seen = padded[sources]  # (positions, places, rows)
+    seen = padded[sources]  # (positions, maps, places, rows)
     flows = y.astype(np.float64).reshape(n_positions, maps, size)[:, :, :rows]
     wide = w.astype(np.float64)
-    expected = np.einsum("pkb,mk->pmb", seen, wide).reshape(-1, rows)
+    expected = np.einsum("pmkb,mk->pmb", seen, wide).reshape(-1, rows)
     near = {"rtol": RTOL[dtype], "atol": RTOL[dtype] * 10}
     np.testing.assert_allclose(sent[:, :rows], expected, **near)
     np.testing.assert_array_equal(sent[:, rows:], 7)
-    is_inside = (sources >= 0)[:, None, :, None]  # outside of the borders there is no message
-    squares = np.where(is_inside, (seen[:, None] - wide[None, :, :, None]) ** 2, 0).sum(axis=2)
+    is_inside = (sources >= 0)[:, :, :, None]  # outside of the borders there is no message
+    squares = np.where(is_inside, (seen - wide[None, :, :, None]) ** 2, 0).sum(axis=2)
     np.testing.assert_allclose(apart[:, :rows], squares.reshape(-1, rows), **near)
     np.testing.assert_array_equal(apart[:, rows:], 7)
     into = np.zeros((n + 1, rows))
-    each = np.einsum("pmb,mk->pkb", flows, wide)
+    each = np.einsum("pmb,mk->pmkb", flows, wide)
     np.add.at(into, sources.reshape(-1), each.reshape(-1, rows))
     np.testing.assert_allclose(back[:, :rows], into[:-1], **near)
     np.testing.assert_array_equal(back[:, rows:], 7)
-    np.testing.assert_allclose(gradient, np.einsum("pkb,pmb->mk", seen, flows), **near)
+    np.testing.assert_allclose(gradient, np.einsum("pmkb,pmb->mk", seen, flows), **near)
 
 
-def test_threads_change_no_bit(rng):
+@pytest.mark.parametrize("groups", [1, 2])
+def test_threads_change_no_bit(groups, rng):
     net = horn.Network()
     net.input((8, 8, 4))
-    link = net.layer(connect=horn.Convolution(10, 3, padding="same")).links[0]
+    link = net.layer(connect=horn.Convolution(10, 3, padding="same", groups=groups)).links[0]
     lists = WindowLists.of(link)
     x = rng.standard_normal((256, 50)).astype(np.float32)
     y = rng.standard_normal((640, 50)).astype(np.float32)
-    w = rng.standard_normal(360).astype(np.float32)
+    w = rng.standard_normal(360 // groups).astype(np.float32)
     found = []
     for n_threads in (1, 2, 3):
-        sent, gradient = np.zeros_like(y), np.zeros((10, 36), np.float32)
+        sent, gradient = np.zeros_like(y), np.zeros((10, 36 // groups), np.float32)
         tape = Tape(np.float32, n_threads)
         tape.windows(x, w, sent, **lists.to_maps)
         tape.window_gradients(x, y, gradient, **lists.gradients)
@@ -327,7 +345,7 @@ class Scaled(horn.Neuron):
         (Near, horn.Convolution(4, 3), 1, 0),
         (Doubled, horn.Convolution(4, 3), 1, 1),
         (Scaled, horn.Convolution(4, 3), 0, 2),
-        (Near, horn.Convolution(4, 3, groups=2), 0, 1),
+        (Near, horn.Convolution(4, 3, groups=2), 1, 0),
         (Near, horn.Local(4, 3), 0, 0),
     ],
 )
@@ -393,8 +411,14 @@ def test_gradients_that_do_not_fit_are_refused():
             Tape(np.float64).window_gradients(x, y, out, **lists | change)
     with pytest.raises(ValueError, match="which names places outside of 0 to 0"):
         Tape(np.float64).window_gradients(x, y, out, **lists | {"which": which + 1})
-    with pytest.raises(ValueError, match="do not give out"):
-        Tape(np.float64).window_gradients(x, y[:3], out, **lists)
+    for changes in ({"y": y[:3]}, {"n_parts": 3}):
+        with pytest.raises(ValueError, match="do not give out"):
+            Tape(np.float64).window_gradients(x, changes.pop("y", y), out, **lists | changes)
+    with pytest.raises(ValueError, match="src names places outside of -1 to 2"):
+        Tape(np.float64).window_gradients(x, y, out, **lists, n_parts=2, step=3)
+    for wrong in ({"n_parts": 0}, {"step": -1}):
+        with pytest.raises(ValueError, match="n_parts is at least 1 and step 0"):
+            Tape(np.float64).window_gradients(x, y, out, **lists, **wrong)
     with pytest.raises(ValueError, match="contiguous rows"):
         Tape(np.float64).window_gradients(np.zeros((3, 16))[:, ::2], y, out, **lists)
 

@@ -84,6 +84,19 @@ def test_tasks_that_have_rows_or_channels_of_the_image_do_what_one_does(name, wh
         compare_tasks(group, of_one("kernels", setup, data, BATCHES), name)
 
 
+@pytest.mark.parametrize("where, n_tasks", [("receiver", 2), ("receiver", 3), ("sender", 2)])
+def test_tasks_that_have_rows_of_grouped_maps_do_what_one_does(where, n_tasks):
+    """A position has all its groups, wherever it is: they have the kernels of windows, too."""
+    net = network((9, 5, 4), [horn.Convolution(8, 3, padding="same", groups=4),
+                              horn.Convolution(6, (3, 2), stride=2, groups=2)])  # fmt: skip
+    setup = Setup(net, horn.SGD(0.1, momentum=0.5), "labels", 4, "float64", 1)
+    data, placement = samples(net), everywhere(net, where)
+    group = good(of_group("kernels", setup, data, BATCHES, placement, n_tasks))
+    compare_tasks(group, of_one("reference", setup, data, BATCHES), where)
+    program = partition(training_program(net, horn.SGD(0.1), "labels", thin=False), placement)
+    assert not any(isinstance(s, Expand) and s.frame.link is not None for s in program.statements)
+
+
 def test_a_pin_by_channels_is_of_windows_that_have_some():
     net = network((9, 7, 2), [horn.Convolution(4, 3, groups=2), horn.Window(3, stride=2)])
     assert pinned(net, {"layer2": CHANNELS}) == {(2, 0): CHANNELS}

@@ -153,6 +153,7 @@ BACK: dict[str, tuple[tuple[int, ...], horn.Convolution]] = {
     "kernel larger than the image": ((3, 3, 1), horn.Convolution(2, 5, padding=2)),
     "some hear nothing": ((7, 6, 2), horn.Convolution(2, 2, stride=3)),
     "17 channels": ((3, 2, 17), horn.Convolution(14, 2, padding="same")),
+    "groups": ((4, 5, 6), horn.Convolution(4, (2, 3), stride=2, padding="same", groups=2)),
 }
 
 
@@ -186,7 +187,7 @@ def test_tied_convolutions_have_the_kernels_of_windows():
 @pytest.mark.parametrize("n_tasks", [2, 3])
 @pytest.mark.parametrize("where", ["receiver", "sender"])
 def test_tasks_that_have_rows_of_the_image_go_back_with_the_kernels(where, n_tasks):
-    for name in ("stride, same", "1-D, dilation"):
+    for name in ("stride, same", "1-D, dilation", "groups"):
         net = deconvolution(name)
         placement = place(net, [where] * 2, ["all", "neurons", "neurons"])
         setup, data = Setup(net, SGD, "input", 4, "float64", 1), samples(net)
