@@ -3,11 +3,12 @@
     python -m tests.bench.bench_conv [--compile] [--busy] [--threads 1] [--seconds 3] [NAME ...]
     python -m tests.bench.bench_conv --together [--seconds 15] [NAME ...]
 
-Names: lenet 16, lenet 100, cifar 100, "64 to 64", patterns, behind (distances to dense neurons
-behind a convolution), adder and dendrites (through windows, and no products), back (a convolutional
-autoencoder whose decoder has the weights of its encoder: conv_transpose2d), pooling. A step is
-forward, loss, backward and momentum update, float32. PyTorch runs eager in both memory formats,
-NCHW and NHWC, with --compile also torch.compile of each (it needs a C++ compiler and a minute);
+Names: lenet 16, lenet 100, cifar 100, "64 to 64", groups (as that, of 4 groups), separable
+(depthwise, then 1 x 1), patterns, behind (distances to dense neurons behind a convolution), adder
+and dendrites (through windows, and no products), back (a convolutional autoencoder whose decoder
+has the weights of its encoder: conv_transpose2d), pooling. A step is forward, loss, backward and
+momentum update, float32. PyTorch runs eager in both memory formats, NCHW and NHWC, with --compile
+also torch.compile of each (it needs a C++ compiler and a minute);
 pooling alone is forward and backward. Both sides begin with the same weights, and the losses of the
 first three steps are compared: what differs is not timed. All run by turns in one process;
 milliseconds are the fastest tenth of each side's steps, since other work on the machine only adds;
@@ -82,6 +83,24 @@ def deep(net: horn.Network) -> None:
     net.layer(connect=horn.Window(4, stride=4), neuron=MaxPool)
 
 
+def groups(net: horn.Network) -> None:
+    """As deep, of 4 groups."""
+    net.input((16, 16, 8))
+    net.layer(connect=horn.Convolution(64, 1), activation="relu")
+    net.layer(connect=horn.Convolution(64, 3, padding="same", groups=4), activation="relu")
+    net.layer(connect=horn.Window(4, stride=4), neuron=MaxPool)
+
+
+def separable(net: horn.Network) -> None:
+    """Each channel by itself, then all channels of each position, twice (Howard et al. 2017)."""
+    net.input((16, 16, 8))
+    net.layer(connect=horn.Convolution(32, 1), activation="relu")
+    for maps in (32, 64):
+        net.layer(connect=horn.Convolution(maps, 3, padding="same", groups=maps), activation="relu")
+        net.layer(connect=horn.Convolution(64, 1), activation="relu")
+    net.layer(connect=horn.Window(4, stride=4), neuron=MaxPool)
+
+
 def cifar(net: horn.Network) -> None:
     """The three convolutions of cuda-convnet's small net, without normalisation."""
     net.input((32, 32, 3))
@@ -128,6 +147,8 @@ CASES: dict[str, tuple[Callable[[horn.Network], None], int]] = {
     "lenet 100": (lenet, 100),
     "cifar 100": (cifar, 100),
     "64 to 64, 32": (deep, 32),
+    "groups 32": (groups, 32),
+    "separable 32": (separable, 32),
     "patterns 100": (patterns, 100),
     "behind 100": (behind, 100),
     "adder 4": (adder, 4),
@@ -213,8 +234,8 @@ def torch_model(net: horn.Network, is_last: bool) -> tuple[list[Any], Callable[[
             pad = {"same": connection.kernel // 2, "valid": 0}.get(
                 connection.padding, connection.padding
             )
-            stages.append(lambda x, w=w, b=b, p=pad, s=connection.stride: torch.relu(
-                f.conv2d(x, w, b, s, p)))  # fmt: skip
+            told = {"stride": connection.stride, "padding": pad, "groups": connection.groups}
+            stages.append(lambda x, w=w, b=b, told=told: torch.relu(f.conv2d(x, w, b, **told)))
             continue
         weights = arrays[link.weight]
         if not flat and len(link.source.shape) == 3:  # its order is (channel, row, column)
