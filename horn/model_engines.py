@@ -24,6 +24,8 @@ from horn.stream import answers_of
 if TYPE_CHECKING:
     from horn.backends import Engine
 
+PIECE_STEPS = 32  # of long sequences at once: to begin a piece takes as long as some steps,
+PIECE_NUMBERS = 1 << 14  # and more outputs of all neurons leave room for few sequences at once
 DESCRIBED = ("network", "sources", "metrics")  # entries that ``Description`` writes
 
 
@@ -84,8 +86,8 @@ class ModelEngines:
             self._check_learned("answers of pieces")
             if self._of_pieces is None:
                 network = self.as_learned()
-                self._of_pieces = self._engine_of(network.of_steps(network.steps))
-            sent = answers_of(self._of_pieces, data, self.network, self.dtype)
+                self._of_pieces = self._engine_of(network.of_steps(steps_of_piece(network)))
+            sent = answers_of(self._of_pieces, data, self._of_pieces.network, self.dtype)
         return sent if data.lengths is None else metrics.held(sent, data.lengths, sent.shape[1])
 
     def measured(self, data: Dataset, wanted: tuple[Metric, ...]) -> dict[str, float]:
@@ -155,6 +157,14 @@ class ModelEngines:
         engine = make(self.backend, setup)
         engine.load(self.parameters, self.states, updates=self.updates)
         return engine
+
+
+def steps_of_piece(network: Network) -> int:
+    """The steps of long sequences that are heard at once: those of the network, or more if there
+    are few.
+    """
+    n_neurons = sum(layer.size for layer in network.layers)
+    return max(network.steps, min(PIECE_STEPS, PIECE_NUMBERS // n_neurons))
 
 
 def metrics_of(manifest: Mapping[str, Any], origin: str) -> tuple[Metric, ...]:

@@ -83,6 +83,13 @@ def normal(
     return np.asarray(np.sqrt(-2.0 * np.log(u1)) * np.cos(2.0 * np.pi * u2))
 
 
+def numbers(first: int | NDArray[np.int64], n: int) -> NDArray[np.uint64]:
+    """The numbers by which n samples draw: they follow the first one's, or are given, (n,)."""
+    if isinstance(first, np.ndarray):
+        return first.astype(np.uint64)
+    return np.arange(first, first + n, dtype=np.uint64)
+
+
 def of_sequences(samples: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The numbers by which samples draw ``per="sequence"``: the same at every step."""
     return samples & np.uint64(~STEP_BITS & SHARED)

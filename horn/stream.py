@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, cast
 
@@ -19,7 +19,7 @@ from horn.network import Network
 from horn.neuron import carried
 
 Array = np.ndarray[Any, Any]
-ROWS = 1024  # floating-point pieces at once
+NUMBERS = 1 << 24  # of sequences, or of their answers, that are floating point at once, about
 
 
 class ModelStream:
@@ -170,20 +170,39 @@ class ModelStream:
 
 def answers_of(engine: StepEngine, data: Dataset, network: Network, dtype: Any) -> Array:
     """The answers at each step of sequences of any length, (n, steps, n_outputs), which are heard
-    in pieces. engine : of ``network``, with an answer at each step. data : whole sequences.
+    in pieces; behind the end of a sequence they are any. engine : of ``network``, with an answer at
+    each step. data : whole sequences.
     """
-    steps, features = network.steps, network.n_inputs
+    steps, features, (_, outputs) = network.steps, network.n_inputs, network.answers
     n, length = len(data), data.n_features // features
-    count = -(-length // steps)
-    at_once = max(ROWS * steps // length, 1)
-    found = []
-    for start in range(0, n, at_once):
-        rows = np.arange(start, min(start + at_once, n))
+    ends = np.full(n, length) if data.lengths is None else data.lengths
+    found = np.zeros((n, length, outputs), dtype)
+    for rows in _alike(ends, steps, NUMBERS // max(features, outputs)):
+        longest = int(ends[rows[0]])
+        count, numbers = -(-longest // steps), longest * features
         x = np.zeros((len(rows), count * steps * features), dtype)
-        x[:, : data.n_features] = data.read(rows, np.empty((len(rows), data.n_features), dtype))
-        sent = engine.outputs(x.reshape(len(rows) * count, -1), pieces=count)
-        found.append(sent.reshape(len(rows), count * steps, -1)[:, :length])
-    return np.concatenate(found)
+        heard = data.with_fields(x=data.x[:, :numbers], lengths=None, shape=())
+        x[:, :numbers] = heard.read(rows, np.empty((len(rows), numbers), dtype))
+        # One that is over hears a step of each piece, and nobody its answers.
+        here = np.clip(ends[rows, None] - steps * np.arange(count), 1, steps).ravel()
+        sent = engine.outputs(x.reshape(len(here), -1), here, count, first=rows)
+        found[rows, :longest] = sent.reshape(len(rows), count * steps, -1)[:, :longest]
+    return found
+
+
+def _alike(lengths: Array, piece: int, most: int) -> Iterator[Array]:
+    """The rows of sequences to be heard together, the longest first: none has less than half of its
+    steps, and all, as long as it is, have at ``most`` so many together. piece : at least as many
+    steps are heard of each.
+    """
+    rows = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(rows):
+        longest = lengths[rows[start]]
+        alike = np.searchsorted(-lengths[rows], -longest / 2, side="right")
+        stop = min(alike, start + max(most // max(longest, piece), 1))
+        yield rows[start:stop]
+        start = stop
 
 
 def recorded(stream: ModelStream, data: Dataset, names: Sequence[str]) -> dict[str, list[Array]]:

@@ -149,9 +149,11 @@ class StepEngine(Engine, Protocol):
     """An engine of a network of sequences that also answers step by step, or in pieces."""
 
     def outputs(
-        self, x: Array, lengths: Array | None = None, pieces: int = 1, *, first: int = 0
+        self, x: Array, lengths: Array | None = None, pieces: int = 1, *, first: int | Array = 0
     ) -> Array:
-        """The outputs as ``Engine.outputs``; ``pieces`` rows in turn are one sequence."""
+        """The outputs as ``Engine.outputs``; ``pieces`` rows in turn are one sequence. first : also
+        the numbers of all sequences, for draws, where they do not follow one another.
+        """
 
     def go_on(self, x: Array, at: int, sample: int = 0) -> Array:
         """The outputs for a sequence x (1, steps * features), as ``outputs``, which continues where

@@ -54,12 +54,13 @@ class Runner(Protocol):
     def bind(self, data: Dataset) -> None:
         """Set the data set that rows are indices into."""
 
-    def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
+    def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int | Array) -> None:
         """Run one batch. scalars: learning_rate, iteration, updates, rows, inv_rows; begins, 0
-        where sequences continue, else 1.
+        where sequences continue, else 1. first_sample : the number of the first row, for draws; of
+        sequences also (n,) those of all rows.
         """
 
-    def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
+    def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int | Array) -> None:
         """Begin a batch that runs by segments: statements between exchanges with other tasks."""
 
     @property
@@ -217,8 +218,9 @@ class CompiledEngine:
         return None if self._training is None else self._training[0]
 
     def _run(
-        self, runner: Runner, rows: Array, scalars: Mapping[str, float], first_sample: int
-    ) -> None:
+        self, runner: Runner, rows: Array, scalars: Mapping[str, float],
+        first_sample: int | Array,
+    ) -> None:  # fmt: skip
         runner.run(rows, scalars, first_sample)
 
     def _scalars(
@@ -277,7 +279,7 @@ class CompiledEngine:
         return self._scalars(len(rows), iteration, begins, steps)
 
     def outputs(
-        self, x: Array, lengths: Array | None = None, pieces: int = 1, *, first: int = 0
+        self, x: Array, lengths: Array | None = None, pieces: int = 1, *, first: int | Array = 0
     ) -> Array:
         shape = (self.network.steps, self.network.n_inputs) if lengths is not None else ()
         x = np.ascontiguousarray(x)
@@ -340,20 +342,21 @@ class CompiledEngine:
     ) -> dict[str, float]:
         return {**self._scalars(rows, self.updates, begins, steps), "learning_rate": 0.0}
 
-    def _inferred(self, runner: Runner, data: Dataset, first: int = 0) -> Iterator[Array]:
+    def _inferred(self, runner: Runner, data: Dataset, first: int | Array = 0) -> Iterator[Array]:
         """All rows, batch by batch, each after its run; pieces of a sequence one after another.
-        first : the number of the first row, for draws.
+        first : the number of the first row, or of each sequence, for draws.
         """
         n, pieces = len(data) // data.pieces, data.pieces
         steps = 1.0 if data.lengths is None else float(data.lengths.mean())
         for start in range(0, n, self.predict_rows):
             firsts = pieces * np.arange(start, min(start + self.predict_rows, n), dtype=np.int64)
             heard: dict[str, Array] = {}
+            number = first + start if isinstance(first, int) else first[start:][: len(firsts)]
             for piece in range(pieces):
                 rows = firsts + piece
                 at, begins = self._begin(runner, rows, data, heard)
                 scalars = self._inference_scalars(len(rows), begins, steps)
-                self._run(runner, rows, scalars, first + start + at)
+                self._run(runner, rows, scalars, number + at)
                 if pieces > 1:
                     heard = runner.heard()
                 yield rows

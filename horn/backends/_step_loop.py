@@ -24,7 +24,8 @@ class StepLoop:
         self.memory, self.writer, self.tape = memory, writer, writer.tape
         self.program = memory.program
         self.longest, self.n_rows = self.program.steps, 0
-        self.n_steps, self.first_sample = memory.steps, 0
+        self.n_steps = memory.steps
+        self.first_sample: int | Array = 0
         self.step = 0  # that ran last
         self.begun: list[list[Array]] = []  # the content before the steps of each part
         self.left: dict[str, Array] = {}  # with parts, the last steps of the last part
@@ -38,7 +39,7 @@ class StepLoop:
         self.n_zeroed = 0, 0
         self.goes_on = False  # whether the next batch goes on from what it was given to hear
 
-    def start(self, n_rows: int, first_sample: int) -> None:
+    def start(self, n_rows: int, first_sample: int | Array) -> None:
         self.n_rows = n_rows
         if self.lengths is not None:
             self.longest = int(self.lengths[self.writer.picks[: self.n_rows]].max(initial=1))
@@ -64,8 +65,8 @@ class StepLoop:
         n_steps, memory, dims = self.n_steps, self.memory, self.tape.dims
         for (axis, per), span in self.writer.numbers.items():
             n = int(dims[span.rows.index])
-            begin = self.first_sample + memory.places(axis).start
-            samples = np.arange(begin, begin + n, dtype=np.uint64)
+            here = memory.places(axis).start
+            samples = random.numbers(self.first_sample, self.n_rows)[here : here + n]
             numbers = (at.astype(np.uint64) << np.uint64(32)) + samples
             numbers = random.of_sequences(numbers) if per == "sequence" else numbers
             span.memory[: n_steps * n] = numbers.ravel()

@@ -50,7 +50,6 @@ class Runner:
         self.arrays = self.memory.arrays
         self.writer = writer = TapeWriter(self.tape, self.memory)
         self.loop = StepLoop(self.memory, writer)
-        self.offsets = np.arange(batch_size, dtype=np.uint64)
         self.n_rows = 0
         self.anchors: dict[str, Anchor] = {}  # of buffers that move
         self.tape.dims[writer.iteration.index] = random.ONCE
@@ -89,7 +88,7 @@ class Runner:
                 own = [v[columns].copy() for v in normal if what == "x"]
                 self.tape.rebind(number, source[:, columns] if source.ndim == 2 else source, *own)
 
-    def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
+    def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int | Array) -> None:
         self.start(rows, scalars, first_sample)
         if not self.memory.steps:
             self.tape.run(self.first, is_alone=self.n_rows < self.least_rows)
@@ -97,13 +96,13 @@ class Runner:
         for segment in range(len(self.bounds)):
             self.compute(segment)
 
-    def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
+    def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int | Array) -> None:
         n = self.n_rows = len(rows)
         if not self.tape.pick(rows, self.writer.picks, self.n_samples):
             raise IndexError(f"rows must be in 0 to {self.n_samples - 1}, got {rows!r}")
         writer, dims, numbers = self.writer, self.tape.dims, self.tape.scalars
         if writer.reads_samples and not self.memory.steps:
-            np.add(self.offsets[:n], np.uint64(first_sample), out=writer.samples[:n])
+            writer.samples[:n] = random.numbers(first_sample, n)
             writer.sequences[:n] = random.of_sequences(writer.samples[:n])
         dims[self.memory.rows.index] = n
         if self.memory.own_rows is not self.memory.rows:

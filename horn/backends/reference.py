@@ -83,7 +83,8 @@ class Runner:
         self.before: dict[str, Array] = {}  # the content before the steps, if it is not 0
         self.left: dict[str, Array] | None = None  # with parts, the last steps of the last part
         self.scalars: Mapping[str, float] = {"iteration": 0.0}
-        self.first_sample, self.rows = 0, np.empty(0, np.int64)
+        self.first_sample: int | Array = 0
+        self.rows = np.empty(0, np.int64)
         self.orders: dict[Node, list[Node]] = {}  # of evaluation
         self.data: Dataset | None = None
         self.lengths: Array | None = None  # of sequences that end early, of this batch
@@ -125,7 +126,7 @@ class Runner:
     def mean(self, name: str) -> float:
         return float(self.value(name).mean(dtype=np.float64))
 
-    def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
+    def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int | Array) -> None:
         self.env, self.alive = dict(self.once), {}
         self.spans, self.step = {}, 0
         self.first_step, self.n_steps, self.after = 0, self.program.steps, {}
@@ -202,7 +203,7 @@ class Runner:
         self.all_of(s.body)
         self.is_wide = False
 
-    def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
+    def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int | Array) -> None:
         self.start(rows, scalars, first_sample)
         for segment in range(len(self.segments)):
             self.compute(segment)
@@ -293,8 +294,7 @@ class Runner:
         """The numbers of the samples, which key their draws."""
         if per == "sequence":
             return random.of_sequences(self.numbers(axis))
-        numbers = np.arange(len(self.rows), dtype=np.uint64)[self.rows_of(axis)]
-        numbers = numbers + np.uint64(self.first_sample)
+        numbers = random.numbers(self.first_sample, len(self.rows))[self.rows_of(axis)]
         if not self.is_wide:
             return numbers + np.uint64(self.first_step + self.step << 32)
         steps = np.arange(self.n_steps, dtype=np.uint64) + np.uint64(self.first_step)

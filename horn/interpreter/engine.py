@@ -147,7 +147,7 @@ class Engine:
         return found | {f"{name}.gradient": gradient for name, gradient in batch.gradients.items()}
 
     def outputs(
-        self, x: Array, lengths: Array | None = None, pieces: int = 1, *, first: int = 0
+        self, x: Array, lengths: Array | None = None, pieces: int = 1, *, first: int | Array = 0
     ) -> Array:
         rows = (row.tolist() for row in np.asarray(x, np.float64))
         found = [self._answer(steps) for steps, _ in self._predict(rows, pieces, lengths, first)]
@@ -366,11 +366,11 @@ class Engine:
         samples: Iterable[Sequence[float]],
         pieces: int = 1,
         lengths: Array | None = None,
-        first: int = 0,
+        first: int | Array = 0,
     ) -> Iterator[tuple[list[list[list[float]]], list[dict[int, list[float]]]]]:
         """The outputs of all layers for each sample in turn, step by step, in inference, and their
         raw values for a ``loss_of_raw``. pieces : the number of samples in turn that are one
-        sequence. first : the number of the first one, for draws.
+        sequence. first : the number of the first one, or of each, for draws.
         """
         memory, states = self._memory(training=False), flat(self._states)
         keep, before = self.network.layers[0].keep, list[Sample]()
@@ -378,7 +378,8 @@ class Engine:
             k, piece = divmod(row, pieces)
             self._forget_early(before)
             sent, raw, before = [], [], before if piece else []
-            k += first + backends.number_of_step(piece, self.network.steps or 1)
+            k = first + k if isinstance(first, int) else int(first[k])
+            k += backends.number_of_step(piece, self.network.steps or 1)
             own, in_time = self._steps(x), list[dict[int, Sample]]()
             for t, here in enumerate(own if lengths is None else own[: lengths[row]]):
                 moment = Moment(self.network.seed, False, self._updates, k + (t << 32), 0.0, row)

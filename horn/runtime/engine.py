@@ -246,8 +246,9 @@ class GroupEngine(CompiledEngine):
         return 0.0 if loss is None else float(runner.value(loss)) / n
 
     def _run(
-        self, runner: Runner, rows: Array, scalars: Mapping[str, float], first_sample: int
-    ) -> None:
+        self, runner: Runner, rows: Array, scalars: Mapping[str, float],
+        first_sample: int | Array,
+    ) -> None:  # fmt: skip
         runner.start(rows, scalars, first_sample)
         exchange = self._exchanges[id(runner)]
         self.group.run(exchange.script, exchange)

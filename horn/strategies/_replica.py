@@ -191,8 +191,9 @@ class Replica(GroupEngine):
         return int(lengths[rows].sum())
 
     def _run(
-        self, runner: Runner, rows: Array, scalars: Mapping[str, float], first_sample: int
-    ) -> None:
+        self, runner: Runner, rows: Array, scalars: Mapping[str, float],
+        first_sample: int | Array,
+    ) -> None:  # fmt: skip
         if self._stream is None or self._training is None or runner is not self._training[0]:
             super()._run(runner, rows, scalars, first_sample)
             return

@@ -344,6 +344,42 @@ def test_predictions_of_sequences_that_are_longer():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_each_of_sequences_that_are_longer_draws_as_its_row(backend, monkeypatch):
+    """Those that are heard together, too, whatever their order: later ones drew as the first."""
+    monkeypatch.setattr("horn.stream.NUMBERS", 40)  # 20 steps at once
+    monkeypatch.setattr("horn.model_engines.PIECE_STEPS", 5)
+    net = net_of(steps=2)
+    arrays = net.initial_parameters(), net.initial_states()
+    model = horn.Model(net, *arrays, backend=backend, dtype="float64")
+    x, _ = sequences(6, 13)
+    lists = [one[:n] for one, n in zip(x, (3, 9, 1, 13, 9, 4), strict=True)]
+    stream = model.stream()
+    for several in (lists, x):
+        for row, found in enumerate(model.predict(several)):
+            stream.reset(row)
+            np.testing.assert_allclose(found, stream(several[row]), 0, 1e-12)
+
+
+def test_short_sequences_are_not_heard_to_the_end_of_a_long_one(monkeypatch):
+    """They were, three at a time, and in pieces of as few steps as the network has."""
+    net = net_of(steps=3)
+    model = horn.Model(net, net.initial_parameters(), net.initial_states())
+    numbers = np.zeros((101, 1000, 2))
+    lists = [numbers[k, : 1000 if k == 40 else 3] for k in range(101)]
+    asked, outputs = [], type(make("kernels", Setup(net))).outputs
+
+    def counted(engine, x, *how, **more):
+        asked.append(x.size // 2)
+        return outputs(engine, x, *how, **more)
+
+    monkeypatch.setattr("horn.backends._compiled.CompiledEngine.outputs", counted)
+    for several, steps in ((lists, [1024, 100 * 32]), (numbers[:100, :300], [100 * 320])):
+        asked.clear()
+        assert len(model.predict(several)) == len(several)
+        assert asked == steps
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("steps", [2, 5, 8, 13, 15])
 def test_all_steps_of_sequences_of_any_length_are_judged(steps, backend):
     """As by a network that takes them whole: also those of a last piece that is not full."""
