@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horn.data import Dataset, as_dataset, check_features, check_names, lanes
-from horn.data.in_steps import flat, of_steps
+from horn.data.in_steps import flat, in_a_row, of_steps
 from horn.data.inputs import side_by_side
 from horn.data.normalization import measure
 from horn.data.stream import read
@@ -42,6 +42,7 @@ class DataPreparation:
             data = lanes.joined(data)
         data = named(data, net.compared, what)
         if net.steps:
+            data = in_a_row(data, net.layers[0].shape) if self.stateful else data
             data = flat(data, net.layers[0].shape)
         if self.stateful:
             return lanes.whole(data, net.n_inputs, net.target_shapes, what)

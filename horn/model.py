@@ -293,13 +293,14 @@ class Model:
         x : (n, features), (n, steps, features), a list of sequences of any lengths, or a dataset.
         Bytes are scaled as the bytes of its training data were. Sequences may have more steps than
         net.input(n, steps=...), and one may be given alone, (steps, features): they are heard in
-        pieces, from beginning to end.
+        pieces, from beginning to end. For features the shape of the input may stand; of an input
+        (1, c) an array (k, 1, c) is one sequence of k steps, and x[:, None] is k of one step.
         labels : the class of the largest output: its label, or its number. A single output that
         tells two classes apart gives the second if it is above 0.5. Of several outputs those
         that tell no classes apart keep their numbers; one alone is refused. layer : the outputs of
         this layer instead.
         """
-        x = self._inputs.sequences(x)
+        given, x = x, self._inputs.sequences(x)
         if hears_reversed(self.network.layers) and self._inputs.is_short(x):
             found = self.predict(np.asarray(x)[None], labels=labels, layer=layer)  # in no pieces
             return {k: a[0] for k, a in found.items()} if isinstance(found, dict) else found[0]
@@ -307,7 +308,7 @@ class Model:
             found = self.predict(one, labels=labels, layer=layer)
             return {k: a[:0] for k, a in found.items()} if isinstance(found, dict) else found[:0]
         if layer is not None:
-            found = self.activations(x, layer)
+            found = self.activations(given, layer)
             own = [output for output in self.network.outputs if output.name == layer and labels]
             if own and self.network.has_several:
                 return self._answers.labels_of_one(own[0], found)
@@ -564,7 +565,7 @@ class Model:
 
     def is_one_sequence(self, x: Any) -> bool:
         """Whether ``predict`` takes x as one sequence, whose rows are its steps."""
-        return self._inputs.is_one_sequence(x)
+        return self._inputs.is_one_sequence(self._inputs.sequences(x))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the bytes of its file, which are checked when they are read."""

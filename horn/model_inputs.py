@@ -165,8 +165,8 @@ class ModelInputs:
         """Sequences of different lengths, some with more steps than ``net.input`` has, as a
         dataset; a column or an array of sequences as a list; anything else unchanged.
         """
-        steps = self.network.steps
-        x = apart(in_steps.flat(x, self.network.layers[0].shape)) if steps else x
+        steps, shape = self.network.steps, self.network.layers[0].shape
+        x = apart(in_steps.flat(in_steps.in_a_row(x, shape), shape)) if steps else x
         x = list(x) if steps and isinstance(x, tuple) and len(x) != 2 else x  # two are (x, y)
         if not steps or not isinstance(x, list) or not in_steps.is_ragged(x):
             return x

@@ -87,7 +87,7 @@ class ModelStream:
         given = as_numbers(self._rows(x) if isinstance(x, Dataset) else x, "stream: x")
         found = (len(x), *x.shape) if isinstance(x, Dataset) and x.shape else given.shape
         before, picture = given.shape[: -len(self._shape)], given.shape[-len(self._shape) :]
-        if picture == self._shape and picture[-1] != self.n_features:
+        if picture == self._shape and (given.ndim > 2 or picture[-1] != self.n_features):
             given = given.reshape(*before, self.n_features)
         if given.shape[-1:] != (self.n_features,) or given.ndim not in (1, 2):
             raise DataError(

@@ -121,6 +121,18 @@ def flat(data: Any, shape: tuple[int, ...]) -> Any:
     return _flat(x, shape, 3)
 
 
+def in_a_row(data: Any, shape: tuple[int, ...]) -> Any:
+    """x, or (x, y), with an array (k, 1, c) as (k, c) where a step has the shape (1, c): one
+    sequence of k steps, as of any other shape, and not k of one step. Anything else is unchanged.
+    """
+    if isinstance(data, tuple) and len(data) == 2:
+        return in_a_row(data[0], shape), data[1]
+    found = tuple(getattr(data, "shape", ()))
+    if isinstance(data, Dataset) or len(shape) != 2 or found[1:] != shape or found[0] < 2:
+        return data
+    return _flat(data, shape, 2)
+
+
 def _flat(x: Any, shape: tuple[int, ...], n_axes: int) -> Any:
     """n_axes : of arrays whose last axis may be that of features already."""
     found, features = tuple(getattr(x, "shape", ())), math.prod(shape)

@@ -305,6 +305,35 @@ def test_pictures_are_answered_as_rows_of_numbers_are(x: Any) -> None:
             np.testing.assert_array_equal(a, b)
 
 
+def test_steps_of_one_row_are_one_sequence() -> None:
+    """(k, 1, c) of an input (1, c) was k sequences of one step, which heard nothing late."""
+    net = horn.Network(seed=2)
+    x = net.input((1, 4), steps=3)
+    late = {"x": x, "late": horn.Delayed(x)}
+    net.layer(connect=horn.Convolution(2, 1), inputs=late, name="a")
+    net.output(2, activation="softmax", loss="cross_entropy", each_step=True)
+    model = horn.Model(net, net.initial_parameters())
+    one = FILMS[0, :3, 0, :1].reshape(3, 1, 2).repeat(2, axis=2)
+    expected = model.predict(one[None])[0]
+    assert model.is_one_sequence(one) and not model.is_one_sequence(one[:, None])
+    np.testing.assert_array_equal(model.predict(one), expected)
+    np.testing.assert_allclose(model.stream()(one), expected, rtol=1e-6)
+    np.testing.assert_array_equal(model.record(one, "layer2")["layer2"][0], expected)
+    alone = model.activations(one[None], "a")[0]
+    for found in (model.activations(one, "a"), model.predict(one, layer="a")):
+        np.testing.assert_array_equal(found, alone)
+    steps = one[:, None]  # as sequences of one step each
+    for layer in ("a", None):
+        of_each = [model.predict(step[None], layer=layer)[0] for step in steps]
+        np.testing.assert_allclose(model.predict(steps, layer=layer), of_each, rtol=1e-6)
+    y, jobs = np.array([0, 1, 1, 0, 1, 0]), []
+    for given in (np.concatenate([one, one]), np.concatenate([one, one])[None]):
+        targets = y if given.ndim == 3 else y[None]
+        how = {"stateful": True, "batch_size": 1, "epochs": 1}
+        jobs.append(horn.train(horn.Job(net, (given, targets), **how)).history["loss"])
+    assert jobs[0] == jobs[1]
+
+
 @pytest.mark.parametrize("x", [FILMS[0], FILMS[0, :3], FILMS, FILMS[:, :3]])
 def test_pictures_are_judged_as_rows_of_numbers_are(x: np.ndarray) -> None:
     model, y = films(), np.ones((*x.shape[:-3], 2))
