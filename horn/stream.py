@@ -90,8 +90,9 @@ class ModelStream:
         if picture == self._shape and (given.ndim > 2 or picture[-1] != self.n_features):
             given = given.reshape(*before, self.n_features)
         if given.shape[-1:] != (self.n_features,) or given.ndim not in (1, 2):
+            of_step = "" if len(self._shape) == 1 else f" in the shape {self._shape}"
             raise DataError(
-                f"stream: x has shape {found}, but a step has {self.n_features} features: "
+                f"stream: x has shape {found}, but a step has {self.n_features} features{of_step}: "
                 f"({self.n_features},), or (steps, {self.n_features}) of several"
             )
         steps = given.reshape(-1, self.n_features)

@@ -221,16 +221,20 @@ def _numbers(x: Any, what: str, is_y: bool = False) -> Array:
     return found
 
 
-def _of_list(x: Any, what: str, letter: str) -> tuple[Array, Array]:
-    """The sequences of a list as (n, longest, features), and the length of each."""
+def _of_list(x: Any, what: str, letter: str, shape: tuple[int, ...] = ()) -> tuple[Array, Array]:
+    """The sequences of a list as (n, longest, features), and the length of each. shape : of a step,
+    where it is known.
+    """
     each = [_numbers(one, f"{what}: {letter}[{k}]", letter == "y") for k, one in enumerate(x)]
     if not each:
         raise DataError(f"{what}: there are no sequences; pass at least one")
     for k, one in enumerate(each):
         if one.ndim not in (1, 2):
+            expected = "(steps, features), or (steps,) of one feature"
+            if len(shape) > 1:
+                expected = f"(steps, {', '.join(map(str, shape))}), or (steps, {math.prod(shape)})"
             raise DataError(
-                f"{what}: {letter}[{k}] has shape {one.shape}, but a sequence is (steps, "
-                "features), or (steps,) of one feature"
+                f"{what}: {letter}[{k}] has shape {one.shape}, but a sequence is {expected}"
             )
     each = [one[:, None] if one.ndim == 1 else one for one in each]
     width = each[0].shape[1]
@@ -337,7 +341,7 @@ def _samples(x: Any, steps: int, shape: tuple[int, ...], what: str) -> tuple[Arr
     ends, features, is_listed = None, math.prod(shape), _is_list(x)
     x = list(x) if is_listed else x
     if isinstance(x, list) and (not x or is_ragged(x)):
-        x, ends = _of_list(x, what, "x")
+        x, ends = _of_list(x, what, "x", shape)
     x = arrays.plain(x, f"{what}: x")
     if x.shape[2:] == shape:  # of lists of numbers
         x = x.reshape(*x.shape[:2], features)
