@@ -122,7 +122,7 @@ class Windows:
 
     def spans(self, below: Sizes, where: str) -> list[Span]:
         """The windows along each dimension of the layer ``below``. Raises ModelError if none
-        fits.
+        fits, or none hears anything.
         """
         name = type(self).__name__
         space = below[:-1]
@@ -154,7 +154,16 @@ class Windows:
                     f"{axis} of {below}); what fits is a kernel of at most {largest}, "
                     f'padding={-(-(reach - n) // 2)} or padding="same"'
                 )
-            found.append(Span(n, n_out, k, step, apart, before))
+            span = Span(n, n_out, k, step, apart, before)
+            first, end = span.inside
+            if (first == end).all():
+                raise ModelError(
+                    f"{where}: no window hears a neuron: with kernel {k}, stride {step}, dilation "
+                    f"{apart} and padding={self.padding!r} all of their taps lie outside of the "
+                    f"{n} there are (dimension {axis} of {below}); give less padding, or another "
+                    "kernel"
+                )
+            found.append(span)
         return found
 
     def taps(self, below: Sizes, where: str) -> Taps:

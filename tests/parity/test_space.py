@@ -86,8 +86,9 @@ def test_windows_are_those_of_the_books(geometry, maps, groups):
     maps *= groups
     connection = horn.Convolution(maps, groups=groups, **told)
     expected = outside_in(connection, below)
-    if not expected:
-        with pytest.raises(ModelError, match="does not fit"):
+    if not any(taps for _, taps in expected):
+        said = "no window hears a neuron" if expected else "does not fit"
+        with pytest.raises(ModelError, match=said):
             connection.at(below, "here")
         return
     found = connection.at(below, "here")
@@ -550,6 +551,8 @@ CONVOLVE, IMAGE = horn.Convolution, (4, 4, 1)
         (16, lambda: CONVOLVE(2, 3), "the layer below has .16,.; give the input such a shape"),
         (IMAGE, lambda: CONVOLVE(2, 5), "of 5 does not fit 4 positions .dimension 0.*at most 4"),
         (IMAGE, lambda: CONVOLVE(2, 3, dilation=3), "of 7 does not fit 4 .*at most 2, padding=2"),
+        ((1, 1, 1), lambda: horn.Local(2, (3, 1), stride=2, padding=1), "dimension 1 .*less padd"),
+        ((1, 1), lambda: horn.Window(2, dilation=3, padding="same"), "dilation 3 .*='same'"),
         (IMAGE, lambda: CONVOLVE(0, 3), "channels must be a whole number from 1, got 0"),
         (IMAGE, lambda: CONVOLVE(2, 3, stride=0), "stride is a whole number from 1.*got 0"),
         (IMAGE, lambda: CONVOLVE(2, 3, padding="full"), 'padding is "valid", "same" or a number'),
