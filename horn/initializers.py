@@ -69,7 +69,11 @@ class Normal:
 @mistakes.teaches
 @dataclass(frozen=True)
 class Glorot:
-    """Uniform within sqrt(6 / (fan_in + fan_out)). Source: Glorot & Bengio 2010, eq. 16."""
+    """Uniform within sqrt(6 / (fan_in + fan_out)). Source: Glorot & Bengio 2010, eq. 16.
+
+    fan_out : the synapses of a source, on the average. Of a convolution maps * taps of its kernel,
+    as PyTorch counts it, whatever the groups, where a source has that over groups and strides.
+    """
 
     def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
         """The initial weights, an array of ``shape``."""

@@ -141,7 +141,9 @@ class Link:
         return (self.edges.n,)
 
     def fan_out(self, n_receivers: int) -> int:
-        """Synapses per source: the mean, rounded up, where they differ."""
+        """Synapses per source: the mean, rounded up, where they differ. Where weights are shared,
+        as PyTorch counts it: maps * taps, whatever the groups, the stride and the border leave.
+        """
         if self.edges is None:
             return n_receivers
         if (shape := self.edges.weight_shape) is not None:

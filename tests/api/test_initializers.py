@@ -155,3 +155,14 @@ def test_one_of_your_own_with_other_arguments_is_named():
     told = r"layer1.weight: .*rng\) must return .*takes 4 positional arguments but 5 were given"
     with pytest.raises(HornError, match=told):
         of(WithoutGenerator()).initial_parameters()
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_fans_of_a_convolution_are_those_of_pytorch(groups: int) -> None:
+    """fan_in has the groups, fan_out has not: torch.nn.init._calculate_fan_in_and_fan_out."""
+    net = horn.Network(seed=1)
+    net.input((9, 9, 8))
+    layer = net.layer(connect=horn.Convolution(120, 3, groups=groups), init=horn.Glorot())
+    assert (layer.typical_fan_in, layer.links[0].fan_out(layer.size)) == (72 // groups, 1080)
+    largest = np.abs(net.initial_parameters()["layer1.weight"]).max()
+    assert 0.99 < largest / np.sqrt(6 / (72 // groups + 1080)) <= 1.0
