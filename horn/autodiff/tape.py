@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math as python_math
+import numbers
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -185,6 +186,8 @@ class Traced:
     __mod__, __rmod__ = _infix("mod")
     __pow__, __rpow__ = _infix("pow")
 
+
+numbers.Real.register(Traced)
 
 # Functions that compute the reductions over a whole layer (horn.interpreter.layerwise).
 _layers: list[Callable[[str, Traced], Any]] = []

@@ -21,7 +21,7 @@ from horn import math
 from horn.activations import Activation
 from horn.autodiff import user_text
 from horn.autodiff.tape import Traced, derivative, extreme, is_number, make
-from horn.interpreter.calls import NoMessage, ReceivedMessages
+from horn.interpreter.calls import Guard, NoMessage, ReceivedMessages
 from horn.neuron import Neuron
 
 
@@ -101,12 +101,14 @@ _BUILTINS: dict[str, Any] = {
 
 
 class _Module:
-    """A module, or its stand-in: attributes are translated when they are looked up."""
+    """A module as it was at first sight: attributes are translated when they are looked up."""
 
     def __init__(self, module: types.ModuleType, translate: Callable[[Any], Any]) -> None:
-        self._module, self._translate = module, translate
+        self._module, self._names, self._translate = module, dict(vars(module)), translate
 
     def __getattr__(self, name: str) -> Any:
+        if name in self._names:
+            return self._translate(self._names[name])
         return self._translate(getattr(self._module, name))
 
     def __dir__(self) -> list[str]:
@@ -114,15 +116,15 @@ class _Module:
 
 
 class TranslatedGlobals(dict[str, Any]):
-    """A function's globals, read through ``translate``. Python looks names up in a dict subclass
-    by ``[]``."""
+    """A function's globals as they were when a run began, read through ``translate``. Python looks
+    names up in a dict subclass by ``[]``."""
 
     def __init__(self, outer: dict[str, Any], translate: Callable[[Any], Any]) -> None:
         def import_(name: str, *args: Any, **kwargs: Any) -> Any:
             return translate(builtins.__import__(name, *args, **kwargs))
 
         super().__init__(__builtins__={**vars(builtins), **_BUILTINS, "__import__": import_})
-        self.outer, self.translate = outer, translate
+        self.outer, self.translate = dict(outer), translate
         for name in ("__name__", "__file__", "__package__"):
             if name in outer:
                 self[name] = outer[name]
@@ -131,13 +133,27 @@ class TranslatedGlobals(dict[str, Any]):
         return super().__getitem__(name) if name in self else self.translate(self.outer[name])
 
 
+_METHODS = types.FunctionType, staticmethod, classmethod, property
+_OF_INSTANCES = types.MemberDescriptorType, types.GetSetDescriptorType  # of slots, and __dict__
+
+
+class _Running(Guard, Neuron):
+    """``Neuron`` as the copies of the user's classes have it."""
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        """The user's class was checked when it was made."""
+
+
 class Translator:
-    """Translates each function, module and class once."""
+    """Translates each function, module, class and cell of a closure once: a run's constants are
+    those of its start, as where it is compiled."""
 
     def __init__(self) -> None:
         self._functions: dict[types.FunctionType, types.FunctionType] = {}
         self._names: dict[int, TranslatedGlobals] = {}
         self._classes: dict[type, type] = {}
+        self._modules: dict[types.ModuleType, _Module] = {}
+        self._cells: dict[int, types.CellType] = {}
 
     def value(self, value: Any) -> Any:
         """The translation of a value that the user's text names."""
@@ -150,9 +166,14 @@ class Translator:
             "numpy",
             "builtins",
         ):
-            return _Module(value, self.value)
+            if value not in self._modules:
+                self._modules[value] = _Module(value, self.value)
+            return self._modules[value]
         if isinstance(value, Activation):
             return self.activation(value)
+        if isinstance(value, type):
+            is_neuron = value is not Neuron and issubclass(value, Neuron)
+            return self.neuron(value) if is_neuron else self._classes.get(value, value)
         return value
 
     def function(self, function: types.FunctionType) -> types.FunctionType:
@@ -165,25 +186,25 @@ class Translator:
                 names = self._names[id(function.__globals__)] = TranslatedGlobals(
                     function.__globals__, self.value
                 )
-            old = function.__closure__ or ()
-            cells = tuple(types.CellType() if self._changes(cell) else cell for cell in old)
+            cells = tuple(map(self._cell, function.__closure__ or ()))
             new = types.FunctionType(
                 function.__code__, names, function.__name__, function.__defaults__, cells or None
             )
             new.__kwdefaults__, new.__qualname__ = function.__kwdefaults__, function.__qualname__
             new.__module__, new.__doc__ = function.__module__, function.__doc__
             self._functions[function] = new
-            for cell, was in zip(cells, old, strict=True):
-                if cell is not was:
-                    cell.cell_contents = self.value(was.cell_contents)
         return self._functions[function]
 
-    def _changes(self, cell: types.CellType) -> bool:
-        try:
-            value = cell.cell_contents
-        except ValueError:  # not filled yet
-            return False
-        return isinstance(value, types.FunctionType) or self.value(value) is not value
+    def _cell(self, cell: types.CellType) -> types.CellType:
+        """A cell of its own, with the translated value; one that is not filled yet as it is."""
+        if id(cell) not in self._cells:
+            try:
+                value = cell.cell_contents
+            except ValueError:
+                return cell
+            made = self._cells[id(cell)] = types.CellType()
+            made.cell_contents = self.value(value)
+        return self._cells[id(cell)]
 
     def activation(self, activation: Activation) -> Activation:
         """An activation with translated functions, which always has a ``derivative_at``."""
@@ -194,30 +215,30 @@ class Translator:
         return kind(activation.name, f, df, df_at)
 
     def neuron(self, cls: type) -> type:
-        """A subclass of the user's class with translated methods, those behind ``super()`` too."""
-        if cls in (Neuron, object) or not isinstance(cls, type):
+        """A copy of a neuron's class with translated methods, and of the classes it is made of: no
+        method of the user's runs when it is made, and inside it the user's name means the copy."""
+        if cls is Neuron:
+            return _Running
+        of_python = cls.__module__.partition(".")[0] in sys.stdlib_module_names
+        if cls is object or (of_python and not issubclass(cls, Neuron)):
             return cls
         if cls not in self._classes:
-            own: dict[str, Any] = {}
-            for name, value in vars(cls).items():
-                if isinstance(value, types.FunctionType):
-                    own[name] = self.function(value)
-                elif isinstance(value, (staticmethod, classmethod)):
-                    own[name] = type(value)(self.value(value.__func__))
-                elif isinstance(value, property):
-                    own[name] = property(
-                        *(self.value(f) for f in (value.fget, value.fset, value.fdel))
-                    )
-            # [New, cls, new base, base, Neuron]: super() in a method of cls finds the new base
-            # first.
-            bases = (cls, *(b for b in map(self.neuron, cls.__bases__) if b not in cls.__bases__))
-            own |= {
-                "__module__": cls.__module__,
-                "__qualname__": cls.__qualname__,
-                "__doc__": cls.__doc__,
-            }
-            self._classes[cls] = type(cls)(cls.__name__, bases, own)
+            own = {k: v for k, v in vars(cls).items() if not isinstance(v, _OF_INSTANCES)}
+            own.pop("__init_subclass__", None)
+            methods = {name: v for name, v in own.items() if isinstance(v, _METHODS)}
+            plain = {name: v for name, v in own.items() if name not in methods}
+            bases = tuple(map(self.neuron, cls.__bases__))
+            made = self._classes[cls] = type.__new__(type(cls), cls.__name__, bases, plain)
+            for name, value in methods.items():  # their super() means the copy, which is there now
+                type.__setattr__(made, name, self._method(value))
         return self._classes[cls]
+
+    def _method(self, value: Any) -> Any:
+        if isinstance(value, types.FunctionType):
+            return self.function(value)
+        if isinstance(value, property):
+            return property(*(self.value(f) for f in (value.fget, value.fset, value.fdel)))
+        return type(value)(self.value(value.__func__))
 
 
 class _Derived(Activation):

@@ -14,7 +14,7 @@ from horn.autodiff import user_text
 from horn.autodiff.tape import Nobody, Traced, observing
 from horn.errors import HornError, ModelError
 from horn.interpreter import neuron_kinds
-from horn.interpreter.calls import Call, DeltaByWeight, Guard, Heard, Message, Moment
+from horn.interpreter.calls import Call, DeltaByWeight, Heard, Message, Moment
 from horn.interpreter.language import Translator, printing
 from horn.layers import Layer
 from horn.losses import LOSSES, binary_cross_entropy_of_sigmoid, cross_entropy_of_softmax
@@ -78,7 +78,6 @@ class Stage:
         }
         self.interlayer = translator.value(layer.interlayer)
         self.loss_of_raw = _loss_of_raw(layer)
-        user = translator.neuron(layer.neuron)
         for kind in ("forward", "backward"):
             method = inspect.getattr_static(layer.neuron, kind, None)
             if method is not None and not isinstance(method, FunctionType):
@@ -86,8 +85,7 @@ class Stage:
                     f"{layer.neuron.__name__}.{kind} must be a plain method: "
                     f"def {kind}(self, messages)"
                 )
-        names = {"__module__": layer.neuron.__module__, "__qualname__": layer.neuron.__qualname__}
-        self.cls: type[Neuron] = type(layer.neuron.__name__, (Guard, user), names)
+        self.cls: type[Neuron] = translator.neuron(layer.neuron)
         self.activation = translator.activation(layer.activation)
         self.neurons = [self._neuron(o) for o in range(layer.size)]
         self.wires = [list(self._wires(o)) for o in range(layer.size)]
