@@ -15,6 +15,8 @@ from itertools import takewhile
 from types import CellType, CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
+import numpy as np
+
 from horn import mistakes, texts
 from horn.activations import Activation
 from horn.errors import ModelError
@@ -232,6 +234,16 @@ class Synapse:
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
         """A uniform number that belongs to this synapse: drawn once for the run, from the seed."""
         raise NotImplementedError("a Synapse is made by horn")
+
+
+def of_python(value: Any) -> Any:
+    """A constant as a neuron reads it, however it runs: a number of NumPy is the Python number of
+    that value, so that uint8(3) - uint8(5) is -2."""
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, np.integer):
+        return int(value)
+    return float(value) if isinstance(value, np.floating) else value
 
 
 class Neuron:

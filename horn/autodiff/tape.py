@@ -187,7 +187,7 @@ class Traced:
     __pow__, __rpow__ = _infix("pow")
 
 
-numbers.Real.register(Traced)
+numbers.Number.register(Traced)
 
 # Functions that compute the reductions over a whole layer (horn.interpreter.layerwise).
 _layers: list[Callable[[str, Traced], Any]] = []

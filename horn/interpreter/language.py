@@ -17,12 +17,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from horn import math
 from horn.activations import Activation
 from horn.autodiff import user_text
 from horn.autodiff.tape import Traced, derivative, extreme, is_number, make
 from horn.interpreter.calls import Guard, NoMessage, ReceivedMessages
-from horn.neuron import Neuron
+from horn.neuron import Neuron, of_python
 
 
 def _log(z: Any, base: Any = None) -> Any:
@@ -100,6 +102,16 @@ _BUILTINS: dict[str, Any] = {
 }  # fmt: skip
 
 
+class _Array(np.ndarray[Any, Any]):
+    """An array of constants, whose elements are numbers of Python."""
+
+    def __getitem__(self, place: Any) -> Any:
+        return of_python(super().__getitem__(place))
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.__getitem__, range(len(self)))
+
+
 class _Module:
     """A module as it was at first sight: attributes are translated when they are looked up."""
 
@@ -171,10 +183,12 @@ class Translator:
             return self._modules[value]
         if isinstance(value, Activation):
             return self.activation(value)
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+            return value.view(_Array) if value.shape else value
         if isinstance(value, type):
             is_neuron = value is not Neuron and issubclass(value, Neuron)
             return self.neuron(value) if is_neuron else self._classes.get(value, value)
-        return value
+        return of_python(value)
 
     def function(self, function: types.FunctionType) -> types.FunctionType:
         """The same code with translated globals. Functions of horn itself need no translation."""
@@ -187,10 +201,13 @@ class Translator:
                     function.__globals__, self.value
                 )
             cells = tuple(map(self._cell, function.__closure__ or ()))
+            defaults = function.__defaults__ and tuple(map(self.value, function.__defaults__))
             new = types.FunctionType(
-                function.__code__, names, function.__name__, function.__defaults__, cells or None
+                function.__code__, names, function.__name__, defaults, cells or None
             )
-            new.__kwdefaults__, new.__qualname__ = function.__kwdefaults__, function.__qualname__
+            named = function.__kwdefaults__
+            new.__kwdefaults__ = named and {name: self.value(v) for name, v in named.items()}
+            new.__qualname__ = function.__qualname__
             new.__module__, new.__doc__ = function.__module__, function.__doc__
             self._functions[function] = new
         return self._functions[function]
@@ -226,12 +243,16 @@ class Translator:
             own = {k: v for k, v in vars(cls).items() if not isinstance(v, _OF_INSTANCES)}
             own.pop("__init_subclass__", None)
             methods = {name: v for name, v in own.items() if isinstance(v, _METHODS)}
-            plain = {name: v for name, v in own.items() if name not in methods}
+            plain = {name: self._constant(v) for name, v in own.items() if name not in methods}
             bases = tuple(map(self.neuron, cls.__bases__))
             made = self._classes[cls] = type.__new__(type(cls), cls.__name__, bases, plain)
             for name, value in methods.items():  # their super() means the copy, which is there now
                 type.__setattr__(made, name, self._method(value))
         return self._classes[cls]
+
+    def _constant(self, value: Any) -> Any:
+        """An attribute of a class that is no method, nor becomes one."""
+        return self.value(value) if isinstance(value, (np.generic, np.ndarray)) else value
 
     def _method(self, value: Any) -> Any:
         if isinstance(value, types.FunctionType):

@@ -21,6 +21,7 @@ from horn.language.references import SelfRef, wrap
 from horn.language.scope import Scope
 from horn.language.source import Source, column_of, source_of
 from horn.language.statements import Statements
+from horn.neuron import of_python
 from horn.sources import is_user_file
 
 #: Functions that are operations: those of horn.math, and their equivalents in Python's math.
@@ -142,6 +143,9 @@ class Functions:
         called = function
         if isinstance(function, types.FunctionType) and "len" not in function.__globals__:
             seen = {**function.__globals__, "len": self.length}  # Python's len must return an int
+            seen |= {
+                name: of_python(seen[name]) for name in seen.keys() & {*function.__code__.co_names}
+            }
             called = types.FunctionType(
                 function.__code__, seen, function.__name__, function.__defaults__,
                 function.__closure__,

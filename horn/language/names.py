@@ -9,6 +9,8 @@ import types
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import numpy as np
+
 from horn import ir
 from horn import math as horn_math
 from horn.activations import INTERLAYERS
@@ -106,6 +108,24 @@ class Names:
             remedy = f"; it is of a whole layer: net.layer(..., activation={node.id!r})"
         self.scope.fail(node, f"{node.id!r} is not defined here{remedy}")
 
+    def is_float(self, node: ast.AST) -> bool:
+        """Whether a constant that the text writes or names is a float, as 3.0, and not the whole
+        number 3, which is the same in formulas."""
+        if isinstance(node, ast.BinOp):
+            sides = self.is_float(node.left), self.is_float(node.right)
+            return isinstance(node.op, ast.Div) or any(sides)
+        if isinstance(node, ast.UnaryOp):
+            return self.is_float(node.operand)
+        value: Any = getattr(node, "value", None)
+        if isinstance(node, ast.Name) and node.id not in self.scope.frame.names:
+            value = self.scope.source.function.__globals__.get(node.id)
+        elif isinstance(node, ast.Attribute):
+            owner = self.expressions.value(node.value)
+            context = self.scope.context
+            owner = context.cls if context and isinstance(owner, SelfRef) else owner
+            value = inspect.getattr_static(owner, node.attr, None)
+        return isinstance(value, (float, np.floating))
+
     def attribute(self, node: ast.Attribute) -> Any:
         value, name = self.expressions.value(node.value), node.attr
         if isinstance(value, SelfRef):
@@ -138,7 +158,8 @@ class Names:
                 return self.delta_of(node, name)
             of = f"; {ONE_NUMBER}" if name in LAYER_WORDS else ""
             self.scope.fail(node, f"a number has no {name!r}{of}")
-        if isinstance(value, (types.ModuleType, type)) or hasattr(value, "__dict__"):
+        has_names = hasattr(value, "__dict__") or hasattr(value, "_fields")  # a namedtuple
+        if isinstance(value, (types.ModuleType, type)) or has_names:
             if (found := getattr(value, name, _MISSING)) is not _MISSING:
                 return wrap(found)
             is_of_math = name in horn_math.OPS and hasattr(horn_math, name)
@@ -148,7 +169,9 @@ class Names:
             problem = f"{ast.unparse(node.value)} has no {name!r}; {hint}"
             self.scope.fail(node, problem.rstrip("; "))
         problem = f"{ast.unparse(node)!r} is not in the neuron language"
-        if hasattr(list, name) or hasattr(dict, name):
+        if hasattr(value, "shape"):
+            problem += "; compute it where the array is set, and name the number"
+        elif hasattr(list, name) or hasattr(dict, name):
             problem += "; a neuron keeps numbers, no lists: add them up as they come, total += ..."
         self.scope.fail(node, problem)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horn.ir import Node, const
+from horn.neuron import of_python
 
 
 class SelfRef:
@@ -87,12 +88,19 @@ def elements(value: Any) -> list[Any] | None:
 
 
 def wrap(value: Any) -> Any:
-    """A Python value as a value of the run: numbers become constants."""
+    """A Python value as a value of the run: numbers become constants, but for whole numbers that
+    no float holds."""
     if isinstance(value, types.ModuleType):  # horn's own suggest a remedy
         return value
-    if getattr(value, "shape", None) == ():
-        return const(float(value))
-    is_plain = not isinstance(value, (str, Node, type)) and not hasattr(value, "shape")
-    if isinstance(value, bool) or (is_plain and hasattr(value, "__float__")):
+    value = of_python(value)
+    if isinstance(value, float) or (isinstance(value, int) and is_exact(value)):
         return const(float(value))
     return value
+
+
+def is_exact(value: int) -> bool:
+    """Whether a float holds this whole number."""
+    try:
+        return int(float(value)) == value
+    except OverflowError:
+        return False

@@ -23,6 +23,7 @@ from horn.language.references import (
 from horn.language.source import Source
 from horn.neuron import MESSAGE_FIELDS, WEIGHT, Parameter, SynapseState, Weight, declared
 
+NO_DICT = "keep each of its values as a constant of its own, or as an attribute of an object"
 Path = tuple[tuple[Node, bool], ...]  # conditions and their truth, on the way to a statement
 
 
@@ -122,6 +123,22 @@ class Scope:
             remedy = f", but the text {value!r}"
         elif isinstance(value, type):
             remedy = f"; it is the class {value.__name__}: write {value.__name__}(...) there"
+        elif isinstance(value, dict):
+            remedy = f"; it is a dict: {NO_DICT}"
+        elif isinstance(value, int):  # others are numbers
+            remedy = (
+                f" here: it is a whole number of {value.bit_length()} bits, more than a float "
+                "holds, and a neuron computes with floats; write float(...) where it is set"
+            )
+        elif elements(value) is not None:
+            kind = "an array" if hasattr(value, "shape") else f"a {type(value).__name__}"
+            remedy = f"; it is {kind}: read an element of it, {said}[0], or loop over it"
+        elif hasattr(value, "__float__"):
+            kind = "n array without axes" if hasattr(value, "shape") else f" {type(value).__name__}"
+            remedy = (
+                f"; it is a{kind}, and a neuron computes with floats: write float(...) "
+                "where it is set"
+            )
         elif callable(value) or isinstance(value, (ActivationRef, MethodRef, Word)):
             remedy = f"; call it: {said}(...)"
         self.fail(node, f"{said!r} is not a number{remedy}")

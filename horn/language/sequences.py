@@ -10,7 +10,7 @@ from horn.ir import Node, Op
 from horn.language.expressions import Expressions
 from horn.language.names import Names
 from horn.language.references import MessagesRef, elements
-from horn.language.scope import Scope
+from horn.language.scope import NO_DICT, Scope
 
 #: The most rounds of one method's loops over constants: each becomes separate operations.
 MAX_ROUNDS = 1000
@@ -53,12 +53,18 @@ class Sequences:
         items = elements(value)
         if items is not None and isinstance(node.slice, ast.Slice):
             return self.sliced(items, node.slice)
+        if items is not None and isinstance(node.slice, ast.Tuple):
+            one_by_one = "".join(f"[{ast.unparse(each)}]" for each in node.slice.elts)
+            remedy = f"write {ast.unparse(node.value)}{one_by_one}"
+            self.scope.fail(node, f"{ast.unparse(node)!r}: one index at a time; {remedy}")
         if items is not None:
             index = self.whole(self.expressions.value(node.slice), node.slice, "an index")
             if not -len(items) <= index < len(items):
-                self.scope.fail(node, f"{ast.unparse(node)!r}: there are {len(items)}, got {index}")
+                there = f"they are numbered 0 to {len(items) - 1}" if items else "there are none"
+                self.scope.fail(node, f"{ast.unparse(node)!r}: {there}, got {index}")
             return items[index]
         said = f"a {'number' if isinstance(value, Node) else type(value).__name__}"
+        said += f"; {NO_DICT}" * isinstance(value, dict)
         self.scope.fail(
             node,
             f"{ast.unparse(node)!r}: only tuples, lists and arrays have elements here, and "
@@ -101,6 +107,12 @@ class Sequences:
     def whole(self, value: Any, node: ast.AST, what: str) -> int:
         """A whole number that is known at compile time."""
         number = self.scope.number(value, node)
+        if self.names.is_float(node):
+            self.scope.fail(
+                node,
+                f"{what} takes whole numbers, and {ast.unparse(node)!r} is a float in Python, "
+                "which refuses it there: write it without a point, or as int(...) where it is set",
+            )
         if number.op is not Op.CONST or number.value != int(number.value):
             self.scope.fail(
                 node,

@@ -62,6 +62,42 @@ def test_a_complaint_says_what_there_is_instead(tmp_path, lines: list[str], said
     assert said in str(caught.value)
 
 
+CONSTANTS = """
+from collections import namedtuple
+from decimal import Decimal
+from fractions import Fraction
+
+THIRD, TENTH, FLAT, ONE = Fraction(1, 3), Decimal("0.1"), np.array(2.5), np.array([2.5])
+LONG, LONGER, TAPS, SIZE, BY_NAME = 2**53 + 1, 10**5000, (1.0, 2.0, 3.0), 3.0, {"a": 1.0}
+"""
+NO_FLOATS = {
+    "THIRD": "it is a Fraction, and a neuron computes with floats: write float(...) where it is",
+    "TENTH": "it is a Decimal, and a neuron computes with floats",
+    "FLAT": "it is an array without axes, and a neuron computes with floats",
+    "ONE": "it is an array: read an element of it, ONE[0], or loop over it",
+    "ONE.mean()": "compute it where the array is set, and name the number",
+    "ONE[0, 0]": "one index at a time; write ONE[0][0]",
+    "LONG - 1": "it is a whole number of 54 bits, more than a float holds",
+    "LONGER": "it is a whole number of 16610 bits, more than a float holds",
+    "TAPS[1.0]": "an index takes whole numbers, and '1.0' is a float in Python",
+    "TAPS[-SIZE]": "an index takes whole numbers, and '-SIZE' is a float in Python",
+    "sum(k for k in range(SIZE - 1))": "range takes whole numbers, and 'SIZE - 1' is a float",
+    "sum(k for k in range(4 / 2))": "range takes whole numbers, and '4 / 2' is a float",
+    "TAPS[3]": "they are numbered 0 to 2, got 3",
+    "BY_NAME['a']": "'BY_NAME' is a dict; keep each of its values as a constant of its own",
+    "BY_NAME": "it is a dict: keep each of its values as a constant of its own",
+}
+
+
+@pytest.mark.parametrize("constant", NO_FLOATS)
+def test_a_constant_that_is_no_number_of_the_language_is_refused(tmp_path, constant: str):
+    made = texts.module(tmp_path, texts.source(forward(f"self.feedforward({constant})"), CONSTANTS))
+    with pytest.raises(CompileError) as caught:
+        texts.forward(made.N)
+    assert NO_FLOATS[constant] in str(caught.value)
+    assert constant in caught.value.text
+
+
 def test_what_horn_math_has_is_not_said_to_be_missing():
     assert not {*NOT_IN_MATH} & {*math.FUNCTIONS}
 
