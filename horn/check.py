@@ -160,7 +160,7 @@ def describe(layer: Layer, entry: ComparedNumber) -> str:
     line = source.first_line + min(calls, default=1) - 1
     place, ratio = ", ".join(map(str, entry.place)), ""
     if abs(entry.expected) > 1e-9:
-        ratio = f" ({entry.written / entry.expected:.3g} times what it should be)"
+        ratio = f" ({entry.written / entry.expected:.6g} times what it should be)"
     return (
         f"{shown_file(source.file)}:{line}, in {layer.neuron.__name__}.backward: {entry.what} is "
         f"not the gradient of the loss. d loss / d {entry.array}[{place}] is {entry.expected:.6g} "
@@ -232,6 +232,7 @@ class _Loss:
     def __init__(self, job: Job) -> None:
         self.network = job.network.freezing(())  # frozen arrays are compared, too
         self.optimizer = Direct(0.0) if isinstance(job.optimizer, Direct) else SGD(0.0)
+        self.rate = job.optimizer.rate(0)  # as neurons read it; the weights are put back
         self.data: Dataset = job.data[:SAMPLES]
         self.setup = Setup(self.network, self.optimizer, job.target, len(self.data), "float64")
         self.engine = Engine(self.setup)
@@ -248,7 +249,7 @@ class _Loss:
 
     def run(self, runner: Runner) -> None:
         n = len(self.data)
-        scalars = {"learning_rate": 0.0, "iteration": 0.0, "updates": 1.0}
+        scalars = {"learning_rate": self.rate, "iteration": 0.0, "updates": 1.0}
         runner.run(np.arange(n), scalars | {"rows": float(n), "inv_rows": 1 / n}, 0)
 
     def loss(self) -> float:

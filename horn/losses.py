@@ -97,6 +97,11 @@ def resolve(loss: str | Loss | Callable[[Any, Any], Any] | None, where: str) -> 
         raise ModelError(
             f"{where}: unknown loss {loss!r}; write loss=lambda output, target: {_FORMULAS[called]}"
         )
+    if isinstance(loss, type) and issubclass(loss, Loss):
+        raise ModelError(
+            f"{where}: {loss.__name__} is a class of losses; write one of them, as "
+            "horn.Loss(name, f), or the function f(output, target) itself"
+        )
     if mistakes.is_function(loss) and called not in mistakes.LOSSES and not is_foreign:
         return Loss(getattr(loss, "__name__", "loss"), loss)
     if called in LOSSES and not is_foreign:

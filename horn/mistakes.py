@@ -336,6 +336,10 @@ class NoSuchRow(OwnLines, IndexError):
     """A row that a history does not have; the line to blame is the user's."""
 
 
+class ReadOnly(OwnLines, TypeError):
+    """An item of a mapping that is read was to be assigned; the line to blame is the user's."""
+
+
 class Frozen(OwnLines, FrozenInstanceError):
     """Something that does not change was to be changed; the line to blame is the user's."""
 

@@ -60,7 +60,7 @@ class _LearnedArrays(Mapping[str, Array]):
         return self._arrays[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        raise TypeError(
+        raise mistakes.ReadOnly(
             f"model.{self._kind}[{name!r}] cannot be written; a model with other {self._kind} is "
             f"model.with_arrays({{{name!r}: array}})"
         )

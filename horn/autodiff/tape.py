@@ -61,7 +61,12 @@ def _infix(op: str) -> tuple[Callable[[Traced, Any], Any], Callable[[Traced, Any
 
 
 def _asks(word: str) -> Callable[[Traced], Any]:
-    return lambda value: _of_layer(word, value)
+    def ask(value: Traced, *more: Any, **named: Any) -> Any:
+        if more or named:  # as NumPy's mean(output) gives them
+            raise user_text.error(f"write  x.{word}()  of the whole layer; it takes no arguments")
+        return _of_layer(word, value)
+
+    return ask
 
 
 OF_LAYER = ("sum", "mean", "prod", "max", "min")  # reductions over all neurons of a layer

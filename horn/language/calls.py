@@ -62,6 +62,14 @@ _INSTEAD: dict[Any, str] = {
     int: "write horn.math.floor(x), which rounds down: -0.5 gives -1, not 0",
     super: "call the base class by its name: Base.forward(self, messages)",
 }
+_ONE_NEURON = (
+    "output and target are numbers of one neuron: write what it makes of them; of the whole layer "
+    "there are x.sum(), x.mean(), x.max(), x.min() and x.prod() of any number x"
+)
+_OF_LAYER = {  # instead of what has a remedy with messages
+    **{name: f"x.{name}()" for name in LAYER_WORDS},
+    "logsumexp": "log(exp(x).sum())", "softmax": "exp(x) / exp(x).sum()",
+}  # fmt: skip
 _ROUND_DIGITS = (
     "write horn.math.floor(x * 100.0 + 0.5) / 100.0 for 2 digits, which rounds halves up: 0.125 "
     "gives 0.13, not 0.12"
@@ -113,8 +121,13 @@ class Calls:
                 found = self.constants(target, node)
                 if found is not None:
                     return found
+        if target is type and [type(self.expressions.value(a)) for a in node.args] == [SelfRef]:
+            assert self.scope.context is not None
+            return self.scope.context.cls
         if hashable(target) and target in _INSTEAD:
             name, remedy = ast.unparse(node.func), _INSTEAD[target]
+            if self.scope.context is None and remedy.startswith(_ORDER):
+                remedy = _ONE_NEURON
             if target is round and len(node.args) + len(node.keywords) > 1:
                 remedy = _ROUND_DIGITS
             self.scope.fail(node.func, f"{name} is not in the neuron language; {remedy}")
@@ -142,13 +155,16 @@ class Calls:
                 node.func, f"{name} is not in the neuron language; write horn.math.{twin}"
             )
         if self.module_of(target, node.func) in ("math", "numpy") and twin in NOT_IN_MATH:
-            said = f"{name} is not in the neuron language; write  {NOT_IN_MATH[twin]}"
+            instead = NOT_IN_MATH[twin]
+            if self.scope.context is None:
+                instead = _OF_LAYER.get(twin, instead)
+            said = f"{name} is not in the neuron language; write  {instead}"
             self.scope.fail(node.func, said)
-        instead = _INSTEAD_OF_MODULES.get(self.module_of(target, node.func))
-        if instead is not None:
+        of_module = _INSTEAD_OF_MODULES.get(self.module_of(target, node.func))
+        if of_module is not None:
             if name.startswith(("np.random.", "numpy.random.")):
-                instead = _DRAWS
-            self.scope.fail(node.func, f"{name} is not in the neuron language; {instead}")
+                of_module = _DRAWS
+            self.scope.fail(node.func, f"{name} is not in the neuron language; {of_module}")
         if hasattr(target, "__wrapped__"):
             self.scope.fail(
                 node.func,

@@ -16,7 +16,7 @@ from horn.ir import Node, Op, const, leaf, reduce, select
 from horn.ir.monoids import peel
 from horn.language.expressions import Expressions
 from horn.language.names import Names
-from horn.language.references import ErrorRef, ErrorsRef, MessageRef, MessagesRef, Unset
+from horn.language.references import ErrorRef, ErrorsRef, MessageRef, MessagesRef, Unset, elements
 from horn.language.scope import Scope
 from horn.language.sequences import Sequences
 
@@ -53,7 +53,8 @@ class MessageLoops:
                 f"range(3)), not over {ast.unparse(node.iter)!r}",
             )
         if node.orelse:
-            self.scope.fail(node.orelse[0], "else after a loop is not in the neuron language")
+            problem = "else after a loop is not in the neuron language; write it below the loop"
+            self.scope.fail(node.orelse[0], problem)
         if not isinstance(node.target, ast.Name):
             self.scope.fail(node.target, "the loop variable is one name: for m in messages")
         here = ir.of_input(iterated.input) if iterated.input else None
@@ -71,7 +72,12 @@ class MessageLoops:
                 # The axes of a carried value are not known yet: the loop body may give it any.
                 frame.names[name] = leaf(Op.CARRY, ir.union("boi"), name)
             else:
-                frame.names.pop(name, None)
+                known = frame.names.pop(name, None)
+                if elements(known) is not None:
+                    frame.names[name] = Unset(
+                        f"{name!r} has several values, and from one message to the next only "
+                        "numbers pass: give each a name of its own, and sum it up there"
+                    )
         frame.names[node.target.id] = MessageRef()
         outer_push, frame.pushed = frame.pushed, {}
         traces = dict(frame.traces)

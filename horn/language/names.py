@@ -127,7 +127,7 @@ class Names:
         return isinstance(value, (float, np.floating))
 
     def attribute(self, node: ast.Attribute) -> Any:
-        value, name = self.expressions.value(node.value), node.attr
+        value, name = self.expressions.value(node.value), self.in_class(node.attr)
         if isinstance(value, SelfRef):
             return self.self_attribute(node, name)
         if isinstance(value, MessageRef):
@@ -175,9 +175,17 @@ class Names:
             problem += "; a neuron keeps numbers, no lists: add them up as they come, total += ..."
         self.scope.fail(node, problem)
 
+    def in_class(self, name: str) -> str:
+        """The name as Python has it in a class: that of __k in class N is _N__k."""
+        *_, owner, _ = ("<locals>." + self.scope.source.function.__qualname__).split(".")
+        is_private = name.startswith("__") and not name.endswith("__") and owner != "<locals>"
+        return f"_{owner.lstrip('_')}{name}" if is_private else name
+
     def self_attribute(self, node: ast.Attribute, name: str) -> Any:
         assert self.scope.context is not None
         context, cls = self.scope.context, self.scope.context.cls
+        if name == "__class__":
+            return cls
         if name == "activation":
             return ActivationRef()
         if name == "output":
@@ -426,7 +434,7 @@ class Names:
 
     def assign_attribute(self, target: ast.Attribute, value: Any) -> None:
         assert self.scope.context is not None
-        name, cls = target.attr, self.scope.context.cls
+        name, cls = self.in_class(target.attr), self.scope.context.cls
         found = inspect.getattr_static(cls, name, None)
         if type(found) is State:
             if self.scope.in_loop:

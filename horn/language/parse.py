@@ -23,7 +23,7 @@ from horn.language.loops import MessageLoops
 from horn.language.names import Names
 from horn.language.operators import Operators
 from horn.language.orders import Orders
-from horn.language.references import MessagesRef, SelfRef, Unset
+from horn.language.references import MessagesRef, SelfRef, Unset, elements
 from horn.language.scope import Path, Scope
 from horn.language.sequences import Sequences
 from horn.language.source import Source, source_of
@@ -136,8 +136,18 @@ def function(f: Callable[..., Any], *args: Node) -> Node:
     result = run.functions.call_any(f, list(args), None)
     if not isinstance(result, Node):
         name = getattr(f, "__name__", repr(f))
-        raise error_of(f, f"{name} must return a number, got {result!r}")
+        if isinstance(result, Unset):
+            raise error_of(f, result.why)
+        raise error_of(f, f"{name} must return a number, got {_said(result)}")
     return result
+
+
+def _said(value: Any) -> str:
+    """A result that is no number, for a sentence."""
+    items = elements(value)
+    if items is not None:
+        return f"a {type(value).__name__} of {len(items)}; return one number"
+    return repr(value) if value is None or isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def error_of(f: Callable[..., Any], problem: str) -> CompileError:

@@ -131,8 +131,14 @@ class Statements:
         else:
             word = _STATEMENTS.get(type(node), type(node).__name__.lower())
             remedy = _REMEDIES.get(word, "")
+            is_neuron = self.scope.context is not None
+            loops = "for m in messages" if is_neuron else "for k in range(3)"
+            if word == "raise" and "NotImplementedError" in ast.unparse(node):
+                remedy = "; this method is for subclasses: write it in the class of the layer"
+            if word == "global" and not is_neuron:
+                remedy = "; leave it out: a name of the module is read without it"
             self.scope.fail(
                 node,
                 f"{word} is not in the neuron language "
-                f"(assignments, if, for m in messages and calls are){remedy}",
+                f"(assignments, if, {loops} and calls are){remedy}",
             )

@@ -132,9 +132,28 @@ def test_where_another_method_pushes_the_line_is_that_of_backward():
         check_job(job(Helped))
 
 
-def test_a_factor_is_said():
-    with pytest.raises(ModelError, match=r"\(2 times what it should be\)"):
-        check_job(job(WrongPush))
+class AlmostRight(Sum):
+    def backward(self, messages):
+        g = sum(m.gradient for m in messages)
+        slope = self.activation.derivative(self.output)
+        self.push(1.001 * g * slope, to="gain")
+        self.backpropagate(g * slope)
+
+
+class TimesRate(Sum):
+    def backward(self, messages):
+        g = sum(m.gradient for m in messages)
+        slope = self.activation.derivative(self.output)
+        self.push(self.learning_rate * g * slope, to="gain")
+        self.backpropagate(g * slope)
+
+
+@pytest.mark.parametrize(
+    "neuron, factor", [(WrongPush, "2"), (AlmostRight, "1.001"), (TimesRate, "0.1")]
+)
+def test_a_factor_is_said(neuron, factor):
+    with pytest.raises(ModelError, match=rf"\({factor} times what it should be\)"):
+        check_job(job(neuron))
 
 
 def test_training_checks_first_unless_told_not_to():

@@ -51,6 +51,8 @@ def test_names_functions_and_objects_resolve():
     assert resolve(LOSSES["cross_entropy"], "output") is LOSSES["cross_entropy"]
     with pytest.raises(ModelError, match="unknown loss 'squared_eror'; did you mean 'squared_err"):
         resolve("squared_eror", "output")
+    with pytest.raises(ModelError, match="output: Loss is a class of losses; write one of them"):
+        resolve(Loss, "output")
 
 
 def of_nothing(output, target):

@@ -27,6 +27,7 @@ from horn import backends, modelfile
 from horn.description import Description, rebuild
 from horn.errors import DataError, ModelError, NotFound
 from horn.model import Model
+from horn.own_lines import OwnLines
 from horn.sources import is_user_file
 
 HERE = Path(__file__).parent
@@ -323,8 +324,9 @@ def test_parameters_cannot_be_changed_behind_the_models_back() -> None:
     model = model_of(dense())
     with pytest.raises(ValueError, match="read-only"):
         model.parameters["layer1.bias"][0] = 1.0
-    with pytest.raises(TypeError, match=r"cannot be written; .* model.with_arrays\({'layer1"):
+    with pytest.raises(TypeError, match=r"cannot be written; .* model.with_arrays\({'layer1") as e:
         model.parameters["layer1.bias"] = np.zeros(4)  # type: ignore[index]
+    assert isinstance(e.value, OwnLines)  # a notebook shows the user's line alone
     with pytest.raises(KeyError, match=r"layer9.bias is not among .*: layer1.weight, layer1.b"):
         model.parameters["layer9.bias"]
     assert "layer9.bias" not in model.parameters and model.parameters.get("layer9.bias") is None

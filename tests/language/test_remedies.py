@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from horn import math
 from horn.errors import CompileError
 from horn.ir import Op, leaf, reduce
+from horn.language import parse
 from horn.mistakes import NOT_IN_MATH
 from tests.language import texts
 
@@ -96,6 +99,53 @@ def test_a_constant_that_is_no_number_of_the_language_is_refused(tmp_path, const
         texts.forward(made.N)
     assert NO_FLOATS[constant] in str(caught.value)
     assert constant in caught.value.text
+
+
+@pytest.mark.parametrize(
+    "body, said",
+    [
+        (
+            ["pair = (0.0, 0.0)", "for m in messages:",
+             "    pair = (pair[0] + m.input, pair[1] + m.weight)", "self.feedforward(pair[0])"],
+            "'pair' has several values, and from one message to the next only numbers pass",
+        ),
+        (
+            ["total = 0.0", "for m in messages:", "    total += m.input", "else:",
+             "    total = -total", "self.feedforward(total)"],
+            "write it below the loop",
+        ),
+        (["raise NotImplementedError('forward')"], "this method is for subclasses: write it in"),
+        (["raise ValueError('never')"], "leave it out"),
+    ],
+)  # fmt: skip
+def test_what_a_method_cannot_do_is_said_with_what_to_do(tmp_path, body: list[str], said: str):
+    made = texts.module(tmp_path, texts.source(forward(*body)))
+    with pytest.raises(CompileError, match=re.escape(said)):
+        texts.forward(made.N)
+
+
+@pytest.mark.parametrize(
+    "body, said",
+    [
+        ("return np.mean((output - target) ** 2)", "write  x.mean()"),
+        ("return sum((a - b) ** 2 for a, b in zip(output, target))",
+         "zip is not in the neuron language; output and target are numbers of one neuron"),
+        ("return output.max() - sorted(output)[0]", "output and target are numbers of one neuron"),
+        ("global K; return output - target", "leave it out: a name of the module is read without"),
+        ("return (output - target) ** 2, 1.0", "f must return a number, got a tuple of 2; return"),
+        ("if output > 0.0: return output", "returns nothing where 'output > 0.0' is false"),
+        ("return 'none'", "f must return a number, got 'none'"),
+        ("return messages", "'messages' is not defined here"),
+    ],
+)  # fmt: skip
+def test_a_loss_is_told_what_losses_have(tmp_path, body: str, said: str):
+    made = texts.module(
+        tmp_path, f"{texts.HEADER}K = 1.0\n\n\ndef f(output, target):\n    {body}\n"
+    )
+    with pytest.raises(CompileError) as caught:
+        parse.function(made.f, leaf(Op.OUTPUT, "bo"), leaf(Op.TARGET, "bo"))
+    assert said in str(caught.value)
+    assert "messages" not in caught.value.problem.replace("'messages'", "")
 
 
 def test_what_horn_math_has_is_not_said_to_be_missing():

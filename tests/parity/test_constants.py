@@ -55,3 +55,29 @@ def test_numbers_of_numpy_are_numbers_of_python(backend):
     expected += -1 + 0.5 - 14 + 0.25 + tenth**2 + 2 - 35
     found = model.activations(np.zeros((1, 1)), "layer1")
     np.testing.assert_allclose(found, [[expected]], rtol=1e-12)
+
+
+class Named(horn.Neuron):
+    __k = 2.0
+    k = 3.0
+    __kept = horn.State(0.0)
+
+    def forward(self, messages):
+        z = sum(m.input for m in messages)
+        self.__kept = self.__k * z
+        self.feedforward(self.__k * self.__class__.k * type(self).k + self.__kept)
+
+
+class Below(Named):
+    k = 5.0
+
+
+@pytest.mark.parametrize("backend", EXISTING)
+def test_a_constant_is_found_where_python_finds_it(backend):
+    net = horn.Network()
+    net.input(1)
+    net.layer(1, neuron=Below, bias=False)
+    net.output(1, loss="squared_error")
+    job = horn.Job(net, ([[0.5]], [[0.0]]), horn.SGD(0.0), epochs=1, dtype="float64")
+    model = horn.train(job, backend=backend, progress=False).model
+    assert model.activations(np.array([[0.5]]), "layer1") == [[2.0 * 5.0 * 5.0 + 1.0]]
