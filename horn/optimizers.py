@@ -5,7 +5,8 @@ comparisons, ``if``, ``and``, ``or``, ``not``, ``max``, ``min``, ``abs`` and ``h
 the weight, ``g`` the gradient (mean over the batch, ``prepared``), ``slots`` the memory per weight,
 ``lr`` the learning rate of this iteration, ``t`` the number of updates including this one, from 1.
 It returns the new weight and the new slots. The other methods that take gradients are formulas,
-too. They are called with numbers, with arrays of weights, and traced (``horn.ir.tracing``). The
+too. They are called with numbers, with arrays of weights, and traced (``horn.ir.tracing``), twice
+before a run: one that differs then, or changes ``self``, is refused (``horn.ir.formulas``). The
 same object serves tasks and parameter servers.
 """
 

@@ -66,6 +66,7 @@ def _asks(word: str) -> Callable[[Traced], Any]:
             raise user_text.error(f"write  x.{word}()  of the whole layer; it takes no arguments")
         return _of_layer(word, value)
 
+    ask.__name__ = ask.__qualname__ = word
     return ask
 
 

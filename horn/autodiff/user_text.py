@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 from horn import texts
-from horn.errors import CompileError
+from horn.errors import CompileError, HornError
 from horn.random import site
 
 _HORN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -21,6 +23,11 @@ _INSIDE = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")
 def _is_horn(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     return file.startswith(_HORN) and os.path.basename(file) != "neurons.py"
+
+
+def _is_library(frame: FrameType) -> bool:
+    """Whether a frame is of horn, or of a package, as NumPy's own Python."""
+    return _is_horn(frame) or "site-packages" in frame.f_code.co_filename
 
 
 def _position(frame: FrameType) -> tuple[int, int, int]:
@@ -76,13 +83,29 @@ def error_of(raised: BaseException, more: str = "") -> CompileError:
     """A CompileError at the user's last line that an exception came through, and ``more``."""
     place, found = raised.__traceback__, None
     while place is not None:
-        found = found if _is_horn(place.tb_frame) else place
+        found = found if _is_library(place.tb_frame) else place
         place = place.tb_next
-    problem = f"{type(raised).__name__}: {raised}{more}"
+    problem = f"{type(raised).__name__}: {raised}{more}".replace("'Traced' object", "a number")
     if found is None:
         return CompileError(problem)
     frame = found.tb_frame
     return error_in(Place(frame.f_code, frame.f_globals, found.tb_lasti), problem)
+
+
+@contextmanager
+def told(more: str = "", function: Any = None) -> Iterator[None]:
+    """Raise what the user's own Python raises as a CompileError at its line, and ``more``; at the
+    ``def`` of the function where it could not even be called.
+    """
+    try:
+        yield
+    except HornError:
+        raise
+    except Exception as error:
+        found = error_of(error, more)
+        if not found.file and isinstance(function, FunctionType):
+            found = error_at(function, found.problem)
+        raise found from error
 
 
 def error_at(function: FunctionType, problem: str) -> CompileError:

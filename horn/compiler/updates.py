@@ -15,6 +15,7 @@ from horn.connections.tied import one_rule
 from horn.errors import ModelError
 from horn.ir import ZERO, Node, Op, Scalar, leaf, load, make, mul, select
 from horn.ir.contraction import contract, monomials
+from horn.ir.formulas import trace_update
 from horn.ir.tracing import trace
 from horn.layers import Link
 from horn.neuron import carried
@@ -375,8 +376,7 @@ class Updates:
             self.storage.persistent(f"{name}/{slot}", axes, "slot")
             slots[slot] = load(f"{name}/{slot}", letters)
         w = load(name, letters)
-        rate, number = Scalar("learning_rate"), Scalar("updates")
-        new, memory = trace(o.update, w, gradient, slots, rate, number)
+        new, memory = trace_update(o, w, gradient, slots)
         results = [
             (name, w, new),
             *((f"{name}/{s}", slots[s], m) for s, m in memory.items() if slots[s].op is Op.LOAD),

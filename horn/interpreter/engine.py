@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from horn import backends, metrics, random
+from horn.autodiff import user_text
 from horn.autodiff.tape import number
 from horn.backends import Setup
 from horn.connections import tied
@@ -30,9 +31,12 @@ from horn.interpreter.samples import (
     read_sample,
     sample_before,
 )
+from horn.ir import formulas
+from horn.ir.tracing import REMEDY
 from horn.optimizers import Direct, Optimizer, no_previous
 
 Array = np.ndarray[Any, Any]
+_REMEDY = f"; {REMEDY}"  # of an optimizer
 
 
 @dataclass
@@ -643,11 +647,13 @@ class Engine:
                     g = optimizer.of_derived(g, lr)
                 return (optimizer.prepared(g, w if name in weights else None),)
 
-            (g,) = elementwise.apply(prepared, g, w)
+            with user_text.told(_REMEDY):
+                (g,) = elementwise.apply(prepared, g, w)
             gradients[name] = np.where(batch.sits_out[name], 0.0, g)
         if optimizer.clip_norm is not None:
             norm = float(np.sqrt(sum(float(np.sum(g * g)) for g in gradients.values())))
-            factor = optimizer.clip_factor(norm)
+            with user_text.told():
+                factor = optimizer.clip_factor(norm)
             gradients = {name: g * factor for name, g in gradients.items()}
         self._updates += 1
         for name, g in gradients.items():
@@ -656,10 +662,11 @@ class Engine:
 
             def updated(g: Any, w: Any, *slots: Any) -> tuple[Any, ...]:
                 before = dict(zip(optimizer.slots, slots, strict=True))
-                new, memory = optimizer.update(w, g, before, lr, self._updates)
-                return (new, *({**before, **memory}[slot] for slot in optimizer.slots))
+                new, memory = formulas.updated(optimizer, w, g, before, lr, self._updates)
+                return (new, *(memory[slot] for slot in optimizer.slots))
 
-            new = elementwise.apply(updated, g, *old)
+            with user_text.told(_REMEDY):
+                new = elementwise.apply(updated, g, *old)
             self._arrays[name], *after = (
                 np.where(batch.sits_out[name], x, y).astype(self.dtype)
                 for x, y in zip(old, new, strict=True)

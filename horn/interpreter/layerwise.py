@@ -90,12 +90,13 @@ class _Layer:
     def hear(self, f: Callable[..., Any], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run f for every neuron, to its end or to its question."""
         found: list[Any] = []
-        for row in rows:
-            self.turn = 0
-            try:
-                found.append(f(*row))
-            except _LayerAsked as asked:
-                found.append(asked)
+        with user_text.told(function=f):
+            for row in rows:
+                self.turn = 0
+                try:
+                    found.append(f(*row))
+                except _LayerAsked as asked:
+                    found.append(asked)
         return found
 
 

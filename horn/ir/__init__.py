@@ -3,7 +3,8 @@
 The modules, each importing only those before it: ``nodes`` (operations, expressions), ``rules``
 (the constraints on each node), ``monoids`` (of loops), ``neuron_ir`` (the IR of one class),
 ``averages`` and ``derive`` (backward from forward), ``contraction`` (sums of products into matrix
-products), ``tracing`` (formulas in Python). ``ir.make`` and the like are those of ``nodes``.
+products), ``tracing`` (formulas in Python), ``formulas`` (those of an
+optimizer). ``ir.make`` and the like are those of ``nodes``.
 """
 
 from horn.ir.nodes import (

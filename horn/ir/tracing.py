@@ -8,6 +8,7 @@ lambda may ask none.
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
@@ -18,7 +19,16 @@ from horn.ir.nodes import Node, Op, lift, make, select, truth
 from horn.sources import is_user_file
 
 MOST_WAYS = 256  # each is a copy of what follows the condition
-_REMEDY = "write it with + - * / // % **, comparisons, if, max, min, abs and horn.math"
+REMEDY = "write it with + - * / // % **, comparisons, if, max, min, abs and horn.math"
+
+
+class Wrong(CompileError):
+    """The cause of an error about a formula that no backend can run, the interpreter neither."""
+
+
+def is_wrong(error: CompileError) -> bool:
+    """Whether an error, as of a user's line, has a Wrong as its cause."""
+    return isinstance(error, Wrong) or isinstance(error.__cause__, Wrong)
 
 
 class Way:
@@ -132,9 +142,21 @@ def trace(formula: Callable[..., Any], *args: Any) -> Any:
     except CompileError as error:
         if error.file:
             raise
-        _fail(formula, error, error.problem)
+        fail(formula, error, error.problem)
     except (TypeError, AttributeError, ValueError) as error:  # the arguments are nodes
-        _fail(formula, error, f"{error}; {_REMEDY}")
+        fail(formula, error, f"{error}; {REMEDY}")
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """Whether two values of a formula of the same nodes are the same: it has no memory of its own,
+    and no chance. What is no number is not compared.
+    """
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(is_same(value, b[name]) for name, value in a.items())
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(is_same, a, b))
+    numbers = (Node, int, float)
+    return not (isinstance(a, numbers) and isinstance(b, numbers)) or lift(a) is lift(b)
 
 
 def call(function: Callable[..., Any], *args: Any) -> Any:
@@ -177,8 +199,9 @@ def _chosen(condition: Node, a: Any, b: Any) -> Any:
     raise CompileError("this returns other values where a condition holds than where it does not")
 
 
-def _fail(formula: Callable[..., Any], error: Exception, problem: str) -> NoReturn:
+def fail(formula: Callable[..., Any], error: Exception, problem: str) -> NoReturn:
     """Raise the error as one of the user's line. An error of horn's own formulas stays as it is."""
+    formula = inspect.unwrap(formula)
     frames = [
         (frame.f_code, frame.f_globals, line)
         for frame, line in traceback.walk_tb(error.__traceback__)

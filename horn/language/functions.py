@@ -33,6 +33,12 @@ MATH: dict[Any, str] = {
 MATH |= {horn_math.abs_: "abs", horn_math.pow_: "pow"}
 MATH |= {python: MATH[f] for python, f in horn_math.OF_PYTHON.items() if f in MATH}
 
+_ANOTHER = (
+    "this is another formula each time: it is read once for the whole run, and may depend on its "
+    "arguments and on numbers that stay; what changes from batch to batch is a horn.State of a "
+    "neuron, and noise is self.normal() there"
+)
+
 # The deepest nesting of calls: of a function in itself, and of any functions.
 AGAIN, DEEP = 40, 80
 
@@ -152,6 +158,8 @@ class Functions:
             )  # fmt: skip
         try:
             found = wrap(tracing.call(called, *args))
+            if not tracing.is_same(found, wrap(tracing.call(called, *args))):
+                raise tracing.Wrong(_ANOTHER)
             if self.scope.context is not None and isinstance(found, Node) and _is_layerwide(found):
                 raise CompileError(ONE_NUMBER)
             return found

@@ -12,7 +12,8 @@ import numpy as np
 from horn._kernels.engine import Tape, View
 from horn.backends import Array
 from horn.backends._formulas import Formulas
-from horn.ir import Scalar, const, load
+from horn.ir import const, load
+from horn.ir.formulas import trace_update
 from horn.ir.tracing import trace
 from horn.optimizers import Optimizer
 from horn.parameter_server.pieces import ParameterPiece
@@ -35,8 +36,7 @@ class PieceUpdate:
         loads = {name: load(name, ALONG) for name in arrays}
         g = trace(o.prepared, loads[GRADIENT], loads[W] if decays else None)
         before = {slot: loads.get(slot, const(0.0)) for slot in o.slots}
-        rate, number = Scalar("learning_rate"), Scalar("updates")
-        new, memory = trace(o.update, loads[W], g, before, rate, number)
+        new, memory = trace_update(o, loads[W], g, before)
         after = {W: new} | {slot: memory[slot] for slot in o.slots if slot in loads}
         views = {name: View(array, ALONG) for name, array in arrays.items()}
         outputs = [(views[n], value) for n, value in after.items() if value is not loads[n]]

@@ -91,7 +91,8 @@ class Moving(ReplicaOptimizer):
         known = {name: slots.get(name, 0.0) for name in self.inner.slots}
         new, found = self.inner.update(w, g, known, lr, t)
         change = w - new if not self.keep else slots[PUSHED] + (w - new)
-        return new, {name: found[name] for name in self.inner.kept_slots} | {PUSHED: change}
+        kept = {name: found.get(name, known[name]) for name in self.inner.kept_slots}
+        return new, kept | {PUSHED: change}
 
 
 @dataclass

@@ -17,6 +17,7 @@ from horn._kernels.engine import Tape, View
 from horn.backends import Array
 from horn.backends._formulas import Formulas
 from horn.ir import Node, Op, Scalar, const, load, make, select
+from horn.ir.formulas import trace_update
 from horn.ir.tracing import trace
 from horn.job import Job
 from horn.network import Network
@@ -146,8 +147,7 @@ class WholeNetwork:
             g = g * Scalar("clip")
         remembered = {slot: load(slot, letters) for slot in self.slot_names}
         slots = {slot: remembered.get(slot, ZERO) for slot in o.slots}
-        rate, number = Scalar("learning_rate"), Scalar("updates")
-        new, memory = trace(o.update, w, g, slots, rate, number)
+        new, memory = trace_update(o, w, g, slots)
         results = [(views[name], w, new)]
         results += [(views[slot], old, memory[slot]) for slot, old in remembered.items()]
         outputs = [(v, new if live is None else select(live, new, old)) for v, old, new in results]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from horn import explain
 from horn.backends import is_compiled, load
 from horn.callbacks import Watching, may_add_columns
 from horn.data.stream import Stream
 from horn.errors import CompileError, JobError
+from horn.ir import OUTPUT, TARGET, formulas
+from horn.ir.tracing import is_wrong
 from horn.job import Job
 from horn.language.layers import read_aggregate
+from horn.language.parse import function
 from horn.neuron import State, SynapseState, declared, has_backward, mentions
 from horn.outputs import check, check_defined, has_answers
 from horn.strategies.allreduce import AllReduce
@@ -49,6 +53,24 @@ def check_metrics(job: Job) -> None:
             where = {"test": "the test data", "data": "the data"}.get(what, "the validation data")
             check(job.metrics, job.network, data, job.target, where)
             check_defined(job.metrics, job.network, data, job.target, where)
+
+
+def check_constant(job: Job) -> None:
+    """Check that activations, interlayers, losses and aggregates are the same functions each time,
+    for the interpreter: a compiler sees it by itself.
+    """
+    leaves = (OUTPUT, TARGET)
+    functions: list[tuple[Any, int]] = [(each.of_layer, 1) for each in job.aggregates.values()]
+    for layer in job.network.layers[1:]:
+        functions.append((layer.activation.f, layer.activation.n_arguments))
+        functions += [(layer.interlayer, 1)] if layer.interlayer is not None else []
+        functions += [(layer.loss.f, 2)] if layer.loss is not None else []
+    for f, n_arguments in functions:
+        try:
+            function(f, *leaves[:n_arguments])
+        except CompileError as error:  # else the interpreter may know it
+            if is_wrong(error):
+                raise
 
 
 def check_learns(job: Job) -> None:
@@ -117,12 +139,15 @@ def check_run(job: Job, settings: RunSettings) -> None:
     check_monitor(job)
     check_metrics(job)
     check_learns(job)
+    formulas.check(job.optimizer, is_compiled(settings.backend, job.network))
     if is_compiled(settings.backend, job.network):
         for aggregate in job.aggregates.values():  # now, not after the first epoch
             read_aggregate(aggregate)
         for sentence in explain.prints(job.network):
             logger.warning("%s", sentence)
         explain.check_memory(job.network, job.batch_size, settings.topology.n_groups)
+    else:
+        check_constant(job)
     settings.kind.check(job, settings.topology)
 
 

@@ -1,12 +1,14 @@
 """Losses: values, edges, and names."""
 
+import itertools
 import math
+import re
 
 import numpy as np
 import pytest
 
 import horn
-from horn.errors import DataError, ModelError
+from horn.errors import CompileError, DataError, ModelError
 from horn.losses import LOSSES, Loss, resolve
 
 
@@ -92,3 +94,73 @@ def test_no_data_is_called_so():
     net.output(1, loss="squared_error")
     with pytest.raises(DataError, match="x is None, but an array of numbers is expected"):
         horn.Job(net, (None, np.ones(3)), epochs=1)
+
+
+COUNT = itertools.count(1)
+
+
+def counted():
+    return next(COUNT)
+
+
+def of_the_first(output, target):
+    return (output[0] - target) ** 2
+
+
+def along_an_axis(output):
+    return output - output.mean(axis=-1)
+
+
+def of_one(output):
+    return output**2
+
+
+def net_with(loss="squared_error", activation="tanh", interlayer=None):
+    net = horn.Network(seed=2)
+    net.input(2)
+    net.layer(2, activation=activation, interlayer=interlayer)
+    net.output(1, loss=loss)
+    return net
+
+
+def train_with(backend, net, **settings):
+    x = np.eye(2)
+    return horn.train(horn.Job(net, (x, x[:, :1]), **settings), backend=backend, progress=False)
+
+
+@pytest.mark.parametrize("backend", ["kernels", "reference", "python"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"loss": lambda output, target: counted() * (output - target) ** 2},
+        {"activation": lambda z: counted() * z},
+        {"interlayer": lambda output: counted() * output},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_a_function_that_is_another_each_time_is_refused_on_every_backend(given, backend):
+    with pytest.raises(CompileError, match="this is another formula each time") as caught:
+        train_with(backend, net_with(**given), check=False)
+    assert "counted()" in caught.value.text
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "line"),
+    [
+        ({"loss": of_the_first}, "a number is not subscriptable", "return (output[0] - target)"),
+        ({"loss": of_one}, "of_one() takes 1 positional argument but 2", "def of_one(output):"),
+        ({"interlayer": along_an_axis}, "mean() got an unexpected keyword argument 'axis'",
+         "return output - output.mean(axis=-1)"),
+    ],
+)  # fmt: skip
+def test_the_interpreter_tells_the_line_of_a_mistake(given, said, line):
+    with pytest.raises(CompileError, match=re.escape(said)) as caught:
+        train_with("python", net_with(**given))
+    assert line in caught.value.text
+
+
+def test_the_interpreter_tells_the_line_of_a_mistake_in_an_aggregate():
+    aggregate = horn.Aggregate("layer1", along_an_axis)
+    with pytest.raises(CompileError, match="mean\\(\\) got an unexpected") as caught:
+        train_with("python", net_with(), aggregates={"mine": aggregate})
+    assert caught.value.where == "along_an_axis"
