@@ -352,6 +352,7 @@ class Network:
         taken = [] if isinstance(connect, Part) else [each.name for each in self._inputs]
         network_checks.check_next(self.layers, kind, name, where, taken)
         check_class(neuron, where)
+        network_checks.check_interlayer(interlayer, where)
         function, implied = activations.resolve(activation, where)
         if implied is not None and interlayer is not None:
             raise ModelError(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from horn.delays import hears_reversed
 from horn.errors import ModelError
 from horn.layers import MAX_STEPS, Layer
+from horn.mistakes import is_function
 from horn.neuron import Neuron, SynapseState, carried, declared, has_backward, mentions
 
 
@@ -23,6 +25,17 @@ def check_input(keep: float, per: str, steps: int | None) -> None:
             f"input: steps is how many a sequence has, a whole number from 1 to "
             f"{MAX_STEPS:,}; got {steps!r}"
         )
+
+
+def check_interlayer(given: Any, where: str) -> None:
+    """Raise ModelError unless a layer's ``interlayer`` is a function, or None."""
+    if given is None or is_function(given):
+        return
+    own = f"activation={given!r}" if isinstance(given, str) else "activation="
+    raise ModelError(
+        f"{where}: interlayer is a function of a neuron's output and those of its layer, as  "
+        f"lambda output: output / output.sum() ; got {given!r}. One that horn has is {own}"
+    )
 
 
 def check_next(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +70,18 @@ class Operators:
         value = self.expressions.value(inner)
         for op, part in reversed(chain):
             left = self.scope.number(value, part.left)
-            value = ir.make(op, left, self.expressions.number(part.right))
+            right = self.expressions.number(part.right)
+            value = ir.make(op, left, right)
+            if (
+                op is Op.POW
+                and ir.is_const(value, math.inf)
+                and math.inf not in (left.value, right.value)
+            ):
+                self.scope.fail(
+                    part,
+                    f"{ast.unparse(part)!r} is more than {sys.float_info.max:.2g}, the largest "
+                    "number that a neuron computes with",
+                )
         return value
 
     def unary(self, node: ast.UnaryOp) -> Any:

@@ -171,6 +171,8 @@ def stranger():
         (lambda n: n.layer(3, inputs="layer0"), "must be layers of this network"),
         (lambda n: n.layer(3, connect={stranger(): horn.Dense()}), "not among its inputs"),
         (lambda n: n.layer(3, activation="softmax", interlayer=abs), "is an interlayer itself"),
+        (lambda n: n.layer(3, interlayer="softmax"), "One that horn has is activation='softmax'"),
+        (lambda n: n.layer(3, interlayer=0.5), "interlayer is a function of a neuron's output"),
         (lambda n: n.output(3, loss="cross_entropie"), "did you mean 'cross_entropy'"),
         (lambda n: (n.output(3), n.layer(3)), "outputs and losses are the last; add it before"),
     ],
