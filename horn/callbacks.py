@@ -17,9 +17,10 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar, TypeAlias
 
-from horn.errors import JobError, ModelError
+from horn.errors import CallbackError, HornError, JobError, ModelError
 from horn.mistakes import is_function, teaches
 from horn.modelfile import PROGRAMS
+from horn.sources import line_of
 
 # Classes of horn that import this file.
 Job: TypeAlias = Any
@@ -197,6 +198,15 @@ def name_of(callback: Callback) -> str:
     if isinstance(callback, EpochFunction):
         return str(getattr(callback.function, "__name__", type(callback.function).__name__))
     return type(callback).__name__
+
+
+def failed(name: str, hook: str, when: str, error: Exception) -> CallbackError:
+    """The failure of a run for what a callback raised."""
+    said = str(error) if isinstance(error, HornError) else f"{type(error).__name__}: {error}"
+    line = line_of(error, called=True)  # also where horn refused a request of the callback
+    failure = CallbackError(name, hook, when, said, line)
+    failure.__cause__ = error
+    return failure
 
 
 def defines(callback: Callback, hook: str) -> bool:

@@ -12,10 +12,11 @@ same object serves tasks and parameter servers.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from horn import math, registry, schedules
 from horn.errors import JobError, ModelError
@@ -112,6 +113,9 @@ class Optimizer:
         its ``slots``, the learning rate ``lr`` and the number ``t`` of this update, from 1.
         """
         raise NotImplementedError(f"{type(self).__name__} has no update")
+
+
+Kind = TypeVar("Kind", bound=Optimizer)
 
 
 @teaches
@@ -277,6 +281,13 @@ class Direct(Optimizer):
 
     def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         return w + g, {"previous_update": g}
+
+
+def with_settings(optimizer: Kind, **settings: Any) -> Kind:
+    """A copy with other settings, whatever an ``__init__`` of its own takes."""
+    made = copy.copy(optimizer)
+    vars(made).update(settings)
+    return made
 
 
 def no_previous(optimizer: Optimizer) -> str:

@@ -10,7 +10,6 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from time import perf_counter
 from types import FunctionType
 from typing import Any, cast
@@ -30,7 +29,7 @@ from horn.module_source import CAPTURED
 from horn.network import Network
 from horn.neuron import Neuron
 from horn.neurons import Standard
-from horn.optimizers import Optimizer, named
+from horn.optimizers import Optimizer, named, with_settings
 from horn.sources import CapturedCode, SourceCapture
 from horn.train import conduct
 from horn.training.cursor import Cursor
@@ -387,7 +386,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             kind = named(self.optimizer)
             return kind() if rate is None else kind(rate)
         if rate is not None and isinstance(self.optimizer, Optimizer):
-            return replace(self.optimizer, learning_rate=rate)
+            return with_settings(self.optimizer, learning_rate=rate)
         return self.optimizer
 
     def _threads(self) -> int | None:

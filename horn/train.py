@@ -307,6 +307,8 @@ def conduct(
         if schedule is not None and on_cluster is None:  # there, a replaced attempt is fenced
             stack.enter_context(held(schedule.folder))
         recovery = _recovery(job, settings, schedule, on_cluster)
+        if isinstance(watcher, FunctionProgress):
+            watcher.stop = recovery.stop_requested.set
         try:
             if is_single:
                 is_wanted = on_cluster is None or schedule is not None
@@ -330,6 +332,9 @@ def conduct(
     if is_single and trained.stopped is not None and on_cluster is not None:
         raise trained.stopped
     run = _run_of(trained, job, settings, code, begun, warn)
+    if isinstance(watcher, FunctionProgress) and watcher.failure is not None:
+        watcher.failure.run = run
+        raise watcher.failure
     if hooks is not None:
         if hooks.failure is None:
             hooks.end(run.model, run.history)

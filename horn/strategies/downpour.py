@@ -10,7 +10,7 @@ eq. 5. Why changes are the default: docs/notes/0089.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from horn.errors import JobError, check_whole
 from horn.job import Job
 from horn.mistakes import teaches
-from horn.optimizers import SGD, Adagrad, Optimizer, Updated
+from horn.optimizers import SGD, Adagrad, Optimizer, Updated, with_settings
 from horn.parameter_server.pieces import ParameterPiece
 from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.updates import Policy
@@ -253,7 +253,7 @@ class Downpour(Strategy):
         warm_start = -(-self.warm_start // self.push_batches)
         policy = Policy(self.max_staleness, self.scale_by_staleness, warm_start, self.averages)
         # No server knows the norm of a whole gradient: groups clip it.
-        optimizer = SGD(1.0) if self.averages else replace(job.optimizer, clip_norm=None)
+        optimizer = SGD(1.0) if self.averages else with_settings(job.optimizer, clip_norm=None)
         return ParameterServer(number, pieces, optimizer, topology, policy, job.dtype)
 
     def begin(self, view: View) -> DownpourMemory:

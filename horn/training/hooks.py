@@ -7,17 +7,16 @@ the callbacks' state, which is in the cursor of its next checkpoint.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from horn.callbacks import Callback, TrainingContext, defines, name_of
+from horn.callbacks import Callback, TrainingContext, defines, failed, name_of
 from horn.errors import CallbackError, HornError, JobError, ModelError
 from horn.job import Job
 from horn.model import Array, Model, model_of
+from horn.optimizers import with_settings
 from horn.schedules import SettableRate
-from horn.sources import line_of
 from horn.strategies import Strategy, Topology
 from horn.training.cursor import plain
 from horn.training.loop import History, TrainingLoop
@@ -29,7 +28,7 @@ def settable(job: Job) -> tuple[Job, SettableRate]:
     """A copy of the job without callbacks whose learning rate can be set, and that rate."""
     rate = SettableRate(job.optimizer.learning_rate)
     return job.with_settings(
-        optimizer=dataclasses.replace(job.optimizer, learning_rate=rate), callbacks=()
+        optimizer=with_settings(job.optimizer, learning_rate=rate), callbacks=()
     ), rate
 
 
@@ -161,11 +160,7 @@ class Hooks:
             "on_batch_end": f"after iteration {context.iteration} (epoch {context.epoch})",
             "on_epoch_end": f"of epoch {context.epoch}",
         }.get(hook, f"after iteration {context.iteration}")
-        said = str(error) if isinstance(error, HornError) else f"{type(error).__name__}: {error}"
-        line = line_of(error, called=True)  # also where horn refused a request of the callback
-        failure = CallbackError(name_of(callback), hook, when, said, line)
-        failure.__cause__ = error
-        self.failure = failure
+        self.failure = failed(name_of(callback), hook, when, error)
         context.is_stopping = True
 
     def _made(self) -> Model:

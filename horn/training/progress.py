@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from horn.aggregates import named
-from horn.errors import FULL
+from horn.callbacks import failed
+from horn.errors import FULL, CallbackError
 
 if TYPE_CHECKING:
     from horn.job import Job
@@ -35,13 +36,24 @@ class Progress:
 
 
 class FunctionProgress(Progress):
-    """Calls a function with each epoch's row of the history."""
+    """Calls a function with each epoch's row of the history, until it raises: then that is its
+    ``failure``, and ``stop`` is called.
+    """
 
     def __init__(self, function: Callable[[Mapping[str, Any]], Any]) -> None:
         self.function = function
+        self.failure: CallbackError | None = None
+        self.stop: Callable[[], Any] = lambda: None
 
     def epoch(self, row: Mapping[str, Any]) -> None:
-        self.function(row)
+        if self.failure is not None:
+            return
+        try:
+            self.function(row)
+        except Exception as error:
+            name = getattr(self.function, "__name__", type(self.function).__name__)
+            self.failure = failed(name, "progress", f"of epoch {row['epoch']}", error)
+            self.stop()
 
 
 class LineProgress(Progress):

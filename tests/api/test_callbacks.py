@@ -197,6 +197,37 @@ def test_a_callback_that_raises_is_named_with_its_line_and_nothing_is_lost():
     assert bits(error.run) == bits(horn.train(job(epochs=2)))
 
 
+class Scaled(horn.SGD):
+    def __init__(self, rate: float, scale: float) -> None:
+        super().__init__(rate)
+        vars(self)["scale"] = scale
+
+    def update(self, w: Any, g: Any, slots: Any, lr: Any, t: Any) -> Any:
+        return super().update(w, self.scale * g, slots, lr, t)
+
+
+def test_an_optimizer_with_an_init_of_its_own_has_a_rate_that_may_be_set():
+    def halve(context: TrainingContext) -> None:
+        context.learning_rate /= 2
+
+    run = horn.train(job(callbacks=[halve], optimizer=Scaled(0.4, 0.25), epochs=2))
+    assert run.history["learning_rate"] == [0.4, 0.2]
+    assert bits(run) == bits(horn.train(job(callbacks=[halve], epochs=2)))
+
+
+def test_a_progress_function_that_raises_is_named_and_nothing_is_lost():
+    def show(row: dict[str, Any]) -> None:
+        if row["epoch"] == 2:
+            print(row["accuracy"])
+
+    with pytest.raises(horn.CallbackError) as caught:
+        horn.train(job(), progress=show)
+    error = caught.value
+    assert "callback show, progress of epoch 2: KeyError: 'accuracy'" in str(error)
+    assert 'print(row["accuracy"])' in str(error)
+    assert error.run.stopped and bits(error.run) == bits(horn.train(job(epochs=2)))
+
+
 @pytest.mark.parametrize("hook", ["on_train_begin", "on_batch_end", "on_train_end"])
 def test_every_hook_is_named(hook):
     def fail(self: horn.Callback, context: TrainingContext) -> None:
