@@ -8,17 +8,18 @@ write where they were started. Training waits for them at the end of each epoch;
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar, TypeAlias
 
 from horn.errors import CallbackError, HornError, JobError, ModelError
-from horn.mistakes import is_function, teaches
+from horn.mistakes import is_function, shown, teaches
 from horn.modelfile import PROGRAMS
 from horn.sources import line_of
 
@@ -37,21 +38,52 @@ class TrainingContext:
     job : the job. epoch : from 1; iteration : updates so far. history : the epochs so far; row :
     that of the epoch just ended, else None. loss : that of the last update's batch, else None.
     n_epochs, n_iterations : of the whole job. group, task : those of this process, for a callback
-    that runs everywhere; else 0.
+    that runs everywhere; else 0. ``row`` takes columns of a callback's own, which the history then
+    has; what was measured is not changed.
     """
 
+    job: Job
+    history: History
+    epoch: int
+    iteration: int
+    row: dict[str, Any] | None
+    loss: float | None
+    n_iterations: int
+    n_epochs: int
+    group: int
+    task: int
+    is_stopping: bool
+    is_watching: bool  # in every task: such a callback may not decide
+    _model: Callable[[], Model] | None
+    _rate: tuple[Callable[[], float], Callable[[float], None]] | None
+
     def __init__(self, job: Job, history: History) -> None:
-        self.job, self.history = job, history
-        self.epoch = self.iteration = 0
-        self.row: Mapping[str, Any] | None = None
-        self.loss: float | None = None
-        self.n_iterations = job.n_iterations
-        self.n_epochs = -(-job.n_iterations // job.iterations_per_epoch)
-        self.is_stopping = False
-        self.group = self.task = 0
-        self.is_watching = False  # in every task: such a callback may not decide
-        self._model: Callable[[], Model] | None = None
-        self._rate: tuple[Callable[[], float], Callable[[float], None]] | None = None
+        self.tell(
+            job=job, history=history, epoch=0, iteration=0, row=None, loss=None, group=0, task=0,
+            n_iterations=job.n_iterations,
+            n_epochs=-(-job.n_iterations // job.iterations_per_epoch),
+            is_stopping=False, is_watching=False, _model=None, _rate=None,
+        )  # fmt: skip
+
+    def tell(self, **facts: Any) -> None:
+        """Set what a callback reads; horn alone does."""
+        vars(self).update(facts)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Raise JobError: a callback sets the learning rate alone."""
+        if name == "learning_rate":
+            super().__setattr__(name, value)
+            return
+        does = "changes nothing"
+        if name.startswith("stop") or name == "is_stopping":
+            does += "; to end training write  context.stop()"
+        elif name == "lr" or difflib.get_close_matches(name, ["learning_rate"], 1, 0.5):
+            does += f"; write  context.learning_rate = {value!r}"
+        elif name in vars(self) or hasattr(type(self), name):
+            does += ": it is what horn tells callbacks"
+        else:
+            does += "; a callback keeps its own in itself, as self." + name
+        raise JobError(f"context.{name} = {shown(value)} {does}")
 
     @property
     def model(self) -> Model:
@@ -87,7 +119,7 @@ class TrainingContext:
         """
         if self.is_watching:
             raise JobError("a callback that runs everywhere only looks; another may end training")
-        self.is_stopping = True
+        self.tell(is_stopping=True)
 
 
 class Callback:

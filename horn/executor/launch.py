@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -520,7 +520,7 @@ class Attempts:
                 at = int(said["iteration"])
                 history = History()
                 history.rows = self.record.rows
-                hooks.epoch(said, history)
+                hooks.epoch(cast(dict[str, Any], said), history)
             is_for_all = not topology.n_servers and (is_epoch or self.settings.kind.is_joined)
             n_ranks = topology.n_workers if is_for_all else topology.n_tasks
             rate, memory = hooks.rate.number, hooks.memory()

@@ -45,7 +45,9 @@ class Hooks:
         self.callbacks: tuple[Callback, ...] = job.callbacks  # type: ignore[assignment]
         self.with_rate, self.rate = settable(job)
         self.context = context = TrainingContext(job, History())
-        context._rate = (lambda: self.with_rate.optimizer.rate(context.iteration), self._set_rate)
+        context.tell(
+            _rate=(lambda: self.with_rate.optimizer.rate(context.iteration), self._set_rate)
+        )
         self.arrays: Callable[[], Arrays] | None = None
         self.failure: CallbackError | None = None
         self._epoch = 0  # the last one that callbacks were called for
@@ -90,48 +92,44 @@ class Hooks:
                 for key in callback.remembers:
                     if key in values:
                         setattr(callback, key, values[key])
-        self.context.history, self._epoch = history, len(history)
-        self.context.is_stopping = bool(memory.get("stop", False))
+        self._epoch = len(history)
+        self.context.tell(history=history, is_stopping=bool(memory.get("stop", False)))
 
     def begin(self, history: History, iteration: int) -> None:
         """Call the callbacks before the first update. Raises CallbackError: nothing is lost yet."""
-        context = self.context
-        context.history, self._epoch = history, len(history)
-        context.epoch, context.iteration = len(history), iteration
+        self._epoch = len(history)
+        self.context.tell(history=history, epoch=len(history), iteration=iteration)
         self._call("on_train_begin")
         if self.failure is not None:
             raise self.failure
 
     def batch(self, epoch: int, iteration: int, loss: float) -> None:
         """Call the callbacks after an update; ``iteration`` counts the updates so far."""
-        context = self.context
-        context.epoch, context.iteration, context.loss = epoch, iteration, float(loss)
+        self.context.tell(epoch=epoch, iteration=iteration, loss=float(loss))
         self._call("on_batch_end")
-        context.loss = None
+        self.context.tell(loss=None)
 
-    def epoch(self, row: Mapping[str, Any], history: History) -> None:
+    def epoch(self, row: dict[str, Any], history: History) -> None:
         """Call the callbacks after an epoch, unless they were called for it before."""
         if row["epoch"] <= self._epoch:
             return
-        context = self.context
-        self._epoch = context.epoch = row["epoch"]
-        context.history, context.row, context.iteration = history, row, row["iteration"]
+        self._epoch = row["epoch"]
+        self.context.tell(history=history, epoch=row["epoch"], iteration=row["iteration"], row=row)
         self._call("on_epoch_end")
-        context.row = None
+        self.context.tell(row=None)
 
     def end(self, model: Model, history: History) -> None:
         """Call the callbacks after training."""
-        self.context.history = history
         self._model = model
-        self.context._model = lambda: model
+        self.context.tell(history=history, _model=lambda: model)
         self._call("on_train_end", is_kept=True)
 
     def call(self, hook: str, loop: TrainingLoop, loss: float | None = None) -> None:
         """Call the callbacks of one hook, in a task. Raises CallbackError."""
-        context = self.context
-        context.history, context.epoch, context.iteration = loop.history, loop.epoch, loop.iteration
-        context.loss = loss
-        context.row = loop.history[-1] if hook == "on_epoch_end" else None
+        row = loop.history[-1] if hook == "on_epoch_end" else None
+        self.context.tell(
+            history=loop.history, epoch=loop.epoch, iteration=loop.iteration, loss=loss, row=row
+        )
         self._call(hook)
         if self.failure is not None:
             raise self.failure
@@ -140,12 +138,14 @@ class Hooks:
         context = self.context
         if not is_kept:
             self._model = None
-            context._model = None if hook == "on_train_begin" else self._made
+            context.tell(_model=None if hook == "on_train_begin" else self._made)
+        measured = dict(context.row or {})
         for callback in self.callbacks:
             if self.failure is not None or not defines(callback, hook):
                 continue
             try:
                 getattr(callback, hook)(context)
+                _check_measured(measured, context.row)
             except Exception as error:
                 if self._lost is None:
                     self._failed(callback, hook, error)
@@ -161,7 +161,7 @@ class Hooks:
             "on_epoch_end": f"of epoch {context.epoch}",
         }.get(hook, f"after iteration {context.iteration}")
         self.failure = failed(name_of(callback), hook, when, error)
-        context.is_stopping = True
+        context.tell(is_stopping=True)
 
     def _made(self) -> Model:
         """Make the present model, once for each hook."""
@@ -187,13 +187,24 @@ class Hooks:
         self.rate.set(value, self.context.iteration)
 
 
+def _check_measured(measured: Mapping[str, Any], row: dict[str, Any] | None) -> None:
+    """Give a row back what was measured, and raise JobError, if a callback wrote over it."""
+    changed = [name for name, value in measured.items() if row and row.get(name) is not value]
+    if row is not None:
+        row.update(measured)
+    if changed:
+        raise JobError(
+            f"context.row[{changed[0]!r}] is what was measured, and stays; a column of your own "
+            f'has another name, as context.row["my_{changed[0]}"]'
+        )
+
+
 def in_task(job: Job, group: int, task: int) -> Hooks | None:
     """Make the callbacks that run everywhere, for one of the tasks; None without any."""
     if not job.callbacks:
         return None
     hooks = Hooks(job, "a callback that runs everywhere only looks")
-    context = hooks.context
-    context.group, context.task, context.is_watching = group, task, True
+    hooks.context.tell(group=group, task=task, is_watching=True)
     return hooks
 
 

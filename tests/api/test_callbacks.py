@@ -197,6 +197,49 @@ def test_a_callback_that_raises_is_named_with_its_line_and_nothing_is_lost():
     assert bits(error.run) == bits(horn.train(job(epochs=2)))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        (
+            "stop",
+            True,
+            "context.stop = True changes nothing; to end training write  context.stop()",
+        ),
+        ("stop_training", True, "to end training write  context.stop()"),
+        ("lr", 0.5, "context.lr = 0.5 changes nothing; write  context.learning_rate = 0.5"),
+        ("learningrate", 0.5, "write  context.learning_rate = 0.5"),
+        ("epoch", 100, "context.epoch = 100 changes nothing: it is what horn tells callbacks"),
+        ("mine", 1, "a callback keeps its own in itself, as self.mine"),
+    ],
+)
+def test_what_a_context_does_not_take_is_refused(name, value, said):
+    def sets(context: TrainingContext) -> None:
+        setattr(context, name, value)
+
+    with pytest.raises(horn.CallbackError) as caught:
+        horn.train(job(callbacks=[sets], epochs=2))
+    assert said in str(caught.value) and caught.value.run.iterations == 20
+
+
+def test_a_row_takes_columns_and_keeps_what_was_measured():
+    def gap(context: TrainingContext) -> None:
+        assert context.row is not None
+        context.row["gap"] = context.row["epoch"] + 0.5
+
+    def pretend(context: TrainingContext) -> None:
+        assert context.row is not None
+        context.row["val_loss"] = -1.0
+
+    seen = horn.train(job(callbacks=[gap], epochs=2, validation=held_out()))
+    assert seen.history["gap"] == [1.5, 2.5]
+    with pytest.raises(
+        horn.CallbackError, match=r"row\['val_loss'\] is what was measured"
+    ) as caught:
+        horn.train(job(callbacks=[gap, pretend], epochs=2, validation=held_out()))
+    [row] = caught.value.run.history
+    assert row["val_loss"] == seen.history["val_loss"][0] and row["gap"] == 1.5
+
+
 class Scaled(horn.SGD):
     def __init__(self, rate: float, scale: float) -> None:
         super().__init__(rate)
