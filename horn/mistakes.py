@@ -9,7 +9,7 @@ import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import FrozenInstanceError
-from types import MappingProxyType
+from types import CodeType, FunctionType, MappingProxyType
 from typing import Any, TypeGuard, TypeVar
 
 from horn.own_lines import OwnLines
@@ -304,6 +304,33 @@ def suggest(
     close = close or difflib.get_close_matches(word, names, 1, ratio)
     name = meant.get(word, close[0] if close else "")
     return f"{did} you mean {name!r}? " if name else ""
+
+
+def misnamed(cls: type, method: str) -> str:
+    """A method of the class's own body with nearly this name that no other one of its methods
+    names, as ``foward``: it was meant, and nothing calls it. "" without one.
+    """
+    named = {
+        word
+        for base in cls.__mro__
+        for name, f in vars(base).items()
+        for code in _codes(getattr(f, "__func__", f))
+        for word in code.co_names
+        if word != name
+    }
+    for name, f in vars(cls).items():
+        is_near = difflib.SequenceMatcher(None, name.lower(), method).ratio() > 0.85
+        if is_near and name not in named and _codes(getattr(f, "__func__", f)):
+            return name
+    return ""
+
+
+def _codes(function: Any) -> list[CodeType]:
+    """The code of a function, and of those inside it; of anything else none."""
+    found = [function.__code__] if isinstance(function, FunctionType) else []
+    for each in found:
+        found += [inner for inner in each.co_consts if isinstance(inner, CodeType)]
+    return found
 
 
 def is_foreign(given: Any) -> bool:

@@ -13,14 +13,16 @@ same object serves tasks and parameter servers.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from numbers import Real
+from types import FunctionType
 from typing import Any, ClassVar, TypeVar
 
 from horn import math, registry, schedules
 from horn.errors import JobError, ModelError
-from horn.mistakes import teaches
+from horn.mistakes import misnamed, teaches
 from horn.schedules import LearningRate, rate
 
 Slots = dict[str, Any]
@@ -57,8 +59,33 @@ class Optimizer:
 
     slots: ClassVar[tuple[str, ...]] = ()
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for method in ("update", "prepared", "of_derived", "clip_factor", "rate"):
+            if method in vars(cls):
+                continue
+            meant = misnamed(cls, method)
+            if method == "update" and not meant and isinstance(vars(cls).get("step"), FunctionType):
+                meant = "step"
+            if meant:
+                known = inspect.signature(getattr(Optimizer, method)).parameters.values()
+                takes = ", ".join(p.name + ("" if p.default else "=None") for p in known)
+                raise ModelError(
+                    f"{cls.__name__} has a {meant!r}, which nothing calls; write  "
+                    f"def {method}({takes}):"
+                )
+
     def __post_init__(self) -> None:
         name = type(self).__name__
+        for each in fields(self):
+            own = inspect.getattr_static(type(self), each.name, each.default)
+            if own is not each.default and own != vars(self)[each.name]:
+                raise ModelError(
+                    f"{name}: {each.name} = {own!r} in the class changes nothing, as "
+                    f"{each.name} is an argument, and is {vars(self)[each.name]!r} here; write  "
+                    f"{each.name}: {type(own).__name__} = {own!r}  in a class under @dataclass("
+                    f"frozen=True), or pass it: {name}({each.name}={own!r})"
+                )
         schedules.check(self.learning_rate, name)
         for what, value in vars(self).items():
             if what not in _RANGES or (what.startswith("clip_") and value is None):

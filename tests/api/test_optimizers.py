@@ -1,5 +1,8 @@
 """Settings of optimizers; against their papers they are in tests/contracts/test_optimizer.py."""
 
+import re
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
@@ -80,3 +83,52 @@ def test_decay_comes_before_both_clips(backend):
     assert clipped
     for name, expected in zip(("layer1.weight", "layer1.bias"), (w, b), strict=True):
         np.testing.assert_allclose(engine.parameters()[name], expected, 0, 1e-13)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "updates",
+            "Mine has a 'updates', which nothing calls; write  def update(self, w, g, slots, ",
+        ),
+        ("Update", "Mine has a 'Update', which nothing calls"),
+        ("step", "Mine has a 'step', which nothing calls; write  def update("),
+        ("prepare", "write  def prepared(self, g, w=None):"),
+    ],
+)
+def test_a_method_that_nothing_calls_is_refused(name, said):
+    with pytest.raises(ModelError, match=re.escape(said)):
+        type("Mine", (horn.SGD,), {name: lambda self, *given: None})
+
+
+def test_a_method_that_another_calls_may_have_nearly_its_name():
+    class Mine(horn.SGD):
+        def updates(self, g):
+            return 2.0 * g
+
+        def prepared(self, g, w=None):
+            return self.updates(g)
+
+    assert Mine(0.1).prepared(3.0) == 6.0
+
+
+class Plain(horn.SGD):
+    momentum = 0.9
+
+
+class Annotated(horn.SGD):
+    weight_decay: float = 0.5
+
+
+@dataclass(frozen=True)
+class Set(horn.SGD):
+    momentum: float = 0.9
+
+
+def test_a_setting_in_the_class_that_changes_nothing_is_refused():
+    with pytest.raises(ModelError, match="Plain: momentum = 0.9 in the class changes nothing"):
+        Plain(0.1)
+    with pytest.raises(ModelError, match=re.escape("or pass it: Annotated(weight_decay=0.5)")):
+        Annotated(0.1)
+    assert Set(0.1).momentum == Plain(0.1, 0.9).momentum == 0.9
