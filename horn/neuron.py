@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import dis
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import takewhile
 from types import CellType, CodeType, ModuleType
@@ -58,6 +58,17 @@ DRAWN_AGAIN = (
     "place in the text; write each draw on its own. Of two places one may be taken for the other, "
     "as there are 32,768: write it on another line"
 )
+
+
+def wrong_draw(word: str, values: Sequence[float]) -> str:
+    """The error message of a draw with numbers outside of its domain, "" for those inside."""
+    if word == "bernoulli" and not 0.0 <= values[0] <= 1.0:
+        return f"bernoulli takes a probability, from 0 to 1; got {values[0]:g}"
+    if word == "normal" and not values[1] >= 0.0:
+        return f"normal takes a mean and a standard deviation from 0; got std={values[1]:g}"
+    if word == "uniform" and not values[0] <= values[1]:
+        return f"uniform takes low and high, in this order; got {values[0]:g} and {values[1]:g}"
+    return ""
 
 
 def no_statistic(word: str, over: object) -> str:
@@ -546,12 +557,18 @@ def check_class(cls: object, where: str) -> type[Neuron]:
         close = difflib.get_close_matches("forward", vars(cls), 1, 0.8)
         remedy = f"rename {close[0]!r}" if close else "write one"
         raise ModelError(f"{where}: {cls.__name__} has no forward(self, messages); {remedy}")
-    close = difflib.get_close_matches("backward", vars(cls), 1, 0.85)
-    if close and not has_backward(cls) and not mentions(cls, "forward", close[0]):
-        raise ModelError(
-            f"{where}: {cls.__name__} has a {close[0]!r}, which nothing calls; rename it backward, "
-            "or leave it out, and horn derives the gradient"
-        )
+    for word, else_ in (
+        ("forward", "or leave it out, and that of its base runs"),
+        ("backward", "or leave it out, and horn derives the gradient"),
+    ):
+        for base in cls.__mro__:
+            if base is Neuron or word in vars(base):
+                break
+            if name := mistakes.misnamed(base, word):
+                raise ModelError(
+                    f"{where}: {base.__name__} has a {name!r}, which nothing calls; rename it "
+                    f"{word}, {else_}"
+                )
     if cls.__init__ is not object.__init__:
         raise ModelError(
             f"{where}: {cls.__name__} has an __init__, which nothing calls: the numbers of a "

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from horn.errors import ModelError
 from horn.mistakes import of_module
 from horn.neuron import Neuron
 
@@ -42,14 +44,26 @@ class Penalty(Neuron):
         self.feedforward(self.activation(sum(m.input for m in messages)))
 
 
-class Dropout(Neuron):
+class _Dropping(Neuron):
+    """Neurons that are silent with probability 1 - keep."""
+
+    keep = 0.5
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if isinstance(cls.keep, Real) and not 0.0 < cls.keep <= 1.0:
+            raise ModelError(
+                f"{cls.__name__}: keep is the probability to keep, above 0 and up to 1; got "
+                f"{cls.keep!r}"
+            )
+
+
+class Dropout(_Dropping):
     """A standard neuron that is silent with probability 1 - keep, per sample; at inference its
     output is scaled by keep.
 
     Source: Yoon 2016, section 3.
     """
-
-    keep = 0.5
 
     def forward(self, messages: Iterable[Any]) -> None:
         mask = self.bernoulli(self.keep) if self.training else self.keep
@@ -60,14 +74,12 @@ class Dropout(Neuron):
             self.feedforward(self.activation(total) * mask)
 
 
-class SequenceDropout(Neuron):
+class SequenceDropout(_Dropping):
     """Dropout with one mask per neuron and sequence: the same neurons are silent at all its steps.
 
     Source: Gal and Ghahramani, "A theoretically grounded application of dropout in recurrent neural
     networks", 2016.
     """
-
-    keep = 0.5
 
     def forward(self, messages: Iterable[Any]) -> None:
         mask = self.bernoulli(self.keep, per="sequence") if self.training else self.keep
@@ -78,12 +90,10 @@ class SequenceDropout(Neuron):
             self.feedforward(self.activation(total) * mask)
 
 
-class BatchDropout(Neuron):
+class BatchDropout(_Dropping):
     """Dropout with one mask per neuron and batch: a dropped neuron sits the whole batch out and is
     not computed at all.
     """
-
-    keep = 0.5
 
     def forward(self, messages: Iterable[Any]) -> None:
         mask = self.bernoulli(self.keep, per="batch") if self.training else self.keep

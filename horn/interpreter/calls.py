@@ -35,6 +35,7 @@ from horn.neuron import (
     no_statistic,
     no_word,
     twice,
+    wrong_draw,
 )
 
 
@@ -60,6 +61,12 @@ def drawn_for(
     layer, neuron, link, source = identity
     (key,) = random.receiver_keys(random.key(seed, layer), [neuron], link)
     return float(random.of_messages(kind, key, place, source, sample, iteration))
+
+
+def _check_draw(kind: str, args: tuple[Any, ...]) -> None:
+    """Raise CompileError for a draw with constants outside of its domain."""
+    if not any(isinstance(a, Traced) for a in args) and (wrong := wrong_draw(kind, args)):
+        raise user_text.error(wrong)
 
 
 @dataclass(frozen=True)
@@ -180,9 +187,11 @@ class Message(Synapse):
         vars(self)[name] = value
 
     def normal(self, mean: Any = 0.0, std: Any = 1.0) -> Any:
+        _check_draw("normal", (mean, std))
         return mean + std * self._draw("normal")
 
     def uniform(self, low: Any = 0.0, high: Any = 1.0) -> Any:
+        _check_draw("uniform", (low, high))
         return low + (high - low) * self._draw("uniform")
 
     def _draw(self, kind: str) -> Traced:
@@ -431,6 +440,7 @@ class Call:
             allowed = ", ".join(map(repr, PERIODS))
             raise user_text.error(f"per must be one of {allowed}, got {per!r}")
         args = tuple(self._number(a, f"self.{kind}") for a in args)
+        _check_draw(kind, args)
         source = "normal" if kind == "normal" else "uniform"
         message = self.current[-1] if self.current else None
         whose = None if message is None else message._identity

@@ -27,6 +27,7 @@ from horn.neuron import (
     State,
     no_statistic,
     no_word,
+    wrong_draw,
 )
 from horn.random import site
 
@@ -250,6 +251,9 @@ class Words:
                 values.append(const(default))
             else:
                 self.scope.fail(node, f"self.{word.name} needs {name}")
+        if all(value.op is Op.CONST for value in values):
+            if wrong := wrong_draw(word.name, [value.value for value in values]):
+                self.scope.fail(node, wrong)
         calls = (*self.scope.call_sites, self.scope.source.place(node))
         number = site(calls)
         kind = "normal" if word.name == "normal" else "uniform"

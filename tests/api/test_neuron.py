@@ -1,11 +1,14 @@
 """The neuron's words, before any engine runs them."""
 
+import re
+
 import numpy as np
 import pytest
 
 import horn
-from horn.errors import ModelError
+from horn.errors import CompileError, ModelError
 from horn.neuron import READABLE, check_class, declared, has_backward, mentions, reads_weights
+from horn.neurons import BatchDropout, Dropout, SequenceDropout
 
 
 class Gain(horn.Neuron):
@@ -181,3 +184,70 @@ def test_a_base_that_is_called_by_its_name_where_both_are_in_a_function():
             Near.forward(self, messages)
 
     assert reads_weights(Nearer)
+
+
+@pytest.mark.parametrize("name", ["foward", "Forward", "forwards", "farward", "backwrd"])
+def test_an_override_that_is_misspelt_is_refused(name):
+    Made = type("Made", (horn.Standard,), {name: lambda self, messages: None})
+    with pytest.raises(ModelError, match=f"Made has a {name!r}, which nothing calls; rename it"):
+        check_class(type("Below", (Made,), {}), "layer1")
+
+
+def test_a_method_with_nearly_the_name_of_forward_may_be_called():
+    class Made(horn.Standard):
+        def forwards(self, z):
+            return 2.0 * z
+
+        def forward(self, messages):
+            self.feedforward(self.forwards(sum(m.input * m.weight for m in messages)))
+
+    class Below(Made):
+        def forwards(self, z):
+            return 3.0 * z
+
+    assert check_class(Below, "layer1") is Below
+
+
+@pytest.mark.parametrize("base", [Dropout, SequenceDropout, BatchDropout])
+@pytest.mark.parametrize("keep", [80, 1.5, 0.0, -0.5, float("nan")])
+def test_a_share_to_keep_that_is_none_is_refused(base, keep):
+    with pytest.raises(ModelError, match=f"Mine: keep is the probability to keep.*got {keep!r}"):
+        type("Mine", (base,), {"keep": keep})
+    assert type("Mine", (base,), {"keep": 1}).keep == 1
+
+
+class Certain(horn.Neuron):
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(total * self.bernoulli(1.7))
+
+
+class Narrow(horn.Neuron):
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(total + self.normal(0.0, -1.0))
+
+
+class Turned(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(sum(m.input * m.weight * m.uniform(1.0, 0.0) for m in messages))
+
+
+@pytest.mark.parametrize("backend", ["kernels", "python"])
+@pytest.mark.parametrize(
+    ("neuron", "said", "line"),
+    [
+        (Certain, "bernoulli takes a probability, from 0 to 1; got 1.7", "self.bernoulli(1.7)"),
+        (Narrow, "a standard deviation from 0; got std=-1", "self.normal(0.0, -1.0)"),
+        (Turned, "uniform takes low and high, in this order; got 1 and 0", "m.uniform(1.0, 0.0)"),
+    ],
+)
+def test_a_draw_outside_of_its_domain_is_refused_at_its_line(neuron, said, line, backend):
+    net = horn.Network()
+    net.input(2)
+    net.layer(2, neuron=neuron)
+    net.output(1, loss="squared_error")
+    x = np.eye(2)
+    with pytest.raises(CompileError, match=re.escape(said)) as caught:
+        horn.train(horn.Job(net, (x, x[:, :1])), backend=backend, progress=False)
+    assert line in caught.value.text
