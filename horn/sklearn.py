@@ -19,6 +19,7 @@ import numpy as np
 from horn.activations import Activation
 from horn.backends import Engine, Setup, make
 from horn.data.arrays import refuse_masked
+from horn.data.classes import values
 from horn.data.dataset import Dataset
 from horn.description import Description, activation_from_json, activation_to_json
 from horn.errors import DataError, ModelError
@@ -360,7 +361,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _samples(self, x: Array, y: Array) -> Dataset:
         """Checked data with what labels and columns are called, which ``model_`` then knows."""
-        classes = tuple(getattr(self, "classes_", np.array([])).tolist())
+        classes = values(getattr(self, "classes_", np.array([])))
         # repr: (False, True) and (0.0, 1.0) equal (0, 1), but are other labels
         named = repr(classes) != repr(tuple(range(len(classes))))
         columns = tuple(getattr(self, "feature_names_in_", ()))

@@ -38,7 +38,7 @@ def code(y: np.ndarray, what: str) -> tuple[np.ndarray, Classes | None]:
         found, codes = np.unique(y, return_inverse=True)
         if y.dtype.kind == "M" and np.isnat(y).any():
             raise missing(int(np.isnat(y).sum()), int(np.isnat(y).argmax()), what)
-        return codes.astype(np.int64), tuple(found.tolist())
+        return codes.astype(np.int64), values(found)
     labels = [_as_python(label) for label in y.tolist()]
     empty = [row for row, label in enumerate(labels) if _is_missing(label)]
     if empty:
@@ -77,6 +77,20 @@ def missing(n: int, row: int, what: str) -> DataError:
         f"{what}: y has no label in row {row:,} ({n:,} such row{'s' * (n != 1)} in all); leave "
         "those samples out, or give them a class of their own"
     )
+
+
+def values(found: np.ndarray) -> Classes:
+    """Labels (n,) as Python's values. Its dates count to the microsecond: where some are finer, or
+    in years that it does not have, dates are text.
+    """
+    if found.dtype.kind != "M":
+        return tuple(found.tolist())
+    in_us = found.astype("datetime64[us]")
+    for dates in (found, in_us) if (in_us == found).all() else ():
+        labels = tuple(dates.tolist())
+        if not any(isinstance(label, int) for label in labels):
+            return labels
+    return tuple(map(str, found))
 
 
 def _as_python(label: Any) -> Any:
@@ -150,7 +164,9 @@ def as_array(classes: Sequence[Any]) -> np.ndarray:
     """The classes as an array of one axis, of text, truth values or numbers, or else of objects."""
     kinds = {type(label) for label in classes}
     if len(kinds) == 1 and kinds <= {str, bool, int, float}:
-        return np.array(list(classes))
+        array = np.array(list(classes))
+        if array.tolist() == list(classes):  # integers up to 2**64 beside small ones become floats
+            return array
     array = np.empty(len(classes), object)
     array[:] = list(classes)
     return array

@@ -252,6 +252,30 @@ def test_validation_may_lack_classes() -> None:
     assert job.validation.y.tolist() == [2, 1]
 
 
+@pytest.mark.parametrize("unit", ["ns", "us", "s"])
+def test_times_of_numpy_are_those_of_python_in_any_unit(unit: str, tmp_path: Path) -> None:
+    """Those in nanoseconds became whole numbers."""
+    y = np.array(["2020-01-01T06", "2020-01-02", "2020-01-03"], f"datetime64[{unit}]")[CODES]
+    model = trained(y, epochs=1).model
+    times = [datetime.datetime(2020, 1, 1, 6), *(datetime.datetime(2020, 1, k) for k in (2, 3))]
+    assert model.classes_ is not None and model.classes_.tolist() == times
+    assert model.predict(X[:3], labels=True).tolist()[0] in times
+    model.save(tmp_path / "m.horn")
+    again = horn.Model.load(tmp_path / "m.horn")
+    for other in ("datetime64[ns]", "datetime64[ms]"):
+        assert again.evaluate(X, y.astype(other)) == model.evaluate(X, y)
+
+
+def test_times_that_python_does_not_have_are_text() -> None:
+    for y, said in (
+        (np.array([1, 0, 2], "datetime64[ns]")[CODES], "1970-01-01T00:00:00.00000000{}"),
+        (np.array([18031, 18030, 18032], "datetime64[Y]")[CODES], "2000{}"),
+    ):
+        job = horn.Job(network(), (X, y))
+        assert job.data.classes == tuple(said.format(k) for k in range(3))
+        np.testing.assert_array_equal(job.data.y, np.array([1, 0, 2])[CODES])
+
+
 def test_as_many_outputs_as_classes() -> None:
     y = np.array(["cat", "dog", "eel"])[CODES]
     for n in (2, 4):

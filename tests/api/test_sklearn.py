@@ -1,6 +1,7 @@
 """Estimators of scikit-learn: what it demands of its own, and what people do with them."""
 
 import copy
+import datetime
 import pickle
 import subprocess
 import sys
@@ -395,6 +396,18 @@ def test_texts_are_compared_with_classes_of_another_kind():
     for y, classes in ((words, ["a", "b"]), (words.astype(str), words)):
         model = HornClassifier(random_state=0).partial_fit(x, y, classes=classes)
         assert list(model.classes_) == ["a", "b"]
+
+
+def test_the_model_knows_classes_that_are_dates_or_large_numbers():
+    """Dates were nanoseconds there, and large numbers floats, of which two were equal."""
+    x = np.random.default_rng(0).normal(size=(9, 2))
+    days = np.array(["2020-01-01", "2020-01-02", "2020-01-03"], "datetime64[ns]")
+    large = np.array([1, 2**63, 2**63 + 1], np.uint64)
+    times = [datetime.datetime(2020, 1, k) for k in (1, 2, 3)]
+    for classes, expected in ((days, times), (large, [1, 2**63, 2**63 + 1])):
+        model = HornClassifier(epochs=1, random_state=0).fit(x, np.repeat(classes, 3)).model_
+        assert model.classes_.tolist() == expected
+        assert set(model.predict(x, labels=True).tolist()) <= {*expected}
 
 
 def test_a_warm_start_with_other_classes_leaves_those_that_were_learned():
