@@ -9,7 +9,8 @@ from __future__ import annotations
 import datetime
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -135,10 +136,12 @@ def recode(
             f"{what}: its labels are {said(own)}, but {owner} has whole numbers; give the same "
             "kind of labels to both"
         )
-    lookup = {label: k for k, label in enumerate(classes)}
     numbers = np.unique(y)
     labels = [int(k) if own is None else own[k] for k in numbers.tolist()]
-    codes = [lookup.get(label, -1) for label in labels]
+    lookup = {label: k for k, label in enumerate(_read_as(labels, classes))}
+    lookup |= {label: k for k, label in enumerate(classes)}
+    alike = zip(labels, _read_as(classes, labels), strict=True)
+    codes = [lookup.get(label, lookup.get(read, -1)) for label, read in alike]
     if unknown := [k for k, found in enumerate(codes) if found < 0]:
         bad = np.isin(y, numbers[unknown]).reshape(len(y), -1).any(axis=1)
         n = int(bad.sum())
@@ -151,6 +154,27 @@ def recode(
     table: np.ndarray = np.array(codes, np.int64)
     coded: np.ndarray = table[np.searchsorted(numbers, y)]
     return coded
+
+
+def _read_as(others: Sequence[Any], labels: Sequence[Any]) -> list[Any]:
+    """Labels as values of the kind that all ``others`` are: text that files have for truth values
+    and dates, as True and 2020-01-01, is read. Days are their midnights. Labels of which two would
+    then be equal stay as they are.
+    """
+    read: Callable[[str], Any] = str
+    if all(isinstance(other, bool) for other in others):
+        read = {"True": True, "False": False, "true": True, "false": False}.__getitem__
+    elif all(isinstance(other, datetime.date) for other in others):
+        read = datetime.datetime.fromisoformat
+    found = []
+    for label in labels:
+        if type(label) is datetime.date:
+            label = datetime.datetime.combine(label, datetime.time())
+        elif isinstance(label, str):
+            with suppress(KeyError, ValueError):  # other text stays text
+                label = read(label)
+        found.append(label)
+    return found if len(set(found)) == len(found) else list(labels)
 
 
 def said(classes: Iterable[Any]) -> str:

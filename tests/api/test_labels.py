@@ -276,6 +276,35 @@ def test_times_that_python_does_not_have_are_text() -> None:
         np.testing.assert_array_equal(job.data.y, np.array([1, 0, 2])[CODES])
 
 
+def test_truth_values_and_dates_are_known_as_files_write_them() -> None:
+    """What ``df.to_csv`` wrote was refused, and by a model of the file what it was written of."""
+    odd, day = CODES == 1, np.array(DAYS, "datetime64[D]")
+    words, small = np.where(odd, "True", "False"), np.where(odd, "true", "false")
+    dates = [np.array(DAYS, "datetime64[ns]")[CODES], objects([DAYS[k] for k in CODES])]
+    written = [day.astype(str)[CODES], np.char.add(day.astype(str), " 00:00:00")[CODES]]
+    for alike, n in (([odd, words, small], 2), ([*dates, *written], 3)):
+        for given in alike:
+            model = trained(given, net=network(n), epochs=1).model
+            others = [y for y in alike if y.dtype.kind != "U" or given.dtype.kind != "U"]
+            found = [model.evaluate(X, y) for y in others]
+            assert found == [model.evaluate(X, given)] * len(others)
+
+
+def test_text_that_is_no_single_date_or_truth_value_stays_text() -> None:
+    day = datetime.datetime(2020, 1, 1)
+    for y, other in (
+        ([True, False], ["yes", "False"]),
+        ([True, False], ["True", "true"]),
+        ([day, DAYS[0]], ["2020-01-01", "2020-01-01 00:00"]),
+        (["Dog", "eel"], ["dog", "eel"]),
+    ):
+        job = horn.Job(network(2), (X[:2], objects(y)))
+        with pytest.raises(DataError, match=f"does not have: '{other[0]}'"):
+            horn.Job(network(2), (X[:2], objects(y)), test=(X[:2], other))
+        again = horn.Job(network(2), (X[:2], objects(y)), test=(X[:2], objects(y)))
+        np.testing.assert_array_equal(again.test.y, job.data.y)
+
+
 def test_as_many_outputs_as_classes() -> None:
     y = np.array(["cat", "dog", "eel"])[CODES]
     for n in (2, 4):
