@@ -169,7 +169,8 @@ class Job:
         self._check_sequences()
         prepare = DataPreparation(self.network, self.target, self.stateful, self.normalize)
         validation = self.validation
-        data: Any = self._streamed() if is_stream(self.data) else prepare.training(self.data)
+        begun = None if self.initial is None else beginning(self.initial, self.network)
+        data: Any = self._streamed() if is_stream(self.data) else prepare.training(self.data, begun)
         if self.sample_weight is not None:
             data = weighed(data, self.sample_weight)
         if isinstance(validation, (int, float)):
@@ -177,7 +178,6 @@ class Job:
         elif validation is not None:
             validation = prepare.read(validation, "validation")
         test = None if self.test is None else prepare.read(self.test, "test")
-        begun = None if self.initial is None else beginning(self.initial, self.network)
         if not isinstance(data, Stream):
             data = prepare.weighed(prepare.as_seen(data, begun), self.class_weight)
             check_kept(data.all_classes, data.name)

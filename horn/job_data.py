@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horn.data import Dataset, as_dataset, check_features, check_names, lanes
+from horn.data.checks import check_counted
 from horn.data.in_steps import flat, in_a_row, of_steps
 from horn.data.inputs import side_by_side
 from horn.data.normalization import measure
@@ -27,9 +28,31 @@ class DataPreparation:
     stateful: bool
     normalize: bool | str | None
 
-    def training(self, data: Any) -> Dataset:
-        """The training data as a dataset, not yet coded or normalized."""
-        return self._with_targets(as_dataset(self._arranged(data, "data"), "data"))
+    def training(self, data: Any, begun: Beginning | None) -> Dataset:
+        """The training data as a dataset, coded as the model did that the job begins with, and not
+        yet normalized.
+        """
+        found = self._with_targets(as_dataset(self._arranged(data, "data"), "data"))
+        if begun is not None:
+            found = self._coded(found, begun)
+        check_counted(found)
+        return found
+
+    def _coded(self, data: Dataset, begun: Beginning) -> Dataset:
+        if begun.classes is None or self.target != "labels":
+            return data
+        # its last layer knows the classes by their places; a new one may have others
+        known = begun.classes
+        taken = [
+            output.name
+            for output in self.network.outputs
+            if any(name in begun.taken for name in output.shapes)
+        ]
+        if not isinstance(known, Mapping):  # of the only output
+            known = dict.fromkeys(taken, known)
+        known = {name: known[name] for name in taken if name in known}
+        own = known if data.targets else known.get(self.network.last.name)
+        return data if own is None else data.with_classes(own, "the model that it begins with")
 
     def read(self, data: Any, what: str) -> Dataset:
         """Validation or test data as a dataset, not yet as the training data are."""
@@ -82,25 +105,11 @@ class DataPreparation:
         return data.split(fraction, self.network.seed)
 
     def as_seen(self, data: Dataset, begun: Beginning | None) -> Dataset:
-        """Code and normalize the training data, as the model did that the job begins with."""
+        """Normalize the training data, as the model did that the job begins with."""
         if not isinstance(self.normalize, bool) and self.normalize not in (None, "channel"):
             raise ModelError(
                 f'Job: normalize is True, "channel", False or None, got {self.normalize!r}'
             )
-        if begun is not None and begun.classes is not None and self.target == "labels":
-            # its last layer knows the classes by their places; a new one may have others
-            known = begun.classes
-            taken = [
-                output.name
-                for output in self.network.outputs
-                if any(name in begun.taken for name in output.shapes)
-            ]
-            if not isinstance(known, Mapping):  # of the only output
-                known = dict.fromkeys(taken, known)
-            known = {name: known[name] for name in taken if name in known}
-            own = known if data.targets else known.get(self.network.last.name)
-            if own is not None:
-                data = data.with_classes(own, "the model that it begins with")
         # Its first layer knows the columns by their places; a new one may have others.
         if begun is not None and set(self.network.layers[1].shapes) & set(begun.taken):
             check_names(data, begun.feature_names, "the model that it begins with")
@@ -154,6 +163,7 @@ class DataPreparation:
             return None
         if self.target == "labels" and (data.has_labels or data.targets):
             other = other.with_classes(data.all_classes, "the training data")
+        check_counted(other)
         check_names(other, data.feature_names, "the training data")
         if other.normalization is data.normalization:
             return other

@@ -20,6 +20,7 @@ from horn import html, mistakes, modelfile, version
 from horn.backends import in_use, is_compiled
 from horn.data import Normalization
 from horn.data.arrays import as_numbers
+from horn.data.checks import check_counted
 from horn.data.classes import Classes, all_to_json, as_array
 from horn.delays import hears_reversed
 from horn.description import Description, number, rebuild, shapes
@@ -402,6 +403,7 @@ class Model:
         if self.target == "labels":
             data = data.of_outputs(self.network.compared, self.network.has_several)
             data = data.with_classes(self.classes, "this model")
+        check_counted(data)
         check_fit(self.network, data, self.target)
         if not all(metric.reads for metric in self.metrics):  # a user's function, read when it runs
             self._engines.as_learned()

@@ -153,12 +153,12 @@ def confusion(model: Any, data: Any, y: Any = None, *, path: Path | None = None)
     _check("confusion", path)
     model = _model(model, "confusion")
     found = model._inputs.dataset(data if y is None else (data, y), "data")
+    found = found.with_classes(model.classes, "this model")
     if not found.has_labels or answers(model.network, model.target, found.y) is None:
         raise ModelError(
             "horn.plot.confusion: needs a model of one output that tells classes apart, and data "
             "with labels: horn.plot.confusion(run, (x, y))"
         )
-    found = found.with_classes(model.classes, "this model")
     outputs, y = model.predict(found), np.asarray(found.y)
     if y.ndim == 2:  # of each step, as far as each sequence has them
         ends = [y.shape[1]] * len(y) if found.lengths is None else found.lengths

@@ -32,8 +32,9 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
     scale : the value of one unit of x; None means 1/255 for uint8 and 1 for everything else. A
     Dataset keeps its own.
 
-    ``what`` names the data in messages. Contents are checked once per dataset: labels >= 0, no
-    NaN or infinity (one pass over floating-point data, none over bytes).
+    ``what`` names the data in messages. Contents are checked once per dataset: no NaN or infinity
+    (one pass over floating-point data, none over bytes). Labels below 0 are refused by a job, and
+    by a model that has no such classes.
 
     Raises
     ------
@@ -78,10 +79,20 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
     else:
         dataset = data
     if not dataset._checked:
-        check_not_negative(dataset.y, dataset.name)
         check_finite(dataset)
         object.__setattr__(dataset, "_checked", True)
     return dataset
+
+
+def check_counted(dataset: Dataset) -> None:
+    """Check that labels count from 0, as far as they are coded as the classes of a model or not at
+    all. Raises DataError.
+    """
+    if not dataset.targets:
+        check_not_negative(dataset.y, dataset.name)
+    for part in dataset.targets:
+        if part.is_labels and dataset.y is not None:
+            check_not_negative(targets.own(dataset.y, part), f"{dataset.name}: {part.name}")
 
 
 def check_not_negative(y: np.ndarray | None, name: str) -> None:

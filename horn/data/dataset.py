@@ -283,7 +283,7 @@ class Dataset:
             y, targets = recoded(self.y, self.targets, classes, self.name, owner)
             return self.with_fields(y=y, targets=targets)
         if self.y is not None and self.y.dtype.kind == "f" and self.y.shape[1:] == (1,):
-            if classes and all(type(label) is float for label in classes):  # labels, not targets
+            if classes and {*map(type, classes)} <= {int, float}:  # labels, not targets
                 own, codes = np.unique(self.y, return_inverse=True)
                 labels = self.with_fields(y=codes.reshape(-1), classes=tuple(own.tolist()))
                 return labels.with_classes(classes, owner)

@@ -78,17 +78,12 @@ def put_together(
     parts, first, is_small = [], 0, True
     for name, (array, classes) in found.items():
         is_labels = array.dtype.kind == "i"
-        if is_labels and array.min(initial=0) < 0:
-            row = int((array < 0).reshape(len(array), -1).any(axis=1).argmax())
-            raise DataError(
-                f"{what}: label {array[row].min()} of {name!r} in row {row} is negative; classes "
-                "count from 0, so remap it"
-            )
         size = 1 if array.ndim == 1 else array.shape[1]
         by_step = is_labels and array.ndim > 1
         parts.append(OutputTargets(name, first, size, is_labels, classes, by_step))
         first += size
-        is_exact = is_labels and array.max(initial=0) < EXACT_IN_FLOAT32
+        most = EXACT_IN_FLOAT32
+        is_exact = is_labels and -most < array.min(initial=0) <= array.max(initial=0) < most
         is_small &= is_exact or array.dtype == np.float32
     columns = [a.reshape(len(a), -1) for a, _ in found.values()]
     whole = np.concatenate(columns, axis=1, dtype=np.float32 if is_small else np.float64)

@@ -363,7 +363,7 @@ def test_commands_name_the_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ((X, DIGIT.tolist()), "y is a list of numbers, but the network has the outputs"),
         (X, "data has no targets, but the network has the outputs digit, side, sizes"),
         ((X, Y | {"digit": DIGIT[:9]}), r"the outputs have 9 \('digit'\), 80 \('side'\), 80"),
-        ((X, Y | {"digit": DIGIT - 1}), "label -1 of 'digit' in row .* is negative"),
+        ((X, Y | {"digit": DIGIT - 1}), "data: digit: label -1 in row .* is negative"),
         ((X, Y | {"digit": DIGIT * 3}), "labels contain 6 .* digit has classes 0..2"),
         ((X, Y | {"sizes": SIZES[:, :1]}), r"sizes: targets have shape \(80, 1\), but sizes has 2"),
         ((X, Y | {"sizes": None}), "targets of 'sizes' are None"),

@@ -410,6 +410,30 @@ def test_the_model_knows_classes_that_are_dates_or_large_numbers():
         assert set(model.predict(x, labels=True).tolist()) <= {*expected}
 
 
+def test_the_model_takes_its_whole_numbers_everywhere(tmp_path):
+    """Those below 0 were refused, of arrays and of files, and as floating-point numbers all."""
+    rng = np.random.default_rng(0)
+    x, sides = rng.normal(size=(40, 2)), np.repeat([0, 1], 20)
+    for first, second in ((-1, 1), (1, 2), (-3, -7)):
+        y = np.array([first, second])[sides]
+        model = HornClassifier(epochs=3, random_state=0).fit(x, y).model_
+        found = model.evaluate(x, y)
+        assert found["acc"] == (model.predict(x, labels=True) == y).mean()
+        table = "".join(f"{a!r},{b!r},{k}\n" for (a, b), k in zip(x.tolist(), y, strict=True))
+        (tmp_path / "y.csv").write_text("a,b,y\n" + table)
+        np.savez(tmp_path / "y.npz", x=x, y=y)
+        for data in (str(tmp_path / "y.csv"), str(tmp_path / "y.npz")):
+            assert model.evaluate(horn.data.load(data)) == found
+        assert model.evaluate(x, y.astype(float)) == model.evaluate(x, {"layer2": y}) == found
+        for given in (y, y.astype(float)):
+            job = horn.Job(model.network, (x, given), initial=model, validation=(x, given))
+            assert job.data.classes == tuple(sorted((first, second)))
+            np.testing.assert_array_equal(job.data.y, sides if first < second else 1 - sides)
+            np.testing.assert_array_equal(job.validation.y, job.data.y)
+        with pytest.raises(horn.DataError, match="labels that this model does not have: 5 "):
+            model.evaluate(x, np.where(sides, 5, first))
+
+
 def test_a_warm_start_with_other_classes_leaves_those_that_were_learned():
     x = np.random.default_rng(0).random((40, 4))
     model = HornClassifier(epochs=1, warm_start=True).fit(x, [0, 1] * 20)

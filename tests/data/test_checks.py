@@ -157,6 +157,23 @@ def test_labels_that_are_missing_negative_or_one_hot():
         data.check_labels(data.Dataset(x, np.eye(2)), 2, "output(2, softmax)")
 
 
+def test_labels_that_a_network_counts_are_not_negative():
+    net = horn.Network()
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    x, y, z = np.ones((3, 2)), np.array([0, -1, -1]), np.array([0, 1, 1])
+    for what, given in (("data", {"data": (x, y)}), ("data", {"data": (x, y), "validation": 0.4}),
+                        ("test", {"data": (x, z), "test": (x, y)})):  # fmt: skip
+        with pytest.raises(DataError) as caught:
+            horn.Job(net, **given)
+        assert str(caught.value) == (
+            f"{what}: label -1 in row 1 is negative (2 such labels in all); classes count from 0, "
+            "so remap y; numbers to be learned are a column, y.reshape(-1, 1)"
+        )
+    with pytest.raises(DataError, match="^data: label -1 in row 1 is negative"):
+        horn.Model(net, net.initial_parameters()).evaluate(x, y)
+
+
 def test_targets_of_another_width():
     dataset = data.as_dataset((np.ones((2, 2)), np.ones((2, 3))))
     data.check_targets(dataset, 3, "output(3, identity)")

@@ -149,7 +149,6 @@ def test_read_converts_then_scales_once(dtype, stored):
         (np.ones((2, 2)), np.ones((2, 2, 2)), "data: y has shape (2, 2, 2), but (samples,)"),
         (np.ones((2, 2)), np.ones((2, 0)), "data: y has shape (2, 0), so there is nothing to"),
         (np.ones((2, 2)), np.array([0, 2**63], np.uint64), "label 9223372036854775808 in row 1 is"),
-        (np.ones((3, 2)), [0, -1, -1], "label -1 in row 1 is negative (2 such labels in all)"),
     ],
 )
 def test_what_does_not_fit_is_named(x, y, words):
