@@ -213,8 +213,17 @@ class Model:
 
     @mistakes.teaches
     def cut(self, layer: str) -> Model:
-        """A model that ends with this layer and sends its outputs: features, an encoder."""
+        """A model that ends with this layer and sends its outputs: features, an encoder. An output
+        layer keeps its classes.
+        """
         network = self._engines.as_learned().until(layer)
+        classes, kept = self.classes, {*KEPT_FACTS}
+        if isinstance(classes, Mapping):
+            classes = classes.get(layer)
+        elif layer == self.network.last.name:
+            kept.add("answers")
+        else:
+            classes = None
         wanted = shapes(network)
         return Model(
             network,
@@ -224,8 +233,9 @@ class Model:
             target=None,
             backend=self.backend,
             threads=self.threads,
-            facts={k: v for k, v in self.facts.items() if k in KEPT_FACTS},
+            facts={k: v for k, v in self.facts.items() if k in kept},
             code=Description.of(network) if self._code else None,
+            classes=classes,
             normalization=self.normalization,
             feature_names=self.feature_names,
         )

@@ -123,6 +123,27 @@ def test_outputs_of_which_each_answers_by_itself_are_told_no_largest(tmp_path: P
     np.testing.assert_array_equal(codes.predict(X, labels=True), codes.predict(X).argmax(axis=1))
 
 
+def test_a_cut_that_ends_with_an_output_has_its_classes(tmp_path: Path) -> None:
+    """It told numbers of classes; and of several labels per sample the largest output."""
+    y = np.array(["cat", "dog", "eel"])[CODES]
+    model = trained(y, epochs=1).model
+    model.cut("layer2").save(tmp_path / "m.horn")
+    for cut in (model.cut("layer2"), horn.Model.load(tmp_path / "m.horn")):
+        assert cut.classes == ("cat", "dog", "eel")
+        np.testing.assert_array_equal(cut.predict(X, labels=True), model.predict(X, labels=True))
+    assert model.cut("layer1").classes_ is None
+    both = network()
+    both.output(1, loss="squared_error", inputs=both.layers[1], name="size")
+    model = trained({"layer2": y, "size": X[:, :1]}, net=both, epochs=1).model
+    labels = model.predict(X, labels=True)["layer2"]
+    np.testing.assert_array_equal(model.cut("layer2").predict(X, labels=True), labels)
+    assert model.cut("size").classes is None
+    rows = np.eye(3, dtype=int)[CODES] | np.eye(3, dtype=int)[0]
+    model = trained(rows, net=network(3, "binary_cross_entropy", "sigmoid"), epochs=1).model
+    with pytest.raises(horn.ModelError, match="each output of this model answers by itself"):
+        model.cut("layer2").predict(X, labels=True)
+
+
 def test_an_output_that_is_a_number_is_no_label() -> None:
     """It was said to be 0, whatever it was."""
     model = trained(X[:, :1], net=network(1, "squared_error", "identity")).model
