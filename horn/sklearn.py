@@ -209,6 +209,11 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         for name in ("early_stopping", "warm_start"):
             if not isinstance(given := getattr(self, name), (bool, np.bool_)):
                 raise ModelError(f"{type(self).__name__}: {name} is True or False, got {given!r}")
+        size = self.batch_size
+        if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
+            raise ModelError(
+                f"{type(self).__name__}: batch_size must be a whole number from 1, got {size!r}"
+            )
         share = self.validation_fraction
         if self.early_stopping and not (isinstance(share, (float, np.floating)) and 0 < share < 1):
             raise ModelError(
@@ -286,6 +291,12 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _train_more(self, x: Array, y: Array) -> None:
         """Train one epoch, in this process, with the optimizer's memory of the epochs before."""
+        self._check()
+        if self.early_stopping:
+            raise ModelError(
+                f"{type(self).__name__}: early_stopping=True is of fit, which goes through all "
+                "epochs; partial_fit trains one, of all samples given: set early_stopping=False"
+            )
         before = self._before("partial_fit")
         network = self._network(x.shape[1]) if before is None else before.network
         dtype = str(x.dtype) if before is None else before.dtype

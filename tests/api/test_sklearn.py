@@ -611,3 +611,21 @@ def test_sequences_and_pictures_are_told_where_to_go():
 def test_parameters_that_would_be_taken_for_others_are_refused(given, said):
     with pytest.raises(horn.HornError, match=said):
         HornRegressor(epochs=1, **given).fit(np.zeros((4, 2)), np.arange(4.0))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"batch_size": 0}, "batch_size must be a whole number from 1, got 0"),
+        ({"batch_size": "auto"}, "batch_size must be a whole number from 1, got 'auto'"),
+        ({"batch_size": True}, "batch_size must be a whole number from 1, got True"),
+        ({"early_stopping": "no"}, "early_stopping is True or False, got 'no'"),
+        ({"early_stopping": True}, "early_stopping=True is of fit, .* set early_stopping=False"),
+    ],
+)
+def test_partial_fit_refuses_parameters_too(given, said):
+    """Some were divisions by zero, and early stopping was ignored."""
+    model = HornRegressor(**given)
+    with pytest.raises(horn.HornError, match=f"^HornRegressor: {said}"):
+        model.partial_fit(np.zeros((4, 2)), np.arange(4.0))
+    assert not hasattr(model, "model_")
