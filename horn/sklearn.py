@@ -52,7 +52,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 TYPES = (np.float64, np.float32)
-CODE = ("neuron", "activation")  # the parameters that may have a source
+CODE = ("neuron", "activation", "learning_rate")  # the parameters that may have a source
 SHAPING = ("hidden_layer_sizes", "activation", "neuron")  # the parameters that the network is of
 
 
@@ -424,8 +424,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         raise NoSuchAttribute(said)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle a neuron or an activation of a script, a notebook or a function as its source, as
-        in a model file.
+        """Pickle a neuron, an activation or a learning rate of a script, a notebook or a function as
+        its source, as in a model file.
         """
         state = dict(super().__getstate__())
         state["_live"] = None

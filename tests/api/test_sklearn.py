@@ -156,6 +156,18 @@ def test_an_activation_and_a_neuron_without_names_are_pickled(activation):
     model.fit(x, y).partial_fit(x, y)
 
 
+def test_a_learning_rate_without_a_name_is_pickled():
+    """It trained, and was cloned, but neither pickled nor went through joblib.dump."""
+    x, y = load_iris(return_X_y=True)
+    model = HornClassifier(optimizer="sgd", learning_rate=lambda t: 0.1 / (1 + t), random_state=0)
+    model.partial_fit(x, y, classes=range(3))
+    twin = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(model))))
+    assert [twin.learning_rate(t) for t in (0, 1)] == [0.1, 0.05]
+    np.testing.assert_array_equal(
+        twin.partial_fit(x, y).predict_proba(x), model.partial_fit(x, y).predict_proba(x)
+    )
+
+
 def test_a_search_changes_optimizers_and_rates():
     x, y = load_iris(return_X_y=True)
     grid = {"optimizer": ["sgd", horn.SGD(momentum=0.9)], "learning_rate": [1e-6, 0.1]}
