@@ -424,8 +424,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         raise NoSuchAttribute(said)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle a neuron, an activation or a learning rate of a script, a notebook or a function as
-        its source, as in a model file.
+        """Pickle a neuron, an activation or a learning rate of a script, a notebook or a function
+        as its source, as in a model file.
         """
         state = dict(super().__getstate__())
         state["_live"] = None
@@ -577,7 +577,8 @@ class HornRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     def _targets(self, x: Array, y: Array) -> Array:
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
-        y = np.ascontiguousarray(y.reshape(len(y), -1), x.dtype)
+        kept = y.dtype if y.dtype in TYPES else np.float64  # rounded where it is read, if it fits
+        y = np.ascontiguousarray(y.reshape(len(y), -1), kept)
         self.n_outputs_ = y.shape[1]
         return cast(Array, y)
 

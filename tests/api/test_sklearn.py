@@ -596,6 +596,18 @@ def test_a_run_that_diverges_is_scikit_learns_warning_with_what_the_estimator_ha
         clone(model).fit(x, x[:, 0] > 0)
 
 
+@pytest.mark.filterwarnings("error")
+def test_targets_that_single_precision_does_not_have_are_named():
+    """NumPy warned of an overflow, and infinity was said to be in y."""
+    x = np.ones((4, 2), np.float32)
+    for learn in ("fit", "partial_fit"):
+        with pytest.raises(horn.DataError, match=r"y has 1e\+300 at row 2, .* only such"):
+            getattr(HornRegressor(epochs=1), learn)(x, [0.0, 1.0, 1e300, 2.0])
+    single, double = (np.array([0.1, 0.2, 0.3, 0.4], kind) for kind in ("f4", "f8"))
+    first, second = (HornRegressor(epochs=2, random_state=0).fit(x, y) for y in (single, double))
+    np.testing.assert_array_equal(first.predict(x), second.predict(x))
+
+
 def test_sequences_and_pictures_are_told_where_to_go():
     x = np.zeros((4, 5, 2))
     with pytest.raises(ValueError, match=r"dim 3.*tables \(n_samples.*net\.input\(features, steps"):
