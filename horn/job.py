@@ -16,6 +16,7 @@ from horn.data import (
     Augment,
 )
 from horn.data.augment import AugmentedBatch
+from horn.data.checks import check_weights
 from horn.data.classes import check_kept
 from horn.data.stream import Stream, as_stream, is_stream
 from horn.delays import hears_reversed
@@ -382,6 +383,8 @@ class Job:
             data = getattr(self, what)
             if data is not None:
                 check_fits(self.network, self.target, self.dtype, data, what)
+        if not isinstance(self.data, Stream):
+            check_weights(self.data, self.dtype)
 
     def batches(self) -> AugmentedBatch | None:
         """The augmented batches of the training data; None where batches are plain rows of them."""

@@ -199,6 +199,28 @@ def check_range(dataset: Dataset, dtype: str) -> None:
             )
 
 
+def check_weights(dataset: Dataset, dtype: str) -> None:
+    """Check that no weight of the training data is infinity in the type of a network, and that not
+    all are 0 there. Raises DataError.
+    """
+    if dataset.weight is None:
+        return
+    most, largest = float(np.finfo(dtype).max), float(dataset.weight.max())
+    if largest > most:
+        row = int(dataset.weight.argmax()) // dataset.weight[0].size
+        raise DataError(
+            f"{dataset.name}: the weight in row {row:,} is {largest:g}: above {most:.2g} it is "
+            f"infinity in {dtype}, in which this network computes; divide all weights "
+            "(sample_weight, class_weight) by one number"
+        )
+    if np.asarray(largest, dtype) == 0:
+        raise DataError(
+            f"{dataset.name}: all weights are 0 in {dtype}, in which this network computes (the "
+            f"largest is {largest:g}): nothing would be learned; give larger ones (sample_weight, "
+            "class_weight)"
+        )
+
+
 def check_features(
     dataset: Dataset, expected: int, learned_by: str = "", sample: tuple[int, ...] = ()
 ) -> None:

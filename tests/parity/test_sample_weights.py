@@ -405,6 +405,31 @@ def test_wrong_weights_say_what_to_write(more: dict[str, Any], said: str) -> Non
         horn.Job(network(last=2), rare(60), **more)
 
 
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ({"sample_weight": [1.0, 1e39] * 20}, r"the weight in row \d is 1e\+39: above"),
+        ({"class_weight": {0: 1e39, 1: 1e39, 2: 1e39}}, r"the weight in row 0 is 1e\+39: above"),
+        ({"sample_weight": [1e-50] * 40}, r"all weights are 0 in float32.*st is 1e-50"),
+        ({"class_weight": {0: 1e-50, 1: 0, 2: 0}}, "all weights are 0 in float32"),
+    ],
+)
+def test_weights_that_single_precision_does_not_have_are_refused(more: Any, said: str) -> None:
+    """They ended as a loss that was NaN, or taught nothing."""
+    data = np.ones((40, 5)), np.arange(40) % 3
+    for dtype in ("float32", "float64"):
+        weighed = horn.Job(network(), data, validation=0.2, dtype=dtype, **more)
+        if dtype == "float64":
+            weighed.check_data()
+            continue
+        with pytest.raises(DataError, match=f"^data: {said}"):
+            weighed.check_data()
+    nothing = [1.0, 0.0, 0.0] * 13 + [1.0]
+    neither = horn.Job(network(), data, sample_weight=nothing, class_weight={0: 0}, dtype="float64")
+    with pytest.raises(DataError, match="all weights are 0 in float64"):
+        neither.check_data()
+
+
 def test_weights_need_a_loss_and_classes() -> None:
     net = horn.Network()
     net.input(5)
