@@ -262,17 +262,12 @@ def check_names(dataset: Dataset, expected: tuple[str, ...], owner: str) -> None
         expected = numbered
     if not got or got == expected or len(got) != len(expected):
         return
-    if more := sorted(set(got) - set(expected)):
-        absent = sorted(set(expected) - set(got))
-        said = f"{tables.first_few(more)} instead of {tables.first_few(absent)}"
-    else:
-        at = next(i for i, (a, b) in enumerate(zip(got, expected, strict=True)) if a != b)
-        said = f"another order, {got[at]!r} where {expected[at]!r} was"
     write = ""
     if owner == "this model" and learned:
         write = " (x[list(model.feature_names)] of pandas and polars, if columns are named by text)"
     raise DataError(
-        f"{dataset.name}: other columns than {owner} has: {said}. Pass "
+        f"{dataset.name}: other columns than {owner} has: "
+        f"{tables.difference(got, expected)}. Pass "
         f"{tables.first_few(expected)}, in this order{write}; "
         "an array has no names, and is taken as it is"
     )

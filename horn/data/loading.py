@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -65,12 +64,12 @@ def load(
     spec = os.fspath(spec)
     if not spec.strip():
         raise NotFound(f"no data are named; give a path, or one of {', '.join(KNOWN)}")
-    columns = {"label": label, "ids": ids}
+    columns: dict[str, str | int | None] = {"label": label, "ids": ids}
     if spec == "-":
-        return _table(csv.STDIN, "standard input", labels, columns)
+        return _of_table(csv.table(csv.STDIN, labels=labels, **columns), 1.0, "standard input")
     path = Path(spec).expanduser()
     if _is_csv(path) and path.is_file():
-        return _table(path, spec, labels, columns)
+        return _of_table(csv.table(path, labels=labels, **columns), 1.0, spec)
     is_missing = _is_csv(path) and not path.exists()  # the complaint is below
     if (label is not None or ids is not None) and not is_missing:
         raise DataError(f"{spec}: only .csv files have columns with names; leave label and ids out")
@@ -96,8 +95,7 @@ def _file(spec: str, labels: bool) -> Dataset:
     if is_picture or (path.is_dir() and pictures.has_pictures(path)):
         return pictures.images(spec, labels=labels)
     if path.is_dir():
-        x, y, scale = shards.read(path, labels=labels)
-        return as_dataset((x, y), spec, scale=scale)
+        return _of_table(*shards.read(path, labels=labels), spec)
     if path.exists():
         return _read_file(path, None, spec, labels)
     head, _, tail = spec.rpartition(":")
@@ -119,9 +117,8 @@ def _is_csv(path: Path) -> bool:
     return found is not None and found.reader is csv
 
 
-def _table(path: Path, spec: str, labels: bool, columns: Mapping[str, str | int | None]) -> Dataset:
-    found = csv.table(path, labels=labels, **columns)
-    dataset = as_dataset((found.x, found.y), spec, scale=1.0)
+def _of_table(found: csv.CsvTable, scale: float, spec: str) -> Dataset:
+    dataset = as_dataset((found.x, found.y), spec, scale=scale)
     names = found.names if len(set(found.names)) == len(found.names) else ()
     return dataset.with_fields(ids=found.ids, id_name=found.id_name, feature_names=names)
 

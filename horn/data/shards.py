@@ -14,46 +14,54 @@ import numpy as np
 from horn import formats
 from horn.data import arrays
 from horn.errors import DataError
-from horn.formats import FileFormat, parts
+from horn.formats import FileFormat, csv, parts, tables
+from horn.formats.csv import CsvTable
 
-Pair = tuple[np.ndarray, np.ndarray | dict[str, np.ndarray] | None]
 
-
-def read(folder: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray | None, float]:
-    """Read (x, y, scale) of all shards; y is None if they have none, or without ``labels``.
+def read(folder: Path, *, labels: bool = True) -> tuple[CsvTable, float]:
+    """Read (what a table of all shards has, scale); its y is None if they have none, or without
+    ``labels``; it has names where all shards have a header.
     A single .npy shard stays memory-mapped; several files are copied into one array, which takes
     their own size and that of one shard more. Raises DataError, which names the file.
     """
     kind, files = _shards(folder)
     xs: list[np.ndarray] = []
     ys: list[np.ndarray] = []
+    ids: list[np.ndarray] = []
+    headers: dict[Path, tuple[str, ...]] = {}
     scale = 1.0
     for path in files:
-        raw_x, raw_y = _read(kind, path, labels)
-        x, natural_scale = arrays.as_features(raw_x, str(path))
+        found = _read(kind, path, labels)
+        x, natural_scale = arrays.as_features(found.x, str(path))
         scale = natural_scale if kind.scale is None else kind.scale
         y, classes = None, None
-        if isinstance(raw_y, dict):
-            raise DataError(
-                f"{path}: targets of several outputs ({', '.join(raw_y)}) are read from one .npz "
-                "file, not from shards; put all samples in one"
-            )
-        if raw_y is not None:
-            y, classes = arrays.as_labels_or_targets(raw_y, str(path))
+        if found.y is not None:
+            y, classes = arrays.as_labels_or_targets(found.y, str(path))
         arrays.check_shapes(x, y, str(path))
         if classes is not None:  # coded after all are read: a shard may lack some
-            y = np.asarray(raw_y)
-        if xs and (y is not None) != bool(ys):
-            raise DataError(
-                f"{path}: has {'no labels' if y is None else 'labels'}, but {files[0].name} has "
-                f"{'labels' if ys else 'none'}; give labels to all shards or to none"
-            )
+            y = np.asarray(found.y)
+        _check_header(found.header, path, headers)
+        for what, own, others in (("labels", y, ys), ("names of samples", found.ids, ids)):
+            if xs and (own is not None) != bool(others):
+                raise DataError(
+                    f"{path}: has {'no ' * (own is None)}{what}, but {files[0].name} has "
+                    f"{what if others else 'none'}; give {what} to all shards or to none"
+                )
         _check_same("x", x, xs, path, files[0], kind.scale is not None)
         xs.append(x)
         if y is not None:
             _check_same("y", y, ys, path, files[0], y.dtype.kind == "U")
             ys.append(y)
-    return parts.join(xs), parts.join(ys) if ys else None, scale
+        if found.ids is not None:
+            ids.append(found.ids)
+    names = found.names if all(headers.values()) else ()
+    return CsvTable(
+        parts.join(xs),
+        parts.join(ys) if ys else None,
+        parts.join(ids) if ids else None,
+        found.id_name if names else "id",
+        names,
+    ), scale
 
 
 def _shards(folder: Path) -> tuple[FileFormat, list[Path]]:
@@ -75,17 +83,39 @@ def _shards(folder: Path) -> tuple[FileFormat, list[Path]]:
     return kind, sorted(files, key=_by_name_and_number)
 
 
-def _read(kind: FileFormat, path: Path, labels: bool) -> Pair:
+def _read(kind: FileFormat, path: Path, labels: bool) -> CsvTable:
+    if kind.reader is csv:
+        return csv.table(path, labels=labels)
     if kind.is_pair:
-        pair: Pair = kind.reader.read(path, labels=labels)
-        return pair
+        x, y = kind.reader.read(path, labels=labels)
+        if isinstance(y, dict):
+            raise DataError(
+                f"{path}: targets of several outputs ({', '.join(y)}) are read from one .npz "
+                "file, not from shards; put all samples in one"
+            )
+        return CsvTable(x, y, None)
     beside, read = path.with_name("y" + path.name[1:]), kind.reader.read
-    return read(path), read(beside) if labels and beside.exists() else None
+    return CsvTable(read(path), read(beside) if labels and beside.exists() else None, None)
 
 
 def _by_name_and_number(path: Path) -> list[tuple[int, int, str]]:
     pieces = re.split(r"([0-9]+)", path.name)
     return [(1, int(p), "") if p.isdigit() else (0, 0, p) for p in pieces]
+
+
+def _check_header(
+    header: tuple[str, ...], path: Path, headers: dict[Path, tuple[str, ...]]
+) -> None:
+    """Note a shard's header, which is that of all that have one: columns are joined by place."""
+    first = next((other for other in headers if headers[other]), path)
+    headers[path] = header
+    expected = headers[first]
+    if header and header != expected:
+        raise DataError(
+            f"{path}: other columns than {first.name} has: {tables.difference(header, expected)}. "
+            f"Its header is {tables.first_few(header)}, that of {first.name} "
+            f"{tables.first_few(expected)}; give all shards the same columns, in the same order"
+        )
 
 
 def _check_same(

@@ -54,11 +54,17 @@ class Columns:
     ids: int | None
     is_text: bool  # whether labels are text
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The header of the features; () without one."""
+        return tuple(self.names[k] for k in self.features) if self.names else ()
+
 
 @dataclass
 class CsvTable:
     """A file's content: x (n, features) uint8 or float64 · y (n,) int64 or text, (n, 1) float64, or
     None · ids (n,) text or None. id_name : their header. names : the header of the columns of x.
+    header : of all columns, () without one.
     """
 
     x: np.ndarray
@@ -66,6 +72,7 @@ class CsvTable:
     ids: np.ndarray | None
     id_name: str = "id"
     names: tuple[str, ...] = ()
+    header: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,8 +112,7 @@ def table(
     has_name = columns.ids is not None and columns.names
     name = columns.names[columns.ids] if has_name and columns.ids is not None else "id"
     called = np.array(ids_found) if columns.ids is not None else None
-    features = tuple(columns.names[k] for k in columns.features) if columns.names else ()
-    return CsvTable(parts.join(xs), y, called, name, features)
+    return CsvTable(parts.join(xs), y, called, name, columns.feature_names, columns.names)
 
 
 def as_labels(column: np.ndarray) -> np.ndarray:

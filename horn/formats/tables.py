@@ -51,6 +51,17 @@ def names_of_all(x: Any, what: str) -> tuple[str, ...]:
     return found[0] if found else ()
 
 
+def difference(got: tuple[str, ...], expected: tuple[str, ...]) -> str:
+    """What two unequal lists of columns differ in, in words."""
+    more, absent = sorted(set(got) - set(expected)), sorted(set(expected) - set(got))
+    if more and absent:
+        return f"{first_few(more)} instead of {first_few(absent)}"
+    if len(got) != len(expected):
+        return f"{len(got):,} columns instead of {len(expected):,}"
+    at = next(i for i, (a, b) in enumerate(zip(got, expected, strict=True)) if a != b)
+    return f"another order, {got[at]!r} where {expected[at]!r} was"
+
+
 def _library(x: Any) -> str:
     return type(x).__module__.partition(".")[0]
 

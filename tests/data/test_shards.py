@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import horn
 from horn.data import load
 from horn.errors import DataError
 
@@ -86,3 +87,61 @@ def test_the_shard_that_does_not_fit_is_named(tmp_path, second, words):
         load(str(tmp_path))
     assert str(caught.value).startswith(f"{tmp_path / '2.npz'}: ")
     assert words in str(caught.value)
+
+
+def test_csv_shards_keep_the_names_of_their_columns_and_samples(tmp_path):
+    (tmp_path / "1.csv").write_text("plant,a,b,y\nr1,1,2,0\n")
+    (tmp_path / "2.csv").write_text("plant,a,b,y\nr2,3.5,4,1\nr3,5,6,0\n")
+    found = load(str(tmp_path))
+    assert (found.feature_names, found.id_name) == (("a", "b"), "plant")
+    assert found.ids.tolist() == ["r1", "r2", "r3"]
+    assert found.x.tolist() == [[1, 2], [3.5, 4], [5, 6]]
+    (tmp_path / "3.csv").write_text("r4,7,8,1\n")  # by place, as an array
+    found = load(str(tmp_path))
+    assert (found.feature_names, found.id_name, len(found.ids)) == ((), "id", 4)
+
+
+@pytest.mark.parametrize(
+    "header, words",
+    [
+        ("b,a,y", "another order, 'b' where 'a' was. Its header is 'b', 'a', 'y', that of 1.csv "
+         "'a', 'b', 'y'; give all shards the same columns, in the same order"),
+        ("a,c,y", "'c' instead of 'b'. Its header is 'a', 'c', 'y', that of 1.csv"),
+        ("a,b,c", "'c' instead of 'y'. Its header is"),
+        ("a,y,b", "another order, 'y' where 'b' was. "),
+        ("a,b,b,y", "4 columns instead of 3. "),
+    ],
+)  # fmt: skip
+def test_csv_shards_with_other_headers_are_refused(tmp_path, header, words):
+    """They were joined by place, so a column was learned from as another."""
+    (tmp_path / "0.csv").write_text("5,6,1\n")  # without a header
+    (tmp_path / "1.csv").write_text("a,b,y\n1,2,0\n")
+    (tmp_path / "2.csv").write_text(header + "\n" + "3," * header.count(",") + "1\n")
+    with pytest.raises(DataError) as caught:
+        load(str(tmp_path))
+    assert str(caught.value).startswith(f"{tmp_path / '2.csv'}: other columns than 1.csv has: ")
+    assert words in str(caught.value)
+
+
+def test_names_of_samples_are_of_all_csv_shards_or_none(tmp_path):
+    (tmp_path / "1.csv").write_text("1,2,0\n")
+    (tmp_path / "2.csv").write_text("r2,3,4,1\n")
+    with pytest.raises(DataError, match=r"2.csv: has names of samples, but 1.csv has none; give"):
+        load(str(tmp_path))
+
+
+def test_a_folder_of_other_columns_is_no_validation_data(tmp_path):
+    for folder, header in (("train", "a,b,y"), ("other", "b,a,y")):
+        (tmp_path / folder).mkdir()
+        for name in ("1.csv", "2.csv"):
+            (tmp_path / folder / name).write_text(f"{header}\n1,2,0\n3,4,1\n")
+    net = horn.Network()
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    train, other = (load(str(tmp_path / folder)) for folder in ("train", "other"))
+    with pytest.raises(DataError, match=r"other: other columns than the training data has: anoth"):
+        horn.Job(net, train, validation=other)
+    model = horn.train(horn.Job(net, train, epochs=1), progress=False).model
+    assert model.feature_names == ("a", "b")
+    with pytest.raises(DataError, match="other columns than this model has: another order, 'b'"):
+        model.evaluate(other)
