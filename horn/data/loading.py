@@ -17,7 +17,7 @@ from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
 from horn.data.known import PARTS, cifar10, digits, mnist
 from horn.errors import DataError, NotFound
-from horn.formats import csv, format_of, known, npz
+from horn.formats import csv, format_of, known, npy, npz
 from horn.formats.files import near
 from horn.formats.npz import Targets
 from horn.mistakes import shown, teaches
@@ -108,7 +108,8 @@ def _file(spec: str, labels: bool) -> Dataset:
             if not path.is_file():
                 raise _not_found(str(path), path)
         x, y = (_array(path) for path in paths)
-        return _of_arrays(x, y if labels else None, None, spec)
+        found = _of_arrays(x, y if labels else None, None, spec)
+        return found.with_fields(feature_names=npy.names(paths[0], x))
     raise _not_found(spec, Path(spec).expanduser())
 
 
@@ -131,7 +132,8 @@ def _read_file(path: Path, part: str | None, spec: str, labels: bool) -> Dataset
         raise DataError(f"{spec}: only .npz files have parts; leave out :{part}")
     if found is not None and found.is_pair:
         return as_dataset(found.reader.read(path, labels=labels), spec, scale=found.scale)
-    return as_dataset((_array(path), None), spec)
+    x = _array(path)
+    return as_dataset((x, None), spec).with_fields(feature_names=npy.names(path, x))
 
 
 def _of_arrays(x: np.ndarray, y: Targets, lengths: np.ndarray | None, spec: str) -> Dataset:

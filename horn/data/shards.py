@@ -1,7 +1,7 @@
 """Folders of shards: files of one format and one shape, joined in the order of their names.
 
-``horn.formats.FORMATS`` says which; a file ``x*`` of one array goes with ``y*``, if there is one.
-Numbers in names count as numbers: shard-2 comes before shard-10.
+``horn.formats.FORMATS`` says which; a file ``x*`` of one array goes with ``y*``, if there is one,
+and with ``x*.names.txt``. Numbers in names count as numbers: shard-2 comes before shard-10.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 from horn import formats
 from horn.data import arrays
 from horn.errors import DataError
-from horn.formats import FileFormat, csv, parts, tables
+from horn.formats import FileFormat, csv, npy, parts, tables
 from horn.formats.csv import CsvTable
 
 
 def read(folder: Path, *, labels: bool = True) -> tuple[CsvTable, float]:
     """Read (what a table of all shards has, scale); its y is None if they have none, or without
-    ``labels``; it has names where all shards have a header.
+    ``labels``; it has names of columns where all shards have them.
     A single .npy shard stays memory-mapped; several files are copied into one array, which takes
     their own size and that of one shard more. Raises DataError, which names the file.
     """
@@ -95,7 +95,9 @@ def _read(kind: FileFormat, path: Path, labels: bool) -> CsvTable:
             )
         return CsvTable(x, y, None)
     beside, read = path.with_name("y" + path.name[1:]), kind.reader.read
-    return CsvTable(read(path), read(beside) if labels and beside.exists() else None, None)
+    x, y = read(path), read(beside) if labels and beside.exists() else None
+    names = npy.names(path, x)
+    return CsvTable(x, y, None, names=names, header=names)
 
 
 def _by_name_and_number(path: Path) -> list[tuple[int, int, str]]:

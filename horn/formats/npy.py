@@ -1,6 +1,7 @@
 """.npy files: one array each, memory-mapped, so that data larger than memory can be learned from.
 
-Objects are never unpickled. An array in Fortran order is copied where its rows are needed.
+Objects are never unpickled. An array in Fortran order is copied where its rows are needed. Beside
+x.npy there may be x.names.txt, UTF-8 text with the name of a column in each line.
 
 Source: NumPy, "A simple file format for NumPy arrays" (numpy.lib.format).
 """
@@ -51,6 +52,32 @@ def read(path: Path) -> np.ndarray:
     if expected == 0:  # nothing can be mapped
         return np.empty(shape, dtype)
     return np.asarray(np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C"))
+
+
+def names_file(path: Path) -> Path:
+    """The place of the names of an array's columns."""
+    return path.with_suffix(".names.txt")
+
+
+def names(path: Path, x: np.ndarray) -> tuple[str, ...]:
+    """The names of the columns of an array x (n, columns), the file's; () if there are none.
+    Raises DataError.
+    """
+    place = names_file(path)
+    if not place.exists():
+        return ()
+    try:
+        with reading(place):
+            text = place.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: is not UTF-8 text ({error.reason}); save it as UTF-8") from error
+    found = tuple(text.removesuffix("\n").split("\n"))
+    if x.shape[1:] != (len(found),):
+        raise DataError(
+            f"{place}: has {len(found):,} names, one a line, but the samples of {path.name} have "
+            f"the shape {x.shape[1:]}; give each column a name, or remove the file"
+        )
+    return found
 
 
 def header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

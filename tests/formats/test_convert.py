@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import horn
 from horn import data
 from horn.errors import DataError, NotFound
 from horn.formats import csv
@@ -16,10 +17,13 @@ def test_what_is_converted_is_what_is_loaded(tmp_path, monkeypatch, label, kind)
     folder = data.convert(path, tmp_path / "rows")
     found, expected = data.load(folder), data.load(str(path))
     assert isinstance(np.load(tmp_path / "rows" / "x.npy", mmap_mode="r"), np.memmap)
-    assert found.x.dtype == np.float32 and not found.x.flags.writeable
+    assert found.x.dtype == np.float64 and not found.x.flags.writeable
     np.testing.assert_array_equal(found.x, expected.x)
     np.testing.assert_array_equal(found.y, expected.y)
     assert found.classes == expected.classes
+    assert found.feature_names == expected.feature_names == ("a", "b")
+    assert data.load(f"{folder}/x.npy,{folder}/y.npy").feature_names == ("a", "b")
+    assert data.load(f"{folder}/x.npy").feature_names == ("a", "b")
     assert found.y.dtype.kind == ("i" if kind == "U" else kind)
     with pytest.raises(DataError, match="x.npy is there already; name another folder"):
         data.convert(path, tmp_path / "rows")
@@ -37,8 +41,32 @@ def test_a_wrong_line_leaves_nothing(tmp_path):
         data.convert(path, tmp_path / "rows", dtype="int8")
 
 
-def test_doubles_are_kept(tmp_path):
-    path = tmp_path / "rows.csv"
-    path.write_text("0.1\n0.2\n")
-    found = data.load(data.convert(path, tmp_path / "rows", labels=False, dtype="float64"))
-    assert found.x.tolist() == [[0.1], [0.2]] and found.y is None
+def test_digits_are_kept_unless_half_the_room_is_asked_for(tmp_path):
+    """Times in seconds were 128 seconds apart or the same."""
+    path, times = tmp_path / "rows.csv", [[1.7e9], [1.7e9 + 3], [0.1]]
+    path.write_text("".join(f"{time!r}\n" for [time] in times))
+    found = data.load(data.convert(path, tmp_path / "rows", labels=False))
+    assert found.x.tolist() == times and found.y is None and found.feature_names == ()
+    found = data.load(data.convert(path, tmp_path / "half", labels=False, dtype="float32"))
+    assert found.x.dtype == np.float32
+    np.testing.assert_array_equal(found.x, np.array(times, np.float32))
+
+
+@pytest.mark.parametrize("name", ["y.npy", "x.names.txt"])
+def test_what_would_be_read_with_the_arrays_is_not_mixed_with_them(tmp_path, name):
+    (tmp_path / name).write_text("old")
+    (tmp_path / "rows.csv").write_text("1,2\n")
+    with pytest.raises(DataError, match=f"{name} is there already; name another folder"):
+        data.convert(tmp_path / "rows.csv", tmp_path, labels=False)
+
+
+def test_a_model_of_converted_data_knows_the_columns(tmp_path):
+    (tmp_path / "rows.csv").write_text("a,b,y\n1,2.5,0\n3,4,1\n")
+    (tmp_path / "swapped.csv").write_text("b,a,y\n2.5,1,0\n4,3,1\n")
+    net = horn.Network()
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    folder = data.convert(tmp_path / "rows.csv", tmp_path / "rows")
+    model = horn.train(horn.Job(net, data.load(folder), epochs=1), progress=False).model
+    with pytest.raises(DataError, match="another order, 'b' where 'a' was. Pass 'a', 'b', in this"):
+        model.evaluate(data.load(str(tmp_path / "swapped.csv")))

@@ -109,3 +109,20 @@ def test_an_odd_header_is_damage_and_allocates_nothing(tmp_path, header):
         archive.writestr("x.npy", written(header))
     with pytest.raises(DataError, match=r"array 'x' is damaged .*; write it again with np.savez"):
         npz.read(path)
+
+
+@pytest.mark.parametrize(
+    "names, words",
+    [
+        (b"a\nb\n", "x.names.txt: has 2 names, one a line, but the samples of x.npy have the shape "
+         r"\(3,\); give each column a name, or remove the file"),
+        (b"a\nb\n\xff", r"x.names.txt: is not UTF-8 text \(invalid start byte\); save it as"),
+    ],
+)  # fmt: skip
+def test_names_of_columns_that_do_not_fit_are_refused(tmp_path, names, words):
+    np.save(tmp_path / "x.npy", np.ones((4, 3)))
+    (tmp_path / "x.names.txt").write_bytes(b"\xef\xbb\xbfa\r\nb\r\n \xc3\xa4\r\n")  # of an editor
+    assert load(str(tmp_path)).feature_names == ("a", "b", " ä")
+    (tmp_path / "x.names.txt").write_bytes(names)
+    with pytest.raises(DataError, match=words):
+        load(str(tmp_path))
