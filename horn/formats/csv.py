@@ -226,6 +226,12 @@ class CsvReader:
         ids = None if self.ids is None else self._place(self.ids, names, n)
         if label is None and (self.has_labels or (is_text[-1] and ids != n - 1 and n > 1)):
             label = n - 1
+        if self.has_labels and ids is not None and label == ids:
+            raise DataError(
+                f"{_name(self.path)}: column {names[ids] if names else ids + 1} is to be the "
+                "label and the names of the samples; name the other with label (--label) or ids "
+                "(--ids), or say that there is no label (labels=False)"
+            )
         if ids is None and is_text[0] and label != 0 and cells[0].strip().lower() not in MISSING:
             ids = 0
             if _DECIMAL_COMMA.fullmatch(cells[0]):

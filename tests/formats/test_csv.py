@@ -335,3 +335,16 @@ def test_shards_and_conversion_know_such_headers_too(tmp_path):
     assert load(str(tmp_path)).y.tolist() == [0, 1, 1, 1]
     folder = convert(tmp_path / "s1.csv", tmp_path / "arrays")
     assert load(folder).x.tolist() == [[1.5, 2], [3.5, 4]]
+
+
+@pytest.mark.parametrize(
+    "columns", [{"label": "y", "ids": "y"}, {"label": 3, "ids": "y"}, {"ids": 3}]
+)
+@pytest.mark.parametrize("label", ["1", "0.5", "cat"])
+def test_a_column_is_the_label_or_the_names_of_samples(tmp_path, columns, label):
+    """The names were an empty array, and a part held out an IndexError later."""
+    (tmp_path / "rows.csv").write_text(f"a,b,y\n1,2,{label}\n3,4,{label}\n")
+    with pytest.raises(DataError, match=r"rows.csv: column y is to be the label and the names of"):
+        load(str(tmp_path / "rows.csv"), **columns)
+    found = load(str(tmp_path / "rows.csv"), labels=False, ids="y")
+    assert (found.x.tolist(), found.ids.tolist()) == ([[1, 2], [3, 4]], [label, label])
