@@ -349,7 +349,8 @@ class CsvReader:
             if len(cells) != n_columns:
                 return self._uneven(number, len(cells), first_line, n_columns)
             for column, cell in enumerate(cells):
-                if column in skipped or _is_number(cell):
+                is_number = _is_number(cell)
+                if column in skipped or (is_number and cell.strip().isascii()):
                     continue
                 if column == columns.label and not cell.strip():
                     return self._no_label(number, column, "empty")
@@ -361,14 +362,21 @@ class CsvReader:
                     if cell.strip()
                     else "fill it in, or leave the line or the column out"
                 )
-                if column == columns.label:
+                if is_number:
+                    remedy = "write it with the digits 0 to 9"
+                elif column == columns.label:
                     remedy = "the labels of the lines before are numbers, so give all one kind"
                 return DataError(
                     f"{where}, line {number}: column {column + 1} {found}, but a number is "
                     f"expected; {remedy}"
                 )
+            if text.count('"') % 2:
+                return DataError(
+                    f"{where}, line {number}: has a quotation mark too many or too few; give every "
+                    "cell none or two"
+                )
         lines = f"lines {chunk[0][0]} to {chunk[-1][0]}"
-        return DataError(f"{where}, {lines}: {problem}; give numbers only")
+        return DataError(f"{where}, {lines}: {problem.rstrip('.')}; give numbers only")
 
 
 def _name(path: Path) -> str:

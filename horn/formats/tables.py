@@ -111,11 +111,10 @@ def of_table(x: Any, what: str) -> Any:
             remedies.append(f"a column of 0 and 1 per category: pandas.get_dummies(df, "
                             f"columns={categories[:SHOWN]!r})")  # fmt: skip
         remedies += dict.fromkeys(filter(None, every.values()))
-        remedies.append(
-            f"or leave them out: df.drop(columns={[names[at] for at in odd][:SHOWN]!r})"
-        )
+        write = f"Write {'; '.join(remedies)}; or leave" if remedies else "Leave"
         raise DataError(
-            f"{what}: x has columns that hold no numbers: {shown}. Write {'; '.join(remedies)}"
+            f"{what}: x has columns that hold no numbers: {shown}. {write} them out: "
+            f"df.drop(columns={[names[at] for at in odd][:SHOWN]!r})"
         )
     absent = x.isna().sum()
     holes = {n: int(k) for n, k in zip(names, absent.tolist(), strict=True) if k}
@@ -155,6 +154,8 @@ def _remedy(kind: str, column: Any) -> str:
         return "days: df[column] / pandas.Timedelta(days=1)"
     if kind.startswith(("date", "time", "period")):
         return "days since a date: (df[column] - start) / pandas.Timedelta(days=1)"
+    if kind.startswith("complex"):
+        return "the absolute value: df[column].abs(), or the real part: numpy.real(df[column])"
     are_numbers = kind == "object" and all(isinstance(one, Number) for one in column.dropna())
     if are_numbers or kind.startswith("decimal"):
         return "numbers: df[column].astype(float)"

@@ -77,6 +77,15 @@ def test_gzipped(tmp_path):
         ("1,2,0\n3,red,1\n", ", line 2: column 2 is 'red', but a number is expected; replace"),
         ("a,b,c\n\n1,,0\n", ", line 3: column 2 is empty, but a number is expected; fill it in"),
         ("1,2,0\n3,1_0,1\n", ", line 2: column 2 is '1_0', but a number is expected; replace"),
+        (
+            "a,b,y\n1,2,0\n3,２,1\n",
+            ", line 3: column 2 is '２', but a number is expected; write it with the digits 0 to 9",
+        ),
+        ("1,2,0\n3,4,٣\n", ", line 2: column 3 is '٣', but a number is expected; write it with"),
+        (
+            '1,2,0\n3,4,"1\n5,6,0\n',
+            ", line 2: has a quotation mark too many or too few; give every",
+        ),
         ("1,two,0\n3,4,1\n", ", line 1: column 2 is 'two', but a number is expected; replace"),
         ("1,2,0\n3,4,1\n5,6\n", ", line 3: has 2 cells, but line 1 has 3; give every line"),
         ("1,2,0\n3,4,5,1\n", ", line 2: has 4 cells, but line 1 has 3; give every line"),

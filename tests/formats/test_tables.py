@@ -53,6 +53,21 @@ def test_columns_that_are_no_numbers_are_named():
     assert as_dataset((helped, [0, 1])).n_features == 5
 
 
+@pytest.mark.parametrize(
+    "column, words",
+    [
+        ([1j, 2], "'q' (complex128). Write the absolute value: df[column].abs(), or the real part: "
+         "numpy.real(df[column]); or leave them out: df.drop(columns=['q'])"),
+        (pandas.interval_range(0, 2), "'q' (interval[int64, right]). Leave them out: "
+         "df.drop(columns=['q'])"),
+    ],
+)  # fmt: skip
+def test_the_remedy_is_a_sentence(column, words):
+    with pytest.raises(DataError) as caught:
+        as_dataset(table(a=[1.0, 2], q=column))
+    assert str(caught.value) == f"data: x has columns that hold no numbers: {words}"
+
+
 def test_lengths_of_time_and_decimals_become_numbers():
     days = pandas.to_timedelta(["1 days", "36 hours"])
     frame = table(wait=days, price=[Decimal("1.5"), None], colour=["red", "blue"])
