@@ -41,7 +41,8 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
     """Print what the output neurons of MODEL send for each sample of DATA, one line per sample.
 
     DATA is as for horn evaluate; labels in it are not looked at. A .csv file has features only,
-    besides columns of text at its ends; - is standard input.
+    besides columns of text at its ends; - is standard input. Numbers are printed with 6 digits;
+    files of -o, and --json, have all.
     """
     import numpy as np
 
@@ -144,8 +145,7 @@ def _tell_each(
             for name, a in plain.items()
             for k in range(1 if a.ndim == 1 else a.shape[1])
         }
-        table = [[f"{v:.9g}" if isinstance(v, float) else v for v in column.tolist()]
-                 for column in columns.values()]  # fmt: skip
+        table = [_cells(column) for column in columns.values()]
         table = table if names is None else [names, *table]
         header = [*columns] if names is None else [samples.id_name, *columns]
         _replace(output, lambda file: _write_rows(file, [header, *zip(*table, strict=True)]))
@@ -247,17 +247,23 @@ def _write(path: str, found: Any, header: list[Any], names: list[str] | None) ->
     def fill(file: IO[bytes]) -> None:
         if path.endswith(".npy"):
             np.save(file, _text(found))
-        elif names is None and found.dtype.kind in "iuf":
-            np.savetxt(file, found, delimiter=",", fmt="%d" if found.ndim == 1 else "%.9g")
         else:
-            cells = [[row] if found.ndim == 1 else [f"{value:.9g}" for value in row]
-                     for row in found.tolist()]  # fmt: skip
+            cells = [[cell] if found.ndim == 1 else cell for cell in _cells(found)]
             if names is not None:
                 pairs = zip(names, cells, strict=True)
                 cells = [header, *([name, *row] for name, row in pairs)]
             _write_rows(file, cells)
 
     _replace(path, fill)
+
+
+def _cells(found: Any) -> list[Any]:
+    """The values of an array, nested alike, with the digits that give the same number when read."""
+    if found.dtype.kind != "f":
+        return list(found.tolist())
+    if found.ndim > 1:
+        return [_cells(row) for row in found]
+    return [repr(v) if found.dtype.itemsize == 8 else f"{v:.9g}" for v in found.tolist()]
 
 
 def _write_rows(file: IO[bytes], rows: list[Any]) -> None:

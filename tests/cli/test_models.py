@@ -94,6 +94,45 @@ def test_predict_writes_what_the_model_predicts(run: Any, model: str) -> None:
     np.testing.assert_allclose([float(v) for v in first.split()], expected[0], rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("names", [("y",), ("y", "z")])
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_a_table_has_all_digits(
+    run: Any, folder: Path, dtype: str, names: tuple[str, ...], has_ids: bool
+) -> None:
+    """Numbers near 1.7e9 were all 1.7e+09."""
+    net = horn.Network(seed=1)
+    net.input(1)
+    hidden = net.layer(2)
+    for name in names:
+        net.output(2, name=name, loss="squared_error", inputs=hidden)
+    at = net.initial_parameters(dtype=dtype)
+    at |= {f"{name}.bias": at[f"{name}.bias"] + 1.7e9 for name in names}
+    model = horn.Model(net, at, dtype=dtype)
+    model.save("m.horn")
+    rows = [f"r{k}, {k * 0.37}" if has_ids else f"{k * 0.37}" for k in range(5)]
+    (folder / "x.csv").write_text("\n".join(rows) + "\n")
+    assert run("predict", "m.horn", "x.csv", "-o", "out.csv").code == 0
+    found = model.predict(horn.data.load("x.csv", labels=False))
+    expected = np.hstack([*found.values()]) if isinstance(found, dict) else found
+    skipped = {"skiprows": int(has_ids or len(names) > 1)}
+    columns = range(has_ids, has_ids + 2 * len(names))
+    table = np.loadtxt("out.csv", dtype, delimiter=",", usecols=columns, **skipped)
+    np.testing.assert_array_equal(table, expected)
+    assert len(np.unique(table[:, 0])) == (5 if dtype == "float64" else 1)
+    assert float(run("predict", "m.horn", "x.csv").out.split()[-1]) == 1.7e9  # short
+
+
+def test_labels_that_are_numbers_with_a_point_keep_it_in_a_table(run: Any, folder: Path) -> None:
+    net = horn.Network(seed=1)
+    net.input(1)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    horn.Model(net, net.initial_parameters(), classes=(0.5, 1.5)).save("m.horn")
+    (folder / "x.csv").write_text("-5\n5\n")
+    assert run("predict", "m.horn", "x.csv", "--labels", "-o", "out.csv").code == 0
+    assert sorted((folder / "out.csv").read_text().split()) == ["0.5", "1.5"]
+
+
 def test_predict_json_has_the_outputs(run: Any, model: str) -> None:
     found = run("predict", model, "rows.npz", "--json").json
     assert found["schema"] == "horn.predict/1" and found["shape"] == [40, 2]
