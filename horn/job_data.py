@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from horn.data import Dataset, as_dataset, check_features, check_names, lanes
-from horn.data.checks import check_counted
+from horn.data.checks import check_counted, other_units
 from horn.data.in_steps import flat, in_a_row, of_steps
 from horn.data.inputs import side_by_side
 from horn.data.normalization import measure
@@ -17,6 +18,8 @@ from horn.errors import DataError, ModelError
 from horn.initial import Beginning
 from horn.network import Network
 from horn.weights import by_class
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,8 @@ class DataPreparation:
             other = other.with_classes(data.all_classes, "the training data")
         check_counted(other)
         check_names(other, data.feature_names, "the training data")
+        if said := other_units(other, data.units):
+            logger.warning("%s: %s", other.name, said)
         if other.normalization is data.normalization:
             return other
         if not self.network.steps:

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
 # Those that a part of a model keeps.
-KEPT_FACTS = ("name", "scale", "seed", "date", "stateful", "iteration")
+KEPT_FACTS = ("name", "scale", "highest", "seed", "date", "stateful", "iteration")
 
 
 class _LearnedArrays(Mapping[str, Array]):
@@ -359,6 +359,7 @@ class Model:
         return ModelStream(setup, self.backend, self._parameters, self._states,
                       updates=engines.updates, scale=None if scale is None else float(scale),
                       normalization=self.normalization, feature_names=self.feature_names,
+                      warn_of_units=self._inputs.warn_of_units,
                       is_current=(lambda: engines.as_learned() is network) if is_read else None,
                       )  # fmt: skip
 
@@ -514,8 +515,9 @@ class Model:
             parameters = {n: arrays[n] for kind, n in every if kind == "parameter"}
             facts = manifest["facts"]
             number(facts.get("iteration", 0), int, 0, 2**62)
-            if facts.get("scale") is not None:
-                number(facts["scale"], float, -math.inf, math.inf)
+            for name in ("scale", "highest"):
+                if facts.get(name) is not None:
+                    number(facts[name], float, -math.inf, math.inf)
             _measured(facts)
             code = Description({k: manifest[k] for k in DESCRIBED if k in manifest})
             classes, normalization, names = seen(manifest)

@@ -19,6 +19,7 @@ from horn.data import (
     in_steps,
     lanes,
 )
+from horn.data.checks import other_units
 from horn.data.classes import Classes
 from horn.data.inputs import side_by_side
 from horn.data.stream import read
@@ -65,35 +66,16 @@ class ModelInputs:
         check_names(found, self.feature_names, "this model")
         if len(self.network.inputs) == 1 and not self.network.steps:
             check_shape(found, self.network.layers[0].shape, "this model")
-        if not isinstance(data, Dataset) and not self._has_warned_of_units:
-            if said := self._other_units(found):
-                self._has_warned_of_units = True
-                logger.warning("%s: %s", what, said)
         return self._scaled(found)
 
-    def _other_units(self, found: Dataset) -> str:
-        """What to say where an array seems to count in other units than the training data, else
-        "": bytes, which are worth 1/255 each, and numbers that are themselves.
-        """
-        learned = self.facts.get("scale", 0.0)
-        if found.x.dtype == np.uint8:
-            if learned is not None or found.scale == 1:
-                return ""
-            return (
-                "bytes count 1/255 each, but this model learned from numbers: where those went up "
-                "to 255 pass x.astype(float)"
-            )
-        if not learned:
-            return ""
-        highest, limit = float(found.x[:CHUNK_ROWS].max(initial=0.0)), 255.0 * abs(learned)
-        if highest <= 2.0 * limit:
-            return ""
-        return (
-            f"has numbers up to {highest:g}, but the bytes that this model learned from counted "
-            f"{learned:g} each, {limit:g} at most: pass bytes, or x in this unit"
-        )
+    def warn_of_units(self, found: Dataset) -> None:
+        """Warn once, where data seem to count in other units than the training data."""
+        if not self._has_warned_of_units and (said := other_units(found, self.facts)):
+            self._has_warned_of_units = True
+            logger.warning("%s: %s", found.name, said)
 
     def _scaled(self, found: Dataset) -> Dataset:
+        self.warn_of_units(found)
         scale = self.facts.get("scale")
         if scale is None or found.x.dtype != np.uint8:
             scale = found.scale

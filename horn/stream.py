@@ -32,7 +32,7 @@ class ModelStream:
 
     setup : of its network. scale : the value of one unit of bytes; None: 1/255, or what a dataset
     says. normalization, feature_names : of the features of a step. is_current : whether interpreted
-    neurons are what they were when it began.
+    neurons are what they were when it began. warn_of_units : is told the first steps.
 
     Raises
     ------
@@ -44,6 +44,7 @@ class ModelStream:
         states: Mapping[str, Array], *, updates: int = 0, scale: float | None = 1.0,
         normalization: Normalization | None = None, feature_names: tuple[str, ...] = (),
         is_current: Callable[[], bool] | None = None,
+        warn_of_units: Callable[[Dataset], None] | None = None,
     ) -> None:  # fmt: skip
         network: Network = setup.network
         if not network.steps:
@@ -61,6 +62,7 @@ class ModelStream:
         self._scale, self._normalization = scale, normalization
         self._feature_names, self._is_current = feature_names, is_current
         self._dtype: Any = setup.dtype
+        self._warn_of_units = warn_of_units
         # One row: waking a second thread takes longer than its half of the work.
         steps = replace(setup, network=network.of_steps(1), optimizer=None, batch_size=1, threads=1)
         self._engine = cast(StepEngine, make(backend, steps))
@@ -95,7 +97,7 @@ class ModelStream:
                 f"stream: x has shape {found}, but a step has {self.n_features} features{of_step}: "
                 f"({self.n_features},), or (steps, {self.n_features}) of several"
             )
-        steps = given.reshape(-1, self.n_features)
+        steps, is_one = given.reshape(-1, self.n_features), given.ndim == 1
         if self._normalization is not None or given.dtype != self._dtype:
             steps = self._converted(steps)
         if not np.isfinite(steps).all():
@@ -105,11 +107,14 @@ class ModelStream:
                 f"{given.reshape(steps.shape)[step, feature]}, no finite {self._dtype}, and would "
                 "be in all that the stream answers from there on; fill it in, or leave the step out"
             )
+        if self._warn_of_units is not None and not self.at and len(steps):
+            given = given.reshape(steps.shape)
+            self._warn_of_units(x if isinstance(x, Dataset) else as_dataset(given, "stream: x"))
         sent = np.empty((len(steps), self._n_outputs), self._dtype)
         for k in range(len(steps)):
             sent[k] = self._engine.go_on(steps[k : k + 1], self.at, self._sample)[0]
             self.at += 1
-        sent = sent[0] if given.ndim == 1 else sent
+        sent = sent[0] if is_one else sent
         if len(self._columns) == 1:
             return sent
         return {name: sent[..., columns] for name, columns in self._columns.items()}

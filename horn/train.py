@@ -443,7 +443,7 @@ def _facts(
         "name": job.name,
         "data": job.data.name,
         "samples": len(job.data),
-        "scale": job.data.scale if job.data.x.dtype == np.uint8 else None,
+        **job.data.units,
         "seed": job.network.seed,
         "stateful": job.stateful,
         "answers": answers(job.network, job.target, getattr(job.data, "y", None)),

@@ -221,6 +221,28 @@ def check_weights(dataset: Dataset, dtype: str) -> None:
         )
 
 
+def other_units(dataset: Dataset, learned: Mapping[str, Any]) -> str:
+    """What to say where data seem to count in other units than the training data, whose
+    ``Dataset.units`` are ``learned``, else "": bytes, which are worth 1/255 each if nobody says
+    else, and numbers that are themselves.
+    """
+    scale, highest = learned.get("scale"), learned.get("highest", 0.0)
+    if dataset.x.dtype == np.uint8:
+        limit = 255.0 * abs(dataset.scale)
+        if scale is not None or highest <= 2.0 * limit:
+            return ""
+        return (
+            f"bytes count {dataset.scale:g} each, {limit:g} at most, but the training data have "
+            f"numbers up to {highest:g}: pass x.astype(float), or x in this unit"
+        )
+    if not scale or dataset.highest <= 2.0 * (limit := 255.0 * abs(scale)):
+        return ""
+    return (
+        f"has numbers up to {dataset.highest:g}, but the bytes of the training data count "
+        f"{scale:g} each, {limit:g} at most: pass bytes, or x in this unit"
+    )
+
+
 def check_features(
     dataset: Dataset, expected: int, learned_by: str = "", sample: tuple[int, ...] = ()
 ) -> None:

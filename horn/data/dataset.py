@@ -18,6 +18,8 @@ from horn.data.targets import OutputTargets, Parts, own, recoded, side_by_side
 from horn.errors import DataError
 from horn.formats import ahead
 
+FIRST_ROWS = 1024  # which show in what units numbers are: more of a mapped file are not read for it
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -198,6 +200,18 @@ class Dataset:
         view. Without a shape it is x.
         """
         return self.x.reshape(-1, *(self.shape or self.x.shape[1:]))
+
+    @property
+    def units(self) -> dict[str, Any]:
+        """What a model keeps to know data in other units by: the ``scale`` of bytes, else None, and
+        the ``highest`` number.
+        """
+        return {"scale": self.scale if self.x.dtype == np.uint8 else None, "highest": self.highest}
+
+    @property
+    def highest(self) -> float:
+        """The largest number of the first samples, in its unit."""
+        return float(self.x[:FIRST_ROWS].max(initial=0)) * abs(self.scale)
 
     def __len__(self) -> int:
         return int(self.x.shape[0])

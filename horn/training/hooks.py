@@ -175,9 +175,8 @@ class Hooks:
             job, context = self.job, self.context
             facts = {"name": job.name, "data": job.data.name, "seed": job.network.seed,
                      "stateful": job.stateful,
-                     "iteration": context.iteration, "epochs": context.epoch}  # fmt: skip
-            if job.data.x.dtype == "uint8":
-                facts["scale"] = job.data.scale
+                     "iteration": context.iteration, "epochs": context.epoch,
+                     **job.data.units}  # fmt: skip
             self._model = model_of(job, parameters, states, backend=self.backend, facts=facts)
         return self._model
 

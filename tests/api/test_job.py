@@ -111,3 +111,22 @@ def test_data_that_fit_are_taken(net, data, settings):
 def test_labels_are_whole_numbers_in_one_column():
     assert horn.data.as_dataset(arrays()).has_labels
     assert not horn.data.as_dataset((np.zeros((3, 4)), np.zeros((3, 1)))).has_labels
+
+
+def test_validation_and_test_data_in_other_units_are_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    raw, y = np.arange(0, 240, 3, dtype=np.uint8).reshape(40, 2), np.arange(40) % 2
+    net = horn.Network()
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    horn.Job(net, (raw, y), validation=(raw, y), test=(raw / 255, y))
+    assert not caplog.records
+    horn.Job(net, (raw.astype(float), y), validation=(raw, y), test=(raw.astype(float), y))
+    horn.Job(net, (raw, y), validation=0.2, test=(raw.astype(float), y))
+    assert [record.getMessage() for record in caplog.records] == [
+        "validation: bytes count 0.00392157 each, 1 at most, but the training data have numbers up "
+        "to 237: pass x.astype(float), or x in this unit",
+        "test: has numbers up to 237, but the bytes of the training data count 0.00392157 each, 1 "
+        "at most: pass bytes, or x in this unit",
+    ]

@@ -702,28 +702,64 @@ def test_a_model_keeps_its_layers() -> None:
     assert model.predict(data[0]).shape == (4, 2)
 
 
-def test_an_array_in_other_units_than_the_training_data_is_warned_of_once(
-    caplog: pytest.LogCaptureFixture,
+def test_data_in_other_units_than_the_training_data_are_warned_of_once(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """The accuracy of one was 0.10 instead of 0.97, without a word."""
+    """The accuracy of one was 0.10 instead of 0.97, without a word; so was that of a file."""
     raw, y = np.array(horn.data.digits("test").take(50).x * 16, np.uint8), np.arange(50) % 10
     net = horn.Network()
     net.input(64)
     net.output(10, activation="softmax", loss="cross_entropy")
 
     def warned(learned: np.ndarray, *asked: Any) -> list[str]:
-        model = horn.train(horn.Job(net, (learned, y), epochs=1)).model
+        horn.train(horn.Job(net, (learned, y), epochs=1)).model.save(tmp_path / "m.horn")
+        model = Model.load(tmp_path / "m.horn")
         caplog.clear()
         for x in asked:
             model.predict(x)
         return [record.getMessage() for record in caplog.records]
 
     [said] = warned(raw.astype(float), raw, raw)
-    assert said.startswith("x: bytes count 1/255 each") and "pass x.astype(float)" in said
+    assert said == (
+        "x: bytes count 0.00392157 each, 1 at most, but the training data have numbers up to 16: "
+        "pass x.astype(float), or x in this unit"
+    )
     [said] = warned(raw, raw.astype(float), 2.0 * raw)
-    assert "has numbers up to 16, but the bytes that" in said and "0.00392157 each, 1 at" in said
+    assert (
+        "has numbers up to 16, but the bytes of the training data" in said
+        and "0.00392157 each, 1 at" in said
+    )
     assert not warned(raw, raw, raw / 255, np.zeros((0, 64)), -1.0 * raw)
-    assert not warned(raw / 255, horn.data.Dataset(raw, None, 1 / 255), 255.0 * raw, raw > 1)
+    assert not warned(raw / 255, horn.data.Dataset(raw, None, 1 / 255), raw, 255.0 * raw, raw > 1)
+    for name, x in (("bytes", raw), ("numbers", raw.astype(float))):
+        np.savez(tmp_path / f"{name}.npz", x=x)
+    rows = [",".join(map(str, row)) for row in raw.tolist()]
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    small, large = (horn.data.load(str(tmp_path / f"{each}.npz")) for each in ("bytes", "numbers"))
+    table = horn.data.load(str(tmp_path / "rows.csv"), labels=False)  # bytes whose unit is 1
+    assert (table.x.dtype, table.scale) == (np.uint8, 1.0)
+    [said] = warned(raw.astype(float), table, small, small)
+    assert said.startswith(
+        f"{small.name}: bytes count 0.00392157 each, 1 at most, but the training"
+    )
+    [said] = warned(raw, table, large, large)
+    assert said.startswith(f"{large.name}: has numbers up to 16, but the bytes of the training")
+    assert not warned(raw, horn.data.Dataset(raw.astype(float), None, 1 / 255))
+
+
+def test_a_stream_warns_of_other_units(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    raw = np.arange(0, 120, 5, dtype=np.uint8).reshape(4, 3, 2)
+    net = horn.Network()
+    net.input(2, steps=3)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    model = horn.train(horn.Job(net, (raw.astype(float), [0, 1, 0, 1]), epochs=1)).model
+    np.savez(tmp_path / "x.npz", x=raw[0])
+    for x in (raw[0], raw[0, 0], horn.data.load(str(tmp_path / "x.npz"))):
+        stream, _ = Model(net, model.parameters, facts=model.facts).stream(), caplog.clear()
+        answers = stream(x), stream(x)
+        [said] = [record.getMessage() for record in caplog.records]
+        assert "bytes count 0.00392157 each, 1 at most, but the training data have numbers" in said
+        assert answers[0].shape == (*np.shape(x)[:-1], 2) or answers[0].shape == (3, 2)
 
 
 def test_a_model_computes_with_the_numbers_that_it_learned_with(

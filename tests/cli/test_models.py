@@ -133,6 +133,23 @@ def test_labels_that_are_numbers_with_a_point_keep_it_in_a_table(run: Any, folde
     assert sorted((folder / "out.csv").read_text().split()) == ["0.5", "1.5"]
 
 
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_a_file_in_other_units_than_the_training_data_is_warned_of(
+    run: Any, folder: Path, caplog: pytest.LogCaptureFixture, command: str
+) -> None:
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    facts = {"scale": None, "highest": 200.0}
+    horn.Model(net, net.initial_parameters(), facts=facts).save("m.horn")
+    np.savez("bytes.npz", x=np.array([[200, 3]], np.uint8), y=[1])
+    np.savez("numbers.npz", x=[[200.0, 3.0]], y=[1])
+    assert run(command, "m.horn", "numbers.npz").code == 0 and not caplog.records
+    assert run(command, "m.horn", "bytes.npz").code == 0
+    [said] = [record.getMessage() for record in caplog.records]
+    assert said.startswith("bytes.npz: bytes count 0.00392157 each, 1 at most, but the training")
+
+
 def test_predict_json_has_the_outputs(run: Any, model: str) -> None:
     found = run("predict", model, "rows.npz", "--json").json
     assert found["schema"] == "horn.predict/1" and found["shape"] == [40, 2]
