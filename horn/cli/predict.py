@@ -213,11 +213,15 @@ def _answer_lines(trained: Any, labels: bool) -> None:
 
     import numpy as np
 
+    from horn.data import Dataset, check_names
     from horn.errors import DataError
     from horn.formats.csv import STDIN, CsvReader
 
-    stream = trained.stream()
-    for chunk in CsvReader(STDIN, has_labels=False, is_live=True):
+    stream, reader = trained.stream(), CsvReader(STDIN, has_labels=False, is_live=True)
+    for chunk in reader:
+        names = reader.columns.feature_names
+        step = Dataset(chunk.x, None, name="standard input", feature_names=names)
+        check_names(step, trained.feature_names, "this model")
         try:
             found = stream(chunk.x[0])
         except DataError as error:

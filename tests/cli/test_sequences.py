@@ -185,6 +185,23 @@ def test_lines_are_read_as_those_of_a_file(
         assert run("predict", "a.horn", "in.csv", "--stream").out == found
 
 
+def test_columns_of_standard_input_are_those_that_the_model_learned_from(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Swapped columns were answered as the others."""
+    net = horn.Network()
+    net.input(2, steps=2)
+    net.output(1)
+    names = ("a", "b")
+    horn.Model(net, net.initial_parameters(), feature_names=names, target=None).save("m.horn")
+    monkeypatch.setattr("sys.stdin", io.StringIO("a,b\n1,2\n3,4\n"))
+    assert len(run("predict", "m.horn", "-", "--stream").out.splitlines()) == 2
+    monkeypatch.setattr("sys.stdin", io.StringIO("b,a\n1,2\n3,4\n"))
+    done = run("predict", "m.horn", "-", "--stream")
+    assert (done.code, done.out) == (2, "")
+    assert "standard input: other columns than this model has: another order, 'b' where" in done.err
+
+
 @pytest.mark.parametrize("line", ["1;2;3", "1,x,3", "a b c"])
 def test_a_step_that_is_no_numbers_is_told(
     run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, line: str
