@@ -15,7 +15,7 @@ import sys
 import threading
 import types
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ IMPORTS = (ast.Import, ast.ImportFrom)
 _ASSIGNMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign)
 _AROUND = (ast.For, ast.While, ast.With, ast.Try)
 _DEFINED = (*DEFINITIONS, *IMPORTS)
+_DECORATORS = ("staticmethod", "classmethod", "property")  # they leave the function what it is
 _MAIN = ("__name__ == '__main__'", "'__main__' == __name__")
 
 
@@ -163,6 +164,28 @@ class NeededModule:
             return False
         return isinstance(made.value, ast.Lambda) and is_own and value.__name__ != "<lambda>"
 
+    def is_said(self, function: types.FunctionType, said: ast.AST | None) -> bool:
+        """Whether a function is what a definition or an expression of this text gives."""
+        if isinstance(said, (*DEFINITIONS, ast.Lambda)):
+            return self.is_of(function, said)
+        names = ast.unparse(said).split(".") if isinstance(said, (ast.Name, ast.Attribute)) else []
+        live: Any = self.namespace.get(names[0]) if names else None
+        for part in names[1:]:
+            live = getattr(live, part, None)
+        live = _function_of(live)
+        if live is None or live is function:
+            return True
+        made = (s for s in self.binding(names[0]) if isinstance(s, DEFINITIONS))
+        return len(names) == 1 and any(self.is_of(function, each) for each in made)
+
+    def is_of(self, function: types.FunctionType, node: ast.AST) -> bool:
+        """Whether a function was made by a definition or lambda of this text."""
+        file = function.__code__.co_filename
+        is_here = function.__globals__ is self.namespace and texts.is_file(file)
+        if not is_here and os.path.abspath(file) != os.path.abspath(self.file):
+            return False
+        return texts.first_line_of(function) == first_line(node)
+
     def texts(self) -> tuple[dict[str, str], dict[str, Any]]:
         found: dict[str, str] = {}
         for statement in self.statements:
@@ -253,6 +276,16 @@ class TypedModule(NeededModule):
         own = "" if code is None else texts.text_of(code, self.namespace)
         return self._span(own)[0]
 
+    def is_of(self, function: types.FunctionType, node: ast.AST) -> bool:
+        line, code = first_line(node), function.__code__
+        for part in self.parts:
+            n = part.count("\n")
+            if line <= n:
+                own = texts.text_of(code, self.namespace)
+                return code.co_firstlineno == line and (ended(own) == part or texts.has(part, code))
+            line -= n
+        return False
+
     def _span(self, text: str) -> tuple[int, int]:
         """The numbers of lines before a text that ran here, and up to its end; of a text that ran
         several times the last one's.
@@ -273,7 +306,11 @@ class TypedModule(NeededModule):
             code = texts.code_of(value)
             before, after = self._span(texts.text_of(code, self.namespace) if code else "")
             own = [s for s in found if before < s.lineno <= after and _defines(s, name)]
-            found = own or found
+            later = itertools.takewhile(
+                lambda s: not _is_whole(s, name), (s for s in found if s.lineno > after)
+            )
+            # What sets attributes that are no plain values runs again: those are kept as they are.
+            found = [*own, *(s for s in later if name in _bound(s, self._set))] if own else found
         return found[max((k for k, s in enumerate(found) if _is_whole(s, name)), default=0) :]
 
 
@@ -296,29 +333,97 @@ def _is_whole(statement: ast.stmt, name: str) -> bool:
     return not any(name in _names(each) for each in (statement.value, *changed))
 
 
-def set_unseen(name: str, value: Any, statements: Sequence[ast.stmt]) -> str:
-    """The name of a method that came into a class by none of the statements that bind its name, but
-    by ``setattr``, say; "" without one, and for classes that are made in other ways.
+def unsaid_method(
+    needed: NeededModule, name: str, value: type, statements: Sequence[ast.stmt]
+) -> tuple[str, str]:
+    """The name of a method that a class has by none of the statements that are kept of it, but by
+    ``setattr`` or a statement of another file, say, and what it is; ("", "") without one.
     """
-    made = [each for each in statements if isinstance(each, ast.ClassDef)]
+    made = next((s for s in reversed(statements) if isinstance(s, ast.ClassDef)), None)
+    if made is None:
+        return "", ""
+    later = statements[statements.index(made) + 1 :]
+    if any(name in _names(t) for s in later for t in _targets(s) if isinstance(t, ast.Name)):
+        return "", ""  # the name is another's
+    said = _attributes_said(name, made, later)
     # Metaclasses and decorators, as Enum's and ABC's, may add methods.
-    if not made or type(value) is not type or made[-1].decorator_list or made[-1].keywords:
-        return ""
-    plain = (*DEFINITIONS, *_ASSIGNMENTS, ast.Expr, ast.Pass)
-    if not all(isinstance(part, plain) for part in made[-1].body):
-        return ""
-    changed = set[tuple[str, str]]().union(*map(_attributes_set, statements))
-    seen = {attribute for of, attribute in changed if of == name}
-    for part in made[-1].body:
-        if isinstance(part, DEFINITIONS) and part.decorator_list:
-            seen.add(part.name)
-        seen.update(*map(_names, _targets(part)))
+    is_as_written = type(value) is type and not made.decorator_list and not made.keywords
+    plain = (*_DEFINED, *_ASSIGNMENTS, ast.Expr, ast.Pass)
+    is_plain_body = all(isinstance(part, plain) for part in made.body)
     for attribute, method in vars(value).items():
-        is_own = getattr(method, "__qualname__", "").startswith(f"{value.__qualname__}.")
-        is_seen = is_own or attribute in seen or attribute.startswith("_")
-        if isinstance(method, types.FunctionType) and not is_seen:
-            return attribute
-    return ""
+        function = _function_of(method)
+        if function is None:
+            continue
+        is_own = function.__code__.co_qualname.startswith(f"{value.__qualname__}.")
+        if attribute in said:
+            is_right = not (is_as_written or is_own) or needed.is_said(function, said[attribute])
+        else:
+            is_right = not (is_as_written and is_plain_body) or attribute.startswith("_")
+        if not is_right:
+            what = function.__qualname__
+            line = f" of line {function.__code__.co_firstlineno}"
+            return attribute, what + line * (what == f"{name}.{attribute}")
+    return "", ""
+
+
+def _function_of(method: Any) -> types.FunctionType | None:
+    """The function of a method, also of a static one, of a class's own and of a property."""
+    for part in ("__func__", "fget"):
+        method = getattr(method, part, method)
+    return method if isinstance(method, types.FunctionType) else None
+
+
+def _attributes_said(
+    name: str, made: ast.ClassDef, later: Iterable[ast.stmt]
+) -> dict[str, ast.AST | None]:
+    """What the attributes of a class are by its own text and by later statements: a definition, an
+    expression, or None for what only running it would tell.
+    """
+    found: dict[str, ast.AST | None] = {}
+
+    def bind(statement: ast.stmt, own: Callable[[ast.AST | None], str | None]) -> None:
+        """own : of an expression that is an attribute of the class its name, else None."""
+        pairs = [(own(target), value) for target, value in _pairs(statement)]
+        now = [(target, found.get(own(value) or "", value)) for target, value in pairs]
+        found.update((target, value) for target, value in now if target is not None)
+
+    for part in made.body:
+        if isinstance(part, _ASSIGNMENTS):
+            bind(part, lambda each: each.id if isinstance(each, ast.Name) else None)
+        elif isinstance(part, DEFINITIONS):
+            is_plain_one = all(ast.unparse(d) in _DECORATORS for d in part.decorator_list)
+            found[part.name] = part if is_plain_one else None
+        else:
+            found |= dict.fromkeys(_bound(part))
+    for part in later:
+        if isinstance(part, _ASSIGNMENTS):
+            bind(
+                part,
+                lambda each: (
+                    each.attr
+                    if isinstance(each, ast.Attribute) and _attribute(each) == (name, each.attr)
+                    else None
+                ),
+            )
+        else:
+            found |= {attribute: None for of, attribute in _attributes_set(part) if of == name}
+    return found
+
+
+def _pairs(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """(target, value) of an assignment; None for a value that no single expression says."""
+    if not isinstance(statement, ast.Assign):
+        value = statement.value if isinstance(statement, ast.AnnAssign) else None
+        yield from ((target, value) for target in _targets(statement))
+        return
+    several = (ast.Tuple, ast.List)
+    for target in statement.targets:
+        if not isinstance(target, several):
+            yield target, statement.value
+            continue
+        values = statement.value.elts if isinstance(statement.value, several) else ()
+        same = len(values) == len(target.elts)
+        yield from zip(target.elts, values if same else [None] * len(target.elts), strict=True)
 
 
 def import_of(name: str, value: Any, namespace: dict[str, Any]) -> str:
@@ -545,7 +650,7 @@ def place_of(node: Any) -> tuple[int, int]:
     return node.lineno, node.col_offset
 
 
-def first_line(statement: ast.stmt) -> int:
+def first_line(statement: Any) -> int:
     """The line where a statement begins, with its decorators."""
     above = getattr(statement, "decorator_list", [])
     return min([int(statement.lineno), *(int(d.lineno) for d in above)])

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from horn import texts
-from horn.errors import ModelError
+from horn.errors import ModelError, shown_file
 from horn.module_source import (
     CAPTURED,
     DEFINITIONS,
@@ -45,8 +45,8 @@ from horn.module_source import (
     names_read,
     numbers_of,
     place_of,
-    set_unseen,
     statements_of,
+    unsaid_method,
     with_numbers,
     without_docstrings,
 )
@@ -131,6 +131,7 @@ class SourceCapture:
                 f"{module_name}.{name} is not a public part of horn; it cannot be saved"
             )
         needed = self._module_of(thing)
+        _check_loaded(thing)
         node: ast.AST | None = None
         bases: list[tuple[str, Any]] = []
         is_global = _lookup(needed.namespace, name) is thing
@@ -145,6 +146,7 @@ class SourceCapture:
                 f"{name} of {needed.name} was not found in its source; define it at the top level "
                 f"of its file"
             )
+        _check_said(needed, name, thing, [node] if isinstance(node, ast.ClassDef) else [])
         for base_name, base in bases:  # what its methods call by this name is what is there now
             now = successor(base)
             if now is not None and not now[1] and _is_read_inside(node, base_name):
@@ -301,6 +303,7 @@ class SourceCapture:
                 needed.imports.append(f"from {origin.name} import {name}")
                 self._need(origin, {name})
                 continue
+            _check_loaded(value)
             statements = needed.binding(name)
             if not statements and value is not needed:
                 n_before = len(needed.imports)
@@ -309,12 +312,7 @@ class SourceCapture:
                     for statement in texts.parsed(text).body:
                         assert isinstance(statement, IMPORTS)
                         self._need_import(needed, statement)
-            if attribute := set_unseen(name, value, statements):
-                raise ModelError(
-                    f"{name}.{attribute} is {getattr(value, attribute).__qualname__}, but no "
-                    f"statement of the text says so; write  {name}.{attribute} = ...  as one of "
-                    "its own, or define it in the class"
-                )
+            _check_said(needed, name, value, statements)
             if needed.is_unsaid(name, value, statements):
                 raise ModelError(
                     f"{name} is now {getattr(value, '__qualname__', value)}, but no statement of "
@@ -370,6 +368,35 @@ class SourceCapture:
         self._need(needed, needed.bound if wanted is None else wanted)
 
 
+def _check_loaded(thing: Any) -> None:
+    """Raise ModelError for a class or function of a text that is no longer that of its file, and
+    for a class with such a base.
+    """
+    for each in thing.__mro__ if isinstance(thing, type) else (thing,):
+        code = texts.code_of(each)
+        if code is None or not texts.is_file(code.co_filename):
+            continue
+        if is_user_file(code.co_filename) and (file := texts.outdated(each)):
+            name, *_ = each.__qualname__.split(".")
+            raise ModelError(
+                f"{name} is of the text that {shown_file(file)} had before it was loaded again; "
+                f"import {name} again, and make the network again"
+            )
+
+
+def _check_said(
+    needed: NeededModule, name: str, value: Any, statements: Sequence[ast.stmt]
+) -> None:
+    """Raise ModelError for a class with a method by no statement of those that are kept."""
+    found = unsaid_method(needed, name, value, statements) if isinstance(value, type) else ("", "")
+    if found[0]:
+        text = "the text" if isinstance(needed, TypedModule) else Path(needed.file).name
+        raise ModelError(
+            f"{name}.{found[0]} is {found[1]}, but no statement of {text} says so; write  "
+            f"{name}.{found[0]} = ...  as one of its own, or define it in the class"
+        )
+
+
 def _lookup(namespace: Mapping[str, Any], name: str) -> Any:
     first, *rest = name.split(".")
     thing: Any = namespace.get(first)
@@ -387,6 +414,8 @@ def successor(thing: Any) -> tuple[Any, bool] | None:
     is_code = isinstance(other, (type, types.FunctionType))
     if "<" in name or other is thing or not is_code or is_horn(thing.__module__ or ""):
         return None
+    if texts.outdated(thing):  # its file was loaded again
+        return other, False
     capture = SourceCapture()
     try:
         own, now = capture._module_of(thing), capture._module_of(other)

@@ -47,6 +47,7 @@ _PROMPTS = ("<python-input-", "<stdin-")  # Python's file names of typed code, f
 _PROMPT_FILE = f"{os.sep}_pyrepl{os.sep}__main__.py"
 _ANNOTATIONS = __future__.annotations.compiler_flag
 _PARSING = threading.Lock()
+_LOADED: dict[str, str] = {}  # the texts of files, which linecache forgets when these change
 _CHANGED: set[str] = set()  # files that were loaded again, with another text
 
 
@@ -153,19 +154,14 @@ def of_file(file: str, namespace: dict[str, Any]) -> str:
     """The text of a file, or a cell, that a namespace was made by. Of a file that has changed since
     it was read that text which fits what the namespace has: it may have been loaded again, or not.
     """
-    text = "".join(linecache.getlines(file, namespace))
-    entry = linecache.cache.get(file, ())
-    if text and len(entry) == 4 and entry[1] is not None:
-        try:
-            now = os.stat(entry[3])
-            if (now.st_size, now.st_mtime) != (entry[0], entry[1]):
-                new = "".join(linecache.updatecache(file, namespace))
-                if _fitting(new, file, namespace) > _fitting(text, file, namespace):
-                    _CHANGED.add(file)
-                    return new
-                linecache.cache[file] = entry
-        except OSError:  # it has been removed
-            pass
+    text = _LOADED.get(file) or "".join(linecache.getlines(file, namespace))
+    linecache.checkcache(file)  # as every traceback does
+    now = "".join(linecache.getlines(file, namespace))
+    if now and now != text and _fitting(now, file, namespace) > _fitting(text, file, namespace):
+        _CHANGED.add(file)
+        text = now
+    if text:
+        _LOADED[file] = text
     return text
 
 
@@ -196,13 +192,33 @@ def first_line_of(function: types.FunctionType) -> int:
     """Where the function begins in its text; 0 if that is of a later function. IPython's
     %autoreload makes code that counts other lines than its file has.
     """
-    code, name = function.__code__, function.__qualname__
-    if code.co_filename not in _CHANGED:
+    code = function.__code__
+    if not is_file(code.co_filename):
         return code.co_firstlineno
     text = of_file(code.co_filename, function.__globals__)
-    codes = [each for of, each in _codes(text, code.co_filename, 0) if of == name]
+    if code.co_filename not in _CHANGED:
+        return code.co_firstlineno
+    found = _codes(text, code.co_filename, 0)
+    codes = [each for name, each in found if name == code.co_qualname]
     same = [each for each in codes if _without_lines(each) == _without_lines(code)]
     return code.co_firstlineno if code in same else same[0].co_firstlineno if same else 0
+
+
+def has(text: str, code: types.CodeType) -> bool:
+    """Whether compiling a text gives a code."""
+    both = (_codes(text, code.co_filename, flags) for flags in (0, _ANNOTATIONS))
+    return any((code.co_qualname, code) in codes for codes in both)
+
+
+def outdated(thing: Any) -> str:
+    """The file of a class or function that is of a text which its file had before it was loaded
+    again; "" of all others.
+    """
+    for value in (thing, *(vars(thing).values() if isinstance(thing, type) else ())):
+        function = getattr(value, "__func__", value)
+        if isinstance(function, types.FunctionType) and not first_line_of(function):
+            return function.__code__.co_filename
+    return ""
 
 
 def _without_lines(code: types.CodeType) -> types.CodeType:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
-import linecache
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from horn import ir
+from horn import ir, texts
 from horn import math as horn_math
 from horn.errors import CompileError
 from horn.ir import Node, Op, select, tracing
@@ -175,7 +174,7 @@ class Functions:
         name = getattr(function, "__name__", type(function).__name__)
         if isinstance(function, types.FunctionType) and is_user_file(function.__code__.co_filename):
             file, line = function.__code__.co_filename, function.__code__.co_firstlineno
-            text = linecache.getline(file, line).rstrip()
+            text = texts.line_of(function.__code__, function.__globals__, line).rstrip()
             at = _lambda_at(function.__code__, text)
             raise CompileError(
                 problem, file=file, line=line, column=at, end_column=at + len("lambda"), text=text,

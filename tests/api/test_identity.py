@@ -461,6 +461,17 @@ def test_a_class_constant_that_was_set_later_counts(code):
     assert said == ["its layer1.neuron.set.rate is 0.5, here 0.125"]
 
 
+def test_a_method_that_another_file_gave_a_class_counts(code):
+    method = "class Mine(Base):\n    def other(self, messages):\n        self.feedforward(0.0)\n"
+
+    def then(module):
+        module.Mine.forward = module.Mine.other
+
+    was, is_ = code("class Mine(Base):\n", method), code("class Mine(Base):\n", method, then)
+    assert any("its layer1.neuron is Mine, here Mine(" in one for one in differences(was, is_))
+    assert differences(is_, code("class Mine(Base):\n", method, then)) == []
+
+
 def test_values_that_code_reads_count(code):
     text = "return z * GAINS[0]"
     was, is_ = code("return z * 2.0", text), code("return z * 2.0", text)

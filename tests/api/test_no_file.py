@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import linecache
 import os
 import pty
 import select
@@ -624,13 +625,138 @@ def test_a_class_of_a_text_that_is_no_longer_there_is_named(edited):
 def test_a_name_that_is_given_to_another_function_is_that(first, tmp_path):
     neuron = AGAIN.replace("Base", "Mine").replace("3.0 *", "f(1.0) *")
     cells = [f"{first}\n{neuron}", "f = g"]
-    history = types.SimpleNamespace(input_hist_parsed=cells)
+    space = in_cells(*cells)
+    loaded = trained_and_loaded(of_ones(space["Mine"]), tmp_path)
+    np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), [[6.0, 6.0]])
+
+
+def in_cells(*cells):
+    """What IPython's cells leave behind."""
+    history = types.SimpleNamespace(input_hist_parsed=list(cells))
     shell = types.SimpleNamespace(history_manager=history)
     space: dict = {"__name__": "anywhere", "horn": horn, "get_ipython": lambda: shell}
     for cell in cells:
         exec(cell, space)
-    loaded = trained_and_loaded(of_ones(space["Mine"]), tmp_path)
+    return space
+
+
+METHOD = (
+    "    def {}(self, messages):\n"
+    "        self.feedforward({} * sum(m.input * m.weight for m in messages))\n"
+)
+TWO = "class Mine(horn.Neuron):\n" + METHOD.format("forward", 3.0) + METHOD.format("other", 2.0)
+SEVEN, NINE = (textwrap.dedent(METHOD.format("f", n)) for n in (7.0, 9.0))
+TWICE = (
+    "class Mine(horn.Neuron):\n" + METHOD.format("forward", 2.0) + "    other = forward\n"
+    + METHOD.format("forward", 3.0)
+)  # fmt: skip
+STATIC = (
+    "class Mine(horn.Neuron):\n    @staticmethod\n    def bend(z):\n        return 3.0 * z\n"
+    "    @staticmethod\n    def other(z):\n        return 2.0 * z\n"
+) + METHOD.format("forward", "self.bend(1.0)")
+
+
+@pytest.mark.parametrize(
+    "cells, expected",
+    [
+        ((TWO,), 9.0),
+        ((TWO, "Mine.forward = Mine.other"), 6.0),
+        ((TWO + "Mine.forward = Mine.other\n",), 6.0),
+        ((TWICE, "Mine.forward = Mine.other"), 6.0),
+        ((TWO, "Mine.gain = 2.0\nMine.forward, Mine.count = Mine.other, 1"), 6.0),
+        ((TWO, "Mine.forward, Mine.other = Mine.other, Mine.forward"), 6.0),
+        ((TWO, f"{SEVEN}Mine.forward = f"), 21.0),
+        ((TWO, f"{SEVEN}Mine.forward = f", NINE, "Mine.forward = f"), 27.0),
+        ((TWO, "Mine.forward = Mine.other", TWO), 9.0),
+        ((STATIC, "Mine.bend = staticmethod(Mine.other)"), 6.0),
+    ],
+)
+def test_a_method_that_a_later_cell_gives_a_class_is_in_its_text(cells, expected, tmp_path):
+    loaded = trained_and_loaded(of_ones(in_cells(*cells)["Mine"]), tmp_path)
+    np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), [[expected, expected]])
+
+
+@pytest.mark.parametrize(
+    "cells, said",
+    [
+        ((TWO, "for each in (Mine,):\n    each.forward = Mine.other"), "forward is Mine.other"),
+        ((TWICE, "setattr(Mine, 'forward', Mine.other)"), "forward is Mine.forward of line 2"),
+        ((TWO, f"{SEVEN}Mine.forward = f", NINE), "forward is f"),
+        ((STATIC, "setattr(Mine, 'bend', staticmethod(Mine.other))"), "bend is Mine.other"),
+    ],
+)
+def test_a_method_that_no_statement_gives_a_class_is_named(cells, said, tmp_path):
+    """What was saved was the method of its text, which had not been trained."""
+    with pytest.raises(ModelError, match=rf"Mine.{said}, but no statement of the text says so"):
+        trained_and_loaded(of_ones(in_cells(*cells)["Mine"]), tmp_path)
+
+
+def test_a_method_that_another_file_gives_a_class_is_named(edited):
+    _, module, answers = edited
+    module.Mine.other = module.Mine.forward
+    with pytest.raises(ModelError, match=r"Mine.other is Mine.forward, .* of of_helper.py says"):
+        answers()
+
+
+@pytest.mark.parametrize("is_looked_at", [False, True])
+@pytest.mark.parametrize("moved", ["", "\n\n"])
+def test_a_network_of_before_its_file_was_loaded_again_is_not_saved(
+    edited, moved, is_looked_at, caplog
+):
+    """The text of now was saved, and without a warning."""
+    _, module, _ = edited
+    job = horn.Job(of_ones(module.Mine), (np.ones((4, 3)), np.ones((4, 2))), horn.SGD(0.0))
+    horn.train(job).model.save("before.horn")
+    Path("of_helper.py").write_text(moved + NEURON.replace("(bend", "(5.0 * bend"))
+    if is_looked_at:  # as by a traceback
+        linecache.checkcache()
+    importlib.reload(module)
+    assert "defined again" not in caplog.text
+    model = horn.train(job).model
+    assert "Mine has been defined again since the network was made" in caplog.text
+    np.testing.assert_array_equal(model.predict(np.ones((1, 3))), [[6.0, 6.0]])
+    with pytest.raises(ModelError, match="of the text that .*of_helper.py had .*import Mine again"):
+        model.save("after.horn")
+    loaded = horn.Model.load("before.horn")
     np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), [[6.0, 6.0]])
+
+
+def test_a_function_of_before_its_file_was_loaded_again_is_named(edited):
+    helper, module, answers = edited
+    assert answers() == (6.0, 6.0)
+    Path("helper.py").write_text(HELPER.replace("2.0", "30.0"))
+    importlib.reload(helper)
+    with pytest.raises(ModelError, match="bend is of the text that .*helper.py had before"):
+        answers()
+    module.bend = helper.bend
+    assert answers() == (90.0, 90.0)
+
+
+def test_a_wrapped_function_of_a_file_that_was_loaded_again_is_there(edited):
+    helper, module, answers = edited
+    wrap = "def twice(f):\n    @wraps(f)\n    def g(z):\n        return 2.0 * f(z)\n    return g\n"
+    wrapped = HELPER.replace("def bend", "@twice\ndef bend")
+    Path("helper.py").write_text(f"from functools import wraps\n{wrap}{wrapped}")
+    importlib.reload(helper)
+    importlib.reload(module)
+    assert answers() == (12.0, 12.0)
+
+
+def test_a_base_of_before_its_file_was_loaded_again_is_named(edited, tmp_path):
+    _, module, _ = edited
+    space = in_cells("import of_helper", f"class Own(of_helper.Mine):\n{ONE}")
+    trained_and_loaded(of_ones(space["Own"]), tmp_path)
+    Path("of_helper.py").write_text(NEURON.replace("(bend", "(5.0 * bend"))
+    importlib.reload(module)
+    with pytest.raises(ModelError, match="Mine is of the text that .*of_helper.py had before"):
+        trained_and_loaded(of_ones(space["Own"]), tmp_path)
+
+
+def test_a_file_that_was_changed_and_looked_at_is_what_was_loaded(edited):
+    _, _, answers = edited
+    Path("of_helper.py").write_text(NEURON.replace("bend(", "3.0 * bend(", 1))
+    linecache.checkcache()
+    assert answers() == (6.0, 6.0)
 
 
 def test_what_another_module_put_there_is_named(edited):
