@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ from horn import (
     losses,
     mistakes,
     network_checks,
+    texts,
     wiring,
 )
 from horn.activations import Activation, Function
@@ -44,6 +46,8 @@ from horn.layers import Connects, InputNeuron, Inputs, Interlayer, Layer, Synaps
 from horn.losses import Loss
 from horn.neuron import Neuron, check_class
 from horn.neurons import Comparison, Penalty, Relay, Standard
+
+logger = logging.getLogger(__name__)
 
 
 @mistakes.teaches
@@ -673,6 +677,21 @@ class Network:
             )  # fmt: skip
             new[each] = network._add(changed)
         return network
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle, which keeps of classes their names alone: with a digest of each neuron."""
+        return {**vars(self), "_neurons": [texts.methods_digest(x.neuron) for x in self.layers]}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        for layer, was in zip(self.layers, vars(self).pop("_neurons", ()), strict=False):
+            now = texts.methods_digest(layer.neuron)
+            if now != was and now[0] == was[0]:
+                logger.warning(
+                    "layer %s: %s has been defined again since the network was pickled, which now "
+                    "has the new one: pickle keeps its name alone, and a model file its text",
+                    layer.name, layer.neuron.__name__,
+                )  # fmt: skip
 
     def initial_parameters(self, dtype: Any = np.float32) -> dict[str, Any]:
         """Every learned array by name, drawn from the seed unless it is given. Shapes as in the

@@ -12,6 +12,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import hashlib
 import io
 import linecache
 import os
@@ -219,6 +220,33 @@ def outdated(thing: Any) -> str:
         if isinstance(function, types.FunctionType) and not first_line_of(function):
             return function.__code__.co_filename
     return ""
+
+
+def code_digest(code: types.CodeType) -> str:
+    """A digest of a code, whatever lines it counts; another Python may give another."""
+    found = hashlib.sha256(code.co_code)
+    found.update(repr((code.co_names, code.co_varnames)).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, frozenset):  # each process has them in an order of its own
+            constant = sorted(map(repr, constant))
+        inner = isinstance(constant, types.CodeType)
+        found.update((code_digest(constant) if inner else repr(constant)).encode())
+    return found.hexdigest()[:16]
+
+
+def methods_digest(cls: type) -> tuple[str, ...]:
+    """Digests of the methods of a class and its bases, without horn's own; of this Python."""
+    functions = (
+        (name, getattr(value, "__func__", value))
+        for base in cls.__mro__
+        if not f"{base.__module__}.".startswith("horn.")
+        for name, value in sorted(vars(base).items(), key=lambda item: item[0])
+    )
+    return sys.implementation.cache_tag or "", *(
+        f"{name} {code_digest(function.__code__)}"
+        for name, function in functions
+        if isinstance(function, types.FunctionType)
+    )
 
 
 def _without_lines(code: types.CodeType) -> types.CodeType:

@@ -11,7 +11,6 @@ transport) does not count, but for what servers were told (training/journals.py)
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import logging
 import types
 from collections.abc import Collection, Mapping
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from horn import summary
+from horn import summary, texts
 from horn.connections import Edges
 from horn.data import Dataset
 from horn.description import shapes
@@ -209,9 +208,9 @@ class JobDescriber:
 
     def sources(self) -> dict[str, Any]:
         found = {}
-        for module, (texts, values) in self._capture.texts().items():
+        for module, (written, values) in self._capture.texts().items():
             data = {name: self.describe(v) for name, v in sorted(values.items()) if _is_data(v)}
-            found[module] = {"texts": texts, "values": data}
+            found[module] = {"texts": written, "values": data}
         return found
 
     def describe(self, thing: Any) -> Any:
@@ -305,7 +304,7 @@ class JobDescriber:
             read = {n: thing.__globals__[n] for n in names}
             return {
                 "code": thing.__qualname__,
-                "bytes": _code_digest(thing.__code__),
+                "bytes": texts.code_digest(thing.__code__),
                 "free": [self.describe(cell) for cell in cells],
                 "defaults": self.describe([thing.__defaults__, thing.__kwdefaults__]),
                 "reads": {
@@ -371,15 +370,6 @@ def _is_table(values: Any) -> bool:
         return np.asarray(values).dtype.kind in "biuf"
     except ValueError:
         return False
-
-
-def _code_digest(code: types.CodeType) -> str:
-    found = hashlib.sha256(code.co_code)
-    found.update(repr((code.co_names, code.co_varnames)).encode())
-    for constant in code.co_consts:
-        inner = isinstance(constant, types.CodeType)
-        found.update((_code_digest(constant) if inner else repr(constant)).encode())
-    return found.hexdigest()[:16]
 
 
 # comparing

@@ -59,6 +59,29 @@ def test_a_copied_network_learns_what_the_first_learns(rng, backend, size, last)
         assert horn.train(again, backend=backend).history["loss"] == run.history["loss"]
 
 
+class Redefined(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(2.0 * sum(m.input * m.weight for m in messages))
+
+
+def test_a_pickled_network_tells_that_its_neuron_has_been_defined_again(monkeypatch, caplog):
+    class Again(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(3.0 * sum(m.input * m.weight for m in messages))
+
+    net = horn.Network()
+    net.input(2)
+    net.output(1, neuron=Redefined, loss="squared_error", name="out")
+    kept = pickle.dumps(net)
+    assert vars(pickle.loads(kept)).keys() == vars(net).keys()
+    Again.__qualname__ = Again.__name__ = "Redefined"
+    monkeypatch.setitem(globals(), "Redefined", Again)
+    assert copy.deepcopy(net).layers[1].neuron is net.layers[1].neuron is not Again
+    assert not caplog.messages
+    assert pickle.loads(kept).layers[1].neuron is Again
+    assert "layer out: Redefined has been defined again since the network was" in caplog.text
+
+
 def test_arrays_have_the_names_and_shapes_of_the_module():
     class Gain(horn.Standard):
         gain = horn.Parameter(2.0)
