@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import resource
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -121,8 +122,8 @@ def _drawn(
     array: str, init: Initializer, shape: Shape, fans: Fans, dtype: Any, seed: int, *path: int
 ) -> Any:
     """An array of the network, from the generator of its path: a copy, since training writes into
-    it. Raises ModelError: an initialiser of the user's own returns no finite numbers of this shape.
-    HornError: it raises another error.
+    it. Raises ModelError: an initialiser of the user's own returns no finite numbers of this shape,
+    or draws them from another generator. HornError: it raises another error.
     """
     rng = initializers.generator(seed, *path)
     if type(init).__module__ == initializers.__name__:
@@ -135,6 +136,7 @@ def _drawn(
         f"array of finite numbers, of shape {shape}, but"
     )
     ask: Any = init.values
+    shared = _shared_generators()
     try:
         found = np.asarray(ask(shape, *fans, rng))
     except (HornError, MemoryError):
@@ -145,6 +147,11 @@ def _drawn(
         raise HornError(f"{wanted} it raised {type(error).__name__}: {error}{line}") from error
     code = getattr(ask, "__code__", None)
     line = "" if code is None else texts.shown(ask, code.co_firstlineno)
+    if _shared_generators() != shared:
+        raise ModelError(
+            f"{wanted} it drew from np.random or random, which all of the program shares; draw "
+            f"from rng, as rng.normal(size=shape): then a seed always gives the same{line}"
+        )
     if found.dtype.kind not in "biuf":
         raise ModelError(f"{wanted} it returned {_told(found)}{line}")
     if found.shape != shape:
@@ -155,6 +162,13 @@ def _drawn(
         place = tuple(map(int, np.unravel_index(finite.argmin(), shape)))
         raise ModelError(f"{wanted} it returned {found[place]} at {place}{line}")
     return values
+
+
+def _shared_generators() -> Any:
+    """The states of the generators of np.random and of random."""
+    numpy: Any = np.random.get_state(legacy=False)
+    own = {k: v.tobytes() if isinstance(v, np.ndarray) else v for k, v in numpy["state"].items()}
+    return {**numpy, "state": own}, random.getstate()
 
 
 def _told(found: Any) -> str:

@@ -1,6 +1,7 @@
 """Initial weights: their spread, and that they depend on nothing else in the network."""
 
 import math
+import random
 
 import numpy as np
 import pytest
@@ -115,6 +116,19 @@ def of(init):
     net.layer(3, activation="tanh", init=init)
     net.output(2, loss="squared_error")
     return net
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda shape: np.random.normal(size=shape),
+        lambda shape: np.full(shape, random.random()),
+    ],
+)
+def test_one_that_draws_from_what_the_program_shares_is_refused(draw):
+    """The same seed gave other weights in each run."""
+    with pytest.raises(ModelError, match=r"layer1.weight: .* it drew from np.random .* from rng"):
+        of(Returns(draw)).initial_parameters()
 
 
 def test_one_of_your_own_gives_the_weights():
