@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from horn.connections import Connection, Edges
+from horn.connections import Connection, Edges, Index
 from horn.connections._matrix import Matrix, is_matrix, matrix_of
 from horn.errors import ModelError
 from horn.mistakes import teaches
@@ -27,7 +27,7 @@ class Sparse:
     fan_in : the number of sources of each receiver, drawn without replacement from the network's
     seed.
     csr : (indptr, indices), shapes (n_receivers + 1,) and (n_edges,), by receiver.
-    edge_list : pairs (source, receiver), in any order.
+    edge_list : pairs (source, receiver), in any order, or an array of them (n_edges, 2).
     sources : a function from a receiver's index to the indices of its sources.
     matrix : (n_receivers, n_sources), as a weight array: a synapse for each stored number of a
     scipy sparse matrix, or each number other than 0 of a NumPy array. Or a networkx graph: a
@@ -41,7 +41,7 @@ class Sparse:
 
     fan_in: int | None = None
     csr: tuple[Any, Any] | None = None
-    edge_list: Iterable[tuple[int, int]] | None = None
+    edge_list: Iterable[tuple[int, int]] | Index | None = None
     sources: Callable[[int], Sequence[int]] | None = None
     matrix: Any = None
     values: bool = False
@@ -59,11 +59,10 @@ class Sparse:
         if self.matrix is not None and not isinstance(self.matrix, Matrix):
             object.__setattr__(self, "matrix", matrix_of(self.matrix))
         if self.edge_list is not None:
-            object.__setattr__(self, "edge_list", _pairs(tuple(self.edge_list)))
+            object.__setattr__(self, "edge_list", _pairs(self.edge_list))
 
     def edges(self, n_sources: int, n_receivers: int, rng: np.random.Generator) -> Edges:
         """The synapses between layers of these sizes; ``fan_in`` draws from ``rng``."""
-        rows: Sequence[Any]
         if self.fan_in is not None:
             if self.fan_in != int(self.fan_in) or not 0 <= self.fan_in <= n_sources:
                 raise ModelError(
@@ -75,10 +74,12 @@ class Sparse:
             return Edges(np.arange(n_receivers + 1, dtype=np.int64) * fan_in, drawn.ravel())
         elif self.sources is not None:
             rows = [self._heard_by(o) for o in range(n_receivers)]
+            indices = np.concatenate([*rows, np.empty(0, np.int64)])
+            lengths = np.fromiter(map(len, rows), np.int64, n_receivers)
         elif self.matrix is not None:
             return self._of_matrix(n_sources, n_receivers)
         elif self.edge_list is not None:
-            rows = _by_receiver(self.edge_list, n_receivers)
+            indices, lengths = _by_receiver(self.edge_list, n_receivers)
         else:
             assert self.csr is not None
             indptr = _whole(self.csr[0], "csr: indptr")
@@ -88,14 +89,11 @@ class Sparse:
                     f"Sparse(csr): indptr must have {n_receivers + 1} entries from 0 to "
                     f"{len(indices)} (one row per receiver); got {len(indptr)} entries"
                 )
-            if np.any(np.diff(indptr) < 0):
+            lengths = np.diff(indptr)
+            if np.any(lengths < 0):
                 raise ModelError("Sparse(csr): indptr must not decrease")
-            rows = np.split(indices, indptr[1:-1])
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        indptr = np.concatenate([[0], np.cumsum(lengths)])
-        indices = np.concatenate([*rows, np.empty(0, np.int64)])
         _check(np.repeat(np.arange(n_receivers), lengths), indices, n_sources)
-        return Edges(indptr, indices)
+        return Edges(np.concatenate([[0], np.cumsum(lengths)]), indices)
 
     def _heard_by(self, receiver: int) -> Any:
         assert self.sources is not None
@@ -170,9 +168,11 @@ def as_connection(given: Any, where: str) -> Connection:
 def _check(receivers: Any, sources: Any, n_sources: int) -> None:
     """Raise ModelError for the first receiver with a missing source, or the same source twice."""
     outside = np.flatnonzero((sources < 0) | (sources >= n_sources))
-    order = np.lexsort((sources, receivers))
-    ours, theirs = receivers[order], sources[order]
-    twice = ours[1:][(ours[1:] == ours[:-1]) & (theirs[1:] == theirs[:-1])]
+    # Sources outside are alike here: whether they are told before the first pair depends on theirs.
+    pairs = receivers * (n_sources + 2) + np.clip(sources, -1, n_sources) + 1
+    if np.any(pairs[1:] <= pairs[:-1]):
+        pairs.sort()
+    twice = pairs[1:][pairs[1:] == pairs[:-1]] // (n_sources + 2)
     if len(outside) and (not len(twice) or receivers[outside[0]] <= twice[0]):
         receiver = receivers[outside[0]]
         row = sources[receivers == receiver]
@@ -208,8 +208,15 @@ def _drawn(rng: np.random.Generator, n_sources: int, n_receivers: int, fan_in: i
     return found
 
 
-def _pairs(edges: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
-    """The edges as pairs of numbers. Raises ModelError."""
+def _pairs(edges: Iterable[Any]) -> tuple[tuple[Any, ...], ...] | Index:
+    """The edges as pairs of numbers; an array (n_edges, 2) of whole numbers is copied as it is.
+    Raises ModelError.
+    """
+    if isinstance(edges, np.ndarray) and edges.shape[1:] == (2,) and edges.dtype.kind in "iu":
+        array = edges.copy()
+        array.flags.writeable = False
+        return array
+    edges = tuple(edges)
     for edge in edges:
         if not isinstance(edge, Iterable) or isinstance(edge, str) or len(tuple(edge)) != 2:
             raise ModelError(f"Sparse: an edge is (source, receiver), got {edge!r}")
@@ -223,16 +230,26 @@ def _pairs(edges: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
     return pairs
 
 
-def _by_receiver(pairs: Iterable[tuple[int, int]], n_receivers: int) -> list[Any]:
-    rows: list[list[int]] = [[] for _ in range(n_receivers)]
-    for source, receiver in pairs:
-        if not 0 <= receiver < n_receivers or receiver != int(receiver):
-            raise ModelError(
-                f"Sparse: edge ({source}, {receiver}) names receiver {receiver}, but the layer has "
-                f"neurons 0..{n_receivers - 1}; an edge is (source, receiver)"
-            )
-        rows[int(receiver)].append(source)
-    return [_whole(row, "edge_list") for row in rows]
+def _by_receiver(pairs: Any, n_receivers: int) -> tuple[Any, Any]:
+    """The sources (n_edges,) by receiver, each receiver's in the order of the pairs, and how many
+    each has (n_receivers,).
+    """
+    is_array = isinstance(pairs, np.ndarray)
+    empty = np.empty((2, 0), np.int64)
+    sources, receivers = (
+        pairs.T if is_array else map(np.array, zip(*pairs, strict=True) if pairs else empty)
+    )
+    wrong = np.flatnonzero((receivers < 0) | (receivers >= n_receivers) | (receivers % 1 != 0))
+    if len(wrong):
+        source, receiver = pairs[wrong[0]]
+        raise ModelError(
+            f"Sparse: edge ({source}, {receiver}) names receiver {receiver}, but the layer has "
+            f"neurons 0..{n_receivers - 1}; an edge is (source, receiver)"
+        )
+    receivers = receivers.astype(np.int64)
+    order = np.argsort(receivers, kind="stable")
+    lengths = np.bincount(receivers, minlength=n_receivers)
+    return _whole(sources[order], "edge_list"), lengths
 
 
 def _whole(values: Any, what: str) -> Any:

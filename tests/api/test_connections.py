@@ -1,5 +1,7 @@
 """Connections: the four ways to describe a sparse one, and what does not fit."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -56,10 +58,12 @@ def test_what_is_drawn_for_many_is_what_is_drawn_for_each(n_sources, n_receivers
         horn.Sparse(csr=([0, 2, 2, 3], [3, 0, 1])),
         horn.Sparse(edge_list=[(3, 0), (1, 2), (0, 0)]),
         horn.Sparse(edge_list=iter([(3, 0), (1, 2), (0, 0)])),
+        horn.Sparse(edge_list=[(3, 0.0), (1, 2), np.array([0, 0])]),
+        horn.Sparse(edge_list=np.array([(3, 0), (1, 2), (0, 0)], np.uint8)),
         horn.Sparse(sources=lambda o: [[3, 0], [], [1]][o]),
         horn.Sparse(sources=lambda o: np.array([[3, 0], [], [1]][o], np.int32)),
     ],
-    ids=["csr", "edges", "iterator", "function", "arrays"],
+    ids=["csr", "edges", "iterator", "mixed", "edge array", "function", "arrays"],
 )
 def test_one_graph_in_every_description(sparse):
     assert rows(sparse) == [[3, 0], [], [1]]
@@ -88,6 +92,17 @@ def test_one_graph_in_every_description(sparse):
             lambda: rows(horn.Sparse(edge_list=[(1, 2), (7, 2), (9, 2), (1, 2)])),
             "neuron 2 listens to source 9",
         ),
+        (
+            lambda: rows(horn.Sparse(edge_list=np.array([(0, 3)]))),
+            r"edge \(0, 3\) names receiver 3",
+        ),
+        (lambda: rows(horn.Sparse(edge_list=[(0, 1.5)])), r"edge \(0, 1.5\) names receiver 1.5"),
+        (lambda: rows(horn.Sparse(edge_list=[(0.5, 1)])), r"edge_list\): .*whole numbers"),
+        (lambda: rows(horn.Sparse(edge_list=np.array([(4, 2), (9, 2)]))), "listens to source 9"),
+        (
+            lambda: horn.Sparse(edge_list=np.ones((2, 3), int)),
+            r"an edge is \(source, receiver\), got",
+        ),
         (lambda: horn.Sparse(edge_list=[(1, 0, 2)]), r"an edge is \(source, receiver\), got"),
         (lambda: rows(horn.Sparse(sources=lambda o: [0.5])), r"sources\(0\).*whole numbers"),
     ],
@@ -95,6 +110,16 @@ def test_one_graph_in_every_description(sparse):
 def test_what_cannot_be_wired_is_refused(make, message):
     with pytest.raises(ModelError, match=message):
         make()
+
+
+def test_an_array_of_edges_is_kept_as_one_and_is_the_descriptions_own():
+    given = np.array([(3, 0), (1, 2), (0, 0)])
+    sparse = horn.Sparse(edge_list=given)
+    given[:] = 0
+    again = pickle.loads(pickle.dumps(sparse))
+    assert rows(sparse) == rows(again) == [[3, 0], [], [1]]
+    assert "edge_list=array([[3, 0]" in repr(sparse)
+    assert rows(horn.Sparse(edge_list=[])) == rows(horn.Sparse(edge_list=given[:0])) == [[], [], []]
 
 
 def test_a_network_says_which_layer_cannot_be_wired():
