@@ -64,12 +64,7 @@ class Sparse:
     def edges(self, n_sources: int, n_receivers: int, rng: np.random.Generator) -> Edges:
         """The synapses between layers of these sizes; ``fan_in`` draws from ``rng``."""
         if self.fan_in is not None:
-            if self.fan_in != int(self.fan_in) or not 0 <= self.fan_in <= n_sources:
-                raise ModelError(
-                    f"Sparse(fan_in={self.fan_in}): the layer below has {n_sources} neurons; "
-                    f"choose fan_in between 0 and {n_sources}"
-                )
-            fan_in = int(self.fan_in)
+            fan_in = _fan_in(self.fan_in, n_sources)
             drawn = _drawn(rng, n_sources, n_receivers, fan_in)
             return Edges(np.arange(n_receivers + 1, dtype=np.int64) * fan_in, drawn.ravel())
         elif self.sources is not None:
@@ -183,6 +178,22 @@ def _check(receivers: Any, sources: Any, n_sources: int) -> None:
         )
     if len(twice):
         raise ModelError(f"Sparse: neuron {twice[0]} names a source twice; one synapse per pair")
+
+
+def _fan_in(fan_in: Any, n_sources: int) -> int:
+    """The number of sources of each receiver. Raises ModelError."""
+    is_number = isinstance(fan_in, (int, float, np.integer, np.floating))
+    if not is_number or isinstance(fan_in, bool) or fan_in % 1 != 0:
+        raise ModelError(
+            f"Sparse(fan_in={fan_in!r:.80}): fan_in is how many neurons below each neuron "
+            f"hears, a whole number between 0 and {n_sources}"
+        )
+    if not 0 <= fan_in <= n_sources:
+        raise ModelError(
+            f"Sparse(fan_in={fan_in}): the layer below has {n_sources} neurons; "
+            f"choose fan_in between 0 and {n_sources}"
+        )
+    return int(fan_in)
 
 
 def _drawn(rng: np.random.Generator, n_sources: int, n_receivers: int, fan_in: int) -> Any:
