@@ -241,7 +241,8 @@ static void K(spread)(const view_t *v, float *p, const float *from, int64_t i2, 
 #define LIVE_BITS(v) 0
 #endif
 
-static void K(drawn)(const view_t *v, REAL *to, int64_t base, int64_t i2, int64_t c);
+static void K(drawn)(const view_t *v, REAL *to, int64_t base, int64_t i1, int64_t r, int64_t i2,
+                     int64_t c);
 
 /* Rows of N to 2 N numbers, or of one number each: two copies of N side by side, or overlapping. A
  * loop over so few takes longer to begin than to run. */
@@ -283,6 +284,10 @@ static void K(fetch)(const view_t *v, REAL *restrict to, int64_t i0, int64_t i1,
         else for (int64_t row = 0; row < r; row++) to[row] = p[(i1 + row) * s1];
         return;
     }
+    if (v->dtype == DRAWN) {
+        K(drawn)(v, to, (int64_t)(intptr_t)v->data + start, i1, r, i2, c);
+        return;
+    }
     for (int64_t row = 0; row < r; row++, to += c) {
         int64_t off = start + K(place)(v, 1, i1 + row);
 #if LEVEL == 2 && IS_F32
@@ -300,7 +305,6 @@ static void K(fetch)(const view_t *v, REAL *restrict to, int64_t i0, int64_t i1,
             if (x2) for (int64_t j = 0; j < c; j++) to[j] = (REAL)(base + x2[i2 + j] * s2);
             else for (int64_t j = 0; j < c; j++) to[j] = (REAL)(base + (i2 + j) * s2);
             break; }
-        case DRAWN: K(drawn)(v, to, (int64_t)(intptr_t)v->data + off, i2, c); break;
         }
     }
 }
@@ -498,7 +502,7 @@ typedef struct {
 
 /* Whether a view's places along a ragged axis depend on the row. */
 static inline int K(by_receiver)(const view_t *v) {
-    return v->stride[0] != 0 || v->index[0] || v->dtype == DRAWN || (v->dtype == IOTA && v->local);
+    return v->stride[0] != 0 || v->index[0] || (v->dtype == IOTA && v->local);
 }
 /* Fetch the edges of many receivers, of c samples. */
 static void K(fetch_receivers)(const K(machine_t) *m, const view_t *v, REAL *to, int64_t i0,
@@ -1129,6 +1133,7 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
 #define V_MUL(a, b) _mm512_mul_epu32(a, b)
 #define V_HIGH(a) _mm512_srli_epi64(a, 32)
 #define V_XOR(a, b) _mm512_xor_si512(a, b)
+#define V_ADD(a, b) _mm512_add_epi64(a, b)
 #elif LEVEL == 1
 #define VEC __m256i
 #define VLEN 4
@@ -1138,6 +1143,7 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
 #define V_MUL(a, b) _mm256_mul_epu32(a, b)
 #define V_HIGH(a) _mm256_srli_epi64(a, 32)
 #define V_XOR(a, b) _mm256_xor_si256(a, b)
+#define V_ADD(a, b) _mm256_add_epi64(a, b)
 #elif defined(HORN_X86)
 #define VEC __m128i
 #define VLEN 2
@@ -1147,6 +1153,7 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
 #define V_MUL(a, b) _mm_mul_epu32(a, b)
 #define V_HIGH(a) _mm_srli_epi64(a, 32)
 #define V_XOR(a, b) _mm_xor_si128(a, b)
+#define V_ADD(a, b) _mm_add_epi64(a, b)
 #else
 #define VEC uint64_t
 #define VLEN 1
@@ -1156,6 +1163,7 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
 #define V_MUL(a, b) (((a) & 0xffffffffu) * (b))
 #define V_HIGH(a) ((a) >> 32)
 #define V_XOR(a, b) ((a) ^ (b))
+#define V_ADD(a, b) ((a) + (b))
 #endif
 static void K(philox)(const uint32_t key[2], uint64_t w[4][PHILOX_LANES]) {
     const VEC m0 = V_SET(0xD2511F53u), m1 = V_SET(0xCD9E8D57u);
@@ -1269,16 +1277,25 @@ static void K(draw)(const tape_t *t, const draw_t *g, int tid, int nt) {
 }
 
 /* ---- draws of messages, inside a loop ---- */
-/* Ten rounds on counters with a key each. */
-static void K(philox_keys)(uint32_t k[2][PHILOX_LANES], uint64_t w[4][PHILOX_LANES]) {
-    for (int round = 0; round < 10; round++)
-        for (int l = 0; l < PHILOX_LANES; l++) {
-            const uint64_t low = (uint64_t)(uint32_t)w[0][l] * 0xD2511F53u;
-            const uint64_t high = (uint64_t)(uint32_t)w[2][l] * 0xCD9E8D57u;
-            w[0][l] = (uint32_t)((high >> 32) ^ w[1][l] ^ k[0][l]); w[1][l] = (uint32_t)high;
-            w[2][l] = (uint32_t)((low >> 32) ^ w[3][l] ^ k[1][l]); w[3][l] = (uint32_t)low;
-            k[0][l] += 0x9E3779B9u; k[1][l] += 0xBB67AE85u;
+#define DRAWN_LANES 64
+/* Ten rounds on n counters of one iteration, with a key each: its words are the halves of `key`. */
+static void K(philox_keys)(const uint64_t *key, const uint64_t *block, const uint64_t *low,
+                           uint64_t step, const uint64_t *last, int64_t n,
+                           uint64_t w[4][DRAWN_LANES]) {
+    const VEC m0 = V_SET(0xD2511F53u), m1 = V_SET(0xCD9E8D57u);
+    const VEC w0 = V_SET(0x9E3779B9u), w1 = V_SET(0xBB67AE85u);
+    for (int64_t l = 0; l < n; l += VLEN) {
+        VEC k0 = V_LOAD(key + l), k1 = V_HIGH(k0);
+        VEC a0 = V_LOAD(block + l), a1 = V_LOAD(low + l), a2 = V_SET(step), a3 = V_LOAD(last + l);
+        for (int round = 0; round < 10; round++) {  /* only low words count, as in philox */
+            const VEC low_product = V_MUL(a0, m0), high_product = V_MUL(a2, m1);
+            a0 = V_XOR(V_XOR(V_HIGH(high_product), a1), k0); a1 = high_product;
+            a2 = V_XOR(V_XOR(V_HIGH(low_product), a3), k1); a3 = low_product;
+            k0 = V_ADD(k0, w0); k1 = V_ADD(k1, w1);
         }
+        V_STORE(w[0] + l, a0); V_STORE(w[1] + l, a1);
+        V_STORE(w[2] + l, a2); V_STORE(w[3] + l, a3);
+    }
 }
 
 static inline uint64_t K(counter3)(const drawn_t *g, uint64_t sample) {
@@ -1391,46 +1408,130 @@ static void K(drawn_row)(const drawn_t *g, int64_t row, int64_t key, int64_t sou
     }
 }
 
-/* c messages along the strip, from the one numbered `base` at place 0 of the strip's axis. */
-static void K(drawn)(const view_t *v, REAL *to, int64_t base, int64_t i2, int64_t c) {
-    const drawn_t *g = v->drawn;
-    const int64_t s2 = v->stride[2], per = g->kind == D_NORMAL ? 2 : 4;
-    const int32_t *x2 = v->index[2];
-    const int64_t n_sources = g->n_sources ? g->n_sources : 1, row_size = g->n_keys * n_sources;
-    uint64_t w[4][PHILOX_LANES];
-    uint32_t k[2][PHILOX_LANES];
-    REAL z[PHILOX_LANES];
-    int lane[PHILOX_LANES];
-    for (int64_t j = 0; j < c;) {
-        if (s2 == 1 && !x2 && g->n_sources >= 8) {
-            const int64_t at = base + i2 + j, key = at / n_sources, source = at % n_sources;
-            const int64_t n = n_sources - source < c - j ? n_sources - source : c - j;
-            K(drawn_row)(g, key / g->n_keys, key % g->n_keys, g->sources[source], n, to + j);
-            j += n;
+/* Edges of one tile by counter and key: edges of a receiver whose sources share a counter have one
+ * block, since they mostly come one after another. */
+typedef struct {
+    uint64_t key[DRAWN_LANES], block[DRAWN_LANES];
+    int64_t n_blocks;
+    uint16_t of[DRAWN_LANES], word[DRAWN_LANES];    /* an edge's block, and its (first) word of it */
+} K(blocks_t);
+
+/* The draws of n messages with these words, `step` places apart. */
+static inline __attribute__((always_inline)) void K(put_drawn)(
+    int kind, const uint64_t *a, const uint64_t *b, int64_t n, REAL *to, int64_t step) {
+    if (kind == D_NORMAL)
+        for (int64_t l = 0; l < n; l += PHILOX_LANES) {
+            REAL z[PHILOX_LANES];
+            K(normals)(a + l, b + l, z);
+            for (int64_t k = 0; k < PHILOX_LANES && l + k < n; k++) to[(l + k) * step] = z[k];
+        }
+    else if (step == 1) { IVDEP for (int64_t l = 0; l < n; l++) to[l] = TO_UNIT(a[l]); }
+    else for (int64_t l = 0; l < n; l++) to[l * step] = TO_UNIT(a[l]);
+}
+
+/* Draws of m edges, `e_step` places apart, by n samples, `s_step` apart. Lanes are blocks if
+ * there are few samples, and else samples. */
+#define FEW_SAMPLES 16
+static void K(drawn_edges)(const drawn_t *g, const K(blocks_t) *x, int64_t m, int64_t e_step,
+                           int64_t first, const int32_t *rows, int64_t n, int64_t s_step,
+                           REAL *to) {
+    uint64_t low[DRAWN_LANES], last[DRAWN_LANES], w[4][DRAWN_LANES];
+    const uint64_t step = (uint32_t)*g->iteration;
+    const int64_t at_once = n < FEW_SAMPLES ? 1 : DRAWN_LANES;
+    for (int64_t s0 = 0; s0 < n; s0 += at_once) {
+        const int64_t here = n - s0 < at_once ? n - s0 : at_once;
+        for (int64_t l = 0; l < here; l++) {
+            const int64_t row = first + (rows ? rows[s0 + l] : s0 + l);
+            const uint64_t s = g->samples ? g->samples[row] : ~(uint64_t)0;
+            low[l] = s & 0xffffffffu; last[l] = K(counter3)(g, s);
+        }
+        if (at_once == 1) {
+            uint64_t a[DRAWN_LANES], b[DRAWN_LANES];
+            for (int64_t l = 1; l < x->n_blocks; l++) { low[l] = low[0]; last[l] = last[0]; }
+            K(philox_keys)(x->key, x->block, low, step, last, x->n_blocks, w);
+            for (int64_t k = 0; k < m; k++) a[k] = w[x->word[k]][x->of[k]];
+            if (g->kind == D_NORMAL)
+                for (int64_t k = 0; k < m; k++) b[k] = w[x->word[k] + 1][x->of[k]];
+            K(put_drawn)(g->kind, a, b, m, to + s0 * s_step, e_step);
             continue;
         }
-        const int n = c - j < PHILOX_LANES ? (int)(c - j) : PHILOX_LANES;
-        for (int l = 0; l < PHILOX_LANES; l++) {
-            const int64_t place = i2 + j + (l < n ? l : 0);
-            const int64_t at = base + (x2 ? (int64_t)x2[place] : place) * s2;
-            const int64_t row = at / row_size, key = at % row_size / n_sources;
-            const int64_t source = g->sources[g->n_sources ? at % n_sources : key];
-            const uint64_t s = g->samples ? g->samples[row] : ~(uint64_t)0;
-            w[0][l] = (uint64_t)(source / per) & 0xffffffffu; w[1][l] = s & 0xffffffffu;
-            w[2][l] = (uint32_t)*g->iteration; w[3][l] = K(counter3)(g, s);
-            k[0][l] = g->keys[2 * key]; k[1][l] = g->keys[2 * key + 1];
-            lane[l] = (int)(source % per);
+        for (int64_t k = 0, q = 0; q < x->n_blocks; q++) {
+            uint64_t key[DRAWN_LANES], block[DRAWN_LANES];
+            for (int64_t l = 0; l < here; l++) { key[l] = x->key[q]; block[l] = x->block[q]; }
+            K(philox_keys)(key, block, low, step, last, here, w);
+            for (; k < m && x->of[k] == q; k++)
+                K(put_drawn)(g->kind, w[x->word[k]], w[(x->word[k] + 1) & 3], here,
+                             to + k * e_step + s0 * s_step, s_step);
         }
-        K(philox_keys)(k, w);
-        if (per == 2) {
-            for (int l = 0; l < PHILOX_LANES; l++) {  /* words 0 and 1, or 2 and 3 */
-                w[0][l] = w[2 * lane[l]][l];
-                w[1][l] = w[2 * lane[l] + 1][l];
-            }
-            K(normals)(w[0], w[1], z);
+    }
+}
+
+/* The draws of a tile; `base` numbers the message at place 0 of axes 1 and 2. */
+static void K(drawn)(const view_t *v, REAL *to, int64_t base, int64_t i1, int64_t r, int64_t i2,
+                     int64_t c) {
+    const drawn_t *g = v->drawn;
+    const int64_t n_sources = g->n_sources, row_size = g->n_keys * (n_sources ? n_sources : 1);
+    const int of_samples[3] = {0, r > 1 && v->stride[1] == row_size,
+                               c > 1 && v->stride[2] == row_size};
+    const int is_row = v->stride[2] == 1 && !v->index[2] && n_sources >= 8;
+    if (r <= 0 || c <= 0) return;
+    if (r > 1 && c > 1 && (is_row || of_samples[1] == of_samples[2])) {
+        for (int64_t row = 0; row < r; row++) K(drawn)(v, to + row * c, base, i1 + row, 1, i2, c);
+        return;
+    }
+    if (is_row && r == 1) {
+        base += K(place)(v, 1, i1) + i2;
+        for (int64_t j = 0, n; j < c; j += n) {
+            const int64_t key = (base + j) / n_sources, source = (base + j) % n_sources;
+            n = n_sources - source < c - j ? n_sources - source : c - j;
+            K(drawn_row)(g, key / g->n_keys, key % g->n_keys, g->sources[source], n, to + j);
         }
-        for (int l = 0; l < n; l++) to[j + l] = per == 2 ? z[l] : TO_UNIT(w[lane[l]][l]);
-        j += n;
+        return;
+    }
+    const int64_t n_places[3] = {1, r, c}, from[3] = {0, i1, i2}, apart[3] = {0, c, 1};
+    int64_t at = base;                          /* the first message; its row is of samples[row] */
+    int edges = 0, samples = 0;                 /* their axes; 0: there is one */
+    for (int axis = 1; axis < 3; axis++)
+        if (of_samples[axis]) samples = axis;
+        else {
+            if (n_places[axis] > 1) edges = axis;
+            if (n_places[axis] == 1 || !v->index[axis]) at += K(place)(v, axis, from[axis]);
+        }
+    const int64_t row = at / row_size, edge = at % row_size;
+    const int64_t step = edges ? v->stride[edges] : 0;
+    const int32_t *places = edges && v->index[edges] ? v->index[edges] + from[edges] : NULL;
+    const int32_t *rows = samples && v->index[samples] ? v->index[samples] + from[samples] : NULL;
+    if (step && !places && edge + (n_places[edges] - 1) * step >= row_size) {
+        /* The axis is fused with that of samples: each row of messages for itself. */
+        int64_t n = (row_size - edge + step - 1) / step;
+        for (int64_t j = 0; j < n_places[edges]; j += n, n = row_size / step) {
+            if (n > n_places[edges] - j) n = n_places[edges] - j;
+            if (edges == 1) K(drawn)(v, to + j * c, base, i1 + j, n, i2, c);
+            else for (int64_t i = 0; i < r; i++)
+                K(drawn)(v, to + i * c + j, base, i1 + i, 1, i2 + j, n);
+        }
+        return;
+    }
+    const int shift = g->kind == D_NORMAL ? 1 : 2;
+    for (int64_t e = 0; e < n_places[edges]; e += DRAWN_LANES) {
+        const int64_t m = n_places[edges] - e < DRAWN_LANES ? n_places[edges] - e : DRAWN_LANES;
+        K(blocks_t) x;
+        uint64_t key = 0, block = ~(uint64_t)0; /* which no block is */
+        int64_t n_blocks = 0;
+        for (int64_t k = 0; k < m; k++) {
+            const int64_t its = edge + step * (places ? places[e + k] : e + k);
+            const uint32_t *words = g->keys + 2 * (n_sources ? its / n_sources : its);
+            const uint64_t source = (uint64_t)g->sources[n_sources ? its % n_sources : its];
+            const uint64_t its_key = words[0] | (uint64_t)words[1] << 32;
+            const uint64_t its_block = source >> shift & 0xffffffffu;
+            n_blocks += (its_key != key) | (its_block != block);
+            x.key[n_blocks - 1] = key = its_key; x.block[n_blocks - 1] = block = its_block;
+            x.of[k] = (uint16_t)(n_blocks - 1);
+            x.word[k] = (uint16_t)(shift == 1 ? (source & 1) * 2 : source & 3);
+        }
+        x.n_blocks = n_blocks;
+        K(drawn_edges)(g, &x, m, apart[edges], row + (rows ? 0 : from[samples]), rows,
+                       n_places[samples], apart[samples], to + e * apart[edges]);
     }
 }
 

@@ -5,7 +5,7 @@ import pytest
 
 import horn
 from horn import explain, math, random
-from horn._kernels.engine import Drawn, Tape, View
+from horn._kernels.engine import Drawn, Ragged, Tape, View
 from horn.backends import Setup, make
 from horn.compiler import lower
 from horn.partition.placement import Placement
@@ -169,6 +169,49 @@ def test_the_engines_numbers_are_those_of_horn_random(kind, dtype):
         expected = random.of_messages(kind, keys[:, None], 77, sources, rows.reshape(-1, 1, 1), 9)
         tolerance = 0 if kind == "uniform" else (1e-6 if dtype == "float32" else 1e-12)
         np.testing.assert_allclose(out, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "normal"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_draws_of_edges_are_those_of_horn_random(kind, dtype):
+    """Edges that share a counter and edges that do not, in any order, by few samples and by many;
+    samples side by side and edges side by side, whose rows are one axis; numbers of a batch.
+    """
+    rng = np.random.default_rng(1)
+    for n_o, fan_in, n_b in ((3, 1, 1), (1, 1, 9), (9, 30, 1), (5, 67, 3), (40, 5, 15), (6, 9, 70)):
+        indptr = np.arange(n_o + 1) * fan_in
+        of = np.repeat(np.arange(n_o), fan_in)
+        keys = random.receiver_keys(random.key(1, 2), np.arange(n_o), 1)[of]
+        sources = np.sort(
+            rng.permuted(np.tile(np.arange(2 * fan_in), (n_o, 1)), axis=1)[:, :fan_in]
+        )
+        sources = sources.ravel()
+        rows = rng.permutation(n_b).astype(np.uint64) + np.uint64(2**33 - 3)
+        for numbers in (rows, None):
+            seen = rows if numbers is not None else np.full(n_b, random.SHARED, np.uint64)
+            expected = random.of_messages(kind, keys, 77, sources, seen[:, None], 9).T
+            for axes, order in (("eb", None), ("be", None), ("eb", rng.permutation(len(of)))):
+                tape = Tape(dtype)
+                index = {} if order is None else {"e": order.astype(np.int32)}
+                view = Drawn(
+                    kind, 77, "e" if numbers is None else "be", keys.astype(np.uint32), sources,
+                    numbers, tape.dim(9), index,
+                )  # fmt: skip
+                extents = {"e": len(of), "b": n_b}
+                out = np.zeros([extents[a] for a in axes], dtype)
+                summed = np.zeros((n_o, n_b), dtype)
+                tape.loop(extents, [view], [], [(View(out, axes), 0)])
+                tape.loop(
+                    {"o": n_o, "e": Ragged(indptr, "o"), "b": n_b}, [view], [],
+                    [(View(summed, "ob"), 0)], reduce=("sum", "e"),
+                )  # fmt: skip
+                tape.run()
+                want = expected if order is None else expected[order]
+                tolerance = 0 if kind == "uniform" else (1e-6 if dtype == "float32" else 1e-12)
+                got = out if axes == "eb" else out.T
+                np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+                sums = want.reshape(n_o, fan_in, n_b).sum(1)
+                np.testing.assert_allclose(summed, sums, rtol=1e-5, atol=1e-5)
 
 
 def test_nothing_of_the_size_of_all_messages_is_stored():
