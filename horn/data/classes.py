@@ -169,7 +169,7 @@ def _read_as(others: Sequence[Any], labels: Sequence[Any]) -> list[Any]:
     found = []
     for label in labels:
         if type(label) is datetime.date:
-            label = datetime.datetime.combine(label, datetime.time())
+            label = datetime.datetime(label.year, label.month, label.day)
         elif isinstance(label, str):
             with suppress(KeyError, ValueError):  # other text stays text
                 label = read(label)

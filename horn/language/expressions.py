@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -37,14 +36,7 @@ class Expressions:
                 f"{ast.unparse(node)!r} is not in the neuron language (numbers, + - * / "
                 f"// % **, comparisons, if-else, and the functions of horn.math are){remedy}",
             )
-        try:
-            return rule(node)
-        except OverflowError:
-            self.scope.fail(
-                node,
-                f"{ast.unparse(node)!r} is a whole number of more than {sys.float_info.max:.2g}, "
-                "the largest that a neuron computes with",
-            )
+        return rule(node)
 
     def number(self, node: ast.expr) -> Node:
         return self.scope.number(self.value(node), node)

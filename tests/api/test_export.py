@@ -279,20 +279,11 @@ class Shrinking(horn.Neuron):
         self.feedforward(product)
 
 
-@pytest.mark.parametrize(
-    ("shape", "settings"),
-    [
-        (4, {"size": 3, "connect": np.zeros((3, 4))}),
-        ((1, 1, 4), {"connect": horn.Convolution(2, 2, padding="same", dilation=2)}),
-        ((1, 1, 4), {"connect": horn.Window(2, padding="same", dilation=2)}),
-    ],
-    ids=["sparse", "convolution", "window"],
-)
 @pytest.mark.parametrize("neuron", [neurons.Standard, Shrinking, Strongest])
-def test_a_link_without_any_synapse(neuron, shape, settings, tmp_path):
+def test_a_link_without_any_synapse(neuron, tmp_path):
     net = horn.Network(seed=2)
-    net.input(shape)
-    net.layer(neuron=neuron, **settings)
+    net.input(4)
+    net.layer(3, neuron=neuron, connect=np.zeros((3, 4)))
     net.output(3, loss="squared_error")
     check_onnx(model_of(net), tmp_path)
     check_torch(model_of(net))

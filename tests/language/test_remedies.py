@@ -44,7 +44,7 @@ REFUSED = [
     (["self.feedforward(messages.mean())"], "for m in messages) / len(messages)"),
     (["self.feedforward((z := 0.5))"], "assign on a line of its own"),
     (["k = 10**400 / (10**400 + 1)", "self.feedforward(k)"], "'10 ** 400' is more than 1.8e+308"),
-    (["self.feedforward(0.0 * 1" + 400 * "0" + ")"], "is a whole number of more than 1.8e+308"),
+    (["self.feedforward(0.0 * 1" + 400 * "0" + ")"], "a whole number of 1329 bits"),
     (["import random", "self.feedforward(0.5)"], "write it at the top of the file"),
     (
         ["v = total = 0.0", "for m in messages:", "    v = m.input", "    total += v",

@@ -31,7 +31,7 @@ EXAMPLES = sorted(
 )
 BUILT_IN = [
     c for c in vars(neurons).values()
-    if isinstance(c, type) and c.__module__ == neurons.__name__
+    if isinstance(c, type) and c.__module__ == neurons.__name__ and not c.__name__.startswith("_")
     and c is not neurons.Comparison  # of a loss between two layers: tests/parity/test_outputs.py
 ]  # fmt: skip
 OPTIMIZERS = (
