@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from horn.aggregates import named
-from horn.callbacks import failed
 from horn.errors import FULL, CallbackError
 
 if TYPE_CHECKING:
@@ -52,6 +51,8 @@ class FunctionProgress(Progress):
             self.function(row)
         except Exception as error:
             name = getattr(self.function, "__name__", type(self.function).__name__)
+            from horn.callbacks import failed  # it knows NumPy, which to show needs not
+
             self.failure = failed(name, "progress", f"of epoch {row['epoch']}", error)
             self.stop()
 
