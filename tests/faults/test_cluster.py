@@ -96,9 +96,10 @@ def in_shared_memory():
 
 
 def gone(pids, timeout_s):
-    """Until none of these processes is there."""
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s,
-          lambda: str([_line(pid) for pid in pids]))  # fmt: skip
+    """Until none of these processes runs: one that ended has no line, though its parent, which
+    stood still with it, may not have asked for its status yet.
+    """
+    until(lambda: not any(map(_line, pids)), timeout_s, lambda: str(list(map(_line, pids))))
 
 
 def _line(pid):
