@@ -119,7 +119,8 @@ class Link:
     @property
     def mixes_channels(self) -> bool:
         """Whether it convolves, and each map receives all channels below."""
-        return self.convolves and getattr(self.owner.connection, "groups", 1) == 1
+        connection = self.owner.connection
+        return self.convolves and isinstance(connection, Convolution) and connection.groups == 1
 
     @property
     def is_known(self) -> bool:

@@ -20,6 +20,7 @@ from horn.errors import DataError, NotFound
 from horn.formats import csv, format_of, known, npy, npz
 from horn.formats.files import near
 from horn.formats.npz import Targets
+from horn.formats.parts import SampleTable
 from horn.mistakes import shown, teaches
 
 KNOWN = ("digits", "mnist", "cifar10")
@@ -118,7 +119,7 @@ def _is_csv(path: Path) -> bool:
     return found is not None and found.reader is csv
 
 
-def _of_table(found: csv.CsvTable, scale: float, spec: str) -> Dataset:
+def _of_table(found: SampleTable, scale: float, spec: str) -> Dataset:
     dataset = as_dataset((found.x, found.y), spec, scale=scale)
     names = found.names if len(set(found.names)) == len(found.names) else ()
     return dataset.with_fields(ids=found.ids, id_name=found.id_name, feature_names=names)

@@ -15,10 +15,10 @@ from horn import formats
 from horn.data import arrays
 from horn.errors import DataError
 from horn.formats import FileFormat, csv, npy, parts, tables
-from horn.formats.csv import CsvTable
+from horn.formats.parts import SampleTable
 
 
-def read(folder: Path, *, labels: bool = True) -> tuple[CsvTable, float]:
+def read(folder: Path, *, labels: bool = True) -> tuple[SampleTable, float]:
     """Read (what a table of all shards has, scale); its y is None if they have none, or without
     ``labels``; it has names of columns where all shards have them.
     A single .npy shard stays memory-mapped; several files are copied into one array, which takes
@@ -55,7 +55,7 @@ def read(folder: Path, *, labels: bool = True) -> tuple[CsvTable, float]:
         if found.ids is not None:
             ids.append(found.ids)
     names = found.names if all(headers.values()) else ()
-    return CsvTable(
+    return SampleTable(
         parts.join(xs),
         parts.join(ys) if ys else None,
         parts.join(ids) if ids else None,
@@ -83,7 +83,7 @@ def _shards(folder: Path) -> tuple[FileFormat, list[Path]]:
     return kind, sorted(files, key=_by_name_and_number)
 
 
-def _read(kind: FileFormat, path: Path, labels: bool) -> CsvTable:
+def _read(kind: FileFormat, path: Path, labels: bool) -> SampleTable:
     if kind.reader is csv:
         return csv.table(path, labels=labels)
     if kind.is_pair:
@@ -93,11 +93,11 @@ def _read(kind: FileFormat, path: Path, labels: bool) -> CsvTable:
                 f"{path}: targets of several outputs ({', '.join(y)}) are read from one .npz "
                 "file, not from shards; put all samples in one"
             )
-        return CsvTable(x, y, None)
+        return SampleTable(x, y, None)
     beside, read = path.with_name("y" + path.name[1:]), kind.reader.read
     x, y = read(path), read(beside) if labels and beside.exists() else None
     names = npy.names(path, x)
-    return CsvTable(x, y, None, names=names, header=names)
+    return SampleTable(x, y, None, names=names, header=names)
 
 
 def _by_name_and_number(path: Path) -> list[tuple[int, int, str]]:

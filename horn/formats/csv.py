@@ -28,6 +28,7 @@ import numpy as np
 from horn.errors import DataError
 from horn.formats import parts
 from horn.formats.files import reading
+from horn.formats.parts import SampleTable
 
 # Lines that are parsed at a time: enough to hide Python's cost, at most some MiB of text.
 CHUNK_LINES = 1024
@@ -60,21 +61,6 @@ class Columns:
         return tuple(self.names[k] for k in self.features) if self.names else ()
 
 
-@dataclass
-class CsvTable:
-    """A file's content: x (n, features) uint8 or float64 · y (n,) int64 or text, (n, 1) float64, or
-    None · ids (n,) text or None. id_name : their header. names : the header of the columns of x.
-    header : of all columns, () without one.
-    """
-
-    x: np.ndarray
-    y: np.ndarray | None
-    ids: np.ndarray | None
-    id_name: str = "id"
-    names: tuple[str, ...] = ()
-    header: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True)
 class Chunk:
     """Some lines: x (n, features) float64 · labels (n,) float64 or text, or None · ids."""
@@ -86,14 +72,14 @@ class Chunk:
 
 
 def read(path: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray | None]:
-    """Read (x, y) of a file, as in ``CsvTable``."""
+    """Read (x, y) of a file, as in ``SampleTable``."""
     found = table(path, labels=labels)
     return found.x, found.y
 
 
 def table(
     path: Path, *, labels: bool = True, label: Column | None = None, ids: Column | None = None
-) -> CsvTable:
+) -> SampleTable:
     """Read a whole file; "-" is the standard input. label, ids : their columns, by name or number.
 
     y are whole numbers or text, the labels, or else target numbers: if one is no whole number, or
@@ -112,7 +98,7 @@ def table(
     has_name = columns.ids is not None and columns.names
     name = columns.names[columns.ids] if has_name and columns.ids is not None else "id"
     called = np.array(ids_found) if columns.ids is not None else None
-    return CsvTable(parts.join(xs), y, called, name, columns.feature_names, columns.names)
+    return SampleTable(parts.join(xs), y, called, name, columns.feature_names, columns.names)
 
 
 def as_labels(column: np.ndarray) -> np.ndarray:

@@ -1,10 +1,28 @@
-"""Names of array types in words, and the concatenation of parts of an array."""
+"""What files of samples have, names of array types in words, and the concatenation of parts of an
+array.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+
+@dataclass
+class SampleTable:
+    """Samples of one file, or several: x (n, features) uint8 or float64 · y (n,) int64 or text,
+    (n, 1) float64, or None · ids (n,) text or None. id_name : their header. names : the header of
+    the columns of x. header : of all columns, () without one.
+    """
+
+    x: np.ndarray
+    y: np.ndarray | None
+    ids: np.ndarray | None
+    id_name: str = "id"
+    names: tuple[str, ...] = ()
+    header: tuple[str, ...] = ()
 
 
 def kind_name(dtype: np.dtype[Any]) -> str:
