@@ -4,11 +4,12 @@
  * Errors in units of the last place, at most, by tests/kernels/test_functions.py:
  *
  *             exp  log  log1p  expm1  tanh  sigmoid  softplus  sin  cos  erf  erfc  atan  atan2  pow
- *   float      1    1     2      2     3       3        2       2    2    3     3     2     2     1
+ *   float      2    1     2      2     3       3        2       2    2    3     3     2     2     1
  *   double     2    1     2      3     3       3        2       3    3    2     4     3     2     2
  *
  * A polynomial is the interpolation of its function at Chebyshev nodes, computed with 60 digits by
- * tests/kernels/fit_functions.py; exp and log of float are those of Cephes and fdlibm.
+ * tests/kernels/fit_functions.py; exp and log of float are those of Cephes and fdlibm; from AVX2 on
+ * exp of floats has fewer terms and a table (lanes.h), and is 1 unit elsewhere.
  * sin, cos, pow and fmod (which is exact) hold where SIN_IN_*, POW_IN_* and FMOD_IN_* are true;
  * beyond, strips.h asks libm.
  */
@@ -100,6 +101,7 @@ static inline double from_bits_f64(uint64_t u) { double x; memcpy(&x, &u, 8); re
 /* Adding it rounds to an integer, which is then in the low bits. */
 #define MAGIC_F32 12582912.0f                   /* 1.5 * 2**23: its last nine bits are 0 */
 #define MAGIC_EXP (MAGIC_F32 + 254.0f)          /* twice the exponent of 1 is added as well */
+#define MAGIC_EIGHTHS (1572864.0f + 254.0f)     /* to an eighth; likewise */
 #define MAGIC_F64 6755399441055744.0            /* 1.5 * 2**52 */
 
 /* The rounding error of p = a * b. Without fused operations the factors are cut in halves (Dekker),
@@ -420,25 +422,12 @@ static inline double pow_f64(double x, double y) {
     return x == 0.0 ? 0.0 : o * power_of_2(half) * power_of_2(n - half);
 }
 
-/* ---- the same, to the bit, of 16 floats: the scale is one instruction ---- */
-#if LEVEL == 2
-static inline __m512 exp_16(__m512 x) {
-    __m512 y = _mm512_max_ps(_mm512_set1_ps(-104.0f), _mm512_min_ps(_mm512_set1_ps(89.0f), x));
-    __m512 t = y * 1.44269504088896341f + MAGIC_F32, n = t - MAGIC_F32;
-    __m512 r = y - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    return _mm512_scalef_ps(EXP_POLY_F32(r) * (r * r) + r + 1.0f, n);
-}
-static inline __m512 sigmoid_16(__m512 x) { return 1.0f / (1.0f + exp_16(-x)); }
-static inline __m512 tanh_16(__m512 x) {
-    __m512 a = _mm512_abs_ps(x), y = _mm512_min_ps(_mm512_set1_ps(9.1f), a);
-    __m512 t = y * 2.88539008177792681f + MAGIC_F32, n = t - MAGIC_F32;
-    __m512 r = 2.0f * y - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    __m512 p = EXP_POLY_F32(r) * (r * r) + r, s = _mm512_scalef_ps(_mm512_set1_ps(1.0f), n);
-    __m512 v = p * s + (s - 1.0f), q = v / (v + 2.0f);
-    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(                /* with the sign of x */
-        _mm512_set1_epi32(INT32_MAX), _mm512_castps_si512(q), _mm512_castps_si512(x), 0xca));
-}
+/* ---- e**x of vectors (lanes.h) ---- */
+#if LEVEL > 0
+/* As EXP_POLY_F32, for |r| < 0.044; and 2**(j/8), twice: of 16 the last four bits of a number are one. */
+#define EXP_SHORT_F32(r) (0.1666745f * (r) + 0.5000391f)
+static const uint32_t ROOTS_OF_2[16] = {
+    0x3f800000, 0x3f8b95c2, 0x3f9837f0, 0x3fa5fed7, 0x3fb504f3, 0x3fc5672a, 0x3fd744fd, 0x3feac0c7,
+    0x3f800000, 0x3f8b95c2, 0x3f9837f0, 0x3fa5fed7, 0x3fb504f3, 0x3fc5672a, 0x3fd744fd, 0x3feac0c7};
 #endif
 #endif

@@ -52,21 +52,21 @@ static inline REAL K(mod_)(REAL x, REAL y, REAL rest) {
     return y == 0 ? rest : v;
 }
 
+#include "lanes.h"
+
 /* ---- the operations ---- */
 #define UNARY(E) { IVDEP for (int64_t i = 0; i < n; i++) { REAL x = a[i]; d[i] = (REAL)(E); } break; }
 #define BINARY(E) \
     { IVDEP for (int64_t i = 0; i < n; i++) { REAL x = a[i], y = b[i]; d[i] = (REAL)(E); } break; }
-#if LEVEL == 2 && IS_F32
-#define UNARY_16(E, V) { \
+/* E where no vectors of functions are. */
+#if LEVEL > 0 && IS_F32
+#define UNARY_ALL(E, V) { \
     int64_t i = 0; \
-    for (; i + 16 <= n; i += 16) _mm512_storeu_ps(d + i, V(_mm512_loadu_ps(a + i))); \
-    if (i < n) { \
-        const __mmask16 m = (__mmask16)((1u << (n - i)) - 1); \
-        _mm512_mask_storeu_ps(d + i, m, V(_mm512_maskz_loadu_ps(m, a + i))); \
-    } \
+    for (; i + LN <= n; i += LN) { VEC_T v = K(vec_load)(a + i); V(&v, 1); K(vec_store)(d + i, v); } \
+    if (i < n) { VEC_T v = K(part_load)(a + i, n - i); V(&v, 1); K(part_store)(d + i, v, n - i); } \
     break; }
 #else
-#define UNARY_16(E, V) UNARY(E)
+#define UNARY_ALL(E, V) UNARY(E)
 #endif
 /* The same where an operand may be one number for the whole strip. */
 #define BINARY_ONE(E) { \
@@ -140,12 +140,12 @@ static void K(apply)(int op, REAL *d, const REAL *a, const REAL *b, const REAL *
     case OP_NEG: UNARY(-x)
     case OP_ABS: UNARY(ABS_(x))
     case OP_SQRT: UNARY(SQRT_(x))
-    case OP_EXP: UNARY_16(F(exp)(x), exp_16)
+    case OP_EXP: UNARY_ALL(F(exp)(x), K(exp_all))
     case OP_LOG: UNARY(F(log)(x))
     case OP_LOG1P: UNARY(F(log1p)(x))
     case OP_EXPM1: UNARY(F(expm1)(x))
-    case OP_TANH: UNARY_16(F(tanh)(x), tanh_16)
-    case OP_SIGMOID: UNARY_16(F(sigmoid)(x), sigmoid_16)
+    case OP_TANH: UNARY_ALL(F(tanh)(x), K(tanh_all))
+    case OP_SIGMOID: UNARY_ALL(F(sigmoid)(x), K(sigmoid_all))
     case OP_SOFTPLUS: UNARY(F(softplus)(x))
     case OP_SIN: UNARY_IN(F(sine)(F(waves)(x), 0), SIN_IN(x), SIN_(x))
     case OP_COS: UNARY_IN(F(sine)(F(waves)(x), 1), SIN_IN(x), COS_(x))
@@ -1666,5 +1666,10 @@ static void K(load)(const tape_t *t, const load_t *g, int tid, int nt) {
 #undef SIN_IN
 #undef POW_IN
 #undef FMOD_IN
-#undef UNARY_16
+#undef UNARY_ALL
+#undef WHOLE
+#undef SIGN_BIT
+#undef VEC_MAX
+#undef VEC_MIN
+#undef EACH_LANE
 #undef LOAD_TURNED

@@ -16,88 +16,8 @@
  * not depend on the path. Extremes and signs of infinities and NaN are left to strips.h, which has
  * NumPy's answer.
  */
-#define TILE_BYTES (16 << LEVEL)
 #define TP (LEVEL == 2 ? 4 : 2)
 #define TQ 4
-#define LN ((int64_t)(TILE_BYTES / sizeof(REAL)))
-#if IS_F32
-#define WHOLE int32_t
-#define SIGN_BIT INT32_MIN
-#else
-#define WHOLE int64_t
-#define SIGN_BIT INT64_MIN
-#endif
-typedef REAL K(vec_t) __attribute__((vector_size(TILE_BYTES)));
-typedef WHOLE K(bits_t) __attribute__((vector_size(TILE_BYTES)));
-#define VEC_T K(vec_t)
-#define BITS_T K(bits_t)
-
-static inline VEC_T K(vec_load)(const REAL *p) { VEC_T v; memcpy(&v, p, sizeof v); return v; }
-static inline void K(vec_store)(REAL *p, VEC_T v) { memcpy(p, &v, sizeof v); }
-/* The first n lanes, for n up to LN: a mask; of p, others 0; to p, which has no more room. */
-static const WHOLE K(FIRST)[2 * TILE_BYTES / sizeof(REAL)] = {
-    [0 ... TILE_BYTES / sizeof(REAL) - 1] = -1};
-static inline BITS_T K(vec_first)(int64_t n) {
-    BITS_T here; memcpy(&here, K(FIRST) + LN - n, sizeof here);
-    return here;
-}
-static inline VEC_T K(part_load)(const REAL *p, int64_t n) {
-#if LEVEL == 2 && IS_F32
-    return (VEC_T)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
-#elif LEVEL == 2
-    return (VEC_T)_mm512_maskz_loadu_pd((__mmask8)((1u << n) - 1), p);
-#elif LEVEL == 1 && IS_F32
-    return (VEC_T)_mm256_maskload_ps(p, (__m256i)K(vec_first)(n));
-#elif LEVEL == 1
-    return (VEC_T)_mm256_maskload_pd(p, (__m256i)K(vec_first)(n));
-#else
-    REAL some[TILE_BYTES / sizeof(REAL)] = {0};
-    memcpy(some, p, n * sizeof(REAL));
-    return K(vec_load)(some);
-#endif
-}
-static inline void K(part_store)(REAL *p, VEC_T v, int64_t n) {
-#if LEVEL == 2 && IS_F32
-    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
-#elif LEVEL == 2
-    _mm512_mask_storeu_pd(p, (__mmask8)((1u << n) - 1), (__m512d)v);
-#elif LEVEL == 1                        /* masked stores of AVX2 are slow on some processors */
-    const REAL *from = (const REAL *)&v;
-    int64_t at = 0;
-    if (IS_F32 && n & 4) { memcpy(p, from, 4 * sizeof(REAL)); at = 4; }
-    if (n & 2) { memcpy(p + at, from + at, 2 * sizeof(REAL)); at += 2; }
-    if (n & 1) p[at] = from[at];
-#else
-    memcpy(p, &v, n * sizeof(REAL));
-#endif
-}
-static inline VEC_T K(vec_of)(REAL x) { return x - (VEC_T){0}; }
-static inline VEC_T K(vec_pick)(BITS_T where, VEC_T a, VEC_T b) {
-    return (VEC_T)((where & (BITS_T)a) | (~where & (BITS_T)b));
-}
-/* All bits of the first n lanes. */
-#if LEVEL == 2 && IS_F32
-#define VEC_MAX(a, b) ((VEC_T)_mm512_max_ps((__m512)(a), (__m512)(b)))
-#define VEC_MIN(a, b) ((VEC_T)_mm512_min_ps((__m512)(a), (__m512)(b)))
-#elif LEVEL == 2
-#define VEC_MAX(a, b) ((VEC_T)_mm512_max_pd((__m512d)(a), (__m512d)(b)))
-#define VEC_MIN(a, b) ((VEC_T)_mm512_min_pd((__m512d)(a), (__m512d)(b)))
-#elif LEVEL == 1 && IS_F32
-#define VEC_MAX(a, b) ((VEC_T)_mm256_max_ps((__m256)(a), (__m256)(b)))
-#define VEC_MIN(a, b) ((VEC_T)_mm256_min_ps((__m256)(a), (__m256)(b)))
-#elif LEVEL == 1
-#define VEC_MAX(a, b) ((VEC_T)_mm256_max_pd((__m256d)(a), (__m256d)(b)))
-#define VEC_MIN(a, b) ((VEC_T)_mm256_min_pd((__m256d)(a), (__m256d)(b)))
-#elif defined(HORN_X86) && IS_F32
-#define VEC_MAX(a, b) ((VEC_T)_mm_max_ps((__m128)(a), (__m128)(b)))
-#define VEC_MIN(a, b) ((VEC_T)_mm_min_ps((__m128)(a), (__m128)(b)))
-#elif defined(HORN_X86)
-#define VEC_MAX(a, b) ((VEC_T)_mm_max_pd((__m128d)(a), (__m128d)(b)))
-#define VEC_MIN(a, b) ((VEC_T)_mm_min_pd((__m128d)(a), (__m128d)(b)))
-#else
-#define VEC_MAX(a, b) K(vec_pick)((a) > (b), a, b)
-#define VEC_MIN(a, b) K(vec_pick)((a) < (b), a, b)
-#endif
 #define VEC_ADD(a, b) ((a) + (b))
 #define VEC_TIMES(a, b) ((a) * (b))
 #define OF_MUL(x, w) ((x) * (w))
@@ -108,17 +28,6 @@ static inline VEC_T K(vec_pick)(BITS_T where, VEC_T a, VEC_T b) {
 #define OF_SQUARE(x, w) (((x) - (w)) * ((x) - (w)))
 #define OF_LESS(x, w) (number - K(rounded)((x) * (w)))
 #define OF_MORE(x, w) (number + K(rounded)((x) * (w)))
-/* The number itself, opaque to the compiler: a product is not fused with the next operation. */
-static inline VEC_T K(rounded)(VEC_T v) {
-#if LEVEL > 0
-    __asm__("" : "+v"(v));
-#elif defined(HORN_X86)
-    __asm__("" : "+x"(v));
-#elif defined(__aarch64__)
-    __asm__("" : "+w"(v));
-#endif
-    return v;
-}
 
 /* ---- rows ---- */
 #define EACH_Q(X, p, T, J) X(p, 0, T, J) X(p, 1, T, J) X(p, 2, T, J) X(p, 3, T, J)
@@ -276,53 +185,6 @@ static REAL K(farthest)(const REAL *p, int64_t n) {
 #endif
 
 /* ---- functions of x w - t ---- */
-/* Of n vectors (a constant), one stage of all before the next: a processor looks only so far ahead,
- * and each stage waits for the one before. */
-#define VECTORS(NAME) static inline __attribute__((always_inline)) void K(NAME)(VEC_T *v, const int n)
-#define OF_ALL(...) _Pragma("GCC unroll 8") for (int k = 0; k < n; k++) { __VA_ARGS__; }
-#if LEVEL == 2 && IS_F32
-VECTORS(exp_all) { OF_ALL(v[k] = (VEC_T)exp_16((__m512)v[k])) }
-VECTORS(tanh_all) { OF_ALL(v[k] = (VEC_T)tanh_16((__m512)v[k])) }
-VECTORS(sigmoid_all) { OF_ALL(v[k] = (VEC_T)sigmoid_16((__m512)v[k])) }
-#elif IS_F32
-/* exp_f32 and tanh_f32 of every lane, written for vectors: not every compiler makes such of loops. */
-typedef uint32_t K(words_t) __attribute__((vector_size(TILE_BYTES)));
-VECTORS(exp_all) {
-    VEC_T t[8], r[8], p[8];
-    OF_ALL(v[k] = VEC_MAX(K(vec_of)(-104.0f), VEC_MIN(K(vec_of)(89.0f), v[k])))      /* NaN stays */
-    OF_ALL(t[k] = v[k] * 1.44269504088896341f + MAGIC_EXP)
-    OF_ALL(const VEC_T m = t[k] - MAGIC_EXP; r[k] = v[k] - m * 0.693359375f + m * 2.12194440e-4f)
-    OF_ALL(p[k] = EXP_POLY_F32(r[k]) * (r[k] * r[k]) + r[k] + 1.0f)
-    OF_ALL(const K(words_t) both = (K(words_t))t[k] << 23; const K(words_t) half = (both >> 1) & 0x7f800000;
-           v[k] = p[k] * (VEC_T)half * (VEC_T)(both - half))
-}
-VECTORS(tanh_all) {
-    VEC_T y[8], t[8], r[8], p[8];
-    OF_ALL(y[k] = VEC_MIN(K(vec_of)(9.1f), (VEC_T)((BITS_T)v[k] & ~SIGN_BIT)))
-    OF_ALL(t[k] = y[k] * 2.88539008177792681f + MAGIC_F32)
-    OF_ALL(const VEC_T m = t[k] - MAGIC_F32;
-           r[k] = 2.0f * y[k] - m * 0.693359375f + m * 2.12194440e-4f)
-    OF_ALL(p[k] = EXP_POLY_F32(r[k]) * (r[k] * r[k]) + r[k])
-    OF_ALL(const VEC_T s = (VEC_T)(((BITS_T)t[k] << 23) + 0x3f800000); p[k] = p[k] * s + (s - 1.0f))
-    OF_ALL(v[k] = (VEC_T)((BITS_T)(p[k] / (p[k] + 2.0f)) | ((BITS_T)v[k] & SIGN_BIT)))
-}
-VECTORS(sigmoid_all) {
-    OF_ALL(v[k] = -v[k])
-    K(exp_all)(v, n);
-    OF_ALL(v[k] = 1.0f / (1.0f + v[k]))
-}
-#else
-#define EACH_LANE(NAME) \
-VECTORS(NAME##_all) { \
-    REAL a[8 * TILE_BYTES / sizeof(REAL)]; \
-    memcpy(a, v, n * sizeof *v); \
-    for (int k = 0; k < n * (int)LN; k++) a[k] = F(NAME)(a[k]); \
-    memcpy(v, a, n * sizeof *v); \
-}
-EACH_LANE(exp)
-EACH_LANE(tanh)
-EACH_LANE(sigmoid)
-#endif
 VECTORS(square_all) { OF_ALL(v[k] *= v[k]) }
 VECTORS(slopes_of_tanh) { K(tanh_all)(v, n); OF_ALL(v[k] = 1 - v[k] * v[k]) }
 VECTORS(slopes_of_sigmoid) { K(sigmoid_all)(v, n); OF_ALL(v[k] *= 1 - v[k]) }
@@ -681,7 +543,10 @@ static void K(NAME)(const K(columns_t) *o, REAL *to) { \
 #define SLOPE_STEP(p, T) { \
     const VEC_T a = K(vec_of)(o->a[p][r * o->step_a]), b = K(vec_of)(o->b[p][r * o->step_b]); \
     s##p##0 += (a + b * y0) * y0 * v[2 * (p)]; s##p##1 += (a + b * y1) * y1 * v[2 * (p) + 1]; }
-#define SLOPES(T) VEC_T v[2 * TP]; EACH_STEP(SLOPE_ARG, ) T(v, 2 * TP); EACH_STEP(SLOPE_STEP, )
+#define SLOPE_ALONE(p, T) { \
+    const VEC_T a = K(vec_of)(o->a[p][r * o->step_a]); \
+    s##p##0 += a * y0 * v[2 * (p)]; s##p##1 += a * y1 * v[2 * (p) + 1]; }
+#define SLOPES(T, STEP) VEC_T v[2 * TP]; EACH_STEP(SLOPE_ARG, ) T(v, 2 * TP); EACH_STEP(STEP, )
 COLUMN_TILE(signed_columns, EACH_STEP(SIGNED_STEP, ))
 COLUMN_TILE(square_columns, EACH_STEP(SQUARED_STEP, ))
 COLUMN_TILE(quotient_mul, EACH_STEP(QUOTIENT_STEP, OF_MUL))
@@ -690,16 +555,19 @@ COLUMN_TILE(quotient_sub, EACH_STEP(QUOTIENT_STEP, OF_SUB))
 COLUMN_TILE(quotient_bus, EACH_STEP(QUOTIENT_STEP, OF_BUS))
 COLUMN_TILE(quotient_less, EACH_STEP(QUOTIENT_STEP, OF_LESS))
 COLUMN_TILE(quotient_more, EACH_STEP(QUOTIENT_STEP, OF_MORE))
-COLUMN_TILE(slope_exp, SLOPES(K(exp_all)))
-COLUMN_TILE(slope_tanh, SLOPES(K(slopes_of_tanh)))
-COLUMN_TILE(slope_sigmoid, SLOPES(K(slopes_of_sigmoid)))
+#define SLOPE_TILES(NAME, T) \
+    COLUMN_TILE(slope_##NAME, SLOPES(T, SLOPE_STEP)) COLUMN_TILE(slope_##NAME##_alone, SLOPES(T, SLOPE_ALONE))
+SLOPE_TILES(exp, K(exp_all))
+SLOPE_TILES(tanh, K(slopes_of_tanh))
+SLOPE_TILES(sigmoid, K(slopes_of_sigmoid))
 typedef void (*K(column_tile_t))(const K(columns_t) *, REAL *);
 static const K(column_tile_t) K(QUOTIENTS)[] = {
     K(quotient_mul), K(quotient_add), K(quotient_sub), K(quotient_bus), NULL, NULL,
     K(quotient_less), K(quotient_more)};
 
-static const K(column_tile_t) K(SLOPES)[N_WAVES] = {
-    K(slope_exp), K(slope_tanh), K(slope_sigmoid), NULL};
+static const K(column_tile_t) K(SLOPES)[N_WAVES][2] = {        /* without b, with b */
+    {K(slope_exp_alone), K(slope_exp)}, {K(slope_tanh_alone), K(slope_tanh)},
+    {K(slope_sigmoid_alone), K(slope_sigmoid)}, {NULL, NULL}};
 
 static inline void K(pack_rows)(REAL *to, const REAL *from, int64_t step, int64_t rows, int64_t c) {
     for (int64_t row = 0; row < rows; row++, to += COLUMNS, from += step) {
@@ -757,7 +625,7 @@ static int K(column_tiles)(const tape_t *tape, const loop_t *l, const domain_t *
                        && K(all_finite)(fs, np, f->stride[0], nq))) return 0;
     if (is_slope && y && !K(all_finite)(ys, nr, y->stride[1], nq)) return 0;    /* b may be 0 */
     const K(column_tile_t) tile = is_signed ? K(signed_columns) : is_square ? K(square_columns)
-                                : is_slope ? K(SLOPES)[term] : K(QUOTIENTS)[term];
+                                : is_slope ? K(SLOPES)[term][b != NULL] : K(QUOTIENTS)[term];
     const REAL unit[2] = {0, 1};
     const int has_y = y && y != m;
     /* no rows: sums of nothing are written, not kept from before */
@@ -851,10 +719,6 @@ static int K(places)(const loop_t *l, const domain_t *d, REAL **value) {
     }
     return 1;
 }
-#undef WHOLE
-#undef SIGN_BIT
-#undef VEC_MAX
-#undef VEC_MIN
 #undef PRODUCT_BEGIN
 #undef PRODUCT_STEP
 #undef PRODUCT_LAST

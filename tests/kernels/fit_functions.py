@@ -75,6 +75,7 @@ FITS = {  # function, interval, terms, whether in float
     "COS_F32": (COSINE, M(0), QUARTER, 3, True),
     "EXP_F64": (exponential, -LN2, LN2, 10, False),
     "EXP_POW": (exponential, -LN2, LN2, 6, False),
+    "EXP_SHORT_F32": (exponential, -LN2 / 8, LN2 / 8, 2, True),
     "LOG_F64": (LOG, M(0), ROOT2, 7, False),
     "LOG_POW": (LOG, M(0), ROOT2, 4, False),
     "LOG_FINE": (FINE, M(0), ROOT2, 7, False),
