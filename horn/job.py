@@ -35,6 +35,7 @@ from horn.layers import MAX_STEPS, Layer
 from horn.network import Network
 from horn.optimizers import SGD, Optimizer
 from horn.outputs import better, has_answers, metrics_for, resolve
+from horn.plain_values import is_whole
 from horn.weights import weighed
 
 
@@ -177,8 +178,8 @@ class Job:
         if isinstance(validation, (int, float)):
             data, validation = prepare.held_out(data, validation, self.data)
         elif validation is not None:
-            validation = prepare.read(validation, "validation")
-        test = None if self.test is None else prepare.read(self.test, "test")
+            validation = prepare.read(validation, data, "validation")
+        test = None if self.test is None else prepare.read(self.test, data, "test")
         if not isinstance(data, Stream):
             data = prepare.weighed(prepare.as_seen(data, begun), self.class_weight)
             check_kept(data.all_classes, data.name)
@@ -193,6 +194,8 @@ class Job:
         validation, test = prepare.like(validation, data), prepare.like(test, data)
         uncut = {"data": data, "validation": validation, "test": test}
         set_(self, "_uncut", uncut if self.stateful else {})
+        if self.truncate is not None:
+            set_(self, "truncate", int(self.truncate))
         for what, each in uncut.items():
             n_lanes = self.batch_size if what == "data" else 1
             set_(self, what, prepare.in_pieces(each, self.truncate, n_lanes, what))
@@ -208,7 +211,7 @@ class Job:
         frozen, arrays = frozen_of(self.frozen, self.network)
         set_(self, "frozen", frozen)
         if self.truncate not in (None, self.network.steps):
-            of_piece = self.network.of_steps(int(self.truncate or 0), asks_each=False)
+            of_piece = self.network.of_steps(self.truncate or 0, asks_each=False)
             set_(self, "network", of_piece)
         set_(self, "network", self.network.freezing(arrays))
         set_(self, "metrics", resolve(self.metrics, self.network, "Job: metrics"))
@@ -239,7 +242,7 @@ class Job:
             value = getattr(self, what)
             if value is None and what != "batch_size":
                 continue
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+            if not is_whole(value, 1):
                 raise ModelError(f"Job: {what} must be a whole number from 1, got {value!r}")
         if self.epochs is not None and self.iterations is not None:
             raise ModelError(
@@ -408,7 +411,7 @@ class Job:
                 "Job: stateful goes on from piece to piece, but a layer hears another from the end "
                 "of the sequence; leave one of the two out"
             )
-        if steps is not None and (type(steps) is not int or not 1 <= steps <= MAX_STEPS):
+        if steps is not None and (not is_whole(steps, 1) or steps > MAX_STEPS):
             raise ModelError(
                 f"Job: truncate is the steps of a piece, a whole number from 1 to {MAX_STEPS:,}; "
                 f"got {steps!r}"

@@ -57,8 +57,11 @@ class DataPreparation:
         own = known if data.targets else known.get(self.network.last.name)
         return data if own is None else data.with_classes(own, "the model that it begins with")
 
-    def read(self, data: Any, what: str) -> Dataset:
+    def read(self, data: Any, training: Any, what: str) -> Dataset:
         """Validation or test data as a dataset, not yet as the training data are."""
+        letters = getattr(training, "classes", None)
+        if isinstance(data, Dataset) and data.is_text and isinstance(letters, tuple):
+            data.with_classes(letters, "the training data")  # an alphabet, whatever its size
         return self._with_targets(read(self._arranged(data, what), what))
 
     def _arranged(self, data: Any, what: str) -> Any:

@@ -46,6 +46,7 @@ from horn.layers import Connects, InputNeuron, Inputs, Interlayer, Layer, Synaps
 from horn.losses import Loss
 from horn.neuron import Neuron, check_class
 from horn.neurons import Comparison, Penalty, Relay, Standard
+from horn.plain_values import is_whole
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class Network:
     _alone: ClassVar[Layer | None] = None  # the output that a view by ``alone`` shows, of several
 
     def __post_init__(self) -> None:
-        if not isinstance(self.seed, (int, np.integer)) or self.seed < 0:
+        if not is_whole(self.seed, 0):
             raise ModelError(
                 f"Network: seed is a whole number from 0, got {self.seed!r}; layers are added by "
                 "net.input(n), net.layer(n) and net.output(n)"
@@ -126,7 +127,7 @@ class Network:
             keep=float(keep),
             per=per,
             extents=extents if len(extents) > 1 else (),
-            steps=steps or 0,
+            steps=int(steps or 0),
         )
         return self._beside(made) if self.layers else self._add(made)
 
@@ -468,8 +469,9 @@ class Network:
                 if link.source.kind == "later" and link.source.name == layer.name:
                     object.__setattr__(link, "source", layer)  # added after its listener
                     if not link.delay:
+                        way = wiring.path(listener, layer)
                         raise ModelError(
-                            wiring.cycle([*wiring.path(listener, layer), listener.name])
+                            wiring.cycle([*way, listener.name] if way else [layer.name])
                         )
         return layer
 

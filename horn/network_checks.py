@@ -10,6 +10,7 @@ from horn.errors import ModelError
 from horn.layers import MAX_STEPS, Layer
 from horn.mistakes import is_function
 from horn.neuron import Neuron, SynapseState, carried, declared, has_backward, mentions
+from horn.plain_values import is_whole
 
 
 def check_input(keep: float, per: str, steps: int | None) -> None:
@@ -20,7 +21,7 @@ def check_input(keep: float, per: str, steps: int | None) -> None:
         )
     if per not in ("sample", "sequence", "batch"):
         raise ModelError(f'input: per must be "sample", "sequence" or "batch", got {per!r}')
-    if steps is not None and (type(steps) is not int or not 1 <= steps <= MAX_STEPS):
+    if steps is not None and (not is_whole(steps, 1) or steps > MAX_STEPS):
         raise ModelError(
             f"input: steps is how many a sequence has, a whole number from 1 to "
             f"{MAX_STEPS:,}; got {steps!r}"

@@ -31,6 +31,7 @@ from horn.network import Network
 from horn.neuron import Neuron
 from horn.neurons import Standard
 from horn.optimizers import Optimizer, named, with_settings
+from horn.plain_values import is_whole
 from horn.sources import CapturedCode, SourceCapture
 from horn.train import conduct
 from horn.training.cursor import Cursor
@@ -210,7 +211,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             if not isinstance(given := getattr(self, name), (bool, np.bool_)):
                 raise ModelError(f"{type(self).__name__}: {name} is True or False, got {given!r}")
         size = self.batch_size
-        if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
+        if not is_whole(size, 1):
             raise ModelError(
                 f"{type(self).__name__}: batch_size must be a whole number from 1, got {size!r}"
             )

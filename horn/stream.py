@@ -17,6 +17,7 @@ from horn.errors import DataError, ModelError
 from horn.formats import tables
 from horn.network import Network
 from horn.neuron import carried
+from horn.plain_values import is_whole
 
 Array = np.ndarray[Any, Any]
 NUMBERS = 1 << 24  # of sequences, or of their answers, that are floating point at once, about
@@ -243,9 +244,9 @@ def written(
         raise DataError(f"generate: prefix is text, got {prefix!r}; pass {remedy}")
     if not prefix:
         raise DataError("generate: prefix is what the text begins with, one character at least")
-    if type(n) is not int or n < 0:
+    if not is_whole(n, 0):
         raise DataError(f"generate: n is how many characters to write, from 0; got {n!r}")
-    if not isinstance(seed, (int, np.integer)) or seed < 0:
+    if not is_whole(seed, 0):
         raise DataError(f"generate: seed is a whole number from 0; got {seed!r}")
     is_number = isinstance(temperature, (int, float, np.number))
     if not is_number or not 0 <= temperature < float("inf"):

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from horn import initializers
 from horn.connections import Connection, Edges
 from horn.connections._matrix import is_matrix
@@ -21,6 +19,7 @@ from horn.initializers import Initializer
 from horn.layers import Layer, Link, later, named_inputs, suffix
 from horn.mistakes import shown
 from horn.neuron import Neuron, weights_of
+from horn.plain_values import is_whole
 
 
 @dataclass(frozen=True)
@@ -247,6 +246,14 @@ def path(start: Layer, end: Layer) -> list[str]:
 
 
 def cycle(names: list[str]) -> str:
+    """What is wrong with layers that hear one another at once; one name: with one that is heard
+    before it is there, though not in a circle.
+    """
+    if len(names) == 1:
+        return (
+            f"{names[0]} is heard without a delay by a layer before it; add {names[0]} first, and "
+            f"name it there, or hear it late, as horn.Delayed({names[0]!r}, steps=1)"
+        )
     return (
         f"layers hear one another in a circle without a delay: {' -> '.join(names)}; hear one of "
         f"them late, as horn.Delayed({names[-2]!r}, steps=1)"
@@ -265,7 +272,7 @@ def extents(size: int | Sequence[int], where: str) -> tuple[int, ...]:
 
 
 def whole_size(size: int, where: str) -> int:
-    if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
+    if not is_whole(size, 1):
         raise ModelError(
             f"{where}: the number of neurons must be a whole number from 1, got {shown(size)}"
         )

@@ -14,6 +14,7 @@ import numpy as np
 
 from horn.connections import Edges, Index, Placed
 from horn.errors import ModelError
+from horn.plain_values import is_whole
 
 Sizes = tuple[int, ...]
 MOST_EDGES = 2**31 - 1  # synapses of one connection
@@ -184,8 +185,8 @@ class Windows:
 def _check(windows: Any, name: str, least: int) -> None:
     value = getattr(windows, name)
     numbers = value if isinstance(value, (tuple, list)) else (value,)
-    fits = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in numbers)
-    if not numbers or not fits or min(numbers) < least or max(numbers) > 2**31 - 1:
+    fits = all(is_whole(n, least) for n in numbers)
+    if not numbers or not fits or max(numbers) > 2**31 - 1:
         raise ModelError(
             f"{type(windows).__name__}: {name} is a whole number from {least}, or one per "
             f"dimension; got {value!r}"
@@ -197,7 +198,7 @@ def _check(windows: Any, name: str, least: int) -> None:
 def whole(thing: Any, name: str) -> None:
     """Check a number of channels or groups. Raises ModelError."""
     value = getattr(thing, name)
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+    if not is_whole(value, 1):
         raise ModelError(
             f"{type(thing).__name__}: {name} must be a whole number from 1, got {value!r}"
         )

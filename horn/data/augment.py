@@ -14,6 +14,7 @@ import numpy as np
 from horn import mistakes, random
 from horn.data.dataset import Dataset
 from horn.errors import DataError, ModelError
+from horn.plain_values import is_whole
 
 FLIPS = {True: "horizontal", False: ""}
 KINDS = ("", "horizontal", "vertical", "both")
@@ -47,8 +48,7 @@ class Augment:
             )
         object.__setattr__(self, "flip", flip)
         shift = self.shift if isinstance(self.shift, (tuple, list)) else (self.shift, self.shift)
-        is_whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in shift)
-        if len(shift) != 2 or not is_whole or min(shift) < 0:
+        if len(shift) != 2 or not all(is_whole(n, 0) for n in shift):
             raise ModelError(
                 f"Augment: shift is a whole number of pixels from 0, or (rows, columns), got "
                 f"{self.shift!r}"

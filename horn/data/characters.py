@@ -14,6 +14,7 @@ from horn.data.classes import said
 from horn.data.dataset import Dataset
 from horn.errors import DataError
 from horn.formats.files import missing
+from horn.plain_values import is_whole
 
 SHOWN = 20  # characters on each side of the one that a message is about
 MOST_OF_A_PATH = 4096  # as of Linux
@@ -54,15 +55,17 @@ def text(
         if stride is not None:
             raise DataError(f"{name}: stride is from piece to piece; say how long one is: steps=")
         return _whole(found, alphabet, name)
-    if type(steps) is not int or steps < 1:
+    if not is_whole(steps, 1):
         raise DataError(f"{name}: steps is how long a piece is, from 1; got {steps!r}")
     stride = steps if stride is None else stride
-    if type(stride) is not int or stride < 1:
+    if not is_whole(stride, 1):
         raise DataError(f"{name}: stride is from piece to piece, in steps from 1; got {stride!r}")
+    steps, stride = int(steps), int(stride)
     if len(found) <= steps:
+        most = f", or at most steps={len(found) - 1}" if len(found) > 1 else ""
         raise DataError(
             f"{name}: has {len(found):,} characters, but pieces of {steps:,} and what follows are "
-            f"asked for; give a longer text, or at most steps={max(len(found) - 1, 1)}"
+            f"asked for; give a longer text{most}"
         )
     letters, places = _numbered(found, alphabet, name)
     hot = one_hot(places[:-1], len(letters))
@@ -87,6 +90,8 @@ def _numbered(
     found: str, alphabet: Sequence[str] | None, name: str
 ) -> tuple[tuple[str, ...], np.ndarray]:
     letters = tuple(sorted(set(found))) if alphabet is None else tuple(alphabet)
+    if not letters:
+        raise DataError(f"{name}: the alphabet is empty; give each character once, as a text")
     for letter in letters:
         if not isinstance(letter, str) or len(letter) != 1:
             raise DataError(f"{name}: the alphabet is of characters, one each; got {letter!r}")

@@ -17,6 +17,7 @@ from horn.data.normalization import Normalization
 from horn.data.targets import OutputTargets, Parts, own, recoded, side_by_side
 from horn.errors import DataError
 from horn.formats import ahead
+from horn.plain_values import is_whole
 
 FIRST_ROWS = 1024  # which show in what units numbers are: more of a mapped file are not read for it
 
@@ -230,7 +231,7 @@ class Dataset:
 
         DataError : n is below 1 or above the number of samples.
         """
-        if not (isinstance(n, int | np.integer) and 1 <= n <= len(self)):
+        if not is_whole(n, 1) or n > len(self):
             said = f"asked for the first {n!r} samples of {len(self):,}; take 1 to {len(self):,}"
             raise DataError(f"{self.name}: {said}")
         return self[:n]

@@ -7,7 +7,7 @@ the data, and nothing is learned from them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from horn.errors import DataError
 from horn.formats import parts
 from horn.formats.tables import names_of_all
 from horn.formats.tensors import apart
+from horn.plain_values import is_whole
 
 Array = np.ndarray[Any, Any]
 Coded = tuple[Array, Classes | None]  # labels or targets as a Dataset has them, and their classes
@@ -33,7 +34,7 @@ def sequences(
 ) -> Dataset:
     """Sequences of any lengths as a dataset, for ``net.input(features, steps=...)``.
 
-    x : a list of arrays, one per sequence: (steps, features), or (steps,) for one feature; or an
+    x : a list or iterator of arrays: (steps, features), or (steps,) for one feature; or an
     array (n, steps, features), or (n, steps), in which sequence k has ``lengths[k]`` steps (later
     ones are not read). Features may have several axes, as those of pictures. y : for each sequence
     labels (n,) or targets (n, size); for each step a list of arrays, (steps,) or (steps, size) as
@@ -48,7 +49,7 @@ def sequences(
     """
     if isinstance(x, Dataset):
         raise DataError(f"{x.name}: is a dataset already; pass the arrays that it was made from")
-    what, x = name, apart(x)
+    what, x = name, apart(list(x) if isinstance(x, Iterator) else x)
     names = names_of_all(x, what)
     if _is_list(x):
         if lengths is not None:
@@ -71,13 +72,16 @@ def sequences(
     if not len(ends):
         raise DataError(f"{what}: there are no sequences; pass at least one")
     longest = int(ends.max())
-    if steps is not None and (type(steps) is not int or steps < longest):
+    if steps is not None and not is_whole(steps, 1):
+        raise DataError(f"{what}: steps is how many there are at most, from 1; got {steps!r}")
+    steps = longest if steps is None else int(steps)
+    if steps < longest:
         k = int(ends.argmax())
         raise DataError(
             f"{what}: sequence {k} has {longest:,} steps, but steps={steps!r}; take "
             f"steps={longest}, or cut it"
         )
-    n_before, steps = whole.shape[1], steps or longest
+    n_before = whole.shape[1]
 
     def own(y: Any, name: str, where: str) -> Coded:
         return _coded(_targets(y, ends, where), n_before, ends, steps, where)
@@ -354,6 +358,8 @@ def _samples(x: Any, steps: int, shape: tuple[int, ...], what: str) -> tuple[Arr
     if x.ndim == 2 and features == 1 and not is_flat:
         x = x[:, :, None]
     if not is_flat and (x.ndim != 3 or x.shape[2] != features or not 1 <= x.shape[1] <= steps):
+        if x.ndim == 3 and not x.shape[1]:
+            raise DataError(f"{what}: the sequences have no steps; leave out those that are empty")
         longest = "" if ends is None else f" (x[{int(ends.argmax())}] is the longest)"
         remedy = f"cut every sequence to {steps} steps, or let the network take more"
         if x.ndim != 3 or x.shape[2] != features:

@@ -16,6 +16,7 @@ from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
 from horn.errors import DataError, ModelError, NotFound
 from horn.mistakes import shown
+from horn.plain_values import is_whole
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 GREY = ("1", "L", "LA")
@@ -81,8 +82,7 @@ def images(
 def _pair(size: Any) -> tuple[int, int]:
     """(height, width). Raises DataError."""
     pair = size if isinstance(size, (tuple, list)) else (size, size)
-    is_whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in pair)
-    if len(pair) != 2 or not is_whole or min(pair) < 1:
+    if len(pair) != 2 or not all(is_whole(n, 1) for n in pair):
         raise DataError(
             f"images: size is (height, width) in pixels, as size=(32, 32), or one number for both, "
             f"got {shown(size)}"

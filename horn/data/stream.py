@@ -21,6 +21,7 @@ from horn.data.dataset import Dataset
 from horn.errors import DataError, HornError
 from horn.formats import parts
 from horn.mistakes import is_function
+from horn.plain_values import is_whole
 
 AHEAD = 4  # batches in the buffer
 LOOK_S = 0.1  # between looks whether a reader still waits for a stream that gives nothing
@@ -55,9 +56,7 @@ class Stream:
         name: str = "data",
         scale: float | None = None,
     ) -> None:
-        if samples is not None and (
-            not isinstance(samples, (int, np.integer)) or isinstance(samples, bool) or samples < 1
-        ):
+        if samples is not None and not is_whole(samples, 1):
             raise DataError(
                 f"{name}: samples is how many are an epoch, a whole number from 1, got {samples!r}"
             )

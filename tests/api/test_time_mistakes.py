@@ -53,6 +53,13 @@ def circle() -> None:
     made.layer(3, name="above")
 
 
+def ahead() -> None:
+    made = horn.Network()
+    x = made.input(2, steps=5)
+    made.layer(3, inputs=[x, horn.Delayed("above", steps=0)], name="below")
+    made.layer(3, inputs=[x], name="above")
+
+
 def trained(cell: Any) -> None:
     horn.train(horn.Job(net(cell=cell), (X, LAST), epochs=1), progress=False)
 
@@ -82,6 +89,9 @@ def rewarded() -> horn.Job:
 
 
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "a later layer without a delay": (
+        ahead, r"^above is heard without a delay by a layer before it; add above first, .*"
+        r"horn.Delayed\('above', steps=1\)"),
     "a circle without a delay": (
         circle, r"without a delay: below -> above -> below; .*horn.Delayed\('above', steps=1\)"),
     "lengths beyond the array": (

@@ -160,6 +160,22 @@ def test_files_without_lengths_have_text_labels_of_each_step(spec: str, tmp_path
     assert load(spec, labels=False).y is None
 
 
+def test_an_iterator_is_the_list_of_its_sequences():
+    made, listed = sequences(each for each in RAGGED), sequences(RAGGED, steps=np.int64(3))
+    np.testing.assert_array_equal(made.x, listed.x)
+    assert made.lengths.tolist() == [3, 1, 2] and type(listed.shape[0]) is int
+
+
+def test_a_sequence_without_steps_is_told_alone_too():
+    net = horn.Network()
+    net.input(2, steps=np.int64(5))
+    net.output(1, loss="squared_error")
+    assert type(net.steps) is int
+    model = horn.Model(net, net.initial_parameters())
+    with pytest.raises(DataError, match="^x: the sequences have no steps; leave out those that"):
+        model.predict([np.zeros((0, 2))])
+
+
 def test_networks_with_more_steps_take_them():
     net = horn.Network()
     net.input(2, steps=5)
@@ -187,6 +203,8 @@ def test_networks_with_more_steps_take_them():
         (([np.zeros((2, 3, 1)), np.zeros((2, 1, 3))],), {}, r"of x\[1\] has the shape \(1, 3\)"),
         (([["a"], ["b", "c"]],), {}, r"x\[0\] holds text"),
         (([],), {}, "there are no sequences; pass at least one"),
+        ((RAGGED,), {"steps": True}, "steps is how many there are at most, from 1; got True"),
+        ((RAGGED,), {"steps": np.int64(2)}, "sequence 0 has 3 steps, but steps=2"),
         ((RAGGED,), {"steps": 2}, "sequence 0 has 3 steps, but steps=2"),
         ((RAGGED, [0, 1]), {}, "3 sequences, but 2 in y"),
         ((RAGGED, [np.zeros(3), np.zeros(2), np.zeros(2)]), {}, r"y\[1\] has 2 entries"),

@@ -80,7 +80,10 @@ def test_a_model_says_that_a_text_has_another_alphabet_whatever_its_size():
         for ask in (model.predict, model.evaluate):
             with pytest.raises(horn.DataError, match="another alphabet than this model; write"):
                 ask(there)
-    known = horn.data.text(io.StringIO("to be"), 4, alphabet=model.classes)
+        for name in ("validation", "test"):
+            with pytest.raises(horn.DataError, match="another alphabet than the training data"):
+                horn.Job(net, data, **{name: there})
+    known = horn.data.text(io.StringIO("to be"), np.int64(4), alphabet=model.classes)
     assert model.predict(known).shape == (1, 4, len(data.classes))
 
 
@@ -109,6 +112,8 @@ def test_pieces_of_a_text_that_are_too_long_for_a_network_are_told_by_their_step
     [
         (io.StringIO("a\nb€c\n" * 3), {"alphabet": "abc\n"}, r"'€' \(line 2, in 'a\\nb€c"),
         (io.StringIO("abc"), {"steps": 3}, "has 3 characters, but pieces of 3 .* at most steps=2"),
+        (io.StringIO("a"), {"steps": 1}, r"has 1 characters, .* give a longer text$"),
+        (io.StringIO("abc"), {"alphabet": ""}, "the alphabet is empty; give each character once"),
         (io.StringIO("abc"), {"steps": 0}, "steps is how long a piece is, from 1; got 0"),
         (io.StringIO("abc"), {"steps": 1, "stride": -1}, "stride .* got -1"),
         (io.StringIO("abc"), {"steps": 1, "level": "word"}, "level='word' is not known"),
