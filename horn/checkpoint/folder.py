@@ -68,7 +68,7 @@ class Checkpoints:
         """Make the temporary folder (0700), unless it is there. Raises CheckpointError; Fenced if a
         higher attempt has written a checkpoint.
         """
-        self._check_attempt(attempt)
+        self.check_attempt(attempt)
         temporary = self.temporary(iteration, attempt)
         disk.make_folder(temporary)
         return temporary
@@ -93,7 +93,7 @@ class Checkpoints:
         target = self.path / _name(iteration, attempt)
         is_done = False
         try:
-            self._check_attempt(attempt)
+            self.check_attempt(attempt)
             self._check_parts(temporary, parts)
             manifest.write(temporary, iteration, attempt, facts, parts)
             disk.sync_folder(temporary)
@@ -182,7 +182,8 @@ class Checkpoints:
     def _complete(self) -> list[CheckpointFolder]:
         return [found for found in self._found() if not found.ending]
 
-    def _check_attempt(self, attempt: int) -> None:
+    def check_attempt(self, attempt: int) -> None:
+        """Raise Fenced if a higher attempt has written a checkpoint."""
         newest = max((found.attempt for found in self._complete()), default=attempt)
         if newest > attempt:
             raise Fenced(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from horn.checkpoint import Checkpoints, WrittenPart
-from horn.errors import HornError
+from horn.errors import CheckpointError, Conflict
 from horn.process.control import ControlMessage, PartSaved, SaveReply, SaveRequest, StopDecision
 from horn.training.checkpointing import SaveNotes, part_name
 
@@ -59,7 +59,9 @@ class CheckpointCoordinator:
             self._give_up()
 
     def hear(self, rank: int, said: PartSaved | SaveReply) -> None:
-        """Handle a message of a task: a saved part, or a reply to a request."""
+        """Handle a message of a task: a saved part, or a reply to a request. Raises Fenced: a
+        higher attempt has written a checkpoint.
+        """
         if isinstance(said, SaveReply):
             if self._due is not None and said.at == self._due.at:
                 self._answers[rank] = said
@@ -140,7 +142,7 @@ class CheckpointCoordinator:
         facts = self.facts(parts[min(parts)].n_rows)
         try:
             self.last = iteration, self.checkpoints.commit(temporary, iteration, facts, written)
-        except HornError as error:
+        except (CheckpointError, Conflict) as error:
             self.notes.failed(iteration, error)
             return
         self.notes.saved(iteration)

@@ -388,6 +388,8 @@ class Attempts:
         """Prepare the next attempt after an error; raises it if there is none."""
         is_repairable = monitor.is_repairable(error)
         self.close()
+        if self.checkpoints is not None:
+            self.checkpoints.check_attempt(self.attempt)  # whose tasks run now, elsewhere
         if self.coordinator is not None and self.coordinator.last is not None:
             assert self.checkpoints is not None
             self._n_failed, self._first = 0, None

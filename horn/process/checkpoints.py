@@ -28,7 +28,7 @@ from horn.training.loop import TrainingLoop
 class TaskCheckpoints:
     """Saves a task's part of checkpoints, as the ``at_boundary`` of its loop. Raises Timeout: no
     decision for ``superstep_timeout_s`` while it waits to stop. JobError: the engine has what no
-    checkpoint can hold.
+    checkpoint can hold. Fenced: a higher attempt has written a checkpoint.
     """
 
     def __init__(self, line: ControlChannel, run: RunSpec, rank: int, engine: TaskEngine) -> None:
@@ -45,6 +45,7 @@ class TaskCheckpoints:
     def __call__(self) -> bool:
         loop, every = self.loop, self.run.checkpoint_every
         assert loop is not None
+        self.writer.check()
         iteration = loop.iteration
         while self.line.wait(0.0):
             self._hear(iteration)

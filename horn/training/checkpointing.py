@@ -12,13 +12,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from horn.backends import Array
 from horn.checkpoint import ArrayPiece, CheckpointReader, Checkpoints, WrittenPart, write_part
-from horn.errors import CheckpointError, Conflict, HornError, ProtocolError, Stopped
+from horn.errors import CheckpointError, Conflict, Fenced, ProtocolError, Stopped
 from horn.job import Job
 from horn.training.cursor import Cursor, plain_row
 from horn.training.identity import check_same
@@ -138,11 +139,14 @@ class SaveNotes:
 
 
 class PartWriter:
-    """Writes parts in a thread, one at a time."""
+    """Writes parts in a thread, one at a time. ``check``, ``write`` and ``wait`` raise Fenced once
+    a higher attempt has written a checkpoint: its tasks are to go on, not these.
+    """
 
     def __init__(self, checkpoints: Checkpoints, attempt: int) -> None:
         self.checkpoints, self.attempt = checkpoints, attempt
         self._thread: threading.Thread | None = None
+        self._fenced: Fenced | None = None
 
     def write(
         self,
@@ -153,26 +157,45 @@ class PartWriter:
         then: Callable[[WrittenPart | CheckpointError], None],
     ) -> None:
         """Begin to write a part, once the last one is written. then : called in the thread with the
-        part, or with the error.
+        part, or with the error; it may raise Fenced.
         """
         self.wait()
 
         def work() -> None:
             try:
-                folder = self.checkpoints.begin(iteration, self.attempt)
-                written = write_part(folder, name, found, facts)
-            except CheckpointError as error:
-                then(error)
-            else:
-                then(written)
+                then(self._written(iteration, name, found, facts))
+            except Fenced as error:
+                logger.warning("checkpoint not saved iteration=%d reason=%s", iteration, error)
+                self._fenced = error
 
         self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
         self._thread.start()
+
+    def _written(
+        self, iteration: int, name: str, found: Sequence[ArrayPiece], facts: Mapping[str, Any]
+    ) -> WrittenPart | CheckpointError:
+        try:
+            folder = self.checkpoints.begin(iteration, self.attempt)
+            return write_part(folder, name, found, facts)
+        except CheckpointError as error:
+            return error
+        except Fenced:
+            raise
+        except Exception as error:  # the top of the thread: it costs the checkpoint, not the run
+            logger.exception("part not written iteration=%d", iteration)
+            path = self.checkpoints.temporary(iteration, self.attempt)
+            what = f"cannot be written ({type(error).__name__}: {error}); the log has more"
+            return CheckpointError(str(path), what, exit_code=1)
+
+    def check(self) -> None:
+        if self._fenced is not None:
+            raise self._fenced
 
     def wait(self) -> None:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        self.check()
 
 
 def check_fits(
@@ -321,7 +344,8 @@ class LocalCheckpoints:
     """Saves the training of one process, as its loop's ``at_boundary``.
 
     stop_requested : set to stop it at the next boundary, with a checkpoint. last : the iteration
-    and path of the newest checkpoint. note : takes words for the user, in the loop's thread.
+    and path of the newest checkpoint. note : takes words for the user, in the loop's thread. Raises
+    Fenced: a higher attempt has written a checkpoint.
     """
 
     plan: CheckpointSchedule
@@ -348,6 +372,7 @@ class LocalCheckpoints:
         loop, now = self.loop, time.monotonic()
         assert loop is not None
         self._say()
+        self.writer.check()
         stop = self.stop_requested.is_set()
         is_due = self.plan.every is not None and loop.iteration % self.plan.every == 0
         if stop or is_due or now >= self._next_at:
@@ -366,7 +391,7 @@ class LocalCheckpoints:
                     self.checkpoints.discard(folder)
                     raise found
                 self.last = iteration, self.checkpoints.commit(folder, iteration, facts, [found])
-            except HornError as error:
+            except (CheckpointError, Conflict) as error:
                 self._notes.failed(iteration, error)
             else:
                 self._notes.saved(iteration)
@@ -379,5 +404,6 @@ class LocalCheckpoints:
             self.note(self._said.popleft())
 
     def close(self) -> None:
-        self.writer.wait()
+        with suppress(Fenced):  # the run has ended, and its model is there
+            self.writer.wait()
         self._say()

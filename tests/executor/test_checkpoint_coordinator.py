@@ -21,9 +21,11 @@ from safetensors.numpy import load_file
 
 import horn
 from horn.checkpoint import ArrayPiece, Checkpoints, write_part
+from horn.errors import Fenced
 from horn.executor.checkpoint_coordinator import HOLD_S, CheckpointCoordinator
 from horn.process.checkpoints import TaskCheckpoints
 from horn.process.control import ControlChannel, PartSaved, SaveReply, SaveRequest, StopDecision
+from horn.training import checkpointing
 from horn.training.checkpointing import SaveNotes, part_name
 from horn.training.loop import TrainingLoop
 from horn.training.progress import Progress
@@ -93,6 +95,25 @@ def test_the_user_is_told_once_that_checkpoints_fail_and_once_that_they_are_save
     failed, again = board.notes
     assert "of iteration 20 is not saved" in failed and failed.endswith(": task 0: no room")
     assert "that of iteration 40" in again
+
+
+def overtake(folder):
+    """A checkpoint of a higher attempt than that of all others here."""
+    piece, others = ArrayPiece("parameter", "w", np.zeros(3), (slice(0, 3),)), Checkpoints(folder)
+    temporary = others.begin(1, 9)
+    return others.commit(temporary, 1, {}, [write_part(temporary, part_name(0), [piece], {})])
+
+
+def test_a_checkpoint_of_an_attempt_that_was_overtaken_ends_the_run(tmp_path):
+    board = Board(tmp_path)
+    board.save(0, 10)
+    piece = ArrayPiece("parameter", "w", np.arange(3.0), (slice(3, 6),))
+    folder = board.checkpoints.temporary(10, 4)
+    written = write_part(folder, part_name(1), [piece], {})
+    overtake(tmp_path)
+    with pytest.raises(Fenced, match="attempt 4 of .*: attempt 9 has written a checkpoint there"):
+        board.coordinator.hear(1, PartSaved(10, 1, written.n_bytes, written.sha256))
+    assert not board.notes
 
 
 def test_by_time_tasks_are_told_an_iteration_that_none_has_reached(tmp_path):
@@ -211,6 +232,40 @@ def test_a_task_saves_by_itself_what_was_there_at_the_boundary(tmp_path):
     made.line.close()
 
 
+def test_a_task_whose_attempt_was_overtaken_ends_at_its_next_boundary(tmp_path):
+    made, line = saver(tmp_path, every=2)
+    overtake(tmp_path)
+    assert not reach(made, 2)
+    made.writer._thread.join()
+    with pytest.raises(Fenced, match="attempt 0 of .*: attempt 9 has written"):
+        reach(made, 3)
+    with pytest.raises(Fenced):
+        made.close()
+    line.close()
+    made.line.close()
+
+
+def test_a_part_that_meets_an_unforeseen_error_costs_the_checkpoint(tmp_path, monkeypatch, caplog):
+    made, line = saver(tmp_path, every=2)
+
+    def write_part(*given):
+        raise MemoryError
+
+    monkeypatch.setattr(checkpointing, "write_part", write_part)
+    assert not reach(made, 2)
+    said = heard(line)
+    assert said.iteration == 2 and said.error.endswith(
+        "ckpt-000000002-0000.tmp: cannot be written (MemoryError: ); the log has more"
+    )
+    made.close()
+    assert "part not written iteration=2" in caplog.text
+    monkeypatch.undo()
+    assert not reach(made, 4) and not heard(line).error
+    made.close()
+    line.close()
+    made.line.close()
+
+
 def test_a_task_that_is_told_to_stop_waits_for_the_others(tmp_path):
     made, line = saver(tmp_path)
     line.send(SaveRequest(3, stop=True))
@@ -313,6 +368,24 @@ def test_ctrl_c_twice_ends_it_at_once(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         horn.train(endless(), tasks=2, checkpoints=tmp_path, progress=Interrupt(10, 2))
     assert children().keys() <= others.keys()
+
+
+@pytest.mark.net
+@pytest.mark.cluster
+@pytest.mark.parametrize("settings", [{}, {"tasks": 2, "max_restarts": 3}])
+def test_a_run_that_was_overtaken_ends_and_is_not_restarted(settings, tmp_path):
+    class Overtaken(Progress):
+        interval_s = 0.0
+        theirs = None
+
+        def step(self, epoch, iteration, loss, samples_per_s):
+            self.theirs = self.theirs or overtake(tmp_path)
+
+    watcher = Overtaken()
+    with pytest.raises(Fenced, match="attempt 9 has written a checkpoint there"):
+        horn.train(endless(), checkpoints=tmp_path, checkpoint_every=50, progress=watcher,
+                   timeout=60.0, **settings)  # fmt: skip
+    assert watcher.theirs.exists()
 
 
 @pytest.mark.net
