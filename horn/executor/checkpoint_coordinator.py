@@ -20,6 +20,7 @@ from horn.training.checkpointing import SaveNotes, part_name
 
 AHEAD_S = 0.3  # how far ahead a boundary is chosen, at the speed of as long a time before
 LEAST_AHEAD = 2  # iterations
+MOST_AHEAD_S = 10.0  # for tasks that hear late; longer than any message is under way
 HOLD_S = 2.0  # how long a task waits at a boundary that another does not know
 
 
@@ -49,8 +50,8 @@ class CheckpointCoordinator:
         self._parts: dict[int, dict[int, PartSaved]] = {}  # iteration, rank
         self._next_at: float | None = None
         self._seen = (0.0, 0)  # time and iteration of the last measurement of the speed
-        self._speed = 0.0  # iterations per second
-        self._factor = 1
+        self._speed = 0.0  # iterations per second; 0 where none is known
+        self._factor = 1  # doubled for each late answer to this request
 
     def stop(self) -> None:
         """Have all tasks stop at a boundary, with a checkpoint."""
@@ -72,12 +73,14 @@ class CheckpointCoordinator:
             del self._parts[said.iteration]
             self._commit(said.iteration, parts)
             if self._due is not None and self._due.at == said.iteration and not self._due.stop:
-                self._due = None
+                self._due, self._factor = None, 1
 
     def advance(self, now: float, iteration: int) -> None:
         """Make requests that are due and settle open ones; call it a few times a second, with the
         latest iteration of the tasks.
         """
+        answers = self._answers.values()
+        iteration = max([iteration, *(answer.iteration for answer in answers)])
         before, last = self._seen
         if not last:
             self._seen = now, iteration
@@ -93,7 +96,6 @@ class CheckpointCoordinator:
             if iteration and (self.is_stopping or now >= self._next_at):
                 self._ask(now, iteration)
             return
-        answers = self._answers.values()
         if any(answer.is_waiting for answer in answers) and self._held_at == math.inf:
             self._held_at = now
         is_whole = len(answers) == self.n_parts
@@ -101,15 +103,16 @@ class CheckpointCoordinator:
             not is_whole and now > self._held_at + HOLD_S
         ):
             self._factor *= 2
-            reached = max(answer.iteration for answer in answers)
             self._give_up()
-            self._ask(now, max(iteration, reached))
+            self._ask(now, iteration)
         elif due.stop and is_whole and not self.is_settled:
             self.is_settled = True
             self.tell(StopDecision(due.at, go_on=False))
 
     def _ask(self, now: float, iteration: int) -> None:
         ahead = max(LEAST_AHEAD, math.ceil(self._speed * AHEAD_S)) * self._factor
+        if self._speed:
+            ahead = min(ahead, max(LEAST_AHEAD, math.ceil(self._speed * MOST_AHEAD_S)))
         self._due = SaveRequest(iteration + ahead, self.is_stopping)
         self._answers, self._held_at = {}, math.inf
         if self.seconds is not None:

@@ -160,6 +160,36 @@ def test_who_is_late_makes_the_next_boundary_further_ahead(tmp_path):
     assert board.said[3:] == [StopDecision(15, go_on=False)]
 
 
+def run_at_128(board, begin, end, late=()):
+    """Advance through eighths of a second, 16 iterations each; every answer in ``late`` is late."""
+    for k in range(begin, end):
+        board.coordinator.advance(k / 8, 16 * k)
+        if k in late:
+            for rank in range(N):
+                board.coordinator.hear(rank, SaveReply(board.said[-1].at, 16 * k, is_late=True))
+
+
+def test_late_answers_to_one_request_do_not_put_off_the_next(tmp_path):
+    board = Board(tmp_path, seconds=20.0)
+    run_at_128(board, 8, 173, late=range(168, 172))
+    asked = [said.at for said in board.said]
+    ahead = [at - 16 * k for k, at in zip(range(168, 173), asked, strict=True)]
+    assert ahead == [39, 78, 156, 312, 624]  # 0.3 s, and twice as much each time
+    for rank in range(N):
+        board.save(rank, asked[-1])
+    run_at_128(board, 332, 333)
+    assert board.said[5:] == [SaveRequest(16 * 332 + 39)]
+
+
+def test_no_number_of_late_answers_puts_a_boundary_off_beyond_seconds(tmp_path):
+    board = Board(tmp_path)
+    run_at_128(board, 8, 16)
+    board.coordinator.stop()
+    run_at_128(board, 16, 37, late=range(16, 36))
+    asked = [said.at for said in board.said if isinstance(said, SaveRequest)]
+    assert len(asked) == 21 and asked[-1] == 16 * 36 + 1280  # 10 s
+
+
 def test_who_waits_is_let_go_if_another_has_not_heard(tmp_path):
     """It may be in the next superstep already, where it waits for the first."""
     board = Board(tmp_path)
