@@ -120,21 +120,22 @@ class Registration:
             try:
                 node: Znode | None = self.coord.create(path, data, ephemeral=True)
             except NotFound:
+                if time.monotonic() > deadline:  # others remove it again and again
+                    raise
                 self.coord.ensure(self.folder)
                 continue
             except Conflict:
                 self._changed.clear()
                 old, node = watched.read(), None
-                if old is None:
-                    continue
-                if old.owner == self.coord.session or replace:
+                if old is not None and (old.owner == self.coord.session or replace):
                     node = taken_over(self.coord, path, data, old)
             if node is not None:
                 self._token = node.created
                 self.confirm()  # and watch it from now on
                 return node.created
             left = deadline - time.monotonic()
-            if left <= 0 or not self._changed.wait(left):
+            # A node that is there, but not to be read, has gone, or its server lags: tried again.
+            if left <= 0 or (old is not None and not self._changed.wait(left)):
                 raise held(path, old)
 
     def check(self) -> None:

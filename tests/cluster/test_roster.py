@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import types
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from horn import errors
+from horn.coordination import roster as roster_module
 from horn.coordination.membership import Membership, MembershipChange
 from horn.coordination.roster import Publication, Registration, Roster
 from tests.cluster.helpers import Call, end_session, wait_until
@@ -153,6 +155,43 @@ def test_a_session_that_ends_is_heard_of(folder, connect):
     end_session(group.coords[1])
     with pytest.raises(errors.SessionLost):
         wait_until(lambda: group.rosters[0].check())
+
+
+class LaggingConnection:
+    """Of Session what a registration asks for: to create is refused, and nothing is to be read."""
+
+    session = 1
+
+    def __init__(self, refusal: errors.HornError) -> None:
+        self.refusal, self.n_tries = refusal, 0
+
+    def create(self, path: str, data: bytes, ephemeral: bool) -> None:
+        self.n_tries += 1
+        assert self.n_tries < 100, "no deadline"
+        raise self.refusal
+
+    def ensure(self, folder: str) -> None:
+        pass
+
+    def subscribe(self, callback):
+        return lambda: None
+
+    def send(self, *given, **more) -> None:
+        pass
+
+    def get(self, path: str, timeout_s: float) -> None:
+        return None
+
+
+@pytest.mark.parametrize("refusal", [errors.Conflict("there"), errors.NotFound("no folder")])
+def test_a_server_that_lags_does_not_hold_a_registration_beyond_its_deadline(monkeypatch, refusal):
+    seconds = itertools.count()
+    clock = types.SimpleNamespace(monotonic=lambda: float(next(seconds)))
+    monkeypatch.setattr(roster_module, "time", clock)
+    coord = LaggingConnection(refusal)
+    with pytest.raises(type(refusal)):
+        Registration(coord, "/tasks").join("1", "shm://1", timeout_s=10.0)  # type: ignore[arg-type]
+    assert coord.n_tries in {10, 11}
 
 
 class OneFolder:
