@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from horn.data.classes import all_from_json, all_to_json
+from horn.errors import DataError
 from horn.job import Job
 from horn.partition.placement import Placement
 from horn.process.job_spec import RunSpec, draft, open_payload, pack
@@ -34,17 +35,25 @@ _NO_RUN = RunSpec(
 
 
 def save(job: Job, folder: Path, strategy: Strategy | None = None) -> None:
-    """Write a job into an empty folder, with job.py. Raises JobError: a part cannot travel."""
+    """Write a job into an empty folder, with job.py. Raises JobError: a part cannot travel.
+    DataError: a file of its data was cut short meanwhile.
+    """
     memory = pack(
         draft(job, strategy, with_callbacks=True), job, _NO_RUN, Placement.default(job.network)
     )
     try:
         for number, descriptor in enumerate(memory.descriptors):
             with open(folder / f"{number}.bin", "wb") as file:
-                left, at = os.fstat(descriptor).st_size, 0
-                while left:
-                    n = os.sendfile(file.fileno(), descriptor, at, left)
-                    left, at = left - n, at + n
+                size, at = os.fstat(descriptor).st_size, 0
+                while at < size:
+                    n = os.sendfile(file.fileno(), descriptor, at, size - at)
+                    if not n:  # a file that data are mapped from
+                        raise DataError(
+                            f"{os.readlink(f'/proc/self/fd/{descriptor}')}: was cut short to "
+                            f"{at:,} bytes, expected {size:,}; write it again under another name, "
+                            "and rename that when it is whole"
+                        )
+                    at += n
         n_files = len(memory.descriptors)
     finally:
         memory.close()
