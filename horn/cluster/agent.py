@@ -100,8 +100,9 @@ class Agent:
                 capacity.user.check(folder / "jobs", environment(self.user_environment))
             self.preparer = JobPreparer(capacity, self.name, self.store, threads)
             self.service = RpcServer(
-                f"tcp://{bracketed(capacity.address)}:0", self.name, capacity.key, audit=AuditLog()
-            )
+                f"tcp://{bracketed(capacity.address)}:0", self.name, capacity.key,
+                audit=AuditLog(), on_failed=self._poke,
+            )  # fmt: skip
             self._stack.callback(self.service.close)
             self.file_service = FileService(self.store, self.service, self.runs.keys)
             self._stack.callback(self.file_service.close)
@@ -125,7 +126,9 @@ class Agent:
         self._poke()
 
     def run(self) -> None:
-        """Serve until ``stop``; end everything that was started."""
+        """Serve until ``stop``; end everything that was started. Raises ServiceFailed: a bug ended
+        its service.
+        """
         try:
             while not self._stopping:
                 try:
@@ -175,6 +178,7 @@ class Agent:
             try:
                 while not self._stopping:
                     self.workers.check()
+                    self.service.check()  # no agent stays registered that answers nobody
                     self._beat()
                     self._reconcile(orders.nodes())
                     self._tell()

@@ -149,4 +149,4 @@ class DeadlineExceeded(HornError):
 
 
 class ServiceFailed(HornError):
-    """A bug in a handler."""
+    """A bug in a handler, or in the service."""

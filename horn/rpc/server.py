@@ -52,8 +52,10 @@ class RpcServer:
     """Answers calls at ``url`` (``tcp://host:port``, port 0 for any) once started.
 
     key : encrypts, and tells roles apart; without one it listens on loopback only and all are
-    "open". name : with the key gives its CURVE pair, so that callers know it. ``endpoint``,
-    ``public`` : for callers. Raises JobError: no key off loopback, or it cannot listen.
+    "open". name : with the key gives its CURVE pair, so that callers know it. on_failed : called
+    in its thread if that ends by a bug, which ``check`` raises; the owner is to close it.
+    ``endpoint``, ``public`` : for callers. Raises JobError: no key off loopback, or it cannot
+    listen.
     """
 
     def __init__(
@@ -64,10 +66,11 @@ class RpcServer:
         *,
         quotas: Quotas | None = None,
         audit: AuditLog | None = None,
+        on_failed: Callable[[], None] = lambda: None,
     ) -> None:
         host, port = listening(url, key is not None)
         self.name, self.quotas = name, quotas or Quotas()
-        self.audit = audit or AuditLog()
+        self.audit, self.on_failed = audit or AuditLog(), on_failed
         self.n_refused = self.n_malformed = 0  # calls; frames, whose senders were cut off
         self.public = b""
         self._key, self._ops = key, dict[str, Operation]()
@@ -78,6 +81,7 @@ class RpcServer:
         self._out: deque[tuple[bytes, Sequence[bytes | memoryview]]] = deque()
         self._lock = threading.Lock()
         self._is_closing = False
+        self._failure: Exception | None = None
         self._thread: threading.Thread | None = None
         self._zap: ZapHandler | None = None
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -126,6 +130,14 @@ class RpcServer:
         self._thread.start()
         return self
 
+    def check(self) -> None:
+        """Raise ServiceFailed if its thread has ended by itself: no call is answered any more."""
+        if self._failure is not None:
+            raise ServiceFailed(
+                f"the service of {self.name} at {self.endpoint} has ended by a bug "
+                f"({self._failure!r}); its log has more. Start it again"
+            ) from self._failure
+
     def close(self) -> None:
         """End all calls; return when no thread and no socket is left. May be called twice."""
         self._is_closing = True
@@ -160,6 +172,14 @@ class RpcServer:
     # the thread
 
     def _run(self) -> None:
+        try:
+            self._answer()
+        except Exception as error:  # the top of the thread
+            logger.exception("service failed name=%s", self.name)
+            self._failure = error
+            self.on_failed()
+
+    def _answer(self) -> None:
         watched: list[tuple[Any, int]] = [
             (self._router, zmq.POLLIN),
             (self.admission.monitor, zmq.POLLIN),
@@ -259,8 +279,12 @@ class RpcServer:
         )
         # Only ended threads are dropped: ``close`` waits for the ending ones too.
         self._threads = {other for other in self._threads if other.is_alive()}
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more threads for it
+            del self._calls[peer, ask.call]
+            raise ServiceBusy(f"{self.name} is busy: {error}") from error
         self._threads.add(thread)
-        thread.start()
 
     def _end_of(self, peer: bytes, reason: str) -> None:
         for (other, _), call in list(self._calls.items()):

@@ -27,7 +27,9 @@ from horn.coordination.jobs import ENDED, JobState
 from horn.coordination.membership import Membership
 from horn.coordination.records import Znode
 from horn.errors import AccessDenied, JobError, NotFound
-from tests.cluster.agents import FOREVER, ROOT, Agents, alive, restartable
+from horn.rpc.call import ServiceFailed
+from tests.cluster.agents import DEADLINE_S, FOREVER, ROOT, Agents, alive, restartable
+from tests.cluster.helpers import Call, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -505,6 +507,25 @@ def test_what_a_submitter_left_unfinished_is_no_job_and_is_removed(
 def test_off_loopback_a_worker_without_a_key_refuses_to_start(cluster_of: Agents):
     with pytest.raises(JobError, match="horn keygen"):
         Agent(HostCapacity(cluster_of.hosts, 2, "192.0.2.1", folder=cluster_of.folder / "x"))
+
+
+def test_an_agent_whose_service_has_ended_is_not_registered_any_more(
+    cluster_of: Agents, monkeypatch: pytest.MonkeyPatch
+):
+    agent = Agent(HostCapacity(cluster_of.hosts, 1, name="a", folder=cluster_of.folder / "a"))
+    monkeypatch.setattr(agent, "_keep_warm", lambda n_free: None)  # of processes, which take long
+
+    def bug(now: float) -> None:
+        raise ZeroDivisionError("in the service")
+
+    ended = Call(agent.run)
+    assert agent.is_registered.wait(DEADLINE_S)
+    with ClusterClient(cluster_of.hosts) as client:
+        assert [*client.workers()] == ["a"]
+        monkeypatch.setattr(agent.service, "_end_late", bug)
+        with pytest.raises(ServiceFailed, match="service of a at .* has ended by a bug"):
+            ended.result()
+        wait_until(lambda: not client.workers())
 
 
 def test_while_zookeeper_is_gone_tasks_end_and_afterwards_the_job_goes_on(

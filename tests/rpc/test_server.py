@@ -19,6 +19,7 @@ import zmq
 from horn.cluster.client import save
 from horn.errors import ClusterError, Conflict, JobError, NotAllowed, ProtocolError, Timeout
 from horn.rpc import protocol as calls
+from horn.rpc.call import ServiceFailed
 from horn.rpc.client import MAX_FAILED, ClientKeys, RpcClient
 from horn.rpc.server import Quotas, RpcServer
 from horn.security.audit import AuditLog
@@ -119,6 +120,39 @@ def test_errors_of_handlers_come_back_as_what_they_are(caplog):
         assert "secret detail" not in str(caught.value) and "secret detail" in caplog.text
         with pytest.raises(ProtocolError, match="Expected `str`, got `int`"):
             caller.call("bug", _Other(7), Text)
+
+
+def test_a_bug_that_ends_the_service_is_told_to_its_owner(caplog, monkeypatch):
+    told = threading.Event()
+
+    def bug(now):
+        raise ZeroDivisionError("in the service")
+
+    with service(on_failed=told.set) as (found, echo), client(found) as caller:
+        assert caller.call("echo", Text("before"), Text) == Text("before")
+        found.check()
+        monkeypatch.setattr(found, "_end_late", bug)
+        assert told.wait(LONG_S)
+        with pytest.raises(ServiceFailed) as caught:
+            found.check()
+        assert str(caught.value) == (
+            f"the service of host-1 at {found.endpoint} has ended by a bug "
+            "(ZeroDivisionError('in the service')); its log has more. Start it again"
+        )
+        assert "service failed name=host-1" in caplog.text
+
+
+def test_a_call_that_gets_no_thread_is_refused_and_the_next_is_answered(monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    with service() as (found, _), client(found) as caller:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", start)
+            with pytest.raises(ClusterError, match="host-1 is busy: can't start new thread"):
+                caller.call("echo", Text(), Text)
+        assert not found._calls and found.n_refused == 1
+        assert caller.call("echo", Text("next"), Text) == Text("next")
 
 
 class _Other(msgspec.Struct):
