@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from horn.cluster import reconnecting
 from horn.cluster.reconnecting import ReconnectingClient
 from horn.errors import SessionLost, Unreachable
+from tests.cluster.helpers import Call
 
 
 class Away:
@@ -69,6 +72,59 @@ def test_who_stays_away_is_said_after_a_time(looking, monkeypatch):
     with pytest.raises((SessionLost, Unreachable)):
         looking(away).retry(lost(away))
     assert away.n > 0
+
+
+class Counted:
+    """A session; ``ended`` after its exit."""
+
+    made: list[Counted]
+
+    def __init__(self, hosts: str, key: object) -> None:
+        self.ended = False
+        self.made.append(self)
+
+    def __enter__(self) -> Counted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended = True
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
+    Counted.made = []
+    monkeypatch.setattr(reconnecting, "ClusterClient", Counted)
+    return Counted.made
+
+
+def test_a_long_action_delays_none_of_another_thread(sessions):
+    begun, may_end = threading.Event(), threading.Event()
+
+    def fetch(client):
+        begun.set()
+        assert may_end.wait(60)
+        return client
+
+    with ReconnectingClient("localhost:1", None) as client:
+        first = Call(client.retry, fetch)
+        assert begun.wait(60)
+        other = client.retry(lambda its: its)
+        assert client.retry(lambda its: its) is other  # one after the other have the same
+        may_end.set()
+        assert first.result() is sessions[0] and sessions == [first.result(), other]
+        assert not any(session.ended for session in sessions)
+    assert all(session.ended for session in sessions)
+
+
+def test_a_session_in_use_ends_after_its_action_when_the_client_is_closed(sessions):
+    client = ReconnectingClient("localhost:1", None)
+
+    def closing(its):
+        client.close()
+        return its.ended
+
+    assert client.once(closing) is False and sessions[0].ended
+    assert client.once(lambda its: its) is sessions[1]
 
 
 def test_what_must_not_be_done_twice_is_not(looking):
