@@ -234,7 +234,6 @@ class JobRunner:
                 mine.credential,
             )  # fmt: skip
             stack.callback(pool.stop)
-            output_relay.release()
             threading.Thread(target=self._watch, args=(pool,), name="horn-end", daemon=True).start()
             host_link = None if self.n_hosts == 1 else self._host_link(stack)
             job, strategy = self._load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -116,10 +117,13 @@ class ProgressWriter(Progress):
 
 @dataclass(frozen=True)
 class StandbyProcess:
-    """A process that waits for its task, and the descriptor to read its output from."""
+    """A process that waits for its task, and the pipe that it prints to, by both ends: output : to
+    read it from. theirs : to print to, also for the process that replaces it.
+    """
 
     child: ChildProcess
     output: int
+    theirs: int
 
 
 def start_standby(n: int, threads: int) -> list[StandbyProcess]:
@@ -128,8 +132,8 @@ def start_standby(n: int, threads: int) -> list[StandbyProcess]:
     try:
         for number in range(n):
             ours, theirs = os.pipe2(os.O_CLOEXEC)
-            found.append(StandbyProcess(ChildProcess(number, threads, "waits", theirs, code), ours))
-            os.close(theirs)
+            child = ChildProcess(number, threads, "waits", theirs, code)
+            found.append(StandbyProcess(child, ours, theirs))
     finally:
         if code is not None:
             os.close(code)
@@ -141,26 +145,26 @@ def drop(standby: Sequence[StandbyProcess]) -> list[StandbyProcess]:
     for spare in standby:
         spare.child.end()
         os.close(spare.output)
+        os.close(spare.theirs)
     return []
 
 
 class OutputRelay:
-    """Pipes that tasks print to, and their logs, which have a limit. A thread copies the output."""
+    """Pipes that tasks print to, and their logs, which have a limit. A thread copies the output.
+    outputs : the ends to print to, by rank, until ``wait``: a task may be started again.
+    """
 
     def __init__(
         self, folder: Path, names: Mapping[int, str], limit: int, standby: Sequence[StandbyProcess]
     ) -> None:
         self.outputs: dict[int, int] = {}
         self._logs: dict[int, LogFile] = {}
-        waiting = [spare.output for spare in standby]
+        waiting = [(spare.output, spare.theirs) for spare in standby]
         for rank, name in names.items():
-            if waiting:
-                ours = waiting.pop(0)
-            else:
-                ours, self.outputs[rank] = os.pipe2(os.O_CLOEXEC)
+            ours, self.outputs[rank] = waiting.pop(0) if waiting else os.pipe2(os.O_CLOEXEC)
             self._logs[ours] = LogFile(folder / f"{name}.log", limit)
-        for ours in waiting:
-            os.close(ours)
+        for end in itertools.chain(*waiting):
+            os.close(end)
         self._thread = threading.Thread(target=self._run, name="horn-logs", daemon=True)
         self._thread.start()
 
@@ -179,14 +183,11 @@ class OutputRelay:
                     self._logs[fd].close()
                     left.discard(fd)
 
-    def release(self) -> None:
-        """Close this process's copies of the pipes' ends for tasks."""
+    def wait(self) -> None:
+        """Wait until the output of the tasks, which have all ended, is written."""
         for fd in self.outputs.values():
             os.close(fd)
         self.outputs = {}
-
-    def wait(self) -> None:
-        """Wait until the output of ended tasks is written."""
         self._thread.join(2.0)
 
 

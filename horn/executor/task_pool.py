@@ -29,7 +29,8 @@ LAST_WORD_S = 1.0  # to read what a task sent before its end
 
 class TaskPool:
     """Processes for ``ranks``, started at once; they wait for ``start``. threads : per task. name :
-    for ps. outputs : descriptors to print to, by rank, else stderr. standby : processes to take
+    for ps. outputs : descriptors to print to, by rank, else stderr; they stay the caller's, to be
+    closed after ``stop``, since renewed processes print there, too. standby : processes to take
     first; those not needed are ended. key : encrypts all that leaves the host. credential : for
     ZooKeeper.
     """
@@ -45,6 +46,7 @@ class TaskPool:
         credential: Credential | None = None,
     ) -> None:
         self.threads, self.name, self.key, self.credential = threads, name, key, credential
+        self.outputs = outputs or {}
         self._children: dict[int, ChildProcess] = {}  # by rank
         waiting = list(standby)
         code = preload.memory_for(max(0, len(ranks) - len(waiting)))
@@ -54,8 +56,7 @@ class TaskPool:
                     child = self._children[rank] = waiting.pop(0)
                     child.task, child.folder = rank, os.getcwd()
                 else:
-                    output = (outputs or {}).get(rank)
-                    self._children[rank] = ChildProcess(rank, threads, name, output, code)
+                    self._children[rank] = self._child(rank, code)
             for child in waiting:
                 child.end()
         except BaseException:
@@ -76,10 +77,13 @@ class TaskPool:
         code = preload.memory_for(len(ranks))
         try:
             for rank in ranks:
-                self._children[rank] = ChildProcess(rank, self.threads, self.name, code=code)
+                self._children[rank] = self._child(rank, code)
         finally:
             if code is not None:
                 os.close(code)
+
+    def _child(self, rank: int, code: int | None) -> ChildProcess:
+        return ChildProcess(rank, self.threads, self.name, self.outputs.get(rank), code)
 
     def drop(self, ranks: Sequence[int]) -> None:
         """End the processes of these ranks, if they have not ended, and forget them."""
