@@ -10,7 +10,6 @@ import itertools
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -52,14 +51,15 @@ class PackageKnown(msgspec.Struct, frozen=True):
 
 
 class HoldCount(msgspec.Struct, frozen=True):
-    """How often a package has been held so far."""
+    """The number of a package's last hold, among all of the service; 0 : none in HOLD_S."""
 
     n: int
 
 
 class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Requests "files", "forget": a job. package : of that job, if no other has it. n_holds : of
-    the package, asked for before the other jobs were looked at: with more the package stays.
+    """Requests "files", "forget": a job. package : of that job, if no other has it. n_holds : the
+    number of the package's last hold, asked for before the other jobs were looked at: after a later
+    one the package stays.
     """
 
     job: _Name
@@ -132,23 +132,28 @@ class PackageHolds:
     def __init__(self) -> None:
         self.lock = threading.Lock()  # around the methods, and what is done by their answers
         self._until: dict[tuple[str, str], float] = {}
-        self._n: Counter[str] = Counter()
+        self._last: dict[str, tuple[int, float]] = {}  # the number of a package's last hold, and
+        self._numbers = itertools.count(1)  # until when it is remembered, after a release too
 
     def hold(self, digest: str, holder: str) -> None:
-        self._until[digest, holder] = time.monotonic() + HOLD_S
-        self._n[digest] += 1
+        now = time.monotonic()
+        self._until = {of: end for of, end in self._until.items() if now < end}
+        self._last = {of: last for of, last in self._last.items() if now < last[1]}
+        self._until[digest, holder] = now + HOLD_S
+        self._last[digest] = next(self._numbers), now + HOLD_S
 
     def release(self, digest: str, holder: str) -> None:
         self._until.pop((digest, holder), None)
 
-    def count(self, digest: str) -> int:
-        return self._n[digest]
+    def last(self, digest: str) -> int:
+        """The number of a package's last hold, 0 for none."""
+        return self._last.get(digest, (0, 0.0))[0]
 
     def is_free(self, digest: str, n: int) -> bool:
-        """Whether nobody holds a package, or has held it since there were ``n`` holds."""
+        """Whether nobody holds a package, or has held it after hold ``n``."""
         now = time.monotonic()
         is_held = any(of == digest and now < end for (of, _), end in self._until.items())
-        return not is_held and self._n[digest] == n
+        return not is_held and self.last(digest) <= n
 
 
 class FileService:
@@ -191,7 +196,7 @@ class FileService:
 
     def count_holds(self, call: RpcCall) -> HoldCount:
         with self.holds.lock:
-            return HoldCount(self.holds.count(call.request.digest))
+            return HoldCount(self.holds.last(call.request.digest))
 
     def put(self, call: RpcCall) -> DoneReply:
         request: PackageRequest = call.request

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from horn.cluster import package, written
+from horn.cluster import file_service, package, written
 from horn.cluster.client import ClusterClient, save
 from horn.cluster.file_service import (
+    HOLD_S,
     DoneReply,
     FileService,
     JobRequest,
+    PackageHolds,
     ReadRequest,
     WrittenRequest,
 )
@@ -41,6 +43,29 @@ def a_package(text: bytes) -> tuple[str, bytes]:
     file = PackageFile("job.py", len(text), hashlib.sha256(text).digest())
     manifest = package.encode(PackageManifest(package.FORMAT, (file,)))
     return package.digest(manifest), manifest
+
+
+def test_holds_that_are_over_are_forgotten_and_a_later_one_keeps_its_package(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    now_s = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now_s[0])
+    monkeypatch.setattr(file_service, "time", clock)
+    holds = PackageHolds()
+    holds.hold("a", "one")
+    holds.hold("b", "one")
+    assert (holds.last("a"), holds.last("b"), holds.last("c")) == (1, 2, 0)
+    assert not holds.is_free("a", 1) and holds.is_free("c", 0)
+    holds.release("a", "one")
+    assert holds.is_free("a", 1)
+    holds.hold("a", "two")  # by who enters a job that the first was asked too early to see
+    holds.release("a", "two")
+    assert not holds.is_free("a", 1) and holds.is_free("a", 3)
+    for k in range(1, 1000):
+        now_s[0] = k * HOLD_S
+        holds.hold(f"package {k}", f"holder {k}")
+    assert len(holds._until) == len(holds._last) == 1
+    assert holds.is_free("b", 2) and holds.last("b") == 0
 
 
 def test_who_sends_a_package_slowly_keeps_no_other_from_sending(store: HostStore):
