@@ -23,6 +23,7 @@ import struct
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -134,7 +135,7 @@ class Journal:
 
     Raises
     ------
-    JournalError : a file is damaged, or cannot be written.
+    JournalError : a file is damaged, or cannot be read, written or removed.
     """
 
     def __init__(
@@ -153,10 +154,8 @@ class Journal:
         self._number = self._state_bytes = 0
         self._begun = time.monotonic()
         self._fd = -1
-        try:
+        with _told(folder, "made"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise JournalError(str(folder), 0, f"cannot be made: {error.strerror}") from error
 
     def _files(self, kind: str) -> dict[int, Path]:
         names = ((re.fullmatch(rf"{kind}-(\d+)", p.name), p) for p in self.folder.iterdir())
@@ -166,21 +165,26 @@ class Journal:
 
     def recover(self) -> tuple[JournalState | None, Iterator[WireMessage]]:
         """Read the newest whole state, and the messages since, all of which must be consumed."""
-        for path in self.folder.glob("*.new"):
-            path.unlink()  # its writer was killed
-        states = self._files("state")
         number, state = 0, None
-        if states:
-            number, path = max(states.items())
-            self._state_bytes = path.stat().st_size
-            messages = records(_mapped(path), str(path), 1, may_be_torn=False)
-            try:
-                state = _read_state(messages, path)
-            except StopIteration:
-                raise JournalError(str(path), self._state_bytes, "it has no end") from None
+        with _told(self.folder, "read"):
+            for path in self.folder.glob("*.new"):
+                path.unlink()  # its writer was killed
+            states = self._files("state")
+            if states:
+                number, path = max(states.items())
+                self._state_bytes = path.stat().st_size
+                messages = records(_mapped(path), str(path), 1, may_be_torn=False)
+                try:
+                    state = _read_state(messages, path)
+                except StopIteration:
+                    raise JournalError(str(path), self._state_bytes, "it has no end") from None
         return state, self._since(number)
 
     def _since(self, number: int) -> Iterator[WireMessage]:
+        with _told(self.folder, "read"):
+            yield from self._read_since(number)
+
+    def _read_since(self, number: int) -> Iterator[WireMessage]:
         journals = {n: path for n, path in self._files("journal").items() if n >= number}
         for n in range(number, max(journals, default=number)):
             if n not in journals:
@@ -209,10 +213,8 @@ class Journal:
         self.close()
         self._number, self._begun = number, time.monotonic()
         path = self.folder / f"journal-{number}"
-        try:
+        with _told(path, "opened"):
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise JournalError(str(path), 0, f"cannot be opened: {error.strerror}") from error
 
     def append(self, message: WireMessage, work_s: float = 0.0) -> None:
         """Write a message; it outlives a kill of this process. work_s : of its effect here."""
@@ -242,7 +244,7 @@ class Journal:
         number, began = self._number + 1, time.monotonic()
         path = self.folder / f"state-{number}"
         new = path.with_name(f"{path.name}.new")
-        try:
+        with _told(new, "written"):
             fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 self._state_bytes = 0
@@ -251,20 +253,29 @@ class Journal:
             finally:
                 os.close(fd)
             os.rename(new, path)  # a kill before ``_open`` leaves a state without a journal
-        except OSError as error:
-            raise JournalError(str(new), 0, f"cannot be written: {error.strerror}") from error
         self._open(number)
         self.n_records, self.n_bytes, self.work_s = 0, 0, 0.0
         self._save_s = time.monotonic() - began
-        for kind in ("journal", "state"):
-            for n, old in self._files(kind).items():
-                if n < number:
-                    old.unlink()
+        with _told(self.folder, "tidied up"):
+            for kind in ("journal", "state"):
+                for n, old in self._files(kind).items():
+                    if n < number:
+                        old.unlink()
 
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+@contextmanager
+def _told(path: Path, what: str) -> Iterator[None]:
+    """Make an OSError a JournalError: what cannot be done, with the file that it names, or path."""
+    try:
+        yield
+    except OSError as error:
+        where = path if error.filename is None else error.filename
+        raise JournalError(str(where), 0, f"cannot be {what}: {error.strerror}") from error
 
 
 def _mapped(path: Path) -> Buffer:

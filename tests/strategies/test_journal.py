@@ -237,6 +237,24 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
         Journal(tmp_path / "file" / "server-0")
 
 
+def test_a_journal_that_cannot_be_read_or_tidied_up_is_told(tmp_path):
+    journal = Journal(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(JournalError, match="/gone, byte 0: cannot be read: No such file"):
+        journal.recover()
+    for name in ("state-1", "journal-0"):
+        folder = tmp_path / f"with {name}"
+        (folder / name).mkdir(parents=True)
+        with pytest.raises(JournalError, match=f"/{name}, byte 0: cannot be read: Is a directory"):
+            recovered(folder)
+    journal = Journal(tmp_path / "there")
+    list(journal.recover()[1])
+    (tmp_path / "there" / "state-0").mkdir()
+    with pytest.raises(JournalError, match="/state-0, byte 0: cannot be tidied up: Is a direc"):
+        journal.save({}, {})
+    journal.close()
+
+
 class Clock:
     """Instead of the module ``time`` of a journal: each look at it is ``step_s`` after the last."""
 
