@@ -544,8 +544,16 @@ class CapturedCode:
             names = (f"{self._prefix}{'_' * k}.{name}" for k in itertools.count())
             own = next(each for each in names if each not in _RUN)
             _RUN.add(own)
+        before = sys.modules.get(own)
         try:
             return self._executed(name, types.ModuleType(own))
+        except BaseException:  # as Python does: what has not run is no module
+            self.modules.pop(name, None)
+            if before is None:
+                sys.modules.pop(own, None)
+            else:
+                sys.modules[own] = before
+            raise
         finally:
             _RUN.discard(own)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import sys
 import threading
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import horn
+from horn.errors import ModelError
 from horn.sources import CapturedCode, SourceCapture
 
 # ``first`` waits, while it runs again, for what the test does in between.
@@ -154,6 +156,17 @@ def test_each_of_two_threads_finds_its_own_module_while_it_runs(neurons: Any) ->
     made = [first.go()[0], second.go()[0]]
     assert [[field.name for field in fields(each)] for each in made] == [["rate"], ["rate"]]
     assert made[0] is not made[1]
+
+
+def test_a_source_that_does_not_run_is_no_module_and_says_so_each_time() -> None:
+    text = "def helper():\n    return 1\n\nvalue = 1 / 0\n"
+    source = {"text": text, "sha256": hashlib.sha256(text.encode()).hexdigest(), "file": "bad.py",
+              "package": "", "constants": {}, "run": [1, 4]}  # fmt: skip
+    code, before = CapturedCode({"bad": source}, "here"), set(sys.modules)
+    for _ in range(2):
+        with pytest.raises(ModelError, match="saved source of bad.py, line 4, .*ZeroDivisionError"):
+            code.resolve({"module": "bad", "name": "helper"})
+        assert code.modules == {} and set(sys.modules) == before
 
 
 def test_names_of_modules_are_free_again(saved: Path) -> None:
