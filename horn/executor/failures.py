@@ -14,6 +14,7 @@ from horn.errors import BarrierTimeout, HornError, MemberLost, TaskFailed
 from horn.network import Network
 from horn.process.control import FailureReport
 from horn.process.exits import how_it_ended
+from horn.runtime.group import task_numbers
 from horn.transport import PeerLost, PeerUnreachable
 
 # Failures of the machines, which need not happen again.
@@ -64,7 +65,7 @@ class FailureEvidence:
     @property
     def late(self) -> list[int]:
         """Tasks that others waited for in vain, without a report."""
-        named = {t for f in self.failures.values() for t in numbers(f.absent)}
+        named = {t for f in self.failures.values() for t in task_numbers(f.absent)}
         return sorted(named - self.failures.keys() - self.exits.keys() - self.finished)
 
     @property
@@ -94,11 +95,6 @@ def is_repairable(case: FailureEvidence) -> bool:
     return bool({*REPAIRABLE, "PeerUnreachable"} & set(case.failures[causes[0]].kinds))
 
 
-def numbers(names: Sequence[str]) -> list[int]:
-    """The numbers of task names: task 3 -> 3."""
-    return [int(n[5:]) for n in names if n.startswith("task ") and n[5:].isdecimal()]
-
-
 def verdict(
     case: FailureEvidence, network: Network, stacks: Mapping[int, str], progress: str = ""
 ) -> HornError:
@@ -111,7 +107,8 @@ def verdict(
     late = set(case.late)
     echoes = sorted(case.failures.items(), key=lambda item: item[1].when)
     for task, failed in echoes:
-        if "BarrierTimeout" in failed.kinds and (not late or late & set(numbers(failed.absent))):
+        named = set(task_numbers(failed.absent))
+        if "BarrierTimeout" in failed.kinds and (not late or late & named):
             hint = "\n".join(filter(None, [failed.hint, *(stacks[t] for t in sorted(stacks))]))
             where = f"{case.name(task)}, {failed.where}"
             absent, arrived = case.called(failed.absent), case.called(failed.arrived)

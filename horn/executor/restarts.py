@@ -16,11 +16,12 @@ from typing import Any
 
 import msgspec
 
-from horn.executor.failures import REPAIRABLE, is_secondary, numbers
+from horn.executor.failures import REPAIRABLE, is_secondary
 from horn.executor.monitor import TaskMonitor
 from horn.executor.remote_pool import RemoteTaskPool
 from horn.executor.task_pool import TaskPool
 from horn.process.control import EpochRow, FailureReport, LeaveRun
+from horn.runtime.group import task_numbers
 from horn.strategies import Topology
 from horn.training.progress import Progress
 
@@ -149,7 +150,7 @@ class Restarts:
         """Whether all missing ranks are of this unit, or a peer was lost and none was late."""
         if "BarrierTimeout" not in failed.kinds:
             return True
-        absent = numbers(failed.absent)
+        absent = task_numbers(failed.absent)
         return bool(absent) and all(unit_of(self.topology, rank) == unit for rank in absent)
 
     def _note(self, unit: str, at: float, rank: int, said: Any, why: str = "") -> None:
@@ -210,7 +211,7 @@ def _in_ranks(failed: FailureReport, topology: Topology, group: int) -> FailureR
         return topology.rank(*divmod(number, topology.n_tasks))
 
     def called(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(f"task {rank(int(n[5:]))}" if numbers([n]) else n for n in names)
+        return tuple(f"task {rank(int(n[5:]))}" if task_numbers([n]) else n for n in names)
 
     return msgspec.structs.replace(
         failed, absent=called(failed.absent), arrived=called(failed.arrived),

@@ -238,7 +238,7 @@ class Group:
         where = f"task {self.task}, {self.state.where}"
         if isinstance(error, BarrierTimeout):
             absent = tuple(task_name(name) for name in error.absent)
-            owed = self.state.owed_by(_numbers(absent))
+            owed = self.state.owed_by(task_numbers(absent))
             arrived = tuple(task_name(name) for name in error.arrived)
             return BarrierTimeout(where, absent, arrived, error.timeout_s, error.hint or owed)
         if isinstance(error, PeerLost):
@@ -251,5 +251,6 @@ def task_name(name: str) -> str:
     return f"task {name}" if name.isdecimal() else name
 
 
-def _numbers(names: Sequence[str]) -> list[int]:
-    return [int(name.removeprefix("task ")) for name in names if name.startswith("task ")]
+def task_numbers(names: Sequence[str]) -> list[int]:
+    """The numbers of task names, task 3 -> 3; of other names none."""
+    return [int(n[5:]) for n in names if n.startswith("task ") and n[5:].isdecimal()]

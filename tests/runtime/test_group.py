@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horn.errors import BarrierTimeout, ProtocolError
-from horn.runtime.group import Group, TaskTimes
+from horn.runtime.group import Group, TaskTimes, task_numbers
 from horn.runtime.task import CollectInstruction, ComputeInstruction, PostInstruction
 from horn.transport import Channel, Identity, PeerLost
 from tests.transport.faulty import CorruptFault, DelayFault, DropFault, DuplicateFault, FaultyInProc
@@ -101,6 +101,10 @@ def test_every_task_has_the_blocks_of_all(n_tasks, scheme):
         assert (spent.n_runs, spent.n_supersteps) == (20, 40)
         assert spent.n_sent == spent.n_received == 40 * others
         assert spent.sent_bytes == spent.received_bytes == 40 * others * 16
+
+
+def test_names_of_no_task_have_no_number():
+    assert task_numbers(["task 3", "task two", "task ", "server 0", "7", "task 12"]) == [3, 12]
 
 
 def test_time_is_measured_by_the_given_clock():
