@@ -18,6 +18,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar, TypeAlias
 
+from horn.atomic_write import atomic_write
 from horn.errors import CallbackError, HornError, JobError, ModelError
 from horn.mistakes import is_function, shown, teaches
 from horn.modelfile import PROGRAMS
@@ -432,17 +433,14 @@ class CSVLogger(Callback):
         import csv
 
         columns = [c for c in context.history.columns if c not in ("group_loss", "groups")]
-        path = place(self.path)
-        new = path.with_name(f".{path.name}.new")
-        try:
-            with open(new, "w", newline="") as file:
-                writer = csv.writer(file, delimiter=self.separator)
-                writer.writerow(columns)
-                writer.writerows([row.get(name) for name in columns] for row in context.history)
-            os.replace(new, path)
-        except BaseException:  # as of a full disk: the old file stays
-            new.unlink(missing_ok=True)
-            raise
+        # Not synced: it is written again after the next epoch, which may take a millisecond.
+        with (
+            atomic_write(place(self.path), is_synced=False) as file,
+            open(file.fileno(), "w", newline="", closefd=False) as text,
+        ):
+            writer = csv.writer(text, delimiter=self.separator)
+            writer.writerow(columns)
+            writer.writerows([row.get(name) for name in columns] for row in context.history)
 
 
 @teaches

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from horn.atomic_write import atomic_write
 from horn.errors import HornError, ModelError
 from horn.formats.files import missing
 
@@ -44,9 +45,8 @@ def write(
     arrays: Mapping[str, Array],
     keeps: bool = True,
 ) -> None:
-    """Write a whole model file or none: to a temporary file beside it, synced, then renamed over
-    it. After a failure the model is kept in the temporary folder, or in the current one, unless
-    ``keeps`` is False, of who tries again.
+    """Write a whole model file or none. After a failure the model is kept in the temporary folder,
+    or in the current one, unless ``keeps`` is False, of who tries again.
 
     Raises
     ------
@@ -66,41 +66,22 @@ def write(
     header = {"horn": text, "horn_sha256": hashlib.sha256(text.encode()).hexdigest()}
     try:
         check_writable(path)
-        _write(place_of(path), solid, header)
+        _write(Path(path), solid, header)
     except ModelError as error:
         place = f"; {_kept(Path(path).name, solid, header)}" if keeps else ""
         raise ModelError(f"{error}{place}") from error.__cause__
 
 
 def _write(target: Path, solid: Mapping[str, Array], header: Mapping[str, str]) -> None:
-    import tempfile
-
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(
-            dir=target.parent, prefix=f".{target.name}.", suffix=".part"
-        )
-        os.close(handle)
-        save_file(dict(solid), temporary, metadata=dict(header))
-        os.chmod(temporary, 0o666 & ~umask())
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-        temporary = None
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        with atomic_write(target) as file:
+            save_file(dict(solid), file.name, metadata=dict(header))
     except (OSError, SafetensorError) as error:  # safetensors' own on a full disk
         why = (isinstance(error, OSError) and error.strerror) or error
         raise ModelError(f"{target}: cannot be written ({why})") from error
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
 
 
 def _kept(name: str, solid: Mapping[str, Array], header: Mapping[str, str]) -> str:
@@ -323,9 +304,3 @@ def digest(arrays: Mapping[str, Array]) -> str:
         found.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
         found.update(np.ascontiguousarray(array).view(np.uint8).data)
     return found.hexdigest()
-
-
-def umask() -> int:
-    """The process's umask, read from /proc: setting and resetting it would open others' files."""
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))

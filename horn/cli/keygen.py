@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from horn.atomic_write import atomic_write
 from horn.errors import JobError
 
 SETTINGS = """\
@@ -49,25 +50,14 @@ def command(path: str, folder: str | None) -> None:
         own = CertificateAuthority(key).trust("server")
         try:
             os.makedirs(folder, exist_ok=True)
-            _write(folder, "authority.pem", own.authority, 0o644)
-            _write(folder, "zookeeper.pem", own.identity, 0o600)
             settings = SETTINGS.format(folder=os.path.abspath(folder))
-            _write(folder, "zoo.cfg", settings, 0o644)
+            for name, text, mode in (
+                ("authority.pem", own.authority, 0o644),
+                ("zookeeper.pem", own.identity, 0o600),
+                ("zoo.cfg", settings, 0o644),
+            ):
+                with atomic_write(Path(folder, name), mode=mode) as file:
+                    file.write(text.encode())
         except OSError as error:
             raise JobError(f"{error.filename or folder} cannot be written: {error}") from error
     click.echo(key.fingerprint)
-
-
-def _write(folder: str, name: str, text: str, mode: int) -> None:
-    """A whole file or none."""
-    path = Path(folder, name)
-    temporary = path.with_name(f".{name}-{os.getpid()}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-    try:
-        with os.fdopen(fd, "w") as file:
-            os.fchmod(fd, mode)
-            file.write(text)
-        os.replace(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import IO, Any
 
 import click
@@ -280,18 +279,14 @@ def _write_rows(file: IO[bytes], rows: list[Any]) -> None:
 
 
 def _replace(path: str, fill: Callable[[IO[bytes]], None]) -> None:
-    """Write all of a file or nothing: to a temporary file, then renamed."""
-    import os
-    import tempfile
+    """Write all of a file or nothing. Raises JobError: the disk is full, or its folder has gone."""
+    from horn.atomic_write import atomic_write
+    from horn.errors import JobError
 
-    from horn.modelfile import place_of, umask
-
-    target = place_of(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with atomic_write(path) as file:
             fill(file)
-        os.chmod(temporary, 0o666 & ~umask())
-        os.replace(temporary, target)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    except OSError as error:
+        raise JobError(
+            f"-o {path}: cannot be written ({error.strerror or error}); choose another place"
+        ) from error

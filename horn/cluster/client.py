@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from horn.atomic_write import atomic_write
 from horn.cluster import submission
 from horn.cluster.job_controller import GROUPS, NOW, allocated, host_of
 from horn.cluster.master import RUNNING, HostReport, JobRecord, sharing
@@ -664,16 +665,11 @@ def notes(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 def save(portions: Iterator[bytes], size: int, path: Path) -> None:
     """Write a body of ``size`` bytes into a file: whole, or not at all. Raises ClusterError."""
-    temporary = path.with_name(f".{path.name[:200]}-{secrets.token_hex(4)}")
-    try:
-        with open(temporary, "wb") as file:
-            for portion in portions:
-                file.write(portion)
-            if file.tell() != size:
-                raise ClusterError(f"{file.tell()} of {size} bytes of {path.name} came")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_write(path) as file:
+        for portion in portions:
+            file.write(portion)
+        if file.tell() != size:
+            raise ClusterError(f"{file.tell()} of {size} bytes of {path.name} came")
 
 
 def user() -> str:

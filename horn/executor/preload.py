@@ -30,6 +30,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from horn.atomic_write import atomic_write
 from horn.process.control import in_memory
 
 LEAST = 4  # tasks of this process so far; reading takes as long as it saves two of them
@@ -203,16 +204,8 @@ def _can_be_kept() -> bool:
 
 def _keep(data: bytes) -> None:
     """Write what later processes read, whole or not at all: it only saves time."""
-    draft = f"{KEPT}.{os.getpid()}"
-    with suppress(OSError):
-        try:
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            with open(fd, "wb") as file:
-                file.write(data)
-            os.replace(draft, KEPT)
-        except BaseException:
-            os.unlink(draft)
-            raise
+    with suppress(OSError), atomic_write(KEPT, mode=0o644, is_synced=False) as file:
+        file.write(data)
 
 
 def _bundle() -> tuple[dict[str, tuple[str, int, int]], bytes]:

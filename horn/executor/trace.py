@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from horn.atomic_write import atomic_write
 from horn.process.control import TraceEvents
 
 MAX_EVENTS = 100_000  # in all, about 15 MB of JSON
@@ -44,5 +45,5 @@ def write(
             "left_out": sum(trace.n_left_out for trace in traces),
         },
     }
-    with open(path, "w") as file:
-        json.dump(whole, file)
+    with atomic_write(path) as file:
+        file.write(json.dumps(whole).encode())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from horn import version
+from horn.atomic_write import atomic_write
 from horn.connections.windows import Sizes, Span
 from horn.errors import CompileError, ModelError
 from horn.export.program import Array, Translation
-from horn.modelfile import check_writable, umask
+from horn.modelfile import check_writable
 from horn.network import Network
 
 OPSET, IR = 17, 10
@@ -447,17 +447,10 @@ def export(
 
 
 def _write(target: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with atomic_write(target) as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~umask())
-        os.replace(temporary, target)
     except OSError as error:
         raise ModelError(
             f"{target}: cannot be written ({error.strerror}); choose another place"
         ) from error
-    finally:
-        Path(temporary).unlink(missing_ok=True)

@@ -28,6 +28,7 @@ import numpy as np
 from horn import ir
 from horn import transport as transports
 from horn._kernels import blas, engine
+from horn.atomic_write import atomic_write
 from horn.backends import Setup
 from horn.backends.kernels import Runner
 from horn.connections.convolution import Convolution
@@ -121,13 +122,10 @@ def _processor() -> str:
 
 def _write(path: Path, machine: Machine) -> None:
     """Write the figures to disk; where that fails, only this process keeps them."""
-    import tempfile
-
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump(dataclasses.asdict(machine), file, indent=1)
-        os.replace(file.name, path)
+        with atomic_write(path) as file:
+            file.write(json.dumps(dataclasses.asdict(machine), indent=1).encode())
 
 
 def rounded(machine: Machine) -> Machine:

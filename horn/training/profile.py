@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from horn.atomic_write import atomic_write
 from horn.backends import Array, Engine
 from horn.errors import JobError
 from horn.readable import readable
@@ -91,8 +92,8 @@ class Profile:
             "otherData": {"steps": self.steps, "seconds": self.seconds,
                           "between_statements_s": self.between_s},
         }  # fmt: skip
-        with open(path, "w") as file:
-            json.dump(whole, file)
+        with atomic_write(path) as file:
+            file.write(json.dumps(whole).encode())
 
 
 class Profiler:

@@ -7,9 +7,7 @@ import inspect
 import json
 import os
 import re
-import resource
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -29,6 +27,7 @@ from horn.errors import DataError, ModelError, NotFound
 from horn.model import Model
 from horn.own_lines import OwnLines
 from horn.sources import is_user_file
+from tests.support.room import no_room
 
 HERE = Path(__file__).parent
 X3 = np.random.default_rng(5).normal(size=(20, 3))
@@ -480,15 +479,11 @@ def test_a_disk_that_is_full_while_the_arrays_are_written_is_named_with_the_file
 ) -> None:
     """safetensors tells of it with an error of its own, which has no path."""
     model = model_of(dense())
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        with pytest.raises(ModelError, match=r"m\.horn: cannot be written \(.*too large"):
-            model.save(tmp_path / "m.horn")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
+    with (
+        no_room(100),
+        pytest.raises(ModelError, match=r"m\.horn: cannot be written \(.*too large"),
+    ):
+        model.save(tmp_path / "m.horn")
     assert list(tmp_path.iterdir()) == []
 
 

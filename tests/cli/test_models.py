@@ -17,6 +17,7 @@ import pytest
 import horn
 from tests.cli.conftest import JOB
 from tests.cli.processes import started
+from tests.support.room import no_room
 
 NEURON = """
 class Shifted(horn.Neuron):
@@ -92,6 +93,17 @@ def test_predict_writes_what_the_model_predicts(run: Any, model: str) -> None:
     np.testing.assert_allclose(np.loadtxt("out.csv", delimiter=","), expected, rtol=1e-6)
     first = run("predict", model, "rows.npz").out.splitlines()[0]
     np.testing.assert_allclose([float(v) for v in first.split()], expected[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["out.npy", "out.npz", "out.csv"])
+def test_predictions_that_have_no_room_are_said_with_their_file(
+    run: Any, model: str, name: str
+) -> None:
+    """Of a .npy file it was: a bug in horn, 80 requested and 25 written."""
+    with no_room(100):
+        done = run("predict", model, "rows.npz", "-o", name)
+    said = f"Error: -o {name}: cannot be written (File too large); choose another place\n"
+    assert (done.code, done.err, done.files) == (2, said, set())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

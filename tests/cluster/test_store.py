@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import resource
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ from hypothesis import strategies as st
 from horn.cluster import store
 from horn.cluster.store import MARK_S, HostStore, LogFile, written_since
 from horn.errors import ClusterError, JobError
+from tests.support.room import no_room
 
 
 class Clock:
@@ -75,17 +73,6 @@ def test_a_clock_that_goes_back_hides_nothing(tmp_path: Path, clock: Clock):
     log.write(b"second\n")
     log.close()
     assert written_since(tmp_path / "a.log", 10.0) == 0
-
-
-@contextlib.contextmanager
-def no_room() -> Iterator[None]:
-    """Whoever writes a byte to a file hears that it is too large."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_copy_on_a_full_disk_is_said_in_words(tmp_path: Path):
