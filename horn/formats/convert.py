@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
+from io import BufferedRandom
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from horn.atomic_write import atomic_write
 from horn.errors import DataError
 from horn.formats import csv, npy
 
@@ -42,29 +45,36 @@ def convert(
             raise DataError(
                 f"{target / file_name} is there already; name another folder, or remove it"
             )
-    part, n, n_features, ys = target / ".x.npy.part", 0, 0, []
+    n, n_features, ys = 0, 0, []
     reader = csv.CsvReader(Path(source), labels, label, ids)
     try:
         target.mkdir(parents=True, exist_ok=True)
-        with open(part, "wb") as file:
-            file.write(bytes(HEADER_BYTES))
+        with ExitStack() as stack:
+            files: list[BufferedRandom] = []
+
+            def new(path: Path) -> BufferedRandom:  # not synced: its source is there still
+                files.append(stack.enter_context(atomic_write(path, is_synced=False)))
+                return files[-1]
+
+            of_x = new(target / "x.npy")
+            of_x.write(bytes(HEADER_BYTES))
             for chunk in reader:
-                chunk.x.astype(dtype).tofile(file)
+                of_x.write(chunk.x.astype(dtype, order="C").data)
                 n, n_features = n + len(chunk.x), chunk.x.shape[1]
                 if chunk.labels is not None:
                     ys.append(chunk.labels)
-            file.seek(0)
-            file.write(_header((n, n_features), np.dtype(dtype)))
-        if ys:
-            np.save(target / "y.npy", csv.as_labels(np.concatenate(ys)))
-        names = reader.columns.feature_names
-        if names and len(set(names)) == len(names):
-            npy.names_file(target / "x.npy").write_text("\n".join(names) + "\n", "utf-8")
-        os.replace(part, target / "x.npy")
+            of_x.seek(0)
+            of_x.write(_header((n, n_features), np.dtype(dtype)))
+            if ys:
+                np.save(new(target / "y.npy"), csv.as_labels(np.concatenate(ys)))
+            names = reader.columns.feature_names
+            if names and len(set(names)) == len(names):
+                of_names = new(npy.names_file(target / "x.npy"))
+                of_names.write(("\n".join(names) + "\n").encode())
+            for file in files:  # a full disk is met before one of them has its name
+                file.flush()
     except OSError as error:
         raise DataError(f"{target}: cannot be written ({error.strerror or error})") from error
-    finally:
-        part.unlink(missing_ok=True)
     return str(target)
 
 

@@ -7,6 +7,7 @@ import horn
 from horn import data
 from horn.errors import DataError, NotFound
 from horn.formats import csv
+from tests.support.room import no_room
 
 
 @pytest.mark.parametrize("label, kind", [("cat", "U"), ("1", "i"), ("0.5", "f")])
@@ -50,6 +51,21 @@ def test_digits_are_kept_unless_half_the_room_is_asked_for(tmp_path):
     found = data.load(data.convert(path, tmp_path / "half", labels=False, dtype="float32"))
     assert found.x.dtype == np.float32
     np.testing.assert_array_equal(found.x, np.array(times, np.float32))
+
+
+@pytest.mark.parametrize("size_bytes", [0, 250, 400])
+def test_a_full_disk_leaves_nothing_and_a_second_try_works(tmp_path, size_bytes):
+    """It left y.npy, and then: y.npy is there already. x.npy takes 672 bytes, y.npy 288."""
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b,c,y\n" + "1,2,3,0\n" * 20)
+    with (
+        no_room(size_bytes),
+        pytest.raises(DataError, match=r"rows: cannot be written \(File too large\)"),
+    ):
+        data.convert(path, tmp_path / "rows")
+    assert list((tmp_path / "rows").iterdir()) == []
+    found = data.load(data.convert(path, tmp_path / "rows"))
+    assert found.feature_names == ("a", "b", "c") and found.x.tolist() == [[1, 2, 3]] * 20
 
 
 @pytest.mark.parametrize("name", ["y.npy", "x.names.txt"])
