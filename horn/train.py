@@ -566,7 +566,7 @@ def _train_here(
     if profiler is not None:
         trained.profile = profiler.profile()
         if not isinstance(settings.profile, bool):
-            trained.profile.write(settings.profile)
+            _written(settings.profile, trained.profile.write)
     if loop.is_halted:
         trained.stopped = stopped(alone.last if alone is not None else None, loop.iteration)
     return trained
@@ -698,7 +698,7 @@ def _train_in_group(
     run = launch if on_cluster is None else partial(launch_at, on_cluster)
     outcome = run(job, text, find_placement, settings, watcher, begun, recovery, hooks)
     if settings.trace is not None:
-        trace.write(settings.trace, outcome.traces, outcome.counters)
+        _written(settings.trace, lambda path: trace.write(path, outcome.traces, outcome.counters))
     return _Trained(
         outcome.ending,
         History(outcome.rows),
@@ -707,6 +707,15 @@ def _train_in_group(
         outcome.counters,
         outcome.staleness,
     )
+
+
+def _written(path: str | os.PathLike[str], write: Callable[[str | os.PathLike[str]], None]) -> None:
+    """Write a file about a run; one that cannot be written is told of, and costs no model."""
+    try:
+        write(path)
+    except OSError as error:
+        why = error.strerror or error
+        logger.warning("%s: cannot be written (%s); the run is there without it", path, why)
 
 
 def _placement(job: Job, settings: RunSettings) -> Placement:

@@ -57,6 +57,23 @@ def test_every_statement_has_its_time_and_line(tmp_path: Path) -> None:
     assert all(a["ts"] <= b["ts"] for a, b in zip(events, events[1:], strict=False))
 
 
+def test_a_profile_that_cannot_be_written_costs_no_model(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The trained model was lost to a FileNotFoundError."""
+
+    class Removes(horn.Callback):
+        def on_train_begin(self, context):
+            folder.rmdir()
+
+    (folder := tmp_path / "gone").mkdir()
+    watched = job().with_settings(callbacks=[Removes()])
+    run = horn.train(watched, profile=folder / "p.json", progress=False)
+    assert run.iterations == 20 and run.profile is not None and run.profile.steps == 20
+    said = "gone/p.json: cannot be written (No such file or directory); the run is there without it"
+    assert said in caplog.text
+
+
 def test_it_changes_no_bit_and_is_not_there_unless_asked_for() -> None:
     plain, timed = horn.train(job()), horn.train(job(), profile=True)
     assert plain.profile is None and timed.profile is not None

@@ -151,6 +151,21 @@ def test_progress_and_counters_of_a_group(tmp_path):
     assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in events if e["ph"] == "X")
 
 
+def test_a_trace_that_cannot_be_written_costs_no_model(tmp_path, caplog):
+    """The trained model was lost to a FileNotFoundError."""
+
+    class Removes(horn.Callback):
+        def on_train_begin(self, context):
+            folder.rmdir()
+
+    (folder := tmp_path / "gone").mkdir()
+    watched = job().with_settings(callbacks=[Removes()])
+    run = horn.train(watched, tasks=2, progress=False, trace=folder / "t.json")
+    assert run.iterations == 8 and run.state == "SUCCEEDED"
+    said = "gone/t.json: cannot be written (No such file or directory); the run is there without it"
+    assert said in caplog.text
+
+
 # what the processes are given
 
 
