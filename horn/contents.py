@@ -114,14 +114,18 @@ def _loss(loss: dict[str, Any]) -> str:
 
 
 def _data(facts: dict[str, Any]) -> str:
-    return f"{facts['data']}, {facts['samples']:,} samples" if "data" in facts else ""
+    n = f", {facts['samples']:,} samples" if "samples" in facts else ""
+    return f"{facts['data']}{n}" if "data" in facts else ""
 
 
 def _trained(facts: dict[str, Any]) -> str:
     if "iteration" not in facts:
         return ""
+    updates = f"{facts['iteration']:,} updates"
+    if "batch_size" not in facts:  # of a part of a model, or of an older horn's checkpoint
+        return updates
     best = f", kept epoch {facts['best_epoch']}" if facts.get("best_epoch") else ""
     return (
-        f"{facts['iteration']:,} updates of batch {facts['batch_size']}, {facts['epochs']} epochs"
+        f"{updates} of batch {facts['batch_size']}, {facts['epochs']} epochs"
         f"{best}, {facts['seconds']:.1f} s"
     )

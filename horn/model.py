@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn import html, mistakes, modelfile, version
+from horn import html, mistakes, modelfile, summary, version
 from horn.backends import in_use, is_compiled
 from horn.data import Normalization
 from horn.data.arrays import as_numbers
@@ -27,7 +27,7 @@ from horn.description import Description, number, rebuild, shapes
 from horn.errors import DataError, ModelError, check_whole
 from horn.evaluation import check_fit
 from horn.initial import seen, sparse_edges
-from horn.metrics import Metric
+from horn.metrics import Metric, answers
 from horn.model_answers import ModelAnswers
 from horn.model_engines import DESCRIBED, ModelEngines, metrics_of
 from horn.model_inputs import ModelInputs
@@ -427,8 +427,6 @@ class Model:
         windows, also the part of the input that a neuron sees, and the multiplications and
         additions of one sample.
         """
-        from horn import summary
-
         rows = summary.layers(self.network, self.backend)
         columns = {
             "layer": [row.name for row in rows],
@@ -669,6 +667,38 @@ def model_of(
         classes=data.all_classes if job.target == "labels" else None,
         normalization=data.normalization, feature_names=data.feature_names, **settings,
     )  # fmt: skip
+
+
+def facts_of(
+    job: Job,
+    backend: str,
+    *,
+    iteration: int,
+    n_epochs: int,
+    seconds: float,
+    best_epoch: int | None = None,
+    metrics: Mapping[str, Mapping[str, float]] | None = None,
+) -> dict[str, Any]:
+    """The ``facts`` of a model of a job: its provenance, and what its answers depend on."""
+    return {
+        "name": job.name,
+        "data": job.data.name,
+        "samples": len(job.data),
+        **job.data.units,
+        "seed": job.network.seed,
+        "stateful": job.stateful,
+        "answers": answers(job.network, job.target, getattr(job.data, "y", None)),
+        "optimizer": summary.in_words(job.optimizer),
+        "batch_size": job.batch_size,
+        "epochs": n_epochs,
+        "iteration": iteration,
+        "best_epoch": best_epoch,
+        "metrics": metrics or {},
+        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "seconds": round(seconds, 3),
+        "backend": in_use(backend, job.network),
+        "host": platform.machine(),
+    }
 
 
 def default_path(file: str | os.PathLike[str]) -> Path:

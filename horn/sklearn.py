@@ -25,7 +25,7 @@ from horn.description import Description, activation_from_json, activation_to_js
 from horn.errors import DataError, ModelError
 from horn.job import EarlyStopping, Job
 from horn.mistakes import ESTIMATORS, NoSuchAttribute, remedy, teaches
-from horn.model import Array, Model
+from horn.model import Array, Model, facts_of, model_of
 from horn.module_source import CAPTURED
 from horn.network import Network
 from horn.neuron import Neuron
@@ -320,7 +320,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         engine = live[1]
         engine.bind(job.data)
         watcher = LineProgress() if self.verbose else Progress()
-        loop = TrainingLoop(job, engine, watcher, perf_counter())
+        begun = perf_counter()
+        loop = TrainingLoop(job, engine, watcher, begun)
         n_epochs = 0 if before is None else len(self.history_)
         loop.go_on(Cursor(iteration=done, epoch=n_epochs, updates=engine.updates), None)
         watcher.begin(job)
@@ -330,12 +331,14 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         finally:
             watcher.end()
         code = Description.of(network) if before is None else before._code
-        facts = {"iteration": result.iteration, "metrics": result.metrics,
-                 "epochs": n_epochs + len(loop.history), "seed": network.seed}  # fmt: skip
-        model = Model(network, engine.parameters(), engine.states(), dtype=dtype,
-                      backend=self.backend, threads=self._threads(), facts=facts,
-                      code=code, classes=job.data.classes,
-                      feature_names=job.data.feature_names)  # fmt: skip
+        facts = facts_of(
+            job, self.backend, iteration=result.iteration, n_epochs=n_epochs + len(loop.history),
+            seconds=perf_counter() - begun, metrics=result.metrics,
+        )  # fmt: skip
+        model = model_of(
+            job, engine.parameters(), engine.states(), backend=self.backend,
+            threads=self._threads(), facts=facts, code=code,
+        )  # fmt: skip
         if before is not None:
             model._engines.take(before._engines)
         self.model_, self._slots_of, self._room = model, type(job.optimizer), room

@@ -8,12 +8,10 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import platform
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -21,17 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn import html, summary
-from horn.backends import Engine, Setup, in_use, is_compiled, make
+from horn import html
+from horn.backends import Engine, Setup, is_compiled, make
 from horn.checkpoint import Checkpoints
 from horn.checkpoint.disk import held
 from horn.data.stream import Feed, Stream
 from horn.description import Description
 from horn.errors import CallbackError, Diverged, HornError, JobError, Stopped
 from horn.job import Job
-from horn.metrics import answers
 from horn.mistakes import NoSuchAttribute, is_function, no_argument, no_attribute, shown, teaches
-from horn.model import Array, Model, model_of
+from horn.model import Array, Model, facts_of, model_of
 from horn.modelfile import check_writable
 from horn.partition.placement import Placement
 from horn.sources import running, successor
@@ -398,9 +395,9 @@ def _run_of(
 ) -> Run:
     """Make the run with its model; warn where the losses grew. begun : by ``perf_counter``."""
     ending, n_epochs = trained.ending, len(trained.history)
-    facts = _facts(
-        job, settings.backend, n_epochs, ending.iteration, ending.best_epoch, ending.metrics,
-        perf_counter() - begun,
+    facts = facts_of(
+        job, settings.backend, iteration=ending.iteration, n_epochs=n_epochs,
+        seconds=perf_counter() - begun, best_epoch=ending.best_epoch, metrics=ending.metrics,
     )  # fmt: skip
     model = model_of(
         job, trained.parameters, trained.states, backend=settings.backend,
@@ -432,32 +429,6 @@ def _run_of(
         "" if trained.stopped is None else trained.stopped.checkpoint,
         trained.profile,
     )
-
-
-def _facts(
-    job: Job, backend: str, n_epochs: int, iteration: int, best_epoch: int | None,
-    metrics: Mapping[str, Mapping[str, float]], seconds: float,
-) -> dict[str, Any]:  # fmt: skip
-    """The provenance of a model, for its file."""
-    return {
-        "name": job.name,
-        "data": job.data.name,
-        "samples": len(job.data),
-        **job.data.units,
-        "seed": job.network.seed,
-        "stateful": job.stateful,
-        "answers": answers(job.network, job.target, getattr(job.data, "y", None)),
-        "optimizer": summary.in_words(job.optimizer),
-        "batch_size": job.batch_size,
-        "epochs": n_epochs,
-        "iteration": iteration,
-        "best_epoch": best_epoch,
-        "metrics": metrics,
-        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "seconds": round(seconds, 3),
-        "backend": in_use(backend, job.network),
-        "host": platform.machine(),
-    }
 
 
 def _check_takes_a_row(function: Callable[..., Any]) -> None:
@@ -618,9 +589,10 @@ def _model_before(
 ) -> Model:  # fmt: skip
     """The model of the updates before an error."""
     n_epochs = iteration // job.iterations_per_epoch
+    facts = facts_of(job, settings.backend, iteration=iteration, n_epochs=n_epochs, seconds=seconds)
     return model_of(
         job, parameters, states, backend=settings.backend, threads=settings.threads, code=code,
-        facts=_facts(job, settings.backend, n_epochs, iteration, None, {}, seconds),
+        facts=facts,
     )  # fmt: skip
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import Any
 
 from horn.callbacks import Callback, TrainingContext, defines, failed, name_of
 from horn.errors import CallbackError, HornError, JobError, ModelError
 from horn.job import Job
-from horn.model import Array, Model, model_of
+from horn.model import Array, Model, facts_of, model_of
 from horn.optimizers import with_settings
 from horn.schedules import SettableRate
 from horn.strategies import Strategy, Topology
@@ -50,6 +51,7 @@ class Hooks:
         )
         self.arrays: Callable[[], Arrays] | None = None
         self.failure: CallbackError | None = None
+        self._begun = perf_counter()
         self._epoch = 0  # the last one that callbacks were called for
         self._model: Model | None = None
         self._lost: HornError | None = None
@@ -173,10 +175,10 @@ class Hooks:
                 self._lost = error
                 raise
             job, context = self.job, self.context
-            facts = {"name": job.name, "data": job.data.name, "seed": job.network.seed,
-                     "stateful": job.stateful,
-                     "iteration": context.iteration, "epochs": context.epoch,
-                     **job.data.units}  # fmt: skip
+            facts = facts_of(
+                job, self.backend, iteration=context.iteration, n_epochs=context.epoch,
+                seconds=perf_counter() - self._begun,
+            )  # fmt: skip
             self._model = model_of(job, parameters, states, backend=self.backend, facts=facts)
         return self._model
 

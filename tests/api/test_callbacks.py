@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import horn
+from horn import contents, modelfile
 from horn.callbacks import TrainingContext
 from horn.training.hooks import Hooks
 from tests.support.runs import bits
@@ -337,6 +338,28 @@ def test_model_checkpoint_has_the_best_model(tmp_path):
     for name, array in run.model.parameters.items():
         np.testing.assert_array_equal(best.parameters[name], array)
     assert best.facts["iteration"] == run.model.facts["iteration"]
+
+
+def test_a_model_of_a_checkpoint_has_the_facts_of_the_runs_and_answers_alike(tmp_path):
+    """It gave one of several labels; and horn show: its file is damaged."""
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(2, activation="sigmoid", loss="binary_cross_entropy")
+    x = np.random.default_rng(0).standard_normal((40, 3))
+    every = horn.ModelCheckpoint(tmp_path / "m.horn", save_best_only=False)
+    several = (x[:, :2] > 0).astype(float)
+    run = horn.train(horn.Job(net, (x, several), epochs=2, batch_size=10, callbacks=[every]))
+    saved = horn.Model.load(tmp_path / "m.horn")
+    measured = {"metrics", "date", "seconds"}
+    expected = {k: fact for k, fact in run.model.facts.items() if k not in measured}
+    assert {k: fact for k, fact in saved.facts.items() if k not in measured} == expected
+    assert expected["answers"] == "each" and saved.facts.keys() == run.model.facts.keys()
+    for model in (run.model, saved):
+        with pytest.raises(horn.ModelError, match="each output of this model answers by itself"):
+            model.predict(x, labels=True)
+    shown = dict(contents.facts(modelfile.read_manifest(tmp_path / "m.horn")))
+    assert shown["data"] == "data, 40 samples"
+    assert shown["trained"].startswith("8 updates of batch 10, 2 epochs, ")
 
 
 def test_another_run_has_another_best(tmp_path):

@@ -188,6 +188,19 @@ def test_partial_fit_is_an_epoch_with_the_optimizers_memory(digits):
     assert parts.n_iter_ == 3
 
 
+def test_a_model_of_partial_fit_has_the_facts_of_fits(digits):
+    """horn show said that its file is damaged."""
+    x, y = digits[0][:100], digits[2][:100]
+    whole = HornClassifier(random_state=0, epochs=1).fit(x, y).model_
+    parts = HornClassifier(random_state=0).partial_fit(x, y, classes=np.unique(y)).model_
+    measured = {"date", "seconds"}
+    found, expected = (
+        {k: fact for k, fact in model.facts.items() if k not in measured}
+        for model in (parts, whole)
+    )
+    assert found == expected and parts.facts.keys() == whole.facts.keys()
+
+
 def test_partial_fit_goes_on_from_a_pickle(digits):
     x, _, y, _ = digits
     straight = HornClassifier(random_state=0).partial_fit(x, y, classes=np.arange(10))

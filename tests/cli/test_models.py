@@ -183,6 +183,13 @@ def test_show_says_what_the_model_is_and_where_it_comes_from(run: Any, model: st
     assert "self.activation(total + self.shift)" in run("show", model, "--source").out
 
 
+def test_show_says_of_a_part_of_a_model_how_long_it_learned(run: Any, model: str) -> None:
+    """It said that the file is damaged."""
+    horn.Model.load(model).cut("layer1").save("part.horn")
+    done = run("show", "part.horn")
+    assert done.code == 0 and re.search(r"^trained +20 updates$", done.out, re.M), done
+
+
 def test_show_json_is_the_manifest(run: Any, model: str) -> None:
     found = run("show", model, "--json").json
     assert found["schema"] == "horn.model/1" and found["format"] == 1
