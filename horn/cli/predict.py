@@ -18,8 +18,9 @@ from horn import registry
 @click.option("--labels", "--classes", "labels", is_flag=True,
               help="The class of the largest output, its name or number.")  # fmt: skip
 @click.option("--ids", metavar="COLUMN",
-              help="Column of a .csv with the samples' names, kept in the output: a name of the "
-              "header or a number from 1. By default the first, if it is text.")  # fmt: skip
+              help="Column of a .csv with the samples' names, kept in the output (in .npz as ids): "
+              "a name of the header or a number from 1. By default the first, if it is "
+              "text.")  # fmt: skip
 @click.option("--label", metavar="COLUMN",
               help="Column of a .csv that is no feature. By default the last, if it is "
               "text.")  # fmt: skip
@@ -93,8 +94,13 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
             "write .npz, with an array of the lengths, too"
         )
     names = None if samples.ids is None or len(found) != len(samples) else samples.ids.tolist()
+    if output is not None and output.endswith(".npy") and ids is not None and names is not None:
+        raise JobError(
+            f"-o {output}: one array has no place for the names of samples, --ids {ids}; write "
+            ".npz, with an array of them, too, or .csv"
+        )
     if output is not None and output.endswith(".npz"):
-        _savez(output, {"y": found})
+        _savez(output, {"y": found}, names)
     elif output is not None:
         _write(output, found, _header(trained, found, samples.id_name), names)
         terminal.say(f"Wrote {output}: {' × '.join(f'{n:,}' for n in found.shape)} {found.dtype}.")
@@ -137,7 +143,7 @@ def _tell_each(
             f"-o {output}: the outputs {', '.join(found)} are several arrays; write .npz or .csv"
         )
     if output is not None and output.endswith(".npz"):
-        _savez(output, plain)
+        _savez(output, plain, names)
     elif output is not None:
         columns = {
             name if a.ndim == 1 else f"{name}.{k}": a if a.ndim == 1 else a[:, k]
@@ -168,19 +174,30 @@ def _tell_each(
             click.echo(text if names is None else f"{names[k]} {text}")
 
 
-def _savez(path: str, found: dict[str, Any]) -> None:
-    """Write arrays by name. Sequences of different lengths are filled up with their last steps;
-    then there is an array of their ``lengths``, too.
+def _savez(path: str, found: dict[str, Any], names: list[str] | None) -> None:
+    """Write arrays by name, and ``ids``, the names of the samples, if they have some. Sequences of
+    different lengths are filled up with their last steps; then there is an array of their
+    ``lengths``, too. Raises JobError: an output is called as one of these.
     """
     import numpy as np
 
-    arrays: dict[str, Any] = {}
+    from horn.errors import JobError
+
+    more = {} if names is None else {"ids": np.array(names, str)}
+    if ragged := [each for each in found.values() if isinstance(each, list)]:
+        more["lengths"] = lengths = np.array([len(one) for one in ragged[0]])
+        steps = np.arange(lengths.max())
+    if taken := [name for name in found if name in more]:
+        raise JobError(
+            f"-o {path}: an output of this model is called {taken[0]!r}, as an array that is "
+            "written beside the outputs; give the output another name"
+        )
+    arrays = {}
     for name, each in found.items():
         if isinstance(each, list):
-            arrays["lengths"] = np.array([len(one) for one in each])
-            steps = np.arange(arrays["lengths"].max())
             each = np.array([one[np.minimum(steps, len(one) - 1)] for one in each])
         arrays[name] = _text(each)
+    arrays |= more
     _replace(path, lambda file: np.savez(file, **arrays))
     _say(path, arrays)
 

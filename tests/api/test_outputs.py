@@ -340,6 +340,12 @@ def test_commands_name_the_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     run("predict", "m.horn", "rows.npz", "--labels", "-o", "said.npz")
     with np.load("said.npz") as said:
         assert sorted(said) == ["digit", "side", "sizes"] and said["side"].shape == (80,)
+    rows = "".join(f"no {k},1,2,3,4\n" for k in range(2))
+    Path("named.csv").write_text("plant,a,b,c,d\n" + rows)
+    run("predict", "m.horn", "named.csv", "-o", "said.npz")
+    with np.load("said.npz") as said:
+        assert sorted(said) == ["digit", "ids", "side", "sizes"]
+        assert said["ids"].tolist() == ["no 0", "no 1"]
     refused = CliRunner().invoke(commands, ["predict", "m.horn", "rows.npz", "-o", "said.npy"])
     assert "the outputs digit, side, sizes are several arrays; write .npz or .csv" in str(
         refused.exception

@@ -324,6 +324,15 @@ def test_a_table_of_named_classes_from_training_to_prediction(
     with open("out.csv", newline="") as file:
         found = list(csv.reader(file))
     assert found == [["plant", "label"], *([row[0], row[3]] for row in flowers)]
+    for more in ((), ("--ids", "plant")):  # by default the first column
+        run("predict", "flowers.horn", "train.csv", *more, "--labels", "-o", "out.npz")
+        with np.load("out.npz") as arrays:
+            assert sorted(arrays) == ["ids", "y"]
+            assert arrays["ids"].tolist() == [row[0] for row in flowers]
+            assert arrays["y"].tolist() == [row[3] for row in flowers]
+    done = run("predict", "flowers.horn", "train.csv", "--ids", "plant", "-o", "out.npy")
+    said = "-o out.npy: one array has no place for the names of samples, --ids plant; write .npz"
+    assert (done.code, done.files) == (2, set()) and said in done.err
     run("predict", "flowers.horn", "train.csv", "-o", "out.csv")
     with open("out.csv", newline="") as file:
         assert next(csv.reader(file)) == ["plant", "iris, blue", "lily", "rose"]

@@ -130,6 +130,9 @@ def test_answers_of_different_lengths_are_written_with_these(
         assert remedy in done.err
     done = run("predict", "a.horn", "rag.npz", *more, "-o", "out.npz")
     assert done.code == 0 and "Wrote out.npz: " in done.out + done.err
+    saved(folder, "lengths", "steps")
+    done = run("predict", "a.horn", "rag.npz", *more, "-o", "other.npz")
+    assert done.code == 2 and "an output of this model is called 'lengths', as an" in done.err
     expected = model.predict(data, labels=bool(more))
     expected = expected if len(outputs) > 1 else {"y": expected}
     with np.load(folder / "out.npz") as file:
