@@ -1,6 +1,6 @@
 """A network as JSON and back: the layers in a model file and in the text of a job.
 
-An absent key has its default, so that older files are read.
+An absent key has its default: a plain layer takes few words.
 """
 
 from __future__ import annotations

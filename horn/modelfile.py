@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 FORMAT = 1
-OUTPUTS = 3  # with several outputs, or losses between layers
-NORMALIZED = 2  # of a model that normalizes: an older horn refuses the file
 PROGRAMS = (".py", ".ipynb")  # no result may replace a program
 DTYPES = {  # of safetensors, in NumPy's words
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2",
@@ -56,10 +54,7 @@ def write(
 
     check_path(path)
     solid = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
-    form = NORMALIZED if "normalization" in manifest else FORMAT
-    layers = manifest.get("network", {}).get("layers", ())
-    form = OUTPUTS if sum(layer["kind"] == "output" for layer in layers) > 1 else form
-    whole = {**manifest, "format": form, "arrays_sha256": digest(solid)}
+    whole = {**manifest, "format": FORMAT, "arrays_sha256": digest(solid)}
     # A name of a file that is no UTF-8, or that LC_ALL=C misreads, has half characters.
     whole = json.loads(json.dumps(whole, ensure_ascii=False).encode(errors="replace"))
     text = json.dumps(whole, separators=(",", ":"))
@@ -194,9 +189,9 @@ def _manifest(file: Path) -> dict[str, Any]:
     manifest: dict[str, Any] = json.loads(text)
     if "\\ud" in text.lower():  # a lone surrogate has no bytes, and cannot be printed
         json.dumps(manifest, ensure_ascii=False).encode()
-    if manifest.get("format") not in (FORMAT, NORMALIZED, OUTPUTS):
+    if manifest.get("format") != FORMAT:
         raise ModelError(
-            f"{file}: is of format {manifest.get('format')}, this horn reads format {OUTPUTS}; "
+            f"{file}: is of format {manifest.get('format')}, this horn reads format {FORMAT}; "
             f"it was written by horn {manifest.get('horn', '?')}"
         )
     return manifest

@@ -18,7 +18,6 @@ from horn.errors import CheckpointError
 FILE = "MANIFEST.json"
 FORMAT = "horn checkpoint"
 VERSION = 2
-READABLE = (1, 2)  # in the first, an attempt was called an epoch
 MAX_BYTES = 64 << 20
 SEALED = re.compile(rb'(.*),\n "sha256": "([0-9a-f]{64})"\n\}\n', re.DOTALL)
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -74,14 +73,12 @@ def read(folder: Path) -> CheckpointManifest:
     found = decode(path, text, "its text")
     if found.get("format") != FORMAT:
         raise CheckpointError(str(path), "is no manifest of a checkpoint that horn wrote")
-    if found.get("version") not in READABLE:
+    if found.get("version") != VERSION:
         what = f"is of format {found.get('version')!r}, this horn reads format {VERSION}"
         raise CheckpointError(str(path), f"{what}; use the horn that wrote it")
     sealed = SEALED.fullmatch(text)
     if sealed is None or hashlib.sha256(sealed[1]).hexdigest() != sealed[2].decode():
         raise damaged(path, "its text does not have the sha256 that its last line says")
-    if found["version"] == 1 and "epoch" in found:
-        found["attempt"] = found.pop("epoch")
     manifest = convert(path, found, CheckpointManifest, "its text")
     for name, file in manifest.files.items():
         stem = name.removesuffix(SUFFIX)

@@ -67,8 +67,6 @@ def restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, A
     """Give a server the ``state`` of one with the same pieces. Raises ProtocolError if it is of
     another server, or incomplete.
     """
-    if facts.get("format") == 1:  # it kept no values of one clock ago
-        facts = {**facts, "format": FORMAT, "before": ()}
     for what, value in _identity(s).items():
         if facts.get(what) != value:
             raise ProtocolError(
@@ -97,10 +95,9 @@ def _restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, 
     for index, clock in facts["before"]:
         s.kept[index].before[clock] = arrays[f"before/{index}/{clock}"]
     s.verdicts = {(g, epoch): stop for g, epoch, stop in facts["verdicts"]}
-    # An earlier horn was not told after how many batches a push was made.
-    s.clocks = {g: (clock, is_new, *(of or [None])) for g, clock, is_new, *of in facts["clocks"]}
+    s.clocks = {g: (clock, is_new, batches) for g, clock, is_new, batches in facts["clocks"]}
     s.batches = {}
-    for group, clock, n in facts.get("batches", ()):
+    for group, clock, n in facts["batches"]:
         s.batches.setdefault(group, {})[clock] = n
     s.given = {g: {i: arrays[f"given/{g}/{i}"] for i in some} for g, some in facts["given"]}
     for name in PLAIN:

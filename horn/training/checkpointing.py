@@ -28,7 +28,6 @@ from horn.training.loop import BestModel, TrainingLoop
 
 logger = logging.getLogger(__name__)
 
-SCALED = "parallel-dropout"  # horn's strategy that scales weights
 BEST = "best-"  # prefix of the kinds of the best model's arrays
 
 
@@ -108,10 +107,10 @@ def _factors(opened: CheckpointReader, mine: Mapping[str, float]) -> dict[str, f
     """The factors, by name, that turn the weights of a checkpoint into those of the same model
     under a strategy that scales by ``mine``.
     """
-    identity = opened.facts.get("identity") or {}
-    theirs, wrote = identity.get("scales") or {}, str(identity.get("strategy", SCALED))
-    if not theirs and wrote.startswith(SCALED):
-        return {}  # a run that has only just stopped, or an earlier horn's of the same strategy
+    identity = opened.facts.get("identity")
+    if not identity:  # of this run, which has only just stopped
+        return {}
+    theirs = identity.get("scales", {})
     return {name: theirs.get(name, 1.0) / mine.get(name, 1.0) for name in {*theirs, *mine}}
 
 
@@ -206,11 +205,6 @@ def check_fits(
     if not isinstance(theirs, dict):
         raise CheckpointError(path, "says nothing of the job that it is of")
     check_same(path, theirs, mine, is_changed)
-    wrote = str(theirs.get("strategy"))
-    if wrote.startswith(SCALED) and "scales" not in theirs and wrote != mine["strategy"]:
-        what = f"is of {wrote}, and an earlier horn did not write how its weights were scaled"
-        remedy = "go on with this strategy, and begin with the model that it ends with"
-        raise CheckpointError(path, f"{what}; {remedy}: Job(initial=...)")
     if opened.iteration > job.n_iterations:
         what = f"is of iteration {opened.iteration}, but this job ends at {job.n_iterations}"
         raise CheckpointError(path, f"{what}; give it more epochs, or an earlier checkpoint")

@@ -54,7 +54,7 @@ MANY = 64  # numbers in a list, from which it is written as the digest of an arr
 MOST_LISTED = 2**24  # synapses of windows, above which a list of them takes long
 MAX_SAID = 5  # differences that are named in one message
 SHORT = 100  # letters of a value in a message
-# Fields of a job as an earlier horn wrote them, and their names in "job".
+# What is said in short of a job, and the part of "job" that says it in full.
 HEADLINES = {
     "layers": "network.layers",
     "shapes": "network.layers",
@@ -100,9 +100,7 @@ def identity(job: Job, strategy: str, settings: Any = None) -> dict[str, Any]:
 
 
 def uncompared(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
-    """The parts that cannot be compared, in words: an earlier horn's, or not readable."""
-    if "job" not in theirs:
-        return ["data, sources, and all settings but those of its layers, optimizer and strategy"]
+    """The parts that cannot be compared, as nobody can read them, in words."""
     return sorted({*_unknown(mine["job"], ""), *_unknown(theirs["job"], "")})
 
 
@@ -112,25 +110,22 @@ def differences(
     """The differences, a sentence each. Empty for the same job. but : parts that are left out; of
     data only what is in them, not their number.
     """
-    rest = []
-    if "job" in theirs:
-        rest = [*_compare(theirs["job"], mine["job"], ""), *_sources(theirs, mine)]
-        rest = [each for each in rest if not any(_is_in(each[0], part) for part in but)]
+    rest = [*_compare(theirs["job"], mine["job"], ""), *_sources(theirs, mine)]
+    rest = [each for each in rest if not any(_is_in(each[0], part) for part in but)]
     found, covered = [], []
     for key, part in HEADLINES.items():
-        was, is_ = theirs.get(key), mine[key]
+        was, is_ = theirs[key], mine[key]
         if was == is_ or part in covered:
             continue
         is_said = any(_is_in(path, part) for path, _ in rest)
-        if "job" in theirs and key not in ("strategy", "samples") and not is_said:
+        if key not in ("strategy", "samples") and not is_said:
             continue  # the same in other words
         covered.append(part)
         if key == "layers":
             found.append(f"its layers are {_layers(was)}, here {_layers(is_)}")
         elif key == "shapes":
-            old, new = was or {}, is_
-            name = next(n for n in sorted({*old, *new}) if old.get(n) != new.get(n))
-            found.append(f"its {name} has shape {old.get(name)}, here {new.get(name)}")
+            name = next(n for n in sorted({*was, *is_}) if was.get(n) != is_.get(n))
+            found.append(f"its {name} has shape {was.get(name)}, here {is_.get(name)}")
         else:
             found.append(f"its {NAMES.get(key, key)} is {was}, here {is_}")
     for key in sorted({*theirs, *mine} - {*HEADLINES, "job", "sources", "scales"}):
@@ -160,6 +155,8 @@ def check_same(
             for name, now in mine["shapes"].items()
             if (was := theirs["shapes"].get(name, now)) != now
         ]
+        if theirs["dtype"] != mine["dtype"]:
+            resized.append(f"all numbers were {theirs['dtype']}, are {mine['dtype']}")
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # nothing that horn wrote
         what = f"says of its job what this horn does not write ({type(error).__name__}: {error})"
         raise CheckpointError(place, f"{what[:300]}; use an older checkpoint") from error
@@ -172,8 +169,6 @@ def check_same(
         )
         remedy += "folder with the model that it ends with, as Job(initial=...)"
         raise CheckpointError(place, f"{what}. {remedy}")
-    if theirs["dtype"] != mine["dtype"]:
-        resized.append(f"all numbers were {theirs['dtype']}, are {mine['dtype']}")
     if found and not is_changed:
         remedy = 'or go on knowingly with --changed (in horn.train: resume="changed")'
         if resized:
@@ -397,7 +392,7 @@ def _compare(was: Any, is_: Any, path: str) -> list[tuple[str, str]]:
 def _sources(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The differences of code; those of a module on one side only show where it is used."""
     found = []
-    old, new = theirs.get("sources") or {}, mine["sources"]
+    old, new = theirs["sources"], mine["sources"]
     for module in sorted({*old} & {*new}):
         was, is_ = old[module], new[module]
         for name in sorted({*was["texts"]} | {*is_["texts"]}):
@@ -453,10 +448,7 @@ def _cut(text: str) -> str:
 
 def _layers(found: Any) -> str:
     """The layers in words: 784 InputNeuron, 500 Standard relu, ..."""
-    try:
-        return ", ".join(f"{x['size']} {x['neuron']} {x['activation']}" for x in found)
-    except (TypeError, KeyError):
-        return "not known"
+    return ", ".join(f"{x['size']} {x['neuron']} {x['activation']}" for x in found)
 
 
 def _unknown(found: Any, path: str) -> list[str]:

@@ -91,7 +91,7 @@ class JournalFolder:
             found = json.loads(file.read_text()) if file.exists() else None
             if found is not None:
                 _check(found)
-                if "placement" in found:  # an earlier horn did not write it
+                if "placement" in found:  # the first start may have ended before it had one
                     self._placement = _placement(found["placement"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(str(file), f"cannot be read: {error}") from error
@@ -102,10 +102,7 @@ class JournalFolder:
             )
         if found is not None:
             self.identity = found["identity"]
-            # An earlier horn did not write these.
-            unsaid = {name: self.mine.get(name) for name in ("tasks", "pins")}
-            theirs = unsaid | self.identity
-            check_same(str(file), theirs, self.mine, is_changed, changeable)
+            check_same(str(file), self.identity, self.mine, is_changed, changeable)
             self.n_starts, self.rows = found["n_starts"] + 1, found["rows"]
             self.incomplete = found["told"]
         self._write()

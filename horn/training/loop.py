@@ -78,7 +78,7 @@ class History:
                 close = key.replace("accuracy", "acc")
                 meant = f"write {close!r}; " if close in self.columns else ""
                 raise NoSuchKey(f"{key!r}; {meant}columns: {', '.join(self.columns)}")
-            return [row.get(key) for row in self.rows]  # an earlier horn's have fewer
+            return [row.get(key) for row in self.rows]  # of other aggregates before: None
         if isinstance(key, tuple):
             raise NoSuchKey(f"{key!r}; a column at a time: history[{key[0]!r}]")
         if isinstance(key, slice):

@@ -437,7 +437,7 @@ def damaged(path: Path, how: str) -> None:
         ("a flipped bit in a weight", "its numbers are not those that were saved"),
         ("a flipped bit in the source", "its description has changed"),
         ("safetensors of another program", "not one that horn wrote"),
-        ("another format", "is of format 99, this horn reads format 3"),
+        ("another format", "is of format 99, this horn reads format 1"),
     ],
 )
 def test_a_damaged_file_is_named_in_one_sentence(how: str, message: str, tmp_path: Path) -> None:

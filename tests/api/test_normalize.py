@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import horn
-from horn import modelfile
 from horn.data import Dataset
 from horn.data.normalization import Normalization, measure
 from horn.errors import CheckpointError, DataError, ModelError
@@ -103,10 +102,6 @@ def test_the_file_keeps_it(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.normalization.std, model.normalization.std)
     np.testing.assert_array_equal(again.predict(RAW), model.predict(RAW))
     np.testing.assert_allclose(model.activations(RAW, "layer2"), model.predict(RAW))
-    # a horn that knows nothing of it must not take the file for its own
-    assert modelfile.read_manifest(tmp_path / "m.horn")["format"] == modelfile.NORMALIZED
-    horn.train(job(normalize=None)).model.save(tmp_path / "plain.horn")
-    assert modelfile.read_manifest(tmp_path / "plain.horn")["format"] == modelfile.FORMAT
 
 
 def test_an_autoencoder_compares_with_what_it_sees() -> None:

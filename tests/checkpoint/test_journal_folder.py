@@ -177,16 +177,6 @@ def test_an_attempt_with_a_changed_job_leaves_the_folder_to_the_first_one_until_
         JournalFolder(tmp_path, first, resume=True)
 
 
-def test_a_folder_of_an_earlier_horn_says_nothing_of_its_tasks_and_goes_on(tmp_path: Path):
-    settings = {"groups": 2, "strategy": "downpour"}
-    file = begun(tmp_path, job(), **settings)
-    whole = json.loads(file.read_text())
-    for name in ("tasks", "pins"):
-        del whole["identity"][name]
-    file.write_text(json.dumps(whole))
-    begun(tmp_path, job(), resume=True, **settings)
-
-
 def test_weights_stay_where_they_were_when_servers_were_told_of_them(tmp_path: Path):
     """Over another transport another placement was the cheapest, and pushes fitted no piece."""
     first = Placement({(1, 0): "receiver", (2, 0): "sender"}, {1: "neurons", 2: "rows"})

@@ -299,23 +299,6 @@ def test_what_sub_models_kept_is_the_model_that_it_was(before, after, tmp_path):
         np.testing.assert_allclose(run.model.parameters[name], array, rtol=1e-6)
 
 
-@pytest.mark.timeout(120)
-def test_sub_models_of_an_earlier_horn_go_on_as_such_alone(tmp_path):
-    """It did not write how its weights were scaled."""
-    given = job(horn.SGD(0.1), is_dense=True, keep_best=False)
-    given = given.with_settings(network=plain(given.network), epochs=1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(horn.ParallelDropout, "scales", lambda *_: {})
-        horn.train(given, checkpoints=tmp_path, checkpoint_every=PER_EPOCH, **DROPOUT)
-    longer = given.with_settings(epochs=2)
-    with pytest.raises(CheckpointError, match="is of parallel-dropout.* an earlier horn did not"):
-        horn.train(longer, resume=tmp_path, changed=True)
-    again = horn.train(longer, resume=tmp_path, **DROPOUT).model
-    whole = horn.train(longer, **DROPOUT).model
-    for name, array in whole.parameters.items():
-        np.testing.assert_array_equal(again.parameters[name], array)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
