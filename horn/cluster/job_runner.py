@@ -409,7 +409,6 @@ class JobRunner:
             checkpoints=Path(mine.keep) / CHECKPOINTS if self.lasts else None,
             checkpoint_every=submission.checkpoint_every if saves else None,
             checkpoint_seconds=seconds if saves else None,
-            keep_checkpoints=submission.keep,
             resume=self._begin(),
             changed=mine.changed and self.lasts,
             max_restarts=submission.max_restarts if submission.servers else 0,

@@ -53,10 +53,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     seed: Annotated[int, msgspec.Meta(ge=0)] | None = None
     checkpoint_every: _Some | None = None
     checkpoint_s: _Seconds | None = None
-    keep: _Some = 3
     max_restarts: _Count = 3
     timeout_s: _Seconds | None = None
-    resume: _Word | None = None
     options: Annotated[dict[_Word, _Plain], msgspec.Meta(max_length=200)] = {}
     user: _Word = ""
 
