@@ -559,7 +559,7 @@ class HornRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
                 self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True,
                 reset=self._begins(),
             )  # fmt: skip
-            self._train(X, self._targets(X, y), is_class=False)
+            self._train(X, self._targets(y), is_class=False)
         return self
 
     @teaches
@@ -570,7 +570,7 @@ class HornRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
                 self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True,
                 reset=not hasattr(self, "model_"),
             )  # fmt: skip
-            self._train_more(X, self._targets(X, y))
+            self._train_more(X, self._targets(y))
         return self
 
     def predict(self, X: Any) -> Array:
@@ -578,7 +578,7 @@ class HornRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         found = self._outputs(X)
         return found[:, 0] if self.n_outputs_ == 1 else found
 
-    def _targets(self, x: Array, y: Array) -> Array:
+    def _targets(self, y: Array) -> Array:
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         kept = y.dtype if y.dtype in TYPES else np.float64  # rounded where it is read, if it fits
