@@ -89,9 +89,9 @@ def choose_threads(network: Network, batch_size: int, limit: int | None, n_tasks
     For sequences the work of all steps counts: threads divide the rows of a batch and wait for each
     other once for all steps, not at each (bands.c).
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = len(os.sched_getaffinity(0))
     work = _work_per_sample(network) * batch_size // n_tasks
-    return max(1, min(limit or cores or 1, work // MIN_WORK_PER_THREAD))
+    return max(1, min(limit or cores, work // MIN_WORK_PER_THREAD))
 
 
 def least_rows(network: Network, n_tasks: int = 1) -> int:
