@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn import html, mistakes, modelfile, summary, version
+from horn import defaults, html, mistakes, modelfile, summary, version
 from horn.backends import in_use, is_compiled
 from horn.data import Normalization
 from horn.data.arrays import as_numbers
@@ -110,7 +110,7 @@ class Model:
         *,
         dtype: str = "float32",
         target: str | None = "labels",
-        backend: str = "kernels",
+        backend: str = defaults.BACKEND,
         threads: int | None = None,
         facts: Mapping[str, Any] | None = None,
         code: Description | None = None,
@@ -491,7 +491,11 @@ class Model:
     @classmethod
     @mistakes.teaches
     def load(
-        cls, path: str | os.PathLike[str], *, backend: str = "kernels", threads: int | None = None
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        backend: str = defaults.BACKEND,
+        threads: int | None = None,
     ) -> Model:
         """A model from its file alone. Runs the source in the file: load only what you trust.
 

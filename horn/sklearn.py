@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from horn import defaults
 from horn.activations import Activation
 from horn.backends import Engine, Setup, make
 from horn.data.arrays import refuse_masked
@@ -158,9 +159,9 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         warm_start: bool = False,
         tasks: int = 1,
         groups: int = 1,
-        strategy: Any = "allreduce",
+        strategy: Any = defaults.STRATEGY,
         servers: int | None = None,
-        backend: str = "kernels",
+        backend: str = defaults.BACKEND,
         threads: int | None = None,
         verbose: bool = False,
     ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn import layer_costs
+from horn import defaults, layer_costs
 from horn.backends import Setup, is_compiled, make
 from horn.layers import Layer
 from horn.network import Network
@@ -48,7 +48,7 @@ class LayerSummary:
         return layer_costs.memory_bytes(self.parameters, self.units, rows, itemsize)
 
 
-def layers(network: Network, backend: str = "kernels") -> list[LayerSummary]:
+def layers(network: Network, backend: str = defaults.BACKEND) -> list[LayerSummary]:
     if any(layer.neuron.interpreted for layer in network.layers):
         slower = f"message by message, {slowdown(network):,.0f}x slower"
         ways = {layer.name: slower for layer in network.layers[1:]}

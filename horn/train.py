@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn import html
+from horn import defaults, html
 from horn.backends import Engine, Setup, is_compiled, make
 from horn.checkpoint import Checkpoints
 from horn.checkpoint.disk import held
@@ -167,26 +167,26 @@ def train(
     groups: int = 1,
     tasks: int = 1,
     servers: int | None = None,
-    strategy: str | Strategy = "allreduce",
-    backend: str = "kernels",
+    strategy: str | Strategy = defaults.STRATEGY,
+    backend: str = defaults.BACKEND,
     seed: int | None = None,
     threads: int | None = None,
     progress: Progress | Callable[[Mapping[str, Any]], Any] | bool | None = None,
     timeout: float | None = None,
-    barrier: str = "message",
-    transport: str = "shm",
+    barrier: str = defaults.BARRIER,
+    transport: str = defaults.TRANSPORT,
     pins: Mapping[str, str] | None = None,
     trace: str | os.PathLike[str] | None = None,
     profile: bool | str | os.PathLike[str] = False,
-    superstep_timeout: float = 60.0,
-    start_timeout: float = 60.0,
+    superstep_timeout: float = defaults.SUPERSTEP_TIMEOUT_S,
+    start_timeout: float = defaults.START_TIMEOUT_S,
     checkpoints: str | os.PathLike[str] | None = None,
     checkpoint_every: int | None = None,
     checkpoint_seconds: float | None = None,
-    keep_checkpoints: int = 3,
+    keep_checkpoints: int = defaults.KEPT_CHECKPOINTS,
     resume: bool | str | os.PathLike[str] = False,
     changed: bool = False,
-    max_restarts: int = 3,
+    max_restarts: int = defaults.MAX_RESTARTS,
     **settings: Any,
 ) -> Run:
     """Train a job on this machine and return the run: its model, history and metrics.

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RANKS = [
     {"own_lines"},
     {"errors", "openblas", "mistakes", "html", "patience", "topology", "math", "random", "_kernels",
-     "layer_costs", "version", "prompt", "plain_values", "atomic_write"},
+     "layer_costs", "version", "prompt", "plain_values", "atomic_write", "defaults"},
     {"texts", "formats"},
     {"module_source"},
     {"registry", "security", "sources", "modelfile", "checkpoint", "data", "connections",

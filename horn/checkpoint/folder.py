@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from horn import defaults
 from horn.checkpoint import disk, manifest
 from horn.checkpoint.opened import CheckpointReader
 from horn.checkpoint.parts import SUFFIX, WrittenPart
@@ -37,7 +38,7 @@ class Checkpoints:
     process that starts the tasks of the highest attempt writes.
     """
 
-    def __init__(self, path: str | os.PathLike[str], keep: int = 3) -> None:
+    def __init__(self, path: str | os.PathLike[str], keep: int = defaults.KEPT_CHECKPOINTS) -> None:
         if keep < 1:
             raise CheckpointError(str(path), f"keep is {keep}; keep 1 or more checkpoints")
         self.path, self.keep = Path(path), keep

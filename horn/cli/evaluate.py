@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from horn import registry
+from horn import defaults, registry
 from horn.formats import examples
 
 
@@ -18,7 +18,7 @@ from horn.formats import examples
 @click.argument("data", metavar="DATA")
 @click.option(
     "--backend",
-    default="kernels",
+    default=defaults.BACKEND,
     show_default=True,
     help=f"One of {', '.join(registry.names('horn.backends'))}, or module:Class of yours.",
 )

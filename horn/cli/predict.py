@@ -7,7 +7,7 @@ from typing import IO, Any
 
 import click
 
-from horn import registry
+from horn import defaults, registry
 
 
 @click.command(short_help="What a model says about samples.")
@@ -26,7 +26,7 @@ from horn import registry
               "text.")  # fmt: skip
 @click.option(
     "--backend",
-    default="kernels",
+    default=defaults.BACKEND,
     show_default=True,
     help=f"One of {', '.join(registry.names('horn.backends'))}, or module:Class of yours.",
 )

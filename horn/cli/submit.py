@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from horn import registry
+from horn import defaults, registry
 from horn.cli import _cluster
 from horn.errors import HornError
 
@@ -58,12 +58,12 @@ class _Submit(click.Command):
 @click.option("--servers", type=click.IntRange(min=0), show_default=False,
               help="Servers of downpour and easgd: 1 by default, 0 for one in the process of the "
               "first task.")  # fmt: skip
-@click.option("--strategy", default="allreduce", metavar="NAME",
+@click.option("--strategy", default=defaults.STRATEGY, metavar="NAME",
               help=f"How groups stay together: {', '.join(registry.names('horn.strategies'))}, or "
               "module:Class of yours. Its settings are --set strategy.KEY=VALUE.")  # fmt: skip
-@click.option("--barrier", default="message", type=click.Choice(["message", "zookeeper"]),
+@click.option("--barrier", default=defaults.BARRIER, type=click.Choice(["message", "zookeeper"]),
               help="How tasks pass supersteps.")  # fmt: skip
-@click.option("--transport", default="shm", metavar="NAME", callback=_transport,
+@click.option("--transport", default=defaults.TRANSPORT, metavar="NAME", callback=_transport,
               help="What carries blocks between tasks: shm, ipc, tcp, or module:Class of "
               "yours.")  # fmt: skip
 @click.option("--pin", "pins", multiple=True, metavar="LAYER=WHERE",
@@ -74,9 +74,10 @@ class _Submit(click.Command):
 @click.option("--profile", is_flag=False, flag_value="", metavar="[FILE]",
               help="Print where the time of one process goes, statement by statement; in FILE, for "
               "chrome://tracing.")  # fmt: skip
-@click.option("--superstep-timeout", metavar="TIME", default="60s",
+@click.option("--superstep-timeout", metavar="TIME",
+              default=f"{defaults.SUPERSTEP_TIMEOUT_S:g}s",
               help="How long a task waits for the others before it says who is late.")  # fmt: skip
-@click.option("--start-timeout", metavar="TIME", default="60s",
+@click.option("--start-timeout", metavar="TIME", default=f"{defaults.START_TIMEOUT_S:g}s",
               help="How long each step of the tasks' start may take before who is late in it is "
               "named.")  # fmt: skip
 @click.option("--checkpoint-every", metavar="N|TIME",
@@ -92,7 +93,7 @@ class _Submit(click.Command):
 @click.option("--changed", is_flag=True,
               help="With --resume: go on though the job is not what wrote the "
               "checkpoint.")  # fmt: skip
-@click.option("--max-restarts", default=3, type=click.IntRange(min=0),
+@click.option("--max-restarts", default=defaults.MAX_RESTARTS, type=click.IntRange(min=0),
               help="How often tasks that were killed or hang start again without a new checkpoint "
               "between.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE",
@@ -114,7 +115,7 @@ class _Submit(click.Command):
               help="With --dry-run: the plan on machines that are not here, as in "
               "tasks=64,bandwidth=10Gbit,latency=50us,cores=64,flops=100G. Any part may be left "
               "out.")  # fmt: skip
-@click.option("--backend", default="kernels",
+@click.option("--backend", default=defaults.BACKEND,
               help=f"One of {', '.join(registry.names('horn.backends'))}, or module:Class of "
               "yours.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1),

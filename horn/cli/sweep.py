@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from horn import defaults
 from horn.cli import _cluster
 from horn.errors import ClusterError, Conflict, HornError, JobError, NotFound
 from horn.training.interrupts import ending_of
@@ -41,7 +42,7 @@ STATES = {0: "SUCCEEDED", 5: "STOPPED", 7: "DIVERGED", 124: "TIMEOUT", 130: "STO
 )  # fmt: skip
 @click.option("-g", "--groups", default=1, type=click.IntRange(min=1), help="Of each run.")
 @click.option("-n", "--tasks", default=1, type=click.IntRange(min=1), help="Of each run's group.")
-@click.option("--strategy", default="allreduce", metavar="NAME", help="As for horn submit.")
+@click.option("--strategy", default=defaults.STRATEGY, metavar="NAME", help="As for horn submit.")
 @click.option("--slots", type=click.IntRange(min=1), show_default="the cores",
               help="How many tasks may run here at once.")  # fmt: skip
 @click.option("--monitor", metavar="COLUMN", show_default="val_loss, else loss",

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from horn import defaults
+
 if TYPE_CHECKING:
     from horn.training.neuron_trace import NeuronTrace
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--at", type=click.IntRange(min=0), help="Of a sequence; by default the last.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As in horn submit.")
 @click.option("--seed", type=click.IntRange(min=0), help="Instead of the network's own.")
-@click.option("--backend", default="kernels", help="What makes the steps before.")
+@click.option("--backend", default=defaults.BACKEND, help="What makes the steps before.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")
 def command(target: str, args: tuple[str, ...], neuron: str, sample: int, step: int,

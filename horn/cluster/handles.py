@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from horn import backends, strategies, terminal
+from horn import backends, defaults, strategies, terminal
 from horn import settings as settings_
 from horn.cluster import fetching, packing
 from horn.cluster.client import ClusterClient, JobStatus, plain_name, user
@@ -79,19 +79,19 @@ class Cluster:
         groups: int = 1,
         tasks: int = 1,
         servers: int | None = None,
-        strategy: str | Strategy = "allreduce",
-        barrier: str = "message",
-        transport: str = "shm",
-        backend: str = "kernels",
+        strategy: str | Strategy = defaults.STRATEGY,
+        barrier: str = defaults.BARRIER,
+        transport: str = defaults.TRANSPORT,
+        backend: str = defaults.BACKEND,
         pins: Mapping[str, str] | None = None,
         seed: int | None = None,
         threads: int | None = None,
         timeout: float | None = None,
-        superstep_timeout: float = 60.0,
-        start_timeout: float = 60.0,
+        superstep_timeout: float = defaults.SUPERSTEP_TIMEOUT_S,
+        start_timeout: float = defaults.START_TIMEOUT_S,
         checkpoint_every: int | None = None,
         checkpoint_seconds: float | None = None,
-        max_restarts: int = 3,
+        max_restarts: int = defaults.MAX_RESTARTS,
         trace: bool = False,
         name: str | None = None,
         settings: Mapping[str, Any] | None = None,

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 import horn.train  # noqa: F401  what follows needs it, and it takes long
-from horn import callbacks, transport
+from horn import callbacks, defaults, transport
 from horn import settings as settings_
 from horn import target as targets
 from horn.checkpoint import Checkpoints
@@ -135,7 +135,7 @@ class JobRunner:
     @property
     def start_s(self) -> float:
         """The deadline of each step of a start, in seconds."""
-        return float(self.submission.options.get("start_timeout_s") or 60.0)
+        return float(self.submission.options.get("start_timeout_s") or defaults.START_TIMEOUT_S)
 
     def say(self, word: protocol.RunnerMessage) -> None:
         with self._lock:
@@ -376,7 +376,7 @@ class JobRunner:
         """The transport: as submitted, if all tasks are here."""
         if self.n_hosts > 1:
             return transport.across_hosts()
-        return str(self.submission.options.get("transport", transport.DEFAULT))
+        return str(self.submission.options.get("transport", defaults.TRANSPORT))
 
     def _saved(self, iteration: int) -> None:
         self.checkpoint = iteration
@@ -396,15 +396,17 @@ class JobRunner:
             tasks=submission.tasks,
             servers=0 if guests else submission.servers or None,
             strategy=strategy,
-            backend=str(options.get("backend", "kernels")),
+            backend=str(options.get("backend", defaults.BACKEND)),
             threads=on_cluster.threads,
             progress=self.progress,
             timeout=submission.timeout_s,
-            barrier=str(options.get("barrier", "message")),
+            barrier=str(options.get("barrier", defaults.BARRIER)),
             transport=self._transport(),
             pins=pins or None,
             trace=Path(mine.keep) / TRACE if options.get("trace") else None,
-            superstep_timeout=float(options.get("superstep_timeout_s") or 60.0),
+            superstep_timeout=float(
+                options.get("superstep_timeout_s") or defaults.SUPERSTEP_TIMEOUT_S
+            ),
             start_timeout=self.start_s,
             checkpoints=Path(mine.keep) / CHECKPOINTS if self.lasts else None,
             checkpoint_every=submission.checkpoint_every if saves else None,

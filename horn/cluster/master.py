@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from horn import defaults
 from horn.cluster.scheduler import Host, ResourceRequest, Unschedulable, allocate, grown
 from horn.coordination.jobs import ENDED, JobState
 
@@ -132,7 +133,7 @@ class JobSnapshot:
     record: JobRecord
     reports: Mapping[str, HostReport]
     hosts: Mapping[str, Host]
-    max_restarts: int = 3
+    max_restarts: int = defaults.MAX_RESTARTS
     wants_now: bool = False
     wants_groups: int = 0
 

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from horn import defaults
 from horn.errors import JobError
 from horn.topology import Topology
 
@@ -231,7 +232,7 @@ def check_files(topology: Topology, hosts: Collection[Host]) -> None:
     is_one = any(host.slots >= n for host in hosts)
     from horn import transport  # late: it loads NumPy, which commands that only look do not need
 
-    name = transport.DEFAULT if is_one else transport.across_hosts()
+    name = defaults.TRANSPORT if is_one else transport.across_hosts()
     need = topology.descriptors(transport.load(name).fds_per_peer)
     few = {host.name: host.files for host in hosts if 0 < host.files < need}
     slots = sum(host.slots for host in hosts)

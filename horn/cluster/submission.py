@@ -14,6 +14,7 @@ from typing import Annotated
 
 import msgspec
 
+from horn import defaults
 from horn.coordination.records import Znode
 from horn.errors import JobError, NotAllowed, ProtocolError
 from horn.security.keys import Key
@@ -48,12 +49,12 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     groups: _Some = 1
     tasks: _Some = 1
     servers: _Count = 0
-    strategy: _Word = "allreduce"
+    strategy: _Word = defaults.STRATEGY
     settings: Annotated[tuple[tuple[_Word, _Text], ...], msgspec.Meta(max_length=1000)] = ()
     seed: Annotated[int, msgspec.Meta(ge=0)] | None = None
     checkpoint_every: _Some | None = None
     checkpoint_s: _Seconds | None = None
-    max_restarts: _Count = 3
+    max_restarts: _Count = defaults.MAX_RESTARTS
     timeout_s: _Seconds | None = None
     options: Annotated[dict[_Word, _Plain], msgspec.Meta(max_length=200)] = {}
     user: _Word = ""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from horn import defaults
 from horn.network import Network
 from horn.partition.share import Places, Share
 from horn.planner.computing import Array, Computing
@@ -36,7 +37,6 @@ from horn.program import (
 )
 from horn.scheduling.choices import choose_threads
 from horn.scheduling.folds import plan
-from horn.transport import DEFAULT
 
 # The speed that each further thread of a task adds, measured with two (docs/notes/0002).
 THREAD = 0.8
@@ -93,7 +93,7 @@ class Costs:
         n_tasks: int,
         batch_size: int,
         dtype: str = "float32",
-        transport: str = DEFAULT,
+        transport: str = defaults.TRANSPORT,
         threads: int = 1,
         n_groups: int = 1,
     ) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from horn import summary
+from horn import defaults, summary
 from horn import transport as transports
 from horn.backends import target_kind
 from horn.compiler import lower, parts
@@ -239,7 +239,7 @@ def plan(
         check_whole("threads", threads, 1)
     n_tasks = said.tasks or tasks
     check_whole("tasks", n_tasks, 1)
-    carrier = transport or (transports.across_hosts() if assume else transports.DEFAULT)
+    carrier = transport or (transports.across_hosts() if assume else defaults.TRANSPORT)
     machine = said.machine(calibrate(job.dtype), n_tasks, carrier)
     if assume and threads is None:
         threads = 1
@@ -263,7 +263,7 @@ def advice(
     *,
     shares_batch: bool = True,
     divides: bool = True,
-    transport: str = transports.DEFAULT,
+    transport: str = defaults.TRANSPORT,
     threads: int | None = None,
 ) -> list[str]:
     """Warnings before a start, a line each: more tasks are no faster than one, or exceed the cores.
@@ -300,7 +300,7 @@ def search(
     pins: Pins = None,
     *,
     machine: Machine | None = None,
-    transport: str = transports.DEFAULT,
+    transport: str = defaults.TRANSPORT,
     threads: int | None = None,
     n_groups: int = 1,
 ) -> Search:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from horn import defaults
 from horn.job import Job
 from horn.partition.placement import Placement
 from horn.runtime.group import Group, TaskTimes
@@ -51,12 +52,12 @@ class TaskContext:
     placement: Placement
     group: Group
     wire: Transport | None = None
-    backend: str = "kernels"
+    backend: str = defaults.BACKEND
     threads: int | None = None
     initial: Mapping[str, Array] | None = None
-    timeout_s: float = 60.0
+    timeout_s: float = defaults.SUPERSTEP_TIMEOUT_S
     spent: TaskTimes = field(default_factory=TaskTimes)
     check: Callable[[], None] | None = None
     servers: ServerDirectory | None = None
     n_first: int = 0
-    start_s: float = 60.0
+    start_s: float = defaults.START_TIMEOUT_S

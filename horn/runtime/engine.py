@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from horn import backends
+from horn import backends, defaults
 from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine, Runner
 from horn.compiler import lower
@@ -46,7 +46,7 @@ class GroupEngine(CompiledEngine):
         placement: Placement,
         group: Group,
         *,
-        backend: str = "kernels",
+        backend: str = defaults.BACKEND,
         initial: Mapping[str, Array] | None = None,
         owns_initial: bool = False,
         n_groups: int = 1,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from horn import defaults
 from horn.errors import BarrierTimeout, MemberLost
 from horn.runtime.task import COMPUTE, POST, Script, Task
 from horn.transport import Channel, PeerLost, Transport
@@ -85,7 +86,7 @@ class Group:
         transport: Transport,
         *,
         clock: Callable[[], float] = time.perf_counter,
-        timeout_s: float = 60.0,
+        timeout_s: float = defaults.SUPERSTEP_TIMEOUT_S,
         start_timeout_s: float | None = None,
         barrier: Barrier | None = None,
         every_superstep: bool = True,

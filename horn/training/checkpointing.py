@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from horn import defaults
 from horn.backends import Array
 from horn.checkpoint import ArrayPiece, CheckpointReader, Checkpoints, WrittenPart, write_part
 from horn.errors import CheckpointError, Conflict, Fenced, ProtocolError, Stopped
@@ -304,7 +305,7 @@ class CheckpointSchedule:
     folder: Path
     every: int | None = None
     seconds: float | None = None
-    keep: int = 3
+    keep: int = defaults.KEPT_CHECKPOINTS
 
 
 @dataclass(frozen=True)

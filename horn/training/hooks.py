@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
+from horn import defaults
 from horn.callbacks import Callback, TrainingContext, defines, failed, name_of
 from horn.errors import CallbackError, HornError, JobError, ModelError
 from horn.job import Job
@@ -41,7 +42,7 @@ class Hooks:
     then stop is True.
     """
 
-    def __init__(self, job: Job, why_fixed: str = "", backend: str = "kernels") -> None:
+    def __init__(self, job: Job, why_fixed: str = "", backend: str = defaults.BACKEND) -> None:
         self.job, self.why_fixed, self.backend = job, why_fixed, backend
         self.callbacks: tuple[Callback, ...] = job.callbacks  # type: ignore[assignment]
         self.with_rate, self.rate = settable(job)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from horn import strategies, transport
+from horn import defaults, strategies, transport
 from horn.errors import JobError, check_whole
 from horn.job import Job
 from horn.partition.placement import check_pins
@@ -32,26 +32,26 @@ class RunSettings:
     groups: int = 1
     tasks: int = 1
     servers: int | None = None
-    strategy: str | Strategy = "allreduce"
-    backend: str = "kernels"
+    strategy: str | Strategy = defaults.STRATEGY
+    backend: str = defaults.BACKEND
     seed: int | None = None
     threads: int | None = None
     progress: Progress | Callable[[Mapping[str, Any]], Any] | bool | None = None
     timeout: float | None = None
-    barrier: str = "message"
-    transport: str = transport.DEFAULT
+    barrier: str = defaults.BARRIER
+    transport: str = defaults.TRANSPORT
     pins: Mapping[str, str] | None = None
     trace: str | os.PathLike[str] | None = None
     profile: bool | str | os.PathLike[str] = False
-    superstep_timeout: float = 60.0
-    start_timeout: float = 60.0
+    superstep_timeout: float = defaults.SUPERSTEP_TIMEOUT_S
+    start_timeout: float = defaults.START_TIMEOUT_S
     checkpoints: str | os.PathLike[str] | None = None
     checkpoint_every: int | None = None
     checkpoint_seconds: float | None = None
-    keep_checkpoints: int = 3
+    keep_checkpoints: int = defaults.KEPT_CHECKPOINTS
     resume: bool | str | os.PathLike[str] = False
     changed: bool = False
-    max_restarts: int = 3
+    max_restarts: int = defaults.MAX_RESTARTS
     hosts: str | None = None
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class RunSettings:
         # Also where one task needs none of them: the same words may run with several tomorrow.
         if self.barrier not in (known := ("message", "zookeeper")):
             raise JobError(f"barrier is {self.barrier!r}; choose one of {', '.join(known)}")
-        if self.transport != transport.DEFAULT:  # which one task need not import
+        if self.transport != defaults.TRANSPORT:  # which one task need not import
             transport.between_processes(self.transport)
         for what in ("superstep_timeout", "start_timeout", "checkpoint_seconds"):
             seconds: Any = getattr(self, what)

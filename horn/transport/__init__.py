@@ -20,8 +20,6 @@ from horn import registry
 from horn.errors import BarrierTimeout, JobError, MemberLost
 from horn.wire.frames import DTYPES, Array, BadFrame, HandshakeRefused, Meta, WireMessage
 
-DEFAULT = "shm"  # if none is named
-
 
 @dataclass(frozen=True)
 class Identity:
