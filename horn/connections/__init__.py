@@ -1,8 +1,8 @@
 """Connections: the synapses between the neurons of two layers.
 
 A connection has one method: ``edges``, for layers whose sizes are given, or ``at``, which computes
-the receiving layer's shape from that of the layer below. Each file here with a CONNECTION is one
-implementation.
+the receiving layer's shape from that of the layer below. Any object with one of them connects:
+a user's own as those of the files here.
 """
 
 from __future__ import annotations

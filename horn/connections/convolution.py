@@ -52,6 +52,3 @@ class Convolution(Windows):
         kernel = self._each("kernel", len(taps.space))
         heard = first[:, None] + np.arange(each)
         return placed(taps, heard, n, where, (maps, *kernel, each))
-
-
-CONNECTION = Convolution

@@ -18,6 +18,3 @@ class Dense:
     def edges(self, n_sources: int, n_receivers: int, rng: np.random.Generator) -> Edges | None:
         """None: every receiver has every source."""
         return None
-
-
-CONNECTION = Dense

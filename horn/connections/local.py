@@ -34,6 +34,3 @@ class Local(Windows):
         taps = self.taps(below, where)
         heard = np.broadcast_to(np.arange(below[-1]), (self.channels, below[-1]))
         return placed(taps, heard, below[-1], where)
-
-
-CONNECTION = Local

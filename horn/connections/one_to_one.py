@@ -20,6 +20,3 @@ class OneToOne:
         """The synapses to a layer of shape ``below``; errors begin with ``where``."""
         n = int(np.prod(below))
         return Placed(below, Edges(np.arange(n + 1, dtype=np.int64), np.arange(n, dtype=np.int64)))
-
-
-CONNECTION = OneToOne

@@ -36,6 +36,3 @@ class Part:
             )
         places = np.arange(n + 1, dtype=np.int64)
         return Placed(self.shape, Edges(places, places[:-1] + self.start))
-
-
-CONNECTION = Part

@@ -269,6 +269,3 @@ def _whole(values: Any, what: str) -> Any:
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ModelError(f"Sparse({what}): a list of whole numbers is expected, got {values!r}")
     return array.astype(np.int64)
-
-
-CONNECTION = Sparse

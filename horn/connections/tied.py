@@ -126,6 +126,3 @@ def _turned(edges: Edges, n_sources: int | None) -> Edges:
     counts = np.bincount(edges.indices, minlength=n_sources)
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return Edges(indptr, receivers[order].astype(np.int64), numbers[order], shape)
-
-
-CONNECTION = Tied

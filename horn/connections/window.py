@@ -43,6 +43,3 @@ class Window(Windows):
         near = np.arange(n)[:, None] + np.arange(self.channels) - self.channels // 2
         near = np.where((near >= 0) & (near < n), near, -1)
         return placed(taps, near, n, where)
-
-
-CONNECTION = Window

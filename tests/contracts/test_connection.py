@@ -28,8 +28,12 @@ def found(path=connections.__path__):
         info.name: importlib.import_module(f"horn.connections.{info.name}")
         for info in pkgutil.iter_modules(path)
     }
-    kinds = {name: getattr(module, "CONNECTION", None) for name, module in modules.items()}
-    return {name: MADE.get(kind, kind)() for name, kind in kinds.items() if hasattr(kind, "edges")}
+    return {
+        name: MADE.get(kind, kind)()
+        for name, module in modules.items()
+        for kind in vars(module).values()
+        if isinstance(kind, type) and kind.__module__ == module.__name__ and hasattr(kind, "edges")
+    }
 
 
 FOUND = found()
@@ -168,8 +172,6 @@ class Ring:
         rows = [sorted({(o + k) % n_sources for k in range(self.n)}) for o in range(n_receivers)]
         indptr = np.cumsum([0, *map(len, rows)]).astype(np.int64)
         return Edges(indptr, np.concatenate(rows).astype(np.int64))
-
-CONNECTION = Ring
 """
 
 
