@@ -527,7 +527,7 @@ def _hosts_late(error: BarrierTimeout, names: Sequence[str]) -> BarrierTimeout:
         tuple(map(called, error.arrived)),
         error.timeout_s,
         "The job goes on elsewhere if there are slots. If they only need longer (a large package, "
-        "a slow disk), raise --start-timeout",
+        "a slow disk), raise start_timeout (--start-timeout)",
     )
 
 

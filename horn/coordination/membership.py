@@ -34,6 +34,7 @@ from horn.coordination.session import Session
 from horn.errors import BarrierTimeout, Conflict, Fenced, NotApplied, ProtocolError, Unreachable
 
 logger = logging.getLogger(__name__)
+LATE = "Look in the log of an absent one, or raise start_timeout (--start-timeout)"
 
 
 @dataclass(frozen=True)
@@ -348,10 +349,9 @@ class Membership:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     here = present()
-                    hint = "Look in the log of an absent one, or raise --start-timeout"
                     raise BarrierTimeout(
                         f"registration in {self.folder}", tuple(sorted(wanted - here)),
-                        tuple(sorted(wanted & here)), timeout_s, hint,
+                        tuple(sorted(wanted & here)), timeout_s, LATE,
                     )  # fmt: skip
                 self._changed.wait(left)
         found = self.members()

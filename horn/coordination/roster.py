@@ -19,6 +19,7 @@ import msgspec
 
 from horn.coordination import paths
 from horn.coordination.membership import (
+    LATE,
     Membership,
     MembershipChange,
     check_layout,
@@ -284,7 +285,7 @@ class Roster:
         folder, name = self.publisher
         return BarrierTimeout(
             f"registration in {where}", tuple(absent or [name]), tuple(here), timeout_s,
-            "Look in the log of an absent one, or raise the start timeout"
+            LATE
             if absent
             else f"All are registered, but the first of them ({folder}/{name}) has not said so",
         )  # fmt: skip

@@ -162,7 +162,7 @@ def check_same(
         raise CheckpointError(place, f"{what[:300]}; use an older checkpoint") from error
     if fixed:
         said = in_words(fixed if is_changed else found)
-        also = "; --changed cannot help" if is_changed else ""
+        also = '; --changed (resume="changed") cannot help' if is_changed else ""
         what = f"is of another job: {said}. What its servers were told does not fit this one{also}"
         remedy = (
             "Resume with the job that wrote it (its epochs may be others), or begin in another "

@@ -518,7 +518,7 @@ class TrainingLoop:
 def overdue(job: Job, timeout_s: float, iteration: int, epoch: int, where: str = "") -> Timeout:
     return Timeout(
         f"training took more than {timeout_s:g} s; stopped at iteration "
-        f"{iteration} of {job.n_iterations} (epoch {epoch}){where}; raise --timeout"
+        f"{iteration} of {job.n_iterations} (epoch {epoch}){where}; raise timeout (--timeout)"
     )
 
 

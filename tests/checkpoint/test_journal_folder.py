@@ -152,7 +152,7 @@ def test_what_alters_what_servers_were_told_is_refused_before_anything_starts(
             horn.train(job(**of_job), checkpoints=tmp_path, resume=resume, **(settings | of_run))
         said = str(caught.value)
         assert "What its servers were told does not fit this one" in said
-        assert ("--changed cannot help" in said) == (resume == "changed")
+        assert ('--changed (resume="changed") cannot help' in said) == (resume == "changed")
         assert "go on knowingly" not in said and "Job(initial=...)" in said
         assert caught.value.exit_code == 2
     assert file.read_bytes() == before

@@ -38,6 +38,7 @@ def test_waiting_names_the_absent(folder, connect):
     with pytest.raises(errors.BarrierTimeout, match="only 1 of 3 arrived in 0.2 s") as caught:
         a.wait_for(["a", "b", "c"], 0.2)
     assert caught.value.absent == ("b", "c")
+    assert "or raise start_timeout (--start-timeout)" in str(caught.value)
 
 
 def test_a_held_name_is_a_conflict_until_its_session_ends(folder, connect):

@@ -93,6 +93,7 @@ def test_waiting_names_the_absent(folder, connect):
     with pytest.raises(errors.BarrierTimeout, match="registration in .*only 2 of 4") as caught:
         group.rosters[0].wait(group.counts, 0.2)
     assert caught.value.absent == ("2", "3")
+    assert "or raise start_timeout (--start-timeout)" in str(caught.value)
     with pytest.raises(errors.BarrierTimeout) as caught:
         group.publication.publish(group.counts, 0.2)
     assert caught.value.absent == ("2", "3")
