@@ -279,7 +279,7 @@ def conduct(
     begun = perf_counter()
     _check_place(job)
     _warn_of_redefined(job)
-    strategy, topology, backend = settings.kind, settings.topology, settings.backend
+    strategy, topology, backend = settings.made_strategy, settings.topology, settings.backend
     if settings.seed is not None:
         job = job.with_settings(network=job.network.rebuilt(seed=settings.seed))
     check_run(job, settings)
@@ -561,7 +561,7 @@ def _explained(
     """The error with its cause and the model from before it, where these can be found by
     repeating the steps in this process. Tasks that share every batch have the answer of one.
     """
-    is_as_one = isinstance(settings.kind, AllReduce) and not isinstance(job.data, Stream)
+    is_as_one = isinstance(settings.made_strategy, AllReduce) and not isinstance(job.data, Stream)
     if error.met is None or not is_as_one or (recovery.start is not None and error.kept is None):
         return error
     from horn.training import diagnosis
@@ -620,8 +620,8 @@ def _until(
     engine = _engine(job, settings)
     engine.bind(job.data)
     loop = TrainingLoop(job, engine, Progress(), begun)
-    scales = settings.kind.scales(job, settings.topology)
-    groups = [None] if settings.kind.is_joined else range(settings.topology.n_groups)
+    scales = settings.made_strategy.scales(job, settings.topology)
+    groups = [None] if settings.made_strategy.is_joined else range(settings.topology.n_groups)
     every = []
     for group in reversed(groups):  # the first group's other values are the last restored
         restore(loop, opened, part_name(0), group, goes_on=False, scales=scales)
@@ -655,7 +655,7 @@ def _train_in_group(
     from horn.planner.calibration import calibrate
     from horn.process.job_spec import draft
 
-    text = draft(job, settings.kind)
+    text = draft(job, settings.made_strategy)
     if job.check:
         check_backwards(job, settings.backend)
     if settings.trace is not None:
@@ -710,7 +710,7 @@ def _recovery(
     resume, changed, most = settings.resume, settings.changed, settings.max_restarts
     if schedule is None and resume is False:
         return RecoverySettings(stop_requested=stop_requested, max_restarts=most)
-    strategy, topology = settings.kind, settings.topology
+    strategy, topology = settings.made_strategy, settings.topology
     mine = identity(job, strategy.resumes_as(topology), strategy)
     if scales := strategy.scales(job, topology):
         mine["scales"] = dict(scales)

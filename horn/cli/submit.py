@@ -310,7 +310,7 @@ def _topology(asked: RunSettings) -> str:
 
     groups, tasks = asked.groups, asked.tasks
     return (
-        f"{in_words(asked.kind)} · {groups} group{'s' * (groups > 1)} × "
+        f"{in_words(asked.made_strategy)} · {groups} group{'s' * (groups > 1)} × "
         f"{tasks} task{'s' * (tasks > 1)}"
     )
 
@@ -416,7 +416,7 @@ def _dry_run(job: Job, asked: RunSettings, as_json: bool, assume: str | None) ->
                 "seed": job.network.seed,
                 "groups": asked.groups,
                 "tasks": asked.tasks,
-                "strategy": asked.kind.name,
+                "strategy": asked.made_strategy.name,
                 "group": None if plan is None else plan.as_dict(),
                 "advice": advice,
             }
@@ -466,7 +466,7 @@ def _advise(job: Job, asked: RunSettings) -> list[str]:
 
     if asked.groups * asked.tasks == 1 or not is_compiled(asked.backend, job.network):
         return []
-    strategy, topology = asked.kind, asked.topology
+    strategy, topology = asked.made_strategy, asked.topology
     strategy.check(job, topology)
     found = advice(
         job,
@@ -489,7 +489,7 @@ def _groups_plan(job: Job, n_parameters: int, asked: RunSettings) -> str:
     from horn.strategies import in_words
     from horn.topology import largest_share
 
-    groups, tasks, strategy = asked.groups, asked.tasks, asked.kind
+    groups, tasks, strategy = asked.groups, asked.tasks, asked.made_strategy
     if groups > job.batch_size and not strategy.is_asynchronous:
         raise JobError(
             f"{groups} groups share batches of {job.batch_size} samples: each needs one at least; "

@@ -211,8 +211,7 @@ class ClusterClient:
         """Give a package to agents, which hold it until the job is entered, or this client closed.
         Raises ClusterError if none takes it.
         """
-        from horn.cluster.file_service import DoneReply, PackageKnown
-        from horn.cluster.file_service import PackageRequest as Named
+        from horn.cluster.file_service import DoneReply, PackageKnown, PackageRequest
 
         members = self.workers()
         if not members:
@@ -225,11 +224,12 @@ class ClusterClient:
                 break
             try:
                 client = self.client(name, members[name])
-                asked = Named(package.digest, holder=self._holder)
+                asked = PackageRequest(package.digest, holder=self._holder)
                 self._held.append((client, package.digest))
                 if not client.call("have", asked, PackageKnown).is_here:
+                    sent = PackageRequest(package.digest, len(package.packed), self._holder)
                     client.call(
-                        "put", Named(package.digest, len(package.packed), self._holder), DoneReply,
+                        "put", sent, DoneReply,
                         body=itertools.chain([package.packed], package.chunks()),
                         size=len(package.packed) + package.manifest.n_bytes, timeout_s=120.0,
                     )  # fmt: skip
@@ -243,13 +243,12 @@ class ClusterClient:
         """Let agents remove packages again: jobs name those that are needed."""
         if not self._held:
             return
-        from horn.cluster.file_service import DoneReply
-        from horn.cluster.file_service import PackageRequest as Named
+        from horn.cluster.file_service import DoneReply, PackageRequest
 
         held, self._held = self._held, []
         for client, digest in held:
             with contextlib.suppress(*UNANSWERED):  # else it holds it for a while
-                client.call("release", Named(digest, holder=self._holder), DoneReply)
+                client.call("release", PackageRequest(digest, holder=self._holder), DoneReply)
 
     def client(self, name: str, member: Member) -> RpcClient:
         """A client of a worker's service."""

@@ -363,7 +363,7 @@ class Attempts:
                 self.notes, self.here.on_checkpoint,
             )  # fmt: skip
         timeout_s = settings.superstep_timeout
-        is_joined = settings.kind.is_joined
+        is_joined = settings.made_strategy.is_joined
         watch = StallDetector(
             pool.pids,
             lambda rank: "run" if self.recovery.journals is None else unit_of(topology, rank),
@@ -523,7 +523,9 @@ class Attempts:
                 history = History()
                 history.rows = self.record.rows
                 hooks.epoch(cast(dict[str, Any], said), history)
-            is_for_all = not topology.n_servers and (is_epoch or self.settings.kind.is_joined)
+            is_for_all = not topology.n_servers and (
+                is_epoch or self.settings.made_strategy.is_joined
+            )
             n_ranks = topology.n_workers if is_for_all else topology.n_tasks
             rate, memory = hooks.rate.number, hooks.memory()
             self.here.pool.tell(CallbackDecision(at, is_epoch, hooks.stop, rate, n_ranks, memory))

@@ -122,7 +122,7 @@ def check_backwards(job: Job, backend: str) -> None:
 
 def is_alone(settings: RunSettings) -> bool:
     """Whether one process runs the whole job."""
-    return settings.topology.n_workers == 1 and isinstance(settings.kind, AllReduce)
+    return settings.topology.n_workers == 1 and isinstance(settings.made_strategy, AllReduce)
 
 
 def check_processes(job: Job, settings: RunSettings) -> None:
@@ -148,7 +148,7 @@ def check_run(job: Job, settings: RunSettings) -> None:
         explain.check_memory(job.network, job.batch_size, settings.topology.n_groups)
     else:
         check_constant(job)
-    settings.kind.check(job, settings.topology)
+    settings.made_strategy.check(job, settings.topology)
 
 
 def check_settings(
@@ -158,12 +158,12 @@ def check_settings(
     topology = settings.topology
     if job.stateful and topology.n_servers and has_checkpoints:
         raise JobError(
-            f"a stateful job with servers ({settings.kind.name}) has no checkpoints: a group that "
-            "comes back would not know where its sequences were; leave checkpoints out, or take "
-            'strategy="allreduce" or "averaging"'
+            f"a stateful job with servers ({settings.made_strategy.name}) has no checkpoints: a "
+            "group that comes back would not know where its sequences were; leave checkpoints out, "
+            'or take strategy="allreduce" or "averaging"'
         )
     divided = [k for k, where in (settings.pins or {}).items() if where != "replicated"]
-    is_shared = isinstance(settings.kind, AllReduce)  # every batch
+    is_shared = isinstance(settings.made_strategy, AllReduce)  # every batch
     if divided and job.network.steps and (topology.n_groups > 1 or not is_shared):
         raise JobError(
             f"pin {divided[0]}: in a network of sequences the neurons of a layer are divided among "

@@ -94,12 +94,12 @@ class RunSettings:
             raise JobError(f"timeout must be a number of seconds, got {limit!r}")
 
     @property
-    def kind(self) -> Strategy:
+    def made_strategy(self) -> Strategy:
         return strategies.make(self.strategy)
 
     @property
     def n_servers(self) -> int:
-        return self.servers or self.kind.default_servers
+        return self.servers or self.made_strategy.default_servers
 
     @property
     def topology(self) -> Topology:

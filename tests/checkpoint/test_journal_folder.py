@@ -111,7 +111,7 @@ def test_a_file_of_the_run_that_cannot_be_written_is_said_with_what_to_do(
 def begun(folder: Path, given: horn.Job, **settings: Any) -> Path:
     """Write the folder as a run does before its processes start; returns run.json."""
     made = RunSettings(**settings, checkpoints=folder)
-    prepared = made.kind.prepared(given, made.topology)
+    prepared = made.made_strategy.prepared(given, made.topology)
     importlib.import_module("horn.train")._recovery(prepared, made, made.schedule(), None)
     return folder / "servers" / "run.json"
 
