@@ -182,6 +182,14 @@ class Backend(Engine, Protocol):
     def __init__(self, setup: Setup) -> None: ...
 
 
+def check_fits(own: Mapping[str, Array], name: str, new: Array) -> None:
+    """Check that an array has the name and the shape of one of an engine's. Raises ModelError."""
+    if name not in own:
+        raise ModelError(f"no array {name!r} in this network; it has {', '.join(own) or 'none'}")
+    if np.shape(new) != own[name].shape:
+        raise ModelError(f"array {name!r}: got shape {np.shape(new)}, expected {own[name].shape}")
+
+
 def fitting(
     own: Mapping[str, Mapping[str, Array]], given: Mapping[str, Mapping[str, Array]]
 ) -> Iterator[tuple[Array, Array]]:
@@ -189,11 +197,10 @@ def fitting(
     found = []
     for kind, arrays in own.items():
         for name, array in arrays.items():
-            new = given.get(kind, {}).get(name)
-            if new is None or new.shape != array.shape:
-                got = "it is missing" if new is None else f"its shape is {new.shape}"
-                raise ModelError(f"{kind} {name}: {got}, expected {array.shape}")
-            found.append((array, new))
+            if name not in given.get(kind, {}):
+                raise ModelError(f"array {name!r} is missing, expected {array.shape}")
+            check_fits(arrays, name, given[kind][name])
+            found.append((array, given[kind][name]))
     return iter(found)
 
 

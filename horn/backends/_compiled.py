@@ -17,6 +17,7 @@ from horn.backends import (
     Memory,
     Places,
     Setup,
+    check_fits,
     combined,
     fitting,
     number_of_step,
@@ -495,14 +496,7 @@ class CompiledEngine:
                 self.arrays[name] = np.array(array, self.setup.dtype)
                 self._slots.append(name)
                 continue
-            if name not in self.arrays:
-                raise ModelError(
-                    f"no array {name!r} in this network; it has {', '.join(self.arrays)}"
-                )
-            if self.arrays[name].shape != np.shape(array):
-                raise ModelError(
-                    f"{name}: shape {np.shape(array)} does not fit {self.arrays[name].shape}"
-                )
+            check_fits(self.arrays, name, array)
             self.arrays[name][...] = array
         self.updates = updates
         for runner in self._runners.values():

@@ -313,16 +313,7 @@ class Engine:
             (slots if slots and self.optimizer is not None else {}, self._slots),
         ):
             for name, array in new.items():
-                if name not in own or np.shape(array) != own[name].shape:
-                    known = (
-                        f"it is {own[name].shape}"
-                        if name in own
-                        else f"known: {', '.join(own) or 'none'}"
-                    )
-                    raise ModelError(
-                        f"array {name!r} of shape {np.shape(array)} does not fit the network; "
-                        f"{known}"
-                    )
+                backends.check_fits(own, name, array)
                 own[name] = np.array(array, self.dtype)
         self._updates = updates
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from horn.backends import Array, Memory, Setup, combined, fitting, make
+from horn.backends import Array, Memory, Setup, check_fits, combined, fitting, make
 from horn.backends._compiled import CompiledEngine
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
@@ -345,10 +345,7 @@ class SubModels:
         for name in states or {}:
             self.parent.states[name][...] = engine.arrays[name]
         for name, array in (slots or {}).items():
-            if name not in self.parent.slots:
-                raise ModelError(
-                    f"no array {name!r} in this network; it has {', '.join(self.parent.slots)}"
-                )
+            check_fits(self.parent.slots, name, array)
             self.parent.slots[name][...] = array
         self.parent.updates = updates
 

@@ -137,8 +137,21 @@ def test_memory_of_another_shape_is_refused(backend: str) -> None:
     kind, arrays = next(iter(memory.items()))
     name = next(iter(arrays))
     wrong = {**memory, kind: {**arrays, name: np.zeros((1, 1, 1))}}
-    with pytest.raises(horn.ModelError, match="its shape is .* expected"):
+    words = rf"array '{name}': got shape \(1, 1, 1\), expected"
+    with pytest.raises(horn.ModelError, match=words):
         made.recall(wrong, 0)
+    with pytest.raises(horn.ModelError, match=f"array '{name}' is missing, expected"):
+        made.recall({**memory, kind: {k: a for k, a in arrays.items() if k != name}}, 0)
+
+
+def test_arrays_of_another_name_or_shape_are_not_loaded(backend: str) -> None:
+    made = engine(backend)
+    name = next(iter(made.parameters()))
+    with pytest.raises(horn.ModelError, match="no array 'elsewhere' in this network; it has"):
+        made.load({"elsewhere": np.zeros(1)})
+    words = rf"array '{name}': got shape \(1, 1, 1\), expected"
+    with pytest.raises(horn.ModelError, match=words):
+        made.load({name: np.zeros((1, 1, 1))})
 
 
 # what is there is found
