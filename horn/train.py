@@ -80,9 +80,10 @@ class Run:
     model, by data: {"test": {...}}, else "validation", else "training".
     counters : a row per task of a group: compute_s, pack_s, send_s, wait_s, unpack_s, n_sent,
     sent_bytes, n_received, received_bytes, n_supersteps, peak_memory_bytes (of that task;
-    memory that tasks share counts in each); empty with one task, which sends nothing. staleness :
-    with servers, the number of pushed pieces of the parameters by the number of updates that they
-    came late.
+    memory that tasks share counts in each), and of frames in its group n_dropped (of strangers),
+    n_damaged, n_repeated (or too early), n_resent, and n_mended, connections made anew; empty with
+    one task, which sends nothing. staleness : with servers, the number of pushed pieces of the
+    parameters by the number of updates that they came late.
     """
 
     model: Model

@@ -149,7 +149,6 @@ class Journal:
         self.most_work_s = most_work_s
         self.n_records = self.n_bytes = 0  # of the open journal
         self.work_s = 0.0  # of the server on its messages
-        self.n_torn = 0  # bytes that were cut off
         self._save_s = 0.0  # the time of the last ``save``
         self._number = self._state_bytes = 0
         self._begun = time.monotonic()
@@ -200,8 +199,8 @@ class Journal:
                     yield message
             except _Torn as torn:
                 (at,) = torn.args
-                self.n_torn = len(data) - at
-                logger.warning("journal cut file=%s byte=%d n_bytes=%d", path, at, self.n_torn)
+                n_bytes = len(data) - at
+                logger.warning("journal cut file=%s byte=%d n_bytes=%d", path, at, n_bytes)
                 os.truncate(path, at)
             self.n_records, self.n_bytes = count, path.stat().st_size
         self.work_s = time.monotonic() - began

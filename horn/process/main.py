@@ -413,6 +413,7 @@ class TaskProcess:
         if recorder is not None:
             self.line.send(control.TraceEvents(tuple(recorder.events), recorder.n_left_out))
         total = dataclasses.asdict(context.group.spent + context.spent)
+        total |= context.group.transport.counters.troubles()
         staleness = {} if guest is None else dict(guest.server.staleness)
         self._finish(total, staleness, **dataclasses.asdict(ending))
 

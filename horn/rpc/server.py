@@ -71,7 +71,7 @@ class RpcServer:
         host, port = listening(url, key is not None)
         self.name, self.quotas = name, quotas or Quotas()
         self.audit, self.on_failed = audit or AuditLog(), on_failed
-        self.n_refused = self.n_malformed = 0  # calls; frames, whose senders were cut off
+        self.n_refused = 0  # calls
         self.public = b""
         self._key, self._ops = key, dict[str, Operation]()
         self._calls: dict[tuple[bytes, int], RpcCall] = {}
@@ -221,7 +221,6 @@ class RpcServer:
         try:
             self._hear(peer, who, address, *calls.decode(parts))
         except ProtocolError as error:
-            self.n_malformed += 1
             self.audit.line("malformed", address=address, key=who, reason=str(error))
             self._banned = {other: ends for other, ends in self._banned.items() if ends > now}
             self._banned[peer] = now + self.quotas.ban_s

@@ -65,8 +65,8 @@ class Channel:
 @dataclass
 class TransportCounters:
     """Counters since the start. Frames: ``n_dropped`` of strangers, ``n_damaged`` of peers,
-    ``n_had`` repeated or too early, ``n_again`` sent again. ``n_mended`` : connections made anew.
-    ``wait_s`` : time of waiting.
+    ``n_repeated`` repeated or too early, ``n_resent`` sent again. ``n_mended`` : connections made
+    anew. ``wait_s`` : time of waiting.
     """
 
     n_sent: int = 0
@@ -76,9 +76,14 @@ class TransportCounters:
     wait_s: float = 0.0
     n_dropped: int = 0
     n_damaged: int = 0
-    n_had: int = 0
-    n_again: int = 0
+    n_repeated: int = 0
+    n_resent: int = 0
     n_mended: int = 0
+
+    def troubles(self) -> dict[str, int]:
+        """What went wrong and was put right."""
+        names = ("n_dropped", "n_damaged", "n_repeated", "n_resent", "n_mended")
+        return {name: getattr(self, name) for name in names}
 
 
 class PeerLost(MemberLost):

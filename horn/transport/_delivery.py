@@ -200,7 +200,7 @@ class Delivery(Transport):
             stream.put(frame, None if is_gone is always else is_gone)
             progress = True
             if frame.n_puts > 1:
-                self.counters.n_again += 1
+                self.counters.n_resent += 1
                 continue
             fresh, peer.fresh = peer.fresh, None
             assert fresh is not None
@@ -281,7 +281,7 @@ class Delivery(Transport):
         if meta.ack > stream.n_known:
             stream.known(meta.ack)
         if not stream.admit(message.seq):
-            self.counters.n_had += 1
+            self.counters.n_repeated += 1
             peer.must_tell |= stream.asks_again
             return
         peer.n_damaged = 0

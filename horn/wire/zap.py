@@ -33,7 +33,6 @@ class AllowedKeys:
         self.audit = audit or AuditLog()
         self.where = where  # of the socket, for the log
         self.n_refused = 0
-        self.n_admitted = 0
         self._known: dict[bytes, str] = {}
 
     def admit(self, public: bytes, who: str) -> None:
@@ -54,7 +53,6 @@ class AllowedKeys:
                 who = self._known.get(z85.encode(parts[6]), "")
                 reason = "" if who else "unknown key"
         if who:
-            self.n_admitted += 1
             return [b"1.0", request, b"200", b"OK", who.encode(), b""]
         self.n_refused += 1
         self.audit.line("refused", address=address, reason=reason, at=self.where)

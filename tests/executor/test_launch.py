@@ -144,6 +144,7 @@ def test_progress_and_counters_of_a_group(tmp_path):
     assert sent == received > 0
     for row in run.counters:
         assert row["n_supersteps"] > 8 and row["compute_s"] > 0 and row["sent_bytes"] > 0
+        assert {row[f"n_{what}"] for what in ("dropped", "damaged", "repeated", "mended")} == {0}
     events = json.loads(trace.read_text())["traceEvents"]
     assert {e["tid"] for e in events if e["ph"] == "X"} == {0, 1}
     lines = [e for e in events if e["ph"] == "i"]

@@ -98,7 +98,7 @@ def task(given: Any, stack: ExitStack) -> None:
         if hold := given.holds.get(str(clock)):
             wait_for(hold)
         if clock % given.say_every == 0:
-            say(clock=clock, links=links.n_links)
+            say(clock=clock)
         wire.push(Push(clock, 1, ones))
         wire.give_all()
     wire.leave()

@@ -73,7 +73,7 @@ def talk(scheme, wrong, n_frames=N_FRAMES):
 def test_of_10_000_corrupt_frames_none_is_applied(scheme):
     n_wrong, complaints, counters = talk(scheme, flipped(scheme))
     assert n_wrong >= 0.99 * N_FRAMES and counters.n_damaged == n_wrong
-    assert not complaints and counters.n_had == 0
+    assert not complaints and counters.n_repeated == 0
 
 
 def test_a_frame_that_comes_again_is_not_applied_again():
@@ -86,7 +86,7 @@ def test_a_frame_that_comes_again_is_not_applied_again():
         return [before] if before else []
 
     n_wrong, complaints, counters = talk("tcp", again, 2000)
-    assert counters.n_had >= n_wrong >= 1999 and not complaints
+    assert counters.n_repeated >= n_wrong >= 1999 and not complaints
 
 
 def test_an_old_attempt_is_refused():

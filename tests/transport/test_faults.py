@@ -55,12 +55,12 @@ def run(faults, n_steps=N_STEPS, timeout_s=TIMEOUT_S):
 
 def test_without_faults_nothing_is_sent_again():
     for counters in good(run({})):
-        assert counters.n_damaged == counters.n_had == 0
+        assert counters.n_damaged == counters.n_repeated == 0
 
 
 def test_a_doubled_frame_is_dropped():
     _, counters = good(run({(0, 1, N_SETUP + 3): DuplicateFault()}))
-    assert counters.n_had >= 1
+    assert counters.n_repeated >= 1
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_doubled_frame_is_dropped():
 def test_a_frame_that_did_not_come_is_sent_again(fault, number):
     """A block, an arrival, and the last, which nothing shows that comes after it."""
     counters, _ = good(run({(0, 1, number): fault}))
-    assert counters.n_again >= 1
+    assert counters.n_resent >= 1
 
 
 def test_who_has_a_plan_may_be_at_the_next_before_others_have_it():
@@ -87,7 +87,7 @@ def test_who_has_a_plan_may_be_at_the_next_before_others_have_it():
             t.plan(all_to_all(3, (n,)), TIMEOUT_S)
         return t.counters
 
-    assert good(run_threads("inproc", 3, body, made=made))[2].n_again >= 1
+    assert good(run_threads("inproc", 3, body, made=made))[2].n_resent >= 1
 
 
 def test_an_overtaken_frame_has_its_turn():
@@ -109,7 +109,7 @@ def test_an_overtaken_frame_has_its_turn():
         t.barrier(2, TIMEOUT_S)
         return t.counters
 
-    assert good(run_threads("inproc", 2, body, made=made))[1].n_had >= 1
+    assert good(run_threads("inproc", 2, body, made=made))[1].n_repeated >= 1
 
 
 @settings(max_examples=40, deadline=None)

@@ -89,7 +89,7 @@ def test_who_is_refused_is_in_the_log_a_few_times(caplog):
             wait_until(lambda n=byte: allowed.n_refused > n)
             dealer.close(0)
             context.term()
-        assert t.receive(0.0) is None and allowed.n_admitted == 0
+        assert t.receive(0.0) is None
     lines = [m for m in caplog.messages if m.startswith("event=refused address=127.0.0.1 ")]
     assert len(lines) == 10
     # Who has hung up before its address was read is another source.
