@@ -316,13 +316,12 @@ def search(
     fixed = pinned(network, pins)
     _check_sequences(job, fixed)
     machine = machine or calibrate(job.dtype)
-    if transport not in machine.latency_s:  # then one of the user's
-        kind = transports.load(transport)
-        machine = dataclasses.replace(
-            machine,
-            latency_s={**machine.latency_s, transport: kind.latency_s},
-            bandwidth_bytes_per_s={**machine.bandwidth_bytes_per_s, transport: kind.bytes_per_s},
-        )
+    kind = transports.load(transport)  # perhaps one of the user's, with a figure assumed
+    machine = dataclasses.replace(
+        machine,
+        latency_s={transport: kind.latency_s, **machine.latency_s},
+        bandwidth_bytes_per_s={transport: kind.bytes_per_s, **machine.bandwidth_bytes_per_s},
+    )
     target = target_kind(job.network, job.target, job.data)
     part = parts.length_of(network.steps) if job.recompute else 0
     program = lower.training_program(network, job.optimizer, target, thin=False, part=part)

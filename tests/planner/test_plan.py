@@ -206,6 +206,19 @@ def test_interpreted_networks_and_unknown_transports():
         plan.cheapest(job(chain(4, 3, 2, neuron=Slow)), 2, machine=HERE)
     with pytest.raises(JobError, match="pigeon"):
         plan.cheapest(job(chain(4, 3, 2)), 2, machine=HERE, transport="pigeon")
+    for assumed in ("latency=1us", "latency=1us,bandwidth=10Gbit"):
+        with pytest.raises(JobError, match="no transport is called 'pigeon'; known"):
+            plan.plan(job(chain(4, 3, 2)), tasks=2, transport="pigeon", assume=assumed)
+
+
+def test_of_a_users_transport_one_figure_may_be_assumed():
+    own = "horn.transport.tcp:Tcp"
+    for word, figure in (("latency=1us", "latency_s"), ("bandwidth=1kb", "bandwidth_bytes_per_s")):
+        machine = Assumption.parse(word).machine(HERE, 2, own)
+        found = plan.search(job(chain(4, 3, 2)), 2, machine=machine, transport=own).costs.machine
+        for name in ("latency_s", "bandwidth_bytes_per_s"):
+            own_figure = getattr(found, name)[own]
+            assert (own_figure == getattr(found, name)["tcp"]) is (name != figure)
 
 
 def test_the_fewest_rows_for_a_second_thread_are_those_that_are_given_one():
