@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from horn import ir
 from horn.aggregates import Aggregate
@@ -48,11 +49,14 @@ def digest(layer: Layer, receivers: Iterable[Layer] = ()) -> str:
         forward, backward, interlayer = read_layer(layer, True, receivers=receivers)
     except CompileError:
         return ""
-    parts = [forward.output, *forward.states.values(), *forward.pushes.values(), forward.sits_out,
-             *forward.traces.values(), interlayer]  # fmt: skip
-    if backward is not None:
-        parts += [backward.delta, *backward.pushes.values(), *backward.parameters.values()]
-    return "".join("-" if part is None else part.place[1].hex() for part in parts)
+    whole: dict[str, Any] = {"interlayer": interlayer}
+    for kind, read in (("forward", forward), ("backward", backward)):
+        for name, part in vars(read).items() if read else ():
+            of = part if isinstance(part, dict) else {"": part}
+            whole |= {f"{kind}.{name} {key}": node for key, node in of.items()}
+    return "\n".join(
+        f"{what}: {node.place[1].hex()}" for what, node in whole.items() if isinstance(node, Node)
+    )
 
 
 def asks(forward: ForwardIR) -> bool:
