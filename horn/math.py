@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math as _m
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 pi, e = _m.pi, _m.e
@@ -145,14 +146,15 @@ def _beyond(name: str, args: tuple[Any, ...]) -> float:
         return _told(name, args, float(_numpy(name, tuple(np.float64(a) for a in args))))
 
 
-# Called with the name, the arguments and the result of a function without a finite result; the
-# last one counts (horn.autodiff.tape.observing).
-observers: list[Callable[[str, Sequence[float], float], None]] = []
+# Called with the name, the arguments and the result of a function without a finite result, in the
+# thread that observes (horn.autodiff.tape.observing).
+observer: ContextVar[Callable[[str, Sequence[float], float], None] | None]
+observer = ContextVar("observer", default=None)
 
 
 def _told(name: str, values: Sequence[float], found: float) -> float:
-    if observers:
-        observers[-1](name, values, found)
+    if (observe := observer.get()) is not None:
+        observe(name, values, found)
     return found
 
 

@@ -17,6 +17,7 @@ import numbers
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,12 +41,16 @@ Rule = Callable[
 ]  # (arguments..., result) -> d result / d argument, or None for "not at all"
 
 _serial = itertools.count()
-# Listeners to every comparison, which may overrule it: horn.interpreter.neuron_kinds walks all
+# Each of a thread's own: several may run networks at the same time.
+# The listener to every comparison, which may overrule it: horn.interpreter.neuron_kinds walks all
 # paths of a method this way.
-_listeners: list[Callable[[bool, tuple[Any, ...]], bool]] = []
-# Observers of every operation and of every flow back: horn.interpreter.trouble finds the first
+_listener: ContextVar[Callable[[bool, tuple[Any, ...]], bool] | None]
+_listener = ContextVar("listener", default=None)
+# The observer of every operation and of every flow back: horn.interpreter.trouble finds the first
 # number that is not finite.
-_observers: list[Observer] = []
+_observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
+# The function that computes the reductions over a whole layer (horn.interpreter.layerwise).
+_layer: ContextVar[Callable[[str, Traced], Any] | None] = ContextVar("layer", default=None)
 
 
 def _infix(op: str) -> tuple[Callable[[Traced, Any], Any], Callable[[Traced, Any], Any]]:
@@ -195,39 +200,36 @@ class Traced:
 
 numbers.Number.register(Traced)
 
-# Functions that compute the reductions over a whole layer (horn.interpreter.layerwise).
-_layers: list[Callable[[str, Traced], Any]] = []
-
 
 def _of_layer(word: str, value: Traced) -> Any:
-    if not _layers:
+    if (answer := _layer.get()) is None:
         what = {"iter": "cannot be looped over", "len": "has no len"}.get(word, f"has no {word!r}")
         raise user_text.error(
             f"a number {what}: a neuron has one number here; sum(), max(), len and the like over a "
             "whole layer are for interlayers and losses"
         )
-    return _layers[-1](word, value)
+    return answer(word, value)
 
 
 class _Above:
-    """A context in which a function is called instead of the earlier ones of a stack."""
+    """A context in which a function is called instead of that of the context around it."""
 
-    functions: list[Any]
+    variable: ContextVar[Any]
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
     def __enter__(self) -> None:
-        self.functions.append(self.function)
+        self.before = self.variable.set(self.function)
 
     def __exit__(self, *exception: object) -> None:
-        self.functions.pop()
+        self.variable.reset(self.before)
 
 
 class answering(_Above):
     """The context ``with answering(f)``: f(word, number) computes reductions over the layer."""
 
-    functions = _layers
+    variable = _layer
 
 
 class listening(_Above):
@@ -235,19 +237,18 @@ class listening(_Above):
     Traced numbers and returns the outcome to use.
     """
 
-    functions = _listeners
+    variable = _listener
 
 
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
     """The context ``with observing(o)``: o alone sees every operation, not earlier observers."""
-    _observers.append(observer)
-    math.observers.append(observer.made)
+    before, of_math = _observer.set(observer), math.observer.set(observer.made)
     try:
         yield
     finally:
-        _observers.pop()
-        math.observers.pop()
+        _observer.reset(before)
+        math.observer.reset(of_math)
 
 
 class Nobody:
@@ -280,7 +281,8 @@ def extreme(of: Callable[..., Any], values: Sequence[Any]) -> Any:
 
 def told(outcome: bool, *operands: Any) -> bool:
     """Report a comparison to the listener, and return the outcome that it chooses."""
-    return _listeners[-1](outcome, operands) if _listeners else outcome
+    listener = _listener.get()
+    return outcome if listener is None else listener(outcome, operands)
 
 
 def make(op: str, *args: Any) -> Any:
@@ -299,9 +301,9 @@ def make(op: str, *args: Any) -> Any:
             values.append(float(a))
     value = compute(op, *values)
     found = Traced(value, op, args, variable=variable, varies=varies, batch=batch)
-    if _observers:
-        _observers[-1].made(op, values, value)
-        _observers[-1].placed(found)
+    if (observer := _observer.get()) is not None:
+        observer.made(op, values, value)
+        observer.placed(found)
     return found
 
 
@@ -432,7 +434,7 @@ def adjoints(
     With ``traced`` the derivatives are Traced themselves, so that they can be differentiated again.
     """
     table: dict[int, Any] = {}
-    roots = []
+    roots, observer = [], _observer.get()
     for root, seed in seeds:
         if isinstance(root, Traced):
             roots.append(root)
@@ -448,9 +450,9 @@ def adjoints(
             if isinstance(arg, Traced) and arg.variable:
                 slope = rule(*args, result)
                 if slope is not None:
-                    if _observers:
+                    if observer is not None:
                         plain = [number(a) for a in args]
-                        _observers[-1].flowed(node, plain, number(slope), number(flow))
+                        observer.flowed(node, plain, number(slope), number(flow))
                     table[arg.serial] = table.get(arg.serial, 0.0) + slope * flow
     return table
 

@@ -15,6 +15,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,8 @@ def _length(value: Any) -> Any:
     return Traced(0.0) if found == 0 and isinstance(value, ReceivedMessages) else found
 
 
-# The predicates that decide which neuron may print; the last one counts.
-_speakers: list[Callable[[Any], bool]] = []
+# The predicate that decides which neuron may print, of a thread's own.
+_may_print: ContextVar[Callable[[Any], bool] | None] = ContextVar("may_print", default=None)
 
 
 @contextmanager
@@ -80,11 +81,11 @@ def printing(may: Callable[[Any], bool]) -> Iterator[None]:
     """Let only the neurons print for which ``may`` is true. Walks, which only classify a method,
     print nothing.
     """
-    _speakers.append(may)
+    before = _may_print.set(may)
     try:
         yield
     finally:
-        _speakers.pop()
+        _may_print.reset(before)
 
 
 def _print(*values: Any, **named: Any) -> None:
@@ -92,7 +93,8 @@ def _print(*values: Any, **named: Any) -> None:
     while frame is not None and not isinstance(frame.f_locals.get("self"), Neuron):
         frame = frame.f_back
     speaker = None if frame is None else frame.f_locals["self"]
-    if not _speakers or _speakers[-1](speaker):
+    may = _may_print.get()
+    if may is None or may(speaker):
         print(*values, **named)
 
 

@@ -14,7 +14,9 @@ all of one input, alone, each product taken once. A path that reads neither is o
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from horn.autodiff.tape import Traced, below
@@ -25,6 +27,7 @@ from horn.neuron import WEIGHT
 # Enough for every neuron seen so far by a wide margin; a method with more paths is judged by these.
 MOST_PATHS, MOST_TURNS = 256, 24
 PROBES = 3
+_WALKING = threading.RLock()  # Python has one breakpointhook for all threads
 
 FREE, FULL, BAD = "free", "full", "bad"
 
@@ -34,46 +37,53 @@ def walk(make: Callable[[], Call]) -> Iterator[Call]:
     count; the others turn comparisons around, perhaps beyond the method's assumptions, so that an
     error there means nothing."""
     pending: list[list[bool]] = [[]]
-    hook, sys.breakpointhook = sys.breakpointhook, lambda *a, **k: None
-    try:
-        for number in range(MOST_PATHS):
-            if not pending:
-                return
-            script = pending.pop()
-            call = make()
-            outcomes: list[bool] = []
-            listen = call.compared
+    for number in range(MOST_PATHS):
+        if not pending:
+            return
+        script = pending.pop()
+        call = make()
+        outcomes: list[bool] = []
+        listen = call.compared
 
-            def turn(
-                outcome: bool,
-                operands: tuple[Any, ...],
-                script: list[bool] = script,
-                outcomes: list[bool] = outcomes,
-                listen: Callable[..., bool] = listen,
-            ) -> bool:
-                listen(outcome, operands)
-                outcome = script[len(outcomes)] if len(outcomes) < len(script) else outcome
-                outcomes.append(outcome)
-                return outcome
+        def turn(
+            outcome: bool,
+            operands: tuple[Any, ...],
+            script: list[bool] = script,
+            outcomes: list[bool] = outcomes,
+            listen: Callable[..., bool] = listen,
+        ) -> bool:
+            listen(outcome, operands)
+            outcome = script[len(outcomes)] if len(outcomes) < len(script) else outcome
+            outcomes.append(outcome)
+            return outcome
 
-            call.compared = turn  # type: ignore[method-assign]
-            try:
+        call.compared = turn  # type: ignore[method-assign]
+        try:
+            with _without_breakpoints():
                 call.run()
-                finished = True
-            except HornError:
-                if number == 0:
-                    raise
-                finished = False
-            except Exception:
-                # Arithmetic and the like on a path that no real number takes; else the real run
-                # raises it.
-                finished = False
-            for place in range(len(script), min(len(outcomes), MOST_TURNS)):
-                pending.append([*outcomes[:place], not outcomes[place]])
-            if finished:
-                yield call
-    finally:
-        sys.breakpointhook = hook
+            finished = True
+        except HornError:
+            if number == 0:
+                raise
+            finished = False
+        except Exception:
+            # Arithmetic and the like on a path that no real number takes; else the real run
+            # raises it.
+            finished = False
+        for place in range(len(script), min(len(outcomes), MOST_TURNS)):
+            pending.append([*outcomes[:place], not outcomes[place]])
+        if finished:
+            yield call
+
+
+@contextmanager
+def _without_breakpoints() -> Iterator[None]:
+    with _WALKING:
+        hook, sys.breakpointhook = sys.breakpointhook, lambda *a, **k: None
+        try:
+            yield
+        finally:
+            sys.breakpointhook = hook
 
 
 def probes(

@@ -1,9 +1,16 @@
 """The interpreter against the loss itself: what it derives is what finite differences see."""
 
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 import horn
+from horn.autodiff.tape import Traced
+from horn.interpreter import layerwise, neuron_kinds
+from horn.interpreter.calls import Call
 from tests.api.interpreted import (
     Conditional,
     Everything,
@@ -220,3 +227,51 @@ def test_feedback_alignment_goes_back_through_fixed_random_weights():
     np.testing.assert_allclose(backs[2], backs[0], atol=1e-9)
     weights = made.parameters()["layer2.weight"]
     assert np.abs(backs[0] - (weights - weights.mean(axis=0))).max() > 0.1
+
+
+def test_layers_that_threads_run_at_the_same_time_hear_their_own_answers():
+    has_answer, is_heard, others = threading.Event(), threading.Event(), []
+
+    def run(f, size):
+        rows = [(Traced(float(k), varies=True),) for k in range(size)]
+        return [x.value for x in layerwise.run(f, rows)[0]]
+
+    def other(output):
+        total = output.sum()
+        has_answer.set()
+        assert is_heard.wait(10.0)
+        return total + output
+
+    def f(output):
+        if not others:
+            others.append(pool.submit(run, other, 5))
+            assert has_answer.wait(10.0)
+        total = output.sum()
+        is_heard.set()
+        return total + output
+
+    with ThreadPoolExecutor(1) as pool:
+        assert run(f, 3) == [3.0, 4.0, 5.0]
+        assert others[0].result() == [10.0, 11.0, 12.0, 13.0, 14.0]
+
+
+class Walked(Call):
+    """A call of nothing, with a comparison."""
+
+    def __init__(self):
+        pass
+
+    def compared(self, outcome, operands):
+        return outcome
+
+    def run(self, parameters=()):
+        self.compared(True, ())
+        return self
+
+
+def test_walks_of_methods_leave_breakpoint_as_it_was_in_whatever_order_they_end():
+    before = sys.breakpointhook
+    first, second = neuron_kinds.walk(Walked), neuron_kinds.walk(Walked)
+    next(first), next(second)
+    assert len(list(first)) == len(list(second)) == 1
+    assert sys.breakpointhook is before
