@@ -18,6 +18,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar, TypeAlias
 
+from horn.aggregates import COLUMNS
 from horn.atomic_write import atomic_write
 from horn.errors import CallbackError, HornError, JobError, ModelError
 from horn.mistakes import is_function, shown, teaches
@@ -266,7 +267,8 @@ def may_add_columns(callbacks: Iterable[Any]) -> bool:
 def _check_columns(name: str, does: str, columns: Iterable[str], job: Job) -> None:
     """Raise ModelError for columns that the history of a job cannot have."""
     for column in columns:
-        if column not in job.columns and not may_add_columns(job.callbacks):
+        may_come = column not in COLUMNS and may_add_columns(job.callbacks)
+        if column not in job.columns and not may_come:
             raise ModelError(
                 f"{name} {does} {column!r}, which this job does not measure; its columns are "
                 f"{', '.join(job.columns)}"
@@ -307,16 +309,20 @@ class Watching(Callback):
             self.best = None
 
     def has_improved(self, context: TrainingContext) -> bool:
-        """Whether the last row is the best so far; then that is ``best``."""
+        """Whether the last row is the best so far; then that is ``best``. An undefined value is
+        none.
+        """
         row = context.row
         assert row is not None
-        value = row.get(self.monitor)
-        if value is None:
+        if self.monitor not in row:
             there = ", ".join(name for name, found in row.items() if isinstance(found, float))
             raise ModelError(
                 f"{type(self).__name__} watches {self.monitor!r}, which this job does not measure; "
                 f"it measures {there}"
             )
+        value = row[self.monitor]
+        if value is None or math.isnan(value):  # as of a metric that this epoch leaves undefined
+            return False
         sign = 1.0 if self.mode == "min" else -1.0
         if self.best is None or sign * value < sign * self.best - self.min_delta:
             self.best = float(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -350,7 +351,7 @@ class Job:
         """
         stopping = self.early_stopping or EarlyStopping()
         value = row[stopping.monitor]
-        if value is None:
+        if value is None or math.isnan(value):
             return float("inf")
         better = stopping.mode or self._better[stopping.monitor]
         return -value if better == "max" else value  # type: ignore[no-any-return]

@@ -122,7 +122,7 @@ class Sweep:
 
     def _score(self, trial: Trial) -> float | None:
         value = trial.row.get(self.monitor)
-        if trial.state != "SUCCEEDED" or not isinstance(value, (int, float)):
+        if trial.state != "SUCCEEDED" or not isinstance(value, (int, float)) or math.isnan(value):
             return None
         return float(value) if any(word in self.monitor for word in LOWER) else -float(value)
 

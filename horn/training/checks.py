@@ -7,7 +7,7 @@ from typing import Any
 
 from horn import explain
 from horn.backends import is_compiled, load
-from horn.callbacks import Watching, may_add_columns
+from horn.callbacks import Watching
 from horn.data.stream import Stream
 from horn.errors import CompileError, JobError
 from horn.ir import OUTPUT, TARGET, formulas
@@ -26,17 +26,23 @@ logger = logging.getLogger(__name__)
 def check_monitor(job: Job) -> None:
     """Check that the figures that select the best model, or the rate, can be measured."""
     watched = [(type(c).__name__, c.watched) for c in job.callbacks if isinstance(c, Watching)]
-    if may_add_columns(job.callbacks):
-        watched = []
     if job.early_stopping:
         watched.append(("early stopping", job.early_stopping.monitor))
     if (job.early_stopping or job.keep_best) and not job.network.is_judged:
         raise JobError("early stopping and keep_best need a loss, but the network has none")
     for name, monitor in watched:
-        if monitor == "val_acc" and not has_answers(job.network, job.validation, job.target):
+        if monitor in ("loss", "val_loss") and not job.network.is_judged:
+            raise JobError(f"{name} watches {monitor}, but the network has none")
+        if monitor == "acc" and isinstance(job.data, Stream):
             raise JobError(
-                f"{name} watches val_acc, but accuracy needs class labels, one-hot rows, or 0 and "
-                f'1 of sigmoid outputs; watch "val_loss"'
+                f"{name} watches acc, which is not measured on a stream; give validation=(x, y) "
+                'and watch "val_acc"'
+            )
+        data = job.validation if monitor == "val_acc" else job.data
+        if monitor in ("acc", "val_acc") and not has_answers(job.network, data, job.target):
+            raise JobError(
+                f"{name} watches {monitor}, but accuracy needs class labels, one-hot rows, or 0 "
+                f'and 1 of sigmoid outputs; watch "{monitor[:-3]}loss"'
             )
 
 

@@ -431,6 +431,49 @@ def test_reduce_on_plateau_waits_and_reduces():
     assert given.mode == "max" and run.history["learning_rate"] == rates
 
 
+def test_an_undefined_value_is_no_best_and_ends_nothing():
+    values = iter([float("nan"), float("nan"), 0.5, float("nan"), 0.7, 0.6])  # the first: a trial
+
+    def odd(y_true, y_pred):
+        return next(values)
+
+    given = horn.ReduceOnPlateau("val_odd", factor=0.5, patience=2)
+    run = horn.train(
+        job(metrics=[odd], validation=held_out(), epochs=5, optimizer=horn.SGD(0.1),
+            callbacks=[given])
+    )  # fmt: skip
+    assert run.history["val_odd"] == [None, 0.5, None, 0.7, 0.6]
+    assert given.best == 0.7 and given.waited == 1
+
+    def own(context):
+        context.row["own"] = {2: 3.0, 4: 5.0}.get(context.epoch, float("nan"))
+
+    given = horn.ReduceOnPlateau("own", factor=0.5, patience=2)
+    run = horn.train(job(callbacks=[own, given], epochs=5))
+    assert given.best == 5.0 and run.history["learning_rate"] == [0.1] * 5
+
+
+def test_a_loss_that_is_undefined_in_the_first_epoch_is_not_the_best_for_ever():
+    stopping = horn.EarlyStopping(patience=2)
+    given = job(validation=held_out(), early_stopping=stopping)
+    scores = [given.score({"val_loss": value}) for value in (float("nan"), 2.0, None, 1.0)]
+    assert scores == [float("inf"), 2.0, float("inf"), 1.0]
+
+
+@pytest.mark.parametrize("monitor", ["loss", "val_loss", "acc", "val_acc"])
+def test_what_nobody_measures_is_said_before_the_first_update_beside_functions_too(monitor):
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(2, loss="squared_error" if "acc" in monitor else None)
+    x, y = np.random.default_rng(0).standard_normal((2, 40, 3))
+    both = [lambda context: None, horn.ReduceOnPlateau(monitor)]
+    target = "labels" if "acc" in monitor else None
+    given = horn.Job(net, (x, y[:, :2]), validation=0.2, epochs=1, callbacks=both, target=target)
+    said = "accuracy needs class" if "acc" in monitor else "the network has none"
+    with pytest.raises(horn.HornError, match=f"ReduceOnPlateau watches {monitor}, but {said}"):
+        horn.train(given)
+
+
 def plateau(**more: Any) -> tuple[horn.Job, horn.ReduceOnPlateau]:
     given = horn.ReduceOnPlateau("loss", factor=0.5, patience=1, min_delta=0.2)
     return job(callbacks=[given], epochs=8, **more), given

@@ -18,7 +18,7 @@ from horn.cli import _remote
 from horn.cluster.client import ClusterClient
 from horn.coordination.jobs import ENDED, JobState
 from horn.errors import ClusterError, JobError, NotFound, Unreachable
-from horn.sweep import combinations
+from horn.sweep import Sweep, Trial, combinations
 from tests.cluster.agents import FOREVER, ROOT, Agents
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -63,6 +63,15 @@ def test_a_sweep_has_no_more_runs_than_somebody_waits_for():
         combinations(["a=0.1:1:log:100000000"])
     with pytest.raises(JobError, match="there are 1,000,000,000 combinations, each .* 10,000 at"):
         combinations([f"{name}=0.1:1:lin:1000" for name in "abc"])
+
+
+def test_a_run_whose_score_is_undefined_is_never_the_best():
+    trials = [Trial(k, (("a", str(k)),)) for k in (1, 2, 3)]
+    sweep = Sweep(trials, "val_own")
+    for trial, value in zip(trials, (float("nan"), 0.5, 0.7), strict=True):
+        trial.ended("SUCCEEDED", {"history": [{"epoch": 1, "val_own": value}], "best_epoch": None})
+    assert [sweep.heard(trial) for trial in trials] == [False, True, True]
+    assert sweep.ranked() == [trials[2], trials[1]] and sweep.best is trials[2]
 
 
 def test_a_sweep_prints_a_table_and_keeps_the_best_model(run: Any) -> None:
