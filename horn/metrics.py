@@ -108,12 +108,6 @@ def valid(lengths: Array, steps: int) -> Array:
     return np.asarray(np.arange(steps) < lengths[:, None]).ravel()
 
 
-def held(array: Array, lengths: Array, steps: int) -> Array:
-    """(n, any steps, ...) -> (n, steps, ...): a sequence's last value fills the steps behind it."""
-    places = np.minimum(np.arange(steps), lengths[:, None] - 1)
-    return np.asarray(array[np.arange(len(array))[:, None], places])
-
-
 def n_answers(network: Network, data: Dataset) -> int:
     """The number of answers in a data set that can be right."""
     kind = answers(network, "labels", data.y)

@@ -12,6 +12,7 @@ import numpy as np
 from horn import metrics
 from horn.backends import Array, Setup, is_compiled, make, target_kind
 from horn.data import Dataset
+from horn.data.in_steps import filled
 from horn.description import Description, rebuild
 from horn.evaluation import measure
 from horn.initial import sparse_edges
@@ -88,7 +89,7 @@ class ModelEngines:
                 network = self.as_learned()
                 self._of_pieces = self._engine_of(network.of_steps(steps_of_piece(network)))
             sent = answers_of(self._of_pieces, data, self._of_pieces.network, self.dtype)
-        return sent if data.lengths is None else metrics.held(sent, data.lengths, sent.shape[1])
+        return sent if data.lengths is None else filled(sent, data.lengths, sent.shape[1])
 
     def measured(self, data: Dataset, wanted: tuple[Metric, ...]) -> dict[str, float]:
         """The losses and metrics of these data."""

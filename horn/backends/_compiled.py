@@ -25,6 +25,7 @@ from horn.backends import (
 )
 from horn.compiler import lower, parts
 from horn.data import Dataset
+from horn.data.in_steps import filled
 from horn.errors import ModelError
 from horn.layers import Layer, Link
 from horn.network import Network
@@ -325,7 +326,7 @@ class CompiledEngine:
         """The outputs, side by side; at the last step alone, unless each step is answered."""
         found = self._sent(runner)
         if data.lengths is not None:
-            found = metrics.held(found, data.lengths[rows], self.network.steps)
+            found = filled(found, data.lengths[rows], self.network.steps)
         is_last = found.ndim == 3 and not self._answers_each
         return found[:, -1] if is_last else found
 
@@ -425,7 +426,7 @@ class CompiledEngine:
         if data.lengths is not None:  # behind the end of a sequence its last value is repeated
             for name in found:
                 if found[name].ndim == 3 and name.endswith(".output"):
-                    found[name] = metrics.held(found[name], data.lengths[rows], self.network.steps)
+                    found[name] = filled(found[name], data.lengths[rows], self.network.steps)
                 elif found[name].ndim == 3:
                     behind = self.network.steps - found[name].shape[1]
                     found[name] = np.pad(found[name], ((0, 0), (0, behind), (0, 0)))

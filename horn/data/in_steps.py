@@ -194,7 +194,9 @@ def labels_of(y: Array, what: str) -> Coded:
 
 
 def filled(array: Array, ends: Array, steps: int) -> Array:
-    """An array (n, any steps, ...) with so many steps; after its end it repeats the last."""
+    """An array (n, any steps, ...) with so many steps: a sequence's last value fills those behind
+    its end.
+    """
     n_before = array.shape[1]
     if n_before == steps and (ends == steps).all():
         return array

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from horn.autodiff import user_text
 from horn.autodiff.tape import (
+    Nobody,
     Traced,
     answering,
     below,
@@ -154,14 +155,6 @@ def _is_same_on_all_paths(f: Callable[..., Any], row: tuple[Any, ...], layer: _L
     return not _varies(*found) and len(set(map(form, found))) == 1
 
 
-class _Unseen:
-    """An observer that looks away: what other paths compute has not happened."""
-
-    def made(self, op: str, values: Sequence[float], result: float) -> None: ...
-    def placed(self, made: Traced) -> None: ...
-    def flowed(self, node: Traced, args: Sequence[float], slope: float, flow: float) -> None: ...
-
-
 def _on_all_paths(f: Callable[..., Any], row: tuple[Any, ...], layer: _Layer) -> list[Any]:
     """The results of f for a neuron on its path, and with each of its comparisons turned around."""
     found: list[Any] = []
@@ -183,7 +176,7 @@ def _on_all_paths(f: Callable[..., Any], row: tuple[Any, ...], layer: _Layer) ->
 
         layer.turn = 0
         try:
-            with listening(turn), observing(_Unseen()):
+            with listening(turn), observing(Nobody()):
                 found.append(f(*row))
         except (_LayerAsked, Exception):
             found.append(None)  # a path that no real number takes; else the real run has raised it
