@@ -121,6 +121,17 @@ def number(value: Any, form: str = ".4f") -> str:
     return format(value, form)
 
 
+def checkpoint_every(text: str | None) -> dict[str, Any]:
+    """The settings of ``train`` for --checkpoint-every 100 or 30s. Raises JobError."""
+    if text is None:
+        return {}
+    if not text.isdecimal():
+        return {"checkpoint_seconds": duration(text)}
+    if not int(text):
+        raise JobError("--checkpoint-every 0: write how many iterations, from 1, or a time")
+    return {"checkpoint_every": int(text)}
+
+
 def duration(text: str) -> float:
     """Parse 90, 90s, 5m or 2h to seconds. Raises JobError."""
     found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", text.lower())

@@ -76,11 +76,7 @@ def _as_asked(options: Mapping[str, Any]) -> dict[str, Any]:
     found["arguments"], found["pins"] = options["args"], terminal.pins(options["pins"])
     for name in ("timeout", "superstep_timeout", "start_timeout"):
         found[name] = None if options[name] is None else terminal.duration(options[name])
-    every = options["checkpoint_every"]
-    if every is not None and every.isdecimal():
-        found["checkpoint_every"] = int(every)
-    elif every is not None:
-        found["checkpoint_seconds"] = terminal.duration(every)
+    found |= terminal.checkpoint_every(options["checkpoint_every"])
     found["settings"] = {}
     for text in options["settings"]:
         key, equals, value = text.partition("=")

@@ -226,15 +226,9 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
 def _checkpoints(options: dict[str, Any], stem: str) -> None:
     """Rename options for ``train``: --checkpoint-every 100 or 30s, --resume [RUN]."""
     from horn import terminal
-    from horn.errors import JobError
 
     every, resume = options.pop("checkpoint_every"), options.pop("resume")
-    if every is not None and every.isdecimal():
-        if not int(every):
-            raise JobError("--checkpoint-every 0: write how many iterations, from 1, or a time")
-        options["checkpoint_every"] = int(every)
-    elif every is not None:
-        options["checkpoint_seconds"] = terminal.duration(every)
+    options |= terminal.checkpoint_every(every)
     if options["changed"] and resume is None:
         raise click.UsageError("--changed is for going on: add --resume.")
     options["resume"] = False if resume is None else resume or True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import types
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import msgspec
 import pytest
 
 import horn
-from horn.cli import _cluster
+from horn.cli import _cluster, _remote
 from horn.cluster import handles, job_runner
 from horn.cluster.master import Allocation
 from horn.cluster.runner_protocol import Assignment
@@ -238,3 +239,14 @@ def test_options_of_a_cluster_are_refused_with_what_is_in_their_way(
     (folder / "job.py").write_text(SIZED)
     done = run(*words, "job.py", *([] if words[0] == "submit" else ["--set", "batch_size=10,20"]))
     assert done.code == 2 and f"for a cluster: {said}." in done.err
+
+
+def test_checkpoints_every_zero_updates_are_refused_on_a_cluster_as_here():
+    def asked(every: str | None) -> dict[str, Any]:
+        options = defaultdict(lambda: None, pins=(), settings=(), checkpoint_every=every)
+        return {k: v for k, v in _remote._as_asked(options).items() if k.startswith("checkpoint")}
+
+    assert (asked(None), asked("9")) == ({}, {"checkpoint_every": 9})
+    assert asked("9s") == {"checkpoint_seconds": 9.0}
+    with pytest.raises(JobError, match="--checkpoint-every 0: write how many iterations, from 1"):
+        asked("0")
