@@ -16,7 +16,8 @@ from typing import Any
 
 import click
 
-from horn.cli._end import LossyFile, ending
+from horn.cli._end import OtherPipe, ending
+from horn.process.exits import outlive_log, outlives_reader
 from horn.training.interrupts import end_on_signals
 
 # What other programs call them.
@@ -53,6 +54,14 @@ class Commands(click.Group):
                 context.fail(f"No such command {args[0]!r}; did you mean {near}?")
         return super().resolve_command(context, args)
 
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except BrokenPipeError as error:
+            if outlives_reader():
+                raise OtherPipe from error
+            raise
+
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="horn-bsp", prog_name="horn")
@@ -74,8 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             setattr(sys, name, open(os.devnull, "w"))
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # a label may hold half a character
-    if sys.__stderr__ is not None and sys.stderr is sys.__stderr__:
-        lossy = io.BufferedWriter(LossyFile(2, "w", closefd=False))
-        sys.stderr = io.TextIOWrapper(lossy, sys.stderr.encoding, "backslashreplace", None, True)
+    outlive_log()
     end_on_signals()
     sys.exit(ending(horn, list(sys.argv[1:] if arguments is None else arguments)))

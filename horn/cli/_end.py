@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from typing import Any
@@ -14,6 +13,12 @@ from horn.training.interrupts import ending_of
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INTERNAL = 70
+
+
+class OtherPipe(Exception):
+    """A BrokenPipeError, its cause, that is not of the command's output: click takes every one for
+    a reader that has gone.
+    """
 
 
 def ending(command: click.Command, arguments: list[str]) -> int:
@@ -42,6 +47,8 @@ def ending(command: click.Command, arguments: list[str]) -> int:
     except BrokenPipeError:  # the reader of our output has gone, such as head
         _write_no_more()
         return 0
+    except OtherPipe as error:
+        return _unexpected(error.__cause__ or error, arguments, verbose)
     except SystemExit as error:
         if "PacifyFlush" in type(sys.stdout).__name__:  # click's, once the reader has gone
             return 0
@@ -159,18 +166,6 @@ def _is_verbose(arguments: list[str]) -> bool:
     """Whether -v is given, also for errors that come before the options are parsed."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return any(a == "--verbose" or (a[:1] == "-" and a[1:2] != "-" and "v" in a) for a in own)
-
-
-class LossyFile(io.FileIO):
-    """What a full disk, or a terminal that was closed, does not take costs the words, no run."""
-
-    def write(self, data: Any) -> int:
-        try:
-            return super().write(data)
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            return len(data)
 
 
 def _traceback() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from horn.cli import _cluster
+from horn.process.exits import outlive_reader
 
 
 @click.command(short_help="Forget jobs that have ended, and their files.")
@@ -14,6 +15,7 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None) -
     """Remove JOBS that have ended from the cluster: logs, checkpoints, model."""
     from horn import terminal
 
+    outlive_reader()
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         for name in dict.fromkeys(cluster.find(job) for job in jobs):
             down = cluster.remove(name)

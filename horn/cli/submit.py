@@ -11,6 +11,7 @@ import click
 from horn import defaults, registry
 from horn.cli import _cluster
 from horn.errors import HornError
+from horn.process.exits import outlive_reader
 
 if TYPE_CHECKING:
     from horn.job import Job
@@ -141,6 +142,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     With --zk, or HORN_ZK, the job goes to a cluster's workers, and this command shows how far it is
     until it ends; Ctrl-C leaves it running.
     """
+    outlive_reader()
     if assume is not None and not dry_run:
         raise click.UsageError("--assume is for a plan: add --dry-run.")
     if zk_hosts and not local and not dry_run:

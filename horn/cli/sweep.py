@@ -18,6 +18,7 @@ import click
 from horn import defaults
 from horn.cli import _cluster
 from horn.errors import ClusterError, Conflict, HornError, JobError, NotFound
+from horn.process.exits import outlive_reader
 from horn.training.interrupts import ending_of
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
     from horn.modelfile import check_writable
     from horn.sweep import Sweep, Trial, combinations
 
+    outlive_reader()
     if options["working_dir"] is not None and (local or not zk_hosts):
         raise _cluster.not_here("--working-dir is", zk_hosts, {"--local": local})
     found = combinations(settings)

@@ -33,7 +33,7 @@ from horn.partition.rewrite import homes
 from horn.partition.share import Share
 from horn.process import control
 from horn.process.decisions import BY_BATCH, Decisions
-from horn.process.exits import write_last
+from horn.process.exits import outlive_log, outlive_reader, write_last
 from horn.process.job_spec import OpenedPayload, SharedArrays, open_payload
 from horn.process.limits import out_of_memory
 from horn.process.rendezvous import Rendezvous
@@ -627,6 +627,8 @@ def main() -> int:
     line_fd, stack_fd = map(int, sys.argv[1:3])
     for fd in (line_fd, stack_fd):
         os.set_inheritable(fd, False)
+    outlive_log()
+    outlive_reader()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=stack_fd, all_threads=False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent

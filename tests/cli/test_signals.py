@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 
+import horn
 from horn.cli import _remote
 from horn.cli._end import ending
 from horn.cli._remote import until_over
@@ -20,7 +23,7 @@ from horn.errors import NotFound
 from horn.training.interrupts import Ended, exception_of
 from tests.cli.processes import ended, started
 from tests.cli.test_cluster import Run
-from tests.cluster.agents import FOREVER, Agents, own_port
+from tests.cluster.agents import FOREVER, ROOT, Agents, own_port
 from tests.cluster.helpers import end_session
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -358,6 +361,54 @@ def test_a_reader_that_has_gone_is_no_failure(folder: Path):
         assert process.stdout is not None
         process.stdout.close()
         assert (process.wait(60), process.stderr.read()) == (0, "")  # type: ignore[union-attr]
+
+
+UNREAD = """
+import horn
+
+class Says(horn.Callback):
+    everywhere = {everywhere}
+
+    def on_epoch_end(self, context):
+        if context.epoch == 2 and context.task == 0:
+            open("gone").read()  # a pipe: waits until the reader has gone
+        print("epoch", context.epoch, "." * 9000)  # more than a buffer takes
+
+def job():
+    net = horn.Network(seed=7)
+    net.input(64)
+    net.layer(4)
+    net.output(10, activation="softmax", loss="cross_entropy")
+    return horn.Job(net, horn.data.digits()[:64], epochs=4, callbacks=[Says()])
+
+def report(run):
+    print("report", len(run.history))
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("--tasks", "2")])
+def test_a_run_goes_on_whose_reader_has_gone(words: tuple[str, ...], folder: Path):
+    """As of grep -m1: the run was thrown away, with exit code 0."""
+    (folder / "says.py").write_text(UNREAD.format(everywhere=bool(words)))
+    os.mkfifo(folder / "gone")
+    with subprocess.Popen(
+        [sys.executable, "-m", "horn", "submit", "says.py", *words], cwd=folder, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert any(line.startswith("Epoch 1/4") for line in process.stdout)
+        process.stdout.close()
+        (folder / "gone").write_text("")
+        assert process.wait(60) == 0
+    assert horn.Model.load(folder / "says.horn").facts["epochs"] == 4
+
+
+def test_a_broken_pipe_of_the_users_own_is_no_reader_that_has_gone(folder: Path):
+    (folder / "pipe.py").write_text('def job():\n    raise BrokenPipeError(32, "mine")\n')
+    with started("submit", "pipe.py", folder=folder) as process:
+        assert "pipe.py:2  raise BrokenPipeError" in ended(process)
+    assert process.returncode == 1
 
 
 def test_ctrl_c_while_the_commands_are_loaded_ends_quietly(tmp_path: Path) -> None:
