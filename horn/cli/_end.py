@@ -52,6 +52,8 @@ def ending(command: click.Command, arguments: list[str]) -> int:
     except SystemExit as error:
         if "PacifyFlush" in type(sys.stdout).__name__:  # click's, once the reader has gone
             return 0
+        if _is_users(error) and not _is_of_parser(error):
+            return _unexpected(error, arguments, verbose)
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except MemoryError as error:
         _say_error(_of_memory(error))
@@ -109,6 +111,14 @@ def _is_users(error: BaseException) -> bool:
     from horn.sources import line_of
 
     return line_of(error) is not None
+
+
+def _is_of_parser(error: SystemExit) -> bool:
+    """Whether argparse, to which a file gave its arguments, has shown its help or its complaint."""
+    import traceback
+
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__") == "argparse"
 
 
 def _placed(error: HornError) -> str:

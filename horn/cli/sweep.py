@@ -18,7 +18,7 @@ import click
 from horn import defaults
 from horn.cli import _cluster
 from horn.errors import ClusterError, Conflict, HornError, JobError, NotFound
-from horn.process.exits import outlive_reader
+from horn.process.exits import how_it_ended, outlive_reader
 from horn.training.interrupts import ending_of
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.2  # between two looks at a cluster's jobs
 LEAVE_S = 10.0  # for a run that is ended to end
 STATES = {0: "SUCCEEDED", 5: "STOPPED", 7: "DIVERGED", 124: "TIMEOUT", 130: "STOPPED"}
+SAYS = ("Error: ", "Stopped")  # how a run that ends without a result says why
 
 
 @click.command(short_help="Train a job with many settings, and keep the best.",
@@ -234,8 +235,11 @@ def _ended(child: _Child) -> None:
     told = child.stem.with_suffix(".err").read_text(errors="replace").strip().splitlines()
     # Lines about files in the sweep's folder go: it is removed.
     said = "\n".join(line for line in told if child.stem.parent.name not in line)
-    state = STATES.get(code, "FAILED")
-    child.trial.ended(state, result, "" if code == 0 else said.removeprefix("Error: "))
+    # The codes are horn's if it has said so; with os._exit the user's code takes any.
+    is_horns = bool(result) or (code != 0 and any(line.startswith(SAYS) for line in told))
+    state = STATES.get(code, "FAILED") if is_horns else "FAILED"
+    reason = said.removeprefix("Error: ") or f"it {how_it_ended(code)[0]}"
+    child.trial.ended(state, result, "" if state == "SUCCEEDED" else reason)
     child.trial.seconds = child.trial.seconds or time.monotonic() - child.begun
 
 

@@ -257,6 +257,48 @@ def test_an_exception_in_the_users_file_names_its_line(run: Any, folder: Path) -
 
 
 @pytest.mark.parametrize(
+    ("where", "words"),
+    [("file", ["submit", "-q"]), ("job", ["check"]), ("callback", ["submit", "--json"]),
+     ("report", ["submit", "-q"])],
+)  # fmt: skip
+def test_an_exit_of_the_users_is_a_failure(
+    run: Any, folder: Path, where: str, words: list[str]
+) -> None:
+    """Its code was the command's: 0, without a model, or 3, as where no cluster is reached."""
+    (folder / "leaves.py").write_text(f"""
+import sys
+import job as plain
+where = {where!r}
+def leave(at, code):
+    if at == where:
+        sys.exit(code)
+leave("file", 124)
+def job():
+    leave("job", 3)
+    return plain.job().with_settings(callbacks=[callback])
+def callback(context):
+    leave("callback", 0)
+def report(run):
+    leave("report", 0)
+""")
+    done = run(words[0], "leaves.py", *words[1:])
+    assert done.code == 1, done
+    assert "leaves.py:7  sys.exit(code)\nSystemExit: " in done.err
+    assert done.files == ({"leaves.horn"} if where == "report" else set())
+
+
+def test_the_help_of_the_files_own_parser_is_no_failure(run: Any, folder: Path) -> None:
+    (folder / "parses.py").write_text(
+        "import argparse\nimport job as plain\nparser = argparse.ArgumentParser('parses')\n"
+        "parser.parse_args()\njob = plain.job()\n"
+    )
+    done = run("submit", "parses.py", "--", "--help")
+    assert done.code == 0 and done.out.startswith("usage: parses")
+    done = run("submit", "parses.py", "--", "--what")
+    assert done.code == 2 and "unrecognized arguments: --what" in done.err
+
+
+@pytest.mark.parametrize(
     ("line", "said"),
     [
         ("made.epochs = 2", "Job.epochs cannot be set: job.with_settings(epochs=...) is a copy"),

@@ -119,6 +119,26 @@ def test_runs_that_diverge_or_fail_are_rows_and_the_rest_goes_on(run: Any, folde
     assert not (folder / "bad.horn").exists()
 
 
+def test_a_run_that_the_users_code_ends_is_a_failure_whatever_its_code(
+    run: Any, folder: Path
+) -> None:
+    """os._exit(7) was a run that diverged, and os._exit(0) one that succeeded."""
+    (folder / "leaves.py").write_text("""
+import os
+import job as plain
+def leave(context):
+    if context.n_epochs != 9:
+        os._exit(context.n_epochs)
+def job():
+    return plain.job().with_settings(callbacks=[leave], epochs=9)
+""")
+    done = run("sweep", "leaves.py", "--set", "epochs=7,9", "--json", "-q")
+    assert done.code == 0, done.err
+    runs = done.json["runs"]
+    assert [r["state"] for r in runs] == ["FAILED", "SUCCEEDED"]
+    assert runs[0]["reason"] == "it ended with exit code 7"
+
+
 @pytest.mark.parametrize(
     "setting, words",
     [
