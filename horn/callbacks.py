@@ -257,9 +257,10 @@ def place(path: str | os.PathLike[str]) -> Path:
 
 
 def may_add_columns(callbacks: Iterable[Any]) -> bool:
-    """Whether one of them is a user's, who may write columns into the rows of the history."""
+    """Whether one of them is a user's that sees rows of the history, and may add columns."""
     return any(
-        isinstance(one, EpochFunction) or not type(one).__module__.startswith("horn.")
+        isinstance(one, EpochFunction)
+        or (not type(one).__module__.startswith("horn.") and defines(one, "on_epoch_end"))
         for one in callbacks
     )
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import subprocess
 
     from horn.cluster.client import ClusterClient
+    from horn.job import Job
     from horn.sweep import Combination, Sweep, Trial
 
 LOOK_S = 0.2  # between two looks at a cluster's jobs
@@ -79,7 +80,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
         raise _cluster.not_here("--working-dir is", zk_hosts, {"--local": local})
     found = combinations(settings)
     with terminal.stdout_of_user(as_json):
-        stem = _check(target, args, found, options["strategy"], monitor)
+        stem = _check(target, args, found, options["strategy"], options["groups"], monitor)
     path = Path(output or f"{stem}.horn")
     check_writable(path)
     sweep = Sweep([Trial(k, pairs) for k, pairs in enumerate(found, 1)], monitor or "")
@@ -118,10 +119,11 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
 
 
 def _check(target: str, args: Sequence[str], found: Sequence[Combination], strategy: str,
-           monitor: str | None) -> str:  # fmt: skip
+           groups: int, monitor: str | None) -> str:  # fmt: skip
     """Refuse settings that no run could have, before any begins; the target's stem."""
     from horn import settings as settings_
     from horn import target as targets
+    from horn.aggregates import COLUMNS
     from horn.callbacks import may_add_columns
 
     loaded = targets.load(target, args)
@@ -134,11 +136,23 @@ def _check(target: str, args: Sequence[str], found: Sequence[Combination], strat
             if str(error).startswith("--set"):  # it names the setting
                 raise
             raise type(error)(f"{' '.join(texts)}: {error}") from error
-        if monitor and monitor not in job.columns and not may_add_columns(job.callbacks):
-            known = {*job.columns} - {"epoch", "iteration", "group_loss", "groups"}
-            meant = ", ".join(sorted(known))
-            raise JobError(f"--monitor {monitor}: no column of the history; there are {meant}")
+        if not monitor or monitor in (measured := _measured(job, groups)):
+            continue
+        if monitor in COLUMNS or not may_add_columns(job.callbacks):
+            meant = ", ".join(sorted(measured - {"epoch", "iteration"}))
+            raise JobError(f"--monitor {monitor} is not measured; there are {meant}")
     return loaded.stem
+
+
+def _measured(job: Job, groups: int) -> set[str]:
+    """The columns of a job's history that have numbers, but for those that callbacks add."""
+    from horn.outputs import has_answers
+
+    found = {*job.columns} - {"groups"} - ({"group_loss"} if groups == 1 else set())
+    for name, data in (("acc", job.data), ("val_acc", job.validation)):
+        if data is not None and not has_answers(job.network, data, job.target):
+            found.discard(name)
+    return found
 
 
 def _number(value: float | None) -> str:

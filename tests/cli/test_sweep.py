@@ -24,6 +24,17 @@ from tests.cluster.agents import FOREVER, ROOT, Agents
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 
+CALLED = """
+import horn
+import job as plain
+class Called(horn.Callback):
+    def {hook}(self, context):
+        {does}
+def job():
+    return plain.job().with_settings(callbacks=[Called()])
+"""
+
+
 def values(text: str) -> list[str]:
     return [value for ((_, value),) in combinations([text])]
 
@@ -157,13 +168,49 @@ def test_a_setting_that_no_run_could_have_is_refused_before_any(
     assert re.search(words, done.err), done.err
 
 
-def test_a_column_that_is_not_measured_is_named_with_those_that_are(run: Any) -> None:
-    done = run("sweep", "job.py", "--set", "epochs=1,2", "--monitor", "val_auc")
-    assert done.code == 2 and "1/2" not in done.err  # before any run
-    assert "--monitor val_auc: no column of the history; there are acc, learning_rate" in done.err
-    done = run("sweep", "job.py", "--set", "epochs=1,2", "--monitor", "group_loss")
+@pytest.mark.parametrize("monitor", ["val_auc", "val_acc", "val_loss", "group_loss", "groups"])
+def test_a_column_that_is_not_measured_is_refused_before_any_run(
+    run: Any, folder: Path, monitor: str
+) -> None:
+    """A callback of the user's, which may add columns, let all runs come to nothing."""
+    (folder / "called.py").write_text(CALLED.format(hook="on_batch_end", does="pass"))
+    done = run("sweep", "called.py", "--set", "epochs=1,2", "--monitor", monitor)
+    assert done.code == 2 and done.err == (
+        f"Error: --monitor {monitor} is not measured; there are acc, learning_rate, loss, "
+        f"samples_per_s, seconds\n"
+    )
+
+
+def test_accuracy_without_classes_and_what_no_callback_can_add_are_not_measured(
+    run: Any, folder: Path
+) -> None:
+    (folder / "called.py").write_text(CALLED.format(hook="on_epoch_end", does="pass"))
+    done = run("sweep", "called.py", "--set", "epochs=1,2", "--monitor", "val_acc")
+    assert done.code == 2 and "--monitor val_acc is not measured; there are acc" in done.err
+    (folder / "fits.py").write_text("""
+import numpy as np
+import horn
+def job():
+    net = horn.Network(seed=3)
+    net.input(2)
+    net.output(1, loss="squared_error")
+    return horn.Job(net, (np.ones((8, 2)), np.ones((8, 1)) / 3), epochs=1, validation=0.5)
+""")
+    for monitor in ("acc", "val_acc"):
+        done = run("sweep", "fits.py", "--set", "epochs=1,2", "--monitor", monitor)
+        assert done.code == 2 and f"--monitor {monitor} is not measured; there are l" in done.err
+
+
+def test_a_column_that_a_callback_adds_decides_or_is_named_if_it_does_not(
+    run: Any, folder: Path
+) -> None:
+    text = CALLED.format(hook="on_epoch_end", does='context.row["mine_loss"] = -context.n_epochs')
+    (folder / "called.py").write_text(text)
+    done = run("sweep", "called.py", "--set", "epochs=1,2", "--monitor", "mine_loss", "--json")
+    assert done.code == 0 and done.json["best"] == 2
+    done = run("sweep", "called.py", "--set", "epochs=1", "--monitor", "val_mine")
     assert done.code == 1
-    assert "'group_loss' is not measured; --monitor is one of loss, acc" in done.err
+    assert "'val_mine' is not measured; --monitor is one of loss, acc" in done.err
 
 
 def test_initial_is_a_key(run: Any) -> None:
