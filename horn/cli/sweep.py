@@ -146,11 +146,14 @@ def _check(target: str, args: Sequence[str], found: Sequence[Combination], strat
 
 def _measured(job: Job, groups: int) -> set[str]:
     """The columns of a job's history that have numbers, but for those that callbacks add."""
+    from horn.data.stream import Stream
     from horn.outputs import has_answers
 
     found = {*job.columns} - {"groups"} - ({"group_loss"} if groups == 1 else set())
     for name, data in (("acc", job.data), ("val_acc", job.validation)):
-        if data is not None and not has_answers(job.network, data, job.target):
+        if data is None:
+            continue
+        if isinstance(data, Stream) or not has_answers(job.network, data, job.target):
             found.discard(name)
     return found
 
