@@ -51,6 +51,11 @@ def submit(
         asked = _as_asked(options)
         submitted = cluster.submit(target, trace=trace is not None, **asked)
         job = submitted.id
+        if not quiet and packing.has_report(target, options["working_dir"]):
+            terminal.say(
+                f"report(run) is not called: the file runs on the workers. In Python  "
+                f'horn.Cluster(...).job("{job}").result()  is the run'
+            )
         if detach:
             if as_json:
                 head = {"schema": "horn.run/1", "job": job, "state": submitted.state}

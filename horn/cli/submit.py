@@ -137,7 +137,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     TARGET is file.py, file.py:name, package.module or package.module:name; the name, job by
     default, is a horn.Job or a function that returns one. ARGS after -- are the file's sys.argv, or
     --parameter value for a function with parameters. If the file has a function report(run), it is
-    called at the end.
+    called at the end; not with --json, nor for a job on a cluster.
 
     With --zk, or HORN_ZK, the job goes to a cluster's workers, and this command shows how far it is
     until it ends; Ctrl-C leaves it running.

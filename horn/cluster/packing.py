@@ -77,27 +77,44 @@ def pack(target: str, folder: str | os.PathLike[str] | None = None) -> PackedJob
     JobError : a file is a link, no regular file or a key, or there is too much.
     """
     check_given(target)
-    place, colon, name = target.rpartition(":")
-    if not colon or not name.isidentifier():
-        place, colon, name = target, "", ""
-    if folder == "":
-        raise JobError('working_dir is "": name a folder, as . for the current one')
+    place, colon, name = _split(target)
+    root, start = _start(place, folder)
     if folder is None:
-        root, start = _place(place, Path())
         paths = _imported(root, start)
     else:
-        root = Path(folder).resolve()
-        if not root.is_dir():
-            raise NotFound(f"{folder}: no such folder")
-        at, start = _place(place, Path() if _is_from_here(place, root) else root)
-        if not (at / start).is_relative_to(root):
-            raise JobError(f"{place} is not in {folder}, which is what is sent")
-        start = (at / start).relative_to(root)
         paths = _all_files(root)
         if start.as_posix() not in paths:
             raise JobError(f"{place} is ignored by {_ignore_file(root)}, so it would not be sent")
     packed_target = start.as_posix() if place.endswith(".py") else place
     return _package(packed_target + colon + name, root, sorted(paths))
+
+
+def has_report(target: str, folder: str | os.PathLike[str] | None = None) -> bool:
+    """Whether a target's file, which can be packed, defines report(run)."""
+    root, start = _start(_split(target)[0], folder)
+    tree = texts.parsed((root / start).read_bytes(), str(start))
+    return any(isinstance(s, ast.FunctionDef) and s.name == "report" for s in tree.body)
+
+
+def _split(target: str) -> tuple[str, str, str]:
+    """The file or module of a target, a colon and the name of its job, or "" and ""."""
+    place, colon, name = target.rpartition(":")
+    return (place, colon, name) if colon and name.isidentifier() else (target, "", "")
+
+
+def _start(place: str, folder: str | os.PathLike[str] | None) -> tuple[Path, Path]:
+    """The folder that paths of a package are from, and the target's file relative to it."""
+    if folder == "":
+        raise JobError('working_dir is "": name a folder, as . for the current one')
+    if folder is None:
+        return _place(place, Path())
+    root = Path(folder).resolve()
+    if not root.is_dir():
+        raise NotFound(f"{folder}: no such folder")
+    at, start = _place(place, Path() if _is_from_here(place, root) else root)
+    if not (at / start).is_relative_to(root):
+        raise JobError(f"{place} is not in {folder}, which is what is sent")
+    return root, (at / start).relative_to(root)
 
 
 def _place(place: str, root: Path) -> tuple[Path, Path]:

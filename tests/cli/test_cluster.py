@@ -31,12 +31,15 @@ Run = Callable[..., Result]
 
 
 def test_submit_shows_the_progress_fetches_the_model_and_prints_how_good_it_is(
-    cluster: Agents, run: Run
+    cluster: Agents, run: Run, folder: Path
 ):
+    with open(folder / "job.py", "a") as file:
+        file.write("\ndef report(run):\n    print('never')\n")
     done = run("submit", "job.py", "-n", "2")
     assert done.code == 0, done.err + cluster.said()
     assert done.files == {"job.horn"}
     assert done.out.startswith("training ")
+    assert "report(run) is not called: the file runs on the workers. In Python" in done.err
     for text in ("Job        job-", "Epoch 3/3", "Saved job.horn", "SUCCEEDED in"):
         assert text in done.err
     assert run("show", "job.horn").code == 0

@@ -585,3 +585,12 @@ def test_a_package_that_ends_inside_its_manifest_is_refused():
         package.split(iter([b"abc", b"", b"de"]), 9)
     packed, rest = package.split(iter([b"abc", b"", b"de"]), 4)
     assert packed == b"abcd" and b"".join(rest) == b"e"
+
+
+def test_a_function_that_reports_is_found_without_running_the_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.py").write_text("1 / 0\ndef report(run): pass\n")
+    (tmp_path / "in" / "b.py").write_text("from a import report\ndef job(): pass\n")
+    assert packing.has_report("in/a.py:job") and packing.has_report("a.py", "in")
+    assert not packing.has_report("in/b.py")
