@@ -38,28 +38,33 @@ ATTRIBUTES = {
     **dict.fromkeys(("metrics_names", "scores"), "run.metrics has what was measured of the model"),
     **dict.fromkeys(("Linear", "Flatten", "MLPClassifier", "Input", "Sequential", "sequential",
                      "dense", "linear", "flatten"), _NETWORK),
-    **dict.fromkeys(("Conv", "Conv1d", "Conv1D", "Conv2d", "Conv2D", "conv", "conv2d"),
+    **dict.fromkeys(("Conv", "Conv1d", "Conv1D", "Conv2d", "Conv2D", "conv", "conv1d",
+                     "conv2d", "convolution", "Convolution"),
                     "write net.layer(connect=horn.Convolution(channels=8, kernel=3))"),
     **dict.fromkeys(("ReLU", "Relu", "relu", "Tanh", "tanh", "Sigmoid", "sigmoid", "Softmax",
                      "softmax"), "an activation has a name: net.layer(100, "
                     "activation='relu'); in a neuron write horn.math.relu(z)"),
-    **dict.fromkeys(("ConvTranspose1d", "ConvTranspose2d", "Conv2DTranspose"), "the way back "
+    **dict.fromkeys(("ConvTranspose1d", "ConvTranspose2d", "Conv2DTranspose", "conv_transpose",
+                     "deconvolution"), "the way back "
                     "through a convolution is connect=horn.Tied(layer, transposed=True)"),
-    **dict.fromkeys(("MaxPool", "MaxPool1d", "MaxPool2d", "MaxPooling2D"), "a neuron that takes "
+    **dict.fromkeys(("MaxPool", "MaxPool1d", "MaxPool2d", "MaxPooling2D", "pool", "pooling",
+                     "maxpool", "max_pool", "max_pool2d", "max_pooling"), "a neuron that takes "
                     "max(m.input for m in messages) "
                     "looks through net.layer(connect=horn.Window(2, stride=2), neuron=...): "
                     "docs/space.md"),
     **dict.fromkeys(("AvgPool1d", "AvgPool2d", "AveragePooling2D", "AdaptiveAvgPool2d",
-                     "GlobalAveragePooling2D"), "a neuron that takes the sum of m.input over "
+                     "GlobalAveragePooling2D", "avgpool", "avg_pool", "avg_pool2d",
+                     "average_pooling", "mean_pool"), "a neuron that takes the sum of m.input over "
                     "len(messages) looks through net.layer(connect=horn.Window(2, stride=2), "
                     "neuron=...): docs/space.md"),
     "Unfold": "a neuron hears a window as its messages: net.layer(connect=horn.Convolution(8, 3))",
     **dict.fromkeys(("PReLU", "LeakyReLU"), "a neuron declares what it learns: slope = "
                     "horn.Parameter(0.25), and feeds forward horn.math.maximum(z, self.slope * z)"),
     **dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "BatchNormalization", "LayerNorm",
-                     "LayerNormalization", "GroupNorm", "InstanceNorm2d"), "a neuron asks for "
-                    "self.mean(z, over='batch') or over='layer': docs/write-a-neuron.md, The layer "
-                    "and the batch"),
+                     "LayerNormalization", "GroupNorm", "InstanceNorm2d", "batch_norm",
+                     "batchnorm", "batch_normalization", "layer_norm", "layernorm"),
+                    "a neuron asks for self.mean(z, over='batch') or over='layer': "
+                    "docs/write-a-neuron.md, The layer and the batch"),
     **dict.fromkeys(("CrossEntropyLoss", "MSELoss", "BCELoss", "BCEWithLogitsLoss", "NLLLoss",
                      "L1Loss"), "the output has the loss: net.output(10, activation='softmax', "
                     "loss='cross_entropy')"),
@@ -67,14 +72,16 @@ ATTRIBUTES = {
                      "ExponentialDecay", "LearningRateScheduler", "lr_scheduler", "schedule"),
                     "the optimizer's learning rate may be a schedule: "
                     "horn.SGD(horn.Cosine(0.1, 1000)), or a function of the update's number"),
-    "Embedding": "a layer that hears a one-hot input is one: np.eye(n)[numbers]",
+    **dict.fromkeys(("Embedding", "embedding"), "a layer that hears a one-hot input is one: "
+                    "np.eye(n)[numbers]"),
     "train_test_split": "a job holds out a part itself: horn.Job(net, (x, y), validation=0.2)",
     **dict.fromkeys(("csv", "read_csv"), "write horn.data.load('rows.csv')"),
     "plot": "write horn.plot.history(run)",
     **dict.fromkeys(("dropout", "Dropout2d", "Dropout1d"), "write net.layer(100, "
                     "neuron=horn.Dropout), or keep=0.8 of net.input"),
-    **dict.fromkeys(("LSTM", "GRU", "RNN", "SimpleRNN"), "a cell is a neuron with a State that a "
-                    "sequence carries on: docs/time.md, examples/gru.py"),
+    **dict.fromkeys(("LSTM", "GRU", "RNN", "SimpleRNN", "lstm", "gru", "rnn", "recurrent"),
+                    "a cell is a neuron with a State that a sequence carries on: docs/time.md, "
+                    "examples/gru.py"),
     **dict.fromkeys(("manual_seed", "set_seed", "random_seed", "seed"), "a network has its own: "
                     "horn.Network(seed=3)"),
     **dict.fromkeys(("tensor", "Tensor", "no_grad", "device", "jit", "grad"), "data are NumPy "

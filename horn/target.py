@@ -236,4 +236,5 @@ def _usage(parameters: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    name = type(value).__name__
+    return "nothing" if value is None else f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
