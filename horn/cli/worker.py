@@ -90,9 +90,10 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
     agent = Agent(capacity)
 
     _end_on_signals(agent)
+    many = f"{capacity.slots} slot{'s' * (capacity.slots > 1)}"
     if not quiet:
-        terminal.say(
-            f"Worker {agent.name} offers {capacity.slots} slots to {zk_hosts}. Ctrl-C ends it."
+        agent.on_registered = lambda: terminal.say(
+            f"Worker {agent.name} offers {many} to {zk_hosts}. Ctrl-C ends it."
         )
     agent.run()
     return 0

@@ -60,8 +60,9 @@ MAX_WAITING = 8  # tasks that wait for a job, of 50 MB each
 
 
 class Agent:
-    """The agent. ``stop`` ends ``run``, from any thread or signal handler. Raises JobError: it
-    would be open to other hosts. Conflict: another agent has its folder or name.
+    """The agent. ``stop`` ends ``run``, from any thread or signal handler. on_registered : called
+    whenever a cluster has taken it. Raises JobError: it would be open to other hosts. Conflict:
+    another agent has its folder or name.
     """
 
     def __init__(self, capacity: HostCapacity) -> None:
@@ -82,7 +83,7 @@ class Agent:
             self.user_environment = capacity.user.environment
         self.waits = StandbySize(0, threads, limits)
         self.runs: dict[str, JobRun] = {}
-        self.is_registered = threading.Event()
+        self.on_registered: Callable[[], None] = lambda: None
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -174,19 +175,16 @@ class Agent:
             stack.callback(controller.close)
             logger.info("agent registered host=%s slots=%d endpoint=%s member=%d", self.name,
                         capacity.slots, self.service.endpoint, self.member)  # fmt: skip
-            self.is_registered.set()
-            try:
-                while not self._stopping:
-                    self.workers.check()
-                    self.service.check()  # no agent stays registered that answers nobody
-                    self._beat()
-                    self._reconcile(orders.nodes())
-                    self._tell()
-                    self._keep_warm(controller.free(self.name, capacity.slots))
-                    self._turn(time.monotonic() + self._patience())
-                self._leave(orders)
-            finally:
-                self.is_registered.clear()
+            self.on_registered()
+            while not self._stopping:
+                self.workers.check()
+                self.service.check()  # no agent stays registered that answers nobody
+                self._beat()
+                self._reconcile(orders.nodes())
+                self._tell()
+                self._keep_warm(controller.free(self.name, capacity.slots))
+                self._turn(time.monotonic() + self._patience())
+            self._leave(orders)
 
     def _register(self) -> int | None:
         """Take the host's place, also from an earlier agent of this folder, which has ended; None
