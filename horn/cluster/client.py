@@ -84,13 +84,18 @@ class JobStatus:
     @property
     def reason(self) -> str:
         """What the job waits for: a worker, or what its master says, or its primary host."""
-        waits = "" if self.state in ENDED else str(self.progress.get("waits", ""))
-        return self.standstill or self.record.reason or waits
+        return self.standstill or self.record.reason or self._said("waits")
 
     @property
     def note(self) -> str:
         """What its primary host has noted last, while it goes on."""
-        return "" if self.state in ENDED else str(self.progress.get("note", ""))
+        return self._said("note")
+
+    def _said(self, what: str) -> str:
+        """What the primary host of the present attempt has said: of one before it is over."""
+        goes_on = self.state in (JobState.RUNNING, JobState.STOPPING)
+        is_present = goes_on and self.progress.get("attempt") == self.record.attempt
+        return str(self.progress.get(what, "")) if is_present else ""
 
     @property
     def reached(self) -> Mapping[str, Any]:

@@ -83,7 +83,8 @@ class ProgressWriter(Progress):
     def _tell(self, said: dict[str, Any]) -> None:
         known = {k: v for k, v in said.items() if not isinstance(v, float) or v == v}
         self.latest.update({k: v for k, v in known.items() if v is not None})
-        self.say(JobProgress({**self.facts, **self.latest, "at": time.time()}))
+        told = {**self.facts, **self.latest, "attempt": self.attempt, "at": time.time()}
+        self.say(JobProgress(told))
 
     def _write(self, said: dict[str, Any]) -> None:
         self._append((json.dumps({**said, "at": time.time()}) + "\n").encode())

@@ -145,9 +145,13 @@ def test_a_note_is_in_the_progress_that_a_status_has_while_the_job_goes_on(tmp_p
     ProgressWriter(said.append, 1, tmp_path / PROGRESS).note("n" * 5000)
     at = said[0].progress
     assert at["note"] == "n" * 1000
-    for state, note in ((JobState.RUNNING, at["note"]), (JobState.SUCCEEDED, "")):
-        status = JobStatus("one-1", state, None, JobRecord(), at, {}, 0.0, 1, 0.0)
-        assert status.note == note
+    for state, attempt, note in (
+        (JobState.RUNNING, 1, at["note"]), (JobState.STOPPING, 1, at["note"]),
+        (JobState.SUCCEEDED, 1, ""), (JobState.PENDING, 1, ""), (JobState.RUNNING, 2, ""),
+    ):  # fmt: skip
+        record = JobRecord(attempt=attempt)
+        status = JobStatus("one-1", state, None, record, {**at, "waits": "w"}, {}, 0.0, 1, 0.0)
+        assert status.note == note and status.reason == "w" * bool(note)
         assert (f"Noted last: {note}" in _details(status, ())) == (note != "")
 
 
