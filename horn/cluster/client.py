@@ -30,7 +30,7 @@ from horn.cluster.job_controller import GROUPS, NOW, allocated, host_of
 from horn.cluster.master import RUNNING, HostReport, JobRecord, sharing
 from horn.cluster.scheduler import Host, check_files
 from horn.cluster.submission import Submission
-from horn.coordination.jobs import ENDED, Jobs, JobState
+from horn.coordination.jobs import ENDED, Jobs, JobState, node_of
 from horn.coordination.membership import Member, Membership
 from horn.coordination.records import Check, Put, Step, Znode
 from horn.coordination.session import Session
@@ -417,11 +417,14 @@ class ClusterClient:
                 f"it; start workers with --shared, and submit it again"
             )
         self._check_room(found, status.record, n_groups)
-        state = self.coord.get(self.paths.state(job))
-        if state is None or JobState(state.data.decode()) in {*ENDED, JobState.STOPPING}:
-            raise Conflict(f"job {job!r} is {status.state.value}; only one that runs can be scaled")
+        state = node_of(self.coord, self.paths.state(job), job)
+        if (now := JobState(state.data.decode())) in {*ENDED, JobState.STOPPING}:
+            raise Conflict(f"job {job!r} is {now.value}; only one that runs can be scaled")
         wish = Put(self.paths.wish(job), GROUPS + str(n_groups).encode())
-        self.coord.commit([Check(self.paths.state(job), state.version), wish])
+        try:
+            self.coord.commit([Check(self.paths.state(job), state.version), wish])
+        except NotApplied as error:
+            raise Conflict(f"job {job!r} left {now.value} in the meantime") from error
 
     def _check_room(self, found: Submission, record: JobRecord, n_groups: int) -> None:
         """Check that the hosts where a job may run have slots for a number of groups."""

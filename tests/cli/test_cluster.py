@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,8 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from horn import terminal
+from horn.cli import worker
 from horn.cli._remote import JobWatcher
 from horn.cli.logs import _Reader
+from horn.cluster.agent import Agent
 from horn.cluster.client import ClusterClient
 from horn.cluster.resume import saved
 from horn.cluster.store import MARK
@@ -512,6 +516,36 @@ def test_without_a_cluster_the_commands_say_what_to_do(run: Run, monkeypatch: py
 def test_a_worker_that_is_refused_does_not_say_that_it_offers_slots(cluster: Agents, run: Run):
     done = run("worker", "--name", "a b", "--dir", "w", "--slots", "1")
     assert done.code == 2 and "worker name 'a b'" in done.err and "offers" not in done.err
+
+
+def test_a_worker_says_that_it_offers_slots_once_it_is_admitted(
+    cluster: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+):
+    """It said so first, and ended since its name was taken."""
+    made, said = list[Agent](), list[str]()
+
+    def say(text: str) -> None:
+        said.append(text)
+        made[-1].stop()
+
+    monkeypatch.setattr(worker, "_end_on_signals", made.append)
+    monkeypatch.setattr(terminal, "say", say)
+    options = ("--dir", str(tmp_path / "w"), "--slots", "1", "--session", "1s")
+    assert run("worker", "--name", "a", *options).code == 6 and said == []
+    assert run("worker", "--name", "b", *options).code == 0
+    assert said == [f"Worker b offers 1 slot to {cluster.hosts}. Ctrl-C ends it."]
+
+
+def test_scale_says_in_what_state_a_job_is_now(
+    cluster: Agents, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    """It said: job is RUNNING; only one that runs can be scaled."""
+    job = run("submit", "job.py", "-n", "8", "--detach", "-q").out.strip()
+    stop = lambda client, *_: client.stop(job, now=False)  # noqa: E731
+    monkeypatch.setattr(ClusterClient, "_check_room", stop)
+    done = run("scale", job, "--groups", "2")
+    assert done.code == 6
+    assert re.search(rf"job '{job}' is STOPP(ING|ED); only one that runs can be scaled", done.err)
 
 
 def test_a_worker_off_loopback_without_a_key_does_not_start(run: Run):
