@@ -230,7 +230,8 @@ def _anew(record: JobRecord, hosts: Mapping[str, Host]) -> str:
         f"it begins anew, since its checkpoint of iteration {record.checkpoint:,} is on worker "
         f"{', '.join(where)}, {why}"
     )
-    return f"{text}. {record.trouble}"[:1000] if record.trouble else text
+    first, newline, rest = record.trouble.partition("\n")
+    return f"{first}; {text}{newline}{rest}"[:1000] if first else text
 
 
 def _waits(record: JobRecord, why: Unschedulable) -> Decision | None:

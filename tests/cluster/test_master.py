@@ -380,8 +380,8 @@ def test_after_a_failure_it_goes_first_where_its_checkpoint_is_and_says_if_it_be
     down = placed(replace(once, hosts={"b": once.hosts["b"]})).record
     assert set(down.allocations) == {"b"} and down.kept == {"a": ""}
     assert down.trouble == (
-        "it begins anew, since its checkpoint of iteration 10 is on worker a, which is down or "
-        "cut off. task 0 was killed"
+        "task 0 was killed; it begins anew, since its checkpoint of iteration 10 is on worker a, "
+        "which is down or cut off"
     )
     twice = placed(failing(placed(once), "a", HostFailure("task 0 was killed")))
     assert set(twice.record.allocations) == {"b"}
