@@ -126,8 +126,8 @@ class JobWatcher:
 
         status = cluster.status(self.job)
         if status.state is JobState.PENDING and time.monotonic() > self.ends:
-            cluster.stop(self.job, now=True)
             why = f": it {status.reason}" if status.reason else ""
+            cluster.stop(self.job, now=True, why=f"it did not begin within --timeout{why}")
             raise Timeout(f"job {self.job} did not begin within --timeout, and is stopped{why}")
         host = next((n for n, s in status.record.allocations.items() if 0 in s.ranks), None)
         self._host = host or str(status.result.get("host") or "") or self._host

@@ -139,6 +139,8 @@ def _details(status: JobStatus, up: Container[str]) -> list[str]:
         lines.append(f"Noted last: {status.note}")
     if status.state.value == "FAILED":
         lines += _cluster.failure(status.job, result)
+    elif result.get("cause"):
+        lines.append(f"{status.state.value}: {result['cause']}")
     for where, values in dict(result.get("metrics") or {}).items():
         words = "  ".join(f"{k} {terminal.number(v)}" for k, v in values.items())
         lines.append(f"{where} {words}")

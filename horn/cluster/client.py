@@ -367,13 +367,14 @@ class ClusterClient:
 
     # change
 
-    def stop(self, job: str, now: bool) -> None:
-        """Ask a job to stop. Raises Conflict if it has ended."""
+    def stop(self, job: str, now: bool, why: str = "") -> None:
+        """Ask a job to stop. why : the cause in its result. Raises Conflict if it has ended."""
+        wish = NOW + why.encode() if now else b""
         for _ in range(20):
             state = self.jobs.state(job)
             if state in ENDED:
                 raise Conflict(f"job {job!r} is {state.value} already")
-            steps: list[Step] = [Put(self.paths.wish(job), NOW if now else b"")]
+            steps: list[Step] = [Put(self.paths.wish(job), wish)]
             if state is not JobState.STOPPING:
                 node = self.coord.get(self.paths.state(job))
                 if node is None or node.data != state.value.encode():

@@ -37,7 +37,7 @@ LOOK_S = 2.0  # between two checks of everything, in case a change was missed
 AGAIN_S = 0.2  # after a refused transaction
 UNFINISHED_S = 60.0  # for a job without a state to get one, or to be removed
 WATCHED = ("state", "wish", "record")
-NOW = b"now"  # a request: stop without saving
+NOW = b"now"  # a request: stop without saving; why may follow
 GROUPS = b"groups="  # a request: so many groups
 
 
@@ -251,9 +251,10 @@ class _Candidacy:
             if report is not None:
                 reports[host] = report
         wish = nodes["wish"].data if "wish" in nodes else b""
+        is_now = wish.startswith(NOW)
         snapshot = JobSnapshot(
             state, terms.need, record, reports, hosts, terms.max_restarts,
-            wish == NOW, requested_groups(wish),
+            is_now, requested_groups(wish), wish[len(NOW) :].decode(errors="replace") * is_now,
         )  # fmt: skip
         found = decide(snapshot)
         if found is None:

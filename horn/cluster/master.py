@@ -125,7 +125,8 @@ class JobRecord(StoredRecord, frozen=True):
 @dataclass(frozen=True)
 class JobSnapshot:
     """The state of a job, as read from ZooKeeper. ``reports`` : by host, of this attempt.
-    ``hosts`` : workers that are up. wants_groups : asked for, 0 if none are.
+    ``hosts`` : workers that are up. wants_groups : asked for, 0 if none are. why : it is to stop,
+    "" if somebody wants it to.
     """
 
     state: JobState
@@ -136,6 +137,7 @@ class JobSnapshot:
     max_restarts: int = defaults.MAX_RESTARTS
     wants_now: bool = False
     wants_groups: int = 0
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def decide(snapshot: JobSnapshot) -> Decision | None:
     if snapshot.record.allocations:
         return _tend(snapshot)
     if snapshot.state is JobState.STOPPING:
-        return _stopped(snapshot.record)
+        return _stopped(snapshot.record, cause=snapshot.why)
     return _place(snapshot)
 
 
@@ -401,7 +403,7 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
         return _failed(free, withdrawn, cause, cause.text)
     if snapshot.state is JobState.STOPPING:
         causes = [r.result["cause"] for r in reports.values() if r.result and "cause" in r.result]
-        return _stopped(free, withdrawn, "".join(causes[:1]))
+        return _stopped(free, withdrawn, "".join(causes[:1]) or snapshot.why)
     if cause is None:  # an agent was told to leave: nobody's failure
         left = sorted(n for n in record.allocations if n not in reports or reports[n].phase == GONE)
         trouble = f"worker {', '.join(left)} was stopped" if left else "the tasks were ended"
@@ -487,7 +489,7 @@ def _failed(
 def _stopped(
     record: JobRecord, orders: Mapping[str, HostOrder | None] | None = None, cause: str = ""
 ) -> Decision:
-    """cause : of what the stop left undone, if anything."""
+    """cause : of the stop, or of what it left undone, if it is known."""
     result = {"state": JobState.STOPPED.value, "code": 5, "checkpoint": record.checkpoint}
     if cause:
         result["cause"] = cause

@@ -162,6 +162,9 @@ def test_a_job_that_cannot_begin_within_its_timeout_ends_with_124(cluster: Agent
     done = run("submit", "job.py", "-n", "8", "--timeout", "0.5s")
     assert done.code == 124 and "did not begin within --timeout, and is stopped" in done.err
     assert run("status", "@last", "--wait", "stopped", "--timeout", "60s").code == 0
+    cause = "it did not begin within --timeout"
+    assert cause in run("status", "@last").out
+    assert run("status", "@last", "--json").json["cause"].startswith(cause)
 
 
 @pytest.mark.parametrize("every", ["0", "0.01s", "often"])

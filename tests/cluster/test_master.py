@@ -195,6 +195,11 @@ def test_to_stop_tasks_are_told_to_save_first_and_with_now_they_are_not():
     assert found is not None and found.state is JobState.STOPPED and found.result is not None
     assert found.result["checkpoint"] == 7 and found.result["code"] == 5
     assert "cause" not in found.result
+    waiting = replace(start(), state=JobState.STOPPING, wants_now=True, why="it took too long")
+    late = decide(waiting)
+    assert late is not None and late.result is not None
+    assert late.result == {"state": "STOPPED", "code": 5, "checkpoint": -1,
+                           "cause": "it took too long"}  # fmt: skip
     kept = HostReport(STOPPED, result={"cause": "the model is kept"})  # one of no checkpoint
     found = decide(saying(snapshot, a=kept, b=HostReport(FINISHED)))
     assert found is not None and found.state is JobState.STOPPED and found.result is not None
