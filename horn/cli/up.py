@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from horn.cli import _cluster
+from horn.training.interrupts import Ended
 
 if TYPE_CHECKING:
     from horn.cluster.agent import Agent
@@ -199,7 +200,7 @@ def _lead(
                 for_good = threading.Event()
                 while not for_good.wait(1.0):  # a signal just before a wait does not end it
                     pass
-        except (HornError, SystemExit) as error:
+        except (HornError, Ended) as error:
             code = int(getattr(error, "exit_code", getattr(error, "code", 1)))
             raise
         finally:
