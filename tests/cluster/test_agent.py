@@ -1,6 +1,6 @@
 """A cluster of real agents: what a job comes to, and what is left when something is killed."""
 
-from __future__ import annotations
+from __future__ import threading
 
 import contextlib
 import hashlib
@@ -518,8 +518,10 @@ def test_an_agent_whose_service_has_ended_is_not_registered_any_more(
     def bug(now: float) -> None:
         raise ZeroDivisionError("in the service")
 
+    registered = threading.Event()
+    agent.on_registered = registered.set
     ended = Call(agent.run)
-    assert agent.is_registered.wait(DEADLINE_S)
+    assert registered.wait(DEADLINE_S)
     with ClusterClient(cluster_of.hosts) as client:
         assert [*client.workers()] == ["a"]
         monkeypatch.setattr(agent.service, "_end_late", bug)
