@@ -1,6 +1,6 @@
 """A cluster of real agents: what a job comes to, and what is left when something is killed."""
 
-from __future__ import threading
+from __future__ import annotations
 
 import contextlib
 import hashlib
@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
