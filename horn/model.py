@@ -405,7 +405,7 @@ class Model:
         "digit_acc" ... are each output's own, without weights; y is a dict by their names, or a
         tuple.
         """
-        if getattr(x, "shape", ())[:1] == (0,):
+        if not getattr(x, "is_nested", False) and getattr(x, "shape", ())[:1] == (0,):
             raise DataError(
                 f"evaluate: x has shape {x.shape}: of no samples there is nothing to measure; pass "
                 "at least one"

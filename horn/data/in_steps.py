@@ -131,6 +131,7 @@ def in_a_row(data: Any, shape: tuple[int, ...]) -> Any:
     """
     if isinstance(data, tuple) and len(data) == 2:
         return in_a_row(data[0], shape), data[1]
+    data = apart(data)
     found = tuple(getattr(data, "shape", ()))
     if isinstance(data, Dataset) or len(shape) != 2 or found[1:] != shape or found[0] < 2:
         return data

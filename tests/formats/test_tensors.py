@@ -24,6 +24,10 @@ def nested(each):
     return torch.nested.nested_tensor(each, layout=torch.jagged)
 
 
+def strided(each):
+    return torch.nested.nested_tensor(each)  # the default layout, of which nobody may ask sizes
+
+
 def network(each_step):
     net = horn.Network(seed=3)
     heard = net.input(3, steps=6)
@@ -33,7 +37,8 @@ def network(each_step):
     return net
 
 
-@pytest.mark.parametrize("kept", [packed, nested])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kept", [packed, nested, strided])
 @pytest.mark.parametrize("each_step", [False, True])
 def test_packed_and_nested_sequences_are_those_of_a_list(kept, each_step):
     x, y = sequences(), [0, 1, 1]
@@ -45,8 +50,15 @@ def test_packed_and_nested_sequences_are_those_of_a_list(kept, each_step):
     np.testing.assert_array_equal(job.data.y, wanted.data.y)
     np.testing.assert_array_equal(job.data.lengths, LENGTHS)
     model = horn.train(job, progress=False).model
-    for one, other in zip(model.predict(kept(x)), model.predict(x), strict=True):
-        np.testing.assert_array_equal(one, other)
+    asked = (
+        model.predict,
+        lambda x: model.activations(x, "layer1"),
+        lambda x: model.record(x, "layer1")["layer1"],
+    )
+    for ask in asked:
+        for one, other in zip(ask(kept(x)), ask(x), strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert model.evaluate(kept(x), given) == model.evaluate(x, target)
     made = horn.data.sequences(kept(x), given)
     np.testing.assert_array_equal(made.lengths, LENGTHS)
     np.testing.assert_array_equal(made.x, wanted.data.x)
