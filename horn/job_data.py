@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horn.data import Dataset, as_dataset, check_features, check_names, lanes
-from horn.data.checks import check_counted, other_units
+from horn.data.checks import as_heard, check_counted, other_units
 from horn.data.in_steps import flat, in_a_row, of_steps
 from horn.data.inputs import side_by_side
 from horn.data.normalization import measure
@@ -171,6 +171,7 @@ class DataPreparation:
             other = other.with_classes(data.all_classes, "the training data")
         check_counted(other)
         check_names(other, data.feature_names, "the training data")
+        other = as_heard(other, data.units["scale"], bool(data.feature_names))
         if said := other_units(other, data.units):
             logger.warning("%s: %s", other.name, said)
         if other.normalization is data.normalization:

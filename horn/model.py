@@ -313,7 +313,7 @@ class Model:
         """
         given, x = x, self._inputs.sequences(x)
         if hears_reversed(self.network.layers) and self._inputs.is_short(x):
-            found = self.predict(np.asarray(x)[None], labels=labels, layer=layer)  # in no pieces
+            found = self.predict([x], labels=labels, layer=layer)  # in no pieces
             return {k: a[0] for k, a in found.items()} if isinstance(found, dict) else found[0]
         if (one := _one_of(x, 2 if self.network.steps else 1)) is not None:  # of no samples
             found = self.predict(one, labels=labels, layer=layer)

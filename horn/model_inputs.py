@@ -19,7 +19,7 @@ from horn.data import (
     in_steps,
     lanes,
 )
-from horn.data.checks import other_units
+from horn.data.checks import as_heard, other_units
 from horn.data.classes import Classes
 from horn.data.inputs import side_by_side
 from horn.data.stream import read
@@ -75,12 +75,10 @@ class ModelInputs:
             logger.warning("%s: %s", found.name, said)
 
     def _scaled(self, found: Dataset) -> Dataset:
+        found = as_heard(found, self.facts.get("scale"), bool(self.feature_names))
         self.warn_of_units(found)
-        scale = self.facts.get("scale")
-        if scale is None or found.x.dtype != np.uint8:
-            scale = found.scale
-        if scale != found.scale or self.normalization is not found.normalization:
-            found = found.with_fields(scale=scale, normalization=self.normalization)
+        if self.normalization is not found.normalization:
+            found = found.with_fields(normalization=self.normalization)
         check_range(found, self.dtype)
         return found
 

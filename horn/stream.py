@@ -10,8 +10,9 @@ import numpy as np
 
 from horn.backends import Setup, StepEngine, make
 from horn.data import Dataset, as_dataset, check_names, check_shape
-from horn.data.arrays import BYTE_SCALE, as_numbers
+from horn.data.arrays import Unit, as_numbers, unit_of
 from horn.data.characters import codes, one_hot
+from horn.data.checks import unit_heard
 from horn.data.normalization import Normalization
 from horn.errors import DataError, ModelError
 from horn.formats import tables
@@ -31,9 +32,10 @@ class ModelStream:
     ``at`` : the number of steps so far. ``n_features`` : the numbers of a step. ``names`` : the
     names that ``last`` knows. Not for several threads at once.
 
-    setup : of its network. scale : the value of one unit of bytes; None: 1/255, or what a dataset
-    says. normalization, feature_names : of the features of a step. is_current : whether interpreted
-    neurons are what they were when it began. warn_of_units : is told the first steps.
+    setup : of its network. scale : what the bytes are worth that the model learned from; None: it
+    learned from none. normalization, feature_names : of the features of a step. is_current :
+    whether interpreted neurons are what they were when it began. warn_of_units : is told the first
+    steps.
 
     Raises
     ------
@@ -42,7 +44,7 @@ class ModelStream:
 
     def __init__(
         self, setup: Setup, backend: str, parameters: Mapping[str, Array],
-        states: Mapping[str, Array], *, updates: int = 0, scale: float | None = 1.0,
+        states: Mapping[str, Array], *, updates: int = 0, scale: float | None = None,
         normalization: Normalization | None = None, feature_names: tuple[str, ...] = (),
         is_current: Callable[[], bool] | None = None,
         warn_of_units: Callable[[Dataset], None] | None = None,
@@ -82,12 +84,18 @@ class ModelStream:
                 "stream: a neuron of this model, or a number that it reads, was changed after the "
                 "stream began; model.stream() begins another, which answers as the model learned"
             )
-        x = as_dataset(x, "stream: x") if tables.names_of(x) else x
+        x = as_dataset(x, "stream: x") if tables.is_table(x) and np.ndim(x) == 2 else x
         if isinstance(x, Dataset):
             check_names(x, self._feature_names, "this model")
             if x.n_features == self.n_features:
                 check_shape(x, self._shape, "this model")
-        given = as_numbers(self._rows(x) if isinstance(x, Dataset) else x, "stream: x")
+            given, unit = x.x, Unit(x.scale, x.scale_is)
+        else:
+            given = as_numbers(x, "stream: x")
+            unit = unit_of(x, given, "stream")
+        scale = unit.scale
+        if given.dtype == np.uint8:
+            scale = unit_heard(unit, self._scale, bool(self._feature_names))
         found = (len(x), *x.shape) if isinstance(x, Dataset) and x.shape else given.shape
         before, picture = given.shape[: -len(self._shape)], given.shape[-len(self._shape) :]
         if picture == self._shape and (given.ndim > 2 or picture[-1] != self.n_features):
@@ -99,8 +107,8 @@ class ModelStream:
                 f"({self.n_features},), or (steps, {self.n_features}) of several"
             )
         steps, is_one = given.reshape(-1, self.n_features), given.ndim == 1
-        if self._normalization is not None or given.dtype != self._dtype:
-            steps = self._converted(steps)
+        if self._normalization is not None or given.dtype != self._dtype or scale != 1.0:
+            steps = self._converted(steps, scale)
         if not np.isfinite(steps).all():
             step, feature = np.argwhere(~np.isfinite(steps))[0]
             raise DataError(
@@ -110,7 +118,8 @@ class ModelStream:
             )
         if self._warn_of_units is not None and not self.at and len(steps):
             given = given.reshape(steps.shape)
-            self._warn_of_units(x if isinstance(x, Dataset) else as_dataset(given, "stream: x"))
+            first = x if isinstance(x, Dataset) else as_dataset(given, "stream: x")
+            self._warn_of_units(first.with_fields(scale=scale))
         sent = np.empty((len(steps), self._n_outputs), self._dtype)
         for k in range(len(steps)):
             sent[k] = self._engine.go_on(steps[k : k + 1], self.at, self._sample)[0]
@@ -120,17 +129,8 @@ class ModelStream:
             return sent
         return {name: sent[..., columns] for name, columns in self._columns.items()}
 
-    def _rows(self, data: Dataset) -> Array:
-        """The rows of a dataset as it is read, but bytes of which the model knows the value."""
-        is_bytes = data.x.dtype == np.uint8
-        if self._scale is not None if is_bytes else data.scale == 1:
-            return data.x
-        rows = data.x.astype(self._dtype) if is_bytes else data.x
-        return np.asarray(rows * rows.dtype.type(data.scale))
-
-    def _converted(self, steps: Array) -> Array:
+    def _converted(self, steps: Array, scale: float) -> Array:
         """Steps as the network hears them: of its type, scaled or normalized."""
-        scale = 1.0 if steps.dtype != np.uint8 else self._scale or BYTE_SCALE
         with np.errstate(over="ignore"):
             if self._normalization is not None:
                 center, factor = self._normalization.steps(scale, steps.dtype, self._dtype)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,50 @@ from horn.formats.tensors import is_tensor, of_tensor
 BYTE_SCALE = 1 / 255
 
 
-def as_features(x: Any, what: str) -> tuple[np.ndarray, float]:
-    """x as ``Dataset`` needs it, and its natural scale; ``as_dataset`` lists the conversions."""
+class Unit(NamedTuple):
+    """What one unit of x is worth, and why: ``Dataset.scale`` and ``Dataset.scale_is``."""
+
+    scale: float
+    why: str
+
+
+ASSUMED, OF_TABLE, SAID = "assumed", "table", "said"
+BYTES, NUMBERS = Unit(BYTE_SCALE, ASSUMED), Unit(1.0, SAID)
+
+
+def unit_of(given: Any, array: np.ndarray, what: str) -> Unit:
+    """The unit of x by what the user gave, whatever type it is stored in: bytes (uint8) of an array
+    are worth 1/255, truth values and the numbers of a table are themselves. array : x as one.
+
+    DataError : a list has arrays of bytes beside others.
+    """
+    kinds = _kinds(given)
+    if len(kinds) > 1 and "bytes" in kinds:
+        raise DataError(
+            f"{what}: some arrays of the list x are bytes (uint8), which count 1/255 each, others "
+            "are not, and count 1; give all of them one type, as one.astype(float)"
+        )
+    if array.dtype != np.uint8:
+        return NUMBERS
+    return Unit(1.0, OF_TABLE) if "table" in kinds else BYTES
+
+
+def _kinds(x: Any) -> set[str]:
+    """Of what x is made: arrays of "bytes", a "table", other "numbers"; of a list, several."""
+    if isinstance(x, (list, tuple)):
+        if not x or isinstance(x[0], (int, float)):
+            return {"numbers"}
+        return set().union(*map(_kinds, x))
+    if tables.is_table(x):
+        return {"table"}
+    dtype = getattr(x, "dtype", None)  # of NumPy, PyTorch and others; a picture has none
+    return {"bytes" if "uint8" in str(dtype or np.asarray(x).dtype) else "numbers"}
+
+
+def as_features(x: Any, what: str, unit: Unit | None = None) -> tuple[np.ndarray, Unit]:
+    """x as ``Dataset`` needs it, and its unit; ``as_dataset`` lists the conversions. unit : of an
+    array that was made from what the user gave.
+    """
     given, x = x, as_numbers(tables.of_table(x, what), f"{what}: x")
     if x.ndim < 2:
         remedy = "write x.reshape(1, -1) for one sample, x.reshape(-1, 1) for one feature"
@@ -30,7 +72,7 @@ def as_features(x: Any, what: str) -> tuple[np.ndarray, float]:
         raise DataError(
             f"{what}: x has shape {x.shape}, but (samples, features) is expected; {remedy}"
         )
-    scale = BYTE_SCALE if x.dtype == np.uint8 else 1.0
+    unit = unit or unit_of(given, x, what)
     _check_not_empty(x, what)
     if x.ndim > 2:
         x = x.reshape(len(x), -1)
@@ -45,7 +87,7 @@ def as_features(x: Any, what: str) -> tuple[np.ndarray, float]:
     x = x.astype(dtype, copy=False)
     if not _has_contiguous_rows(x) or not x.flags.aligned:
         x = np.ascontiguousarray(x) if x.flags.aligned else x.copy()
-    return x, scale
+    return x, unit
 
 
 def sample_shape(x: Any) -> tuple[int, ...]:

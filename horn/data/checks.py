@@ -29,8 +29,8 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
     labels too, coded by their sorted order (``Dataset.classes``) · (n, n_targets) numbers are
     targets · {name: either} of several outputs, which are its columns then (``Dataset.targets``) ·
     None. Tables and columns of pandas are taken as their values.
-    scale : the value of one unit of x; None means 1/255 for uint8 and 1 for everything else. A
-    Dataset keeps its own.
+    scale : the value of one unit of x; None means 1/255 for uint8 and 1 for everything else, also
+    in tables. A Dataset keeps its own.
 
     ``what`` names the data in messages. Contents are checked once per dataset: no NaN or infinity
     (one pass over floating-point data, none over bytes). Labels below 0 are refused by a job, and
@@ -65,7 +65,7 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
         )
     if not isinstance(data, Dataset):
         x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
-        features, natural_scale = arrays.as_features(x, what)
+        features, unit = arrays.as_features(x, what)
         shape, names = arrays.sample_shape(x), tables.names_of(x)
         labels, named = None, None
         parts: targets.Parts = ()
@@ -73,9 +73,9 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
             labels, parts = targets.side_by_side(y, what)
         elif y is not None:
             labels, named = arrays.as_labels_or_targets(y, what)
-        worth = natural_scale if scale is None else scale
+        worth, why = unit if scale is None else (scale, arrays.SAID)
         dataset = Dataset(features, labels, worth, what, named, shape=shape, targets=parts,
-                          feature_names=names)  # fmt: skip
+                          feature_names=names, scale_is=why)  # fmt: skip
     else:
         dataset = data
     if not dataset._checked:
@@ -221,20 +221,40 @@ def check_weights(dataset: Dataset, dtype: str) -> None:
         )
 
 
+def unit_heard(unit: arrays.Unit, learned: float | None, knows_columns: bool) -> float:
+    """What one of the bytes with this unit is worth to a model: what they say; if nobody said it,
+    as much as the bytes that it learned from. learned : of these; None: it learned from none.
+    knows_columns : the model knows the names of its columns.
+    """
+    if learned is None:
+        return unit.scale
+    # A model that learned from a table's bytes when these counted 1/255, as its file says.
+    is_older = unit.why == arrays.OF_TABLE and knows_columns and learned == arrays.BYTE_SCALE
+    return learned if unit.why == arrays.ASSUMED or is_older else unit.scale
+
+
+def as_heard(dataset: Dataset, learned: float | None, knows_columns: bool) -> Dataset:
+    """The dataset with bytes that are worth what ``unit_heard`` says."""
+    if dataset.x.dtype != np.uint8:
+        return dataset
+    unit = arrays.Unit(dataset.scale, dataset.scale_is)
+    scale = unit_heard(unit, learned, knows_columns)
+    return dataset if scale == dataset.scale else dataset.with_fields(scale=scale)
+
+
 def other_units(dataset: Dataset, learned: Mapping[str, Any]) -> str:
     """What to say where data seem to count in other units than the training data, whose
-    ``Dataset.units`` are ``learned``, else "": bytes, which are worth 1/255 each if nobody says
-    else, and numbers that are themselves.
+    ``Dataset.units`` are ``learned``, else "": bytes that are worth 1/255 each, and numbers that
+    are themselves. dataset : ``as_heard``.
     """
     scale, highest = learned.get("scale"), learned.get("highest", 0.0)
-    if dataset.x.dtype == np.uint8:
+    if dataset.x.dtype == np.uint8 and dataset.scale != 1.0:
         limit = 255.0 * abs(dataset.scale)
-        if scale is not None or highest <= 2.0 * limit:
-            return ""
-        return (
-            f"bytes count {dataset.scale:g} each, {limit:g} at most, but the training data have "
-            f"numbers up to {highest:g}: pass x.astype(float), or x in this unit"
-        )
+        if highest > 2.0 * limit:
+            return (
+                f"bytes count {dataset.scale:g} each, {limit:g} at most, but the training data "
+                f"have numbers up to {highest:g}: pass x.astype(float), or x in this unit"
+            )
     if not scale or dataset.highest <= 2.0 * (limit := 255.0 * abs(scale)):
         return ""
     return (

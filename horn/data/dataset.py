@@ -36,7 +36,10 @@ class Dataset:
     also (n, steps), of each step · None
 
     Units: ``scale`` is the value of one unit of x, 1/255 for bytes. It is applied when a batch is
-    read; x stays as it is stored. y is not scaled. ``name`` is the name of the data in messages.
+    read; x stays as it is stored. y is not scaled. scale_is : "said", also for numbers that are
+    themselves; "assumed" for bytes of arrays and files, about which nobody said anything: a model
+    that learned from bytes takes them for such; "table" for the bytes of a table, which are
+    numbers. ``name`` is the name of the data in messages.
     classes : the labels' meanings, if they are no whole numbers: label k is ``classes[k]``.
     normalization : applied after ``scale`` when a batch is read. ids (n,) : the names of the
     samples, text, and ``id_name`` the name of that column; nothing learns from them. shape : of a
@@ -67,6 +70,7 @@ class Dataset:
     lengths: np.ndarray | None = None
     targets: Parts = ()
     feature_names: tuple[str, ...] = ()
+    scale_is: str = arrays.SAID
     _checked: bool = field(default=False, init=False, repr=False)
     _is_file: bool | None = field(default=None, init=False, repr=False)
 

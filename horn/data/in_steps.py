@@ -69,6 +69,7 @@ def sequences(
             )
         whole = whole[:, :, None] if whole.ndim == 2 else whole
         ends = _checked_lengths(lengths, len(whole), whole.shape[1], what)
+    unit = arrays.unit_of(x, whole, what)
     if not len(ends):
         raise DataError(f"{what}: there are no sequences; pass at least one")
     longest = int(ends.max())
@@ -86,7 +87,7 @@ def sequences(
     def own(y: Any, name: str, where: str) -> Coded:
         return _coded(_targets(y, ends, where), n_before, ends, steps, where)
 
-    return with_answers(_dataset(whole, ends, steps, what, names), y, own, what)
+    return with_answers(_dataset(whole, unit, ends, steps, what, names), y, own, what)
 
 
 def _in_rows(x: Iterable[Any], what: str) -> list[Any]:
@@ -147,12 +148,14 @@ def _flat(x: Any, shape: tuple[int, ...], n_axes: int) -> Any:
     return x.reshape(*found[: -len(shape)], features)
 
 
-def _dataset(x: Array, ends: Array, steps: int, what: str, names: tuple[str, ...] = ()) -> Dataset:
+def _dataset(
+    x: Array, unit: arrays.Unit, ends: Array, steps: int, what: str, names: tuple[str, ...]
+) -> Dataset:
     """The dataset of sequences x (n, any steps, features)."""
     is_whole, shape = bool((ends == steps).all()), (steps, x.shape[2])
-    found, scale = arrays.as_features(filled(x, ends, steps).reshape(len(x), -1), what)
-    lengths = None if is_whole else ends
-    return Dataset(found, None, scale, what, shape=shape, lengths=lengths, feature_names=names)
+    found, _ = arrays.as_features(filled(x, ends, steps).reshape(len(x), -1), what, unit)
+    return Dataset(found, None, unit.scale, what, shape=shape, lengths=None if is_whole else ends,
+                   feature_names=names, scale_is=unit.why)  # fmt: skip
 
 
 def with_answers(made: Dataset, y: Any, own: Reads, what: str) -> Dataset:
@@ -322,7 +325,8 @@ def of_steps(data: Any, steps: int, shape: tuple[int, ...], shapes: TargetShapes
     if isinstance(x, str) or not hasattr(x, "__array__") and not _is_list(x):
         return data
     names = names_of_all(x, what)
-    x, ends = _samples(x, steps, shape, what)
+    given, (x, ends) = x, _samples(x, steps, shape, what)
+    unit = arrays.unit_of(given, x, what)
     here = x.shape[1]
 
     def own(y: Any, name: str, where: str) -> Coded:
@@ -340,7 +344,7 @@ def of_steps(data: Any, steps: int, shape: tuple[int, ...], shapes: TargetShapes
         _check_count(ends, found, where)  # of sequences, however many numbers they have
         return arrays.as_labels_or_targets(found, where)
 
-    return with_answers(_dataset(x, ends, steps, what, names), y, own, what)
+    return with_answers(_dataset(x, unit, ends, steps, what, names), y, own, what)
 
 
 def _samples(x: Any, steps: int, shape: tuple[int, ...], what: str) -> tuple[Array, Array]:

@@ -47,7 +47,7 @@ def side_by_side(data: Any, shapes: Shapes, what: str) -> Any:
     found = {}
     for name, shape in shapes.items():
         where, size = f"{what}: input {name!r}", math.prod(shape)
-        array, scale = arrays.as_features(x[name], where)
+        array, unit = arrays.as_features(x[name], where)
         if array.shape[1] != size:
             raise DataError(
                 f"{where} has {array.shape[1]:,} features per sample, but the network declares "
@@ -55,17 +55,19 @@ def side_by_side(data: Any, shapes: Shapes, what: str) -> Any:
                 f"{array.shape}"
             )
         check_sample_shape(arrays.sample_shape(x[name]), shape, where)
-        found[name] = array, scale
+        found[name] = array, unit
     counts = {name: len(array) for name, (array, _) in found.items()}
     if len(set(counts.values())) > 1:
         raise DataError(
             f"{what}: the inputs have {', '.join(f'{n:,} ({k!r})' for k, n in counts.items())} "
             "samples; give each of them the same"
         )
-    if len({(array.dtype == np.uint8, scale) for array, scale in found.values()}) > 1:
-        found = {name: (_real(*pair), 1.0) for name, pair in found.items()}
+    if len({(array.dtype == np.uint8, unit.scale) for array, unit in found.values()}) > 1:
+        found = {name: (_real(*pair), arrays.NUMBERS) for name, pair in found.items()}
     whole = np.concatenate([array for array, _ in found.values()], axis=1)
-    return as_dataset(whole if y is None else (whole, y), what, scale=next(iter(found.values()))[1])
+    unit = next(iter(found.values()))[1]
+    made = as_dataset(whole if y is None else (whole, y), what, scale=unit.scale)
+    return made.with_fields(scale_is=unit.why)
 
 
 def _refuse_unnamed(given: Any, shapes: Shapes, what: str) -> None:
@@ -84,5 +86,5 @@ def _refuse_unnamed(given: Any, shapes: Shapes, what: str) -> None:
         )
 
 
-def _real(array: np.ndarray, scale: float) -> np.ndarray:
-    return array.astype(np.float32) * np.float32(scale) if array.dtype == np.uint8 else array
+def _real(array: np.ndarray, unit: arrays.Unit) -> np.ndarray:
+    return array.astype(np.float32) * np.float32(unit.scale) if array.dtype == np.uint8 else array

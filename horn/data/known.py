@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from horn.data.arrays import BYTE_SCALE
+from horn.data.arrays import ASSUMED, BYTE_SCALE
 from horn.data.dataset import Dataset
 from horn.errors import DataError, NotFound
 from horn.formats import idx, npz
@@ -110,7 +110,7 @@ def _images(images: np.ndarray, labels: np.ndarray | None, scale: float, name: s
         )
     x, shape = images.reshape(len(images), -1), images.shape[1:]
     shape = shape if len(shape) == 3 else (*shape, 1) if len(shape) == 2 else ()
-    return Dataset(x, labels.astype(np.int64), scale, name, shape=shape)
+    return Dataset(x, labels.astype(np.int64), scale, name, shape=shape, scale_is=ASSUMED)
 
 
 def _check_part(name: str, part: str) -> None:

@@ -46,8 +46,8 @@ def whole(data: Any, features: int, shapes: TargetShapes, what: str) -> Dataset:
     names = names_of_all(x, what)
     if isinstance(x, list) and is_ragged(x):
         raise _differ(what)
-    x = arrays.plain(x, f"{what}: x")
-    given = x.shape
+    found = arrays.plain(x, f"{what}: x")
+    unit, x, given = arrays.unit_of(x, found, what), found, found.shape
     if x.ndim == 1 and features == 1:
         x = x[:, None]
     is_one = x.ndim == 2 and x.shape[1] == features
@@ -61,7 +61,7 @@ def whole(data: Any, features: int, shapes: TargetShapes, what: str) -> Dataset:
             f"{features}), or several (n, steps, {features})"
         )
     n, steps, _ = x.shape
-    found, scale = arrays.as_features(x.reshape(n, -1), what)
+    found, _ = arrays.as_features(x.reshape(n, -1), what, unit)
 
     def own(y: Any, name: str, where: str) -> Coded:
         _, size = shapes.get(name or next(iter(shapes), ""), (True, 0))
@@ -78,7 +78,7 @@ def whole(data: Any, features: int, shapes: TargetShapes, what: str) -> Dataset:
         y = y if y.dtype.kind == "f" else y.astype(np.float64)
         return arrays.as_labels_or_targets(y.reshape(n, -1), where)
 
-    made = Dataset(found, None, scale, what, feature_names=names)
+    made = Dataset(found, None, unit.scale, what, feature_names=names, scale_is=unit.why)
     return with_answers(made, y, own, what)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from horn.data import in_steps, pictures, shards
+from horn.data.arrays import ASSUMED, Unit
 from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
 from horn.data.known import PARTS, cifar10, digits, mnist
@@ -23,6 +24,7 @@ from horn.formats.npz import Targets
 from horn.formats.parts import SampleTable
 from horn.mistakes import shown, teaches
 
+_OF_CSV = Unit(1.0, ASSUMED)
 KNOWN = ("digits", "mnist", "cifar10")
 
 
@@ -67,10 +69,10 @@ def load(
         raise NotFound(f"no data are named; give a path, or one of {', '.join(KNOWN)}")
     columns: dict[str, str | int | None] = {"label": label, "ids": ids}
     if spec == "-":
-        return _of_table(csv.table(csv.STDIN, labels=labels, **columns), 1.0, "standard input")
+        return _of_table(csv.table(csv.STDIN, labels=labels, **columns), _OF_CSV, "standard input")
     path = Path(spec).expanduser()
     if _is_csv(path) and path.is_file():
-        return _of_table(csv.table(path, labels=labels, **columns), 1.0, spec)
+        return _of_table(csv.table(path, labels=labels, **columns), _OF_CSV, spec)
     is_missing = _is_csv(path) and not path.exists()  # the complaint is below
     if (label is not None or ids is not None) and not is_missing:
         raise DataError(f"{spec}: only .csv files have columns with names; leave label and ids out")
@@ -119,10 +121,12 @@ def _is_csv(path: Path) -> bool:
     return found is not None and found.reader is csv
 
 
-def _of_table(found: SampleTable, scale: float, spec: str) -> Dataset:
-    dataset = as_dataset((found.x, found.y), spec, scale=scale)
+def _of_table(found: SampleTable, unit: Unit, spec: str) -> Dataset:
+    dataset = as_dataset((found.x, found.y), spec, scale=unit.scale)
     names = found.names if len(set(found.names)) == len(found.names) else ()
-    return dataset.with_fields(ids=found.ids, id_name=found.id_name, feature_names=names)
+    return dataset.with_fields(
+        ids=found.ids, id_name=found.id_name, feature_names=names, scale_is=unit.why
+    )
 
 
 def _read_file(path: Path, part: str | None, spec: str, labels: bool) -> Dataset:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from horn.data.arrays import BYTE_SCALE
 from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
 from horn.errors import DataError, ModelError, NotFound
@@ -74,7 +73,7 @@ def images(
     y = None
     if labels:
         y = np.array([path.relative_to(where).parts[0] for path in files])
-    data = as_dataset((x, y), str(folder), scale=BYTE_SCALE)
+    data = as_dataset((x, y), str(folder))
     ids = np.array([str(path.relative_to(where)) for path in files])
     return data.with_fields(ids=ids, id_name="file")
 

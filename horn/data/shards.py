@@ -18,22 +18,22 @@ from horn.formats import FileFormat, csv, npy, parts, tables
 from horn.formats.parts import SampleTable
 
 
-def read(folder: Path, *, labels: bool = True) -> tuple[SampleTable, float]:
-    """Read (what a table of all shards has, scale); its y is None if they have none, or without
-    ``labels``; it has names of columns where all shards have them.
-    A single .npy shard stays memory-mapped; several files are copied into one array, which takes
-    their own size and that of one shard more. Raises DataError, which names the file.
+def read(folder: Path, *, labels: bool = True) -> tuple[SampleTable, arrays.Unit]:
+    """Read (what a table of all shards has, the unit of x); its y is None if they have none, or
+    without ``labels``; it has names of columns where all shards have them. A single .npy shard
+    stays memory-mapped; several files are copied into one array, which takes their own size and
+    that of one shard more. Raises DataError, which names the file.
     """
     kind, files = _shards(folder)
     xs: list[np.ndarray] = []
     ys: list[np.ndarray] = []
     ids: list[np.ndarray] = []
     headers: dict[Path, tuple[str, ...]] = {}
-    scale = 1.0
+    unit = arrays.NUMBERS
     for path in files:
         found = _read(kind, path, labels)
-        x, natural_scale = arrays.as_features(found.x, str(path))
-        scale = natural_scale if kind.scale is None else kind.scale
+        x, own = arrays.as_features(found.x, str(path))
+        own = own if kind.scale is None else arrays.Unit(kind.scale, arrays.ASSUMED)
         y, classes = None, None
         if found.y is not None:
             y, classes = arrays.as_labels_or_targets(found.y, str(path))
@@ -41,13 +41,19 @@ def read(folder: Path, *, labels: bool = True) -> tuple[SampleTable, float]:
         if classes is not None:  # coded after all are read: a shard may lack some
             y = np.asarray(found.y)
         _check_header(found.header, path, headers)
-        for what, own, others in (("labels", y, ys), ("names of samples", found.ids, ids)):
-            if xs and (own is not None) != bool(others):
+        for what, given, others in (("labels", y, ys), ("names of samples", found.ids, ids)):
+            if xs and (given is not None) != bool(others):
                 raise DataError(
-                    f"{path}: has {'no ' * (own is None)}{what}, but {files[0].name} has "
+                    f"{path}: has {'no ' * (given is None)}{what}, but {files[0].name} has "
                     f"{what if others else 'none'}; give {what} to all shards or to none"
                 )
         _check_same("x", x, xs, path, files[0], kind.scale is not None)
+        if xs and own != unit:  # bytes beside truth values
+            raise DataError(
+                f"{path}: x is {found.x.dtype}, worth {own.scale:g} each, but that of "
+                f"{files[0].name} is worth {unit.scale:g}; give all shards one type"
+            )
+        unit = own
         xs.append(x)
         if y is not None:
             _check_same("y", y, ys, path, files[0], y.dtype.kind == "U")
@@ -61,7 +67,7 @@ def read(folder: Path, *, labels: bool = True) -> tuple[SampleTable, float]:
         parts.join(ids) if ids else None,
         found.id_name if names else "id",
         names,
-    ), scale
+    ), unit
 
 
 def _shards(folder: Path) -> tuple[FileFormat, list[Path]]:

@@ -71,6 +71,7 @@ class Stream:
                 f"can be iterated, got {source!r:.80}"
             )
         self.is_once = isinstance(source, Iterator)
+        self._kind: tuple[Any, ...] | None = None  # of all items
         self._check: Callable[[Dataset], None] | None = None
         items = self._pass()
         try:
@@ -79,7 +80,7 @@ class Stream:
             raise DataError(f"{name}: the stream gives no samples") from None
         # With the head, for the first reader; shared with the copies of ``with_samples``.
         self._waiting: list[Iterator[Item]] = [itertools.chain([first], items)]
-        self.head = self._dataset(first)
+        self.head = self._dataset(*first)
 
     def __len__(self) -> int:
         assert self.samples is not None
@@ -121,7 +122,7 @@ class Stream:
             if (n := n + len(xs[-1])) == self.samples:
                 break
         y = parts.join(ys) if ys else None
-        return Dataset(parts.join(xs), y, self.head.scale, self.name)
+        return self.head.with_fields(x=parts.join(xs), y=y)
 
     def items(self) -> Iterator[Item]:
         """Rows without end, beginning with those of the head. DataError : they end."""
@@ -131,7 +132,7 @@ class Stream:
             before = n
             for x, y in items:
                 if self._check is not None:
-                    self._check(Dataset(x, y, self.head.scale, self.name))
+                    self._check(self._dataset(x, y))
                 n += len(x)
                 yield x, y
             if self.is_once or n == before:
@@ -145,18 +146,18 @@ class Stream:
 
     def _pass(self) -> Iterator[Item]:
         """Rows of one pass, checked."""
-        kind: tuple[Any, ...] | None = None
         try:
             made = self.source() if callable(self.source) else self.source
             for item in made:
-                x, y = self._rows(item)
-                now = (x.shape[1], x.dtype == np.uint8, None if y is None else y.shape[1:],
+                x, y, unit = self._rows(item)
+                now = (x.shape[1], x.dtype == np.uint8, unit, None if y is None else y.shape[1:],
                        None if y is None else y.dtype.kind)  # fmt: skip
-                kind = kind or now
-                if now != kind:
+                self._kind = self._kind or now
+                if now != self._kind:
+                    worth = f", worth {unit.scale:g} each," * (x.dtype == np.uint8)
                     raise DataError(
-                        f"{self.name}: an item of the stream has x {x.dtype} {x.shape} and y "
-                        f"{None if y is None else (str(y.dtype), y.shape)}, other than those "
+                        f"{self.name}: an item of the stream has x {x.dtype} {x.shape}{worth} and "
+                        f"y {None if y is None else (str(y.dtype), y.shape)}, other than those "
                         "before; give all items one kind"
                     )
                 yield x, y
@@ -167,7 +168,7 @@ class Stream:
                 f"{self.name}: the stream raised {type(error).__name__}: {error}"
             ) from error
 
-    def _rows(self, item: Any) -> Item:
+    def _rows(self, item: Any) -> tuple[np.ndarray, np.ndarray | None, arrays.Unit]:
         if isinstance(item, (tuple, list)) and len(item) == 1:  # of a TensorDataset without y
             item = item[0]
         is_pair = isinstance(item, (tuple, list)) and len(item) == 2
@@ -188,16 +189,17 @@ class Stream:
                 f"({', '.join(map(str, y))}), but those of a stream are of one; pass arrays, (x, "
                 f"{{{', '.join(f'{str(name)!r}: ...' for name in y)}}}), or one .npz file"
             )
-        x = arrays.plain(x, f"{self.name}: x")
+        given, x = x, arrays.plain(x, f"{self.name}: x")
+        unit = arrays.unit_of(given, x, self.name)
         if y is not None:
             y = arrays.plain(y, f"{self.name}: y")
         is_one = x.ndim == 1 or (y is not None and y.ndim == 0)
         if is_one:
             x, y = x[None], None if y is None else y[None]
-        x, _ = arrays.as_features(x, self.name)
+        x, _ = arrays.as_features(x, self.name, unit)
         if y is None:
             checks.check_rows(x, None, self.name)
-            return x, None
+            return x, None, unit
         y, classes = arrays.as_labels_or_targets(y, self.name)
         if classes not in (None, (False, True)):
             raise DataError(
@@ -206,14 +208,12 @@ class Stream:
             )
         arrays.check_shapes(x, y, self.name)
         checks.check_rows(x, y, self.name)
-        return x, y
+        return x, y, unit
 
-    def _dataset(self, item: Item) -> Dataset:
-        x, y = item
-        scale = self._scale
-        if scale is None:
-            scale = arrays.BYTE_SCALE if x.dtype == np.uint8 else 1.0
-        return Dataset(x, y, scale, self.name)
+    def _dataset(self, x: np.ndarray, y: np.ndarray | None) -> Dataset:
+        assert self._kind is not None
+        scale, why = self._kind[2] if self._scale is None else (self._scale, arrays.SAID)
+        return Dataset(x, y, scale, self.name, scale_is=why)
 
 
 class Feed:

@@ -22,11 +22,16 @@ def is_pandas(thing: Any) -> bool:
     return _library(thing) == "pandas"
 
 
+def is_table(thing: Any) -> bool:
+    """Whether it is of pandas, polars or pyarrow: a table, or a column of one."""
+    return _library(thing) in ("pandas", "polars", "pyarrow")
+
+
 def names_of(x: Any) -> tuple[str, ...]:
     """The names of a table's columns, as text; () for anything else, and for a table whose columns
     are numbered from 0, as nobody named them, or have one name twice.
     """
-    if _library(x) not in ("pandas", "polars", "pyarrow") or hasattr(x, "collect"):
+    if not is_table(x) or hasattr(x, "collect"):
         return ()
     given = tuple(getattr(x, "column_names" if _library(x) == "pyarrow" else "columns", ()))
     names = tuple(map(str, given))

@@ -34,7 +34,7 @@ def test_numbers_are_taken(columns, dtype):
     dataset = as_dataset(frame)
     assert dataset.x.dtype == np.dtype(dtype)
     np.testing.assert_array_equal(dataset.x, frame.to_numpy(dtype=float))
-    assert dataset.scale == (1 / 255 if dtype == "u1" else 1.0)  # bytes as in an array
+    assert dataset.scale == 1.0  # also of bytes, which in an array are worth 1/255
 
 
 def test_columns_that_are_no_numbers_are_named():
