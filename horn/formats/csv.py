@@ -1,10 +1,11 @@
 """CSV files, plain or gzipped: one sample a line, the label in the last column.
 
-The separator is a comma, a semicolon or a tab, whichever the first line has. Whether the first line
-is a header is seen from it and the second, by ``_is_header``. Numbers are kept as they are, without
-a scale; where all are whole and lie in 0..255 they are stored as bytes, an eighth of the memory.
-Text in the first column is the sample's name, and in the last column the label's name: the first
-line of samples decides. Names do not repeat: a column of categories is no such column.
+The separator is a comma, a semicolon or a tab: of those that the first line has outside quotes the
+one by which the next lines have as many cells. Whether the first line is a header is seen from it
+and the second, by ``_is_header``. Numbers are kept as they are, without a scale; where all are
+whole and lie in 0..255 they are stored as bytes, an eighth of the memory. Text in the first column
+is the sample's name, and in the last column the label's name: the first line of samples decides.
+Names do not repeat: a column of categories is no such column.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from horn.formats.parts import SampleTable
 CHUNK_LINES = 1024
 MOST_CHARACTERS = 1 << 26  # of a line: three million columns; a small .gz may hold one without end
 SEPARATORS = ",;\t"
+LOOK_LINES = 10  # of a file, to see its separator by
 STDIN = Path("-")
 YEARS = range(1800, 2101)  # names of columns that count on from one of these
 # What stands for a value that is not known: no name of a column. NaN is a number.
@@ -149,7 +151,10 @@ class CsvReader:
                 f"{where}: is empty; give one sample a line"
                 + ", its label in the last column" * self.has_labels
             )
-        separator = next((mark for mark in SEPARATORS if mark in first[1]), ",")
+        # a line that is answered before the next one comes stands alone
+        near = [first, *itertools.islice(lines, 0 if self.is_live else LOOK_LINES - 1)]
+        lines = itertools.chain(near[1:], lines)
+        separator = _separator([text for _, text in near])
         cells = _cells(first[1], separator)
         n_columns, sample = len(cells), first
         names: tuple[str, ...] = ()
@@ -408,6 +413,20 @@ def _as_bytes_if_whole(table: np.ndarray) -> np.ndarray:
 
 def _cells(text: str, separator: str) -> list[str]:
     return next(csv.reader([text], delimiter=separator, skipinitialspace=True), [])
+
+
+def _separator(lines: list[str]) -> str:
+    """The mark by which most lines have as many cells as the first, which it divides into the most:
+    a name of a column, or of a class, may hold another mark.
+    """
+    first, *others = lines
+
+    def agrees(mark: str) -> tuple[int, int]:
+        n = len(_cells(first, mark))
+        return sum(len(_cells(line, mark)) == n for line in others), n
+
+    marks = [mark for mark in SEPARATORS if mark in first and len(_cells(first, mark)) > 1]
+    return max(marks, key=agrees) if len(marks) > 1 else (*marks, ",")[0]
 
 
 def _is_header(first: list[str], second: list[str]) -> bool:

@@ -30,13 +30,34 @@ def write(tmp_path, text: str):
         "1.5;2;0\r\n3;4;1\r\n",
         "1.5\t2\t0\n3\t4\t1\n",
         '\ufeff"x, first",b,c\n"1.5", 2 ,0.0\n3,4,1e0\n',
+        "a\tb, c\tt\n1.5\t2\t0\n3\t4\t1\n",
+        'a;"b, c";t\n1.5;2;0\n3;4;1\n',
+        'a,"b; c\t",t\n1.5,2,0\n3,4,1\n',
     ],
-    ids=["plain", "header", "semicolon", "tab", "quoted"],
+    ids=[
+        "plain",
+        "header",
+        "semicolon",
+        "tab",
+        "quoted",
+        "comma in a name",
+        "comma in quotes",
+        "semicolon in quotes",
+    ],
 )
 def test_the_last_column_is_the_label(tmp_path, text):
     dataset = load(str(write(tmp_path, text)))
     np.testing.assert_array_equal(dataset.x, [[1.5, 2], [3, 4]])
     assert dataset.y.tolist() == [0, 1]
+
+
+def test_the_separator_is_the_one_of_most_lines(tmp_path):
+    rows = "a\tb, c\tkind\n1.5\t2\tred, dark\n3\t4\tblue, dark\n"
+    dataset = load(str(write(tmp_path, rows)))
+    assert dataset.feature_names == ("a", "b, c")
+    assert dataset.classes == ("blue, dark", "red, dark")
+    with pytest.raises(DataError, match="line 3: has 2 cells, but line 1 has 3"):
+        load(str(write(tmp_path, "a;b, c;t\n1;2;0\n3;4\n5;6;1\n")))
 
 
 def test_without_labels_every_column_is_a_feature(tmp_path):
