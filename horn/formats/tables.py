@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection
-from numbers import Number
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -104,10 +105,14 @@ def of_table(x: Any, what: str) -> Any:
         _check_columns(x, what)
         return x
     names, kinds = list(x.columns), [str(kind) for kind in x.dtypes]
-    odd = {at: kind for at, kind in enumerate(kinds) if not _is_numeric(x.dtypes.iloc[at])}
+    odd = {
+        at: kind
+        for at, kind in enumerate(kinds)
+        if not _is_numeric(x.dtypes.iloc[at]) and not _holds_numbers(x.iloc[:, at])
+    }
     if odd:
         shown = first_few(odd, lambda at: f"{names[at]!r} ({odd[at]})")
-        every = {at: _remedy(kind, x.iloc[:, at]) for at, kind in odd.items()}
+        every = {at: _remedy(kind) for at, kind in odd.items()}
         remedies = []
         of_words = {
             at for at, kind in odd.items() if kind.startswith(("object", "category", "str"))
@@ -129,7 +134,7 @@ def of_table(x: Any, what: str) -> Any:
             f"{what}: x has missing values in columns {shown}. Drop those rows, "
             "df.dropna(), or fill them in, df.astype(float).fillna(df.mean())"
         )
-    if len(set(kinds)) == 1 and isinstance(x.dtypes.iloc[0], np.dtype):
+    if len(set(kinds)) == 1 and isinstance(x.dtypes.iloc[0], np.dtype) and kinds[0] != "object":
         return x.to_numpy()
     small = all(kind.lower() in ("float32", "float16", "bool", "boolean", "int8", "uint8",
                                  "int16", "uint16") for kind in kinds)  # fmt: skip
@@ -153,18 +158,24 @@ def of_column(y: Any, what: str) -> Any:
     return np.asarray(y) if isinstance(dtype, np.dtype) else np.asarray(y, object)
 
 
-def _remedy(kind: str, column: Any) -> str:
-    """What makes numbers of a column of pandas; "" if it has none."""
+def _remedy(kind: str) -> str:
+    """What makes numbers of a column of pandas of this kind; "" if nothing does."""
     if kind.startswith(("timedelta", "duration")):
         return "days: df[column] / pandas.Timedelta(days=1)"
     if kind.startswith(("date", "time", "period")):
         return "days since a date: (df[column] - start) / pandas.Timedelta(days=1)"
     if kind.startswith("complex"):
         return "the absolute value: df[column].abs(), or the real part: numpy.real(df[column])"
-    are_numbers = kind == "object" and all(isinstance(one, Number) for one in column.dropna())
-    if are_numbers or kind.startswith("decimal"):
+    if kind.startswith("decimal"):
         return "numbers: df[column].astype(float)"
     return ""
+
+
+def _holds_numbers(column: Any) -> bool:
+    """Whether a column of pandas has the type of objects, and numbers for all values."""
+    return column.dtype == np.object_ and all(
+        isinstance(one, (Real, Decimal, np.bool_)) for one in column.dropna()
+    )
 
 
 def _is_numeric(dtype: Any) -> bool:

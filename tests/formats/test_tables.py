@@ -74,13 +74,26 @@ def test_lengths_of_time_and_decimals_become_numbers():
     with pytest.raises(DataError) as caught:
         as_dataset(frame)
     said = str(caught.value)
-    assert "'wait' (timedelta64" in said and "'price' (object)" in said
+    assert "'wait' (timedelta64" in said and "'price'" not in said
     assert "days: df[column] / pandas.Timedelta(days=1);" in said and "since a date" not in said
-    assert "numbers: df[column].astype(float);" in said and "columns=['colour']);" in said
-    helped = table(
-        wait=frame["wait"] / pandas.Timedelta(days=1), price=frame["price"].astype(float)
-    )
+    assert "columns=['colour']);" in said
+    helped = table(wait=frame["wait"] / pandas.Timedelta(days=1), price=frame["price"])
     assert as_dataset(helped[:1]).x.tolist() == [[1.0, 1.5]]
+    with pytest.raises(DataError, match=r"missing values in columns 'price' \(1 of 2\)"):
+        as_dataset(helped)
+
+
+def test_objects_that_are_all_numbers_are_taken():
+    frame = table(a=[1.5, 2], b=np.array([1, True], object), c=np.uint8([3, 4]))
+    for given in (frame, frame.astype(object)):
+        found = as_dataset(given)
+        assert (found.x.dtype, found.scale) == (np.float64, 1.0)
+        assert found.x.tolist() == [[1.5, 1, 3], [2, 1, 4]]
+    for other in ("5", 1j, [1]):
+        with pytest.raises(DataError, match=r"hold no numbers: 'b' \(object\)"):
+            as_dataset(frame.assign(b=pandas.Series([1, other], dtype=object)))
+    with pytest.raises(DataError, match=r"hold no numbers: 'b' \(category\). Write a column of 0"):
+        as_dataset(frame.astype({"b": "category"}))
 
 
 def test_missing_values_are_named_by_column():
