@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,16 +49,20 @@ def unit_of(given: Any, array: np.ndarray, what: str) -> Unit:
     return Unit(1.0, OF_TABLE) if "table" in kinds else BYTES
 
 
-def _kinds(x: Any) -> set[str]:
+def _kinds(x: Any) -> frozenset[str]:
     """Of what x is made: arrays of "bytes", a "table", other "numbers"; of a list, several."""
     if isinstance(x, (list, tuple)):
-        if not x or isinstance(x[0], (int, float)):
-            return {"numbers"}
-        return set().union(*map(_kinds, x))
+        is_plain = not x or isinstance(x[0], (int, float))
+        return _kinds_of("") if is_plain else frozenset().union(*map(_kinds, x))
     if tables.is_table(x):
-        return {"table"}
+        return frozenset(("table",))
     dtype = getattr(x, "dtype", None)  # of NumPy, PyTorch and others; a picture has none
-    return {"bytes" if "uint8" in str(dtype or np.asarray(x).dtype) else "numbers"}
+    return _kinds_of(np.asarray(x).dtype if dtype is None else dtype)
+
+
+@lru_cache(64)  # to write a type as text takes microseconds, and a list may have a million arrays
+def _kinds_of(dtype: Any) -> frozenset[str]:
+    return frozenset(("bytes" if "uint8" in str(dtype) else "numbers",))
 
 
 def as_features(x: Any, what: str, unit: Unit | None = None) -> tuple[np.ndarray, Unit]:
