@@ -191,10 +191,15 @@ class MessageExpressions:
             self.storage.stored[key] = load(name, "bo")
         return self.storage.stored[key]
 
-    def share_of_batch(self, layer: Layer) -> Node:
-        """1 / the number of samples in the batch; in sequences, of those that have the step."""
+    def samples(self, layer: Layer, is_share: bool) -> Node:
+        """The number of samples in the batch; in sequences, of those that have the step. is_share :
+        1 / this number.
+        """
         valid = self.storage.valid
-        return ir.Scalar("inv_rows") if valid is None else 1.0 / self.batch_sum(valid, layer)
+        if valid is None:
+            return ir.Scalar("inv_rows" if is_share else "rows")
+        found = self.batch_sum(valid, layer)
+        return 1.0 / found if is_share else found
 
     def rank(self, inside: Node, layer: Layer) -> Node:
         """The rank of each neuron in its layer, the largest first."""
@@ -226,8 +231,8 @@ class MessageExpressions:
         axis = f"n{layer.index}"
         if node.op in (Op.CONST, Op.LOAD):
             return node
-        if node.op is Op.SCALAR and node.value == "batch_share":
-            return self.share_of_batch(layer)
+        if node.op is Op.SCALAR and node.value in ("rows", "batch_share"):
+            return self.samples(layer, node.value == "batch_share")
         if node.op is Op.SCALAR:
             return const(float(layer.size)) if node.value == "layer_size" else node
         if node.op is Op.PARAM:

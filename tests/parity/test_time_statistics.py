@@ -49,10 +49,27 @@ class Apart(horn.Neuron):
         self.feedforward(y)
 
 
-ASKING = (BatchNorm, Apart)
+class Equal(horn.Neuron):
+    """Asks about numbers that are equal for all samples, and takes the answers in another one."""
+
+    p, q = horn.Parameter(0.5), horn.Parameter(0.2)
+    run, spread = horn.State(0.0), horn.State(1.0)
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        z = z + self.mean(self.p, over="batch", running="run")
+        z = z + self.var(sum(m.weight for m in messages), over="batch", running="spread")
+        if self.training:
+            n = self.sum(0.01 * self.q, over="batch")
+            z = z + self.mean(n * z, over="batch")
+        self.feedforward(math.tanh(z))
 
 
-def job_of(seed: int, cells: tuple[Any, ...] = (*ASKING, *ASKING, *CELLS), **how: Any) -> horn.Job:
+OFTEN = (BatchNorm, Apart) * 2 + CELLS
+ASKING = (BatchNorm, Apart, Equal)
+
+
+def job_of(seed: int, cells: tuple[Any, ...] = OFTEN, **how: Any) -> horn.Job:
     net, (x, y) = generated(seed, cells, **how)
     if not any(layer.neuron in ASKING for layer in net.layers):
         return job_of(seed + 10_000, cells, **how)
@@ -81,7 +98,7 @@ def test_the_law_at_length(seed):
 
 @pytest.mark.parametrize("seed", [2])
 def test_gradients_are_those_of_finite_differences(seed):
-    check_gradients(job_of(seed, (*ASKING, LSTM, Distance), steps=3))
+    check_gradients(job_of(seed, (BatchNorm, Apart, LSTM, Distance), steps=3))
 
 
 @pytest.mark.slow
@@ -118,6 +135,32 @@ def test_only_samples_that_have_a_step_are_asked():
         engine.step(np.arange(3), iteration=0, first_sample=0)
         expected = (kept[2] + kept[0] + kept[1]) / 3
         assert engine.states()["minus.average"] == pytest.approx(expected)
+
+
+def test_what_is_equal_for_all_samples_is_counted_where_they_have_the_step():
+    """By hand: sequences of 1 and 3 steps; the second leaves three tenths, as of 1 - 0.9 ** 3."""
+    net = horn.Network(seed=1)
+    net.layer(2, neuron=Equal, inputs=net.input(2, steps=3), bias=False, name="h")
+    net.output(1, loss="squared_error", each_step=True)
+    x = [np.ones((n, 2)) for n in (1, 3)]
+    job = horn.Job(net, (x, [one[:, :1] for one in x]), dtype="float64", batch_size=2)
+    for backend in BACKENDS:
+        engine = test_stateful.engine_of(job, backend)
+        engine.step(np.arange(2), iteration=0, first_sample=0)
+        states = engine.states()
+        assert states["h.run"] == pytest.approx((0.5 * (1 - 0.9) + 0.5 * (1 - 0.9**3)) / 2)
+        assert states["h.spread"] == pytest.approx((0.9 + 0.9**3) / 2)  # the variance is 0
+    check_gradients(job)
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_what_is_equal_for_all_samples_learns_the_same(seed):
+    job = job_of(seed, (Equal, LSTM))
+    assert job.data.lengths is not None
+    found = run(job, "python")
+    for backend in BACKENDS[1:]:
+        compare(found, run(job, backend), 1e-9)
+    test_recompute.law(job)
 
 
 @pytest.mark.parametrize("seed", [3])
