@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")
 def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed: int | None,
             as_json: bool, verbose: bool) -> int:  # fmt: skip
-    """Check the job of TARGET without training it: data, compilation, written backwards.
+    """Check the job of TARGET without training it: data, compilation, optimizer, written backwards.
 
     Every backward that a class writes is compared with central finite differences of the loss, in
     double precision, on a few samples of the job. Exit code 1 if one differs, unless the job has
@@ -29,18 +29,17 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed:
     from horn import explain, terminal
     from horn.check import check_activations, check_network, describe
     from horn.target import load_job
-    from horn.training.checks import check_learns
+    from horn.training.checks import check_described
 
     with terminal.stdout_of_user(as_json):
         job = load_job(target, args, settings, seed)
-    job.check_data()
+    check_described(job, "kernels")
     if job.check:
         check_activations(job.network)
     explain.check_memory(job.network, job.batch_size)
     rows = check_network(job)
     # By check=False a job says that a backward differs on purpose.
     wrong = [row for row in rows if not row.ok and job.check]
-    check_learns(job)
     silent = explain.never_learn(job.network)
     if as_json:
         terminal.print_json(

@@ -20,6 +20,11 @@ from horn.sources import is_user_file
 
 MOST_WAYS = 256  # each is a copy of what follows the condition
 REMEDY = "write it with + - * / // % **, comparisons, if, max, min, abs and horn.math"
+OF_ONE = (
+    "an optimizer's formula is of one weight, and asks here for what several weights have "
+    "together; write it of w, g and the slots of one, and take clip_norm= for the length of the "
+    "whole gradient"
+)
 
 
 class Wrong(CompileError):
@@ -46,12 +51,19 @@ class Way:
             raise _too_many()
         return self.answers.setdefault(condition, True)
 
+    def over_layer(self, name: str, node: Node) -> Node:
+        raise Wrong(OF_ONE)
+
 
 class OnlyWay(Way):
-    """The way through a formula that may ask no condition."""
+    """The way through a formula that may ask no condition, and may be of a layer."""
 
     def holds(self, condition: Node) -> bool:
         return bool(condition)  # which a node refuses
+
+    def over_layer(self, name: str, node: Node) -> Node:
+        found: Node = getattr(node, name)()
+        return found
 
 
 def _too_many() -> CompileError:
@@ -69,8 +81,14 @@ def _mirrored(op: Op) -> Callable[[TracedNumber, Any], TracedNumber]:
     return lambda b, a: TracedNumber(make(op, lift(_node(a)), b.node), b.way)
 
 
-def _over_layer(name: str) -> Callable[[TracedNumber], TracedNumber]:
-    return lambda a: TracedNumber(getattr(a.node, name)(), a.way)
+def _over_layer(name: str) -> Callable[..., TracedNumber]:
+    def over(a: TracedNumber, *axes: Any, **how: Any) -> TracedNumber:
+        found = a.way.over_layer(name, a.node)
+        if axes or how:
+            raise CompileError(f"{name}() is of all neurons of the layer: it takes no arguments")
+        return TracedNumber(found, a.way)
+
+    return over
 
 
 class TracedNumber:
@@ -119,7 +137,8 @@ def trace(formula: Callable[..., Any], *args: Any) -> Any:
 
     Raises
     ------
-    CompileError : it leaves the language, or has more than MOST_WAYS ways; at the user's line.
+    CompileError : it leaves the language, asks for what several numbers have together, or has more
+    than MOST_WAYS ways; at the user's line.
     """
     n_ways = 0
 

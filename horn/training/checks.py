@@ -139,21 +139,29 @@ def check_processes(job: Job, settings: RunSettings) -> None:
         settings.check_together(is_compiled(settings.backend, job.network))
 
 
-def check_run(job: Job, settings: RunSettings) -> None:
-    """Check that a job can run with these settings, and can learn; warn of ignored code."""
+def check_described(job: Job, backend: str) -> None:
+    """Check what a job has beside its neurons, as a backend reads it: data, what is measured and
+    watched, the optimizer's formulas; and that something can learn.
+    """
     job.check_data()
     check_monitor(job)
     check_metrics(job)
     check_learns(job)
-    formulas.check(job.optimizer, is_compiled(settings.backend, job.network))
-    if is_compiled(settings.backend, job.network):
+    formulas.check(job.optimizer, is_compiled(backend, job.network))
+    if is_compiled(backend, job.network):
         for aggregate in job.aggregates.values():  # now, not after the first epoch
             read_aggregate(aggregate)
+    else:
+        check_constant(job)
+
+
+def check_run(job: Job, settings: RunSettings) -> None:
+    """Check that a job can run with these settings, and can learn; warn of ignored code."""
+    check_described(job, settings.backend)
+    if is_compiled(settings.backend, job.network):
         for sentence in explain.prints(job.network):
             logger.warning("%s", sentence)
         explain.check_memory(job.network, job.batch_size, settings.topology.n_groups)
-    else:
-        check_constant(job)
     settings.made_strategy.check(job, settings.topology)
 
 

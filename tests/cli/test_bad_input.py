@@ -225,6 +225,16 @@ def test_a_neuron_outside_the_language(run: Any, folder: Path, what: str, comman
     assert shown == underlined
 
 
+@pytest.mark.parametrize("how", [("submit",), ("submit", "--backend=python"), ("check",)])
+def test_an_optimizer_of_several_weights(run: Any, folder: Path, how: tuple[str, ...]) -> None:
+    update = "def update(self, w, g, slots, lr, t):\n        return w - lr * (g - g.mean()), {}\n"
+    text = JOB.replace("def job", f"class Centred(horn.SGD):\n    {update}\n\ndef job", 1)
+    (folder / "job.py").write_text(text.replace("optimizer=horn.SGD(", "optimizer=Centred("))
+    done = run(how[0], "job.py", *how[1:])
+    said = "return w - lr * (g - g.mean()), {}", "an optimizer's formula is of one weight"
+    assert_refused(done, 2, "in Centred.update", *said)
+
+
 def test_a_backward_with_a_wrong_gradient(run: Any, folder: Path) -> None:
     neuron_job(folder, backward("self.push(-m.delta * self.output)"))
     done = run("submit", "job.py")

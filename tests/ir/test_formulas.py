@@ -70,6 +70,22 @@ class Fewer(horn.SGD):
         return w - lr * g
 
 
+class Centred(horn.SGD):
+    def update(self, w, g, slots, lr, t):
+        return w - lr * (g - abs(g).mean(axis=0)), {}
+
+
+class Summed(horn.SGD):
+    def prepared(self, g, w=None):
+        return g / sum(g)
+
+
+class Normed(horn.SGD):
+    def update(self, w, g, slots, lr, t):
+        g = g / np.linalg.norm(g)
+        return w - lr * g, {}
+
+
 class OneText(horn.SGD):
     slots = "velocity"
 
@@ -89,6 +105,9 @@ class OneText(horn.SGD):
          "def update("),
         (Nothing, "as  return w - lr * g, {} ; got None", "def update("),
         (Fewer, "write  def update(self, w, g, slots, lr, t):", "def update(self, w, g, lr):"),
+        (Centred, "an optimizer's formula is of one weight", "abs(g).mean(axis=0)"),
+        (Summed, "an optimizer's formula is of one weight", "return g / sum(g)"),
+        (Normed, "an optimizer's formula is of one weight", "g = g / np.linalg.norm(g)"),
         (OneText, "OneText.slots is a tuple of names, got 'velocity'; write ('velocity',)", ""),
     ],
 )  # fmt: skip

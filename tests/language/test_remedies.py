@@ -150,6 +150,11 @@ def test_a_loss_is_told_what_losses_have(tmp_path, body: str, said: str):
     assert "messages" not in caught.value.problem.replace("'messages'", "")
 
 
+def test_a_lambda_asks_its_layer_without_axes():
+    with pytest.raises(CompileError, match=r"mean\(\) is of all neurons of the layer"):
+        parse.function(lambda output: output - output.mean(axis=0), leaf(Op.OUTPUT, "bo"))
+
+
 def test_what_horn_math_has_is_not_said_to_be_missing():
     assert not {*NOT_IN_MATH} & {*math.FUNCTIONS}
 
