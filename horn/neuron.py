@@ -117,6 +117,10 @@ NO_TARGET = (
     "only output neurons have one, and this layer is hidden: give it the label as an input of its "
     'own, net.input(n, name="label"), or make it an output, net.output(..., loss=...)'
 )
+ONE_STEP = (
+    'recompute="sqrt" computes steps again, and what synapses remember of each sample '
+    "(horn.SynapseState) has one step where a neuron pushes in forward; train without it"
+)
 NO_CHANNELS = (
     'over="channel" is over all positions of a channel, and this layer has no positions: give it '
     'a shape, as net.layer((8, 8, 4)), or connect it through windows; over="layer" asks all neurons'

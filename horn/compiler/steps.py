@@ -23,7 +23,7 @@ from horn.compiler.parts import Sums
 from horn.errors import CompileError
 from horn.ir import const
 from horn.network import Network
-from horn.neuron import OF_A_SAMPLE
+from horn.neuron import OF_A_SAMPLE, ONE_STEP
 from horn.program import (
     AllSteps,
     BatchSum,
@@ -130,10 +130,7 @@ class Arrangement:
                 "(horn.Reversed) needs all of it; train without it"
             )
         if any(buffer.role == "carried" for buffer in self.buffers.values()):
-            raise CompileError(
-                'recompute="sqrt" computes steps again, and what synapses remember of each sample '
-                "(horn.SynapseState) goes on at each of them; train without it"
-            )
+            raise CompileError(ONE_STEP)
         (run, _), (other, _) = forward[0], backward[0]
         behind = grouped((AllSteps, False, run.behind), (Repeat, False, run.tallies))
         steps = [*self.phases["judge"]]

@@ -355,6 +355,15 @@ class Call:
                 )
         return self
 
+    @property
+    def made(self) -> list[Any]:
+        """All that a forward has made: what it fed forward, why, its States, traces and pushes."""
+        own = vars(self.neuron)
+        found = [self.fed, *self.conditions, *(own[name] for name in own["_states"])]
+        for message in self.items:
+            found += [vars(message)[name] for name in message._traces]
+        return found + [each for pushed in self.pushed.values() for each in pushed.values()]
+
     def compared(self, outcome: bool, operands: tuple[Any, ...]) -> bool:
         """Record a comparison: it may decide the value that is fed forward."""
         if self.fed is None:
@@ -512,7 +521,10 @@ class Call:
         asked = Question(word, over, value)
         self.asked_batch |= over == "batch"
         if self.answers is None:  # a walk along the paths of a class
-            return Traced(number(value), "asked", (value,), variable=True, varies=True)
+            # Of what is equal for all samples the batch tells how many they are, and no more.
+            is_equal = over == "batch" and not getattr(value, "varies", False)
+            op = "counted" if is_equal else "asked"
+            return Traced(number(value), op, (value,), variable=True, varies=True)
         if self.turn < len(self.answers):
             found = self.answers[self.turn]
             self.turn += 1

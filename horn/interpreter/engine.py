@@ -15,7 +15,7 @@ from horn.autodiff.tape import number
 from horn.backends import Setup
 from horn.connections import tied
 from horn.data import Dataset
-from horn.errors import ModelError
+from horn.errors import CompileError, ModelError
 from horn.interpreter import backward, elementwise, passes
 from horn.interpreter.calls import Moment
 from horn.interpreter.language import Translator
@@ -33,6 +33,7 @@ from horn.interpreter.samples import (
 )
 from horn.ir import formulas
 from horn.ir.tracing import REMEDY
+from horn.neuron import ONE_STEP
 from horn.optimizers import Direct, Optimizer, no_previous
 
 Array = np.ndarray[Any, Any]
@@ -83,6 +84,8 @@ class Engine:
             self.stages[wire.source_layer].outgoing[wire.source].append(wire)
         for stage in self.stages:
             stage.check()
+            if setup.recompute and stage.pushes_and_remembers:
+                raise CompileError(ONE_STEP)
         self._levels = self._by_reversals()
         judged = self.network.judged if setup.target is not None else ()
         self._losses = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from horn.activations import softmax
 from horn.autodiff import user_text
-from horn.autodiff.tape import Nobody, Traced, observing
+from horn.autodiff.tape import Nobody, Traced, below, observing
 from horn.errors import HornError, ModelError
 from horn.interpreter import neuron_kinds
 from horn.interpreter.calls import Call, DeltaByWeight, Heard, Message, Moment
@@ -202,6 +202,15 @@ class Stage:
         calls = self._forward_walks
         return calls is None or any(call.asked_batch for call in calls)
 
+    @property
+    def asks(self) -> bool:
+        """Whether forward makes anything of a statistic of the layer or of the batch."""
+        if not self._may_use(*{word for words in STATISTICS.values() for word in words}):
+            return False
+        return any(
+            node.op == "asked" for call in self._forward_walks or () for node in below(*call.made)
+        )
+
     @cached_property
     def weighted_sum(self) -> bool:
         """Whether forward depends on its messages through one sum of input * weight (note 0001,
@@ -224,6 +233,16 @@ class Stage:
             for weight, pushed in call.pushed.items()
             for message in call.items
             if id(message) in pushed
+        )
+
+    @property
+    def pushes_and_remembers(self) -> bool:
+        """Whether forward pushes and assigns a SynapseState."""
+        return self.local and any(
+            getattr(vars(message)[name], "op", "") != "trace"
+            for call in self._forward_walks or ()
+            for message in call.items
+            for name in self.traces
         )
 
     @cached_property
@@ -273,6 +292,13 @@ class Stage:
                 f"{name}.backward is written, but {self.name} has an interlayer, through which "
                 "one neuron's delta depends on the "
                 f"whole layer; remove backward (it is derived), or the interlayer",
+            )
+        if self.asks:
+            raise user_text.error_at(
+                method,
+                f"{name}.backward is written, but {name}.forward asks the layer or the batch, "
+                "through which one neuron's delta depends on the others; remove backward: it is "
+                "derived",
             )
         if len(self.layer.weights) > 1:
             raise user_text.error_at(

@@ -285,6 +285,51 @@ def test_what_is_refused():
         horn.Job(net, data, recompute="sqrt")
 
 
+class Pushes(horn.Neuron):
+    """A rule of its own that reads what its synapses remember."""
+
+    trace = horn.SynapseState(0.0)
+
+    def forward(self, messages):
+        y = sigmoid(sum(m.input * m.weight for m in messages))
+        for m in messages:
+            self.push(-y * m.trace)
+            m.trace = 0.5 * m.trace + m.input
+        self.feedforward(y)
+
+
+class Remembers(horn.Neuron):
+    trace = horn.SynapseState(0.0)
+
+    def forward(self, messages):
+        total = 0.0
+        for m in messages:
+            m.trace = 0.5 * m.trace + m.input
+            total += m.trace * m.weight
+        self.feedforward(sigmoid(total))
+
+
+@pytest.mark.parametrize("backend", ["python", "reference", "kernels"])
+def test_synapse_states_are_refused_where_neurons_push(backend):
+    def job(cell: Any) -> horn.Job:
+        net = horn.Network(seed=1)
+        net.layer(2, neuron=cell, inputs=net.input(2, steps=3))
+        net.output(1, loss="squared_error")
+        x = np.random.default_rng(0).normal(size=(2, 3, 2))
+        return horn.Job(net, (x, x[:, 0, :1]), dtype="float64")
+
+    with pytest.raises(CompileError, match="has one step where a neuron pushes in forward"):
+        engine_of(job(Pushes), backend, "sqrt")
+    found, expected = (learned_once(job(Remembers), backend, how) for how in ("sqrt", None))
+    compare(expected, found, 1e-12)
+
+
+def learned_once(job: Any, backend: str, recompute: str | None) -> dict[str, Any]:
+    engine = engine_of(job, backend, recompute)
+    engine.step(np.arange(2), iteration=0, first_sample=0)
+    return {**engine.parameters(), **engine.states()}
+
+
 def test_what_all_steps_say_together_is_refused_with_its_layer():
     """A sum over the steps, what follows of it, and a step that asks for that."""
     net = job_of_known(Leaky).network

@@ -352,3 +352,69 @@ def test_what_is_known_of_one_neuron_is_not_known_of_those_it_is_ranked_among(co
     net.layer(5, neuron=AllRanked, connect=connect)
     net.output(2, activation="softmax", loss="cross_entropy")
     compare(net, horn.SGD(0.1), 5)
+
+
+class WritesBack(horn.Neuron):
+    p = horn.Parameter(0.5)
+
+    def backward(self, messages):
+        error = 0.0
+        for m in messages:
+            error += m.delta * m.weight
+            self.push(m.delta * self.output)
+        self.push(error, to="p")
+        self.backpropagate(error)
+
+
+class OfLayer(WritesBack):
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        self.feedforward(z - self.p * self.mean(z, over="layer"))
+
+
+class OfRank(WritesBack):
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        self.feedforward(z if self.rank(z, over="layer") < 1.0 else 0.0)
+
+
+class OfBatch(WritesBack):
+    average = horn.State(0.0)
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        self.mean(z, over="batch", running="average")
+        self.feedforward(z)
+
+
+class OfNothing(WritesBack):
+    """What it asks of the layer it does not use; and how many samples there are."""
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        self.mean(z, over="layer")
+        n = self.sum(self.p, over="batch") if self.training else 1.0
+        self.feedforward(z * n)
+
+
+@pytest.mark.parametrize("backend", ["python", "reference", "kernels"])
+def test_a_written_backward_beside_a_statistic_is_refused(backend):
+    x = np.random.default_rng(0).normal(size=(4, 2))
+
+    def engine_of(cell):
+        net = horn.Network(seed=1)
+        net.input(2)
+        net.layer(3, neuron=cell, bias=False)
+        net.output(1, loss="squared_error", bias=False)
+        data = horn.Job(net, (x, x[:, :1]), dtype="float64").data
+        engine = make(backend, Setup(net, horn.SGD(0.1), "labels", 4, "float64"))
+        engine.bind(data)
+        return engine
+
+    for cell in (OfLayer, OfRank, OfBatch):
+        with pytest.raises(CompileError, match="forward asks the layer or the batch"):
+            engine_of(cell)
+    engine = engine_of(OfNothing)
+    found = engine.probe(np.arange(4), iteration=0, first_sample=0)
+    expected = x @ engine.parameters()["layer1.weight"].T * (4 * 0.5)
+    np.testing.assert_allclose(found["layer1.output"], expected, rtol=1e-12)
