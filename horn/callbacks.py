@@ -116,8 +116,9 @@ class TrainingContext:
         self._rate[1](value)
 
     def stop(self) -> None:
-        """End training after this update; its epoch ends with it, and is measured. With groups that
-        do not share every batch (averaging, downpour, easgd), after the epoch.
+        """End training after this update, from ``on_train_begin`` after the first; its epoch ends
+        with it, and is measured. With groups that do not share every batch (averaging, downpour,
+        easgd), after the epoch.
         """
         if self.is_watching:
             raise JobError("a callback that runs everywhere only looks; another may end training")

@@ -506,8 +506,7 @@ def _train_here(
     if start is not None:
         restore(loop, start, part_name(0))
         loop.history = History(rows_of(start))
-    if hooks is not None:
-        attach(hooks, loop)
+    begin = None if hooks is None else attach(hooks, loop)
     if alone is not None:
         alone.loop = loop
     watcher.begin(job)
@@ -515,8 +514,8 @@ def _train_here(
         watcher.note(f"Going on from iteration {start.iteration:,}.")
     n_before = loop.iteration
     try:
-        if hooks is not None:
-            hooks.begin(loop.history, loop.iteration)
+        if begin is not None:
+            begin()
         loop.run()
     except HornError as error:
         if loop.iteration > n_before and not isinstance(error, (Diverged, CallbackError)):

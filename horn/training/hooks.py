@@ -38,7 +38,8 @@ class Hooks:
     """The callbacks of one run.
 
     why_fixed : why the learning rate cannot be set, if it cannot. arrays : gives those of the
-    present model. stop : whether training is to end. failure : the error that a callback raised;
+    present model. stop : whether training is to end. is_brief : whether callbacks ended it before
+    the first update, after which it then ends. failure : the error that a callback raised;
     then stop is True.
     """
 
@@ -52,6 +53,7 @@ class Hooks:
         )
         self.arrays: Callable[[], Arrays] | None = None
         self.failure: CallbackError | None = None
+        self.is_brief = False
         self._begun = perf_counter()
         self._epoch = 0  # the last one that callbacks were called for
         self._model: Model | None = None
@@ -60,8 +62,8 @@ class Hooks:
 
     @property
     def is_by_batch(self) -> bool:
-        """Whether a callback is to be called after every update."""
-        return any(defines(callback, "on_batch_end") for callback in self.callbacks)
+        """Whether callbacks are asked after every update: one is called then, or training ends."""
+        return self.is_brief or any(defines(each, "on_batch_end") for each in self.callbacks)
 
     @property
     def stop(self) -> bool:
@@ -96,13 +98,16 @@ class Hooks:
                     if key in values:
                         setattr(callback, key, values[key])
         self._epoch = len(history)
-        self.context.tell(history=history, is_stopping=bool(memory.get("stop", False)))
+        is_stopping = self.is_brief or bool(memory.get("stop", False))
+        self.context.tell(history=history, is_stopping=is_stopping)
 
     def begin(self, history: History, iteration: int) -> None:
         """Call the callbacks before the first update. Raises CallbackError: nothing is lost yet."""
         self._epoch = len(history)
         self.context.tell(history=history, epoch=len(history), iteration=iteration)
+        is_due = self.stop  # at the end of the epoch, of an earlier run
         self._call("on_train_begin")
+        self.is_brief = self.stop and not is_due
         if self.failure is not None:
             raise self.failure
 
@@ -210,8 +215,10 @@ def in_task(job: Job, group: int, task: int) -> Hooks | None:
     return hooks
 
 
-def attach(hooks: Hooks, loop: TrainingLoop) -> None:
-    """Attach callbacks to a loop in this process, which has its history already."""
+def attach(hooks: Hooks, loop: TrainingLoop) -> Callable[[], None]:
+    """Attach callbacks to a loop in this process, which has its history already. The value calls
+    them before the first update.
+    """
     engine = loop.engine
 
     def epoch(number: int, stop: bool) -> bool:
@@ -225,8 +232,13 @@ def attach(hooks: Hooks, loop: TrainingLoop) -> None:
     if loop.recalled:
         hooks.recall(loop.recalled, loop.history)
     loop.callbacks, loop.on_epoch = hooks.memory, epoch
-    loop.on_batch = batch if hooks.is_by_batch else None
     hooks.arrays = lambda: (engine.parameters(), engine.states())
+
+    def begin() -> None:
+        hooks.begin(loop.history, loop.iteration)
+        loop.on_batch = batch if hooks.is_by_batch else None
+
+    return begin
 
 
 def hooks_of(job: Job, strategy: Strategy, topology: Topology, backend: str) -> Hooks | None:

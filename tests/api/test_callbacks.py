@@ -131,6 +131,26 @@ def test_stop_after_an_epoch_and_within_one():
     assert bits(run) == bits(horn.train(job(epochs=None, iterations=27, validation=held_out())))
 
 
+class StopsFirst(horn.Callback):
+    def on_train_begin(self, context: TrainingContext) -> None:
+        context.stop()
+
+
+def test_stop_before_the_first_update_ends_training_after_it(tmp_path):
+    run = horn.train(job(callbacks=[StopsFirst()]))
+    assert run.stopped_early and run.iterations == run.history[-1]["iteration"] == run.epochs == 1
+    assert bits(run) == bits(horn.train(job(epochs=None, iterations=1)))
+    horn.train(job(epochs=None, iterations=25), checkpoints=tmp_path, checkpoint_every=25)
+    run = horn.train(job(callbacks=[StopsFirst()]), checkpoints=tmp_path, resume=True)
+    assert run.stopped_early and run.history["iteration"] == [20, 26]
+    assert bits(run) == bits(horn.train(job(epochs=None, iterations=26)))
+
+
+def test_stop_after_the_last_epoch_stops_nothing():
+    run = horn.train(job(callbacks=[lambda c: c.stop() if c.epoch == 4 else None]))
+    assert run.iterations == 80 and not run.stopped_early
+
+
 @pytest.mark.parametrize("backend", ["kernels", "reference", "python"])
 def test_the_learning_rate_may_be_set(backend):
     def halve(context: TrainingContext) -> None:

@@ -114,6 +114,17 @@ def test_groups_that_do_not_share_batches_stop_after_the_epoch(strategy):
     assert run.epochs == len(watch.models) == 2 and run.stopped_early
 
 
+@pytest.mark.parametrize("layout", ["both", "averaging"])
+def test_a_stop_before_the_first_update_ends_training_after_it_or_its_epoch(layout):
+    class Stop(horn.Callback):
+        def on_train_begin(self, context: TrainingContext) -> None:
+            context.stop()
+
+    run = horn.train(job(network=dense(), epochs=4, callbacks=[Stop()]), **LAYOUTS[layout])
+    assert run.iterations == (4 if layout == "averaging" else 1)
+    assert run.epochs == 1 and run.stopped_early
+
+
 @pytest.mark.parametrize("strategy", ["downpour", "easgd"])
 def test_with_servers_the_rate_is_theirs(strategy):
     with pytest.raises(JobError, match="Halve sets the learning rate, but strategy .* has servers"):
