@@ -196,9 +196,11 @@ def _of_weight(own: derive.Derived, written: BackwardIR | None, group: str, name
     return _flows(ir.at_input(own.weights[name], group))
 
 
-def check_memory(network: Network, batch_size: int, groups: int = 1) -> None:
+def check_memory(
+    network: Network, batch_size: int, groups: int = 1, is_compiled: bool = True
+) -> None:
     """Raise CompileError, with the line, for a State or SynapseState whose mean over several
-    samples has no meaning.
+    samples has no meaning. is_compiled : else neurons that are not in the language are left out.
     """
     if batch_size * groups == 1:
         return
@@ -206,7 +208,12 @@ def check_memory(network: Network, batch_size: int, groups: int = 1) -> None:
         cls = layer.neuron
         if cls.interpreted or not (layer.states or declared(cls, SynapseState)):
             continue
-        forward, backward, _ = read_layer(layer, True, receivers=network.receivers(layer))
+        try:
+            forward, backward, _ = read_layer(layer, True, receivers=network.receivers(layer))
+        except CompileError:
+            if is_compiled:
+                raise
+            continue
         for name, why in averages.not_means(forward, backward).items():
             known = {**declared(cls, SynapseState), **layer.states}
             if getattr(known.get(name), "per", "run") == "sample":

@@ -158,10 +158,11 @@ def check_described(job: Job, backend: str) -> None:
 def check_run(job: Job, settings: RunSettings) -> None:
     """Check that a job can run with these settings, and can learn; warn of ignored code."""
     check_described(job, settings.backend)
-    if is_compiled(settings.backend, job.network):
+    compiled = is_compiled(settings.backend, job.network)
+    if compiled:
         for sentence in explain.prints(job.network):
             logger.warning("%s", sentence)
-        explain.check_memory(job.network, job.batch_size, settings.topology.n_groups)
+    explain.check_memory(job.network, job.batch_size, settings.topology.n_groups, compiled)
     settings.made_strategy.check(job, settings.topology)
 
 

@@ -171,9 +171,21 @@ def test_a_sequence_may_reset_what_is_its_own():
     explain.check_memory(net, 4)
 
 
-def test_training_says_so_before_it_begins():
+class OutsideOfTheLanguage(Average):
+    def learn(self, messages, z):
+        f"{z:.1f}".encode()
+
+
+@pytest.mark.parametrize("backend", ["kernels", "python"])
+def test_training_says_so_before_it_begins(backend):
     data = horn.data.Dataset(np.ones((8, 3)), np.zeros(8, np.int64))
+
+    def train(cls, batch_size):
+        job = horn.Job(network(cls), data, batch_size=batch_size, epochs=1)
+        return horn.train(job, progress=False, backend=backend)
+
     with pytest.raises(CompileError, match="batch_size=4"):
-        horn.train(horn.Job(network(Reset), data, batch_size=4, epochs=1), progress=False)
-    job = horn.Job(network(Reset), data, batch_size=1, epochs=1)
-    assert horn.train(job, progress=False).history
+        train(Reset, 4)
+    assert train(Reset, 1).history
+    if backend == "python":
+        assert train(OutsideOfTheLanguage, 4).history
