@@ -364,9 +364,10 @@ class OnnxGraph:
         made = [f"steps.{k}" for k in range(len(sent))]
         self.nodes.append(self.onnx.helper.make_node(
             "Scan", [*begin, x], [*(f"last.{k}" for k in range(len(before))), *made], body=body,
-            num_scan_inputs=1, scan_input_axes=[1], scan_output_axes=[1] * len(made),
+            num_scan_inputs=1, scan_input_axes=[1],
         ))  # fmt: skip
-        return made
+        # Steps come first: onnxruntime divides by the rows where a Scan puts them second itself.
+        return [self.node("Transpose", [name], perm=[1, 0, 2]) for name in made]
 
     def _wide(self, value: str, rows: str, n: int, name: str = "") -> str:
         """Expand a value that is the same for some rows or neurons to (b, n)."""

@@ -564,6 +564,17 @@ def test_generated_recurrent_nets_in_pytorch(seed):
     check_torch(model_of(net, "float64"), x, 1e-9)
 
 
+@pytest.mark.parametrize("each_step", [True, False])
+@pytest.mark.parametrize("late", [True, False])
+def test_no_sequences_have_no_answers(late, each_step, tmp_path):
+    net = horn.Network(seed=1)
+    x = net.input(2, steps=3)
+    net.layer(4, activation="tanh", inputs=[x, horn.Delayed()] if late else x)
+    net.output(1, loss="squared_error", each_step=each_step)
+    check_onnx(model_of(net), tmp_path, np.zeros((0, 3, 2), np.float32))
+    check_onnx(model_of(net), tmp_path, np.zeros((2, 3, 2), np.float32))
+
+
 def test_several_outputs_of_a_sequence_that_is_normalized(tmp_path):
     net = horn.Network(seed=1)
     a = net.layer(4, activation="tanh", inputs=[net.input(2, steps=5), horn.Delayed(steps=3)])
