@@ -188,3 +188,11 @@ def test_who_sleeps_says_why():
                 near = lines[node.lineno - 2 : node.lineno]
                 said[f"{path.relative_to(ROOT)}:{node.lineno}"] = any("#" in line for line in near)
     assert len(said) > 20 and not [at for at, has_reason in said.items() if not has_reason]
+
+
+def test_every_file_of_horn_itself_is_in_the_index():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    index = text.partition("## Files of `horn/` itself")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \| \S", index, re.M) == sorted(
+        path.stem for path in ROOT.glob("horn/*.py")
+    )
