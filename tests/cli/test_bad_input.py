@@ -336,7 +336,7 @@ def test_a_file_with_a_syntax_error(run: Any, folder: Path) -> None:
     assert_refused(run("submit", "job.py"), 2, "job.py:2\n    def job(:\n            ^")
 
 
-@pytest.mark.parametrize("ending, kind", [("None", "nothing"), ("42", "a int")])
+@pytest.mark.parametrize("ending, kind", [("None", "nothing"), ("42", "an int")])
 def test_a_job_function_that_returns_something_else(
     run: Any, folder: Path, ending: str, kind: str
 ) -> None:
