@@ -28,7 +28,7 @@ COLUMNS = (
     "groups",
 )
 # Facts of a job's progress in notes, beside the columns.
-FACTS = ("n_epochs", "n_iterations", "per_epoch", "at")
+FACTS = ("n_epochs", "n_iterations", "per_epoch", "at", "attempt")
 OF_SAMPLES = {"mean": "sum", "sum": "sum", "min": "min", "max": "max"}  # how parts are combined
 EMPTY = {"sum": 0.0, "min": float("inf"), "max": -float("inf")}
 
