@@ -279,7 +279,7 @@ def _check_columns(name: str, does: str, columns: Iterable[str], job: Job) -> No
 
 class Watching(Callback):
     """A callback that watches a column of the history. mode : "min" or "max" is better; by default
-    "max" where the column's name does not speak of a loss or an error.
+    what the job says (``Job.better``).
     """
 
     remembers: ClassVar[tuple[str, ...]] = ("best",)
@@ -288,9 +288,7 @@ class Watching(Callback):
         name = type(self).__name__
         if mode not in (None, "min", "max"):
             raise ModelError(f'{name}: mode must be "min" or "max", got {mode!r}')
-        lower = any(word in monitor for word in ("loss", "error", "mae", "mse"))
-        self.monitor, self.min_delta = monitor, min_delta
-        self.mode = mode or ("min" if lower else "max")
+        self.monitor, self.mode, self.min_delta = monitor, mode, min_delta
         self.best: float | None = None
 
     @property
@@ -325,7 +323,7 @@ class Watching(Callback):
         value = row[self.monitor]
         if value is None or math.isnan(value):  # as of a metric that this epoch leaves undefined
             return False
-        sign = 1.0 if self.mode == "min" else -1.0
+        sign = 1.0 if (self.mode or context.job.better(self.monitor)) == "min" else -1.0
         if self.best is None or sign * value < sign * self.best - self.min_delta:
             self.best = float(value)
             return True

@@ -290,9 +290,7 @@ class Job:
         several outputs those that have a value; of one, acc is None in each row without answers.
         """
         net, other = self.network, self.validation is not None
-        # Of several outputs the losses and accuracies are measured in training, too.
-        seen = [name.removeprefix("val_") for name in better(net, (), self.data, self.target)]
-        found = (*COLUMNS, *self.aggregates, *self._better, *seen)
+        found = (*COLUMNS, *self.aggregates, *self._better, *self._better_in_training)
         without = ("acc", "val_acc") if net.has_several else ()
         return tuple(
             dict.fromkeys(
@@ -353,14 +351,29 @@ class Job:
         value = row[stopping.monitor]
         if value is None or math.isnan(value):
             return float("inf")
-        better = stopping.mode or self._better[stopping.monitor]
-        return -value if better == "max" else value  # type: ignore[no-any-return]
+        mode = stopping.mode or self.better(stopping.monitor)
+        return -value if mode == "max" else value  # type: ignore[no-any-return]
+
+    def better(self, column: str) -> str:
+        """The better direction of a column of the history, "min" or "max". Of a column of the
+        user's own (an aggregate, a metric, a callback's) by its name: "min" where that speaks of a
+        loss or an error.
+        """
+        known = {"seconds": "min"} | self._better_in_training | self._better
+        lower = any(word in column for word in ("loss", "error", "mae", "mse"))
+        return known.get(column) or ("min" if lower else "max")
 
     @property
     def _better(self) -> dict[str, str]:
         """The columns of the validation data (``horn.outputs.better``)."""
         data = self.data if self.validation is None else self.validation
         return better(self.network, self.metrics, data, self.target)
+
+    @property
+    def _better_in_training(self) -> dict[str, str]:
+        """The losses and accuracies of the training data, likewise."""
+        found = better(self.network, (), self.data, self.target)
+        return {name.removeprefix("val_"): mode for name, mode in found.items()}
 
     def _check_monitor(self) -> None:
         stopping = self.early_stopping

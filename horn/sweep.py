@@ -21,8 +21,6 @@ LOOKS_LIKE_ONE = re.compile(rf"{NUMBER}(?::[^:]*)+")
 
 MOST = 10_000  # runs of a sweep
 
-LOWER = ("loss", "error", "mae", "mse")  # columns of which less is better
-
 Combination = tuple[tuple[str, str], ...]  # (key, value)
 
 
@@ -97,11 +95,12 @@ class Trial:
 
 class Sweep:
     """All trials, and the best so far. monitor : the column that decides; "" for val_loss,
-    or loss where nothing is held out. saved : the trial whose model is in the file.
+    or loss where nothing is held out. better : "min" or "max" of that column. saved : the trial
+    whose model is in the file.
     """
 
-    def __init__(self, trials: Sequence[Trial], monitor: str) -> None:
-        self.trials, self.monitor = trials, monitor
+    def __init__(self, trials: Sequence[Trial], monitor: str, better: str = "min") -> None:
+        self.trials, self.monitor, self.better = trials, monitor, better
         self.best: Trial | None = None
         self.saved: Trial | None = None
 
@@ -124,7 +123,7 @@ class Sweep:
         value = trial.row.get(self.monitor)
         if trial.state != "SUCCEEDED" or not isinstance(value, (int, float)) or math.isnan(value):
             return None
-        return float(value) if any(word in self.monitor for word in LOWER) else -float(value)
+        return float(value) if self.better == "min" else -float(value)
 
     def ranked(self) -> list[Trial]:
         """The trials that have a model and its score, the best first."""

@@ -80,10 +80,11 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
         raise _cluster.not_here("--working-dir is", zk_hosts, {"--local": local})
     found = combinations(settings)
     with terminal.stdout_of_user(as_json):
-        stem = _check(target, args, found, options["strategy"], options["groups"], monitor)
+        job, stem = _check(target, args, found, options["strategy"], options["groups"], monitor)
     path = Path(output or f"{stem}.horn")
     check_writable(path)
-    sweep = Sweep([Trial(k, pairs) for k, pairs in enumerate(found, 1)], monitor or "")
+    trials = [Trial(k, pairs) for k, pairs in enumerate(found, 1)]
+    sweep = Sweep(trials, monitor or "", job.better(monitor or "loss"))
 
     def tell(trial: Trial) -> None:
         if quiet:
@@ -119,8 +120,8 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
 
 
 def _check(target: str, args: Sequence[str], found: Sequence[Combination], strategy: str,
-           groups: int, monitor: str | None) -> str:  # fmt: skip
-    """Refuse settings that no run could have, before any begins; the target's stem."""
+           groups: int, monitor: str | None) -> tuple[Job, str]:  # fmt: skip
+    """Refuse settings that no run could have, before any begins; the target's job and stem."""
     from horn import settings as settings_
     from horn import target as targets
     from horn.aggregates import COLUMNS
@@ -141,7 +142,7 @@ def _check(target: str, args: Sequence[str], found: Sequence[Combination], strat
         if monitor in COLUMNS or not may_add_columns(job.callbacks):
             meant = ", ".join(sorted(measured - {"epoch", "iteration"}))
             raise JobError(f"--monitor {monitor} is not measured; there are {meant}")
-    return loaded.stem
+    return job, loaded.stem
 
 
 def _measured(job: Job, groups: int) -> set[str]:

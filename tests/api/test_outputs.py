@@ -173,6 +173,31 @@ def test_one_of_the_measures_stops_training() -> None:
         job(validation=(X, Y), early_stopping=horn.EarlyStopping(monitor="val_sizes_r2"))
 
 
+@pytest.mark.parametrize(
+    "column, expected",
+    [("val_mse_acc", "max"), ("mse_acc", "max"), ("val_reg", "min"), ("reg", "min"),
+     ("val_sizes_r2", "max"), ("val_sizes_mae", "min"), ("seconds", "min"), ("active", "max")],
+)  # fmt: skip
+def test_what_is_better_is_known_of_the_job_not_by_a_name(column: str, expected: str) -> None:
+    """A loss called reg had to rise, and the accuracy of an output called mse to fall."""
+    net = horn.Network(seed=2)
+    net.input(4)
+    h = net.layer(3, name="h")
+    net.output(3, activation="softmax", loss="cross_entropy", inputs=h, name="mse")
+    net.output(2, loss="squared_error", inputs=h, name="sizes")
+    net.loss(h, f=abs, name="reg")
+    watch = horn.ReduceOnPlateau(column, min_delta=0.0)
+    given = job(net, (X, {"mse": DIGIT, "sizes": SIZES}), validation=0.25, metrics=["r2", "mae"],
+                aggregates={"active": horn.Aggregate("h", lambda y: y.mean())},
+                callbacks=[watch])  # fmt: skip
+    assert given.better(column) == expected
+    run = horn.train(given)
+    assert watch.best == (min if expected == "min" else max)(run.history[column])
+    if column.startswith("val_"):
+        score = given.with_settings(early_stopping=horn.EarlyStopping(monitor=column)).score
+        assert (score({column: 1.0}) < score({column: 2.0})) is (expected == "min")
+
+
 def test_the_columns_of_a_job_are_those_that_its_outputs_are_measured_in() -> None:
     """The accuracy of numbers was listed, and who watched it got a KeyError after an epoch."""
     net = net_of()

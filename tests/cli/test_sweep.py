@@ -78,7 +78,7 @@ def test_a_sweep_has_no_more_runs_than_somebody_waits_for():
 
 def test_a_run_whose_score_is_undefined_is_never_the_best():
     trials = [Trial(k, (("a", str(k)),)) for k in (1, 2, 3)]
-    sweep = Sweep(trials, "val_own")
+    sweep = Sweep(trials, "val_own", "max")
     for trial, value in zip(trials, (float("nan"), 0.5, 0.7), strict=True):
         trial.ended("SUCCEEDED", {"history": [{"epoch": 1, "val_own": value}], "best_epoch": None})
     assert [sweep.heard(trial) for trial in trials] == [False, True, True]
@@ -118,6 +118,22 @@ def test_json_has_every_run_and_monitor_says_what_is_better(run: Any) -> None:
     accuracies = [r["row"]["acc"] for r in found["runs"]]
     assert found["best"] == 1 + int(accuracies[1] > accuracies[0])
     assert horn.Model.load("m.horn").facts["seed"] == 4 and done.err == ""
+
+
+def test_a_loss_between_layers_is_better_where_it_is_less(run: Any, folder: Path) -> None:
+    """The run with the largest was kept, since the name does not speak of a loss."""
+    (folder / "held.py").write_text("""
+import job as plain
+def job():
+    given = plain.job()
+    net = given.network
+    net.loss(net.layers[1], f=lambda y: y * y, weight=10.0, name="reg")
+    return given
+""")
+    done = run("sweep", "held.py", "--set", "epochs=1,6", "--monitor", "reg", "--json", "-q")
+    assert done.code == 0, done.err
+    first, last = (r["row"]["reg"] for r in done.json["runs"])
+    assert last < first and done.json["best"] == 2
 
 
 def test_runs_that_diverge_or_fail_are_rows_and_the_rest_goes_on(run: Any, folder: Path) -> None:
