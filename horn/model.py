@@ -461,32 +461,7 @@ class Model:
         ------
         ModelError : the place cannot be written, or the source of a neuron cannot be read.
         """
-        self._save(path, keeps=True)
-
-    def _save(self, path: str | os.PathLike[str], keeps: bool) -> None:
-        """Write the model. keeps : as of ``modelfile.write``."""
-        code = self._code or Description.of(self.network, self.metrics)
-        if code.problem:
-            raise ModelError(code.problem)
-        states = {f"state/{name}": value for name, value in self._states.items()}
-        arrays = {**self._parameters, **states, **sparse_edges(self.network)}
-        manifest = {
-            "horn": version.installed(),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "dtype": self.dtype,
-            "target": self.target,
-            "facts": self.facts,
-            **code.manifest,
-        }
-        if self.classes is not None:
-            manifest["classes"] = all_to_json(self.classes)
-        if self.normalization is not None:
-            manifest["normalization"] = self.normalization.as_json()
-        if self.feature_names:
-            manifest["feature_names"] = list(self.feature_names)
-        modelfile.write(path, manifest, arrays, keeps)
+        write(self, path)
 
     @classmethod
     @mistakes.teaches
@@ -660,17 +635,51 @@ def _of_sequences(network: Network, states: Mapping[str, Array], dtype: str) -> 
     return {**{name: first[name] for name in names if name in first}, **states}
 
 
+def write(model: Model, path: str | os.PathLike[str], keeps: bool = True) -> None:
+    """Save a model. keeps : as of ``modelfile.write``."""
+    code = model._code or Description.of(model.network, model.metrics)
+    if code.problem:
+        raise ModelError(code.problem)
+    states = {f"state/{name}": value for name, value in model._states.items()}
+    arrays = {**model._parameters, **states, **sparse_edges(model.network)}
+    manifest = {
+        "horn": version.installed(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "dtype": model.dtype,
+        "target": model.target,
+        "facts": model.facts,
+        **code.manifest,
+    }
+    if model.classes is not None:
+        manifest["classes"] = all_to_json(model.classes)
+    if model.normalization is not None:
+        manifest["normalization"] = model.normalization.as_json()
+    if model.feature_names:
+        manifest["feature_names"] = list(model.feature_names)
+    modelfile.write(path, manifest, arrays, keeps)
+
+
 def model_of(
-    job: Job, parameters: Mapping[str, Array], states: Mapping[str, Array], **settings: Any
-) -> Model:
-    """The model of a job that has learned these arrays. settings : further ones of ``Model``."""
+    job: Job, parameters: Mapping[str, Array], states: Mapping[str, Array],
+    before: Model | None = None, **settings: Any,
+) -> Model:  # fmt: skip
+    """The model of a job that has learned these arrays. before : the model that went on learning,
+    whose source and compiled engine it takes. settings : further ones of ``Model``.
+    """
     data = job.data
-    return Model(
+    if before is not None:
+        settings["code"] = before._code
+    model = Model(
         job.network, _given_away(parameters), _given_away(states),
         dtype=job.dtype, target=job.target, metrics=job.metrics,
         classes=data.all_classes if job.target == "labels" else None,
         normalization=data.normalization, feature_names=data.feature_names, **settings,
     )  # fmt: skip
+    if before is not None:
+        model._engines.take(before._engines)
+    return model
 
 
 def facts_of(

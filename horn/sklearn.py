@@ -331,17 +331,15 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             result = loop.finish()
         finally:
             watcher.end()
-        code = Description.of(network) if before is None else before._code
         facts = facts_of(
             job, self.backend, iteration=result.iteration, n_epochs=n_epochs + len(loop.history),
             seconds=perf_counter() - begun, metrics=result.metrics,
         )  # fmt: skip
         model = model_of(
             job, engine.parameters(), engine.states(), backend=self.backend,
-            threads=self._threads(), facts=facts, code=code,
+            threads=self._threads(), facts=facts, before=before,
+            code=Description.of(network) if before is None else None,
         )  # fmt: skip
-        if before is not None:
-            model._engines.take(before._engines)
         self.model_, self._slots_of, self._room = model, type(job.optimizer), room
         self._learned(loop.history, live, goes_on=before is not None)
 

@@ -131,6 +131,34 @@ def test_no_file_imports_itself_by_a_detour():
             visit(name, ())
 
 
+# Of objects that users hold (Model, Network, Message); the last is Python's.
+HELD = {"_inputs", "_add", "_identity", "_no_push", "_weights", "_replace"}
+
+
+def test_private_names_stay_in_their_package():
+    """Not those of files: an underscore there says that it is no implementation of a contract."""
+    own: dict[str, set[str]] = {}  # what a package defines or assigns, in a class or outside
+    used: list[tuple[str, str]] = []
+    for name in HORN:
+        known = own.setdefault(room(name), set())
+        for node in ast.walk(ast.parse(SOURCES[name].read_text())):
+            match node:
+                case ast.FunctionDef(name=found) | ast.ClassDef(name=found):
+                    known.add(found)
+                case ast.Name(id=found) | ast.Attribute(attr=found, ctx=ast.Store()):
+                    known.add(found)
+                case ast.Attribute(value=ast.Name(id="self" | "cls" | "os" | "sys")):
+                    pass  # inherited, or of Python
+                case ast.Attribute(attr=found):
+                    used.append((name, found))
+                case ast.ImportFrom(module=str(module)) if module.startswith("horn."):
+                    if room(module) != room(name):
+                        names = [alias.name for alias in node.names]
+                        used += [(name, n) for n in names if f"{module}.{n}" not in SOURCES]
+    private = [(at, n) for at, n in used if re.match("_[^_]", n) and n not in HELD]
+    assert not [(at, n) for at, n in private if n not in own[room(at)]]
+
+
 def test_no_base_class_leaves_a_method_to_its_subclasses_and_calls_it():
     """A contract is a Protocol, or says in its error what to write."""
     bare = [

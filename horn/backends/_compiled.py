@@ -136,7 +136,7 @@ class CompiledEngine:
         self._data: Dataset | None = None
         self.weighs = ""  # what has a weight in the data of ``step``
         self.is_ragged = False  # whether the next data are sequences of different lengths
-        self._training: tuple[Runner, str | None] | None = None  # the runner of a step, its losses
+        self._training: Runner | None = None  # the runner of a step
         self._runners: dict[object, Runner] = {}
         self._heard: Array | None = None  # the data of a sequence that continues
         self._kept: dict[str, Array] = {}  # carried numbers of sequences in pieces
@@ -206,7 +206,7 @@ class CompiledEngine:
         target = self.target_kind(data)
         self.weighs = "" if target is None else data.weighs
         runner = self._reading("train", target, data)
-        self._data, self._training = data, (runner, runner.program.loss)
+        self._data, self._training = data, runner
         self._kept = {}
         if data.pieces > 1:
             self._kept = {
@@ -215,9 +215,11 @@ class CompiledEngine:
             }
 
     @property
-    def training_runner(self) -> Runner | None:
-        """The runner of a step, once data are bound."""
-        return None if self._training is None else self._training[0]
+    def training_runner(self) -> Runner:
+        """The runner of a step. Raises ModelError before data are bound."""
+        if self._training is None:
+            raise ModelError("step before bind: name the data set first")
+        return self._training
 
     def _run(
         self, runner: Runner, rows: Array, scalars: Mapping[str, float],
@@ -269,9 +271,9 @@ class CompiledEngine:
         return 0.0 if loss is None else runner.mean(loss)
 
     def _learning(self) -> tuple[Runner, str | None, Dataset]:
-        if self._training is None or self._data is None:
-            raise ModelError("step before bind: name the data set first")
-        return *self._training, self._data
+        runner = self.training_runner
+        assert self._data is not None
+        return runner, runner.program.loss, self._data
 
     def _of_rows(self, rows: Array, iteration: int, begins: bool = True) -> dict[str, float]:
         """The scalars of a training batch of these rows."""

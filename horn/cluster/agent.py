@@ -435,7 +435,7 @@ class Agent:
             else:
                 runner.reap()
                 self._warm = None
-                logger.error("the warm job runner ended: %s", runner._unlogged[-2000:].decode())
+                logger.error("the warm job runner ended: %s", runner.unlogged[-2000:].decode())
         elif runner.is_open:
             if run is None:
                 runner.is_open = runner.line.read() is not None  # it is warm now

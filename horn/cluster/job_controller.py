@@ -63,7 +63,7 @@ class JobController:
         self._wakes_workers = workers.subscribe(self.wake)
         coord.ensure(coord.paths.jobs(), coord.paths.all_active(), coord.paths.all_orders())
         self._names = FolderView(coord, coord.paths.all_active(), self.wake)
-        self._orders = FolderView(coord, coord.paths.all_orders(), self.wake, self.wake)
+        self.orders = FolderView(coord, coord.paths.all_orders(), self.wake, self.wake)
         self._thread = threading.Thread(target=self._run, name="horn-masters", daemon=True)
         self._thread.start()
 
@@ -92,7 +92,7 @@ class JobController:
         finally:
             self._wakes_workers()
             self._names.close()
-            self._orders.close()
+            self.orders.close()
             for job in self._jobs.values():
                 job.close()
 
@@ -130,7 +130,7 @@ class JobController:
         """Workers with their free slots, a job's own counted as free; and the nodes with the used
         slots. A worker whose node cannot be read is left out.
         """
-        taken = self._orders.nodes()
+        taken = self.orders.nodes()
         found, unread = {}, dict[str, ProtocolError]()
         for name, member in self.workers.members(unread).items():
             used = sum(n for job, n in allocated(name, taken.get(name)).items() if job != but)
@@ -148,7 +148,7 @@ class JobController:
     def free(self, host: str, slots: int) -> int:
         """A host's slots without an order; 0 if its node cannot be read: no job is placed there."""
         try:
-            return slots - sum(allocated(host, self._orders.nodes().get(host)).values())
+            return slots - sum(allocated(host, self.orders.nodes().get(host)).values())
         except ProtocolError:
             return 0
 
@@ -279,7 +279,7 @@ class _Candidacy:
         for host in found.orders:
             node = self.coord.get(self.paths.orders(host))
             if node is not None:
-                self.controller._orders.learn(host, node)
+                self.controller.orders.learn(host, node)
 
     def _steps(
         self,

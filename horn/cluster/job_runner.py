@@ -62,7 +62,7 @@ from horn.executor import launch
 from horn.executor.remote_pool import PRIMARY, HostLink, RemoteTaskPool, attend
 from horn.executor.task_pool import TaskPool
 from horn.job import Job
-from horn.model import Model
+from horn.model import Model, write
 from horn.own_lines import OwnLines
 from horn.process import limits
 from horn.process.exits import write_last
@@ -265,7 +265,7 @@ class JobRunner:
         while True:
             is_last = self.stop_requested.is_set() or time.monotonic() >= ends
             try:
-                model._save(path, keeps=is_last)  # elsewhere, once: each try would fill that, too
+                write(model, path, keeps=is_last)  # elsewhere, once: each try would fill that, too
                 return True
             except ModelError as error:
                 if error.__cause__ is None:  # it is not the disk's fault

@@ -85,7 +85,7 @@ class RunnerProcess:
         os.set_blocking(self.output, False)
         self.pidfd = os.pidfd_open(self.process.pid)
         self.log: LogFile | None = None
-        self._unlogged = b""
+        self.unlogged = b""  # output, while there is no log
 
     @property
     def is_stopped(self) -> bool:
@@ -103,8 +103,8 @@ class RunnerProcess:
 
     def log_to(self, path: Path) -> None:
         self.log = LogFile(path)
-        self.log.write(self._unlogged)
-        self._unlogged = b""
+        self.log.write(self.unlogged)
+        self.unlogged = b""
 
     def read_output(self) -> None:
         """Copy the output into the log, up to its end."""
@@ -118,7 +118,7 @@ class RunnerProcess:
             elif self.log is not None:
                 self.log.write(data)
             else:
-                self._unlogged = (self._unlogged + data)[-65536:]
+                self.unlogged = (self.unlogged + data)[-65536:]
 
     def kill(self) -> None:
         """Kill the process, its tasks and all of its session."""

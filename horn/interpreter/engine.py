@@ -107,15 +107,15 @@ class Engine:
         self._updates = 0
         self._data: Dataset | None = None
         self._before: list[Sample] = []  # of a sequence that continues
-        self._kept: dict[str, Array] = {}  # carried numbers of sequences in pieces
+        self.carried: dict[str, Array] = {}  # numbers of sequences in pieces, by batch row
         self._longest = longest(self.network)
 
     # --- the face
 
     def bind(self, data: Dataset) -> None:
-        self._data, self._kept = data, {}
+        self._data, self.carried = data, {}
         if data.pieces > 1:
-            self._kept = {
+            self.carried = {
                 name: np.zeros((self.setup.batch_size, *shape))
                 for name, shape in self.network.remembered.items()
             }
@@ -125,7 +125,7 @@ class Engine:
             raise ModelError("this engine only predicts: it was made without an optimizer")
         batch = self._run(rows, iteration, first_sample)
         self._states = {name: array.astype(self.dtype) for name, array in batch.states.items()}
-        for name, array in self._kept.items():
+        for name, array in self.carried.items():
             array[: len(rows)] = batch.heard[name]
         self._update(self.optimizer, batch, iteration)
         return batch.loss
@@ -200,7 +200,7 @@ class Engine:
         if not piece:
             return [], first_sample
         states, steps = flat(self._states), self.network.steps
-        before = [sample_before(self.network, self._kept, k, states) for k in range(len(rows))]
+        before = [sample_before(self.network, self.carried, k, states) for k in range(len(rows))]
         return before, first_sample + backends.number_of_step(piece, steps)
 
     def _heard(self, samples: Sequence[Sample]) -> dict[str, Array]:
@@ -322,7 +322,7 @@ class Engine:
 
     def memory(self) -> backends.Memory:
         found = {"parameter": self._arrays, "state": self._states, "slot": self._slots}
-        return {**found, "heard": self._kept} if self._kept else found
+        return {**found, "heard": self.carried} if self.carried else found
 
     def recall(self, memory: Mapping[str, Mapping[str, Array]], updates: int) -> None:
         for array, new in list(backends.fitting(self.memory(), memory)):
@@ -330,7 +330,7 @@ class Engine:
         self._updates = updates
 
     def places(self, name: str) -> tuple[slice, ...]:
-        array = {**self._arrays, **self._states, **self._slots, **self._kept}[name]
+        array = {**self._arrays, **self._states, **self._slots, **self.carried}[name]
         return tuple(slice(0, n) for n in array.shape)
 
     @property
@@ -473,7 +473,7 @@ class Engine:
             sits_out,
             sent,
             deltas,
-            self._heard(ends) if self._kept else {},
+            self._heard(ends) if self.carried else {},
         )
 
     def _pass(

@@ -232,7 +232,7 @@ class BrokenBatch:
         engine = Engine(setup)
         engine.bind(self.data)
         engine.load(self.arrays, self.memory["state"], None, self.iteration)
-        for name, array in engine._kept.items():
+        for name, array in engine.carried.items():
             array[0] = self.memory["heard"][name][row]
         with np.errstate(all="ignore"), watching(self.job.dtype, places=True) as watch:
             seen, _ = engine.observe(

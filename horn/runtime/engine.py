@@ -203,7 +203,6 @@ class GroupEngine(CompiledEngine):
     def bind(self, data: Dataset) -> None:
         super().bind(data)
         if self._kept:  # keep this task's rows
-            assert self._training is not None
             group, n_groups = self.batch_part
             start, stop = share(self.n_whole, group, n_groups)
             axis = "b" if self.share.n_tasks == 1 else "b@own"

@@ -129,15 +129,14 @@ class Replica(GroupEngine):
         self.view.parameters = {name: self.arrays[name] for name in moving}
         self.view.slots = {name: self.arrays[name] for name in self._slots}
         self.remembered = self.strategy.begin(self.view)
-        assert self._training is not None
-        program = self._training[0].program
+        program = self.training_runner.program
         moves = [m for s in program.statements if isinstance(s, Post) for m in s.moves if m.across]
         made_from = {move.out: move.array for move in moves}
         # The loss of this group's samples: at the foot of the tree that adds up all groups'.
         self._own_total = made_from.get(program.loss or "")
         while self._own_total in made_from:
             self._own_total = made_from[self._own_total]
-        self._stream = self._streamed(self._training[0])
+        self._stream = self._streamed(self.training_runner)
         if self.client is not None:
             self._join_servers(self.client)
 
@@ -171,10 +170,9 @@ class Replica(GroupEngine):
             self.client.give_all()
         self.own_loss = loss
         if self.is_joined and self._own_total is not None and self.own_samples:
-            assert self._training is not None
             # The sum is one over steps that count 1 / their mean number in the whole batch.
             per = self._counts(rows) / len(rows)
-            own_sum = float(self._training[0].value(self._own_total)) * per
+            own_sum = float(self.training_runner.value(self._own_total)) * per
             self.own_loss = own_sum / self.own_samples
         self.view.n_batches += 1
         self._do(self.strategy.after_batch(self.remembered, self.view))
@@ -194,7 +192,7 @@ class Replica(GroupEngine):
         self, runner: Runner, rows: Array, scalars: Mapping[str, float],
         first_sample: int | Array,
     ) -> None:  # fmt: skip
-        if self._stream is None or self._training is None or runner is not self._training[0]:
+        if self._stream is None or runner is not self.training_runner:
             super()._run(runner, rows, scalars, first_sample)
             return
         runner.start(rows, scalars, first_sample)

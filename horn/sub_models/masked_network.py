@@ -84,10 +84,9 @@ class MaskedNetwork:
         setup = Setup(job.network, keep, job.target, size, job.dtype, threads)
         self.engine = engine = _Engine(setup, parent.learned, parent.sums)
         engine.bind(data)
-        assert engine._training is not None
-        runner, self.loss = engine._training
+        runner = engine.training_runner
         assert isinstance(runner, Runner)
-        self.runner = runner
+        self.runner, self.loss = runner, runner.program.loss
         # The engine may have moved them to memory that suits its kernels.
         parent.learned.update({name: engine.arrays[name] for name in parent.learned})
         sums = gradients(engine)

@@ -106,8 +106,7 @@ class SubNetwork:
         setup = Setup(network, keep, job.target, batch_size, job.dtype, threads)
         self.engine = engine = _Engine(setup)
         engine.bind(data)
-        assert engine._training is not None
-        runner = engine._training[0]
+        runner = engine.training_runner
         assert isinstance(runner, Runner)
         indices = {n: b for n, b in runner.program.buffers.items() if b.value[:1] == ("index",)}
         self.numbers = [

@@ -158,7 +158,7 @@ def main() -> None:
 def profile(engine: SubModels, rows: np.ndarray) -> None:
     """Where the time of a sub-model goes: the longest instructions."""
     small, n = engine.smalls[0], len(rows) // engine.n_sub_models
-    runner = small.engine._training[0]  # type: ignore[index]
+    runner = small.engine.training_runner
     small.step(rows[:n], 0, 0)
     for what, tape, first in (("step", runner.tape, runner.first), ("move", small.tape, 0)):  # type: ignore[attr-defined]
         found = sorted(tape.profile(20, first), key=lambda x: -x[1])

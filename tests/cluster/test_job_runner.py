@@ -29,6 +29,7 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     )  # fmt: skip
     made: Any = job_runner.JobRunner(None, given)  # type: ignore[arg-type]
     made.progress = types.SimpleNamespace(waits=lambda reason: None)
+    monkeypatch.setattr(job_runner, "write", Unsaved.write)
     made._run = lambda: made._keep(made.model, tmp_path / "m.horn")
     return made
 
@@ -39,7 +40,7 @@ class Unsaved:
     def __init__(self, meanwhile: Any = lambda: None) -> None:
         self.meanwhile = meanwhile
 
-    def _save(self, path: Path, keeps: bool) -> None:
+    def write(self, path: Path, keeps: bool) -> None:
         self.meanwhile()
         raise ModelError(KEPT if keeps else FULL) from OSError(28, "No space left on device")
 

@@ -39,6 +39,6 @@ def test_wide_dropped_layers_train_alike(batch, n_threads, optimizer, rng):
     expected, found = (engine.parameters() for engine in engines)
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=2e-4, atol=2e-5, err_msg=name)
-    in_place = engines[1]._training[0].writer.in_place
+    in_place = engines[1].training_runner.writer.in_place
     possible = batch <= 256 and Tape(np.float32).reads_live
     assert set(in_place.values()) == ({"layer1.weight", "layer2.weight"} if possible else set())

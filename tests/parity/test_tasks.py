@@ -96,8 +96,7 @@ def of_group(
 
 
 def draws_of(engine: GroupEngine) -> dict[str, tuple[np.ndarray, tuple[str, ...]]]:
-    assert engine._training is not None
-    runner = engine._training[0]
+    runner = engine.training_runner
     program = runner.program
     return {
         s.out: (np.array(runner.value(s.out)), program.buffers[s.out].axes)
