@@ -313,10 +313,12 @@ def conduct(
                 stack.enter_context(interrupts(recovery.stop_requested, is_wanted))
                 trained = _train_here(job, settings, watcher, begun, recovery, hooks, code)
             else:
-                is_mine = on_cluster is None and recovery.plan is None and recovery.journals is None
+                saves = recovery.schedule is not None or recovery.journals is not None
+                is_mine = on_cluster is None and not saves
                 if is_mine and not topology.n_servers:
                     recovery = _stoppable(recovery, stack)
-                stack.enter_context(interrupts(recovery.stop_requested, recovery.plan is not None))
+                is_wanted = recovery.schedule is not None
+                stack.enter_context(interrupts(recovery.stop_requested, is_wanted))
                 trained = _train_in_group(
                     job, settings, watcher, begun, recovery, on_cluster, hooks
                 )
@@ -486,10 +488,10 @@ def _train_here(
     engine.bind(data if batches is None else batches.data)
     profiler = None if settings.profile is False else Profiler(engine)
     alone: LocalCheckpoints | None = None
-    start, plan = recovery.start, recovery.plan
-    if plan is not None:
+    start, schedule = recovery.start, recovery.schedule
+    if schedule is not None:
         alone = LocalCheckpoints(
-            plan, recovery.mine, 0 if start is None else start.attempt + 1,
+            schedule, recovery.mine, 0 if start is None else start.attempt + 1,
             recovery.stop_requested, watcher.note,
         )  # fmt: skip
     loop = TrainingLoop(
@@ -606,7 +608,7 @@ def _stoppable(recovery: RecoverySettings, stack: ExitStack) -> RecoverySettings
 
     folder = Path(tempfile.gettempdir(), f"horn-stop-{secrets.token_hex(16)}")
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    return replace(recovery, plan=CheckpointSchedule(folder, keep=1))
+    return replace(recovery, schedule=CheckpointSchedule(folder, keep=1))
 
 
 def _until(

@@ -277,9 +277,10 @@ class Attempts:
     ) -> None:
         self.job, self.draft, self.settings, self.watcher = job, draft, settings, watcher
         self.begun, self.recovery, self.here = begun, recovery, here
-        self.start, plan, journals = recovery.start, recovery.plan, recovery.journals
+        self.start, journals = recovery.start, recovery.journals
+        schedule = recovery.schedule
         self.record = ProgressRecord(job, watcher, rows_of(self.start) if self.start else ())
-        self.checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
+        self.checkpoints = None if schedule is None else Checkpoints(schedule.folder, schedule.keep)
         self.attempt, self.earlier_s = 0, 0.0
         if journals is not None:
             journals.drop_partial(job)
@@ -312,7 +313,7 @@ class Attempts:
     def run(self) -> RunSpec:
         """The RunSpec for the tasks of the next attempt."""
         settings, here, start = self.settings, self.here, self.start
-        plan, journals = self.recovery.plan, self.recovery.journals
+        schedule, journals = self.recovery.schedule, self.recovery.journals
         is_traced = settings.trace is not None
         return RunSpec(
             n_tasks=settings.tasks,
@@ -331,8 +332,8 @@ class Attempts:
             start_timeout_s=settings.start_timeout,
             max_trace_events=trace.MAX_EVENTS // settings.n_processes if is_traced else 0,
             attempt=self.attempt,
-            checkpoints="" if plan is None else str(plan.folder.absolute()),
-            checkpoint_every=0 if plan is None else plan.every or 0,
+            checkpoints="" if schedule is None else str(schedule.folder.absolute()),
+            checkpoint_every=0 if schedule is None else schedule.every or 0,
             resume="" if start is None else str(start.path.absolute()),
             earlier_s=self.earlier_s,
             journals="" if journals is None else str(journals.path.absolute()),
@@ -350,17 +351,17 @@ class Attempts:
         """Make the monitor of the present pool, which is started; sets ``coordinator``. on_ready :
         called when all tasks and servers are ready.
         """
-        settings, plan, record = self.settings, self.recovery.plan, self.record
+        settings, record, schedule = self.settings, self.record, self.recovery.schedule
         pool, topology = self.here.pool, self.settings.topology
-        if self.checkpoints is not None and plan is not None:
+        if self.checkpoints is not None and schedule is not None:
 
             def facts(n_rows: int) -> Mapping[str, Any]:
                 n = settings.groups, settings.tasks
                 return manifest_facts(self.recovery.mine, record.rows[:n_rows], *n)
 
             self.coordinator = CheckpointCoordinator(
-                self.checkpoints, self.attempt, topology.n_workers, facts, pool.tell, plan.seconds,
-                self.notes, self.here.on_checkpoint,
+                self.checkpoints, self.attempt, topology.n_workers, facts, pool.tell,
+                schedule.seconds, self.notes, self.here.on_checkpoint,
             )  # fmt: skip
         timeout_s = settings.superstep_timeout
         is_joined = settings.made_strategy.is_joined

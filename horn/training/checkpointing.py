@@ -312,13 +312,13 @@ class CheckpointSchedule:
 class RecoverySettings:
     """When a run saves checkpoints, and how it recovers.
 
-    plan : when and where to save; None : never. mine : the job's identity. start : the checkpoint
+    schedule : when and where to save; None : never. mine : the job's identity. start : the one
     to begin from. stop_requested : set to stop the run at a boundary, with a checkpoint.
     max_restarts : failures in a row without a new checkpoint, after which the run is given up.
-    journals : of servers, instead of a plan.
+    journals : of servers, instead of a schedule.
     """
 
-    plan: CheckpointSchedule | None = None
+    schedule: CheckpointSchedule | None = None
     mine: Mapping[str, Any] = field(default_factory=dict)
     start: CheckpointReader | None = None
     stop_requested: threading.Event = field(default_factory=threading.Event)
@@ -343,7 +343,7 @@ class LocalCheckpoints:
     Fenced: a higher attempt has written a checkpoint.
     """
 
-    plan: CheckpointSchedule
+    schedule: CheckpointSchedule
     mine: Mapping[str, Any]
     attempt: int
     stop_requested: threading.Event
@@ -351,7 +351,7 @@ class LocalCheckpoints:
     last: tuple[int, Path] | None = None
 
     def __post_init__(self) -> None:
-        self.checkpoints = Checkpoints(self.plan.folder, self.plan.keep)
+        self.checkpoints = Checkpoints(self.schedule.folder, self.schedule.keep)
         self.checkpoints.sweep()
         attempt = max(self.attempt, self.checkpoints.next_attempt())
         self.writer = PartWriter(self.checkpoints, attempt)
@@ -361,7 +361,7 @@ class LocalCheckpoints:
         self._next_at = self._after(time.monotonic())
 
     def _after(self, now: float) -> float:
-        return math.inf if self.plan.seconds is None else now + self.plan.seconds
+        return math.inf if self.schedule.seconds is None else now + self.schedule.seconds
 
     def __call__(self) -> bool:
         loop, now = self.loop, time.monotonic()
@@ -369,7 +369,7 @@ class LocalCheckpoints:
         self._say()
         self.writer.check()
         stop = self.stop_requested.is_set()
-        is_due = self.plan.every is not None and loop.iteration % self.plan.every == 0
+        is_due = self.schedule.every is not None and loop.iteration % self.schedule.every == 0
         if stop or is_due or now >= self._next_at:
             self._next_at = self._after(now)
             self._save(loop)
