@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import horn
-from horn import transport
+from horn import defaults, transport
 from horn.errors import BarrierTimeout, JobError, ProtocolError
 from horn.transport import (
-    DEFAULT,
     Channel,
     Identity,
     PeerLost,
@@ -56,7 +55,7 @@ def test_the_file_is_the_registration():
         assert (cls.fds_per_peer > 0) == cls.crosses_processes
     assert load(across_hosts()).crosses_hosts
     # what train and submit say when nobody says which
-    assert between_processes(DEFAULT).can_share
+    assert between_processes(defaults.TRANSPORT).can_share
 
 
 THEIRS = """
